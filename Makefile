@@ -1,0 +1,71 @@
+# Everything a newcomer needs is Python 3.11 or newer; `make help` lists what there is.
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+endif
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= auto
+CASES ?= ../shared/conformance/cases
+ONLY ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format e2e e2e-kind up conformance bench bench-placement crds lock clean
+
+help: ## list the commands
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml uv.lock
+	@test -n "$(PYTHON)" || { echo "Muster needs Python 3.11 or newer; set PYTHON=/path/to/python"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/uv --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv sync --quiet --frozen --group dev --inexact
+	@touch $@
+
+setup: $(READY) ## make the environment in .venv (done by the others when needed)
+
+demo: $(READY) ## a day of three teams on a small GPU cluster, in a sandbox; SERVE=1 keeps it up, REAL=1 plays it on a real control plane
+	@$(BIN)/python -m admission.cli demo $(if $(SERVE),--serve) $(if $(REAL),--real)
+
+test: $(READY) ## the fast suite; THOROUGH=1 runs the long forms
+	@$(PYTEST) -n $(WORKERS) --dist worksteal
+
+lint: $(READY) ## style, types, import arrows
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-cache
+
+format: $(READY) ## rewrite the sources in the one style
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+e2e: $(READY) ## the suite on a real control plane (built once from pinned sources, needs Go; or KUBECONFIG=... for a cluster of yours)
+	@$(if $(KUBECONFIG),,$(BIN)/python -m e2e.build &&) $(PYTEST) e2e -o cache_dir=build/e2e-cache $(if $(KUBECONFIG),--kubeconfig $(KUBECONFIG)) $(if $(ONLY),-k "$(ONLY)") $(if $(FAILED),--last-failed --last-failed-no-failures none)
+
+e2e-kind: $(READY) ## the portable part of the suite on kind (needs Docker and kind)
+	@kind create cluster --name muster-e2e --config e2e/kind.yaml --kubeconfig build/kind.kubeconfig && \
+	 $(PYTEST) e2e -p no:cacheprovider --kubeconfig build/kind.kubeconfig; status=$$?; \
+	 kind delete cluster --name muster-e2e; exit $$status
+
+up: $(READY) ## a real control plane to play with, until Ctrl-C
+	@$(BIN)/python -m e2e.up
+
+conformance: $(READY) ## replay cases with known answers; CASES=DIR ONLY=regex VERBOSE=1
+	@$(BIN)/python -m tests.conformance.replay --cases $(CASES) $(if $(ONLY),--only "$(ONLY)") $(if $(VERBOSE),--verbose)
+
+bench-placement: $(READY) ## replay the openb traces; figures under build/bench
+	@$(BIN)/python -m tests.bench.openb
+
+bench: $(READY) ## speed of the engine, as ratios and counts per second; figures under build/bench
+	@$(BIN)/python -m tests.bench.placement
+	@$(BIN)/python -m tests.bench.engine
+
+crds: $(READY) ## generate crds/ and config/ from the models
+	@$(BIN)/python -m admission.api.crd
+	@for part in policies roles priority; do $(BIN)/python -m admission.controller.policies $$part > config/$$part.yaml; done
+	@$(BIN)/python -m charts.generate
+
+lock: ## resolve the dependencies anew
+	@$(BIN)/uv lock
+
+clean: ## remove what was built
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

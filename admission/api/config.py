@@ -1,0 +1,436 @@
+"""The configuration file: what an operator may set, its defaults, and errors that can be acted on.
+
+    apiVersion: config.muster.dev/v1beta1
+    kind: Configuration
+    waitForPodsReady:
+      timeout: 10m
+
+`load_config` reads it once, at start. All problems are told at once, each with its line; a key that does not exist is
+refused with the nearest one that does, because a setting that is silently ignored is worse than none. Durations are
+written as Go writes them ("90s", "1h30m") and are seconds here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from admission.api.kinds import path_text, say
+from admission.api.schema import Amount, LabelSelector, ObjectName, SelectorRequirement
+from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
+
+API_VERSION = "config.muster.dev/v1beta1"
+KIND = "Configuration"
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TERM = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+
+
+class ConfigError(ValueError):
+    """The file is wrong. `problems` has one line for each thing that is, with its place."""
+
+    def __init__(self, where: str, problems: list[str]) -> None:
+        self.problems = problems
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__(f"{where}: {count}\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration as Go writes it: "300ms", "5m", "1h30m". Raises ValueError saying what to write."""
+    seconds, at = 0.0, 0
+    if text == "0":
+        return 0.0
+    while at < len(text) and (term := _TERM.match(text, at)):
+        seconds += float(term[1]) * _UNITS[term[2]]
+        at = term.end()
+    if not text or at != len(text):
+        raise ValueError(f"{text!r} is no duration: write for example 30s, 5m or 1h30m")
+    return seconds
+
+
+def _duration(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, str):
+        if value == 0 and not isinstance(value, bool):
+            return 0.0
+        unit = (
+            f": write {value}s if seconds are meant" if isinstance(value, int) and not isinstance(value, bool) else ""
+        )
+        raise PydanticCustomError("duration", "{text} has no unit{unit}", {"text": repr(value), "unit": unit})
+    try:
+        return parse_duration(value.strip())
+    except ValueError as error:
+        raise PydanticCustomError("duration", "{message}", {"message": str(error)}) from None
+
+
+def _address(value: Any) -> str:
+    if isinstance(value, str) and value == "0":
+        return value
+    match = re.fullmatch(r"(.*):(\d{1,5})", value) if isinstance(value, str) else None
+    if match is None or int(match[2]) > 65535:
+        raise PydanticCustomError(
+            "address", "{text} is no address: write host:port or :port, or '0' for none", {"text": repr(value)}
+        )
+    return str(value)
+
+
+if TYPE_CHECKING:
+    Duration = float
+    LongDuration = float
+    Address = str
+else:
+    Duration = Annotated[float, BeforeValidator(_duration)]
+    LongDuration = Annotated[float, BeforeValidator(_duration), Field(gt=0)]
+    Address = Annotated[str, BeforeValidator(_address)]
+
+
+class Section(BaseModel):
+    """A mapping of the file. Unknown keys are refused."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        validate_by_alias=True,
+        validate_by_name=False,
+        validate_default=False,
+    )
+
+
+class RequeuingStrategy(Section):
+    timestamp: Literal["Eviction", "Creation"] = "Eviction"
+    """Where an evicted workload queues: as of its eviction, or as of its creation."""
+    backoff_limit_count: Annotated[int, Field(ge=0)] | None = None
+    """Deactivated after so many. None: never."""
+    backoff_base_seconds: Annotated[int, Field(ge=0)] = 60
+    backoff_max_seconds: Annotated[int, Field(ge=0)] = 3600
+
+    @model_validator(mode="after")
+    def _ordered(self) -> RequeuingStrategy:
+        if self.backoff_max_seconds < self.backoff_base_seconds:
+            raise PydanticCustomError("order", "backoffMaxSeconds is less than backoffBaseSeconds: swap them", {})
+        return self
+
+
+class WaitForPodsReady(Section):
+    """A gang whose pods are not all ready in time is evicted and queued again."""
+
+    enable: bool = True
+    timeout: LongDuration = 1800.0
+    """From the creation of the last pod until all are ready."""
+    recovery_timeout: Duration | None = None
+    """The same after a pod of a running gang was lost. None: as timeout."""
+    requeuing_strategy: RequeuingStrategy = RequeuingStrategy()
+
+    @property
+    def recovery_seconds(self) -> float:
+        return self.timeout if self.recovery_timeout is None else self.recovery_timeout
+
+
+_STRATEGIES = (
+    ("LessThanOrEqualToFinalShare", "LessThanInitialShare"),
+    ("LessThanInitialShare",),
+    ("LessThanOrEqualToFinalShare",),
+)
+
+
+class FairSharing(Section):
+    preemption_strategies: list[Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]] = list(_STRATEGIES[0])  # type: ignore[arg-type]
+
+    @model_validator(mode="after")
+    def _legal(self) -> FairSharing:
+        if tuple(self.preemption_strategies) not in _STRATEGIES:
+            legal = ", or ".join(f"[{', '.join(one)}]" for one in _STRATEGIES)
+            raise PydanticCustomError("strategies", "preemptionStrategies: write {legal}", {"legal": legal})
+        return self
+
+
+class AdmissionFairSharing(Section):
+    """Turns between the LocalQueues of a ClusterQueue, by what they used of late."""
+
+    usage_half_life_time: Duration = 0.0
+    """After so long, usage counts half. 0: past usage does not count."""
+    usage_sampling_interval: LongDuration = 300.0
+    resource_weights: dict[str, Annotated[float, Field(ge=0, strict=False)]] = {}
+
+
+class Transformation(Section):
+    """Counts `input` as other resources."""
+
+    input: Annotated[str, Field(min_length=1)]
+    strategy: Literal["Retain", "Replace"] = "Retain"
+    multiply_by: Annotated[str, Field(min_length=1)] | None = None
+    outputs: dict[str, Amount] = {}
+
+
+class Resources(Section):
+    exclude_resource_prefixes: Annotated[list[str], Field(max_length=64)] = []
+    transformations: Annotated[list[Transformation], Field(max_length=64)] = []
+    quota_check_strategy: Literal["BlockUndeclared", "IgnoreUndeclared"] = "BlockUndeclared"
+    """What a request for a resource without quota means: it waits for ever, or it is not counted."""
+
+    @model_validator(mode="after")
+    def _once(self) -> Resources:
+        inputs = [t.input for t in self.transformations]
+        for name in inputs:
+            if inputs.count(name) > 1:
+                raise PydanticCustomError("twice", "transformations: {name} is transformed twice", {"name": name})
+        return self
+
+
+class LeaderElection(Section):
+    leader_elect: bool = True
+    resource_name: ObjectName = "muster-controller"
+    resource_namespace: ObjectName | None = None
+    """None: the namespace that the controller runs in."""
+    lease_duration: LongDuration = 15.0
+    renew_deadline: LongDuration = 10.0
+    retry_period: LongDuration = 2.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> LeaderElection:
+        if not self.lease_duration > self.renew_deadline > self.retry_period:
+            raise PydanticCustomError(
+                "order", "write leaseDuration > renewDeadline > retryPeriod, for example 15s, 10s and 2s", {}
+            )
+        return self
+
+
+class ClientConnection(Section):
+    """Limits of this client; None leaves it to the API server's own fairness."""
+
+    kube_api_qps: Annotated[float, Field(gt=0, strict=False)] | None = Field(default=None, alias="kubeAPIQPS")
+    kube_api_burst: Annotated[int, Field(gt=0)] | None = Field(default=None, alias="kubeAPIBurst")
+    request_timeout: LongDuration = 15.0
+
+
+class Metrics(Section):
+    bind_address: Address = ":8080"
+    enable_cluster_queue_resources: bool = True
+
+
+class Health(Section):
+    bind_address: Address = ":8081"
+
+
+class Web(Section):
+    """The page and the visibility API."""
+
+    bind_address: Address = ":8082"
+
+
+class Webhook(Section):
+    host: str = ""
+    port: Annotated[int, Field(ge=1, le=65535)] = 9443
+    certificate: Literal["self", "files"] = "self"
+    """`self`: made and rotated by the controller. `files`: tls.crt and tls.key in certDir, made by somebody else."""
+    cert_dir: str | None = None
+    service_name: ObjectName = "muster-webhook"
+
+    @model_validator(mode="after")
+    def _files(self) -> Webhook:
+        if self.certificate == "files" and not self.cert_dir:
+            raise PydanticCustomError(
+                "files", "certificate: files needs certDir, the folder of tls.crt and tls.key", {}
+            )
+        return self
+
+
+class Logging(Section):
+    format: Literal["json", "console"] = "json"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+_NOT_OURS = LabelSelector(
+    match_expressions=[
+        SelectorRequirement(
+            key="kubernetes.io/metadata.name",
+            operator="NotIn",
+            values=["kube-system", "kube-public", "kube-node-lease", "muster-system"],
+        )
+    ]
+)
+
+
+class Configuration(Section):
+    """The whole file. `Configuration()` is what an empty one means."""
+
+    api_version: Literal["config.muster.dev/v1beta1"] = "config.muster.dev/v1beta1"
+    kind: Literal["Configuration"] = "Configuration"
+    api_group: Literal["muster.dev", "kueue.x-k8s.io"] = "muster.dev"
+    """The group that is read and written."""
+    preset: Literal["muster", "kueue"] = "muster"
+    """Which rules decide. Left out: those of apiGroup."""
+    hold: Literal["auto", "policy", "webhook"] = "auto"
+    """What holds jobs back: the API server's policies, or a webhook. auto: policies where the API server has them."""
+    namespace_selector: LabelSelector = _NOT_OURS
+    """Namespaces whose jobs are looked at."""
+    manage_jobs_without_queue_name: bool = False
+    """Hold jobs without a queue label too."""
+    wait_for_pods_ready: WaitForPodsReady = WaitForPodsReady()
+    fair_sharing: FairSharing | None = None
+    """None: as the preset says."""
+    admission_fair_sharing: AdmissionFairSharing | None = None
+    """None: LocalQueues of a ClusterQueue do not take turns."""
+    resources: Resources = Resources()
+    leader_election: LeaderElection = LeaderElection()
+    client_connection: ClientConnection = ClientConnection()
+    metrics: Metrics = Metrics()
+    health: Health = Health()
+    web: Web = Web()
+    webhook: Webhook = Webhook()
+    logging: Logging = Logging()
+    status_interval: LongDuration = 1.0
+    """Status of a queue is written at most this often."""
+    job_controller_users: list[Annotated[str, Field(min_length=1)]] = [
+        "system:serviceaccount:kube-system:job-controller",
+        "system:kube-controller-manager",
+    ]
+    """Who makes the pods of Jobs."""
+    jobset_controller_users: list[Annotated[str, Field(min_length=1)]] = [
+        "system:serviceaccount:jobset-system:jobset-controller-manager",
+    ]
+    """Who makes the Jobs of JobSets, and lets them go."""
+    priority_class_name: ObjectName | None = None
+    """PriorityClass of the pods of gangs. None: the one that is installed with Muster. Empty text is not allowed."""
+    pods_unschedulable_timeout: Duration = 60.0
+    """A pinned pod that kube-scheduler cannot place for so long sends its gang back to the queue."""
+    node_loss_grace_period: Duration = 120.0
+    """A node that is gone so long holds no quota any more."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset_of_group(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and raw.get("preset") is None and raw.get("apiGroup") == KUEUE_GROUP:
+            return {**raw, "preset": "kueue"}
+        return raw
+
+    @property
+    def names(self) -> Names:
+        return Names(KUEUE_GROUP if self.api_group == KUEUE_GROUP else MUSTER_GROUP)
+
+
+def load_config(source: Path | str) -> Configuration:
+    """The configuration in a file (a Path) or in YAML text (a str). Raises ConfigError with all that is wrong."""
+    where = str(source) if isinstance(source, Path) else "configuration"
+    try:
+        text = source.read_text("utf-8") if isinstance(source, Path) else source
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(where, [f"cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
+    try:
+        tree = yaml.compose(text, yaml.SafeLoader)
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f"line {mark.line + 1}: " if mark is not None else ""
+        raise ConfigError(where, [f"{at}no YAML: {getattr(error, 'problem', None) or error}"]) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(where, [f"no YAML: {error}"]) from None
+    if raw is None:
+        return Configuration()
+    if not isinstance(raw, dict):
+        raise ConfigError(where, ["write a mapping, beginning with apiVersion: " + API_VERSION])
+    lines: dict[tuple[str | int, ...], int] = {}
+    found = list(_walk(tree, (), lines))
+    try:
+        config = Configuration.model_validate(_without_nulls(raw))
+    except ValidationError as error:
+        found += [
+            (_line(lines, e["loc"]), f"{path_text(e['loc'])}: {_told(e, Configuration)}")
+            for e in error.errors(include_url=False)
+        ]
+        config = None
+    found += [(_line(lines, path), problem) for path, problem in _selector_keys(raw)]
+    if found or config is None:
+        raise ConfigError(where, [f"line {line}: {text}" for line, text in sorted(found)])
+    return config
+
+
+def _walk(
+    node: yaml.Node | None, path: tuple[str | int, ...], lines: dict[tuple[str | int, ...], int]
+) -> Iterator[tuple[int, str]]:
+    """Notes the line of every path, and yields the keys that stand twice (of which YAML would keep the last)."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            here = (*path, str(key.value))
+            if str(key.value) in seen:
+                yield key.start_mark.line + 1, f"{path_text(here)}: stands twice"
+            seen.add(str(key.value))
+            lines[here] = key.start_mark.line + 1
+            yield from _walk(value, here, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, item in enumerate(node.value):
+            lines[(*path, i)] = item.start_mark.line + 1
+            yield from _walk(item, (*path, i), lines)
+
+
+def _line(lines: Mapping[tuple[str | int, ...], int], path: tuple[str | int, ...]) -> int:
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, 1)
+
+
+def _without_nulls(raw: Any) -> Any:
+    """A key without a value means its default, as in Kubernetes."""
+    if isinstance(raw, dict):
+        return {str(key): _without_nulls(value) for key, value in raw.items() if value is not None}
+    if isinstance(raw, list):
+        return [_without_nulls(item) for item in raw]
+    return raw
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [info.alias or name for name, info in model.model_fields.items()]
+
+
+def _section_at(model: type[BaseModel], path: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """The model of the mapping at a path."""
+    for step in path:
+        if isinstance(step, int):
+            continue
+        info = next((i for name, i in model.model_fields.items() if (i.alias or name) == step), None)
+        inner = next(iter(_models(info.annotation)), None) if info is not None else None
+        if inner is None:
+            return None
+        model = inner
+    return model
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _models(argument)
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    lower = {k.lower(): k for k in known}
+    near = [lower[k] for k in difflib.get_close_matches(key.lower(), lower, n=1)]
+    return "unknown key: " + (f"did you mean {near[0]}?" if near else f"write one of {', '.join(known)}")
+
+
+def _told(error: Any, model: type[BaseModel]) -> str:
+    if error["type"] == "extra_forbidden":
+        section = _section_at(model, error["loc"][:-1])
+        return _unknown_key(str(error["loc"][-1]), _keys(section) if section is not None else [])
+    return say(error)
+
+
+def _selector_keys(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The label selector is a type of the API, which drops what it does not know; a file must not."""
+    selector = raw.get("namespaceSelector")
+    if isinstance(selector, dict):
+        known = _keys(LabelSelector)
+        for key in selector:
+            if key not in known:
+                path = ("namespaceSelector", str(key))
+                yield path, f"{path_text(path)}: {_unknown_key(str(key), known)}"

@@ -1,0 +1,1093 @@
+"""Quota that does not do what its author thinks: findings in manifests or in what a cluster holds, each with its fix.
+
+Every object that is linted is valid or is told why not (`kinds.validate_object`); what this module adds is what shows
+only between objects. It asks three questions of each (flavor, resource). Who could hold it at most? A queue's borrowing
+limit bounds it from below, the cohort's supply from above; what a subtree must keep and cannot hold is *unreachable*.
+Which limits could ever bind? One that bounds nothing is *without effect*, and its author believed otherwise. Are there
+nodes under it? Quota on top of no nodes admits nothing, and quota on top of too few promises what is not there.
+
+A manifest rarely stands alone. What is named and not among the input is reported only where the input could be expected
+to have it: a file without any ResourceFlavor leaves flavors to somebody else, a cluster does not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import yaml
+
+from admission import quantity
+from admission.api.kinds import BY_NAME, default_object, validate_object
+from admission.engine import model
+from admission.engine.quota import QuotaNode, Tree
+from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, MUSTER_GROUP, Names
+
+Json = dict[str, Any]
+Path = tuple[str | int, ...]
+CLUSTER = "cluster"
+"""`file` of what was read from a cluster."""
+_MOST_NODES = 500_000
+"""YAML nodes of one document, aliases counted each time: more is an attack or a mistake."""
+
+
+class Severity(Enum):
+    ERROR = "error"
+    """Cannot work as written."""
+    WARNING = "warning"
+    """Works, and not as its author will think."""
+    INFO = "info"
+    """Worth knowing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    rule: str
+    severity: Severity
+    subject: str
+    """"ClusterQueue team-a"; namespaced ones as "LocalQueue ml/team-a"; "" for a file as such."""
+    path: str
+    """The field, as spec.x[0].y; "" for the object as such."""
+    file: str
+    line: int
+    """From 1; 0 for what was read from a cluster."""
+    message: str
+    fix: str
+
+    def place(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+    def as_json(self) -> Json:
+        return {
+            "rule": self.rule,
+            "severity": self.severity.value,
+            "object": self.subject,
+            "path": self.path,
+            "file": self.file,
+            "line": self.line,
+            "message": self.message,
+            "fix": self.fix,
+        }
+
+
+@dataclass(frozen=True)
+class Document:
+    """One object and where its fields stand. `lines` maps a path to its line; a path that is missing has the line of
+    the nearest one above it."""
+
+    obj: Json
+    file: str = CLUSTER
+    lines: Mapping[Path, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def kind(self) -> str:
+        return str(self.obj.get("kind") or "")
+
+    @property
+    def group(self) -> str:
+        return str(self.obj.get("apiVersion") or "").rpartition("/")[0]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        meta = self.obj.get("metadata")
+        meta = meta if isinstance(meta, dict) else {}
+        return (str(meta.get("namespace") or ""), str(meta.get("name") or ""))
+
+    @property
+    def subject(self) -> str:
+        return f"{self.kind} {'/'.join(part for part in self.key if part)}"
+
+    def line(self, path: Path) -> int:
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 0)
+
+
+# ---------------------------------------------------------------- reading
+
+
+class _Loader(yaml.SafeLoader):
+    """Times stay text, as in JSON."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def read(text: str, file: str) -> tuple[list[Document], list[Finding]]:
+    """The objects of a YAML or JSON text, Lists taken apart, and what is wrong with the text itself. Never raises."""
+    documents: list[Document] = []
+    findings: list[Finding] = []
+    loader: _Loader | None = None
+    try:
+        loader = _Loader(text)
+        while loader.check_node():
+            node = loader.get_node()
+            if node is None:
+                break
+            lines: dict[Path, int] = {}
+            try:
+                for path, line, key in _walk(node, (), (), lines):
+                    findings.append(
+                        Finding(
+                            "yaml",
+                            Severity.ERROR,
+                            "",
+                            show(path),
+                            file,
+                            line,
+                            f"the key {key!r} stands twice: the last one counts, the others are lost",
+                            "drop one of them",
+                        )
+                    )
+                obj = loader.construct_document(node)
+            except ValueError as error:
+                line = node.start_mark.line + 1
+                findings.append(Finding("yaml", Severity.ERROR, "", "", file, line, str(error), "write it out in full"))
+                continue
+            documents.extend(_objects(obj, file, lines, ()))
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark is not None else 1
+        what = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
+        template = "{{" in text
+        findings.append(
+            Finding(
+                "yaml",
+                Severity.ERROR,
+                "",
+                "",
+                file,
+                line,
+                f"no YAML: {what}",
+                "lint what `helm template` renders, not the template" if template else "correct the YAML at this line",
+            )
+        )
+    finally:
+        if loader is not None:
+            loader.dispose()
+    return documents, findings
+
+
+def _walk(
+    node: yaml.Node, path: Path, above: tuple[int, ...], lines: dict[Path, int]
+) -> Iterator[tuple[Path, int, str]]:
+    """Fill `lines`; yields keys that stand twice. Raises ValueError for what cannot be a manifest."""
+    if id(node) in above:
+        raise ValueError("an alias contains itself")
+    if len(lines) > _MOST_NODES or len(above) > 100:
+        raise ValueError("aliases make this too large")
+    lines.setdefault(path, node.start_mark.line + 1)
+    above = (*above, id(node))
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = str(key.value)
+            here = (*path, name)
+            if name in seen and name != "<<":
+                yield here, key.start_mark.line + 1, name
+            seen.add(name)
+            lines[here] = key.start_mark.line + 1
+            yield from _walk(value, here, above, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            yield from _walk(value, (*path, i), above, lines)
+
+
+def _objects(obj: Any, file: str, lines: Mapping[Path, int], at: Path) -> Iterator[Document]:
+    if not isinstance(obj, dict) or not obj.get("kind"):
+        return
+    if str(obj["kind"]).endswith("List") and isinstance(obj.get("items"), list):
+        for i, item in enumerate(obj["items"]):
+            yield from _objects(item, file, lines, (*at, "items", i))
+        return
+    deep = len(at)
+    own = {path[deep:]: line for path, line in lines.items() if path[:deep] == at} if at else lines
+    yield Document(obj, file, own)
+
+
+def show(path: Path) -> str:
+    """A path as people write it: spec.podSets[0].count."""
+    out = ""
+    for step in path:
+        out += f"[{step}]" if isinstance(step, int) else f".{step}" if out else step
+    return out
+
+
+def parse_path(text: str) -> Path:
+    return tuple(int(n) if n else name for name, n in re.findall(r"([^.\[\]]+)|\[(\d+)\]", text))
+
+
+# ---------------------------------------------------------------- the door
+
+
+def lint(documents: Iterable[Document], *, live: bool = False) -> list[Finding]:
+    """All findings, by place. `live`: the documents are all that a cluster holds, so what is missing is missing.
+
+    Objects of Muster's and of Kueue's group are judged apart; nodes, namespaces and priority classes count for both.
+    A document of the same kind and name as an earlier one from a cluster replaces it, as applying it would.
+    """
+    held: dict[tuple[str, str, tuple[str, str]], Document] = {}
+    findings: list[Finding] = []
+    for document in documents:
+        where = (document.group, document.kind, document.key)
+        old = held.get(where)
+        if old is not None and old.file != CLUSTER and document.key[1]:
+            findings.append(
+                _at(
+                    document,
+                    ("metadata", "name"),
+                    "duplicate",
+                    Severity.ERROR,
+                    f"{document.subject} stands twice, first at {old.file}:{old.line(('metadata', 'name'))}: "
+                    "the one that is applied last wins",
+                    "drop one of them, or give it another name",
+                )
+            )
+        held[where] = document
+    for group in (MUSTER_GROUP, KUEUE_GROUP):
+        ours = [d for d in held.values() if d.group == group]
+        if ours or (group == MUSTER_GROUP and any(d.kind == "PriorityClass" for d in held.values())):
+            others = [d for d in held.values() if d.kind in ("Node", "Namespace", "PriorityClass")]
+            findings.extend(_Fleet(Names(group), ours, others, live).findings())
+    order = list(Severity)
+    return sorted(findings, key=lambda f: (f.file, f.line, order.index(f.severity), f.subject, f.path, f.rule))
+
+
+def _at(document: Document, path: Path, rule: str, severity: Severity, message: str, fix: str) -> Finding:
+    return Finding(rule, severity, document.subject, show(path), document.file, document.line(path), message, fix)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """One quota as written: where it stands and what it says."""
+
+    document: Document
+    path: Path
+    node: QuotaNode
+    fr: model.FlavorResource
+    quota: model.Quota
+
+    def amount(self, amount: int) -> str:
+        return quantity.format(self.fr[1], amount)
+
+
+class _Fleet:
+    """All objects of one API group, and the checks between them."""
+
+    def __init__(self, names: Names, ours: Sequence[Document], others: Sequence[Document], live: bool) -> None:
+        self.names = names
+        self.live = live
+        self.found: list[Finding] = []
+        self.named: dict[str, dict[tuple[str, str], Document]] = defaultdict(dict)
+        """By kind, right or wrong: what is there by name."""
+        self.specs: dict[str, dict[tuple[str, str], Json]] = defaultdict(dict)
+        """By kind: specs with defaults filled in, of those that are right."""
+        for document in ours:
+            self.named[document.kind][document.key] = document
+            if document.kind in BY_NAME and self._valid(document):
+                whole = default_object(document.obj, names)
+                self.specs[document.kind][document.key] = whole.get("spec") or {}
+        self.nodes = [d for d in others if d.kind == "Node"]
+        self.namespaces = {d.key[1]: _labels(d.obj) for d in others if d.kind == "Namespace"}
+        self.priorities = [d for d in others if d.kind == "PriorityClass"]
+        queues = [
+            model.ClusterQueue(name=key[1], cohort=str(spec.get("cohortName") or ""), groups=_groups(spec))
+            for key, spec in self.specs["ClusterQueue"].items()
+        ]
+        cohorts = [
+            model.Cohort(name=key[1], parent=str(spec.get("parentName") or ""), groups=_groups(spec))
+            for key, spec in self.specs["Cohort"].items()
+        ]
+        self.tree = Tree.build(queues, cohorts)
+        self.given = list(self._given())
+
+    def say(self, document: Document, path: Path, rule: str, severity: Severity, message: str, fix: str) -> None:
+        self.found.append(_at(document, path, rule, severity, message, fix))
+
+    def has(self, kind: str) -> bool:
+        """May something of this kind be called missing."""
+        return self.live or bool(self.named[kind])
+
+    def findings(self) -> list[Finding]:
+        self._cycles()
+        self._unreachable()
+        self._limits()
+        self._never()
+        self._cohorts()
+        self._weights()
+        self._flavors()
+        self._node_quota()
+        self._queues()
+        self._local_queues()
+        self._checks()
+        self._priorities()
+        return self.found
+
+    # ------------------------------------------------------------ the objects
+
+    def _valid(self, document: Document) -> bool:
+        problems = validate_object(document.obj, self.names, strict=document.file != CLUSTER)
+        broken = False
+        for problem in problems:
+            path, _, message = problem.partition(": ")
+            unknown = re.match(r'unknown field "([^"]+)"', problem)
+            if unknown:
+                path, message = unknown[1], problem
+            limits = "mean something only" in message
+            steps = parse_path(path.removesuffix(" (a key)")) if path != "<root>" else ()
+            if limits:
+                self._limits_alone(document)
+            else:
+                what, _, todo = message.partition(": ")
+                self.say(
+                    document,
+                    steps,
+                    "schema",
+                    Severity.ERROR,
+                    f"{what}: {todo}" if todo else message,
+                    todo or "correct the field; `kubectl explain` shows what it may hold",
+                )
+            broken = broken or not unknown
+        return not broken
+
+    def _limits_alone(self, document: Document) -> None:
+        above = "cohortName" if document.kind == "ClusterQueue" else "parentName"
+        for g, group in enumerate(document.obj["spec"].get("resourceGroups") or ()):
+            for f, flavor in enumerate(group.get("flavors") or ()):
+                for r, resource in enumerate(flavor.get("resources") or ()):
+                    for limit in ("borrowingLimit", "lendingLimit"):
+                        if resource.get(limit) is not None:
+                            self.say(
+                                document,
+                                ("spec", "resourceGroups", g, "flavors", f, "resources", r, limit),
+                                "limit-without-cohort",
+                                Severity.ERROR,
+                                f"{limit} without {above}: there is nobody to borrow from or lend to",
+                                f"write {above}, or drop {limit}",
+                            )
+
+    def _given(self) -> Iterator[_Given]:
+        for kind in ("ClusterQueue", "Cohort"):
+            for key, spec in self.specs[kind].items():
+                node = self.tree.queue(key[1]) if kind == "ClusterQueue" else self.tree.cohort(key[1])
+                assert node is not None
+                for g, group in enumerate(spec.get("resourceGroups") or ()):
+                    for f, flavor in enumerate(group["flavors"]):
+                        for r, resource in enumerate(flavor["resources"]):
+                            fr = (flavor["name"], resource["name"])
+                            path = ("spec", "resourceGroups", g, "flavors", f, "resources", r)
+                            yield _Given(self.named[kind][key], path, node, fr, node.quotas[fr])
+
+    def document_of(self, node: QuotaNode) -> Document | None:
+        return self.named["ClusterQueue" if node.is_queue else "Cohort"].get(("", node.name))
+
+    # ------------------------------------------------------------ the tree
+
+    def _cycles(self) -> None:
+        for node in self.tree.cohorts():
+            document = self.document_of(node)
+            if not node.in_cycle or document is None:
+                continue
+            chain = [node.name]
+            while True:
+                spec = self.specs["Cohort"].get(("", chain[-1]), {})
+                above = str(spec.get("parentName") or "")
+                if not above or above in chain:
+                    break
+                chain.append(above)
+            if above != node.name:
+                continue  # below a cycle, not in it
+            self.say(
+                document,
+                ("spec", "parentName"),
+                "cohort-cycle",
+                Severity.ERROR,
+                f"the cohorts {' -> '.join([*chain, node.name])} are a circle: no queue below them admits anything",
+                "take parentName out of the Cohort that is meant to be the root",
+            )
+
+    def _cap(self, node: QuotaNode, fr: model.FlavorResource) -> int | None:
+        """The most that queues of the subtree could hold at once, supply aside. None: no bound."""
+        quota = node.quotas.get(fr)
+        if node.is_queue:
+            if quota is None:
+                return 0
+            if node.parent is None:
+                return quota.nominal
+            return None if quota.borrowing_limit is None else quota.nominal + quota.borrowing_limit
+        total: int | None = 0
+        for child in node.children:
+            part = self._cap(child, fr)
+            total = None if part is None or total is None else total + part
+        if node.parent is not None and quota is not None and quota.borrowing_limit is not None:
+            bound = node.subtree.get(fr, 0) + quota.borrowing_limit
+            total = bound if total is None else min(total, bound)
+        return total
+
+    def _unreachable(self) -> None:
+        for node in self.tree.cohorts():
+            if node.in_cycle:
+                continue
+            for fr, whole in sorted(node.subtree.items()):
+                kept = whole if node.parent is None else node.local_quota(fr)
+                cap = self._cap(node, fr)
+                if cap is None or cap >= kept:
+                    continue
+                given = self._owner(node, fr)
+                if given is None:
+                    continue
+                users = [queue for queue in node.queues() if fr in queue.quotas]
+                flavor, resource = fr
+                if users:
+                    why = f"the queues below {node.name} take at most {given.amount(cap)}"
+                    fix = (
+                        f"raise borrowingLimit of {resource} in {_some([q.name for q in users])}, or lower nominalQuota"
+                    )
+                else:
+                    why = f"no ClusterQueue below {node.name} names flavor {flavor} for {resource}"
+                    fix = (
+                        f"name flavor {flavor} with {resource} in a ClusterQueue below (nominalQuota: 0 is enough to "
+                        "borrow), or drop this quota"
+                    )
+                self.say(
+                    given.document,
+                    (*given.path, "nominalQuota"),
+                    "unreachable",
+                    Severity.WARNING,
+                    f"{given.amount(kept - cap)} of {given.amount(kept)} {resource} of flavor {flavor} can be used by "
+                    f"nobody: {why}",
+                    fix,
+                )
+
+    def _owner(self, node: QuotaNode, fr: model.FlavorResource) -> _Given | None:
+        """The quota below (or at) `node` of which some is out of reach: a cohort's own, lowest first."""
+        below = [
+            given
+            for given in self.given
+            if given.fr == fr and given.quota.nominal > 0 and not given.node.is_queue and node in given.node.path()
+        ]
+
+        def beyond(given: _Given) -> bool:
+            cap = self._cap(given.node, fr)
+            return cap is not None and cap < given.node.subtree.get(fr, 0)
+
+        below.sort(key=lambda given: (not beyond(given), given.node.height, given.node.name))
+        return below[0] if below else None
+
+    @staticmethod
+    def _borrowable(node: QuotaNode, fr: model.FlavorResource) -> int:
+        """What could be borrowed at most with nobody else there, its own limit aside."""
+        if node.parent is None or node.in_cycle:
+            return 0
+        return max(0, node.local_quota(fr) + node.parent.potential(fr) - node.subtree.get(fr, 0))
+
+    def _limits(self) -> None:
+        for given in self.given:
+            node, fr, quota = given.node, given.fr, given.quota
+            if node.in_cycle or node.parent is None:
+                continue
+            flavor, resource = fr
+            limit = quota.borrowing_limit
+            if limit is not None:
+                most = self._borrowable(node, fr)
+                path = (*given.path, "borrowingLimit")
+                if most <= 0:
+                    self.say(
+                        given.document,
+                        path,
+                        "nothing-to-borrow",
+                        Severity.WARNING if limit else Severity.INFO,
+                        f"borrowingLimit of {resource} has no effect: nobody in cohort {node.parent.name} could lend "
+                        f"any of flavor {flavor}",
+                        "drop borrowingLimit, or let another member of the cohort have and lend quota of this flavor",
+                    )
+                elif limit > most:
+                    self.say(
+                        given.document,
+                        path,
+                        "borrowing-limit-slack",
+                        Severity.INFO,
+                        f"borrowingLimit {given.amount(limit)} never binds: {node.parent.name} could lend at most "
+                        f"{given.amount(most)} {resource} of flavor {flavor}",
+                        f"drop borrowingLimit, or write {given.amount(most)} or less",
+                    )
+            lend = quota.lending_limit
+            if lend is not None and lend >= node.subtree.get(fr, 0):
+                self.say(
+                    given.document,
+                    (*given.path, "lendingLimit"),
+                    "lending-limit-whole",
+                    Severity.WARNING,
+                    f"lendingLimit {given.amount(lend)} has no effect: {node.name} has "
+                    f"{given.amount(node.subtree.get(fr, 0))} {resource} of flavor {flavor}, and all of it may be lent",
+                    f"drop lendingLimit, or write less than {given.amount(node.subtree.get(fr, 0))}",
+                )
+
+    def _never(self) -> None:
+        """What a queue names and can never give."""
+        for key, spec in self.specs["ClusterQueue"].items():
+            node = self.tree.queue(key[1])
+            assert node is not None
+            if node.in_cycle:
+                continue
+            by_resource: dict[str, list[_Given]] = defaultdict(list)
+            for given in self.given:
+                if given.node is node:
+                    by_resource[given.fr[1]].append(given)
+            for resource, quotas in by_resource.items():
+                dead = [given for given in quotas if node.potential(given.fr) == 0]
+                if len(dead) == len(quotas):
+                    cause = (
+                        "it has no quota of its own, no cohort"
+                        if node.parent is None
+                        else f"it has no quota of its own, and cohort {node.parent.name} can lend it none"
+                    )
+                    self.say(
+                        dead[0].document,
+                        (*dead[0].path, "nominalQuota"),
+                        "never-fits",
+                        Severity.ERROR,
+                        f"{node.name} can never admit a gang that asks for {resource}: {cause}",
+                        f"give {resource} a nominalQuota"
+                        + (", or a cohort that has some to lend" if node.parent is None else ", here or in the cohort"),
+                    )
+                else:
+                    for given in dead:
+                        self.say(
+                            given.document,
+                            (*given.path, "nominalQuota"),
+                            "never-fits",
+                            Severity.INFO,
+                            f"flavor {given.fr[0]} never has any {resource} for {node.name}: the flavor is always "
+                            "passed over",
+                            f"drop flavor {given.fr[0]} here, or give it quota",
+                        )
+            document = self.named["ClusterQueue"][key]
+            preemption = spec.get("preemption") or {}
+            policy = (preemption.get("borrowWithinCohort") or {}).get("policy")
+            if policy not in (None, "Never") and not any(self._can_borrow(node, fr) for fr in node.quotas):
+                self.say(
+                    document,
+                    ("spec", "preemption", "borrowWithinCohort"),
+                    "preemption-without-effect",
+                    Severity.WARNING,
+                    f"borrowWithinCohort has no effect: {node.name} can never borrow",
+                    "drop borrowWithinCohort, or let the queue borrow (cohortName, borrowingLimit)",
+                )
+            if preemption.get("reclaimWithinCohort") not in (None, "Never") and node.parent is None:
+                self.say(
+                    document,
+                    ("spec", "preemption", "reclaimWithinCohort"),
+                    "preemption-without-effect",
+                    Severity.INFO,
+                    f"reclaimWithinCohort has no effect: {node.name} is in no cohort",
+                    "drop reclaimWithinCohort, or write cohortName",
+                )
+            if preemption.get("reclaimWithinCohort") == "Never" and self._lends(node):
+                self.say(
+                    document,
+                    ("spec", "preemption", "reclaimWithinCohort"),
+                    "lends-without-reclaim",
+                    Severity.WARNING,
+                    f"{node.name} lends quota and never takes it back: its gangs wait until the borrowers end",
+                    "write reclaimWithinCohort: Any or LowerPriority, or lendingLimit: 0",
+                )
+
+    def _can_borrow(self, node: QuotaNode, fr: model.FlavorResource) -> bool:
+        quota = node.quotas.get(fr)
+        if quota is not None and quota.borrowing_limit == 0:
+            return False
+        return self._borrowable(node, fr) > 0
+
+    def _lends(self, node: QuotaNode) -> bool:
+        """Could another queue of the tree hold quota of this one."""
+        if node.parent is None:
+            return False
+        return any(
+            node.subtree.get(fr, 0) > node.local_quota(fr)
+            and any(other is not node and self._borrows_from(other, node, fr) for other in node.root.queues())
+            for fr in node.quotas
+        )
+
+    @staticmethod
+    def _borrows_from(queue: QuotaNode, lender: QuotaNode, fr: model.FlavorResource) -> bool:
+        """May `queue` borrow at all up to where the ways of the two meet, and what `lender` lends come up there."""
+        if fr not in queue.quotas:
+            return False
+        up, down = queue.path(), lender.path()
+        for path in (up, down):
+            for node in path:
+                if node in up and node in down:
+                    break
+                quota = node.quotas.get(fr)
+                if quota is None:
+                    continue
+                if path is up and quota.borrowing_limit == 0:
+                    return False
+                if path is down and quota.lending_limit == 0:
+                    return False
+        return True
+
+    def _cohorts(self) -> None:
+        for root in self.tree.roots():
+            if root.is_queue or root.in_cycle:
+                continue
+            queues = list(root.queues())
+            document = self.document_of(root)
+            if not queues:
+                if document is not None and self.has("ClusterQueue"):
+                    self.say(
+                        document,
+                        ("metadata", "name"),
+                        "cohort-empty",
+                        Severity.WARNING,
+                        f"no ClusterQueue is in cohort {root.name}, nor in one below it",
+                        f"write cohortName: {root.name} into a ClusterQueue, or delete the Cohort",
+                    )
+                continue
+            if any(self._can_borrow(queue, fr) and self._up(queue, fr) for queue in queues for fr in queue.quotas):
+                continue
+            if len(queues) == 1:
+                why = f"{queues[0].name} is alone in it"
+                near = difflib.get_close_matches(root.name, [n.name for n in self.tree.cohorts() if n is not root])
+                fix = (
+                    f"did you mean cohort {near[0]}? " if near else ""
+                ) + "put another ClusterQueue into the cohort, or drop cohortName"
+            else:
+                shared: dict[model.FlavorResource, int] = defaultdict(int)
+                for queue in queues:
+                    for fr in queue.quotas:
+                        shared[fr] += 1
+                if max(shared.values(), default=0) < 2:
+                    why = "no two of its queues name the same flavor and resource"
+                    fix = "name the flavor that is to be shared in both queues (nominalQuota: 0 where there is none)"
+                else:
+                    why = "borrowing and lending limits, and quota of 0, leave nothing to borrow"
+                    fix = "raise borrowingLimit and lendingLimit, or drop cohortName"
+            first = document or self.document_of(queues[0])
+            assert first is not None
+            self.say(
+                first,
+                ("metadata", "name") if document is not None else ("spec", "cohortName"),
+                "borrowing-never",
+                Severity.WARNING,
+                f"nobody in cohort {root.name} can ever borrow: {why}",
+                fix,
+            )
+
+    @staticmethod
+    def _up(queue: QuotaNode, fr: model.FlavorResource) -> bool:
+        """Does anything come to the queue from beyond its own quota: `potential` with all limits on the way."""
+        return queue.potential(fr) > queue.subtree.get(fr, 0)
+
+    def _weights(self) -> None:
+        for kind in ("ClusterQueue", "Cohort", "LocalQueue"):
+            for key, spec in self.specs[kind].items():
+                weight = (spec.get("fairSharing") or {}).get("weight")
+                if weight is None or quantity.parse_plain(weight) != 0:
+                    continue
+                document = self.named[kind][key]
+                self.say(
+                    document,
+                    ("spec", "fairSharing", "weight"),
+                    "weight-zero",
+                    Severity.WARNING,
+                    f"weight 0: {key[1]} comes after all its siblings in whatever is borrowed, and is evicted before "
+                    "them",
+                    "write a weight above 0; to stop it altogether, stopPolicy: Hold says so",
+                )
+
+    # ------------------------------------------------------------ flavors and nodes
+
+    def _users(self, flavor: str) -> list[_Given]:
+        return [given for given in self.given if given.fr[0] == flavor]
+
+    def _flavors(self) -> None:
+        known = {key[1] for key in self.named["ResourceFlavor"]}
+        if self.has("ResourceFlavor"):
+            told: set[tuple[str, str]] = set()
+            for given in self.given:
+                flavor = given.fr[0]
+                if flavor in known or (given.node.name, flavor) in told:
+                    continue
+                told.add((given.node.name, flavor))
+                near = difflib.get_close_matches(flavor, known, n=1)
+                self.say(
+                    given.document,
+                    (*given.path[:-2], "name"),
+                    "flavor-missing",
+                    Severity.ERROR,
+                    f"there is no ResourceFlavor {flavor}: nothing can be admitted with it",
+                    (f"did you mean {near[0]}? Else create" if near else "create") + f" ResourceFlavor {flavor}",
+                )
+        topologies = {key[1] for key in self.named["Topology"]}
+        for key, spec in self.specs["ResourceFlavor"].items():
+            document = self.named["ResourceFlavor"][key]
+            if not self._users(key[1]) and self.has("ClusterQueue"):
+                self.say(
+                    document,
+                    ("metadata", "name"),
+                    "flavor-unused",
+                    Severity.INFO,
+                    f"no ClusterQueue or Cohort gives quota of flavor {key[1]}",
+                    "give it quota, or delete it",
+                )
+            topology = spec.get("topologyName")
+            if topology and topology not in topologies and self.has("Topology"):
+                self.say(
+                    document,
+                    ("spec", "topologyName"),
+                    "topology-missing",
+                    Severity.ERROR,
+                    f"there is no Topology {topology}: nothing can be placed with flavor {key[1]}",
+                    f"create Topology {topology}, or drop topologyName",
+                )
+            if self.nodes or self.live:
+                self._flavor_nodes(key[1], spec, document)
+        if self.nodes:
+            for key, spec in self.specs["Topology"].items():
+                for i, level in enumerate(spec["levels"]):
+                    label = level["nodeLabel"]
+                    if label != HOSTNAME_LABEL and not any(label in _labels(node.obj) for node in self.nodes):
+                        self.say(
+                            self.named["Topology"][key],
+                            ("spec", "levels", i, "nodeLabel"),
+                            "topology-level-without-nodes",
+                            Severity.ERROR,
+                            f"no node has the label {label}: the topology has no domain there",
+                            "label the nodes, or correct nodeLabel",
+                        )
+
+    def _nodes_of(self, spec: Json) -> list[Document]:
+        wanted = (spec.get("nodeLabels") or {}).items()
+        return [node for node in self.nodes if wanted <= _labels(node.obj).items()]
+
+    def _flavor_nodes(self, name: str, spec: Json, document: Document) -> None:
+        nodes = self._nodes_of(spec)
+        if spec.get("elastic"):
+            return
+        labels = spec.get("nodeLabels") or {}
+        if not nodes:
+            hints = []
+            for key, value in labels.items():
+                seen = sorted({_labels(node.obj)[key] for node in self.nodes if key in _labels(node.obj)})
+                if value not in seen:
+                    hints.append(f"{key} has the values {_some(seen)}" if seen else f"no node has the label {key}")
+            self.say(
+                document,
+                ("spec", "nodeLabels"),
+                "flavor-without-nodes",
+                Severity.ERROR,
+                f"no node is of flavor {name}: nothing can be placed on it"
+                + (f" ({'; '.join(hints)})" if hints else ""),
+                "correct nodeLabels, label the nodes, or write elastic: true if an autoscaler brings them",
+            )
+            return
+        allowed = [*(spec.get("nodeTaints") or ()), *(spec.get("tolerations") or ())]
+        for taint in _common_taints(nodes):
+            if any(_covers(entry, taint) for entry in allowed):
+                continue
+            text = f"{taint.get('key')}={taint.get('value') or ''}:{taint.get('effect')}".replace("=:", ":")
+            self.say(
+                document,
+                ("spec",),
+                "flavor-taint",
+                Severity.WARNING,
+                f"every node of flavor {name} has the taint {text}: only pods that tolerate it themselves can go there",
+                "add it to tolerations (pods then get the toleration with the flavor), or to nodeTaints (only pods "
+                "that tolerate it get the flavor)",
+            )
+
+    def _node_quota(self) -> None:
+        if not self.nodes:
+            return
+        flavors = {key[1]: spec for key, spec in self.specs["ResourceFlavor"].items()}
+        pairs: dict[model.FlavorResource, list[_Given]] = defaultdict(list)
+        for given in self.given:
+            pairs[given.fr].append(given)
+        stands: dict[str, set[str]] = {}
+        for flavor, spec in flavors.items():
+            if not spec.get("elastic"):
+                stands[flavor] = {node.key[1] for node in self._nodes_of(spec)}
+        amounts = {node.key[1]: _allocatable(node.obj) for node in self.nodes}
+        for fr, quotas in pairs.items():
+            flavor, resource = fr
+            if not stands.get(flavor):
+                continue
+            there = sum(amounts[node].get(resource, 0) for node in stands[flavor])
+            total = sum(given.quota.nominal for given in quotas)
+            if total <= there:
+                continue
+            largest = max(quotas, key=lambda given: (given.quota.nominal, given.node.name))
+            alone = [given for given in quotas if given.quota.nominal > there]
+            count = len(stands[flavor])
+            nodes = f"its {count} nodes have" if count > 1 else "its one node has"
+            for given in alone or [largest]:
+                who = (
+                    f"{given.node.name} has"
+                    if alone
+                    else f"{_some([g.node.name for g in quotas if g.quota.nominal])} have together"
+                )
+                amount = given.quota.nominal if alone else total
+                self.say(
+                    given.document,
+                    (*given.path, "nominalQuota"),
+                    "quota-above-nodes",
+                    Severity.WARNING,
+                    f"{who} {given.amount(amount)} {resource} of flavor {flavor}, and {nodes} {given.amount(there)}",
+                    f"lower nominalQuota by {given.amount(amount - there)}, or add nodes (elastic: true if an "
+                    "autoscaler does)",
+                )
+        used = sorted(flavor for flavor in stands if any(fr[0] == flavor for fr in pairs))
+        for i, one in enumerate(used):
+            for other in used[i + 1 :]:
+                both = stands[one] & stands[other]
+                resources = {r for f, r in pairs if f == one} & {r for f, r in pairs if f == other}
+                if both and resources:
+                    self.say(
+                        self.named["ResourceFlavor"]["", other],
+                        ("spec", "nodeLabels"),
+                        "flavors-overlap",
+                        Severity.WARNING,
+                        f"flavors {one} and {other} are both on {_some(sorted(both))}: quota of the two counts the "
+                        "same nodes twice",
+                        "make nodeLabels of the two exclude each other",
+                    )
+
+    # ------------------------------------------------------------ queues
+
+    def _queues(self) -> None:
+        targets = {str(spec.get("clusterQueue")) for spec in self.specs["LocalQueue"].values()}
+        for key, spec in self.specs["ClusterQueue"].items():
+            document = self.named["ClusterQueue"][key]
+            name = key[1]
+            if name not in targets:
+                self.say(
+                    document,
+                    ("metadata", "name"),
+                    "queue-unused",
+                    Severity.WARNING if self.has("LocalQueue") else Severity.INFO,
+                    f"no LocalQueue points at ClusterQueue {name}: no job can come here",
+                    f"create a LocalQueue with clusterQueue: {name} in the namespace of its team",
+                )
+            if spec.get("namespaceSelector") is None:
+                self.say(
+                    document,
+                    ("spec", "namespaceSelector"),
+                    "selects-nothing",
+                    Severity.ERROR if name in targets else Severity.WARNING,
+                    f"namespaceSelector is missing, which selects no namespace: {name} admits nothing",
+                    "write namespaceSelector: {} for all namespaces, or matchLabels for some",
+                )
+            if not spec.get("resourceGroups"):
+                self.say(
+                    document,
+                    ("spec",),
+                    "queue-without-quota",
+                    Severity.WARNING,
+                    f"{name} has no resourceGroups: only gangs that ask for nothing can be admitted",
+                    "write resourceGroups with flavors and nominalQuota",
+                )
+
+    def _local_queues(self) -> None:
+        queues = {key[1] for key in self.named["ClusterQueue"]}
+        for key, spec in self.specs["LocalQueue"].items():
+            document = self.named["LocalQueue"][key]
+            target = str(spec.get("clusterQueue"))
+            if target not in queues:
+                if self.has("ClusterQueue"):
+                    near = difflib.get_close_matches(target, queues, n=1)
+                    self.say(
+                        document,
+                        ("spec", "clusterQueue"),
+                        "queue-missing",
+                        Severity.ERROR,
+                        f"there is no ClusterQueue {target}: jobs of this queue wait for ever",
+                        (f"did you mean {near[0]}? Else create" if near else "create") + f" ClusterQueue {target}",
+                    )
+                continue
+            of_queue = self.specs["ClusterQueue"].get(("", target))
+            selector = of_queue.get("namespaceSelector") if of_queue is not None else None
+            labels = self.namespaces.get(key[0])
+            if selector is None or labels is None:
+                continue
+            labels = {"kubernetes.io/metadata.name": key[0], **labels}
+            if not _selects(selector, labels):
+                self.say(
+                    document,
+                    ("spec", "clusterQueue"),
+                    "namespace-not-selected",
+                    Severity.ERROR,
+                    f"namespaceSelector of {target} does not select namespace {key[0]}: jobs of this queue wait for "
+                    "ever",
+                    f"label namespace {key[0]} as {target} asks, or widen namespaceSelector",
+                )
+
+    def _checks(self) -> None:
+        known = {key[1] for key in self.named["AdmissionCheck"]}
+        for key, spec in self.specs["ClusterQueue"].items():
+            document = self.named["ClusterQueue"][key]
+            flavors = {fr[0] for given in self.given if given.document is document for fr in (given.fr,)}
+            for i, rule in enumerate((spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()):
+                path: Path = ("spec", "admissionChecksStrategy", "admissionChecks", i)
+                if rule["name"] not in known and self.has("AdmissionCheck"):
+                    self.say(
+                        document,
+                        (*path, "name"),
+                        "check-missing",
+                        Severity.ERROR,
+                        f"there is no AdmissionCheck {rule['name']}: {key[1]} admits nothing",
+                        f"create AdmissionCheck {rule['name']}, or drop it here",
+                    )
+                self._check_flavors(document, path, rule, flavors)
+
+    def _check_flavors(self, document: Document, path: Path, rule: Json, flavors: set[str]) -> None:
+        for f, flavor in enumerate(rule.get("onFlavors") or ()):
+            if flavor not in flavors:
+                self.say(
+                    document,
+                    (*path, "onFlavors", f),
+                    "check-without-effect",
+                    Severity.WARNING,
+                    f"the queue has no flavor {flavor}: the check never applies to it",
+                    f"drop {flavor} from onFlavors, or correct its name",
+                )
+
+    # ------------------------------------------------------------ priorities
+
+    def _priorities(self) -> None:
+        ours = next((d for d in self.priorities if d.key[1] == self.names.priority_class), None)
+        if ours is None:
+            return
+        bound = ours.obj.get("value")
+        if not isinstance(bound, int):
+            return
+        if ours.obj.get("preemptionPolicy") != "Never":
+            self.say(
+                ours,
+                ("preemptionPolicy",),
+                "gang-preempts",
+                Severity.ERROR,
+                f"pods of gangs have PriorityClass {ours.key[1]}, and with it they preempt others behind Muster's back",
+                "write preemptionPolicy: Never",
+            )
+        for document in self.priorities:
+            value = document.obj.get("value")
+            name = document.key[1]
+            if document is ours or name.startswith("system-") or not isinstance(value, int) or value <= bound:
+                continue
+            if document.obj.get("preemptionPolicy") == "Never":
+                continue
+            self.say(
+                document,
+                ("value",),
+                "priority-above-gangs",
+                Severity.WARNING,
+                f"a pod of PriorityClass {name} ({value}) preempts single pods of gangs "
+                f"({ours.key[1]}: {bound}), and a gang that lost one pod is lost",
+                f"write preemptionPolicy: Never, or a value of at most {bound}, or keep the class from tenants by a "
+                "ResourceQuota with scopeSelector PriorityClass",
+            )
+
+
+# ---------------------------------------------------------------- reading objects
+
+
+def _groups(spec: Json) -> tuple[model.ResourceGroup, ...]:
+    """resourceGroups of a valid object as the engine has them."""
+
+    def quota(raw: Json) -> model.Quota:
+        name = raw["name"]
+        limits = [
+            quantity.parse(name, raw[key]) if raw.get(key) is not None else None
+            for key in ("borrowingLimit", "lendingLimit")
+        ]
+        return model.Quota(quantity.parse(name, raw["nominalQuota"]), limits[0], limits[1])
+
+    return tuple(
+        model.ResourceGroup(
+            covered=tuple(group["coveredResources"]),
+            flavors=tuple(
+                model.FlavorQuotas(flavor["name"], tuple((r["name"], quota(r)) for r in flavor["resources"]))
+                for flavor in group["flavors"]
+            ),
+        )
+        for group in spec.get("resourceGroups") or ()
+    )
+
+
+def _labels(obj: Json) -> dict[str, str]:
+    meta = obj.get("metadata")
+    labels = meta.get("labels") if isinstance(meta, dict) else None
+    return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
+
+
+def _allocatable(obj: Json) -> dict[str, int]:
+    status = obj.get("status")
+    raw = status.get("allocatable") or status.get("capacity") if isinstance(status, dict) else None
+    out: dict[str, int] = {}
+    for name, amount in (raw or {}).items() if isinstance(raw, dict) else ():
+        try:
+            out[name] = quantity.parse(name, amount)
+        except quantity.QuantityError:
+            continue
+    return out
+
+
+def _common_taints(nodes: Sequence[Document]) -> list[Json]:
+    """Taints against scheduling that every one of the nodes has and that no passing trouble brings."""
+
+    def of(node: Document) -> list[Json]:
+        spec = node.obj.get("spec")
+        raw = spec.get("taints") if isinstance(spec, dict) else None
+        return [
+            taint
+            for taint in raw or ()
+            if isinstance(taint, dict)
+            and taint.get("effect") in ("NoSchedule", "NoExecute")
+            and not str(taint.get("key")).startswith("node.kubernetes.io/")
+        ]
+
+    def same(one: Json, other: Json) -> bool:
+        return all((one.get(key) or "") == (other.get(key) or "") for key in ("key", "value", "effect"))
+
+    first, *rest = [of(node) for node in nodes]
+    return [taint for taint in first if all(any(same(taint, other) for other in taints) for taints in rest)]
+
+
+def _covers(entry: Json, taint: Json) -> bool:
+    """Does a toleration, or a nodeTaint of the flavor, speak of this taint."""
+    if entry.get("effect") and entry.get("effect") != taint.get("effect"):
+        return False
+    if entry.get("key") and entry.get("key") != taint.get("key"):
+        return False
+    return entry.get("operator") == "Exists" or (entry.get("value") or "") == (taint.get("value") or "")
+
+
+def _selects(selector: Json, labels: Mapping[str, str]) -> bool:
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    for part in selector.get("matchExpressions") or ():
+        key, values = part["key"], part.get("values") or ()
+        holds = {
+            "In": labels.get(key) in values,
+            "NotIn": labels.get(key) not in values,
+            "Exists": key in labels,
+            "DoesNotExist": key not in labels,
+        }[part["operator"]]
+        if not holds:
+            return False
+    return True
+
+
+def _some(names: Sequence[str]) -> str:
+    """At most four names, and how many more."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,390 @@
+"""What each reason means and what to do about it: one table for the command line, the web page and `docs/reasons.md`.
+
+The table is total over the engine's enums (a test holds it to that). A condition carries the reason as a word and the
+detail only in its sentence; `detail_of` reads it back, and a test renders a sentence of every detail and reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from admission.engine.model import Detail, EvictReason, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    means: str
+    owner: str
+    """What the owner of the job can do; "" when nothing."""
+    platform: str = ""
+    """What the platform team can do; "" when nothing."""
+    says: str = ""
+    """Of a detail: a regular expression that its sentence alone matches."""
+    under: tuple[Reason, ...] = ()
+    """Of a detail: the reasons that it may stand behind."""
+
+
+_NOTHING = "Nothing: it goes on by itself."
+
+REASONS: Mapping[Reason, Advice] = {
+    Reason.QUOTA_RESERVED: Advice(
+        "Quota and nodes are set aside for the whole gang; it starts, or waits only for its admission checks.",
+        _NOTHING,
+    ),
+    Reason.NO_MATCHING_FLAVOR: Advice(
+        "No flavor of the ClusterQueue is one that the pods can run on.",
+        "Compare node selector, affinity and tolerations of the pod template with the flavors of the queue, or send "
+        "the job to a queue that has the right one.",
+        "Name a flavor that these pods can run on in the ClusterQueue.",
+    ),
+    Reason.EXCEEDS_MAX_QUOTA: Advice(
+        "The gang asks for more than its ClusterQueue can ever have, borrowing included: it never starts as it is.",
+        "Ask for less (fewer pods, or smaller ones), or use a queue with more quota.",
+        "Raise nominalQuota or borrowingLimit, or the quota that the cohort can lend.",
+    ),
+    Reason.WAITING_FOR_QUOTA: Advice(
+        "The quota that it could have is in use by others right now.",
+        "Wait, ask for less, or raise its priority where your queue lets that evict others.",
+        "Raise quota or limits, or let the queue preempt.",
+    ),
+    Reason.PLACEMENT_FAILED: Advice(
+        "Quota would allow it, but the nodes cannot hold all of its pods at once.",
+        "Wait, ask for less on each pod, or loosen what the template demands of nodes and topology.",
+        "Add nodes, or repair those that are excluded; `muster nodes` shows who sits where.",
+    ),
+    Reason.WAITING_FOR_PREEMPTED: Advice(
+        "Others were evicted to make room for it, and it starts when their pods are gone. The room is kept for it.",
+        _NOTHING,
+        "If it lasts: look for pods that do not terminate (a long grace period, a finalizer, a dead node).",
+    ),
+    Reason.MISCONFIGURED: Advice(
+        "A queue is missing, stopped working, or is not for this namespace.",
+        "Check the queue-name label of the job against the LocalQueues of the namespace.",
+        "Repair the queue; `muster lint --cluster` finds most of these.",
+    ),
+    Reason.SUSPENDED: Advice(
+        "It was set back and is not tried before a time, or before an admission check changes its answer.",
+        _NOTHING,
+    ),
+    Reason.PENDING_EVALUATION: Advice("It has not been looked at yet, or is looked at again.", _NOTHING),
+    Reason.WAITING_FOR_PODS_READY: Advice(
+        "The controller is set to let one gang get ready before it admits the next.",
+        _NOTHING,
+        "If it lasts: see which admitted gang has pods that are not ready.",
+    ),
+    Reason.GATED: Advice(
+        "Its owner, or a program of theirs, holds it back from the queue.",
+        "Take the gate away: the annotation admission-gated-by names who put it there.",
+    ),
+    Reason.ON_HOLD: Advice(
+        "Its LocalQueue or ClusterQueue is stopped and admits nothing.",
+        "Wait, or use another queue.",
+        "Set stopPolicy of the queue to None.",
+    ),
+    Reason.DEACTIVATED: Advice(
+        "The Workload is not active: it was paused, ran for its maximum time, or a check refused it.",
+        "Take the label pause off the job, or create the job anew.",
+        "Set spec.active of the Workload to true.",
+    ),
+}
+
+_MIS, _QUOTA, _PLACE = Reason.MISCONFIGURED, Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED
+_FLAVOR = Reason.NO_MATCHING_FLAVOR
+
+DETAILS: Mapping[Detail, Advice] = {
+    Detail.NONE: Advice("No finer reason.", _NOTHING),
+    Detail.QUEUE_MISSING: Advice(
+        "The namespace has no LocalQueue of the name that the job's queue-name label gives.",
+        "Correct the label; `muster queues` lists the LocalQueues of your namespace.",
+        "Create the LocalQueue.",
+        r"^LocalQueue .* does not exist",
+        (_MIS,),
+    ),
+    Detail.CLUSTER_QUEUE_MISSING: Advice(
+        "The LocalQueue points to a ClusterQueue that does not exist.",
+        "Use another LocalQueue.",
+        "Create the ClusterQueue, or a LocalQueue that points to an existing one.",
+        r"which the LocalQueue points to, does not exist",
+        (_MIS,),
+    ),
+    Detail.CLUSTER_QUEUE_INACTIVE: Advice(
+        "The ClusterQueue does not work: a flavor, a topology or an admission check that it names is missing, or it is "
+        "being deleted.",
+        "Wait, or use another queue.",
+        "Read the condition Active of the ClusterQueue; it names what is missing.",
+        r"^ClusterQueue [^ ]+: (?!.*part of a cycle)",
+        (_MIS,),
+    ),
+    Detail.NAMESPACE_NOT_SELECTED: Advice(
+        "The ClusterQueue takes no workloads of this namespace.",
+        "Use a queue that is meant for your namespace.",
+        "Widen namespaceSelector of the ClusterQueue, or label the namespace. A missing selector selects nothing.",
+        r"takes no workloads of this namespace",
+        (_MIS,),
+    ),
+    Detail.RESOURCE_NOT_COVERED: Advice(
+        "The pods ask for a resource for which the ClusterQueue has no quota at all.",
+        "Drop the resource from requests and limits, or use a queue that covers it.",
+        "Add the resource to coveredResources of the ClusterQueue, or leave it out of quota in the configuration file "
+        "(resources.excludeResourcePrefixes).",
+        r"^Needs .*, for which the ClusterQueue has no quota",
+        (_FLAVOR,),
+    ),
+    Detail.FLAVOR_TAINT: Advice(
+        "The flavor has a taint that the pods do not tolerate.",
+        "Add a toleration to the pod template, if the job belongs on those nodes.",
+        "Move the taint from nodeTaints to tolerations of the ResourceFlavor, if everybody who gets it may run there.",
+        r"which the pods do not tolerate",
+        (_FLAVOR,),
+    ),
+    Detail.FLAVOR_AFFINITY: Advice(
+        "Node selector or affinity of the pods exclude the flavor's nodes.",
+        "Change nodeSelector or affinity, or use a queue with the flavor that they select.",
+        "Name a flavor with these node labels in the ClusterQueue.",
+        r"is not what the pods select",
+        (_FLAVOR,),
+    ),
+    Detail.FLAVOR_MISSING: Advice(
+        "The ClusterQueue names a ResourceFlavor that does not exist.",
+        "Wait, or use another queue.",
+        "Create the ResourceFlavor, or take it out of the ClusterQueue.",
+        r"^ResourceFlavor .* does not exist",
+        (_FLAVOR,),
+    ),
+    Detail.NEVER_FITS_QUOTA: Advice(
+        "The gang asks for more than the queue could have with nobody else there.",
+        "Ask for at most what the sentence says the ClusterQueue can ever have.",
+        "Raise the limit at the ClusterQueue or Cohort where the sentence says that it ends.",
+        r"can never have more than",
+        (Reason.EXCEEDS_MAX_QUOTA,),
+    ),
+    Detail.QUOTA_SHORT: Advice(
+        "The queue's own quota is in use, and it has nobody to borrow from.",
+        "Wait until a job of your queue ends, ask for less, or raise the priority.",
+        "Raise nominalQuota, put the queue into a cohort, or set preemption.withinClusterQueue.",
+        r"its ClusterQueue has .* left of (?!.*(borrowing limit of|cohort ))",
+        (_QUOTA,),
+    ),
+    Detail.BORROWING_LIMIT: Advice(
+        "What is missing could be borrowed, but a borrowing limit forbids it.",
+        "Wait until a job of your queue ends, or ask for less.",
+        "Raise borrowingLimit where the sentence says, or nominalQuota.",
+        r"the borrowing limit of .* ends it at",
+        (_QUOTA,),
+    ),
+    Detail.COHORT_SHORT: Advice(
+        "The queue would have to borrow, and others of the cohort use what could be lent.",
+        "Wait until a job in the cohort ends. What is nominally yours comes back by reclaim; what is beyond it does "
+        "not.",
+        "Add quota to the cohort, or to this queue.",
+        r"cohort [^ ]+ has .* free",
+        (_QUOTA,),
+    ),
+    Detail.NO_LAWFUL_VICTIMS: Advice(
+        "It would fit if others were evicted, and none of them may be: the sentence counts them by why not.",
+        "Wait, or raise the priority where your queue lets that evict others.",
+        "See preemption of the ClusterQueue (withinClusterQueue, reclaimWithinCohort, borrowWithinCohort).",
+        r"none may be evicted for it",
+        (_QUOTA,),
+    ),
+    Detail.NODES_SHORT: Advice(
+        "The nodes of the flavor hold only some of the pods now. A gang starts whole or not at all.",
+        "Wait, or ask for less: the sentence says how many pods fit.",
+        "See the excluded nodes in the sentence (cordoned, not ready, tainted), and `muster nodes`.",
+        r"the nodes of flavor .* hold (?!.*if they were empty)",
+        (_PLACE,),
+    ),
+    Detail.NO_NODES: Advice(
+        "No node belongs to the flavor that has the quota.",
+        "Wait, or use another queue.",
+        "Label the nodes as nodeLabels of the ResourceFlavor says. Where an autoscaler brings them: elastic: true.",
+        r"^No node belongs to flavor",
+        (_PLACE,),
+    ),
+    Detail.NEVER_FITS_NODES: Advice(
+        "Even with all these nodes empty, the gang would not fit: it never starts as it is.",
+        "Ask for fewer or smaller pods, or loosen required topology.",
+        "Add nodes, or larger ones.",
+        r"would not fit if they were empty",
+        (_PLACE,),
+    ),
+    Detail.CONSTRAINT_REFUSED: Advice(
+        "The pod template demands something of its place that Muster cannot honour, so that it cannot promise room.",
+        "Change the template as the sentence says.",
+        "",
+        "",
+        (_PLACE,),
+    ),
+    Detail.CLAIMED: Advice(
+        "The room is kept for a gang that others were evicted for, or that was passed over for too long.",
+        "Wait: the sentence says until when.",
+        "",
+        r"^The room it needs is kept for",
+        (_QUOTA, _PLACE),
+    ),
+    Detail.BEHIND_HEAD: Advice(
+        "The queue is StrictFIFO, and the first in it cannot go yet.",
+        "See why the first one waits: `muster why` with its name.",
+        "Where passing is fine, set queueingStrategy: BestEffortFIFO.",
+        r"the first of a StrictFIFO queue",
+        (_QUOTA,),
+    ),
+    Detail.BACKOFF: Advice(
+        "It was evicted because it did not get ready, or a check asked for time; it is tried again at a set time.",
+        "See the history for why it did not get ready (image, volumes, crashing pods).",
+        "",
+        r"before it is tried again",
+        (Reason.SUSPENDED,),
+    ),
+    Detail.VICTIMS_LEAVING: Advice(
+        "Those evicted for it are still terminating; the room that they free is kept for it.",
+        _NOTHING,
+        "If it lasts: look for pods that do not terminate.",
+        r"to leave; the room they free is kept for it",
+        (Reason.WAITING_FOR_PREEMPTED,),
+    ),
+    Detail.NEXT_CYCLE: Advice(
+        "It is looked at in the next cycle, within a second as a rule.",
+        _NOTHING,
+        "",
+        r"looked at in the next cycle",
+        (Reason.PENDING_EVALUATION,),
+    ),
+    Detail.CHECKS_PENDING: Advice(
+        "An admission check asked to try again, or refused.",
+        "See the message of the check in the Workload's status.admissionChecks.",
+        "See the controller that answers the check.",
+        r"admission check",
+        (Reason.SUSPENDED,),
+    ),
+    Detail.INVALID: Advice(
+        "Something in the job or its Workload cannot be read; the sentence says what.",
+        "Correct the job as the sentence says.",
+        "",
+        "",
+        (_MIS, _PLACE),
+    ),
+    Detail.PREEMPTION_GATED: Advice(
+        "It would have to evict others, and its preemption gate is closed.",
+        "Open the gate, or wait for room.",
+        "",
+        r"which its preemption gate forbids",
+        (_QUOTA,),
+    ),
+    Detail.COHORT_CYCLE: Advice(
+        "The cohorts above its ClusterQueue name each other in a circle.",
+        "Wait, or use another queue.",
+        "Take parentName out of the Cohort that is meant to be the root.",
+        r"^ClusterQueue [^ ]+: .*part of a cycle",
+        (_MIS,),
+    ),
+    Detail.FLAVOR_TOPOLOGY: Advice(
+        "The flavor's topology does not have what the job's topology request names.",
+        "Request a level that the Topology has, or none.",
+        "Give the flavor a Topology with this level.",
+        r"^Flavor [^ ]+: ",
+        (_FLAVOR,),
+    ),
+    Detail.FLAVOR_NOT_ALLOWED: Advice(
+        "The Workload is restricted to other flavors by an annotation.",
+        "See who set the annotation workload-allowed-resource-flavors.",
+        "",
+        r"is not among those it may use",
+        (_FLAVOR,),
+    ),
+    Detail.VARIANT_ADMITTED: Advice(
+        "The job has several variants in the queue, and one with a better flavor runs already.",
+        _NOTHING,
+        "",
+        r"^Another variant of this job is admitted",
+        (Reason.PENDING_EVALUATION,),
+    ),
+}
+
+EVICTIONS: Mapping[EvictReason, str] = {
+    EvictReason.IN_CLUSTER_QUEUE: "A gang of the same ClusterQueue comes before it (withinClusterQueue).",
+    EvictReason.IN_COHORT_RECLAMATION: "It ran on borrowed quota, and the queue that owns it took it back "
+    "(reclaimWithinCohort).",
+    EvictReason.IN_COHORT_FAIR_SHARING: "Its queue held a larger weighted share than the queue of the other gang.",
+    EvictReason.IN_COHORT_RECLAIM_WHILE_BORROWING: "A gang of higher priority took the room while borrowing itself "
+    "(borrowWithinCohort).",
+}
+
+
+def reason_of(word: str) -> Reason | None:
+    """The reason that a condition names, or None for a word of somebody else's."""
+    return next((reason for reason in Reason if reason.value == word), None)
+
+
+def detail_of(reason: Reason | None, message: str) -> Detail:
+    """The detail behind the sentence of a condition; `Detail.NONE` when it says none.
+
+    >>> detail_of(Reason.PLACEMENT_FAILED, "No node belongs to flavor h100; 4 pod(s) of main need one")
+    <Detail.NO_NODES: 'NoNodesOfFlavor'>
+    """
+    fitting = [detail for detail, advice in DETAILS.items() if advice.says and re.search(advice.says, message)]
+    for detail in fitting:
+        if reason in DETAILS[detail].under:
+            return detail
+    if fitting:
+        return fitting[0]
+    if reason is Reason.MISCONFIGURED:
+        return Detail.INVALID
+    if reason is Reason.PLACEMENT_FAILED:
+        return Detail.CONSTRAINT_REFUSED
+    return Detail.NONE
+
+
+def advice_for(reason: Reason | None, detail: Detail) -> Advice | None:
+    """The finest advice there is."""
+    if detail is not Detail.NONE:
+        return DETAILS.get(detail)
+    return REASONS.get(reason) if reason is not None else None
+
+
+_OPENING = (
+    "A waiting Workload has one reason, in the condition `QuotaReserved`, in its events and metrics, and in "
+    "`muster why JOB`. The message of the condition is a sentence with the numbers; what exactly stands behind the "
+    "reason is called its detail."
+)
+
+
+def reference() -> str:
+    """`docs/reasons.md`."""
+    lines = [
+        "# Why a job waits",
+        "",
+        "<!-- Generated by `muster explain-reasons --markdown`; a test holds it to the code. -->",
+        "",
+        _OPENING,
+        "",
+        "## Reasons",
+        "",
+    ]
+    for reason, advice in REASONS.items():
+        lines += [f"### {reason.value}", "", advice.means, ""]
+        behind = [detail.value for detail, entry in DETAILS.items() if reason in entry.under]
+        if behind:
+            lines += ["Details: " + ", ".join(f"[{name}](#{name.lower()})" for name in behind) + ".", ""]
+        lines += _todo(advice)
+    lines += ["## Details", ""]
+    for detail, advice in DETAILS.items():
+        if detail is Detail.NONE:
+            continue
+        behind = [f"[{reason.value}](#{reason.value.lower()})" for reason in advice.under]
+        lines += [f"### {detail.value}", "", advice.means, "", f"Stands behind: {', '.join(behind)}.", ""]
+        lines += _todo(advice)
+    lines += ["## Why a running job was evicted for another", ""]
+    lines += [f"- `{reason.value}`: {text}" for reason, text in EVICTIONS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _todo(advice: Advice) -> list[str]:
+    out = []
+    if advice.owner:
+        out.append(f"- Owner of the job: {advice.owner}")
+    if advice.platform:
+        out.append(f"- Platform team: {advice.platform}")
+    return [*out, ""] if out else []

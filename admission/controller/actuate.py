@@ -1,0 +1,551 @@
+"""From a step or a decision to the one write that carries it out.
+
+Each write carries what it was decided on (resourceVersion or uid), so that a write decided on an old sight fails
+instead of landing, a former leader's too. The answer of a write is laid over the informer's copy at once: the next
+look at the job sees what was just written. Errors are the caller's: `Conflict` and `NotFound` mean "look again".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from admission import quantity
+from admission.controller import lifecycle
+from admission.controller.conditions import Condition, condition, with_conditions
+from admission.controller.decode import Recent, rfc3339
+from admission.controller.lifecycle import Settings, Step, backoff_ms
+from admission.controller.world import JobKey, PodView, WorkloadSeen, World
+from admission.engine.model import (
+    Admission,
+    Admit,
+    AvoidedNode,
+    Claim,
+    Decision,
+    Evict,
+    EvictReason,
+    Flavor,
+    PodSet,
+    PodSetAssignment,
+    Rules,
+)
+from admission.engine.project import Projection, project
+from admission.jobs import pins, values
+from admission.jobs.kinds import KINDS, JobKind, JobView
+from admission.jobs.workload import build_workload
+from admission.kube.client import AlreadyExists, Client, Conflict, Invalid, Kind, NotFound
+from admission.kube.events import EventRecorder
+from admission.names import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    JOB_COMPLETION_INDEX,
+    JOBSET_JOB_INDEX_LABEL,
+    QUOTA_RESERVED,
+    REQUEUED,
+    Names,
+)
+
+_TEST_FAILED = "the server rejected our request due to an error in our request"
+"""All that the API server says when a `test` of a JSON patch fails."""
+
+AVOID_MS = 24 * 3_600_000
+
+KIND_OF: Mapping[str, JobKind] = {kind.kind: kind for kind in KINDS}
+
+
+def path_kind(kind: JobKind) -> Kind:
+    return Kind(kind.group, kind.version, kind.plural, kind.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the cluster around the controller does."""
+
+    can_rank: bool
+    """Something pins pods by rank as they are created (policies, or the webhook)."""
+
+
+class Actuator:
+    """Writes for one cluster. `learn(kind, object)` lays an answer over the informers' copies."""
+
+    def __init__(
+        self,
+        client: Client,
+        world: World,
+        names: Names,
+        settings: Settings,
+        rules: Rules,
+        events: EventRecorder,
+        recent: Recent,
+        *,
+        learn: Callable[[str, dict[str, Any]], None],
+        now: Callable[[], int],
+        options: Options,
+    ) -> None:
+        self._client = client
+        self._world = world
+        self._names = names
+        self._settings = settings
+        self._rules = rules
+        self._events = events
+        self._recent = recent
+        self._learn = learn
+        self._now = now
+        self.options = options
+        self._workloads = Kind(names.group, names.version, "workloads", "Workload")
+
+    # ------------------------------------------------------------ decisions of the engine
+
+    async def carry_out(self, decision: Decision, based_on: tuple[PodSet, ...] | None = None) -> None:
+        """Write what the engine decided. Raises ApiError (Conflict: the Workload is another than was decided on)."""
+        if isinstance(decision, Evict) and self._world.ghost_leaves(decision.key, decision.preemptor_uid):
+            return
+        seen = self._world.workloads.get(decision.key)
+        if seen is None or (seen.uid and seen.uid != decision.uid):
+            raise NotFound(404, "NotFound", "the workload is gone")
+        if isinstance(decision, Evict) and seen.view.value.admission is None:
+            raise NotFound(404, "NotFound", "the workload has no reservation that could be taken back")
+        if isinstance(decision, Admit) and based_on is not None and seen.view.value.pod_sets != based_on:
+            raise Conflict(409, "Conflict", "the gang asks for something else than was decided on")
+        now = self._now()
+        shown = project(seen.view.value, decision, self._rules, now)
+        status = with_conditions(seen.status, shown.conditions, now, seen.generation)
+        match decision:
+            case Admit():
+                status["admission"] = values.admission_object(decision.admission, self._names)
+                again = condition(status, REQUEUED)
+                if again is not None and again.get("status") == "False":
+                    why, said = _queued_again(str(again.get("reason", "")))
+                    status = with_conditions(status, [(REQUEUED, True, why, said)], now, seen.generation)
+                status.pop("claim", None)
+                status.pop("resourceRequests", None)
+                if decision.checks:
+                    held = {check["name"]: check for check in status.get("admissionChecks") or ()}
+                    status["admissionChecks"] = [
+                        held.get(name)
+                        or {"name": name, "state": "Pending", "lastTransitionTime": rfc3339(now), "message": ""}
+                        for name in decision.checks
+                    ]
+            case Evict():
+                _count_eviction(status, "Preempted", decision.reason.value)
+                if decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
+                    # What promises R6 and R8 count; older ones than the window are dropped by age there.
+                    status["fairEvictions"] = [*(status.get("fairEvictions") or ()), rfc3339(now)][-16:]
+            case Claim():
+                status["claim"] = values.claim_object(decision.record)
+            case _:
+                status.pop("admission", None)
+        await self._apply_status(seen, status)
+        self._tell(seen, shown.events)
+
+    async def explain(self, seen: WorkloadSeen, shown: Projection) -> bool:
+        """Write why a Workload waits, if its conditions do not say so yet; was a write due?"""
+        now = self._now()
+        status = with_conditions(seen.status, shown.conditions, now, seen.generation)
+        if shown.requests:
+            status["resourceRequests"] = [
+                {"name": name, "resources": quantity.format_resources(dict(amounts))}
+                for name, amounts in shown.requests
+            ]
+        if _conditions(status) == _conditions(seen.status):
+            return False
+        await self._apply_status(seen, status)
+        self._tell(seen, shown.events)
+        return True
+
+    # ------------------------------------------------------------ steps of one job
+
+    async def take(self, key: JobKey, step: Step) -> None:
+        """Carry out one step of `lifecycle`. Raises ApiError."""
+        job = self._world.jobs.get(key)
+        seen = self._world.workload_of(key)
+        match step:
+            case lifecycle.CreateWorkload():
+                await self._create(key, _there(job))
+            case lifecycle.UpdateWorkload():
+                await self._update(key, _there(job), _there(seen))
+            case lifecycle.DeleteWorkload():
+                await self.delete_workload(_there(seen))
+            case lifecycle.SuspendJob(why):
+                raw = await self._raw(key, _there(job))
+                await self._patch_job(key, pins.suspend(KIND_OF[key[0]], raw, self._names))
+                self.record(key, _there(job), "Normal", "Stopped", f"Suspended: {why}")
+            case lifecycle.StartJob():
+                await self._start(key, _there(job), _there(seen))
+            case lifecycle.ClearStartTime():
+                patch = pins.clear_start_time(KIND_OF[key[0]], await self._raw(key, _there(job)))
+                if patch:
+                    path = path_kind(KIND_OF[key[0]]).path(key[1], key[2], "status")
+                    self._learn(key[0], await self._client.json_patch(path, patch))
+            case lifecycle.RestoreJob():
+                raw = await self._raw(key, _there(job))
+                await self._patch_job(key, pins.restore(KIND_OF[key[0]], raw, self._names))
+            case lifecycle.EvictWorkload():
+                await self._evict(_there(seen), step)
+            case lifecycle.ReleaseWorkload():
+                await self._release(_there(seen))
+            case lifecycle.AdmitWorkload():
+                changes: list[Condition] = [(ADMITTED, True, "Admitted", "The workload is admitted")]
+                await self._change(_there(seen), changes, ("Normal", "Admitted", "All admission checks are ready"))
+            case lifecycle.FinishWorkload(succeeded, message):
+                reason = "Succeeded" if succeeded else "Failed"
+                text = message or f"Job {reason.lower()}"
+                await self._change(
+                    _there(seen), [(FINISHED, True, reason, text)], ("Normal", "FinishedWorkload", f"{reason}: {text}")
+                )
+            case lifecycle.GiveBack(pods):
+                await self._give_back(_there(seen), pods)
+            case lifecycle.Ungate(pods):
+                await self._ungate(_there(seen), pods)
+
+    async def delete_workload(self, seen: WorkloadSeen) -> None:
+        """Delete a Workload that stands for nothing. A background GC may have been quicker."""
+        try:
+            await self._client.delete(
+                self._workloads.path(seen.namespace, seen.name), uid=seen.uid, propagation="Background"
+            )
+        except NotFound:
+            return
+
+    async def job_is_gone(self, seen: WorkloadSeen) -> bool:
+        """A live look whether the job that a Workload stands for is there: absence in a copy proves nothing."""
+        kind, name = seen.view.owner
+        if kind not in KIND_OF:
+            return False
+        try:
+            raw = await self._client.get(path_kind(KIND_OF[kind]).path(seen.namespace, name))
+        except NotFound:
+            return True
+        return bool(raw["metadata"]["uid"] != seen.view.value.job_uid)
+
+    # ------------------------------------------------------------ inside
+
+    async def _asked_for(self, key: JobKey, job: JobView) -> dict[str, Any] | None:
+        """The Workload that says what the job asks for now; None, and its owner is told, where that makes no sense."""
+        raw = await self._raw(key, job)
+        value, kind, name = self._world.priority(job)
+        obj, problems = build_workload(
+            KIND_OF[key[0]],
+            raw,
+            self._names,
+            priority=value,
+            priority_ref=(kind, name) if name else None,
+            queue=self._world.queue_of(job),
+            limit_ranges=self._world.limits_of(job.namespace),
+            runtime_classes=self._world.runtime_classes,
+        )
+        if problems:
+            self.record(key, job, "Warning", "InvalidJob", "; ".join(problems))
+            return None
+        return obj
+
+    async def _create(self, key: JobKey, job: JobView) -> None:
+        obj = await self._asked_for(key, job)
+        if obj is None:
+            return
+        path = self._workloads.path(job.namespace)
+        try:
+            made = await self._client.create(path, obj)
+        except AlreadyExists:
+            made = await self._client.get(self._workloads.path(job.namespace, obj["metadata"]["name"]))
+            if made["metadata"].get("labels", {}).get(self._names.job_uid_label) != job.uid:
+                raise
+        self._learn("Workload", made)
+        self.record(key, job, "Normal", "CreatedWorkload", f"Waits in queue {self._world.queue_of(job)}")
+
+    async def _update(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:
+        obj = await self._asked_for(key, job)
+        if obj is None:
+            return
+        if not seen.view.value.active and not seen.view.paused:
+            # Somebody deactivated it; a change of the job does not take that back.
+            obj["spec"]["active"] = False
+        ops: list[dict[str, Any]] = [
+            {"op": "test", "path": "/metadata/uid", "value": seen.uid},
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": seen.resource_version},
+            {"op": "add", "path": "/metadata/annotations", "value": obj["metadata"].get("annotations", {})},
+            {"op": "add", "path": "/spec", "value": obj["spec"]},
+        ]
+        path = self._workloads.path(seen.namespace, seen.name)
+        self._learn("Workload", await self._client.json_patch(path, ops))
+
+    async def _start(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:
+        raw = await self._raw(key, job)
+        value = seen.view.value
+        assert value.admission is not None
+        started = pins.start(
+            KIND_OF[key[0]],
+            raw,
+            seen.uid,
+            value.admission,
+            self._flavors(value.admission.pod_sets),
+            self._names,
+            can_rank=self.options.can_rank,
+            checks=value.checks,
+        )
+        if started.problems:
+            # What was reserved is not what the job asks for now: reserve anew.
+            await self._evict(seen, lifecycle.EvictWorkload("OutOfSync", "; ".join(started.problems)))
+            return
+        await self._patch_job(key, started.patch)
+        self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
+
+    def _flavors(self, assignments: tuple[PodSetAssignment, ...]) -> dict[str, Flavor]:
+        wanted = {flavor for one in assignments for _, flavor in one.flavors}
+        return {name: flavor for name in sorted(wanted) if (flavor := self._world.state.flavor(name)) is not None}
+
+    async def _evict(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> None:
+        if step.deactivate and seen.view.value.active:
+            path = self._workloads.path(seen.namespace, seen.name)
+            patch = {"metadata": {"resourceVersion": seen.resource_version}, "spec": {"active": False}}
+            self._learn("Workload", await self._client.merge_patch(path, patch))
+            self._tell(seen, (("Warning", step.reason, step.message),))
+            return
+        now = self._now()
+        status = with_conditions(seen.status, [(EVICTED, True, step.reason, step.message)], now, seen.generation)
+        _count_eviction(status, step.reason, "")
+        if step.nodes:
+            status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, step.nodes, now))
+        if step.backoff:
+            count = seen.view.requeue_count + 1
+            if self._settings.backoff_limit is not None and count > self._settings.backoff_limit:
+                await self._evict(
+                    seen,
+                    lifecycle.EvictWorkload(
+                        step.reason, f"{step.message}; given up after {count - 1} tries", deactivate=True
+                    ),
+                )
+                return
+            status["requeueState"] = {
+                "count": count,
+                "requeueAt": rfc3339(now + 999 + backoff_ms(count, self._settings)),
+            }
+        elif step.reason == "AdmissionCheck":
+            # The checks say when to ask again; tries that they refuse are not counted against the gang.
+            pause = max(map(_pause_ms, status.get("admissionChecks") or ()), default=0)
+            again = {"requeueAt": rfc3339(now + 999 + pause)}
+            status["requeueState"] = {**(status.get("requeueState") or {}), **again}
+        await self._apply_status(seen, status)
+        self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{step.reason}: {step.message}"),))
+
+    async def _release(self, seen: WorkloadSeen) -> None:
+        now = self._now()
+        evicted: dict[str, Any] = next((c for c in seen.status.get("conditions") or () if c["type"] == EVICTED), {})
+        reason = str(evicted.get("reason", "Pending"))
+        message = str(evicted.get("message", ""))
+        changes: list[Condition] = [
+            (QUOTA_RESERVED, False, "Pending", f"Released after eviction: {message}"),
+            (ADMITTED, False, "NoReservation", "The workload has no reservation"),
+            (REQUEUED, reason in ("Preempted", "NodeFailures", "OutOfSync"), reason, message),
+        ]
+        status = with_conditions(seen.status, changes, now, seen.generation)
+        status.pop("admission", None)
+        # What is left to run is counted anew, from the job.
+        status.pop("reclaimablePods", None)
+        if checks := status.get("admissionChecks"):
+            status["admissionChecks"] = [_asked_again(check, now) for check in checks]
+        value = seen.view.value
+        if reason == "Deactivated":
+            # Its owner may let it run again: then for as long as anybody.
+            status.pop("accumulatedPastExecutionTimeSeconds", None)
+        elif value.admitted:
+            ran = value.run_ms + max(0, value.evicted_at - value.admitted_at)
+            status["accumulatedPastExecutionTimeSeconds"] = ran // 1000
+        await self._apply_status(seen, status)
+        self._tell(seen, (("Normal", "Requeued", f"Waits again after eviction ({reason})"),))
+
+    async def _give_back(self, seen: WorkloadSeen, pods: tuple[tuple[str, int], ...]) -> None:
+        status = with_conditions(seen.status, (), self._now(), seen.generation)
+        status["reclaimablePods"] = [{"name": name, "count": count} for name, count in pods]
+        status["admission"] = values.admission_object(self._without_done(seen, dict(pods)), self._names)
+        await self._apply_status(seen, status)
+
+    def _without_done(self, seen: WorkloadSeen, gone: Mapping[str, int]) -> Admission:
+        """The admission with the nodes of pods that are done left out, where the pods that are left say which."""
+        admission: Admission = _there(seen.view.value.admission)
+        left: dict[str, Counter[str]] = {}
+        for pod in self._world.pods_of(seen.uid):
+            if not pod.done:
+                left.setdefault(pod.pod_set, Counter())[pod.node] += 1
+        return replace(
+            admission,
+            pod_sets=tuple(
+                _on_nodes(one, left.get(one.name, Counter()), one.count - gone.get(one.name, 0))
+                for one in admission.pod_sets
+            ),
+        )
+
+    async def _ungate(self, seen: WorkloadSeen, pods: tuple[tuple[str, str], ...]) -> None:
+        admission = seen.view.value.admission
+        assert admission is not None
+        waiting = set(pods)
+        alive = [pod for pod in self._world.pods_of(seen.uid) if not pod.done]
+        for assignment in admission.pod_sets:
+            mine = [pod for pod in alive if pod.pod_set == assignment.name]
+            hosts = pins.open_hosts(assignment, [pod.node or pod.pinned for pod in mine if not pod.gated])
+            gated = [pod for pod in mine if pod.gated and not pod.terminating and (pod.namespace, pod.name) in waiting]
+            for pod, host in zip(sorted(gated, key=_rank), hosts, strict=False):
+                path = Kind("", "v1", "pods", "Pod").path(pod.namespace, pod.name)
+                raw = await self._client.get(path)
+                if raw["metadata"]["uid"] == pod.uid and (ops := pins.ungate(raw, host, self._names)):
+                    self._learn("Pod", await self._client.json_patch(path, ops, field_manager=self._names.job_manager))
+
+    async def _change(
+        self, seen: WorkloadSeen, changes: list[Condition], event: tuple[str, str, str] | None = None
+    ) -> None:
+        now = self._now()
+        await self._apply_status(seen, with_conditions(seen.status, changes, now, seen.generation))
+        if event is not None:
+            self._tell(seen, (event,))
+
+    async def _apply_status(self, seen: WorkloadSeen, status: dict[str, Any]) -> None:
+        body = {
+            "apiVersion": self._names.api_version,
+            "kind": "Workload",
+            "metadata": {
+                "name": seen.name,
+                "namespace": seen.namespace,
+                "uid": seen.uid,
+                "resourceVersion": seen.resource_version,
+            },
+            "status": status,
+        }
+        path = self._workloads.path(seen.namespace, seen.name, "status")
+        self._learn("Workload", await self._client.apply(path, body, manager=self._names.admission_manager))
+
+    async def _patch_job(self, key: JobKey, ops: list[dict[str, Any]] | None) -> None:
+        if not ops:
+            return
+        path = path_kind(KIND_OF[key[0]]).path(key[1], key[2])
+        try:
+            patched = await self._client.json_patch(path, ops, field_manager=self._names.job_manager)
+        except Invalid as error:
+            if _TEST_FAILED not in str(error):
+                raise
+            raise Conflict(409, "Conflict", "the job has changed since it was looked at") from error
+        self._learn(key[0], patched)
+
+    async def _raw(self, key: JobKey, job: JobView) -> dict[str, Any]:
+        """The job as it was when it was looked at; Conflict if it has changed since."""
+        raw = self._recent.get(job.uid, job.resource_version)
+        if raw is not None:
+            return raw
+        raw = await self._client.get(path_kind(KIND_OF[key[0]]).path(key[1], key[2]))
+        if raw["metadata"]["uid"] != job.uid:
+            raise Conflict(409, "Conflict", "the job is another one of the same name")
+        if raw["metadata"]["resourceVersion"] != job.resource_version:
+            self._learn(key[0], raw)
+            raise Conflict(409, "Conflict", "the job has changed since it was looked at")
+        return raw
+
+    def _tell(self, seen: WorkloadSeen, events: tuple[tuple[str, str, str], ...]) -> None:
+        key = self._world.job_of(seen)
+        job = self._world.jobs.get(key) if key is not None else None
+        if key is None or job is None:
+            return
+        for kind, reason, message in events:
+            self.record(key, job, kind, reason, message)
+
+    def record(self, key: JobKey, job: JobView, kind: str, reason: str, message: str) -> None:
+        about = {
+            "apiVersion": KIND_OF[key[0]].api_version,
+            "kind": key[0],
+            "namespace": key[1],
+            "name": key[2],
+            "uid": job.uid,
+            "resourceVersion": job.resource_version,
+        }
+        self._events.record(about, kind, reason, message, action=reason)
+
+
+def _rank(pod: PodView) -> tuple[int, int, str]:
+    labels = dict(pod.labels)
+    job, index = labels.get(JOBSET_JOB_INDEX_LABEL, ""), labels.get(JOB_COMPLETION_INDEX, "")
+    return (int(job) if job.isdigit() else 0, int(index) if index.isdigit() else 0, pod.name)
+
+
+def _there(value: Any) -> Any:
+    if value is None:
+        raise NotFound(404, "NotFound", "gone since it was looked at")
+    return value
+
+
+def _conditions(status: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    return sorted(
+        (one["type"], one["status"], one.get("reason", ""), one.get("message", ""))
+        for one in status.get("conditions") or ()
+    )
+
+
+def _queued_again(reason: str) -> tuple[str, str]:
+    """(reason, message) of Requeued=True, by what kept it out of the queue. Said with the admission: no write of its
+    own."""
+    if reason == "Deactivated":
+        return "Reactivated", "The workload was made active again"
+    if reason.endswith("Stopped"):
+        kind = reason.removesuffix("Stopped")
+        return f"{kind}Restarted", f"The {kind} admits again"
+    return "BackoffFinished", "The wait after its eviction is over"
+
+
+def _on_nodes(assignment: PodSetAssignment, left: Counter[str], count: int) -> PodSetAssignment:
+    """The assignment on the nodes where its last `count` pods are; as it is, where that is not all of them."""
+    held = assignment.topology
+    if held is None or left.total() != count or count >= assignment.count:
+        return assignment
+    domains = tuple(replace(one, count=min(one.count, left[one.values[-1]])) for one in held.domains)
+    if sum(one.count for one in domains) != count:
+        return assignment
+    return replace(assignment, topology=replace(held, domains=tuple(one for one in domains if one.count)))
+
+
+def blamed(held: Sequence[AvoidedNode], nodes: Sequence[str], now: int) -> list[AvoidedNode]:
+    """The nodes to avoid, once a job has lost these. The first time is only noted (an entry that has run out as it is
+    made); the second within a day means that the node is avoided for a day, by this job."""
+    known = {entry.node: entry for entry in held if entry.until > now - AVOID_MS}
+    for node in nodes:
+        again = node in known
+        known[node] = (
+            AvoidedNode(node, now + AVOID_MS, "This job was lost with it twice")
+            if again
+            else AvoidedNode(node, now, "")
+        )
+    return sorted(known.values(), key=lambda entry: (-entry.until, entry.node))[:64]
+
+
+def _pause_ms(check: dict[str, Any]) -> int:
+    """How long a check wants to be left alone: as it says, else a second, doubled with each Retry up to a minute."""
+    if check.get("state") != "Retry":
+        return 0
+    said = check.get("requeueAfterSeconds")
+    return int(said) * 1000 if said is not None else min(60_000, 1000 << min(int(check.get("retryCount") or 0), 6))
+
+
+def _asked_again(check: dict[str, Any], now: int) -> dict[str, Any]:
+    """A check's entry once its gang was evicted. All is said in full, for part of it may be the check's own to keep."""
+    state, message = check.get("state", ""), str(check.get("message", ""))
+    return {
+        "name": check["name"],
+        "state": "Pending",
+        "message": f"Asked again after eviction. Before: {state}" + (f", {message}" if message else ""),
+        "lastTransitionTime": rfc3339(now),
+        "retryCount": int(check.get("retryCount") or 0) + (state == "Retry"),
+        "podSetUpdates": [],
+    }
+
+
+def _count_eviction(status: dict[str, Any], reason: str, cause: str) -> None:
+    """Add one to the count of evictions by this reason; once per eviction, for the write is conditional."""
+    stats = dict(status.get("schedulingStats") or {})
+    evictions = [dict(one) for one in stats.get("evictions") or ()]
+    for one in evictions:
+        if one.get("reason") == reason and one.get("underlyingCause", "") == cause:
+            one["count"] = int(one.get("count", 0)) + 1
+            break
+    else:
+        evictions.append({"reason": reason, "underlyingCause": cause, "count": 1})
+    stats["evictions"] = evictions
+    status["schedulingStats"] = stats

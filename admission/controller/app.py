@@ -1,0 +1,704 @@
+"""The controller: informers fill the World, the engine decides, one queue of jobs carries it out.
+
+Every replica lists and watches, so that a new leader is warm; only the leader decides and writes. While it leads, four
+loops run, and end together:
+
+    jobs      one job at a time per key: a decision that is due for it, else the next step of its lifecycle
+    decide    after a short quiet (so that a burst is one decision), a Plan; its decisions go to the jobs queue
+    explain   why the others wait: after some seconds of waiting, at a capped rate, only where the reason changed
+    queues    numbers of queues and cohorts, coalesced
+
+Nothing is decided before every list is in. What a decision would do counts at once (`Assumed`); if its write fails it
+is `Forgotten` and decided again on what is then seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+import structlog
+
+from admission.controller import decode, queues
+from admission.controller.actuate import KIND_OF, Actuator, Options, path_kind
+from admission.controller.conditions import Condition
+from admission.controller.decode import Item, Recent
+from admission.controller.keyed import KeyedQueue
+from admission.controller.lifecycle import Settings, Step, next_step
+from admission.controller.world import JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
+from admission.engine.cycle import decide
+from admission.engine.model import (
+    AdmissionCheck,
+    Admit,
+    Assumed,
+    Cancel,
+    ClusterQueue,
+    Cohort,
+    Decision,
+    Evict,
+    Flavor,
+    Forgotten,
+    Gone,
+    Key,
+    LabelSelector,
+    LocalQueue,
+    Namespace,
+    Plan,
+    PodSet,
+    Put,
+    Rules,
+    Topology,
+    Verdict,
+    Why,
+)
+from admission.engine.project import project
+from admission.engine.state import QueueNumbers, State
+from admission.jobs import values
+from admission.jobs.kinds import JobView
+from admission.kube.client import ApiError, Client, Conflict, Fenced, Invalid, Kind, NotFound
+from admission.kube.events import EventRecorder
+from admission.kube.informer import Informer
+from admission.names import Names
+
+log = structlog.get_logger("muster")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Rates and sizes of the shell; decisions do not depend on them."""
+
+    workers: int = 32
+    quiet_s: float = 0.01
+    """A decision waits for so long without a change ..."""
+    window_s: float = 0.1
+    """... but no longer than this."""
+    step_budget: int = 2_000
+    explain_after_s: float = 5.0
+    explain_per_s: float = 50.0
+    queue_status_s: float = 1.0
+    catch_up_s: float = 10.0
+    """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
+    nobody led would else be let in by the order of names."""
+    sweep_s: float = 30.0
+    check_s: float = 300.0
+    """Between comparisons of the books with a fresh computation."""
+
+
+@dataclass
+class Watchers:
+    """Who is told what happened; each callable must be quick and must not raise."""
+
+    plan: list[Callable[[Plan, float], None]] = field(default_factory=list)
+    step: list[Callable[[JobKey, Step], None]] = field(default_factory=list)
+    decision: list[Callable[[Decision], None]] = field(default_factory=list)
+    failure: list[Callable[[JobKey, Exception], None]] = field(default_factory=list)
+    drift: list[Callable[[int], None]] = field(default_factory=list)
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Controller:
+    """One replica. `await start()`, then `await lead()` for as long as it holds the lease."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        names: Names,
+        rules: Rules,
+        settings: Settings,
+        options: Options,
+        tuning: Tuning | None = None,
+        default_queue: str = "",
+        looked_at: LabelSelector | None = None,
+        now: Callable[[], int] = wall_ms,
+        lost_after_ms: int = 120_000,
+    ) -> None:
+        self.client = client
+        self.names = names
+        self.rules = rules
+        self.settings = settings
+        self.tuning = tuning or Tuning()
+        self.watchers = Watchers()
+        self.now = now
+        self.leading = False
+        self.held: Condition | None = None
+        """What the proof of the hold found; shown on every ClusterQueue."""
+        self.decided_at = 0
+        self.verdicts: dict[Key, Verdict] = {}
+        """The latest verdict of each gang that waits; for the page, metrics and `why`."""
+        self._dirty = asyncio.Event()
+        self._decisions: dict[JobKey, Decision] = {}
+        self._based_on: dict[JobKey, tuple[PodSet, ...] | None] = {}
+        """What the gang asked for when it was decided: a write for what it asks for since then would be wrong."""
+        self._not_looked_at: set[JobKey] = set()
+        self._caught_up = asyncio.Event()
+        self._failures: dict[JobKey, int] = {}
+        self._unexplained: dict[Key, float] = {}
+        self._queues_dirty = asyncio.Event()
+        self._decide_at: asyncio.TimerHandle | None = None
+        self.state = State(rules)
+        self.jobs: KeyedQueue[JobKey] = KeyedQueue(self._work, self.tuning.workers)
+        self.recent = Recent()
+        self.world = World(
+            self.state,
+            names,
+            changed_job=self._job_changed,
+            dirty=self._state_changed,
+            default_queue=default_queue,
+            looked_at=looked_at,
+            lost_after_ms=lost_after_ms,
+        )
+        self.events = EventRecorder(client, source=names.event_source)
+        self.actuator = Actuator(
+            client,
+            self.world,
+            names,
+            settings,
+            rules,
+            self.events,
+            self.recent,
+            learn=self._learn,
+            now=now,
+            options=options,
+        )
+        self.informers: dict[str, Informer[Any]] = {}
+        self._build_informers()
+
+    # ------------------------------------------------------------ informers
+
+    def _build_informers(self) -> None:
+        names = self.names
+
+        def watch(
+            kind: Kind,
+            decoder: Callable[[msgspec.Raw], Any],
+            handler: Callable[[Any, Any], None],
+            *,
+            optional: bool = False,
+        ) -> None:
+            self.informers[kind.kind] = Informer(
+                self.client, kind, decoder, handler, optional=optional, on_bad=partial(self._bad, kind.kind)
+            )
+
+        def ours(plural: str, kind: str, *, namespaced: bool = False) -> Kind:
+            return Kind(names.group, names.version, plural, kind, namespaced)
+
+        for job_kind in KIND_OF.values():
+            watch(
+                path_kind(job_kind),
+                partial(self._decode_job, job_kind),
+                self._on_job,
+                optional=job_kind.group != "batch",
+            )
+        watch(ours("workloads", "Workload", namespaced=True), partial(decode.workload, names), self._on_workload)
+        for plural, kind, convert, engine_class, keep in (
+            ("clusterqueues", "ClusterQueue", values.cluster_queue, ClusterQueue, True),
+            ("cohorts", "Cohort", values.cohort, Cohort, True),
+            ("resourceflavors", "ResourceFlavor", values.flavor, Flavor, False),
+            ("topologies", "Topology", values.topology, Topology, False),
+            ("admissionchecks", "AdmissionCheck", values.admission_check, AdmissionCheck, False),
+        ):
+            watch(
+                ours(plural, kind),
+                partial(decode.item, convert, names, keep_status=keep),
+                partial(self._on_item, engine_class),
+                optional=True,
+            )
+        watch(
+            ours("localqueues", "LocalQueue", namespaced=True),
+            partial(decode.item, values.local_queue, names, keep_status=True),
+            partial(self._on_item, LocalQueue),
+        )
+        watch(
+            ours("workloadpriorityclasses", "WorkloadPriorityClass"),
+            decode.priority_class,
+            partial(self._on_priority, True),
+            optional=True,
+        )
+        watch(
+            Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False),
+            decode.priority_class,
+            partial(self._on_priority, False),
+            optional=True,
+        )
+        watch(
+            Kind("", "v1", "namespaces", "Namespace", False),
+            partial(decode.item, values.namespace, names),
+            partial(self._on_item, Namespace),
+        )
+        watch(Kind("", "v1", "nodes", "Node", False), partial(decode.item, values.node, names), self._on_node)
+        watch(Kind("", "v1", "pods", "Pod"), partial(decode.pod, names), self._on_pod)
+        watch(Kind("", "v1", "limitranges", "LimitRange"), decode.plain, self._on_limit_range, optional=True)
+        watch(
+            Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False),
+            decode.plain,
+            self._on_runtime_class,
+            optional=True,
+        )
+
+    def _decode_job(self, kind: Any, raw: msgspec.Raw) -> JobView:
+        return decode.job(kind, self.names, raw, self.recent)
+
+    def _on_job(self, old: JobView | None, new: JobView | None) -> None:
+        if new is not None:
+            self.world.job_seen(new)
+        elif old is not None:
+            self.world.job_lost(old)
+            if (seen := self._workload_of_uid(old.uid)) is not None:
+                self._sweep_soon(seen)
+
+    def _on_workload(self, old: WorkloadSeen | None, new: WorkloadSeen | None) -> None:
+        if new is not None:
+            self.world.workload_seen(new)
+            if new.view.value.admission is not None or new.view.value.finished:
+                self.verdicts.pop(new.key, None)
+                self._unexplained.pop(new.key, None)
+        elif old is not None:
+            self.world.workload_lost(old)
+            self.verdicts.pop(old.key, None)
+            self._unexplained.pop(old.key, None)
+        self._queues_dirty.set()
+
+    def _on_item(self, engine_class: type, old: Item[Any] | None, new: Item[Any] | None) -> None:
+        # A status write of our own comes back as a change of nothing the engine reads.
+        if new is not None:
+            if new.value is not None and (old is None or old.value != new.value):
+                self.world.apply(Put(new.value))
+                if engine_class in (ClusterQueue, LocalQueue) and not _only_usage_differs(old, new):
+                    self.world.queue_changed()
+        elif old is not None:
+            key: str | Key = (old.namespace, old.name) if engine_class is LocalQueue else old.name
+            self.world.apply(Gone(engine_class, key))
+        self._queues_dirty.set()
+
+    def _on_node(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
+        if new is not None:
+            if new.value is not None and (old is None or old.value != new.value):
+                self.world.node_seen(new.value)
+        elif old is not None:
+            self.world.node_gone(old.name)
+
+    def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
+        if new is not None:
+            self.world.pod_seen(new)
+        elif old is not None:
+            self.world.pod_lost(old)
+
+    def _on_priority(self, ours: bool, old: PriorityClassSeen | None, new: PriorityClassSeen | None) -> None:
+        if new is not None:
+            self.world.priority_seen(new, ours=ours)
+
+    def _on_limit_range(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
+        at = new or old
+        assert at is not None
+        if new is not None:
+            self.world.limit_ranges[(new.namespace, new.name)] = new.value
+        else:
+            self.world.limit_ranges.pop((at.namespace, at.name), None)
+
+    def _on_runtime_class(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
+        at = new or old
+        assert at is not None
+        if new is not None:
+            self.world.runtime_classes[new.name] = new.value
+        else:
+            self.world.runtime_classes.pop(at.name, None)
+
+    def _bad(self, kind: str, key: Key, error: Exception) -> None:
+        log.warning("object left out", kind=kind, namespace=key[0], name=key[1], error=str(error))
+
+    def _learn(self, kind: str, obj: dict[str, Any]) -> None:
+        informer = self.informers.get(kind)
+        if informer is not None and obj.get("metadata", {}).get("resourceVersion"):
+            informer.learn(obj)
+
+    def _workload_of_uid(self, job_uid: str) -> WorkloadSeen | None:
+        return self.world.workload_of_uid(job_uid)
+
+    # ------------------------------------------------------------ waking
+
+    def _job_changed(self, key: JobKey) -> None:
+        if self.leading:
+            self.jobs.add(key)
+
+    def _state_changed(self) -> None:
+        self._dirty.set()
+        self._queues_dirty.set()
+
+    def _sweep_soon(self, seen: WorkloadSeen) -> None:
+        if self.leading:
+            key = (ORPHAN, seen.namespace, seen.name)
+            self.jobs.add(key)
+
+    # ------------------------------------------------------------ running
+
+    @property
+    def synced(self) -> bool:
+        return all(informer.synced.is_set() for informer in self.informers.values())
+
+    async def watch(self) -> None:
+        """Keep the World up to date; until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self.informers.values():
+                group.create_task(informer.run(), name=f"informer {informer.kind.kind}")
+            group.create_task(self.events.run(), name="events")
+
+    async def lead(self) -> None:
+        """Decide and write; until cancelled. Raises Fenced when a write met the fence: somebody else may lead."""
+        for informer in self.informers.values():
+            await informer.synced.wait()
+        self.leading = True
+        log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))
+        try:
+            self._not_looked_at = set(self.world.jobs)
+            self._caught_up.clear()
+            if not self._not_looked_at:
+                self._caught_up.set()
+            for key in list(self.world.jobs):
+                self.jobs.add(key)
+            self._dirty.set()
+            self._queues_dirty.set()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.jobs.run(), name="jobs")
+                group.create_task(self._decide(), name="decide")
+                group.create_task(self._explain(), name="explain")
+                group.create_task(self._write_queues(), name="queues")
+                group.create_task(self._sweep(), name="sweep")
+                group.create_task(self._check_books(), name="check")
+        except BaseExceptionGroup as errors:
+            if errors.split(Fenced)[1] is None:
+                raise Fenced("a write met the fence") from None
+            raise
+        finally:
+            self.leading = False
+            for key, decision in self._decisions.items():
+                self.state.apply(Forgotten(decision.key))
+                del key
+            self._decisions.clear()
+
+    async def _decide(self) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.tuning.catch_up_s):
+                await self._caught_up.wait()
+        while True:
+            await self._dirty.wait()
+            until = loop.time() + self.tuning.window_s
+            while loop.time() < until:
+                self._dirty.clear()
+                await asyncio.sleep(self.tuning.quiet_s)
+                if not self._dirty.is_set():
+                    break
+            self._dirty.clear()
+            self.decide_once()
+            await asyncio.sleep(0)
+
+    def decide_once(self) -> Plan:
+        """One cycle: a Plan, its decisions assumed and on their way."""
+        began = time.perf_counter()
+        now = self.now()
+        plan = decide(self.state, now, self.tuning.step_budget)
+        for decision in plan.decisions:
+            seen = self.world.workloads.get(decision.key)
+            job = self.world.job_of(seen) if seen is not None else None
+            key = job or (ORPHAN, *decision.key)
+            if isinstance(decision, Evict | Cancel) and isinstance(self._decisions.get(key), Admit):
+                # What it takes back is not written yet: neither is.
+                del self._decisions[key]
+                self.state.apply(Forgotten(decision.key))
+                continue
+            self.state.apply(Assumed(decision))
+            self._decisions[key] = decision
+            self._based_on[key] = seen.view.value.pod_sets if seen is not None else None
+            self.jobs.add(key)
+        tick = time.monotonic()
+        for verdict in plan.verdicts:
+            old = self.verdicts.get(verdict.key)
+            self.verdicts[verdict.key] = verdict
+            if old is None or old.why != verdict.why:
+                self._unexplained.setdefault(verdict.key, tick)
+        self.decided_at = now
+        took = time.perf_counter() - began
+        for told in self.watchers.plan:
+            told(plan, took)
+        if plan.more:
+            self._dirty.set()
+        elif plan.next_at is not None:
+            self._decide_later(max(0.0, (plan.next_at - now) / 1000))
+        return plan
+
+    def _decide_later(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._decide_at is not None:
+            self._decide_at.cancel()
+        self._decide_at = loop.call_later(min(seconds, 3600.0) + 0.001, self._dirty.set)
+
+    async def _work(self, key: JobKey) -> None:
+        """One look at one job, and the write that is due. Never raises."""
+        try:
+            await self._look(key)
+        finally:
+            self._not_looked_at.discard(key)
+            if not self._not_looked_at:
+                self._caught_up.set()
+
+    async def _look(self, key: JobKey) -> None:
+        decision = self._decisions.pop(key, None)
+        based_on = self._based_on.pop(key, None)
+        try:
+            if decision is not None:
+                try:
+                    await self.actuator.carry_out(decision, based_on)
+                except BaseException as error:
+                    self.state.apply(Forgotten(decision.key))
+                    if isinstance(error, Exception):
+                        self._hold_off(key, decision.key)
+                    raise
+                self._told_decision(decision)
+                self.jobs.add(key)
+            elif key[0] == ORPHAN:
+                await self._orphan((key[1], key[2]))
+            else:
+                now = self.now()
+                due = next_step(self.world.sight(key, now), self.settings, now)
+                if due.step is not None:
+                    await self.actuator.take(key, due.step)
+                    for told in self.watchers.step:
+                        told(key, due.step)
+                    log.debug("step", kind=key[0], namespace=key[1], name=key[2], step=type(due.step).__name__)
+                elif due.at is not None:
+                    self.jobs.add_after(key, (due.at - now) / 1000 + 0.005)
+            self._failures.pop(key, None)
+        except (Conflict, NotFound) as error:
+            # Seen too early or too late: the informers bring what is true, soon.
+            log.debug("looked at too old a version", kind=key[0], namespace=key[1], name=key[2], error=str(error))
+            self.jobs.add_after(key, self._wait_after(key, 0.05, 2.0))
+        except Fenced:
+            return
+        except (ApiError, OSError, TimeoutError) as error:
+            for told_failure in self.watchers.failure:
+                told_failure(key, error)
+            level = log.warning if self._failures.get(key, 0) in (0, 5) else log.debug
+            level("write failed", kind=key[0], namespace=key[1], name=key[2], error=str(error))
+            if isinstance(error, Invalid):
+                self._refused(key, error)
+            self.jobs.add_after(key, self._wait_after(key, 0.5, 60.0))
+        except Exception as error:
+            for told_failure in self.watchers.failure:
+                told_failure(key, error)
+            log.exception("step failed", kind=key[0], namespace=key[1], name=key[2])
+            self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
+
+    def _hold_off(self, job: JobKey, key: Key) -> None:
+        """A decision whose write failed is not made again at once: the gang sits out a moment, in memory alone.
+
+        Its next version from the API server, which is what most failures wait for, ends that early.
+        """
+        seen = self.world.workloads.get(key)
+        if seen is None:
+            return
+        wait_ms = min(60_000, 100 * 2 ** min(self._failures.get(job, 0), 10))
+        value = seen.view.value
+        self.world.apply(Put(replace(value, requeue_at=max(value.requeue_at, self.now() + wait_ms))))
+
+    def _wait_after(self, key: JobKey, base_s: float, most_s: float) -> float:
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        return float(min(most_s, base_s * 2 ** min(count - 1, 16)))
+
+    def _refused(self, key: JobKey, error: Invalid) -> None:
+        job = self.world.jobs.get(key)
+        if job is not None:
+            self.actuator.record(key, job, "Warning", "Refused", f"The API server refused a change: {error}"[:900])
+
+    def _told_decision(self, decision: Decision) -> None:
+        for told in self.watchers.decision:
+            told(decision)
+        if isinstance(decision, Admit):
+            log.info(
+                "admitted", namespace=decision.key[0], workload=decision.key[1], queue=decision.admission.cluster_queue
+            )
+        elif isinstance(decision, Evict):
+            log.info(
+                "evicted",
+                namespace=decision.key[0],
+                workload=decision.key[1],
+                reason=decision.reason.value,
+                by="/".join(decision.preemptor),
+            )
+
+    async def _orphan(self, key: Key) -> None:
+        seen = self.world.workloads.get(key)
+        if seen is None or not seen.view.value.job_uid or self.world.job_of(seen) is not None:
+            return
+        if seen.view.deleting or self.world.pods_live(seen.uid, self.now()):
+            self.jobs.add_after((ORPHAN, *key), 1.0)
+            return
+        if await self.actuator.job_is_gone(seen):
+            await self.actuator.delete_workload(seen)
+
+    async def _explain(self) -> None:
+        pause = 1 / self.tuning.explain_per_s
+        while True:
+            await asyncio.sleep(0.25)
+            tick = time.monotonic()
+            due = [key for key, since in self._unexplained.items() if tick - since >= self.tuning.explain_after_s]
+            for key in due[: max(1, int(self.tuning.explain_per_s))]:
+                self._unexplained.pop(key, None)
+                seen, verdict = self.world.workloads.get(key), self.verdicts.get(key)
+                if seen is None or verdict is None or seen.view.value.admission is not None:
+                    continue
+                job = self.world.job_of(seen)
+                if job is not None and job in self._decisions:
+                    continue
+                shown = project(seen.view.value, verdict, self.rules, self.now())
+                try:
+                    wrote = await self.actuator.explain(seen, shown)
+                except (Conflict, NotFound):
+                    continue
+                except (ApiError, OSError, TimeoutError) as error:
+                    log.warning("reason not written", namespace=key[0], name=key[1], error=str(error))
+                    self._unexplained[key] = time.monotonic()
+                    continue
+                if wrote:
+                    await asyncio.sleep(pause)
+
+    async def _write_queues(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._until_sample()):
+                    await self._queues_dirty.wait()
+            self._queues_dirty.clear()
+            await self.write_queue_status()
+            await asyncio.sleep(self.tuning.queue_status_s)
+
+    def _until_sample(self) -> float | None:
+        """Seconds until the usage of some LocalQueue is to be noted again; None where turns are not taken by usage."""
+        if self.rules.usage_fairness is None:
+            return None
+        stored = [one for one in self.informers["LocalQueue"].store.values() if one.value is not None]
+        due = [at for one in stored if (at := queues.next_sample(self.state, one)) is not None]
+        return max(0.0, (min(due) - self.now()) / 1000) + 0.01 if due else None
+
+    async def write_queue_status(self) -> int:
+        """Write each queue status that differs from what is stored; how many were written."""
+        now = self.now()
+        written = 0
+        for kind, plural, make in (
+            ("ClusterQueue", "clusterqueues", queues.queue_status),
+            ("LocalQueue", "localqueues", queues.local_queue_status),
+            ("Cohort", "cohorts", queues.cohort_status),
+        ):
+            resource = Kind(self.names.group, self.names.version, plural, kind, kind == "LocalQueue")
+            for seen in list(self.informers[kind].store.values()):
+                if seen.value is None:
+                    continue
+                status = make(self.state, seen, now)
+                if kind == "ClusterQueue" and self.held is not None:
+                    status = queues.with_hold(status, seen, self.held, now)
+                if not queues.differs(seen.status, status):
+                    continue
+                try:
+                    await self._write_status(resource, seen, status)
+                    written += 1
+                except (Conflict, NotFound):
+                    self._queues_dirty.set()
+                except (ApiError, OSError, TimeoutError) as error:
+                    log.warning("queue status not written", kind=kind, name=seen.name, error=str(error))
+                    self._queues_dirty.set()
+        return written
+
+    async def _write_status(self, resource: Kind, seen: Item[Any], status: dict[str, Any]) -> None:
+        body = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": seen.name, "uid": seen.uid},
+            "status": status,
+        }
+        if seen.namespace:
+            body["metadata"] = {"name": seen.name, "namespace": seen.namespace, "uid": seen.uid}
+        path = resource.path(seen.namespace or None, seen.name, "status")
+        self._learn(resource.kind, await self.client.apply(path, body, manager=self.names.admission_manager))
+
+    async def _sweep(self) -> None:
+        """Now and then: Workloads without a job, jobs that nothing woke."""
+        while True:
+            for seen in self.world.orphans():
+                self._sweep_soon(seen)
+            self.world.lay_ghosts(self.now())
+            await asyncio.sleep(self.tuning.sweep_s)
+            for key in list(self.world.jobs):
+                self.jobs.add(key)
+
+    async def _check_books(self) -> None:
+        """The books against a fresh computation from the same facts; a difference is a bug, and is reported."""
+        while True:
+            await asyncio.sleep(self.tuning.check_s)
+            drift = self.state.drift()
+            for told in self.watchers.drift:
+                told(len(drift))
+            if drift:
+                log.error("the ledger differs from its recomputation", differences=drift[:10], count=len(drift))
+
+    # ------------------------------------------------------------ asking
+
+    @property
+    def numbers(self) -> Numbers:
+        """What metrics and the page read."""
+        return Numbers(self)
+
+    def why(self, key: Key) -> Why | None:
+        verdict = self.verdicts.get(key)
+        return verdict.why if verdict is not None else None
+
+
+def _only_usage_differs(old: Item[Any] | None, new: Item[Any]) -> bool:
+    """Is what changed of a queue only the usage that we noted ourselves?"""
+    if old is None or not isinstance(old.value, LocalQueue) or not isinstance(new.value, LocalQueue):
+        return False
+    return replace(old.value, consumed=(), consumed_at=0) == replace(new.value, consumed=(), consumed_at=0)
+
+
+class Numbers:
+    """A view of a running controller for those who show it; reads, never writes."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def queues(self) -> Iterator[tuple[str, str, QueueNumbers]]:
+        controller = self._controller
+        for seen in controller.informers["ClusterQueue"].store.values():
+            yield "ClusterQueue", seen.name, controller.state.queue_numbers(seen.name)
+        for seen in controller.informers["Cohort"].store.values():
+            yield "Cohort", seen.name, controller.state.cohort_numbers(seen.name)
+
+    def verdicts(self) -> list[Verdict]:
+        return list(self._controller.verdicts.values())
+
+    def queue_of(self, key: Key) -> str:
+        seen = self._controller.world.workloads.get(key)
+        if seen is None:
+            return ""
+        local = self._controller.state.local_queue((key[0], seen.view.value.queue))
+        return local.cluster_queue if local is not None else ""
+
+    def api_calls(self) -> list[tuple[tuple[str, str, str, int], int]]:
+        return list(self._controller.client.counts.items())
+
+    def watch_age(self) -> list[tuple[str, float]]:
+        return [(kind, informer.age) for kind, informer in self._controller.informers.items()]
+
+    def leading(self) -> bool:
+        return self._controller.leading
+
+
+ORPHAN = "Workload"
+"""The kind under which a Workload without a job stands in the queue of jobs."""

@@ -1,0 +1,977 @@
+"""Questions that people ask of a cluster, answered from the API alone: why a job waits, who has what, who sits where.
+
+Nothing here is the controller's: it runs with the rights of whoever asks, reads what they may read, and puts into
+`hidden` what they may not. What is read is turned into the engine's own values, so that a number shown here is worked
+out by the same code that decides: quota by the cohort tree, room by the book of nodes. Usage is what the queues' status
+says; it may be some seconds old.
+
+Answers are frozen values with `as_json`; how they look on a terminal is `tell`'s concern.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from admission import quantity
+from admission.api.lint import CLUSTER, Document
+from admission.api.reasons import REASONS, Advice, advice_for, detail_of, reason_of
+from admission.engine.capacity import Capacity, PlaceRequest, place, takes
+from admission.engine.model import (
+    MUSTER,
+    Detail,
+    Flavor,
+    FlavorResource,
+    Key,
+    Misfit,
+    PodSet,
+    PodShape,
+    Reason,
+    TopologyAssignment,
+    Workload,
+)
+from admission.engine.quota import QuotaNode, Tree
+from admission.jobs import values
+from admission.jobs.kinds import KINDS as JOB_KINDS
+from admission.jobs.kinds import JobKind, JobView, millis, obj, objects, text, texts, view, whole
+from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
+from admission.names import ADMITTED, EVICTED, FINISHED, KUEUE_GROUP, MUSTER_GROUP, QUOTA_RESERVED, Names
+
+Json = dict[str, Any]
+_decode = msgspec.json.Decoder(type=dict[str, Any]).decode
+
+NODES = Kind("", "v1", "nodes", "Node", False)
+PODS = Kind("", "v1", "pods", "Pod")
+NAMESPACES = Kind("", "v1", "namespaces", "Namespace", False)
+EVENTS = Kind("", "v1", "events", "Event")
+PRIORITY_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
+
+
+class NotThere(Exception):  # noqa: N818  # an answer, not a fault
+    """What was asked about does not exist; the message says what was looked for."""
+
+
+class State(Enum):
+    """How a job stands, in one word."""
+
+    UNMANAGED = "unmanaged"
+    """Names no queue: Muster does not govern it."""
+    HELD = "held"
+    """Held, and not in the queue yet: it has no Workload."""
+    WAITING = "waiting"
+    RESERVED = "reserved"
+    """Has its quota, and waits for admission checks."""
+    STARTING = "starting"
+    """Admitted, and not all pods are ready."""
+    RUNNING = "running"
+    LEAVING = "leaving"
+    """Evicted: its pods are terminating."""
+    FINISHED = "finished"
+
+
+def plain(value: Any) -> Any:
+    """A frozen answer as JSON: camelCase, enums by value, nothing that is empty taken out."""
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {_camel(f.name): plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return value
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+# ---------------------------------------------------------------- answers
+
+
+@dataclass(frozen=True)
+class Room:
+    """Quota of one (flavor, resource) of a queue, as it is now. Amounts in the units of `quantity`."""
+
+    flavor: str
+    resource: str
+    nominal: int = 0
+    used: int = 0
+    borrowed: int = 0
+    lent: int = 0
+    """Of its own quota, what others hold."""
+    free: int = 0
+    """What it could still take now, borrowing included."""
+    most: int = 0
+    """What it could hold with nobody else there."""
+    asked: int = 0
+    """By the job that is asked about."""
+    limited_by: str = ""
+    """The queue or cohort at which `asked` ends; "" when it fits."""
+
+
+@dataclass(frozen=True)
+class Happening:
+    at: int
+    """ms since the epoch."""
+    reason: str
+    message: str
+    warning: bool = False
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a pod set is, or will be."""
+
+    pod_set: str
+    count: int
+    flavors: tuple[str, ...] = ()
+    nodes: tuple[tuple[str, int], ...] = ()
+    """(node, pods)."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One job: how it stands and why."""
+
+    namespace: str
+    name: str
+    kind: str
+    state: State
+    queue: str = ""
+    cluster_queue: str = ""
+    workload: str = ""
+    reason: str = ""
+    detail: str = ""
+    message: str = ""
+    since: int = 0
+    """When it came into this state; ms since the epoch."""
+    created: int = 0
+    priority: int = 0
+    pods: int = 0
+    ready: int | None = None
+    position: int | None = None
+    """From 1, among the waiting jobs of its LocalQueue, by priority and age; the controller may weigh more."""
+    waiting: int | None = None
+    """How many wait in its LocalQueue."""
+    requests: tuple[tuple[str, int], ...] = ()
+    """(resource, amount) of all pods."""
+    where: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True)
+class Why:
+    """The full answer about one job."""
+
+    standing: Standing
+    means: str = ""
+    owner: str = ""
+    """What its owner can do."""
+    platform: str = ""
+    """What the platform team can do."""
+    room: tuple[Room, ...] = ()
+    """Quota of its queue, for what it asks."""
+    checks: tuple[tuple[str, str, str], ...] = ()
+    """(admission check, state, message)."""
+    history: tuple[Happening, ...] = ()
+    hidden: tuple[str, ...] = ()
+    """What the asker may not see."""
+
+    def as_json(self) -> Json:
+        return dict(plain(self))
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """A Cohort, ClusterQueue or LocalQueue, at its depth in the tree."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    depth: int = 0
+    parent: str = ""
+    room: tuple[Room, ...] = ()
+    pending: int = 0
+    admitted: int = 0
+    share: int | None = None
+    """Weighted share in thousandths; None where there is none."""
+    active: bool = True
+    why_not: str = ""
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Queues:
+    rows: tuple[QueueRow, ...]
+    hidden: tuple[str, ...] = ()
+
+    def as_json(self) -> Json:
+        return dict(plain(self))
+
+
+@dataclass(frozen=True)
+class Jobs:
+    rows: tuple[Standing, ...]
+    hidden: tuple[str, ...] = ()
+
+    def as_json(self) -> Json:
+        return dict(plain(self))
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    name: str
+    ready: bool
+    cordoned: bool
+    flavors: tuple[str, ...]
+    capacity: tuple[tuple[str, int], ...]
+    free: tuple[tuple[str, int], ...]
+    """The same resources as `capacity`; below 0 where a node is over-committed."""
+    gangs: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+    """(job or Workload, what it holds here); "others" for pods that are not Muster's."""
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest gang of equal pods that fits on a flavor's nodes now, quota aside."""
+
+    flavor: str
+    per_pod: tuple[tuple[str, int], ...]
+    pods: int
+
+
+@dataclass(frozen=True)
+class Nodes:
+    rows: tuple[NodeRow, ...]
+    largest: tuple[Largest, ...] = ()
+    resources: tuple[str, ...] = ()
+    """What is counted: devices where there are any, else cpu and memory."""
+    hidden: tuple[str, ...] = ()
+
+    def as_json(self) -> Json:
+        return dict(plain(self))
+
+
+# ---------------------------------------------------------------- asking
+
+
+async def names_of(client: Client, group: str | None = None) -> Names:
+    """The names in use: the group given, else the one that the cluster serves, Muster's own first.
+
+    Raises NotThere when it serves neither.
+    """
+    if group:
+        return Names(group)
+    for known in (MUSTER_GROUP, KUEUE_GROUP):
+        names = Names(known)
+        try:
+            await client.get(f"/apis/{names.group}/{names.version}")
+        except NotFound:
+            continue
+        return names
+    raise NotThere("this cluster serves no API of Muster: are its CRDs installed?")
+
+
+class Ask:
+    """One person's look at one cluster. `now` in ms since the epoch."""
+
+    def __init__(self, client: Client, names: Names, now: int) -> None:
+        self.client = client
+        self.names = names
+        self.now = now
+        self._hidden: dict[str, None] = {}
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """What was asked for and may not be seen, sorted."""
+        return tuple(sorted(self._hidden))
+
+    def _kind(self, plural: str, kind: str, *, namespaced: bool) -> Kind:
+        return Kind(self.names.group, self.names.version, plural, kind, namespaced)
+
+    async def _get(self, kind: Kind, name: str, namespace: str | None = None) -> Json | None:
+        """The object; None when it is not there, and when it may not be seen (then it is noted)."""
+        try:
+            return await self.client.get(kind.path(namespace, name))
+        except NotFound:
+            return None
+        except Forbidden:
+            where = f"{namespace}/{name}" if namespace else name
+            self._hidden[f"{kind.kind} {where}"] = None
+            return None
+
+    async def _list(self, kind: Kind, namespace: str | None = None, **selectors: str) -> list[Json] | None:
+        """All of a kind, in a namespace or everywhere; None when they may not be seen or are not served."""
+        found: list[Json] = []
+        try:
+            async for page in self.client.list_pages(kind.path(namespace), **selectors):  # type: ignore[arg-type]
+                found.extend(_typed(_decode(item), kind) for item in page.items)
+        except NotFound:
+            return None
+        except Forbidden:
+            where = f" in namespace {namespace}" if namespace else " of all namespaces" if kind.namespaced else ""
+            self._hidden[f"{kind.plural}{where}"] = None
+            return None
+        return found
+
+    # ------------------------------------------------------------ one job
+
+    async def why(self, wanted: str, namespace: str) -> Why:
+        """Why a job stands where it stands. `wanted`: name, or kind/name. Raises NotThere."""
+        kind, raw = await self._job(wanted, namespace)
+        job = view(kind, raw, self.names)
+        workloads, events = await asyncio.gather(
+            self._workloads_of(job), self._events(namespace, {job.uid}, {job.name})
+        )
+        workload = _newest(workloads)
+        if workload is None:
+            return await self._without_workload(job, events)
+        uid = text(obj(workload.get("metadata")).get("uid"))
+        name = text(obj(workload.get("metadata")).get("name"))
+        peers, of_workload = await asyncio.gather(
+            self._list(self._workloads, namespace), self._events(namespace, {uid}, {name})
+        )
+        value, _problems = values.workload(workload, self.names)
+        standing = _standing(workload, value, job, self.now)
+        in_line = [values.workload(peer, self.names)[0] for peer in peers or () if _queue(peer) == value.queue]
+        standing = _with_place(standing, _places(_lines(in_line)))
+        queue = await self._get(self._local_queues, value.queue, namespace) if value.queue else None
+        target = (
+            value.admission.cluster_queue
+            if value.admission is not None
+            else text(obj(obj(queue).get("spec")).get("clusterQueue"))
+        )
+        standing = replace(standing, cluster_queue=target)
+        room = await self._room(target, standing) if target and standing.state is State.WAITING else ()
+        reason = reason_of(standing.reason)
+        detail = Detail(standing.detail)
+        advice: Advice | None = None
+        if standing.state is State.WAITING:
+            advice = advice_for(reason, detail)
+        elif standing.state is State.RESERVED:
+            advice = Advice(
+                "Its quota is reserved; it starts when all admission checks are Ready.",
+                "Wait, and see the messages of the checks.",
+                "See the controllers that answer the checks.",
+            )
+        return Why(
+            standing=standing,
+            means=advice.means if advice is not None else "",
+            owner=advice.owner if advice is not None else "",
+            platform=advice.platform if advice is not None else "",
+            room=room,
+            checks=tuple((check.name, check.state.value, check.message) for check in value.checks),
+            history=_history(raw, workload, [*events, *of_workload]),
+            hidden=self.hidden,
+        )
+
+    async def _without_workload(self, job: JobView, events: Sequence[Json]) -> Why:
+        standing = Standing(
+            namespace=job.namespace,
+            name=job.name,
+            kind=job.kind,
+            state=State.FINISHED if job.finished else State.HELD if job.queue else State.UNMANAGED,
+            queue=job.queue,
+            message=job.message,
+            since=job.created_ms,
+            created=job.created_ms,
+            pods=sum(count for _, count in job.counts),
+        )
+        means = owner = platform = ""
+        if standing.state is State.UNMANAGED:
+            means = f"It has no label {self.names.queue_label}, so Muster leaves it alone."
+            owner = f"To queue it, create it with the label {self.names.queue_label}: NAME-OF-A-LOCALQUEUE."
+        elif standing.state is State.HELD:
+            unseen = any(hidden.startswith("workloads") for hidden in self._hidden)
+            means = (
+                "It is held; you may not see whether it has a Workload."
+                if unseen
+                else "It is held and has no Workload yet. The controller makes one within a second or so."
+            )
+            queue = await self._get(self._local_queues, job.queue, job.namespace)
+            if queue is None and not any("LocalQueue" in hidden for hidden in self._hidden):
+                standing = replace(
+                    standing,
+                    reason=Reason.MISCONFIGURED.value,
+                    detail=Detail.QUEUE_MISSING.value,
+                    message=f"LocalQueue {job.queue} does not exist in this namespace; create it, or correct the label",
+                )
+            elif job.problems:
+                standing = replace(
+                    standing,
+                    reason=Reason.MISCONFIGURED.value,
+                    detail=Detail.INVALID.value,
+                    message="; ".join(job.problems),
+                )
+            advice = advice_for(reason_of(standing.reason), Detail(standing.detail))
+            owner = advice.owner if advice else ""
+            platform = advice.platform if advice else "If it lasts: see whether the controller runs and leads."
+        raw = {"metadata": {"creationTimestamp": values.rfc3339(job.created_ms)}}
+        return Why(standing, means, owner, platform, history=_history(raw, {}, events), hidden=self.hidden)
+
+    async def _job(self, wanted: str, namespace: str) -> tuple[JobKind, Json]:
+        said, _, name = wanted.rpartition("/")
+        kinds = [kind for kind in JOB_KINDS if not said or said.lower().split(".")[0] in _called(kind)]
+        if not kinds:
+            known = ", ".join(kind.name.lower() for kind in JOB_KINDS)
+            raise NotThere(f"{said!r} is no kind of job that Muster governs: use one of {known}")
+        for kind in kinds:
+            raw = await self._get(_resource(kind), name, namespace)
+            if raw is not None:
+                return kind, _typed(raw, _resource(kind))
+        if self._hidden:
+            raise NotThere(f"you may not see {', '.join(self._hidden)}")
+        tried = " or ".join(kind.name for kind in kinds)
+        raise NotThere(f"there is no {tried} {name!r} in namespace {namespace!r}")
+
+    @property
+    def _workloads(self) -> Kind:
+        return self._kind("workloads", "Workload", namespaced=True)
+
+    @property
+    def _local_queues(self) -> Kind:
+        return self._kind("localqueues", "LocalQueue", namespaced=True)
+
+    async def _workloads_of(self, job: JobView) -> list[Json]:
+        found = await self._list(self._workloads, job.namespace, label_selector=f"{self.names.job_uid_label}={job.uid}")
+        return found or []
+
+    async def _events(self, namespace: str, uids: set[str], names: set[str]) -> list[Json]:
+        """Events about these objects, by uid; not every server can select them, so names and uids are compared here."""
+        found: list[Json] = []
+        for name in sorted(names):
+            try:
+                part = await self._list(EVENTS, namespace, field_selector=f"involvedObject.name={name}")
+            except ApiError as error:
+                if error.status != 400:
+                    raise
+                part = await self._list(EVENTS, namespace)
+            found.extend(part or ())
+        return [event for event in found if text(obj(event.get("involvedObject")).get("uid")) in uids]
+
+    # ------------------------------------------------------------ quota
+
+    async def _forest(self) -> tuple[Tree, dict[str, Json], dict[str, Json]] | None:
+        """The cohort tree with what its queues hold now; None when ClusterQueues may not be seen."""
+        queues, cohorts = await asyncio.gather(
+            self._list(self._kind("clusterqueues", "ClusterQueue", namespaced=False)),
+            self._list(self._kind("cohorts", "Cohort", namespaced=False)),
+        )
+        if queues is None:
+            return None
+        tree = Tree.build(
+            (values.cluster_queue(raw, self.names)[0] for raw in queues),
+            (values.cohort(raw, self.names)[0] for raw in cohorts or ()),
+        )
+        for raw in queues:
+            node = tree.queue(_name(raw))
+            if node is not None:
+                tree.add(node, _held(raw))
+        return tree, {_name(raw): raw for raw in queues}, {_name(raw): raw for raw in cohorts or ()}
+
+    async def _room(self, queue: str, standing: Standing) -> tuple[Room, ...]:
+        forest = await self._forest()
+        node = forest[0].queue(queue) if forest is not None else None
+        if node is None:
+            return ()
+        asked = dict(standing.requests)
+        return tuple(_room(node, fr, asked[fr[1]]) for fr in node.quotas if fr[1] in asked)
+
+    async def queues(self, namespace: str | None) -> Queues:
+        """The cohort tree with its queues, and the LocalQueues of a namespace (None: of all)."""
+        forest, locals_ = await asyncio.gather(self._forest(), self._list(self._local_queues, namespace))
+        rows: list[QueueRow] = []
+        below: dict[str, list[QueueRow]] = {}
+        for raw in sorted(locals_ or (), key=lambda raw: (_namespace(raw), _name(raw))):
+            target = text(obj(raw.get("spec")).get("clusterQueue"))
+            below.setdefault(target, []).append(_local_row(raw, target))
+        if forest is not None:
+            tree, queues, cohorts = forest
+            for root in tree.roots():
+                self._rows(root, 0, queues, cohorts, below, rows)
+        for left in below.values():
+            rows.extend(left)
+        return Queues(tuple(rows), self.hidden)
+
+    def _rows(
+        self,
+        node: QuotaNode,
+        depth: int,
+        queues: dict[str, Json],
+        cohorts: dict[str, Json],
+        below: dict[str, list[QueueRow]],
+        rows: list[QueueRow],
+    ) -> None:
+        raw = (queues if node.is_queue else cohorts).get(node.name, {})
+        status, active, why_not = _active(raw)
+        pairs: dict[FlavorResource, None] = dict.fromkeys(node.quotas)
+        if not node.is_queue:
+            pairs.update(dict.fromkeys(sorted(node.subtree)))
+        share = None
+        if node.parent is not None:
+            share = node.share().value_status()
+        rows.append(
+            QueueRow(
+                kind="ClusterQueue" if node.is_queue else "Cohort",
+                name=node.name,
+                depth=depth,
+                parent=node.parent.name if node.parent is not None else "",
+                room=tuple(_room(node, fr) for fr in pairs),
+                pending=whole(status.get("pendingWorkloads"), 0),
+                admitted=whole(status.get("admittedWorkloads"), 0),
+                share=share,
+                active=active and not node.in_cycle,
+                why_not=why_not or ("its cohorts name each other in a circle" if node.in_cycle else ""),
+                stopped=obj(raw.get("spec")).get("stopPolicy") not in (None, "", "None"),
+            )
+        )
+        for child in node.children:
+            self._rows(child, depth + 1, queues, cohorts, below, rows)
+        if node.is_queue:
+            rows.extend(replace(row, depth=depth + 1) for row in below.pop(node.name, ()))
+
+    # ------------------------------------------------------------ jobs
+
+    async def jobs(self, namespace: str | None) -> Jobs:
+        """All jobs of a namespace (None: of all) that name a queue, waiting ones first."""
+        labelled = self.names.queue_label
+        workloads, *lists = await asyncio.gather(
+            self._list(self._workloads, namespace),
+            *(self._list(_resource(kind), namespace, label_selector=labelled) for kind in JOB_KINDS),
+        )
+        jobs = {
+            seen.uid: seen
+            for kind, found in zip(JOB_KINDS, lists, strict=True)
+            for seen in (view(kind, raw, self.names) for raw in found or ())
+        }
+        rows: list[Standing] = []
+        told: set[str] = set()
+        gangs = [values.workload(raw, self.names)[0] for raw in workloads or ()]
+        places = _places(_lines(gangs))
+        for raw, gang in zip(workloads or (), gangs, strict=True):
+            told.add(gang.job_uid)
+            rows.append(_with_place(_standing(raw, gang, jobs.get(gang.job_uid), self.now), places))
+        rows.extend(
+            Standing(
+                namespace=job.namespace,
+                name=job.name,
+                kind=job.kind,
+                state=State.FINISHED if job.finished else State.HELD,
+                queue=job.queue,
+                created=job.created_ms,
+                since=job.created_ms,
+                pods=sum(count for _, count in job.counts),
+            )
+            for job in jobs.values()
+            if job.uid not in told and job.queue and job.owner is None
+        )
+        order = [State.WAITING, State.HELD, State.RESERVED, State.LEAVING, State.STARTING, State.RUNNING]
+        rows.sort(
+            key=lambda row: (
+                order.index(row.state) if row.state in order else len(order),
+                row.namespace,
+                row.queue,
+                row.position or 0,
+                row.created,
+                row.name,
+            )
+        )
+        return Jobs(tuple(rows), self.hidden)
+
+    # ------------------------------------------------------------ nodes
+
+    async def nodes(self, per_pod: dict[str, int] | None = None) -> Nodes:
+        """Who sits where, what is free, and the largest gang that fits now on each flavor.
+
+        `per_pod`: what each pod of that gang takes; None: one device, and a whole node's devices. Raises NotThere when
+        nodes may not be seen.
+        """
+        raw_nodes, raw_pods, raw_workloads, raw_flavors, raw_topologies = await asyncio.gather(
+            self._list(NODES),
+            self._list(PODS),
+            self._list(self._workloads),
+            self._list(self._kind("resourceflavors", "ResourceFlavor", namespaced=False)),
+            self._list(self._kind("topologies", "Topology", namespaced=False)),
+        )
+        if raw_nodes is None:
+            raise NotThere("you may not see the nodes of this cluster (list nodes)")
+        book = Capacity()
+        for raw in raw_nodes:
+            book.put_node(values.node(raw, self.names)[0])
+        for raw in raw_topologies or ():
+            book.put_topology(values.topology(raw, self.names)[0])
+        owners: dict[str, str] = {}
+        for raw in raw_workloads or ():
+            value, _ = values.workload(raw, self.names)
+            owners[value.uid] = f"{value.namespace}/{_owner(raw)[1] or value.name}"
+            if value.admission is not None and not value.finished:
+                shapes = {pod_set.name: takes(pod_set.shape) for pod_set in value.pod_sets}
+                book.charge(value.key, value.uid, value.admission, shapes)
+        for raw in raw_pods or ():
+            usage = values.pod_usage(raw, self.names)
+            if usage is not None:
+                book.put_pod(usage)
+        flavors = [values.flavor(raw, self.names)[0] for raw in raw_flavors or ()]
+        resources = _counted(book)
+        rows = [
+            NodeRow(
+                name=node.name,
+                ready=node.ready,
+                cordoned=node.unschedulable,
+                flavors=tuple(f.name for f in flavors if set(f.node_labels) <= set(node.labels)),
+                capacity=tuple((r, amount) for r, amount in node.allocatable if r in resources),
+                free=tuple((r, amount) for r, amount in sorted(book.free(node.name).items()) if r in resources),
+                gangs=tuple(
+                    (
+                        owners.get(uid, uid) if uid else "others",
+                        tuple((r, amount) for r, amount in held.items() if r in resources and amount),
+                    )
+                    for uid, held in book.occupants(node.name).items()
+                ),
+            )
+            for node in book.nodes()
+        ]
+        return Nodes(tuple(rows), _largest(book, flavors, resources, per_pod), resources, self.hidden)
+
+    # ------------------------------------------------------------ lint
+
+    async def documents(self) -> list[Document]:
+        """All that the linter looks at, as the cluster holds it."""
+        kinds = [
+            *(
+                self._kind(plural, kind, namespaced=kind == "LocalQueue")
+                for plural, kind in (
+                    ("clusterqueues", "ClusterQueue"),
+                    ("cohorts", "Cohort"),
+                    ("localqueues", "LocalQueue"),
+                    ("resourceflavors", "ResourceFlavor"),
+                    ("topologies", "Topology"),
+                    ("admissionchecks", "AdmissionCheck"),
+                )
+            ),
+            NODES,
+            NAMESPACES,
+            PRIORITY_CLASSES,
+        ]
+        lists = await asyncio.gather(*(self._list(kind) for kind in kinds))
+        return [Document(raw, CLUSTER) for found in lists for raw in found or ()]
+
+
+# ---------------------------------------------------------------- reading objects
+
+
+def _resource(kind: JobKind) -> Kind:
+    return Kind(kind.group, kind.version, kind.plural, kind.name)
+
+
+def _called(kind: JobKind) -> tuple[str, ...]:
+    return (kind.name.lower(), kind.plural)
+
+
+def _typed(raw: Json, kind: Kind) -> Json:
+    """Items of a list say neither kind nor version."""
+    return {"apiVersion": kind.api_version, "kind": kind.kind, **raw}
+
+
+def _name(raw: Json) -> str:
+    return text(obj(raw.get("metadata")).get("name"))
+
+
+def _namespace(raw: Json) -> str:
+    return text(obj(raw.get("metadata")).get("namespace"))
+
+
+def _queue(raw: Json) -> str:
+    return text(obj(raw.get("spec")).get("queueName"))
+
+
+def _owner(raw: Json) -> tuple[str, str]:
+    """(kind, name) of the controller of an object."""
+    for ref in objects(obj(raw.get("metadata")).get("ownerReferences")):
+        if ref.get("controller") is True:
+            return text(ref.get("kind")), text(ref.get("name"))
+    return "", ""
+
+
+def _newest(workloads: Iterable[Json]) -> Json | None:
+    """The Workload that counts, should there be several: one that is not finished, the youngest."""
+
+    def rank(raw: Json) -> tuple[bool, int, str]:
+        done = any(c.get("type") == FINISHED and c.get("status") == "True" for c in _conditions(raw))
+        return (not done, millis(obj(raw.get("metadata")).get("creationTimestamp")), _name(raw))
+
+    return max(workloads, key=rank, default=None)
+
+
+def _conditions(raw: Json) -> list[Json]:
+    return objects(obj(raw.get("status")).get("conditions"))
+
+
+def _condition(raw: Json, kind: str) -> Json:
+    return next((c for c in _conditions(raw) if c.get("type") == kind), {})
+
+
+def _standing(raw: Json, value: Workload, job: JobView | None, now: int) -> Standing:
+    """How a job stands, from its Workload, and from the job where it may be seen."""
+    kind, name = _owner(raw)
+    reserved, admitted = _condition(raw, QUOTA_RESERVED), _condition(raw, ADMITTED)
+    evicted, finished = _condition(raw, EVICTED), _condition(raw, FINISHED)
+    created = job.created_ms if job is not None else value.created
+    pods = sum(pod_set.count for pod_set in value.pod_sets)
+    reason = message = detail = ""
+    if value.finished:
+        state, shown = State.FINISHED, finished
+    elif value.admission is not None and value.evicted:
+        state, shown = State.LEAVING, evicted
+    elif value.admitted:
+        ready = job is not None and not job.suspended and job.ready + job.succeeded >= job.pods_expected > 0
+        state, shown = (State.RUNNING if ready else State.STARTING), admitted
+    elif value.admission is not None:
+        state, shown = State.RESERVED, reserved
+    else:
+        state, shown = State.WAITING, reserved
+    reason, message = text(shown.get("reason")), text(shown.get("message"))
+    since = millis(shown.get("lastTransitionTime")) or created
+    if state is State.WAITING:
+        since = max(millis(evicted.get("lastTransitionTime")), created) if value.evicted else created
+        if not value.active:
+            reason = Reason.DEACTIVATED.value
+            message = message or REASONS[Reason.DEACTIVATED].means
+        elif value.requeue_at > now:
+            reason, detail = Reason.SUSPENDED.value, Detail.BACKOFF.value
+            message = f"Waits until {values.rfc3339(value.requeue_at)} before it is tried again"
+        elif not reason:
+            reason, message = Reason.PENDING_EVALUATION.value, "Is looked at in the next cycle"
+        detail = detail or detail_of(reason_of(reason), message).value
+    return Standing(
+        namespace=value.namespace,
+        name=name or value.name,
+        kind=kind or "Workload",
+        state=state,
+        queue=value.queue,
+        cluster_queue=value.admission.cluster_queue if value.admission is not None else "",
+        workload=value.name,
+        reason=reason,
+        detail=detail,
+        message=message,
+        since=since,
+        created=created,
+        priority=value.priority,
+        pods=pods,
+        ready=job.ready + job.succeeded if job is not None and value.admitted else None,
+        requests=_requests(raw, value),
+        where=_where(value),
+    )
+
+
+def _requests(raw: Json, value: Workload) -> tuple[tuple[str, int], ...]:
+    """What the gang asks for in all: as the controller counted it, else as its pod templates say."""
+    total: dict[str, int] = {}
+    counted = objects(obj(raw.get("status")).get("resourceRequests"))
+    for entry in counted:
+        for name, amount in texts(entry.get("resources")).items():
+            try:
+                quantity.add(total, {name: quantity.parse(name, amount)})
+            except quantity.QuantityError:
+                continue
+    if not counted:
+        for pod_set in value.pod_sets:
+            quantity.add(total, dict(pod_set.shape.requests), pod_set.count)
+    return tuple(sorted(total.items()))
+
+
+def _where(value: Workload) -> tuple[Place, ...]:
+    if value.admission is None:
+        return ()
+    return tuple(
+        Place(
+            pod_set.name,
+            pod_set.count,
+            tuple(sorted({flavor for _, flavor in pod_set.flavors})),
+            _nodes_of(pod_set.topology),
+        )
+        for pod_set in value.admission.pod_sets
+    )
+
+
+def _nodes_of(assignment: TopologyAssignment | None) -> tuple[tuple[str, int], ...]:
+    """(node or lowest domain, pods), in rank order."""
+    if assignment is None:
+        return ()
+    return tuple(("/".join(domain.values[-1:]), domain.count) for domain in assignment.domains)
+
+
+def _lines(gangs: Iterable[Workload]) -> dict[Key, list[Key]]:
+    """Those that wait, by LocalQueue, in order of priority and age."""
+    lines: dict[Key, list[tuple[int, int, str, Key]]] = {}
+    for gang in gangs:
+        if gang.admission is None and gang.active and not gang.finished:
+            stamp = gang.queue_stamp if gang.queue_stamp is not None else gang.created
+            lines.setdefault((gang.namespace, gang.queue), []).append((-gang.priority, stamp, gang.uid, gang.key))
+    return {queue: [key for *_, key in sorted(line)] for queue, line in lines.items()}
+
+
+def _places(lines: dict[Key, list[Key]]) -> dict[Key, tuple[int, int]]:
+    """Of each that waits: (its place from 1, how many wait in its LocalQueue)."""
+    return {key: (i, len(line)) for line in lines.values() for i, key in enumerate(line, 1)}
+
+
+def _with_place(standing: Standing, places: dict[Key, tuple[int, int]]) -> Standing:
+    place = places.get((standing.namespace, standing.workload))
+    if place is None or standing.state is not State.WAITING:
+        return standing
+    return replace(standing, position=place[0], waiting=place[1])
+
+
+def _history(job: Json, workload: Json, events: Iterable[Json]) -> tuple[Happening, ...]:
+    """What happened, oldest first: the job's creation, events, and conditions that no event tells of."""
+    out = [Happening(millis(obj(job.get("metadata")).get("creationTimestamp")), "Created", "The job was created")]
+    seen: set[tuple[str, str]] = set()
+    # Times are whole seconds; within one, the order in which the server stored them.
+    for event in sorted(events, key=_stored):
+        at = millis(event.get("lastTimestamp")) or millis(event.get("eventTime"))
+        at = at or millis(event.get("firstTimestamp")) or millis(obj(event.get("metadata")).get("creationTimestamp"))
+        series = obj(event.get("series"))
+        count = max(whole(event.get("count"), 1), whole(series.get("count"), 1), 1)
+        reason, message = text(event.get("reason")), text(event.get("message") or event.get("note"))
+        if (reason, message) in seen and count == 1:
+            continue
+        seen.add((reason, message))
+        out.append(Happening(at, reason, message, event.get("type") == "Warning", count))
+    told = {happening.reason for happening in out} | {happening.message for happening in out}
+    for condition in _conditions(workload):
+        reason, message = text(condition.get("reason")), text(condition.get("message"))
+        if condition.get("status") != "True" or reason in told or message in told:
+            continue
+        out.append(Happening(millis(condition.get("lastTransitionTime")), reason, message))
+    return tuple(sorted(out, key=lambda happening: happening.at))
+
+
+def _stored(raw: Json) -> tuple[int, str]:
+    version = text(obj(raw.get("metadata")).get("resourceVersion"))
+    return (int(version) if version.isdigit() else 0, _name(raw))
+
+
+def _held(raw: Json) -> dict[FlavorResource, int]:
+    """What a queue's status says that it holds."""
+    out: dict[FlavorResource, int] = {}
+    status = obj(raw.get("status"))
+    for flavor in objects(status.get("flavorsReservation")):
+        for resource in objects(flavor.get("resources")):
+            try:
+                amount = quantity.parse(text(resource.get("name")), resource.get("total") or "0")
+            except quantity.QuantityError:
+                continue
+            if amount > 0:
+                out[text(flavor.get("name")), text(resource.get("name"))] = amount
+    return out
+
+
+def _room(node: QuotaNode, fr: FlavorResource, asked: int = 0) -> Room:
+    own = node.subtree.get(fr, 0)
+    used = node.usage.get(fr, 0)
+    ends = node.limit_of(fr, asked) if asked else ()
+    return Room(
+        flavor=fr[0],
+        resource=fr[1],
+        nominal=own,
+        used=used,
+        borrowed=node.borrowed(fr),
+        lent=_lent(node, fr),
+        free=node.available(fr),
+        most=node.potential(fr),
+        asked=asked,
+        limited_by=ends[0].name if ends else "",
+    )
+
+
+def _lent(node: QuotaNode, fr: FlavorResource) -> int:
+    """Of its own quota, what siblings hold. Nobody knows whose quota a borrower holds: the cohort's own counts first,
+    then the unused quota of each member in equal parts."""
+    parent = node.parent
+    if parent is None:
+        return 0
+    over = unused = mine = 0
+    for child in parent.children:
+        shared = child.subtree.get(fr, 0) - child.local_quota(fr)
+        risen = max(0, child.usage.get(fr, 0) - child.local_quota(fr))
+        over += max(0, risen - shared)
+        unused += max(0, shared - risen)
+        if child is node:
+            mine = max(0, shared - risen)
+    own = parent.quotas[fr].nominal if fr in parent.quotas else 0
+    given = min(max(0, over - own), unused)
+    return given * mine // unused if unused else 0
+
+
+def _active(raw: Json) -> tuple[Json, bool, str]:
+    """(status, active, why not)."""
+    condition = _condition(raw, "Active")
+    active = condition.get("status") != "False"
+    return obj(raw.get("status")), active, "" if active else text(condition.get("message"))
+
+
+def _local_row(raw: Json, target: str) -> QueueRow:
+    status, active, why_not = _active(raw)
+    return QueueRow(
+        kind="LocalQueue",
+        name=_name(raw),
+        namespace=_namespace(raw),
+        parent=target,
+        room=tuple(Room(flavor, resource, used=amount) for (flavor, resource), amount in _held(raw).items()),
+        pending=whole(status.get("pendingWorkloads"), 0),
+        admitted=whole(status.get("admittedWorkloads"), 0),
+        active=active,
+        why_not=why_not,
+        stopped=obj(raw.get("spec")).get("stopPolicy") not in (None, "", "None"),
+    )
+
+
+def _counted(book: Capacity) -> tuple[str, ...]:
+    """Devices (resources with a domain, as nvidia.com/gpu) where there are any; else cpu and memory."""
+    names = {name for node in book.nodes() for name, amount in node.allocatable if amount}
+    devices = sorted(name for name in names if "/" in name)
+    return tuple(devices) or tuple(name for name in ("cpu", "memory") if name in names)
+
+
+def _largest(
+    book: Capacity, flavors: Sequence[Flavor], resources: Sequence[str], per_pod: dict[str, int] | None
+) -> tuple[Largest, ...]:
+    out: list[Largest] = []
+    for flavor in flavors or [Flavor("")]:
+        nodes = [node for node in book.nodes() if set(flavor.node_labels) <= set(node.labels)]
+        sizes: list[dict[str, int]] = [per_pod] if per_pod is not None else []
+        if per_pod is None:
+            for resource in resources:
+                whole_node = max((dict(node.allocatable).get(resource, 0) for node in nodes), default=0)
+                one = 1 if "/" in resource else 1000 if resource == "cpu" else 2**30
+                sizes.extend({resource: amount} for amount in sorted({one, whole_node}) if 0 < amount <= whole_node)
+        out.extend(Largest(flavor.name, tuple(sorted(size.items())), _fitting(book, flavor, size)) for size in sizes)
+    return tuple(out)
+
+
+def _fitting(book: Capacity, flavor: Flavor, per_pod: dict[str, int]) -> int:
+    """How many pods of this size the flavor's nodes take at once: the engine's own answer, by bisection."""
+
+    def fits(count: int) -> bool:
+        shape = PodShape(requests=tuple(sorted(per_pod.items())))
+        request = PlaceRequest(PodSet("gang", count, shape), count, takes(shape), (flavor,))
+        return not isinstance(place(book, [request], rules=MUSTER), Misfit)
+
+    low, high = 0, 1
+    if flavor.elastic:
+        # Nodes that may yet come are not counted here: the question is what fits now.
+        flavor = replace(flavor, elastic=False)
+    while high < 2**20 and fits(high):
+        low, high = high, high * 2
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,214 @@
+"""From the bytes of a watched object to the slim value that is kept of it.
+
+The informers hold what these functions return and nothing else; the full objects are dropped, but for the last few
+thousand jobs, whose bytes are kept in `Recent` because they are about to be written.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from admission.controller.lifecycle import WorkloadView
+from admission.controller.world import PodView, PriorityClassSeen, WorkloadSeen
+from admission.jobs import pins, values
+from admission.jobs.kinds import JobKind, JobView, view
+from admission.names import CONTROLLER_UID_LABEL, JOBSET_UID_LABEL, Names
+
+V = TypeVar("V")
+_decode = msgspec.json.Decoder(type=dict[str, Any]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[V]):
+    """An object whose value the engine understands; `problems` are what had to be left out of it."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    value: V
+    problems: tuple[str, ...] = ()
+    generation: int = 0
+    status: dict[str, Any] | None = None
+
+
+class Recent:
+    """The bytes of the jobs seen last, so that a write need not read first. Bounded by bytes."""
+
+    def __init__(self, limit_bytes: int = 64 << 20) -> None:
+        self._limit = limit_bytes
+        self._held = 0
+        self._raw: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+
+    def put(self, uid: str, resource_version: str, raw: bytes) -> None:
+        old = self._raw.pop(uid, None)
+        if old is not None:
+            self._held -= len(old[1])
+        self._raw[uid] = (resource_version, raw)
+        self._held += len(raw)
+        while self._held > self._limit and self._raw:
+            self._held -= len(self._raw.popitem(last=False)[1][1])
+
+    def get(self, uid: str, resource_version: str) -> dict[str, Any] | None:
+        """The object, if it is held in exactly this version."""
+        held = self._raw.get(uid)
+        return _decode(held[1]) if held is not None and held[0] == resource_version else None
+
+
+def milliseconds(stamp: str | None) -> int:
+    """RFC 3339, with or without fractions, as int ms since the epoch; 0 for nothing."""
+    if not stamp:
+        return 0
+    return round(datetime.fromisoformat(stamp).timestamp() * 1000)
+
+
+def rfc3339(ms: int) -> str:
+    """Whole seconds, as the API server stores them."""
+    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def job(kind: JobKind, names: Names, raw: msgspec.Raw, recent: Recent) -> JobView:
+    data = bytes(raw)
+    seen = view(kind, _decode(data), names)
+    if seen.finished is None and (seen.queue or seen.started):
+        recent.put(seen.uid, seen.resource_version, data)
+    return seen
+
+
+def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
+    obj = _decode(raw)
+    meta = obj["metadata"]
+    spec = obj.get("spec") or {}
+    status = obj.get("status") or {}
+    value, _problems = values.workload(obj, names)
+    annotations = meta.get("annotations") or {}
+    counts = tuple((str(p.get("name", "main")), int(p.get("count", 1))) for p in spec.get("podSets") or ())
+    state = status.get("requeueState") or {}
+    limit = spec.get("maximumExecutionTimeSeconds")
+    return WorkloadSeen(
+        namespace=value.namespace,
+        name=value.name,
+        uid=value.uid,
+        resource_version=str(meta.get("resourceVersion", "")),
+        generation=int(meta.get("generation", 1)),
+        status={} if value.finished else status,
+        view=WorkloadView(
+            value=value,
+            resource_version=str(meta.get("resourceVersion", "")),
+            spec_hash=str(annotations.get(names.spec_hash_annotation, "")),
+            counts=counts,
+            requeue_count=int(state.get("count") or 0),
+            deleting="deletionTimestamp" in meta,
+            paused=annotations.get(names.pause_label) == "true",
+            max_execution_s=int(limit) if limit else None,
+            owner=_controller(meta),
+        ),
+    )
+
+
+def _controller(meta: dict[str, Any]) -> tuple[str, str]:
+    for ref in meta.get("ownerReferences") or ():
+        if ref.get("controller"):
+            return str(ref.get("kind", "")), str(ref.get("name", ""))
+    return "", ""
+
+
+def pod(names: Names, raw: msgspec.Raw) -> PodView:
+    obj = _decode(raw)
+    meta = obj["metadata"]
+    spec = obj.get("spec") or {}
+    status = obj.get("status") or {}
+    labels: dict[str, str] = meta.get("labels") or {}
+    owner: dict[str, Any] = next((ref for ref in meta.get("ownerReferences") or () if ref.get("controller")), {})
+    phase = status.get("phase", "Pending")
+    ready, unready, since, message = False, 0, None, ""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "Ready":
+            ready = condition.get("status") == "True"
+            unready = 0 if ready else milliseconds(condition.get("lastTransitionTime"))
+        elif (
+            condition.get("type") == "PodScheduled"
+            and condition.get("status") == "False"
+            and condition.get("reason") == "Unschedulable"
+        ):
+            since, message = milliseconds(condition.get("lastTransitionTime")), str(condition.get("message", ""))
+    gates = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
+    ours = names.workload_uid_label in labels
+    return PodView(
+        namespace=str(meta.get("namespace", "")),
+        name=str(meta["name"]),
+        uid=str(meta["uid"]),
+        resource_version=str(meta.get("resourceVersion", "")),
+        workload_uid=labels.get(names.workload_uid_label, ""),
+        owner_uid=labels.get(CONTROLLER_UID_LABEL, "") or str(owner.get("uid", "")),
+        jobset_uid=labels.get(JOBSET_UID_LABEL, ""),
+        node=str(spec.get("nodeName", "")),
+        done=phase in ("Succeeded", "Failed"),
+        ready=ready,
+        terminating="deletionTimestamp" in meta,
+        created_at=milliseconds(meta.get("creationTimestamp")),
+        gated=names.topology_gate in gates,
+        unready_since=unready,
+        unschedulable_since=since,
+        unschedulable_message=message[:200],
+        labels=tuple(sorted(labels.items())) if ours and names.topology_gate in gates else (),
+        pod_set=labels.get(names.pod_set_label, ""),
+        pinned=_pinned(spec),
+        usage=values.pod_usage(obj, names),
+    )
+
+
+def _pinned(spec: dict[str, Any]) -> str:
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(pins.REQUIRED) or {}
+    for term in required.get("nodeSelectorTerms") or ():
+        for field in term.get("matchFields") or ():
+            if field.get("key") == "metadata.name" and len(field.get("values") or ()) == 1:
+                return str(field["values"][0])
+    return ""
+
+
+def priority_class(raw: msgspec.Raw) -> PriorityClassSeen:
+    obj = _decode(raw)
+    meta = obj["metadata"]
+    return PriorityClassSeen(
+        namespace="",
+        name=str(meta["name"]),
+        uid=str(meta["uid"]),
+        resource_version=str(meta.get("resourceVersion", "")),
+        value=int(obj.get("value", 0)),
+        default=bool(obj.get("globalDefault", False)),
+    )
+
+
+def plain(raw: msgspec.Raw) -> Item[dict[str, Any]]:
+    """An object that is kept as it is (LimitRange, RuntimeClass)."""
+    obj = _decode(raw)
+    return _item(obj, obj)
+
+
+def item(convert: Any, names: Names, raw: msgspec.Raw, *, keep_status: bool = False) -> Item[Any]:
+    """An object as `convert(obj, names) -> (value, problems)` of `jobs.values` understands it."""
+    obj = _decode(raw)
+    value, problems = convert(obj, names)
+    return _item(obj, value, tuple(problems), (obj.get("status") or {}) if keep_status else None)
+
+
+def _item(
+    obj: dict[str, Any], value: V, problems: tuple[str, ...] = (), status: dict[str, Any] | None = None
+) -> Item[V]:
+    meta = obj["metadata"]
+    return Item(
+        namespace=str(meta.get("namespace", "")),
+        name=str(meta["name"]),
+        uid=str(meta["uid"]),
+        resource_version=str(meta.get("resourceVersion", "")),
+        value=value,
+        problems=problems,
+        generation=int(meta.get("generation", 0)),
+        status=status,
+    )

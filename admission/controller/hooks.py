@@ -1,0 +1,174 @@
+"""The webhook kept up: its certificate in a Secret, its configurations in the API server, its server in this process.
+
+Every replica serves. Whoever comes first makes the certificate; the others find it in the Secret, for each write is a
+create or carries the version that was read. The API server is told of a new CA before a leaf of it is served. Renewal
+is looked after once an hour, and swapped in under the running server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from admission.controller import certificates
+from admission.controller.certificates import Certificates
+from admission.controller.webhook import Access, Webhook, configurations
+from admission.jobs.hold import Identities
+from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Kind, NotFound
+from admission.names import Names
+
+log = structlog.get_logger("muster.webhook")
+
+SECRET = "muster-webhook"  # noqa: S105 - a name
+_SECRETS = Kind("", "v1", "secrets", "Secret")
+_CONFIGURATIONS = {
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
+}
+
+
+class Hooks:
+    """See the module. `service` is (namespace, name); without one the API server reaches `url`, whose host counts."""
+
+    def __init__(
+        self,
+        client: Client,
+        names: Names,
+        *,
+        namespace: str,
+        port: int,
+        host: str = "",
+        service: tuple[str, str] | None = None,
+        url: str = "",
+        identities: Identities | None = None,
+        governed_namespaces: Mapping[str, Any] | None = None,
+        now: Any = lambda: datetime.now(UTC),  # noqa: TID251 - certificates live by the calendar
+    ) -> None:
+        self._client = client
+        self._names = names
+        self._namespace = namespace
+        self._port = port
+        self._host = host
+        self._service = service
+        self._url = url
+        self._governed = governed_namespaces
+        self._now = now
+        reviews = Access(_Unfenced(client))
+        self.webhook = Webhook(reviews, names) if identities is None else Webhook(reviews, names, identities=identities)
+        self._tls: ssl.SSLContext | None = None
+        self._held: Certificates | None = None
+        self._runner: web.AppRunner | None = None
+
+    def _hosts(self) -> Sequence[str]:
+        if self._service is not None:
+            return certificates.service_names(self._service[1], self._service[0])
+        return [self._url.split("://", 1)[-1].split("/", 1)[0].rsplit(":", 1)[0].strip("[]")]
+
+    async def start(self) -> None:
+        """Certificate, server, configurations; returns when jobs are held."""
+        await self._renew()
+        log.info("webhook serves", port=self._port, hosts=list(self._hosts()))
+
+    async def run(self) -> None:
+        """Keep the certificate fresh; until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(timedelta(hours=1).total_seconds())
+                try:
+                    await self._renew()
+                except (ApiError, OSError, TimeoutError) as error:
+                    log.warning("certificate not looked after", error=str(error))
+        finally:
+            if self._runner is not None:
+                await self._runner.cleanup()
+
+    async def _renew(self) -> None:
+        have = await self._certificates()
+        if have == self._held:
+            return
+        if self._tls is None:
+            self._tls = certificates.context(have)
+            self._runner = await self.webhook.serve(self._port, self._tls, host=self._host or None)
+            await self._configure(have)
+        else:
+            await self._configure(have)
+            certificates.load(self._tls, have)
+        self._held = have
+
+    async def _certificates(self) -> Certificates:
+        """From the Secret; made or renewed there when it is time."""
+        path = _SECRETS.path(self._namespace, SECRET)
+        for _ in range(5):
+            try:
+                raw = await self._client.get(path)
+            except NotFound:
+                raw = None
+            data = {key: base64.b64decode(value) for key, value in ((raw or {}).get("data") or {}).items()}
+            have = Certificates.from_data(data)
+            wanted = certificates.issue(have, self._hosts(), self._now())
+            if wanted == have:
+                return wanted
+            body = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": SECRET, "namespace": self._namespace},
+                "type": "kubernetes.io/tls",
+                "data": {key: base64.b64encode(value).decode() for key, value in wanted.data().items()},
+            }
+            try:
+                if raw is None:
+                    await self._client.create(_SECRETS.path(self._namespace), body, fenced=False)
+                else:
+                    body["metadata"] = raw["metadata"]
+                    body["type"] = raw.get("type", "kubernetes.io/tls")
+                    await self._client.put(path, body, fenced=False)
+            except (AlreadyExists, Conflict):
+                continue  # another replica was quicker
+            return wanted
+        raise TimeoutError("the webhook's certificate keeps changing under this replica")
+
+    async def _configure(self, have: Certificates) -> None:
+        for wanted in configurations(
+            self._names,
+            ca_bundle=have.bundle,
+            service=self._service,
+            url=self._url,
+            governed_namespaces=self._governed,
+        ):
+            kind = Kind(
+                "admissionregistration.k8s.io", "v1", _CONFIGURATIONS[wanted["kind"]], wanted["kind"], namespaced=False
+            )
+            path = kind.path(name=wanted["metadata"]["name"])
+            for _ in range(5):
+                try:
+                    raw = await self._client.get(path)
+                except NotFound:
+                    try:
+                        await self._client.create(kind.path(), wanted, fenced=False)
+                        break
+                    except AlreadyExists:
+                        continue
+                if raw.get("webhooks") == wanted["webhooks"]:
+                    break
+                try:
+                    await self._client.put(path, {**raw, "webhooks": wanted["webhooks"]}, fenced=False)
+                    break
+                except Conflict:
+                    continue
+
+
+class _Unfenced:
+    """Reviews change nothing that the leader owns: every replica may ask."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def create(self, path: str, obj: dict[str, Any], /) -> dict[str, Any]:
+        return await self._client.create(path, obj, fenced=False)

@@ -1,0 +1,423 @@
+"""What happens next to one job: a pure, level-triggered table from what is seen to the one write that is due.
+
+A job and its Workload pass through held -> queued -> reserved -> admitted -> running -> finished, and back from any of
+them by eviction. Nothing here remembers how a state was reached: the same look at the API objects gives the same step,
+so a crash between any two writes heals by looking again. The order of the writes is what keeps a gang whole:
+
+  start   reserve and admit (Workload status), then unsuspend with pins (the job);
+  evict   Evicted=True (Workload status, keeps the reservation), then suspend (the job), wait until the pods are gone,
+          put the template back (the job), then release the reservation (Workload status).
+
+"Gone" is more than a look at the job's status. A job that was unsuspended and suspended again before its controller had
+noticed still says Suspended=True from before, with no pods, and makes its pods afterwards; so a start is first let be
+acknowledged (Suspended=False), within a bound. Then gone is: Suspended=True, none active or terminating by the job's
+own count, and no live pod by owner. Pods on a node that has been gone for long are not waited for.
+
+Decisions about who is admitted or evicted for whom are the engine's; what is decided here concerns one job alone:
+timeouts, deactivation, stopped queues, admission checks, lost nodes, changes by its owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from admission.engine.model import CheckState, StopPolicy, Workload
+from admission.jobs.kinds import JobView
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Durations in ms; None switches a rule off."""
+
+    pods_ready_ms: int | None = 300_000
+    """From the last pod's creation until all pods are ready."""
+    recovery_ms: int | None = 300_000
+    """From the moment at which a pod that had been ready is no longer."""
+    unschedulable_ms: int = 30_000
+    """A pinned pod that the scheduler cannot place for so long evicts its gang."""
+    acknowledge_ms: int = 15_000
+    """Bound on waiting for the job controller to acknowledge a start before it is taken back."""
+    backoff_base_ms: int = 60_000
+    backoff_max_ms: int = 3_600_000
+    backoff_limit: int | None = None
+    give_back_ms: int = 5_000
+    """Pods of a running gang that are done give their quota back at most this often, and never at once: most gangs
+    are soon done whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodTally:
+    """The pods of one job, as counted from the pods themselves."""
+
+    live: int = 0
+    """Neither Succeeded nor Failed, terminating ones included; less `lost`."""
+    lost: int = 0
+    """Terminating on nodes that are gone for good: nobody waits for them."""
+    lost_until: int | None = None
+    """When the next terminating pod counts as lost."""
+    ready: int = 0
+    """Ready or Succeeded."""
+    created: int = 0
+    """Not terminating; what the job's controller has made so far."""
+    last_created_at: int = 0
+    unready_since: int | None = None
+    """Since when the first of those that are not ready is not."""
+    unschedulable_since: int | None = None
+    unschedulable_message: str = ""
+    gated: tuple[tuple[str, str], ...] = ()
+    """(namespace, name) of pods that wait for their host behind our scheduling gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadView:
+    """A Workload as the shell needs it beside the engine's value."""
+
+    value: Workload
+    resource_version: str
+    spec_hash: str
+    """Hash of the job's pod sets as they were when this spec was written."""
+    counts: tuple[tuple[str, int], ...]
+    requeue_count: int = 0
+    deleting: bool = False
+    paused: bool = False
+    """spec.active is false because the owner paused the job."""
+    evicted_reason: str = ""
+    max_execution_s: int | None = None
+    owner: tuple[str, str] = ("", "")
+    """(kind, name) of the job by the controller reference."""
+
+
+# ---------------------------------------------------------------- steps
+
+
+@dataclass(frozen=True, slots=True)
+class CreateWorkload:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateWorkload:
+    """Write the Workload's spec anew from the job (only while nothing is reserved)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWorkload:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendJob:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ClearStartTime:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreJob:
+    """Take back from the job what the start wrote into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvictWorkload:
+    reason: str
+    """Reason of the condition Evicted."""
+    message: str
+    backoff: bool = False
+    deactivate: bool = False
+    nodes: tuple[str, ...] = ()
+    """Nodes to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWorkload:
+    """The pods are gone: give quota and nodes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitWorkload:
+    """All admission checks are ready: a reservation becomes an admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishWorkload:
+    succeeded: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Pods of a running gang will not run again, and somebody waits for their quota."""
+
+    pods: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ungate:
+    pods: tuple[tuple[str, str], ...]
+
+
+Step = (
+    CreateWorkload
+    | UpdateWorkload
+    | DeleteWorkload
+    | SuspendJob
+    | StartJob
+    | ClearStartTime
+    | RestoreJob
+    | EvictWorkload
+    | ReleaseWorkload
+    | AdmitWorkload
+    | FinishWorkload
+    | GiveBack
+    | Ungate
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """All that is seen of one job at one moment. `queue` is empty for a job that Muster does not govern."""
+
+    job: JobView | None
+    workload: WorkloadView | None
+    pods: PodTally = field(default_factory=PodTally)
+    queue: str = ""
+    governed: bool = True
+    stop_policy: StopPolicy = StopPolicy.NONE
+    """Of the ClusterQueue; the LocalQueue's where that is stricter."""
+    stopped_by: str = ""
+    """"ClusterQueue" or "LocalQueue"."""
+    lost_nodes: tuple[str, ...] = ()
+    """Nodes of the reservation that are lost, or have lost the devices that it holds there."""
+    bare_until: int | None = None
+    """When a node without its devices counts as lost."""
+    priority: int = 0
+    spare_since: int | None = None
+    """Since when pods of it hold quota that they will not use again, with somebody waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    step: Step | None = None
+    at: int | None = None
+    """When to look again though nothing changes; ms since the epoch."""
+
+
+NOTHING = Next()
+
+
+def next_step(seen: Sight, settings: Settings, now: int) -> Next:
+    """The one write that is due for a job, or when to look again.
+
+    >>> next_step(Sight(job=None, workload=None), Settings(), 0)
+    Next(step=None, at=None)
+    """
+    job, workload = seen.job, seen.workload
+    if job is None:
+        if workload is None or workload.deleting:
+            return NOTHING
+        return Next(DeleteWorkload("the job it stood for is gone"))
+    if job.finished is not None:
+        if workload is None or workload.value.finished or workload.deleting:
+            return NOTHING
+        if seen.pods.live:
+            return Next(None, seen.pods.lost_until)  # a pod's end is a change, and wakes us
+        return Next(FinishWorkload(job.finished == "Succeeded", job.message))
+    if job.deleting or (workload is not None and workload.deleting):
+        return NOTHING
+    if not seen.governed:
+        return _let_go(seen, settings, now)
+    if workload is None:
+        if not job.suspended:
+            return Next(SuspendJob("not admitted"))
+        if job.started:
+            return _take_back(seen, settings, now, then=None)
+        return Next(CreateWorkload())
+    value = workload.value
+    if value.finished:
+        return NOTHING
+    if value.admission is None:
+        if not job.suspended:
+            return Next(SuspendJob("not admitted"))
+        if job.started:
+            return _take_back(seen, settings, now, then=None)
+        if _differs(seen):
+            return Next(UpdateWorkload())
+        return NOTHING
+    if value.evicted:
+        return _take_back(seen, settings, now, then=ReleaseWorkload())
+    own = _own_eviction(seen, settings, now)
+    if own is not None:
+        return Next(own)
+    if not value.admitted:
+        if not job.suspended:
+            return Next(SuspendJob("not admitted"))
+        if value.checks and all(check.state is CheckState.READY for check in value.checks):
+            return Next(AdmitWorkload())
+        return NOTHING
+    if job.suspended:
+        return Next(StartJob())
+    if seen.pods.gated:
+        return Next(Ungate(seen.pods.gated))
+    if seen.spare_since is not None and now >= seen.spare_since + settings.give_back_ms:
+        return Next(GiveBack(spare(job, value)))
+    return Next(None, _deadline(seen, settings))
+
+
+def spare(job: JobView, value: Workload) -> tuple[tuple[str, int], ...]:
+    """(pod set, pods that will not run again) where that is more than the Workload says yet; else nothing."""
+    if value.admission is None or not value.admitted or value.evicted or value.finished or job.suspended:
+        return ()
+    given = {one.name: one.count for one in value.admission.pod_sets}
+    told = dict(value.reclaimable)
+    all_told = {
+        name: max(told.get(name, 0), min(count, given.get(name, 0))) for name, count in job.reclaimable if name in given
+    }
+    return tuple(sorted({**told, **all_told}.items())) if any(n > told.get(p, 0) for p, n in all_told.items()) else ()
+
+
+def _let_go(seen: Sight, settings: Settings, now: int) -> Next:
+    """A job that is no longer ours to govern (its label was taken off): nothing of it stays reserved."""
+    workload = seen.workload
+    if workload is None:
+        return NOTHING
+    value = workload.value
+    if value.admission is None or value.finished:
+        return Next(DeleteWorkload("the job no longer names a queue"))
+    if value.evicted:
+        return _take_back(seen, settings, now, then=ReleaseWorkload())
+    return Next(EvictWorkload("Deactivated", "The job no longer names a queue"))
+
+
+def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) -> Next:
+    """Stop the job, wait for its pods, put its template back, then `then`."""
+    job, workload, pods = seen.job, seen.workload, seen.pods
+    assert job is not None
+    if not job.suspended:
+        if job.suspended_condition:
+            # The start is not acknowledged yet (see the theory above).
+            since = workload.value.evicted_at if workload is not None else 0
+            until = since + settings.acknowledge_ms
+            if now < until:
+                return Next(None, until)
+        return Next(SuspendJob("evicted"))
+    may_have_run = job.started or (workload is not None and workload.value.admitted)
+    going = job.terminating > pods.lost
+    if pods.live or job.active or going or (may_have_run and not job.suspended_condition):
+        return Next(None, pods.lost_until)
+    if job.started:
+        # 1.35 and older refuse template changes while a start time is set, and nobody clears it.
+        if job.start_time_set and job.suspended_condition and job.template_frozen:
+            return Next(ClearStartTime())
+        return Next(RestoreJob())
+    return Next(then)
+
+
+def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
+    """Why a reserved or admitted gang must leave for reasons of its own, or None."""
+    job, workload, pods = seen.job, seen.workload, seen.pods
+    assert job is not None
+    assert workload is not None
+    value = workload.value
+    if not value.active:
+        refused = next((check for check in value.checks if check.state is CheckState.REJECTED), None)
+        because = f": check {refused.name} refused it: {refused.message}" if refused is not None else ""
+        return EvictWorkload("Deactivated", f"The workload is deactivated{because}")
+    if job.paused:
+        return EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True)
+    if seen.stop_policy is StopPolicy.HOLD_AND_DRAIN or (seen.stop_policy is StopPolicy.HOLD and not value.admitted):
+        return EvictWorkload(f"{seen.stopped_by}Stopped", f"The {seen.stopped_by} is stopped")
+    for check in value.checks:
+        if check.state is CheckState.REJECTED:
+            return EvictWorkload("AdmissionCheck", f"Check {check.name} refused: {check.message}", deactivate=True)
+        if check.state is CheckState.RETRY:
+            return EvictWorkload("AdmissionCheck", f"Check {check.name} asks to try again: {check.message}")
+    if seen.lost_nodes:
+        return EvictWorkload("NodeFailures", f"Lost {_some(seen.lost_nodes)}", nodes=seen.lost_nodes)
+    if workload.spec_hash and workload.spec_hash != job.spec_hash:
+        return EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew")
+    if not value.admitted:
+        return None
+    if job.suspended:
+        if job.started:
+            return EvictWorkload("OutOfSync", "The job was suspended by somebody else while it ran")
+        return None
+    limit = workload.max_execution_s
+    if limit is not None and value.run_ms + now - value.admitted_at >= limit * 1000:
+        return EvictWorkload("Deactivated", f"Ran for its maximum of {limit} s", deactivate=True)
+    if pods.unschedulable_since is not None and now - pods.unschedulable_since >= settings.unschedulable_ms:
+        return EvictWorkload(
+            "PodsReadyTimeout",
+            f"A pinned pod could not be scheduled for {settings.unschedulable_ms // 1000} s: "
+            f"{pods.unschedulable_message}",
+            backoff=True,
+        )
+    deadline = _ready_deadline(seen, settings)
+    if deadline is not None and now >= deadline:
+        return EvictWorkload(
+            "PodsReadyTimeout",
+            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had "
+            f"{(settings.pods_ready_ms or 0) // 1000} s from the last one's creation",
+            backoff=True,
+        )
+    return None
+
+
+def _ready_deadline(seen: Sight, settings: Settings) -> int | None:
+    job, workload, pods = seen.job, seen.workload, seen.pods
+    assert job is not None
+    assert workload is not None
+    if settings.pods_ready_ms is None or pods.ready >= job.pods_expected:
+        return None
+    first = max(pods.last_created_at, workload.value.admitted_at) + settings.pods_ready_ms
+    if settings.recovery_ms is None or pods.unready_since is None:
+        return first
+    return max(first, pods.unready_since + settings.recovery_ms)
+
+
+def _deadline(seen: Sight, settings: Settings) -> int | None:
+    """When a rule of `_own_eviction` could first hold with nothing else changing."""
+    workload, pods = seen.workload, seen.pods
+    assert workload is not None
+    times = [_ready_deadline(seen, settings)]
+    if workload.max_execution_s is not None:
+        times.append(workload.value.admitted_at + workload.max_execution_s * 1000 - workload.value.run_ms)
+    if pods.unschedulable_since is not None:
+        times.append(pods.unschedulable_since + settings.unschedulable_ms)
+    times.append(seen.bare_until)
+    if seen.spare_since is not None:
+        times.append(seen.spare_since + settings.give_back_ms)
+    return min((at for at in times if at is not None), default=None)
+
+
+def _differs(seen: Sight) -> bool:
+    """Does an unreserved Workload say other than its job does now?"""
+    job, workload = seen.job, seen.workload
+    assert job is not None
+    assert workload is not None
+    value = workload.value
+    return (
+        workload.spec_hash != job.spec_hash
+        or workload.counts != job.counts
+        or value.queue != seen.queue
+        or value.priority != seen.priority
+        or workload.paused != job.paused
+    )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    """At most three names, and how many more: messages stay short."""
+    shown = ", ".join(names[:3])
+    return f"node{'s' if len(names) > 1 else ''} {shown}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def backoff_ms(count: int, settings: Settings) -> int:
+    """The wait before the `count`-th requeue (from 1): the base, doubled each time, up to the maximum."""
+    return int(min(settings.backoff_base_ms * 2 ** min(count - 1, 32), settings.backoff_max_ms))

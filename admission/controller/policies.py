@@ -1,0 +1,791 @@
+"""The rules of `jobs.hold` in CEL, for API servers that evaluate them themselves (Kubernetes 1.36 and newer).
+
+    python -m admission.controller.policies             # all of it, as YAML
+    python -m admission.controller.policies policies    # or one part: policies, roles, priority
+
+Nothing here needs the controller to be up. A policy asks the API server's authorizer whether the caller may `admit`
+`workloads` of our group, cluster-wide; no name of ours stands in it. There are no parameters: a policy whose parameter
+object goes missing lets everything through.
+
+Each rule matches as little as it can (label, or a condition that cannot fail) and then fails closed. The one rule that
+looks at pods of others, for the gang PriorityClass, fails open.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from admission.jobs.hold import IDENTITIES, PRIORITY, Identities, Messages
+from admission.jobs.pins import DOMAIN, GATES, RANKS, REQUIRED, template_annotations, template_labels
+from admission.jobs.requests import NODE_NAME
+from admission.names import JOB_COMPLETION_INDEX, JOBSET_GROUP, JOBSET_JOB_INDEX_LABEL, Names
+
+Object = dict[str, Any]
+
+POLICY_API = "admissionregistration.k8s.io/v1"
+JOBS = ("batch", "jobs")
+JOBSETS = (JOBSET_GROUP, "jobsets")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Values of the installation that policies and roles depend on."""
+
+    identities: Identities = IDENTITIES
+    governed_namespaces: Mapping[str, Any] | None = None
+    """Label selector of namespaces in which every job is held, labelled or not; None: only labelled jobs are."""
+    namespace: str = "muster-system"
+    service_account: str = "muster-controller"
+    proof_namespace: str = "default"
+    """Where the controller proves by a dry run that jobs are held."""
+    labels: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/name": "muster"})
+
+
+# ---------------------------------------------------------------- CEL
+
+
+def _text(value: str) -> str:
+    """A CEL string."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _texts(values: Iterable[str]) -> str:
+    return "[" + ", ".join(_text(value) for value in values) + "]"
+
+
+def _has_label(who: str, key: str) -> str:
+    return f"(has({who}.metadata.labels) && {_text(key)} in {who}.metadata.labels)"
+
+
+def _suspended(who: str) -> str:
+    return f"(has({who}.spec.suspend) && {who}.spec.suspend)"
+
+
+def _child(who: str) -> str:
+    return (
+        f"(has({who}.metadata.ownerReferences) && {who}.metadata.ownerReferences.exists(r, r.kind == 'JobSet' && "
+        f"r.apiVersion.startsWith('{JOBSET_GROUP}/') && has(r.controller) && r.controller))"
+    )
+
+
+def _may_admit(names: Names) -> str:
+    return f"authorizer.group({_text(names.group)}).resource('workloads').check('admit').allowed()"
+
+
+def _named_us(names: Names) -> str:
+    return (
+        "(has(request.options) && has(request.options.fieldManager) && "
+        f"request.options.fieldManager == {_text(names.job_manager)})"
+    )
+
+
+def _callers(names: Names, identities: Identities) -> list[Object]:
+    """Variables that say who writes, `jobs.hold.Caller`.
+
+    A question to the authorizer costs a third of what an expression may: each is asked once, and only if it matters.
+    """
+    status = f"authorizer.group('{JOBSET_GROUP}').resource('jobsets').subresource('status').check('update').allowed()"
+    listed = f"request.userInfo.username in {_texts(identities.jobset_controllers)}"
+    return [
+        _variable("may_admit", _may_admit(names)),
+        _variable("is_us", f"{_OLD} && {_named_us(names)} && variables.may_admit"),
+        _variable("is_jobset_controller", f"{listed} || ({status} && !variables.may_admit)"),
+    ]
+
+
+_OLD = "oldObject != null"
+
+
+def _condition(name: str, expression: str) -> Object:
+    return {"name": name, "expression": expression}
+
+
+def _variable(name: str, expression: str) -> Object:
+    return {"name": name, "expression": expression}
+
+
+def _by_others(names: Names) -> Object:
+    return _condition("not-by-muster", f"!({_OLD} && {_named_us(names)} && {_may_admit(names)})")
+
+
+def _rules(*resources: tuple[str, str], operations: Sequence[str] = ("CREATE", "UPDATE")) -> list[Object]:
+    return [
+        {
+            "apiGroups": [group],
+            "apiVersions": ["*"],
+            "resources": [plural],
+            "operations": list(operations),
+            "scope": "Namespaced",
+        }
+        for group, plural in resources
+    ]
+
+
+def _policy(
+    kind: str, name: str, settings: Settings, spec: Object, match: Object, binding: Object | None = None
+) -> list[Object]:
+    meta = {"name": name, "labels": dict(settings.labels)}
+    match = {"matchPolicy": "Equivalent", **match}
+    return [
+        {"apiVersion": POLICY_API, "kind": kind, "metadata": meta, "spec": {"matchConstraints": match, **spec}},
+        {
+            "apiVersion": POLICY_API,
+            "kind": f"{kind}Binding",
+            "metadata": dict(meta),
+            "spec": {"policyName": name, **(binding or {})},
+        },
+    ]
+
+
+def _mutating(name: str, settings: Settings, match: Object, conditions: list[Object], **spec: Any) -> list[Object]:
+    whole = {"failurePolicy": "Fail", "reinvocationPolicy": "IfNeeded", "matchConditions": conditions, **spec}
+    return _policy("MutatingAdmissionPolicy", name, settings, whole, match)
+
+
+def _validating(
+    name: str,
+    settings: Settings,
+    match: Object,
+    conditions: list[Object],
+    validations: list[tuple[str, str]],
+    *,
+    failure_policy: str = "Fail",
+    variables: Sequence[Object] = (),
+) -> list[Object]:
+    whole: Object = {
+        "failurePolicy": failure_policy,
+        "matchConditions": conditions,
+        "variables": list(variables),
+        "validations": [
+            {"expression": expression, "message": message, "reason": "Forbidden"} for expression, message in validations
+        ],
+    }
+    return _policy("ValidatingAdmissionPolicy", name, settings, whole, match, {"validationActions": ["Deny"]})
+
+
+def _patch(op: str, path: str, value: str | None = None) -> str:
+    """A CEL JSONPatch; `path` and `value` are CEL."""
+    return f"JSONPatch{{op: '{op}', path: {path}" + (f", value: {value}" if value is not None else "") + "}"
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _held(names: Names, *, governed: bool) -> str:
+    """`jobs.hold._is_held`."""
+    if governed:
+        return f"!variables.is_us && !({_child('object')} && variables.is_jobset_controller)"
+    return (
+        f"!variables.is_us && ({_queued(names)} || "
+        f"({_OLD} && {_child('oldObject')} && !variables.is_jobset_controller))"
+    )
+
+
+def _queued(names: Names) -> str:
+    label = names.queue_label
+    return f"({_has_label('object', label)} || ({_OLD} && {_has_label('oldObject', label)}))"
+
+
+def hold(names: Names, settings: Settings, *, governed: bool = False) -> list[Object]:
+    """`jobs.hold.mutate_job`."""
+    match: Object = {"resourceRules": _rules(JOBS, JOBSETS)}
+    if governed:
+        match["namespaceSelector"] = dict(settings.governed_namespaces or {})
+    wanted = _variable("wanted", f"oldObject == null || {_suspended('oldObject')}")
+    change = _patch("add", "'/spec/suspend'", "variables.wanted")
+    return _mutating(
+        "muster-hold-namespaces" if governed else "muster-hold",
+        settings,
+        match,
+        [] if governed else [_condition("queued-or-child", f"{_queued(names)} || ({_OLD} && {_child('oldObject')})")],
+        variables=[*_callers(names, settings.identities), _variable("held", _held(names, governed=governed)), wanted],
+        mutations=[
+            {
+                "patchType": "JSONPatch",
+                "jsonPatch": {
+                    "expression": f"{_suspended('object')} == variables.wanted || !variables.held ? [] : [{change}]"
+                },
+            }
+        ],
+    )
+
+
+def put_back(names: Names, settings: Settings) -> list[Object]:
+    """`jobs.hold._put_back`."""
+    inner = "template.spec.template.metadata"
+    label = _text(names.managed_label)
+
+    def marked(r: str) -> str:
+        return f"(has({r}.{inner}) && has({r}.{inner}.labels) && {label} in {r}.{inner}.labels)"
+
+    path = f"'/spec/replicatedJobs/' + string(object.spec.replicatedJobs.indexOf(r)) + '/{inner.replace('.', '/')}'"
+    before = f"oldObject.spec.replicatedJobs.filter(o, o.name == r.name && {marked('o')})"
+    change = _patch("add", path, f"{before}[0].{inner}")
+    note = (
+        f"(has(oldObject.metadata.annotations) && {_text(names.inverse_annotation)} in oldObject.metadata.annotations)"
+    )
+    return _mutating(
+        "muster-jobset-templates",
+        settings,
+        {"resourceRules": _rules(JOBSETS, operations=("UPDATE",))},
+        [_condition("started", note), _by_others(names)],
+        mutations=[
+            {
+                "patchType": "JSONPatch",
+                "jsonPatch": {
+                    "expression": f"object.spec.replicatedJobs.filter(r, !{marked('r')} && size({before}) > 0)"
+                    f".map(r, {change})"
+                },
+            }
+        ],
+    )
+
+
+def _map_of(path: Sequence[str]) -> str:
+    """CEL: the map at a path whose parts may be absent, else an empty one. The first part is there."""
+    tests = " && ".join(f"has({'.'.join(path[: i + 1])})" for i in range(1, len(path)))
+    return f"({tests} ? {'.'.join(path)} : {{}})"
+
+
+def _gated(spec: str, names: Names) -> str:
+    return f"(has({spec}.schedulingGates) && {spec}.schedulingGates.exists(g, g.name == {_text(names.topology_gate)}))"
+
+
+def _guard(names: Names, settings: Settings, *, governed: bool = False) -> list[Object]:
+    """`jobs.hold.validate_job`, for what Jobs and JobSets have in common."""
+    say = Messages(names)
+    label, note = names.queue_label, names.inverse_annotation
+    queue_of = {
+        who: f"({_has_label(who, label)} ? {who}.metadata.labels[{_text(label)}] : '')"
+        for who in ("object", "oldObject")
+    }
+    note_of = {
+        who: f"(has({who}.metadata.annotations) && {_text(note)} in {who}.metadata.annotations ? "
+        f"{who}.metadata.annotations[{_text(note)}] : '')"
+        for who in ("object", "oldObject")
+    }
+    match: Object = {"resourceRules": _rules(JOBS, JOBSETS)}
+    conditions = [_by_others(names)]
+    variables = [*_callers(names, settings.identities), _variable("held", _held(names, governed=governed))]
+    starts = f"{_OLD} && {_suspended('oldObject')} && !{_suspended('object')}"
+    only_child = f"({_OLD} && {_child('oldObject')} && {queue_of['object']} == '' && {queue_of['oldObject']} == '')"
+    validations = [
+        (f"!(oldObject == null && !{_suspended('object')} && variables.held)", say.created_running),
+        (f"!({starts} && {only_child} && variables.held)", say.child),
+        (f"!({starts} && !{only_child} && variables.held)", say.started),
+    ]
+    if governed:
+        match["namespaceSelector"] = dict(settings.governed_namespaces or {})
+        return _validating("muster-jobs-namespaces", settings, match, conditions, validations, variables=variables)
+    holds = f"({note_of['oldObject']} != '' || !{_suspended('oldObject')})"
+    validations += [
+        (f"oldObject == null || {queue_of['object']} == {queue_of['oldObject']} || !{holds}", say.label),
+        (
+            f"oldObject == null ? {note_of['object']} == '' : {note_of['object']} == {note_of['oldObject']}",
+            say.inverse,
+        ),
+    ]
+    return _validating("muster-jobs", settings, match, conditions, validations, variables=variables)
+
+
+def _noted(names: Names) -> tuple[str, ...]:
+    return (*template_annotations(names), names.pinned_annotation)
+
+
+def _frozen(names: Names, same: str) -> str:
+    """Nothing of what was admitted changes while the job carries our note."""
+    note = _text(names.inverse_annotation)
+    return (
+        f"oldObject == null || !(has(oldObject.metadata.annotations) && {note} in oldObject.metadata.annotations) || "
+        f"({same})"
+    )
+
+
+def _job_template(names: Names, settings: Settings) -> list[Object]:
+    """What `validate_job` says of a Job's template and size."""
+    say = Messages(names)
+    labels = {who: _map_of((f"{who}.spec.template", "metadata", "labels")) for who in ("object", "oldObject")}
+    notes = {who: _map_of((f"{who}.spec.template", "metadata", "annotations")) for who in ("object", "oldObject")}
+    optional = " && ".join(
+        f"has(object.spec.{field}) == has(oldObject.spec.{field}) && "
+        f"(!has(object.spec.{field}) || object.spec.{field} == oldObject.spec.{field})"
+        for field in ("parallelism", "completions")
+    )
+
+    def kept(keys: Sequence[str], kind: str) -> str:
+        return (
+            f"{_texts(keys)}.all(k, !(k in variables.{kind}) || "
+            f"(k in variables.old_{kind} && variables.old_{kind}[k] == variables.{kind}[k]))"
+        )
+
+    was_gated = f"({_OLD} && {_gated('oldObject.spec.template.spec', names)})"
+    gate = f"(!{_gated('object.spec.template.spec', names)} || {was_gated})"
+    clean = f"({kept(template_labels(names), 'labels')} && {kept(_noted(names), 'annotations')} && {gate})"
+    return _validating(
+        "muster-job-templates",
+        settings,
+        {"resourceRules": _rules(JOBS)},
+        [_by_others(names)],
+        [
+            (_frozen(names, f"object.spec.template == oldObject.spec.template && {optional}"), say.frozen),
+            (f"{clean} || variables.is_jobset_controller", say.reserved),
+        ],
+        variables=[
+            *_callers(names, settings.identities),
+            _variable("labels", labels["object"]),
+            _variable("old_labels", f"oldObject == null ? {{}} : {labels['oldObject']}"),
+            _variable("annotations", notes["object"]),
+            _variable("old_annotations", f"oldObject == null ? {{}} : {notes['oldObject']}"),
+        ],
+    )
+
+
+def _jobset_templates(names: Names, settings: Settings) -> list[Object]:
+    """What `validate_job` says of a JobSet's templates and size."""
+    say = Messages(names)
+    inner = "template.spec.template"
+
+    def kept(keys: Sequence[str], kind: str) -> str:
+        def there(r: str) -> str:
+            meta = f"{r}.{inner}.metadata"
+            return f"(has({r}.{inner}.metadata) && has({meta}.{kind}) && k in {meta}.{kind})"
+
+        def value(r: str) -> str:
+            return f"{r}.{inner}.metadata.{kind}[k]"
+
+        return (
+            f"{_texts(keys)}.all(k, object.spec.replicatedJobs.all(r, !{there('r')} || "
+            f"variables.before.exists(o, o.name == r.name && {there('o')} && {value('o')} == {value('r')})))"
+        )
+
+    def labelled(r: str) -> str:
+        meta = f"{r}.template.metadata"
+        return f"(has({meta}) && has({meta}.labels) && {_text(names.queue_label)} in {meta}.labels)"
+
+    same = (
+        "size(object.spec.replicatedJobs) == size(variables.before) && object.spec.replicatedJobs.all(r, "
+        "variables.before.exists(o, o.name == r.name && has(o.replicas) == has(r.replicas) && "
+        "(!has(o.replicas) || o.replicas == r.replicas) && o.template.spec == r.template.spec))"
+    )
+    had_label = f"variables.before.exists(o, o.name == r.name && {labelled('o')})"
+    gate = (
+        f"object.spec.replicatedJobs.all(r, !{_gated(f'r.{inner}.spec', names)} || variables.before.exists(o, "
+        f"o.name == r.name && {_gated(f'o.{inner}.spec', names)}))"
+    )
+    return _validating(
+        "muster-jobset-templates",
+        settings,
+        {"resourceRules": _rules(JOBSETS)},
+        [_by_others(names)],
+        [
+            (f"object.spec.replicatedJobs.all(r, !{labelled('r')} || {had_label})", say.template_label),
+            (_frozen(names, same), say.frozen),
+            (
+                f"{kept(template_labels(names), 'labels')} && {kept(_noted(names), 'annotations')} && {gate}",
+                say.reserved,
+            ),
+        ],
+        variables=[
+            _variable("before", f"{_OLD} && has(oldObject.spec.replicatedJobs) ? oldObject.spec.replicatedJobs : []")
+        ],
+    )
+
+
+# ---------------------------------------------------------------- pods
+
+
+def _note(names_key: str, default: str = "''") -> str:
+    key = _text(names_key)
+    return f"({key} in variables.notes ? variables.notes[{key}] : {default})"
+
+
+def pins(names: Names, settings: Settings) -> list[Object]:
+    """`jobs.hold.mutate_pod`.
+
+    The value of a JSONPatch must not be a list of objects: the API server (1.36) panics on it. Inside an object it may.
+    """
+    index, job_index = _text(JOB_COMPLETION_INDEX), _text(JOBSET_JOB_INDEX_LABEL)
+    affinity, selector = "Object.spec.affinity", "Object.spec.affinity.nodeAffinity"
+    required = f"{selector}.{REQUIRED}"
+    term = f"{required}.nodeSelectorTerms"
+    pin = f"{term}.matchFields{{key: '{NODE_NAME}', operator: 'In', values: [variables.host]}}"
+    whole = f"{required}{{nodeSelectorTerms: [{term}{{matchFields: [{pin}]}}]}}"
+    add_pin = (
+        "!has(object.spec.affinity) ? ["
+        + _patch("add", "'/spec/affinity'", f"{affinity}{{nodeAffinity: {selector}{{{REQUIRED}: {whole}}}}}")
+        + "] : !has(object.spec.affinity.nodeAffinity) ? ["
+        + _patch("add", "'/spec/affinity/nodeAffinity'", f"{selector}{{{REQUIRED}: {whole}}}")
+        + f"] : !has(object.spec.affinity.nodeAffinity.{REQUIRED}) ? ["
+        + _patch("add", f"'/spec/affinity/nodeAffinity/{REQUIRED}'", whole)
+        + "] : ["
+        + _patch(
+            "replace",
+            f"'/spec/affinity/nodeAffinity/{REQUIRED}'",
+            f"{required}{{nodeSelectorTerms: variables.terms.map(t, has(t.matchExpressions) && "
+            f"size(t.matchExpressions) > 0 ? {term}{{matchExpressions: t.matchExpressions.map(e, has(e.values) ? "
+            f"{term}.matchExpressions{{key: e.key, operator: e.operator, values: e.values}} : "
+            f"{term}.matchExpressions{{key: e.key, operator: e.operator}}), matchFields: {_fields(term, pin)}}} : "
+            f"{term}{{matchFields: {_fields(term, pin)}}})}}",
+        )
+        + "]"
+    )
+    ranks = f"variables.form == '{RANKS}' ? ({add_pin}) : []"
+    gate = f"Object.spec.schedulingGates{{name: {_text(names.topology_gate)}}}"
+    gates = (
+        f"variables.form != '{GATES}' || {_gated('object.spec', names)} ? [] : "
+        "(has(object.spec.schedulingGates) ? [] : ["
+        + _patch("add", "'/spec/schedulingGates'", "[]")
+        + "]) + ["
+        + _patch("add", "'/spec/schedulingGates/-'", gate)
+        + "]"
+    )
+    selectors = (
+        "(variables.selector == '' || has(object.spec.nodeSelector) ? [] : ["
+        + _patch("add", "'/spec/nodeSelector'", "{}")
+        + "]) + (variables.selector == '' ? [] : variables.selector.split(',').map(p, "
+        + _patch("add", "'/spec/nodeSelector/' + jsonpatch.escapeKey(p.split('=')[0])", "p.split('=')[1]")
+        + "))"
+    )
+    tolerations = (
+        "(variables.tolerations == '' || has(object.spec.tolerations) ? [] : ["
+        + _patch("add", "'/spec/tolerations'", "[]")
+        + "]) + (variables.tolerations == '' ? [] : variables.tolerations.split(',').map(p, "
+        + _patch("add", "'/spec/tolerations/-'", _toleration("p"))
+        + "))"
+    )
+    hosts_path = _text("/metadata/annotations/") + " + jsonpatch.escapeKey(" + _text(names.hosts_annotation) + ")"
+    pinned_path = _text("/metadata/annotations/") + " + jsonpatch.escapeKey(" + _text(names.pinned_annotation) + ")"
+    marks = (
+        "["
+        + ", ".join(
+            (
+                _patch("add", "'/spec/priorityClassName'", _text(names.priority_class)),
+                _patch("add", "'/spec/priority'", str(PRIORITY)),
+                _patch("add", "'/spec/preemptionPolicy'", "'Never'"),
+                _patch("add", pinned_path, "'true'"),
+            )
+        )
+        + f"] + ({_text(names.hosts_annotation)} in variables.notes ? ["
+        + _patch("remove", hosts_path)
+        + "] : [])"
+    )
+    stride = f"int({_note(names.rank_stride_annotation, _text('0'))})"
+    rank = (
+        f"(variables.stride > 0 && {job_index} in object.metadata.labels ? "
+        f"int(object.metadata.labels[{job_index}]) * variables.stride : 0) + int(object.metadata.labels[{index}])"
+    )
+    required_path = f"object.spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms"
+    return _mutating(
+        "muster-pins",
+        settings,
+        {
+            "resourceRules": _rules(("", "pods"), operations=("CREATE",)),
+            "objectSelector": {"matchExpressions": [{"key": names.managed_label, "operator": "Exists"}]},
+        },
+        [
+            _condition(
+                "not-pinned",
+                "!(has(object.metadata.annotations) && "
+                f"{_text(names.pinned_annotation)} in object.metadata.annotations)",
+            )
+        ],
+        variables=[
+            _variable("notes", _map_of(("object.metadata", "annotations"))),
+            _variable("form", f"variables.notes[{_text(names.pin_form_annotation)}]"),
+            _variable("stride", stride),
+            _variable("rank", rank),
+            _variable("host", f"{_note(names.hosts_annotation)}.split(',')[variables.rank]"),
+            _variable("selector", _note(names.selector_annotation)),
+            _variable("tolerations", _note(names.tolerations_annotation)),
+            _variable(
+                "terms",
+                f"{required_path}.filter(t, (has(t.matchExpressions) && size(t.matchExpressions) > 0) || "
+                "(has(t.matchFields) && size(t.matchFields) > 0))",
+            ),
+        ],
+        mutations=[
+            {"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}
+            for expression in (ranks, gates, selectors, tolerations, marks)
+        ],
+    )
+
+
+def _fields(term: str, pin: str) -> str:
+    """The field requirements of a term of the user's, and ours."""
+    theirs = f"{term}.matchFields{{key: f.key, operator: f.operator, values: f.values}}"
+    return f"(has(t.matchFields) ? t.matchFields.map(f, {theirs}) : []) + [{pin}]"
+
+
+def _toleration(part: str) -> str:
+    """CEL: the toleration that `key=value:effect` stands for."""
+    kind = "Object.spec.tolerations"
+    head, effect = f"{part}.substring(0, {part}.lastIndexOf(':'))", f"{part}.substring({part}.lastIndexOf(':') + 1)"
+    key, value = f"{head}.split('=')[0]", f"{head}.split('=')[1]"
+    return (
+        f"{value} == '' ? {kind}{{key: {key}, operator: 'Exists', effect: {effect}}} : "
+        f"{kind}{{key: {key}, operator: 'Equal', value: {value}, effect: {effect}}}"
+    )
+
+
+def _pod_guard(names: Names, settings: Settings) -> list[Object]:
+    """`jobs.hold.validate_pod`."""
+    say = Messages(names)
+    marked = {"matchExpressions": [{"key": names.managed_label, "operator": "Exists"}]}
+    by_job = (
+        f"request.userInfo.username in {_texts(settings.identities.job_controllers)} && "
+        "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(r, r.kind == 'Job' && "
+        "r.apiVersion.startsWith('batch/') && has(r.controller) && r.controller)"
+    )
+    required = f"object.spec.affinity.nodeAffinity.{REQUIRED}"
+    ranked = (
+        "has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity) && "
+        f"has({required}) && {required}.nodeSelectorTerms.all(t, has(t.matchFields) && "
+        "t.matchFields.exists(f, f.operator == 'In'))"
+    )
+    pinned = (
+        f"{_note(names.pinned_annotation)} == 'true' && !({_text(names.hosts_annotation)} in variables.notes) && "
+        f"has(object.spec.priorityClassName) && object.spec.priorityClassName == {_text(names.priority_class)} && "
+        f"(variables.form == '{RANKS}' ? {ranked} : variables.form == '{GATES}' ? {_gated('object.spec', names)} : "
+        f"variables.form == '{DOMAIN}')"
+    )
+    created = _validating(
+        "muster-pods",
+        settings,
+        {"resourceRules": _rules(("", "pods"), operations=("CREATE",)), "objectSelector": marked},
+        [_condition("marked", _has_label("object", names.managed_label))],
+        [(f"({by_job}) || {_may_admit(names)}", say.pod_marker), (pinned, say.pod_unpinned)],
+        variables=[
+            _variable("notes", _map_of(("object.metadata", "annotations"))),
+            _variable("form", _note(names.pin_form_annotation)),
+        ],
+    )
+    same = " && ".join(
+        f"({_has_label('object', key)} ? object.metadata.labels[{_text(key)}] : '') == "
+        f"({_has_label('oldObject', key)} ? oldObject.metadata.labels[{_text(key)}] : '')"
+        for key in template_labels(names)
+    )
+    updated = _validating(
+        "muster-pod-updates",
+        settings,
+        {"resourceRules": _rules(("", "pods"), operations=("UPDATE",)), "objectSelector": marked},
+        [_condition("not-by-muster", f"!{_may_admit(names)}")],
+        [(f"{same} && {_gated('object.spec', names)} == {_gated('oldObject.spec', names)}", say.pod_gate)],
+    )
+    of_others = _validating(
+        "muster-priority-class",
+        settings,
+        {"resourceRules": _rules(("", "pods"), operations=("CREATE",))},
+        [
+            _condition(
+                "gang-class-without-marker",
+                f"has(object.spec.priorityClassName) && object.spec.priorityClassName == {_text(names.priority_class)} "
+                f"&& !{_has_label('object', names.managed_label)}",
+            )
+        ],
+        [(_may_admit(names), say.priority_class)],
+        failure_policy="Ignore",
+    )
+    return [*created, *updated, *of_others]
+
+
+def policies(names: Names, settings: Settings | None = None) -> list[Object]:
+    """All policies and their bindings."""
+    settings = settings or Settings()
+    out = [
+        *hold(names, settings),
+        *put_back(names, settings),
+        *_guard(names, settings),
+        *_job_template(names, settings),
+        *_jobset_templates(names, settings),
+        *pins(names, settings),
+        *_pod_guard(names, settings),
+    ]
+    if settings.governed_namespaces is not None:
+        out += [*hold(names, settings, governed=True), *_guard(names, settings, governed=True)]
+    return out
+
+
+# ---------------------------------------------------------------- priority class, roles
+
+
+def priority_class(names: Names, settings: Settings | None = None) -> Object:
+    """The class of admitted pods: above what users may have, and never preempting."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": names.priority_class, "labels": dict((settings or Settings()).labels)},
+        "value": PRIORITY,
+        "globalDefault": False,
+        "preemptionPolicy": "Never",
+        "description": "Pods of gangs that Muster admitted. Set by Muster; the order of gangs is their queue's.",
+    }
+
+
+_READ = ["get", "list", "watch"]
+_HOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
+
+
+def roles(names: Names, settings: Settings | None = None) -> list[Object]:
+    """ServiceAccount, what the controller may do, and roles for people. No wildcard, no pod creation."""
+    settings = settings or Settings()
+    group = names.group
+    kinds = [
+        "admissionchecks",
+        "clusterqueues",
+        "cohorts",
+        "localqueues",
+        "resourceflavors",
+        "topologies",
+        "workloadpriorityclasses",
+        "workloads",
+    ]
+
+    def rule(api_group: str, resources: Sequence[str], verbs: Sequence[str], names_: Sequence[str] = ()) -> Object:
+        out: Object = {"apiGroups": [api_group], "resources": list(resources), "verbs": list(verbs)}
+        return out | {"resourceNames": list(names_)} if names_ else out
+
+    def cluster_role(name: str, rules: list[Object], **labels: str) -> Object:
+        return {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": name, "labels": {**settings.labels, **labels}},
+            "rules": rules,
+        }
+
+    def binding(kind: str, name: str, role: str, namespace: str = "") -> Object:
+        meta: Object = {"name": name, "labels": dict(settings.labels)}
+        if namespace:
+            meta["namespace"] = namespace
+        return {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": kind,
+            "metadata": meta,
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "Role" if kind == "RoleBinding" else "ClusterRole",
+                "name": role,
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": settings.service_account, "namespace": settings.namespace}],
+        }
+
+    controller = cluster_role(
+        "muster-controller",
+        [
+            rule(group, kinds, _READ),
+            rule(group, ["workloads"], ["create", "patch", "delete", "admit"]),
+            rule(
+                group,
+                [f"{kind}/status" for kind in ("clusterqueues", "cohorts", "localqueues", "workloads")],
+                ["patch"],
+            ),
+            rule("batch", ["jobs"], [*_READ, "patch"]),
+            rule("batch", ["jobs/status"], ["patch"]),
+            rule(JOBSET_GROUP, ["jobsets"], [*_READ, "patch"]),
+            # So that its Workloads may block the deletion of their owners.
+            rule("batch", ["jobs/finalizers"], ["update"]),
+            rule(JOBSET_GROUP, ["jobsets/finalizers"], ["update"]),
+            rule("", ["pods"], [*_READ, "patch"]),
+            rule("", ["nodes", "namespaces", "limitranges"], _READ),
+            rule("node.k8s.io", ["runtimeclasses"], _READ),
+            rule("scheduling.k8s.io", ["priorityclasses"], _READ),
+            rule("", ["events"], ["create", "patch"]),
+            rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+            rule(
+                "admissionregistration.k8s.io",
+                ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
+                ["get"],
+            ),
+            # Where it holds by webhook: its own two configurations. To create cannot be limited by name.
+            rule("admissionregistration.k8s.io", _HOOKS, ["create"]),
+            rule("admissionregistration.k8s.io", _HOOKS, ["get", "update"], ["muster"]),
+        ],
+    )
+    own = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "muster-controller", "namespace": settings.namespace, "labels": dict(settings.labels)},
+        "rules": [
+            rule("coordination.k8s.io", ["leases"], ["create"]),
+            rule("coordination.k8s.io", ["leases"], ["get", "update", "patch"], [names.lease_name]),
+            rule("", ["secrets"], ["create"]),
+            rule("", ["secrets"], ["get", "update"], ["muster-webhook"]),
+        ],
+    }
+    # The proof of hold offers a Job there, as a dry run.
+    proof = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {
+            "name": "muster-hold-proof",
+            "namespace": settings.proof_namespace,
+            "labels": dict(settings.labels),
+        },
+        "rules": [rule("batch", ["jobs"], ["create"])],
+    }
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    viewer = cluster_role(
+        "muster-viewer",
+        [rule(group, ["localqueues", "workloads"], _READ)],
+        **{f"{aggregate}{role}": "true" for role in ("view", "edit", "admin")},
+    )
+    admin = cluster_role(
+        "muster-queue-admin",
+        [
+            rule(
+                group,
+                [kind for kind in kinds if kind != "workloads"],
+                [*_READ, "create", "update", "patch", "delete"],
+            ),
+            rule(group, ["workloads"], _READ),
+        ],
+    )
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {
+            "name": settings.service_account,
+            "namespace": settings.namespace,
+            "labels": dict(settings.labels),
+        },
+    }
+    return [
+        account,
+        controller,
+        binding("ClusterRoleBinding", "muster-controller", "muster-controller"),
+        own,
+        binding("RoleBinding", "muster-controller", "muster-controller", settings.namespace),
+        proof,
+        binding("RoleBinding", "muster-hold-proof", "muster-hold-proof", settings.proof_namespace),
+        viewer,
+        admin,
+    ]
+
+
+PARTS: Mapping[str, Callable[[Names, Settings], list[Object]]] = {
+    "policies": policies,
+    "roles": roles,
+    "priority": lambda names, settings: [priority_class(names, settings)],
+}
+
+
+def objects(names: Names, settings: Settings | None = None) -> list[Object]:
+    """Everything that must be there before a job can be held, pinned and started."""
+    settings = settings or Settings()
+    return [*roles(names, settings), priority_class(names, settings), *policies(names, settings)]
+
+
+def main(arguments: Sequence[str]) -> str:
+    """The YAML of the parts that are named, or of all."""
+    wanted = list(arguments) or list(PARTS)
+    documents = [made for part in wanted for made in PARTS[part](Names(), Settings())]
+    command = " ".join(["python -m admission.controller.policies", *arguments])
+    return f"# Made by: {command}\n" + yaml.safe_dump_all(documents, sort_keys=False, width=110, explicit_start=True)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(main(sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""Status of ClusterQueues, LocalQueues and Cohorts: numbers of the engine's State, written seldom.
+
+A queue's numbers change with every arrival and every finish; what is written is the state at the end of an interval, at
+most once per object and interval, and only where it differs from what is stored. The last state is always written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from admission import quantity
+from admission.controller.conditions import Condition, with_conditions
+from admission.controller.decode import Item, milliseconds, rfc3339
+from admission.engine import order
+from admission.engine.model import ClusterQueue, Cohort, LocalQueue
+from admission.engine.state import QueueNumbers, State
+from admission.names import ACTIVE
+
+INT64_MAX = quantity.INT64_MAX
+
+
+def queue_status(state: State, seen: Item[ClusterQueue], now: int) -> dict[str, Any]:
+    numbers = state.queue_numbers(seen.name)
+    active, reason, message = state.queue_active(seen.name)
+    status: dict[str, Any] = {
+        "pendingWorkloads": numbers.pending,
+        "reservingWorkloads": numbers.reserving,
+        "admittedWorkloads": numbers.admitted,
+        "flavorsReservation": flavors(numbers, reserved=True),
+        "flavorsUsage": flavors(numbers, reserved=False),
+        "fairSharing": {"weightedShare": min(numbers.weighted_share, INT64_MAX)},
+    }
+    return _with_active(seen, status, active, reason, message, now)
+
+
+def local_queue_status(state: State, seen: Item[LocalQueue], now: int) -> dict[str, Any]:
+    numbers = state.local_queue_numbers((seen.namespace, seen.name))
+    active, reason, message = state.local_queue_active((seen.namespace, seen.name))
+    status: dict[str, Any] = {
+        "pendingWorkloads": numbers.pending,
+        "reservingWorkloads": numbers.reserving,
+        "admittedWorkloads": numbers.admitted,
+        "flavorsReservation": flavors(numbers, reserved=True, borrowed=False),
+        "flavorsUsage": flavors(numbers, reserved=False, borrowed=False),
+    }
+    if (sample := _sample(state, seen, numbers, now)) is not None:
+        status["fairSharing"] = {"weightedShare": 0, "admissionFairSharingStatus": sample}
+    return _with_active(seen, status, active, reason, message, now)
+
+
+def next_sample(state: State, seen: Item[LocalQueue]) -> int | None:
+    """When the decayed usage of a LocalQueue is due to be noted again; None where no turns are taken by it."""
+    fairness, local = state.rules.usage_fairness, seen.value
+    queue = state.cluster_queue(local.cluster_queue)
+    if fairness is None or queue is None or not queue.usage_based_fairness:
+        return None
+    last = milliseconds(_noted(seen).get("lastUpdate"))
+    return last + fairness.sampling_ms if last else 0
+
+
+def _noted(seen: Item[LocalQueue]) -> dict[str, Any]:
+    held = ((seen.status or {}).get("fairSharing") or {}).get("admissionFairSharingStatus")
+    return held if isinstance(held, dict) else {}
+
+
+def _sample(state: State, seen: Item[LocalQueue], numbers: QueueNumbers, now: int) -> dict[str, Any] | None:
+    """status.fairSharing.admissionFairSharingStatus as it should be: as it stands between samples, else a new one.
+
+    The first sample starts the count at nothing. Times are whole seconds on both ends, as they are stored, so that no
+    part of an interval counts twice.
+    """
+    due = next_sample(state, seen)
+    if due is None:
+        return None
+    if now < due:
+        return _noted(seen)
+    at = now - now % 1000
+    using: dict[str, int] = {}
+    for (_, resource), amount in numbers.used.items():
+        using[resource] = using.get(resource, 0) + amount
+    amounts: dict[str, float] = {}
+    fairness = state.rules.usage_fairness
+    if due and fairness is not None:
+        amounts = order.consumed(fairness, dict(seen.value.consumed), at - seen.value.consumed_at, using)
+    return {
+        "consumedResources": {
+            name: quantity.format_fraction(name, amount) for name, amount in sorted(amounts.items()) if amount
+        },
+        "lastUpdate": rfc3339(at),
+    }
+
+
+def cohort_status(state: State, seen: Item[Cohort], now: int) -> dict[str, Any]:
+    numbers = state.cohort_numbers(seen.name)
+    active, reason, message = state.cohort_active(seen.name)
+    status: dict[str, Any] = {
+        "flavorsReservation": flavors(numbers, reserved=True),
+        "flavorsUsage": flavors(numbers, reserved=False),
+        "fairSharing": {"weightedShare": min(numbers.weighted_share, INT64_MAX)},
+    }
+    return _with_active(seen, status, active, reason, message, now)
+
+
+def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool = True) -> list[dict[str, Any]]:
+    """[{name, resources: [{name, total, borrowed}]}], in the order in which the queue names its flavors."""
+    amounts = numbers.reserved if reserved else numbers.used
+    out: list[dict[str, Any]] = []
+    for flavor, resource in numbers.order:
+        if not out or out[-1]["name"] != flavor:
+            out.append({"name": flavor, "resources": []})
+        total = amounts.get((flavor, resource), 0)
+        entry = {"name": resource, "total": quantity.format(resource, total)}
+        if borrowed:
+            over = 0 if numbers.alone else max(0, total - numbers.nominal.get((flavor, resource), 0))
+            entry["borrowed"] = quantity.format(resource, over)
+        out[-1]["resources"].append(entry)
+    return out
+
+
+def with_hold(status: dict[str, Any], seen: Item[Any], held: Condition, now: int) -> dict[str, Any]:
+    """`status` with the condition that says what holds jobs back in this cluster."""
+    before = {**(seen.status or {}), "conditions": status["conditions"]}
+    return {**status, "conditions": with_conditions(before, [held], now, seen.generation)["conditions"]}
+
+
+def _with_active(
+    seen: Item[Any], status: dict[str, Any], active: bool, reason: str, message: str, now: int
+) -> dict[str, Any]:
+    conditions = with_conditions(seen.status or {}, [(ACTIVE, active, reason, message)], now, seen.generation)
+    status["conditions"] = conditions["conditions"]
+    return status
+
+
+def differs(stored: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:
+    """Is a write due? Equal numbers in other clothes (a missing list for an empty one) are equal."""
+
+    def bare(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: bare(v) for k, v in value.items() if v not in (None, [], {}) and k != "lastTransitionTime"}
+        if isinstance(value, list):
+            return [bare(one) for one in value]
+        return value
+
+    held = {key: value for key, value in (stored or {}).items() if key in wanted}
+    return bool(bare(held) != bare(wanted))

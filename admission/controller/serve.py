@@ -1,0 +1,132 @@
+"""One replica, from its start to its end: prove the hold, keep the copies, campaign, lead.
+
+The order matters: nothing is written before the lease is held, and the hold is proven before the first job could need
+it. A replica that loses the lease goes on watching and campaigns again; one whose loops fail ends, to be started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from admission.api.config import Configuration
+from admission.controller import policies
+from admission.controller.actuate import Options
+from admission.controller.app import Controller
+from admission.controller.hold import Held, policies_bound, policies_served, prove
+from admission.controller.hooks import Hooks
+from admission.controller.setup import looked_at, rules_of, selector_of, settings_of, tuning_of
+from admission.jobs.hold import Identities
+from admission.kube.client import Client, Fenced
+from admission.kube.lease import LeaderElector, LeadershipLost
+from admission.names import JOBS_HELD
+
+log = structlog.get_logger("muster")
+
+PROVEN_IN = "default"
+"""Namespace of the dry run: one that every cluster has and governs."""
+
+
+@dataclass
+class Replica:
+    """A running replica, for those who show it."""
+
+    controller: Controller
+    elector: LeaderElector | None
+    held: Held | None = None
+
+
+async def serve(
+    client: Client,
+    config: Configuration,
+    *,
+    namespace: str,
+    identity: str | None = None,
+    webhook_url: str | None = None,
+    started: Callable[[Replica], Awaitable[None]] | None = None,
+) -> None:
+    """Run until cancelled.
+
+    namespace: where the lease lives and the proof is made. webhook_url: how the API server reaches this replica when it
+    does not run behind a Service. started: called once, when the copies begin to fill.
+    """
+    names = config.names
+    mode = await _mode(client, config)
+    can_rank = mode == "webhook" or await policies_bound(client, _mutating(policies.pins(names, policies.Settings())))
+    controller = Controller(
+        client,
+        names=names,
+        rules=rules_of(config),
+        settings=settings_of(config),
+        options=Options(can_rank=can_rank),
+        tuning=tuning_of(config),
+        looked_at=looked_at(config),
+        lost_after_ms=round(config.node_loss_grace_period * 1000),
+    )
+    elector: LeaderElector | None = None
+    if config.leader_election.leader_elect:
+        elector = LeaderElector(
+            client,
+            config.leader_election.resource_namespace or namespace,
+            config.leader_election.resource_name,
+            identity=identity,
+            lease_duration=config.leader_election.lease_duration,
+            renew_deadline=config.leader_election.renew_deadline,
+            retry=config.leader_election.retry_period,
+        )
+        client.fence = elector.fence
+    replica = Replica(controller, elector)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(controller.watch(), name="watch")
+        if mode == "webhook":
+            service = None if webhook_url else (namespace, config.webhook.service_name)
+            hooks = Hooks(
+                client,
+                names,
+                namespace=namespace,
+                host=config.webhook.host,
+                port=config.webhook.port,
+                service=service,
+                url=webhook_url or "",
+                identities=Identities(tuple(config.job_controller_users), tuple(config.jobset_controller_users)),
+                governed_namespaces=selector_of(config) if config.manage_jobs_without_queue_name else None,
+            )
+            await hooks.start()
+            group.create_task(hooks.run(), name="webhook")
+        if started is not None:
+            await started(replica)
+
+        async def work() -> None:
+            replica.held = await prove(client, names, PROVEN_IN, mode, pins=can_rank)
+            (log.info if replica.held.holds else log.error)("hold", mode=mode, message=replica.held.message)
+            controller.held = (JOBS_HELD, replica.held.holds, replica.held.reason, replica.held.message)
+            await controller.lead()
+
+        group.create_task(_campaign(elector, work), name="campaign")
+
+
+async def _mode(client: Client, config: Configuration) -> Any:
+    if config.hold != "auto":
+        return config.hold
+    held = _mutating(policies.hold(config.names, policies.Settings()))
+    # Where the API server could hold by itself, no webhook is put in the way: missing policies are said to be missing.
+    return "policy" if await policies_bound(client, held) or await policies_served(client) else "webhook"
+
+
+def _mutating(objects: list[dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(one["metadata"]["name"] for one in objects if one["kind"] == "MutatingAdmissionPolicy")
+
+
+async def _campaign(elector: LeaderElector | None, work: Callable[[], Awaitable[None]]) -> None:
+    if elector is None:
+        await work()
+        return
+    while True:
+        try:
+            await elector.lead(work)
+        except (LeadershipLost, Fenced) as lost:
+            log.warning("leadership lost", why=str(lost))

@@ -1,0 +1,76 @@
+"""From the configuration file to the values that the controller runs on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from admission.api.config import Configuration
+from admission.controller.app import Tuning
+from admission.controller.lifecycle import Settings
+from admission.engine.model import KUEUE, MUSTER, LabelSelector, Rules, Strategies, Transformation, UsageFairness
+from admission.jobs.values import label_selector
+from admission.quantity import parse_plain
+
+
+def rules_of(config: Configuration) -> Rules:
+    """The preset, changed by what the file says of fairness and resources."""
+    rules = KUEUE if config.preset == "kueue" else MUSTER
+    if config.fair_sharing is not None:
+        chosen = tuple(Strategies(name) for name in config.fair_sharing.preemption_strategies)
+        rules = replace(rules, fair_sharing=True, strategies=chosen)
+    usage = config.admission_fair_sharing
+    if usage is not None:
+        rules = replace(
+            rules,
+            usage_fairness=UsageFairness(
+                half_life_ms=round(usage.usage_half_life_time * 1000),
+                sampling_ms=round(usage.usage_sampling_interval * 1000),
+                weights=tuple(sorted(usage.resource_weights.items())),
+            ),
+        )
+    transformations = tuple(
+        Transformation(
+            input=one.input,
+            outputs=tuple((name, Fraction(parse_plain(factor))) for name, factor in sorted(one.outputs.items())),
+            retain=one.strategy == "Retain",
+            multiply_by=one.multiply_by or "",
+        )
+        for one in config.resources.transformations
+    )
+    return replace(
+        rules,
+        ignore_undeclared=config.resources.quota_check_strategy == "IgnoreUndeclared",
+        excluded_prefixes=tuple(config.resources.exclude_resource_prefixes),
+        transformations=transformations,
+        evict_stamp=config.wait_for_pods_ready.requeuing_strategy.timestamp == "Eviction",
+    )
+
+
+def settings_of(config: Configuration) -> Settings:
+    wait = config.wait_for_pods_ready
+    again = wait.requeuing_strategy
+    recovery = wait.recovery_timeout if wait.recovery_timeout is not None else wait.timeout
+    return Settings(
+        pods_ready_ms=round(wait.timeout * 1000) if wait.enable else None,
+        recovery_ms=round(recovery * 1000) if wait.enable else None,
+        unschedulable_ms=round(config.pods_unschedulable_timeout * 1000),
+        backoff_base_ms=again.backoff_base_seconds * 1000,
+        backoff_max_ms=again.backoff_max_seconds * 1000,
+        backoff_limit=again.backoff_limit_count,
+    )
+
+
+def selector_of(config: Configuration) -> dict[str, Any]:
+    """The label selector of namespaces, as the API writes it."""
+    return config.namespace_selector.model_dump(by_alias=True, exclude_none=True)
+
+
+def looked_at(config: Configuration) -> LabelSelector | None:
+    """Namespaces whose jobs are queued."""
+    return label_selector(selector_of(config), [])
+
+
+def tuning_of(config: Configuration) -> Tuning:
+    return Tuning(queue_status_s=config.status_interval)

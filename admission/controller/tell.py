@@ -1,0 +1,369 @@
+"""The answers of `ask` and the findings of the linter, as people read them on a terminal.
+
+Plain text where nobody watches (no TTY), colours and bars where somebody does; the words are the same. Times are shown
+as ages beside `now`, which is the asker's clock in ms since the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import yaml
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from admission import quantity
+from admission.api.lint import Finding, Severity
+from admission.controller.ask import Jobs, Nodes, QueueRow, Queues, Room, Standing, State, Why
+
+FORMS = ("text", "wide", "json", "yaml", "name")
+_BAR = 20
+_COLOUR = {
+    State.WAITING: "yellow",
+    State.HELD: "yellow",
+    State.RESERVED: "cyan",
+    State.STARTING: "cyan",
+    State.RUNNING: "green",
+    State.LEAVING: "magenta",
+    State.FINISHED: "dim",
+    State.UNMANAGED: "dim",
+}
+_WORDS = {
+    State.UNMANAGED: "is not governed by Muster",
+    State.HELD: "is held, and not in the queue yet",
+    State.WAITING: "waits",
+    State.RESERVED: "has its quota, and waits for admission checks",
+    State.STARTING: "is admitted; its pods are starting",
+    State.RUNNING: "runs",
+    State.LEAVING: "was evicted; its pods are leaving",
+    State.FINISHED: "has finished",
+}
+
+
+def console(*, colour: bool | None = None, width: int | None = None) -> Console:
+    """Of standard output. Without a TTY: no colours, and lines as long as they are."""
+    found = Console(no_color=None if colour is None else not colour, highlight=False, soft_wrap=False, width=width)
+    if not found.is_terminal and width is None:
+        return Console(no_color=True, highlight=False, width=10_000, legacy_windows=False)
+    return found
+
+
+def show(to: Console, what: RenderableType) -> None:
+    """Print; where nobody watches, without the spaces that fill lines up."""
+    if to.is_terminal:
+        to.print(what)
+        return
+    with to.capture() as captured:
+        to.print(what)
+    to.file.write("\n".join(line.rstrip() for line in captured.get().split("\n")))
+    to.file.flush()
+
+
+def written(form: str, answer: Any, names: Iterable[str]) -> str | None:
+    """The answer for programs: json, yaml or name; None for the forms that people read."""
+    if form == "json":
+        return json.dumps(answer, indent=2)
+    if form == "yaml":
+        return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True, width=120).rstrip()
+    if form == "name":
+        return "\n".join(names)
+    return None
+
+
+def age(at: int, now: int) -> str:
+    """A span as kubectl shows it: 42s, 5m, 3h20m, 2d."""
+    seconds = max(0, now - at) // 1000
+    if seconds < 120:
+        return f"{seconds}s"
+    if seconds < 7200:
+        return f"{seconds // 60}m"
+    if seconds < 48 * 3600:
+        return f"{seconds // 3600}h{seconds // 60 % 60}m" if seconds < 8 * 3600 else f"{seconds // 3600}h"
+    return f"{seconds // 86400}d"
+
+
+def amounts(given: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{short(name, amount)} {name}" for name, amount in given)
+
+
+def short(resource: str, amount: int) -> str:
+    """An amount for people: bytes with one digit after the point at most, negative ones too."""
+    if amount < 0:
+        return "-" + short(resource, -amount)
+    if resource in ("memory", "ephemeral-storage") and amount >= 2**30:
+        return f"{amount / 2**30:.1f}".removesuffix(".0") + "Gi"
+    if resource == "cpu" and amount >= 10_000:
+        return str(amount // 1000)
+    return quantity.format(resource, amount)
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold", no_wrap=False)
+    return table
+
+
+def _hidden(hidden: Sequence[str]) -> list[RenderableType]:
+    return [Text(f"You may not see: {', '.join(hidden)}.", style="dim")] if hidden else []
+
+
+# ---------------------------------------------------------------- why
+
+
+def why(answer: Why, now: int) -> RenderableType:
+    seen = answer.standing
+    out: list[RenderableType] = []
+    head = Text.assemble(
+        (f"{seen.kind} {seen.namespace}/{seen.name} ", "bold"), (_WORDS[seen.state], _COLOUR[seen.state])
+    )
+    if seen.since and seen.state is not State.UNMANAGED:
+        head.append(f", {'for' if seen.state is not State.FINISHED else 'since'} {age(seen.since, now)}")
+    if seen.state in (State.STARTING, State.RUNNING) and seen.ready is not None:
+        head.append(f" ({seen.ready} of {seen.pods} pods ready)")
+    out.append(head)
+    facts = _table("", "")
+    facts.show_header = False
+    if seen.queue:
+        place = f", place {seen.position} of {seen.waiting}" if seen.position else ""
+        target = f" -> ClusterQueue {seen.cluster_queue}" if seen.cluster_queue else ""
+        facts.add_row("queue", f"LocalQueue {seen.queue}{target}{place}")
+    if seen.requests:
+        facts.add_row("asks for", f"{amounts(seen.requests)} in {seen.pods} pods")
+    if seen.reason and seen.state in (State.WAITING, State.HELD):
+        facts.add_row("reason", seen.reason + (f" ({seen.detail})" if seen.detail else ""))
+    if seen.message:
+        facts.add_row("because" if seen.state is not State.FINISHED else "result", seen.message)
+    for place_ in seen.where:
+        facts.add_row(f"pods {place_.pod_set}", _where(place_.count, place_.flavors, place_.nodes, wide=True))
+    for name, state, message in answer.checks:
+        facts.add_row(f"check {name}", f"{state}{f': {message}' if message else ''}")
+    if facts.row_count:
+        out += [Text(""), facts]
+    if answer.means or answer.owner or answer.platform:
+        out += [Text(""), Text("What it means, and what would have to change", style="bold")]
+        out += [Text(f"  {line}") for line in (answer.means,) if line]
+        todo = _table("", "")
+        todo.show_header = False
+        if answer.owner:
+            todo.add_row("  you:", answer.owner)
+        if answer.platform:
+            todo.add_row("  platform team:", answer.platform)
+        out.append(todo)
+    if answer.room:
+        out += [Text(""), Text(f"Quota of ClusterQueue {seen.cluster_queue} now", style="bold")]
+        out.append(_room_table(answer.room))
+    if answer.history:
+        out += [Text(""), Text("History", style="bold")]
+        table = _table("AGE", "WHAT", "")
+        for event in answer.history:
+            times = f" (x{event.count})" if event.count > 1 else ""
+            table.add_row(
+                age(event.at, now), Text(event.reason + times, style="red" if event.warning else ""), event.message
+            )
+        out.append(table)
+    if answer.hidden:
+        out += [Text(""), *_hidden(answer.hidden)]
+    return Group(*out)
+
+
+def _room_table(rooms: Sequence[Room]) -> Table:
+    table = _table(
+        "FLAVOR", "RESOURCE", "ASKED", "FREE NOW", "AT MOST", "OWN", "USED", "VERDICT", right=("ASKED", "FREE NOW")
+    )
+    for room in rooms:
+        if room.asked > room.most:
+            verdict = Text("can never fit" + (f": ends at {room.limited_by}" if room.limited_by else ""), style="red")
+        elif room.asked > room.free:
+            missing = short(room.resource, room.asked - room.free)
+            verdict = Text(
+                f"{missing} short" + (f", ends at {room.limited_by}" if room.limited_by else ""), style="yellow"
+            )
+        else:
+            verdict = Text("quota is there", style="green")
+        table.add_row(
+            room.flavor,
+            room.resource,
+            *(short(room.resource, n) for n in (room.asked, room.free, room.most, room.nominal, room.used)),
+            verdict,
+        )
+    return table
+
+
+def _where(count: int, flavors: Sequence[str], nodes: Sequence[tuple[str, int]], *, wide: bool) -> str:
+    on = ", ".join(flavors)
+    if not nodes:
+        return f"{count} on {on}" if on else str(count)
+    most = len(nodes) if wide else 2
+    named = ", ".join(f"{node}x{pods}" if pods > 1 else node for node, pods in nodes[:most])
+    more = f" and {len(nodes) - most} more" if len(nodes) > most else ""
+    return f"{named}{more}" + (f" ({on})" if on and wide else "")
+
+
+# ---------------------------------------------------------------- queues
+
+
+def bar(room: Room, width: int = _BAR) -> Text:
+    """Used of own quota as `#`, what is lent as `-`, and what is borrowed, beyond the end, as `+`."""
+    if room.nominal <= 0:
+        return Text("+" * (width // 4) if room.borrowed else "", style="magenta")
+    scale = max(room.nominal, room.used) / width
+    used = round(min(room.used, room.nominal) / scale)
+    lent = min(round(room.lent / scale), max(0, round(room.nominal / scale) - used))
+    own = round(room.nominal / scale)
+    borrowed = max(1, round(room.borrowed / scale)) if room.borrowed else 0
+    return Text.assemble(
+        ("#" * used, "green"),
+        ("." * max(0, own - used - lent), "dim"),
+        ("-" * lent, "yellow"),
+        ("|", "dim"),
+        ("+" * borrowed, "magenta"),
+    )
+
+
+def queues(answer: Queues, form: str = "text") -> RenderableType:
+    wide = form == "wide"
+    table = _table("NAME", "FLAVOR", "RESOURCE", "USED", "OWN", "", "WAIT", "RUN", right=("USED", "OWN", "WAIT", "RUN"))
+    for column in ("BORROWED", "LENT", "FREE", "SHARE") if wide else ():
+        table.add_column(column, justify="right")
+    table.add_column("STATE")
+    for row in answer.rows:
+        first = True
+        for room in row.room or (None,):
+            cells: list[Any] = [_label(row) if first else ""]
+            if room is None:
+                cells += ["", "", "", "", ""]
+            else:
+                own = short(room.resource, room.nominal) if row.kind != "LocalQueue" else ""
+                cells += [room.flavor, room.resource, short(room.resource, room.used), own]
+                cells.append(bar(room) if row.kind != "LocalQueue" else "")
+            counts = row.kind != "Cohort" and first
+            cells += [str(row.pending) if counts else "", str(row.admitted) if counts else ""]
+            if wide:
+                many = (room.borrowed, room.lent, room.free) if room is not None and row.kind != "LocalQueue" else ()
+                cells += [short(room.resource, n) for n in many] if room is not None and many else ["", "", ""]
+                cells.append(f"{row.share / 1000:.3f}" if row.share is not None and first else "")
+            cells.append(_state(row) if first else "")
+            table.add_row(*cells)
+            first = False
+    return Group(table, *_hidden(answer.hidden))
+
+
+def _label(row: QueueRow) -> Text:
+    name = f"{row.namespace}/{row.name}" if row.namespace else row.name
+    style = {"Cohort": "bold", "ClusterQueue": "", "LocalQueue": "dim"}[row.kind]
+    mark = {"Cohort": "", "ClusterQueue": "", "LocalQueue": "> "}[row.kind]
+    return Text("  " * row.depth + mark + name, style=style)
+
+
+def _state(row: QueueRow) -> Text:
+    if row.stopped:
+        return Text("stopped", style="yellow")
+    if not row.active:
+        return Text(f"inactive: {row.why_not}" if row.why_not else "inactive", style="red")
+    return Text("")
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def jobs(answer: Jobs, now: int, form: str = "text", *, namespaces: bool = False) -> RenderableType:
+    wide = form == "wide"
+    table = _table(*(("NAMESPACE",) if namespaces else ()), "NAME", "QUEUE", "STATE", "PLACE", "AGE", "REASON", "WHERE")
+    if wide:
+        for column in ("PODS", "ASKS FOR", "PRIORITY", "BECAUSE"):
+            table.add_column(column, overflow="fold")
+    for row in answer.rows:
+        cells: list[Any] = [row.namespace] if namespaces else []
+        cells += [
+            f"{row.kind.lower()}/{row.name}",
+            row.queue,
+            Text(row.state.value, style=_COLOUR[row.state]),
+            f"{row.position}/{row.waiting}" if row.position else "",
+            age(row.created, now),
+            (row.detail or row.reason) if row.state in (State.WAITING, State.HELD, State.LEAVING) else "",
+            "; ".join(_where(place.count, place.flavors, place.nodes, wide=wide) for place in row.where)
+            if row.state is not State.FINISHED
+            else "",
+        ]
+        if wide:
+            ready = f"{row.ready}/{row.pods}" if row.ready is not None else str(row.pods)
+            cells += [ready, amounts(row.requests), str(row.priority), row.message]
+        table.add_row(*cells)
+    if not answer.rows:
+        hint: list[RenderableType] = [Text("Name a namespace with -n to see its jobs.")] if namespaces else []
+        return Group(*(_hidden(answer.hidden) + hint if answer.hidden else [Text("No jobs that name a queue.")]))
+    return Group(table, *_hidden(answer.hidden))
+
+
+def job_name(row: Standing) -> str:
+    return f"{row.kind.lower()}/{row.name}"
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def nodes(answer: Nodes, form: str = "text") -> RenderableType:
+    table = _table("NODE", "FLAVOR", "RESOURCE", "FREE", "OF", "", "WHO", right=("FREE", "OF"))
+    for row in answer.rows:
+        free = dict(row.free)
+        first = True
+        for resource, whole in row.capacity or (("", 0),):
+            held = [(who, dict(parts).get(resource, 0)) for who, parts in row.gangs]
+            mark = " (not ready)" if not row.ready else " (cordoned)" if row.cordoned else ""
+            name = Text(row.name + mark, style="red" if not row.ready else "yellow" if row.cordoned else "")
+            left = free.get(resource, 0)
+            table.add_row(
+                name if first else "",
+                ", ".join(row.flavors) if first else "",
+                resource,
+                short(resource, left) if resource else "",
+                short(resource, whole) if resource else "",
+                _cells(whole, left),
+                ", ".join(f"{who} {short(resource, n)}" for who, n in held if n),
+            )
+            first = False
+    out: list[RenderableType] = [table]
+    if answer.largest:
+        out += [Text(""), Text("Largest gang that fits now, quota aside", style="bold")]
+        sizes = _table("FLAVOR", "PODS", "OF", right=("PODS",))
+        for size in answer.largest:
+            sizes.add_row(size.flavor or "any node", str(size.pods), f"{amounts(size.per_pod)} each")
+        out.append(sizes)
+    return Group(*out, *_hidden(answer.hidden))
+
+
+def _cells(whole: int, free: int) -> Text:
+    """One cell per device where they are few, else a bar of ten."""
+    if whole <= 0:
+        return Text("")
+    width = whole if whole <= 16 else 10
+    used = round((whole - max(0, free)) * width / whole)
+    return Text.assemble(("#" * used, "green"), ("." * (width - used), "dim"))
+
+
+# ---------------------------------------------------------------- lint
+
+
+def findings(found: Sequence[Finding]) -> RenderableType:
+    colour = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
+    out: list[RenderableType] = []
+    for finding in found:
+        head = Text.assemble(
+            (f"{finding.place()}: ", "bold"),
+            (f"{finding.severity.value}: ", colour[finding.severity]),
+            f"{finding.subject}: " if finding.subject else "",
+            finding.message,
+            (f" [{finding.rule}]", "dim"),
+        )
+        out += [head, Text(f"    fix: {finding.fix}" + (f" ({finding.path})" if finding.path else ""), style="dim")]
+    counted = ", ".join(
+        f"{count} {severity.value}{'s' if count != 1 and severity is not Severity.INFO else ''}"
+        for severity in Severity
+        if (count := sum(f.severity is severity for f in found))
+    )
+    out.append(Text(counted or "Nothing found.", style="bold"))
+    return Group(*out)

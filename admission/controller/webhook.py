@@ -1,0 +1,260 @@
+"""The rules of `jobs.hold` as an admission webhook, for API servers that cannot evaluate them themselves.
+
+    POST /mutate-jobs  /validate-jobs  /mutate-pods  /validate-pods     AdmissionReview v1 in and out
+    POST /mutate-governed-jobs  /validate-governed-jobs                 the same for governed namespaces
+
+Whether a caller may admit is asked of the API server (SubjectAccessReview), only where the answer matters, and kept for
+a few seconds. What the webhook cannot read it refuses; what concerns it is picked by labels in `configurations`, so
+that when it is down jobs without the label still come and go.
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from admission.jobs import hold
+from admission.jobs.hold import IDENTITIES, Caller, Identities
+from admission.jobs.kinds import Json, Operation, obj, text
+from admission.names import JOBSET_GROUP, JOBSET_NAME_LABEL, Names
+
+BODY_LIMIT = 3 << 20
+"""Bytes; the API server itself takes objects of 3 MiB at most, so old and new together are refused above twice that."""
+
+ADMISSION_API = "admission.k8s.io/v1"
+_decode = msgspec.json.Decoder(type=dict[str, Any]).decode
+
+
+class Client(Protocol):
+    """What is needed of the API client."""
+
+    def create(self, path: str, obj: dict[str, Any], /) -> Awaitable[dict[str, Any]]: ...
+
+
+class Access:
+    """What the authorizer says of callers, kept for `keep` seconds."""
+
+    def __init__(self, client: Client, *, keep: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._keep = keep
+        self._clock = clock
+        self._known: OrderedDict[tuple[Any, ...], tuple[float, bool]] = OrderedDict()
+
+    async def allowed(self, user: Json, group: str, resource: str, verb: str, subresource: str = "") -> bool:
+        """May this user do so in all namespaces? Raises what the client raises."""
+        name, groups = text(user.get("username")), tuple(user.get("groups") or ())
+        asked = (name, groups, group, resource, verb, subresource)
+        known = self._known.get(asked)
+        if known is not None and self._clock() < known[0]:
+            return known[1]
+        spec = {
+            "user": name,
+            "groups": list(groups),
+            "uid": text(user.get("uid")),
+            "extra": obj(user.get("extra")),
+            "resourceAttributes": {"group": group, "resource": resource, "verb": verb, "subresource": subresource},
+        }
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        answer = await self._client.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+        allowed = obj(answer.get("status")).get("allowed") is True
+        self._known[asked] = (self._clock() + self._keep, allowed)
+        self._known.move_to_end(asked)
+        while len(self._known) > 4096:
+            self._known.popitem(last=False)
+        return allowed
+
+
+class Webhook:
+    """See the module. `app` is what is served."""
+
+    def __init__(self, access: Access, names: Names, *, identities: Identities = IDENTITIES) -> None:
+        self._access = access
+        self._names = names
+        self._identities = identities
+        self.app = web.Application(client_max_size=2 * BODY_LIMIT)
+        self.reviewed: dict[tuple[str, bool], int] = {}
+        """(path, allowed) -> how many; for metrics."""
+        for path, review in (
+            ("/mutate-jobs", self._mutate_job),
+            ("/validate-jobs", self._validate_job),
+            ("/mutate-governed-jobs", self._mutate_governed),
+            ("/validate-governed-jobs", self._validate_governed),
+            ("/mutate-pods", self._mutate_pod),
+            ("/validate-pods", self._validate_pod),
+        ):
+            self.app.router.add_post(path, self._handler(review))
+
+    async def serve(self, port: int, tls: ssl.SSLContext | None, *, host: str | None = None) -> web.AppRunner:
+        """Listen; the caller cleans the runner up."""
+        runner = web.AppRunner(self.app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, host, port, ssl_context=tls).start()
+        return runner
+
+    def _handler(
+        self, review: Callable[[Json], Awaitable[list[Operation] | str]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            try:
+                body = _decode(await request.read())
+            except msgspec.DecodeError as error:
+                return web.Response(status=400, text=f"the body is no JSON object: {error}")
+            asked = obj(body.get("request"))
+            if not asked.get("uid"):
+                return web.Response(status=400, text="the body is no AdmissionReview")
+            answer = await review(asked)
+            response: Json = {"uid": asked["uid"], "allowed": not isinstance(answer, str)}
+            if isinstance(answer, str):
+                response["status"] = {"code": 403, "reason": "Forbidden", "message": answer}
+            elif answer:
+                response |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(answer)).decode()}
+            key = (request.path, bool(response["allowed"]))
+            self.reviewed[key] = self.reviewed.get(key, 0) + 1
+            out = {"apiVersion": ADMISSION_API, "kind": "AdmissionReview", "response": response}
+            return web.Response(body=msgspec.json.encode(out), content_type="application/json")
+
+        return handle
+
+    async def _caller(self, asked: Json) -> Caller:
+        """Who asks, and what the authorizer says of them."""
+        user = obj(asked.get("userInfo"))
+        manager = text(obj(asked.get("options")).get("fieldManager"))
+        may_admit = await self._access.allowed(user, self._names.group, "workloads", "admit")
+        runs = await self._access.allowed(user, JOBSET_GROUP, "jobsets", "update", "status")
+        return Caller(text(user.get("username")), may_admit, runs, manager)
+
+    async def _mutate_job(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
+        new, old = _objects(asked)
+        caller = await self._caller(asked) if old is not None or governed else Caller()
+        return hold.mutate_job(old, new, caller, self._names, identities=self._identities, governed=governed)
+
+    async def _validate_job(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
+        new, old = _objects(asked)
+        caller = await self._caller(asked)
+        refused = hold.validate_job(old, new, caller, self._names, identities=self._identities, governed=governed)
+        return refused or []
+
+    async def _mutate_governed(self, asked: Json) -> list[Operation] | str:
+        return await self._mutate_job(asked, governed=True)
+
+    async def _validate_governed(self, asked: Json) -> list[Operation] | str:
+        return await self._validate_job(asked, governed=True)
+
+    async def _mutate_pod(self, asked: Json) -> list[Operation] | str:
+        try:
+            return hold.mutate_pod(_objects(asked)[0], self._names)
+        except hold.UnpinnableError as error:
+            return f"this pod belongs to an admitted gang and cannot be placed: {error}"
+
+    async def _validate_pod(self, asked: Json) -> list[Operation] | str:
+        pod, old = _objects(asked)
+        caller = Caller(text(obj(asked.get("userInfo")).get("username")))
+        refused = hold.validate_pod(old, pod, caller, self._names, identities=self._identities)
+        if refused is None:
+            return []
+        # Most pods are made by the Job controller; only for others does the right to admit matter.
+        return hold.validate_pod(old, pod, await self._caller(asked), self._names, identities=self._identities) or []
+
+
+def _objects(asked: Json) -> tuple[Json, Json | None]:
+    """(new, old or None) of a request."""
+    old = asked.get("oldObject")
+    return obj(asked.get("object")), old if isinstance(old, dict) else None
+
+
+# ---------------------------------------------------------------- configuration
+
+
+def configurations(
+    names: Names,
+    *,
+    ca_bundle: bytes,
+    service: tuple[str, str] | None = None,
+    url: str = "",
+    governed_namespaces: Mapping[str, Any] | None = None,
+    exempt_namespaces: tuple[str, ...] = ("kube-system", "muster-system"),
+    labels: Mapping[str, str] | None = None,
+) -> list[Json]:
+    """The webhook configurations, both named `muster`. `service` is (namespace, name); without one `url` counts."""
+    bundle = base64.b64encode(ca_bundle).decode()
+
+    def client(path: str) -> Json:
+        if service is None:
+            return {"url": url.rstrip("/") + path, "caBundle": bundle}
+        return {"service": {"namespace": service[0], "name": service[1], "path": path, "port": 443}, "caBundle": bundle}
+
+    def exists(key: str) -> Json:
+        return {"matchExpressions": [{"key": key, "operator": "Exists"}]}
+
+    def rule(group: str, resource: str, *operations: str) -> Json:
+        return {
+            "apiGroups": [group],
+            "apiVersions": ["*"],
+            "resources": [resource],
+            "operations": list(operations),
+            "scope": "Namespaced",
+        }
+
+    everywhere = {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(exempt_namespaces)}
+        ]
+    }
+
+    def hook(name: str, path: str, rules: list[Json], **more: Any) -> Json:
+        return {
+            "name": f"{name}.{names.group}",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": client(path),
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": everywhere,
+            "rules": rules,
+            "sideEffects": "None",
+            "timeoutSeconds": 5,
+            **more,
+        }
+
+    jobs = [rule("batch", "jobs", "CREATE", "UPDATE"), rule(JOBSET_GROUP, "jobsets", "CREATE", "UPDATE")]
+    queued, marked = exists(names.queue_label), exists(names.managed_label)
+    again = {"reinvocationPolicy": "IfNeeded"}
+    mutating = [
+        hook("jobs", "/mutate-jobs", jobs, objectSelector=queued, **again),
+        # Children of JobSets carry no label of ours: when nobody answers, they go on as ever.
+        hook(
+            "children",
+            "/mutate-jobs",
+            [rule("batch", "jobs", "UPDATE")],
+            objectSelector=exists(JOBSET_NAME_LABEL),
+            **again,
+            failurePolicy="Ignore",
+        ),
+        hook("pods", "/mutate-pods", [rule("", "pods", "CREATE")], objectSelector=marked, **again),
+    ]
+    validating = [
+        hook("jobs", "/validate-jobs", jobs, objectSelector=queued),
+        # Our keys in the templates of jobs without the label.
+        hook("templates", "/validate-jobs", jobs, failurePolicy="Ignore", timeoutSeconds=2),
+        hook("pods", "/validate-pods", [rule("", "pods", "CREATE", "UPDATE")], objectSelector=marked),
+    ]
+    if governed_namespaces is not None:
+        where = {"namespaceSelector": dict(governed_namespaces)}
+        mutating.append(hook("namespaces", "/mutate-governed-jobs", jobs, **where, **again))
+        validating.append(hook("namespaces", "/validate-governed-jobs", jobs, **where))
+    meta = {"name": "muster", "labels": dict(labels or {"app.kubernetes.io/name": "muster"})}
+    return [
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": f"{kind}WebhookConfiguration",
+            "metadata": dict(meta),
+            "webhooks": hooks,
+        }
+        for kind, hooks in (("Mutating", mutating), ("Validating", validating))
+    ]

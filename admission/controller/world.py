@@ -1,0 +1,557 @@
+"""What the shell knows of the cluster: the engine's State, and beside it what only the shell needs of jobs and pods.
+
+Informers call `seen` and `lost` with slim values; each call folds the object into the engine's State and marks the job
+it concerns. Everything here can be rebuilt by listing, and nothing here decides. A job is named by its JobKey (kind,
+namespace, name); its Workload by (namespace, name); the two find each other by the job's uid alone, never by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from admission.controller.lifecycle import PodTally, Sight, WorkloadView, spare
+from admission.engine.model import (
+    Event,
+    Gone,
+    Key,
+    LabelSelector,
+    Node,
+    PodUsage,
+    Put,
+    StopPolicy,
+    Workload,
+)
+from admission.engine.state import State, matches
+from admission.jobs.kinds import JobView
+from admission.names import JOBSET_GROUP, Names
+
+JobKey = tuple[str, str, str]
+"""(kind, namespace, name)."""
+
+NEVER = 1 << 62
+DEVICES_GONE_MS = 30_000
+"""Devices that are gone from a node for so long are lost; sooner, if a node itself is given up sooner."""
+"""A time that does not come."""
+
+_STRICTNESS = {StopPolicy.NONE: 0, StopPolicy.HOLD: 1, StopPolicy.HOLD_AND_DRAIN: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod as the shell needs it; `usage` is the engine's value while it holds room on a node."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    workload_uid: str
+    owner_uid: str
+    """uid of its controller: a Job."""
+    jobset_uid: str
+    node: str
+    done: bool
+    ready: bool
+    terminating: bool
+    created_at: int
+    gated: bool
+    unready_since: int
+    """When its condition Ready last turned; 0 where it has none."""
+    unschedulable_since: int | None
+    unschedulable_message: str
+    labels: tuple[tuple[str, str], ...]
+    """Of a pod that waits for its host: they say which rank it has."""
+    pod_set: str
+    pinned: str
+    """Node that its pin names."""
+    usage: PodUsage | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSeen:
+    """A Workload with all that its next status write needs."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    view: WorkloadView
+    status: dict[str, Any]
+    """As stored; emptied once finished."""
+    generation: int = 1
+
+    @property
+    def key(self) -> Key:
+        return (self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClassSeen:
+    """A WorkloadPriorityClass (`ours`) or a PriorityClass."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    value: int
+    default: bool = False
+
+
+class World:
+    """See the module. `changed_job` is called for each job that may have a step due; `dirty` when the engine may
+    decide."""
+
+    def __init__(
+        self,
+        state: State,
+        names: Names,
+        *,
+        changed_job: Callable[[JobKey], None],
+        dirty: Callable[[], None],
+        default_queue: str = "",
+        looked_at: LabelSelector | None = None,
+        lost_after_ms: int = 120_000,
+    ) -> None:
+        self.lost_after_ms = lost_after_ms
+        self.state = state
+        self.names = names
+        self.default_queue = default_queue
+        self._looked_at = looked_at
+        self._changed_job = changed_job
+        self._dirty = dirty
+        self.jobs: dict[JobKey, JobView] = {}
+        self.workloads: dict[Key, WorkloadSeen] = {}
+        self.workload_priorities: dict[str, int] = {}
+        self.pod_priorities: dict[str, int] = {}
+        self.pod_priority_default = 0
+        self.limit_ranges: dict[Key, dict[str, Any]] = {}
+        self.runtime_classes: dict[str, dict[str, Any]] = {}
+        self.lost_nodes: dict[str, int] = {}
+        """Since when; ms since the epoch. 0: the node is no more."""
+        self.nodes: set[str] = set()
+        self._devices: dict[str, dict[str, int]] = {}
+        """Extended resources of each node."""
+        self._short: dict[tuple[Key, str], int] = {}
+        """(Workload, node) whose devices are gone -> since when it is seen so."""
+        self._job_by_uid: dict[str, JobKey] = {}
+        self._workload_of_job: dict[str, Key] = {}
+        self._job_of_workload: dict[str, str] = {}
+        self._pods: dict[Key, PodView] = {}
+        self._pods_of_owner: dict[str, dict[Key, PodView]] = {}
+        """By uid of a Job, a JobSet and a Workload alike: uids do not collide."""
+        self._workloads_on: dict[str, set[Key]] = {}
+        self._spare: dict[JobKey, int] = {}
+        """Jobs whose done pods still hold quota, and since when (0: nobody waited yet)."""
+        self._waited = False
+        self._ghosts: dict[Key, str] = {}
+        """Workloads that were deleted while pods of theirs still run, with their uids."""
+
+    # ------------------------------------------------------------ folding
+
+    def apply(self, event: Event) -> None:
+        """Fold one fact into the engine's State."""
+        self.state.apply(event)
+        self._dirty()
+
+    def job_seen(self, job: JobView) -> None:
+        key = (job.kind, job.namespace, job.name)
+        old = self.jobs.get(key)
+        if old is not None and old.uid != job.uid:
+            self._job_by_uid.pop(old.uid, None)
+        self.jobs[key] = job
+        self._job_by_uid[job.uid] = key
+        self._changed_job(key)
+
+    def job_lost(self, job: JobView) -> None:
+        key = (job.kind, job.namespace, job.name)
+        if (held := self.jobs.get(key)) is not None and held.uid == job.uid:
+            del self.jobs[key]
+            self._spare.pop(key, None)
+        self._job_by_uid.pop(job.uid, None)
+        self._changed_job(key)
+
+    def workload_seen(self, seen: WorkloadSeen) -> None:
+        old = self.workloads.get(seen.key)
+        if old is not None and old.uid != seen.uid:
+            self.workload_lost(old)
+        self.workloads[seen.key] = seen
+        self._ghosts.pop(seen.key, None)
+        job_uid = seen.view.value.job_uid
+        if job_uid:
+            self._workload_of_job[job_uid] = seen.key
+            self._job_of_workload[seen.uid] = job_uid
+        self._index_nodes(seen, old)
+        self.apply(Put(seen.view.value))
+        self._wake_workload(seen)
+        waited, self._waited = self._waited, self.state.anybody_waits
+        if self._waited and not waited:
+            for key in sorted(self._spare):
+                self._changed_job(key)
+
+    def workload_lost(self, seen: WorkloadSeen) -> None:
+        if (held := self.workloads.get(seen.key)) is None or held.uid != seen.uid:
+            return
+        del self.workloads[seen.key]
+        for node in _nodes_of(held.view.value):
+            self._workloads_on.get(node, set()).discard(seen.key)
+        if held.view.value.admission is not None and not held.view.value.finished and self._any_pod(held.uid):
+            # Its pods run on until they are gone, and until then hold what they were given.
+            self._ghosts[seen.key] = held.uid
+        else:
+            self.apply(Gone(Workload, seen.key))
+        self._wake_workload(seen)
+        job_uid = seen.view.value.job_uid
+        if job_uid and self._workload_of_job.get(job_uid) == seen.key:
+            del self._workload_of_job[job_uid]
+        self._job_of_workload.pop(seen.uid, None)
+
+    def pod_seen(self, pod: PodView) -> None:
+        key = (pod.namespace, pod.name)
+        old = self._pods.get(key)
+        if old is not None:
+            for uid in _owners(old):
+                self._pods_of_owner.get(uid, {}).pop(key, None)
+        self._pods[key] = pod
+        for uid in _owners(pod):
+            self._pods_of_owner.setdefault(uid, {})[key] = pod
+        if pod.usage is not None:
+            self.apply(Put(pod.usage))
+        elif old is not None and old.usage is not None:
+            self.apply(Gone(PodUsage, key))
+        self._lay(pod)
+        self._wake_pod(pod)
+
+    def pod_lost(self, pod: PodView) -> None:
+        key = (pod.namespace, pod.name)
+        old = self._pods.pop(key, None)
+        for uid in _owners(old or pod):
+            owned = self._pods_of_owner.get(uid)
+            if owned is not None:
+                owned.pop(key, None)
+                if not owned:
+                    del self._pods_of_owner[uid]
+        if old is not None and old.usage is not None:
+            self.apply(Gone(PodUsage, key))
+        self._lay(old or pod)
+        self._wake_pod(pod)
+
+    def node_seen(self, node: Node) -> None:
+        self.nodes.add(node.name)
+        self._lost(node.name, node.lost_since)
+        devices = {name: amount for name, amount in node.allocatable if "/" in name}
+        before, self._devices[node.name] = self._devices.get(node.name, devices), devices
+        self.apply(Put(node))
+        if before != devices:
+            for key in sorted(self._workloads_on.get(node.name, ())):
+                self._wake_workload(self.workloads[key])
+
+    def node_gone(self, name: str) -> None:
+        self.nodes.discard(name)
+        self._devices.pop(name, None)
+        self._lost(name, 0)
+        self.apply(Gone(Node, name))
+
+    def _lost(self, node: str, since: int | None) -> None:
+        if since is None:
+            changed = self.lost_nodes.pop(node, None) is not None
+        else:
+            changed = node not in self.lost_nodes
+            self.lost_nodes[node] = since
+        if not changed:
+            return
+        for key in sorted(self._workloads_on.get(node, ())):
+            self._wake_workload(self.workloads[key])
+
+    def queue_changed(self) -> None:
+        """A queue or its stop policy changed: every job that holds something may have to leave."""
+        for seen in self.workloads.values():
+            if seen.view.value.admission is not None:
+                self._wake_workload(seen)
+
+    def priority_seen(self, seen: PriorityClassSeen, *, ours: bool) -> None:
+        if ours:
+            self.workload_priorities[seen.name] = seen.value
+        else:
+            self.pod_priorities[seen.name] = seen.value
+            if seen.default:
+                self.pod_priority_default = seen.value
+        for key in self.jobs:
+            self._changed_job(key)
+
+    # ------------------------------------------------------------ looking
+
+    def sight(self, key: JobKey, now: int) -> Sight:
+        """All that `lifecycle.next_step` needs to know of a job."""
+        job = self.jobs.get(key)
+        seen = self.workload_of(key)
+        workload = seen.view if seen is not None else None
+        policy, by = self._stopped(workload.value) if workload is not None else (StopPolicy.NONE, "")
+        lost: tuple[str, ...] = ()
+        if workload is not None and workload.value.admission is not None and self.lost_nodes:
+            lost = tuple(sorted(_nodes_of(workload.value) & self.lost_nodes.keys()))
+        bare, bare_until = self._bare(seen, now)
+        lost = tuple(sorted({*lost, *bare}))
+        priority = workload.value.priority if workload is not None else 0
+        if job is not None:
+            priority = self.priority(job)[0]
+        return Sight(
+            job=job,
+            workload=workload,
+            pods=self.tally(job, seen, now),
+            queue=self.queue_of(job) if job is not None else "",
+            governed=job is not None and self.governed(job),
+            stop_policy=policy,
+            stopped_by=by,
+            lost_nodes=lost,
+            bare_until=bare_until,
+            priority=priority,
+            spare_since=self._spare_since(key, job, workload, now),
+        )
+
+    def workload_of(self, key: JobKey) -> WorkloadSeen | None:
+        job = self.jobs.get(key)
+        if job is None:
+            return None
+        at = self._workload_of_job.get(job.uid)
+        return self.workloads.get(at) if at is not None else None
+
+    def workload_of_uid(self, job_uid: str) -> WorkloadSeen | None:
+        at = self._workload_of_job.get(job_uid)
+        return self.workloads.get(at) if at is not None else None
+
+    def pods_live(self, uid: str, now: int) -> int:
+        """Pods of a Job, JobSet or Workload that still run or may run."""
+        owned = self._pods_of_owner.get(uid, {}).values()
+        return sum(not pod.done and self._waited_for(pod, now) is not None for pod in owned)
+
+    def _waited_for(self, pod: PodView, now: int) -> int | None:
+        """Until when a pod counts as one that may run: NEVER while its end can be seen, None when it counts no more.
+
+        A pod that was deleted on a node that is lost stays Terminating for as long as the node does."""
+        since = self.lost_nodes.get(pod.node) if pod.node and pod.terminating else None
+        if since is None:
+            return NEVER
+        until = since + self.lost_after_ms if since else 0
+        return until if now < until else None
+
+    def ghost_leaves(self, key: Key, preemptor_uid: str) -> bool:
+        """Somebody is to have the room of a deleted Workload: it leaves already, there is nobody to be told."""
+        value = self.state.workload(key) if key in self._ghosts else None
+        if value is not None:
+            self.apply(Put(replace(value, evicted="Deleted", evicted_for=preemptor_uid)))
+        return value is not None
+
+    def lay_ghosts(self, now: int) -> None:
+        """Deleted Workloads whose last pods are on nodes that are gone for good hold nothing any more."""
+        for uid in sorted(self._ghosts.values()):
+            if not self.pods_live(uid, now):
+                self._lay_ghost(uid)
+
+    def limits_of(self, namespace: str) -> list[dict[str, Any]]:
+        """LimitRanges of a namespace, in order of name."""
+        return [self.limit_ranges[key] for key in sorted(self.limit_ranges) if key[0] == namespace]
+
+    def job_of(self, workload: WorkloadSeen) -> JobKey | None:
+        return self._job_by_uid.get(workload.view.value.job_uid)
+
+    def orphans(self) -> Iterable[WorkloadSeen]:
+        """Workloads that stand for a job which is not there."""
+        for seen in list(self.workloads.values()):
+            uid = seen.view.value.job_uid
+            if uid and uid not in self._job_by_uid:
+                yield seen
+
+    def queue_of(self, job: JobView) -> str:
+        return job.queue or self.default_queue
+
+    def governed(self, job: JobView) -> bool:
+        """Does Muster queue this job itself? A child of a JobSet belongs to its parent."""
+        if job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/"):
+            return False
+        if self._looked_at is not None:
+            labels = self.state.namespaces.get(job.namespace, {})
+            if not matches(self._looked_at, labels):
+                return False
+        return bool(self.queue_of(job))
+
+    def priority(self, job: JobView) -> tuple[int, str, str]:
+        """(value, kind, name) of the class that gives the job its priority; a class nobody has counts 0."""
+        if job.priority_class:
+            return self.workload_priorities.get(job.priority_class, 0), "WorkloadPriorityClass", job.priority_class
+        if job.pod_priority_class:
+            value = self.pod_priorities.get(job.pod_priority_class, 0)
+            return value, "PriorityClass", job.pod_priority_class
+        return self.pod_priority_default, "", ""
+
+    def pods_of(self, uid: str) -> list[PodView]:
+        """Pods of a Job, JobSet or Workload, in order of name."""
+        owned = self._pods_of_owner.get(uid, {})
+        return [owned[key] for key in sorted(owned)]
+
+    def tally(self, job: JobView | None, workload: WorkloadSeen | None, now: int) -> PodTally:
+        pods: dict[Key, PodView] = {}
+        if job is not None:
+            pods.update(self._pods_of_owner.get(job.uid, {}))
+        if workload is not None:
+            pods.update(self._pods_of_owner.get(workload.uid, {}))
+        if not pods:
+            return PodTally()
+        live = ready = created = last = lost = 0
+        lost_until: int | None = None
+        since: int | None = None
+        unready: int | None = None
+        message = ""
+        gated: list[Key] = []
+        for key in sorted(pods):
+            pod = pods[key]
+            if not pod.done:
+                until = self._waited_for(pod, now)
+                live += until is not None
+                lost += until is None
+                if until is not None and until != NEVER and (lost_until is None or until < lost_until):
+                    lost_until = until
+            if pod.ready or pod.done:
+                ready += 1
+            elif pod.unready_since and (unready is None or pod.unready_since < unready):
+                unready = pod.unready_since
+            if not pod.terminating:
+                created += 1
+                last = max(last, pod.created_at)
+                if pod.gated and not pod.done:
+                    gated.append(key)
+                if pod.unschedulable_since is not None and (since is None or pod.unschedulable_since < since):
+                    since, message = pod.unschedulable_since, pod.unschedulable_message
+        return PodTally(
+            live=live,
+            lost=lost,
+            lost_until=lost_until,
+            ready=ready,
+            created=created,
+            last_created_at=last,
+            unready_since=unready,
+            unschedulable_since=since,
+            unschedulable_message=message,
+            gated=tuple(gated),
+        )
+
+    # ------------------------------------------------------------ inside
+
+    def _spare_since(self, key: JobKey, job: JobView | None, workload: WorkloadView | None, now: int) -> int | None:
+        if job is None or workload is None or not job.reclaimable or not spare(job, workload.value):
+            self._spare.pop(key, None)
+            return None
+        if not self.state.anybody_waits:
+            self._spare[key] = 0
+            return None
+        since = self._spare[key] = self._spare.get(key, 0) or now
+        return since
+
+    def _bare(self, seen: WorkloadSeen | None, now: int) -> tuple[list[str], int | None]:
+        """Nodes whose devices a running gang has and which are gone from allocatable for a while: they and the kubelet
+        are there, the devices are not. With the next moment at which another counts. A kubelet that starts again has no
+        devices for some seconds, so that not every one is lost."""
+        if seen is None or seen.view.value.admission is None or not seen.view.value.admitted:
+            return [], None
+        out: list[str] = []
+        until: int | None = None
+        wait = min(DEVICES_GONE_MS, self.lost_after_ms)
+        for node in sorted(_nodes_of(seen.view.value)):
+            at = (seen.key, node)
+            if not self._lacks(seen.key, node):
+                self._short.pop(at, None)
+                continue
+            due = self._short.setdefault(at, now) + wait
+            if now >= due:
+                out.append(node)
+            elif until is None or due < until:
+                until = due
+        return out, until
+
+    def _lacks(self, key: Key, node: str) -> bool:
+        """Has a node fewer devices than its gangs hold there, up to this one in the order of their admission?"""
+        has = self._devices.get(node)
+        if has is None:
+            return False
+        held: dict[str, int] = {}
+        there = [
+            self.workloads[other].view.value for other in self._workloads_on.get(node, ()) if other in self.workloads
+        ]
+        for value in sorted(there, key=lambda v: (v.admitted_at, v.namespace, v.name)):
+            mine = _devices_on(value, node)
+            for name, amount in mine.items():
+                held[name] = held.get(name, 0) + amount
+            if (value.namespace, value.name) == key:
+                return any(held[name] > has.get(name, 0) for name in mine)
+        return False
+
+    def _stopped(self, value: Workload) -> tuple[StopPolicy, str]:
+        local = self.state.local_queue((value.namespace, value.queue))
+        name = value.admission.cluster_queue if value.admission is not None else local.cluster_queue if local else ""
+        queue = self.state.cluster_queue(name)
+        of_queue = queue.stop_policy if queue is not None else StopPolicy.NONE
+        of_local = local.stop_policy if local is not None else StopPolicy.NONE
+        if _STRICTNESS[of_local] > _STRICTNESS[of_queue]:
+            return of_local, "LocalQueue"
+        return of_queue, "ClusterQueue"
+
+    def _any_pod(self, uid: str) -> bool:
+        return any(not pod.done for pod in self._pods_of_owner.get(uid, {}).values())
+
+    def _lay(self, pod: PodView) -> None:
+        """One pod less: the last one of a deleted Workload frees what it held."""
+        if self._ghosts and pod.workload_uid in self._ghosts.values() and not self._any_pod(pod.workload_uid):
+            self._lay_ghost(pod.workload_uid)
+
+    def _lay_ghost(self, uid: str) -> None:
+        for key in [key for key, ghost in self._ghosts.items() if ghost == uid]:
+            del self._ghosts[key]
+            self.apply(Gone(Workload, key))
+
+    def _index_nodes(self, seen: WorkloadSeen, old: WorkloadSeen | None) -> None:
+        before = _nodes_of(old.view.value) if old is not None else frozenset()
+        after = _nodes_of(seen.view.value) if not seen.view.value.finished else frozenset()
+        for node in before - after:
+            self._workloads_on.get(node, set()).discard(seen.key)
+        for node in after - before:
+            self._workloads_on.setdefault(node, set()).add(seen.key)
+
+    def _wake_workload(self, seen: WorkloadSeen) -> None:
+        key = self._job_by_uid.get(seen.view.value.job_uid)
+        if key is not None:
+            self._changed_job(key)
+
+    def _wake_pod(self, pod: PodView) -> None:
+        for uid in (pod.owner_uid, pod.jobset_uid, self._job_of_workload.get(pod.workload_uid, "")):
+            key = self._job_by_uid.get(uid)
+            if key is not None:
+                self._changed_job(key)
+
+
+def _owners(pod: PodView) -> list[str]:
+    return [uid for uid in (pod.owner_uid, pod.jobset_uid, pod.workload_uid) if uid]
+
+
+def _nodes_of(value: Workload) -> frozenset[str]:
+    """Names of the nodes that a reservation names."""
+    if value.admission is None:
+        return frozenset()
+    return frozenset(
+        domain.values[-1]
+        for pod_set in value.admission.pod_sets
+        if pod_set.topology is not None
+        for domain in pod_set.topology.domains
+    )
+
+
+def _devices_on(value: Workload, node: str) -> dict[str, int]:
+    """Extended resources that a gang holds on a node by its reservation."""
+    out: dict[str, int] = {}
+    for pod_set in value.admission.pod_sets if value.admission is not None else ():
+        if pod_set.topology is None or pod_set.count < 1:
+            continue
+        pods = sum(domain.count for domain in pod_set.topology.domains if domain.values[-1] == node)
+        for name, amount in pod_set.usage:
+            if pods and "/" in name:
+                out[name] = out.get(name, 0) + amount // pod_set.count * pods
+    return out

@@ -1,0 +1,792 @@
+"""Where a whole gang would stand: all pods of all its pod sets at once, or nowhere, and then why.
+
+`place` is the one door. With Muster's rule (`Rules.pack_against_fragmentation`) the leaves are always nodes, so a yes
+is exact per node, and pod sets are packed as `topology.pack` says. Equal pods are placed without search, and a no for
+a gang of one pod set is exact too, whatever level, slices, affinity or anti-affinity to itself it asks for (but not
+where it asks for one pod per value of several labels, or of a label whose values cross the domains of its slices).
+
+Several pod sets compete for nodes. They are tried one after the other in all orders (three at most; of more, the
+hardest first), and when none succeeds `_exact` decides by dynamic programming over the nodes. Its bound: pod sets
+without slices and affinities to themselves, at most 64 choices of domains, at most `_WORK` elementary steps. Beyond
+the bound a no may be wrong; a yes never is.
+
+Kueue's rule is in `tas` and `profiles`, the book of nodes in `nodes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise, permutations, product
+
+import numpy as np
+
+from admission.engine import topology
+from admission.engine.model import (
+    Admission,
+    Detail,
+    Domain,
+    Key,
+    Misfit,
+    Rules,
+    TopologyAssignment,
+)
+from admission.engine.nodes import (
+    HOST_PORT,
+    MOST,
+    PODS,
+    Amounts,
+    Capacity,
+    Filter,
+    Placement,
+    PlaceRequest,
+    Question,
+    Table,
+    add_amounts,
+    is_device,
+    refused_taint,
+    takes,
+    tolerates,
+)
+from admission.engine.tas import Tas
+from admission.engine.topology import Bools, Ints, Shape, Take, Tree
+from admission.names import HOSTNAME_LABEL
+
+__all__ = ["HOST_PORT", "PODS", "Capacity", "PlaceRequest", "Placement", "needs_nodes", "place", "takes", "tolerates"]
+
+_WORK = 10_000_000
+"""Elementary steps that the exact search for mixed gangs may take."""
+_LOOKED_AT = 2048
+"""So many nodes are compared for a single pod, those with the least room for its kind first."""
+_CHOICES = 64
+"""Domains, or combinations of domains, that are tried for pod sets which must share one."""
+
+
+def needs_nodes(request: PlaceRequest, rules: Rules) -> bool:
+    """Whether node capacity decides about a pod set: every flavor not elastic, or only those with a topology."""
+    if rules.capacity_unless_elastic:
+        return not any(flavor.elastic for flavor in request.flavors)
+    return any(flavor.topology for flavor in request.flavors)
+
+
+def place(
+    capacity: Capacity,
+    requests: Sequence[PlaceRequest],
+    *,
+    rules: Rules,
+    avoid: Collection[str] = (),
+    empty: bool = False,
+    beside: Collection[Key] = (),
+    previous: Admission | None = None,
+    without: Collection[Key] = (),
+    lost: Collection[str] = (),
+    explain: bool = True,
+) -> Placement | Misfit:
+    """Where all pods of all pod sets would stand, or why they cannot.
+
+    avoid: nodes that are left out. empty: as if no gang held anything, but for the charges `beside`
+    (which Kueue's rule does not know). without: charges that are looked away from.
+    previous: where the gang stands now; its pods keep their places. If some of these nodes are `lost` (default: those
+    that are to be avoided, are gone, or are not fit for new pods) only their pods get new places, and the gang's
+    charge must be on the book. If none is, the gang grows or shrinks, and its charge must be looked away from.
+    explain: a Misfit says what excluded the nodes and whether it would fit an empty cluster (which costs a second
+    trial); without, only how many pods could be placed.
+    """
+    if without:
+        with capacity.without(without):
+            return place(
+                capacity,
+                requests,
+                rules=rules,
+                avoid=avoid,
+                empty=empty,
+                beside=beside,
+                previous=previous,
+                lost=lost,
+                explain=explain,
+            )
+    wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
+    for request in wanted:
+        if request.pod_set.shape.refused and rules.pack_against_fragmentation:
+            return Misfit(
+                pod_set=request.pod_set.name,
+                flavor=request.flavor,
+                pods=request.count,
+                placeable=0,
+                detail=Detail.CONSTRAINT_REFUSED,
+                message=request.pod_set.shape.refused,
+            )
+    question = Question(
+        capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside)
+    )
+    return _Muster(question).placed() if rules.pack_against_fragmentation else Tas(question).placed()
+
+
+# ---------------------------------------------------------------- Muster's rule
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """Pods of a pod set in rank order that stand on a row, or stood on a node that is lost (None)."""
+
+    row: int | None
+    pods: int
+
+
+@dataclass(slots=True)
+class _Part:
+    """One pod set being placed."""
+
+    request: PlaceRequest
+    filter: Filter
+    per_pod: Amounts
+    tree: Tree
+    shape: Shape
+    slots: list[_Slot] = field(default_factory=list)
+    """Where it stands now, when it is not placed anew."""
+
+    @property
+    def name(self) -> str:
+        return self.request.pod_set.name
+
+    @property
+    def plain(self) -> bool:
+        pod = self.request.pod_set.shape
+        return not (self.shape.slices or pod.one_per_domain or pod.same_domain or self.slots)
+
+    def kept(self) -> list[tuple[int, int]]:
+        return [(slot.row, slot.pods) for slot in self.slots if slot.row is not None]
+
+
+Held = Mapping[int, Mapping[str, int]]
+"""row -> what pod sets placed before take there."""
+
+
+class _RefusedError(Exception):
+    """A request that no nodes could meet; carries the Misfit."""
+
+    def __init__(self, misfit: Misfit) -> None:
+        super().__init__(misfit.message)
+        self.misfit = misfit
+
+
+class _Muster:
+    """One question to the book, answered with Muster's rule."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.table: Table = question.capacity.table
+        self.empty = question.empty
+        self.avoid = [self.table.row[name] for name in sorted(question.avoid) if name in self.table.row]
+
+    def placed(self) -> Placement | Misfit:
+        try:
+            parts = [self._part(request) for request in self.question.requests]
+        except _RefusedError as refused:
+            return refused.misfit
+        standing: dict[int, dict[str, int]] = {}
+        if self.question.previous is not None and not any(s.row is None for part in parts for s in part.slots):
+            for part in parts:  # grows: what it holds is not on the book
+                self._hold(standing, part, part.kept())
+        for key in self.question.beside:
+            for host, amounts in self.question.capacity.hosts(key):
+                row = self.table.row.get(host)
+                if row is not None:
+                    add_amounts(standing.setdefault(row, {}), amounts, 1)
+        units = self._units(parts)
+        failed: _Part | None = None
+        for order in _orders(units, self._hardness):
+            held = {row: dict(amounts) for row, amounts in standing.items()}
+            takes_of: dict[str, Take] = {}
+            for unit in order:
+                got = self._unit(unit, held)
+                if isinstance(got, _Part):
+                    failed = failed or got
+                    break
+                takes_of.update(got)
+            else:
+                return self._answer(parts, takes_of)
+        if len(parts) > 1 and all(part.plain for part in parts):
+            joint = self._search(units)
+            if joint is not None:
+                return self._answer(parts, joint)
+        assert failed is not None
+        return self._misfit(failed, parts)
+
+    # -- reading the request
+
+    def _part(self, request: PlaceRequest) -> _Part:
+        pod = request.pod_set.shape
+        value = self.question.capacity.topology(request.topology)
+        tree = self.table.tree(value.levels if value is not None else ())
+        part = _Part(
+            request=request,
+            filter=request.filter(),
+            per_pod=takes(pod, dict(request.per_pod)),
+            tree=tree,
+            shape=Shape(count=request.count, spread=any(flavor.spread for flavor in request.flavors)),
+        )
+        asked = request.pod_set.topology
+        if asked is not None:
+            slices = [*([(asked.slice_required, asked.slice_size)] if asked.slice_required else []), *asked.slices]
+            sizes = [(self._depth(part, level), size) for level, size in slices]
+            for _, size in sizes:
+                if size < 1:
+                    raise self._refuse(part, "slice topology requested, but slice size not provided")
+            if sizes and request.count % sizes[0][1]:
+                raise self._refuse(part, f"{request.count} pods are no whole slices of {sizes[0][1]}")
+            for (above, outer), (below, inner) in pairwise(sizes):
+                if below <= above or outer % inner:
+                    raise self._refuse(part, f"slices of {inner} do not nest in slices of {outer}")
+            part.shape = replace(
+                part.shape,
+                required=self._depth(part, asked.required) if asked.required else None,
+                preferred=self._depth(part, asked.preferred) if asked.preferred else None,
+                scattered=asked.unconstrained and not slices,
+                slices=tuple(sizes),
+            )
+            if sizes and part.shape.required is not None and sizes[0][0] < part.shape.required:
+                raise self._refuse(part, f"slices of level {slices[0][0]} are wider than level {asked.required}")
+        before = self.question.before(part.name)
+        if before is not None:
+            part.slots = [self._slot(domain) for domain in before.domains]
+        return part
+
+    def _slot(self, domain: Domain) -> _Slot:
+        host = domain.values[-1]
+        row = self.table.row.get(self.question.capacity.resolve(host))
+        if host in (self.question.lost or self.question.avoid) or row is None:
+            return _Slot(None, domain.count)
+        if not self.question.lost and not self.table.nodes[row].ready:
+            return _Slot(None, domain.count)
+        return _Slot(row, domain.count)
+
+    def _depth(self, part: _Part, level: str) -> int:
+        depth = part.tree.depth(level)
+        if depth is None:
+            raise self._refuse(part, f"topology {part.request.topology!r} has no level {level}")
+        return depth
+
+    def _refuse(self, part: _Part, message: str) -> _RefusedError:
+        return _RefusedError(
+            Misfit(
+                pod_set=part.name,
+                flavor=part.request.flavor,
+                pods=part.request.count,
+                placeable=0,
+                detail=Detail.INVALID,
+                nodes=len(self.table.names),
+                message=message,
+            )
+        )
+
+    @staticmethod
+    def _units(parts: Iterable[_Part]) -> list[list[_Part]]:
+        """Pod sets of one group together, the others alone, in the order given."""
+        units: dict[str, list[_Part]] = {}
+        for i, part in enumerate(parts):
+            asked = part.request.pod_set.topology
+            units.setdefault(f"g {asked.group}" if asked is not None and asked.group else f"s {i}", []).append(part)
+        return list(units.values())
+
+    def _hardness(self, unit: list[_Part]) -> int:
+        """How many times over the empty table could hold it: the fewer, the sooner it should choose."""
+        return min(int(self._counts(part, {}, None).sum()) // max(1, part.request.count) for part in unit)
+
+    # -- counts
+
+    def _counts(self, part: _Part, held: Held, within: Bools | None) -> Ints:
+        """Per row: how many pods of this kind it can take."""
+        counts = self.table.counts(part.filter, part.per_pod, self.empty)
+        if not (self.avoid or held or within is not None):
+            return counts
+        counts = counts.copy()
+        for row, amounts in held.items():
+            if counts[row]:
+                room = ((int(self.table.room(name, self.empty)[row]), name, amount) for name, amount in part.per_pod)
+                counts[row] = max(0, min((free - amounts.get(name, 0)) // amount for free, name, amount in room))
+        counts[self.avoid] = 0
+        if within is not None:
+            counts[~within] = 0
+        return counts
+
+    @staticmethod
+    def _hold(held: dict[int, dict[str, int]], part: _Part, take: Take) -> None:
+        for row, pods in take:
+            add_amounts(held.setdefault(row, {}), ((name, amount * pods) for name, amount in part.per_pod), 1)
+
+    def _leaf_domain(self, part: _Part, depth: int) -> Ints:
+        """Per row: its domain at a depth of the part's tree."""
+        tree = part.tree
+        per_leaf = np.searchsorted(tree.starts[depth], np.arange(len(tree.order)), side="right") - 1
+        domains: Ints = per_leaf[tree.position]
+        return domains
+
+    def _thinned(self, part: _Part, counts: Ints) -> Ints:
+        """At most one pod per value of each label of `one_per_domain` (nodes without the label are free of it)."""
+        depth = part.shape.required
+        for key in part.request.pod_set.shape.one_per_domain:
+            codes = self.table.column(key)[0]
+            rows = np.flatnonzero((counts > 0) & (codes >= 0))
+            if not len(rows):
+                continue
+            around = self._leaf_domain(part, depth)[rows] if depth is not None else np.zeros(len(rows), np.int64)
+            order = np.lexsort([rows, counts[rows], around, codes[rows]])
+            rows, around = rows[order], around[order]
+            first = np.ones(len(rows), dtype=np.bool_)
+            first[1:] = (codes[rows][1:] != codes[rows][:-1]) | (around[1:] != around[:-1])
+            counts = counts.copy()
+            counts[rows[~first]] = 0
+            counts[rows[first]] = 1
+        return counts
+
+    # -- one pod set
+
+    def _pack(self, part: _Part, counts: Ints, shape: Shape) -> Take | None:
+        """(row, pods) in rank order. Nodes with devices that the pods do not ask for are taken only if need be."""
+        tree = part.tree
+        asked = {name for name, _ in part.per_pod}
+        spare: Bools | None = None
+        for name, mask in self.table.devices().items():
+            if name not in asked:
+                spare = mask if spare is None else spare | mask
+        trials = [counts]
+        if spare is not None and bool((counts[spare] > 0).any()):
+            trials.insert(0, np.where(spare, 0, counts))
+        # A gang is packed to leave large blocks; a pod that comes alone, to leave nothing that nobody can use.
+        alone = len(self.question.requests) == 1 and part.request.count == 1 and shape.count == 1 and not shape.spread
+        for trial in trials:
+            if alone and not shape.slices and (row := self._least_harm(part, trial, shape)) is not None:
+                return [(row, 1)]
+            caps = topology.capacities(tree, trial[tree.order], shape)
+            got = topology.pack(tree, caps, shape, lambda leaves: self._preferred(part, leaves))
+            if got is not None:
+                return [(int(tree.order[leaf]), pods) for leaf, pods in got]
+        return None
+
+    def _least_harm(self, part: _Part, counts: Ints, shape: Shape) -> int | None:
+        """The row for a single pod: where it harms least those that may come, of these one whose devices are not all
+        idle, and of these the first in the tree, so that one domain fills up after the other. None when nobody is known
+        who may come, or it fits nowhere."""
+        popular = self.question.capacity.popular()
+        rows = np.flatnonzero(counts)
+        tree = part.tree
+        if shape.required is not None and len(rows):
+            rows = rows[tree.known[shape.required][self._leaf_domain(part, shape.required)[rows]]]
+        if not popular or not len(rows):
+            return None
+        if len(rows) > _LOOKED_AT:
+            rows = rows[np.argsort(counts[rows], kind="stable")[:_LOOKED_AT]]
+        taken = dict(part.per_pod)
+        room = {name: self.table.room(name, self.empty)[rows] for name in {n for kind, _ in popular for n, _ in kind}}
+        kinds = []
+        for kind, pods in popular:
+            device = max((amount, name) for name, amount in kind if is_device(name))[1]
+            needs = tuple((room[name], amount) for name, amount in kind)
+            of = tuple(taken.get(name, 0) for name, _ in kind)
+            kinds.append(topology.Kind(pods, room[device], needs, of, taken.get(device, 0)))
+        untouched = np.ones(len(rows), dtype=np.bool_)
+        for name in self.table.devices():
+            untouched &= self.table.room(name, self.empty)[rows] == self.table.most(name)[rows]
+        return int(rows[np.lexsort([tree.position[rows], untouched, topology.harm(kinds, len(rows))])[0]])
+
+    def _preferred(self, part: _Part, leaves: Ints) -> Ints:
+        """Of nodes that hold equally many of these pods, those first on which least else is left."""
+        rows = part.tree.order[leaves]
+        names = [name for name, _ in part.per_pod if name != PODS and not name.startswith(HOST_PORT)]
+        devices = self.table.devices()
+        names.sort(key=lambda name: (name in devices, name))
+        names = [*(name for name in ("memory", "cpu") if name not in names), *names]
+        names.extend(name for name in devices if name not in names)
+        keys = [self.table.room(name, self.empty)[rows] for name in names]
+        keys = [key for key in keys if len(key) and bool((key != key[0]).any())]
+        return leaves[np.lexsort([leaves, *keys])] if keys else leaves
+
+    def _alone(self, part: _Part, held: Held, within: Bools | None, shape: Shape | None = None) -> Take | None:
+        shape = shape or part.shape
+        pod = part.request.pod_set.shape
+        counts = self._counts(part, held, within)
+        if not pod.same_domain:
+            return self._pack(part, self._thinned(part, counts), shape)
+        columns = [self.table.column(key)[0] for key in pod.same_domain]
+        complete = np.logical_and.reduce([column >= 0 for column in columns])
+        values, codes = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        codes = codes.reshape(-1)
+        totals = np.bincount(codes, np.where(complete, counts, 0), values.shape[1])
+        order = np.lexsort([np.arange(len(totals)), totals])
+        for value in order[totals[order] >= shape.count].tolist():
+            within_value = np.where(complete & (codes == value), counts, 0)
+            got = self._pack(part, self._thinned(part, within_value), shape)
+            if got is not None:
+                return got
+        return None
+
+    def _one(self, part: _Part, held: dict[int, dict[str, int]], within: Bools | None) -> Take | None:
+        """The new pods of a pod set, in rank order; `held` is charged with them."""
+        take = self._alone(part, held, within) if not part.slots else self._beside(part, held, within)
+        if take is not None:
+            self._hold(held, part, take)
+        return take
+
+    def _beside(self, part: _Part, held: Held, within: Bools | None) -> Take | None:
+        """Places for those that are missing from a pod set of which others stand already."""
+        kept = part.kept()
+        shape = part.shape
+        missing = shape.count - sum(pods for _, pods in kept)
+        if missing <= 0:
+            return []
+        if not kept:
+            return self._alone(part, held, within, replace(shape, count=missing))
+        allowed = np.ones(len(self.table.names), dtype=np.bool_) if within is None else within.copy()
+        rows = np.array([row for row, _ in kept], dtype=np.int64)
+        pod = part.request.pod_set.shape
+        for key in pod.same_domain:
+            codes = self.table.column(key)[0]
+            allowed &= codes == codes[rows[0]]
+        for key in pod.one_per_domain:
+            codes = self.table.column(key)[0]
+            allowed &= (codes < 0) | ~np.isin(codes, codes[rows])
+        if shape.required is not None:
+            domain = self._leaf_domain(part, shape.required)
+            allowed &= domain == domain[rows[0]]
+        inner: list[tuple[int, int]] = []
+        added: dict[int, dict[str, int]] = {row: dict(amounts) for row, amounts in held.items()}
+        total: Take = []
+        for depth, size in reversed(shape.slices):
+            # Slices that lost some of their pods are made whole where the rest of them stands.
+            domain = self._leaf_domain(part, depth)
+            there: dict[int, int] = {}
+            for row, pods in [*kept, *total]:
+                there[int(domain[row])] = there.get(int(domain[row]), 0) + pods
+            for where in sorted(there):
+                lack = -there[where] % size
+                if lack > missing - sum(pods for _, pods in total):
+                    return None
+                if lack:
+                    mend = Shape(count=lack, slices=tuple(inner), spread=shape.spread)
+                    got = self._alone(part, added, allowed & (domain == where), mend)
+                    if got is None:
+                        return None
+                    self._hold(added, part, got)
+                    total.extend(got)
+            inner.insert(0, (depth, size))
+        rest = missing - sum(pods for _, pods in total)
+        if rest:
+            free = replace(shape, count=rest, required=None, preferred=None)
+            levels = range(shape.preferred if shape.preferred is not None else len(part.tree.levels) - 2, -1, -1)
+            masks: list[Bools] = []
+            if shape.required is None and not shape.scattered:
+                for depth in levels:
+                    domain = self._leaf_domain(part, depth)
+                    masks.append(allowed & (domain == domain[rows[0]]))
+            for mask in (*masks, allowed):
+                got = self._alone(part, added, mask, free)
+                if got is not None:
+                    total.extend(got)
+                    break
+            else:
+                return None
+        return total
+
+    # -- pod sets that share a domain
+
+    def _unit(self, unit: list[_Part], held: dict[int, dict[str, int]]) -> dict[str, Take] | _Part:
+        """A pod set alone, or a group within one domain; `held` is charged. Else the part that found no room."""
+        if len(unit) == 1:
+            take = self._one(unit[0], held, None)
+            return unit[0] if take is None else {unit[0].name: take}
+        failed = unit[0]
+        for mask in self._domains(unit, held):
+            for order in islice(permutations(unit), 6):
+                trial = {row: dict(amounts) for row, amounts in held.items()}
+                out: dict[str, Take] = {}
+                for part in order:
+                    take = self._one(part, trial, mask)
+                    if take is None:
+                        failed = part
+                        break
+                    out[part.name] = take
+                else:
+                    held.update(trial)
+                    return out
+            if all(part.plain for part in unit):
+                joint = self._exact([(part, mask) for part in unit], held)
+                if joint is not None:
+                    for part in unit:
+                        self._hold(held, part, joint[part.name])
+                    return joint
+        return failed
+
+    def _domains(self, unit: list[_Part], held: Held) -> Iterator[Bools | None]:
+        """Domains that could hold each pod set of a group alone, the tightest first."""
+        tree = unit[0].tree
+        required = [part.shape.required for part in unit if part.shape.required is not None]
+        preferred = [part.shape.preferred for part in unit if part.shape.preferred is not None]
+        if any(part.tree is not tree for part in unit) or not (required or preferred):
+            yield None
+            return
+        deepest = max(required) if required else max(preferred)
+        standing = next((part.kept()[0][0] for part in unit if part.kept()), None)
+        for depth in [deepest] if required else range(deepest, -1, -1):
+            domain = self._leaf_domain(unit[0], depth)
+            if standing is not None:
+                yield domain == domain[standing]
+                continue
+            fits = tree.known[depth].copy()
+            room = np.zeros(len(fits), dtype=np.int64)
+            for part in unit:
+                caps = topology.capacities(tree, self._counts(part, held, None)[tree.order], part.shape)[depth]
+                fits &= caps >= part.shape.count
+                room += np.minimum(caps, MOST)
+            found = np.flatnonzero(fits)
+            for index in found[np.lexsort([found, room[found]])][:_CHOICES].tolist():
+                yield domain == index
+        if not required:
+            yield None
+
+    # -- exact search for mixed gangs
+
+    def _search(self, units: list[list[_Part]]) -> dict[str, Take] | None:
+        """All pod sets at once, for every choice of domains within the bound."""
+        choices: list[list[Bools | None]] = []
+        for unit in units:
+            if len(unit) == 1 and unit[0].shape.required is None:
+                choices.append([None])
+            else:
+                choices.append(list(islice(self._domains(unit, {}), _CHOICES)))
+        for masks in islice(product(*choices), _CHOICES):
+            wanted = [(part, mask) for unit, mask in zip(units, masks, strict=True) for part in unit]
+            got = self._exact(wanted, {})
+            if got is not None:
+                return got
+        return None
+
+    def _exact(self, wanted: list[tuple[_Part, Bools | None]], held: Held) -> dict[str, Take] | None:
+        """Node by node: the most pods of the last pod set beside at least so many of each other one.
+
+        The table over "at least so many of the others" grows by one node at a time: of the node's maximal mixtures v,
+        best[s] = max(best[max(s - v, 0)] + v of the last). Nodes with equal room are equal, and of equal nodes no more
+        than there are pods can matter.
+        """
+        wanted = sorted(wanted, key=lambda pair: pair[0].request.count)
+        parts = [part for part, _ in wanted]
+        counts = [self._counts(part, held, mask) for part, mask in wanted]
+        need = [part.request.count for part in parts]
+        if any(int(c.sum()) < n for c, n in zip(counts, need, strict=True)):
+            return None
+        shape = tuple(n + 1 for n in need[:-1])
+        states = int(np.prod(shape))
+        rows = np.flatnonzero(np.logical_or.reduce([c > 0 for c in counts]))
+        names = sorted({name for part in parts for name, _ in part.per_pod})
+        room = np.stack([self.table.room(name, self.empty)[rows] for name in names], axis=1)
+        for i, row in enumerate(rows.tolist()):
+            for j, name in enumerate(names):
+                room[i, j] -= held.get(row, {}).get(name, 0)
+        may = np.stack([c[rows] > 0 for c in counts], axis=1)
+        signature = np.concatenate([room, may.astype(np.int64)], axis=1)
+        kinds, kind_of = np.unique(signature, axis=0, return_inverse=True)
+        kind_of = kind_of.reshape(-1)
+        mixtures: list[list[tuple[int, ...]]] = []
+        for kind in kinds:
+            free = dict(zip(names, kind[: len(names)].tolist(), strict=True))
+            found = _mixtures(parts, kind[len(names) :].tolist(), need, free)
+            if found is None:
+                return None
+            mixtures.append(found)
+        order: list[int] = []
+        seen: dict[int, int] = {}
+        room_for = np.sum([np.minimum(c[rows], n) for c, n in zip(counts, need, strict=True)], axis=0)
+        for i in np.lexsort([rows, -room_for]).tolist():
+            kind = int(kind_of[i])
+            if seen.get(kind, 0) < sum(need):
+                seen[kind] = seen.get(kind, 0) + 1
+                order.append(i)
+        if sum(len(mixtures[int(kind_of[i])]) for i in order) * states > _WORK or len(order) * states > 4 * _WORK:
+            return None
+        best = np.full(shape, -(2**40), dtype=np.int64)
+        best[(0,) * len(shape)] = 0
+        goal = tuple(need[:-1])
+        chosen: list[tuple[int, Ints]] = []
+        axes = [np.arange(n + 1) for n in need[:-1]]
+        for i in order:
+            options = mixtures[int(kind_of[i])]
+            new, which = best, np.full(shape, -1, dtype=np.int64)
+            for index, mixture in enumerate(options):
+                at = np.ix_(*(np.maximum(axis - v, 0) for axis, v in zip(axes, mixture, strict=False)))
+                with_it = best[at] + mixture[-1]
+                better = with_it > new
+                if better.any():
+                    new = np.where(better, with_it, new)
+                    which = np.where(better, index, which)
+            best = new
+            chosen.append((i, which))
+            if best[goal] >= need[-1]:
+                break
+        if best[goal] < need[-1]:
+            return None
+        out: dict[str, Take] = {part.name: [] for part in parts}
+        state, rest = list(goal), need[-1]
+        for i, which in reversed(chosen):
+            index = int(which[tuple(state)])
+            if index < 0:
+                continue
+            mixture = mixtures[int(kind_of[i])][index]
+            given = [min(v, s) for v, s in zip(mixture, [*state, rest], strict=True)]
+            for part, pods in zip(parts, given, strict=True):
+                if pods:
+                    out[part.name].append((int(rows[i]), pods))
+            state = [s - g for s, g in zip(state, given, strict=False)]
+            rest -= given[-1]
+        for part in parts:
+            position = part.tree.position
+            out[part.name].sort(key=lambda entry, position=position: int(position[entry[0]]))  # type: ignore[misc]
+        return out
+
+    # -- the answer
+
+    def _answer(self, parts: Iterable[_Part], found: Mapping[str, Take]) -> Placement:
+        out = Placement()
+        for part in parts:
+            take = found[part.name]
+            domains: list[tuple[int, int]] = []
+            new = list(take)
+            left = part.request.count
+            for slot in part.slots:
+                # The pods of a lost node give their ranks to those that come for them.
+                pods = min(slot.pods, left)
+                left -= pods
+                if slot.row is not None:
+                    _append(domains, slot.row, pods)
+                    continue
+                while pods and new:
+                    row, more = new.pop(0)
+                    part_of = min(pods, more)
+                    _append(domains, row, part_of)
+                    pods -= part_of
+                    if more > part_of:
+                        new.insert(0, (row, more - part_of))
+            for row, pods in new:
+                _append(domains, row, pods)
+            out[part.name] = TopologyAssignment(
+                levels=(HOSTNAME_LABEL,),
+                domains=tuple(Domain((self.table.names[row],), pods) for row, pods in domains if pods),
+            )
+        return out
+
+    def _misfit(self, part: _Part, parts: Sequence[_Part]) -> Misfit:
+        counts = self._thinned(part, self._counts(part, {}, None))
+        tree, shape = part.tree, part.shape
+        placeable = 0
+        if len(tree.order):
+            caps = topology.capacities(tree, counts[tree.order], shape)[shape.required or 0]
+            placeable = int(caps.max(initial=0)) if shape.required is not None else int(caps.sum())
+            for key in part.request.pod_set.shape.same_domain:
+                codes = self.table.column(key)[0]
+                totals = np.bincount(codes[codes >= 0], counts[codes >= 0])
+                placeable = min(placeable, int(totals.max(initial=0)))
+        message = ""
+        if placeable >= part.request.count and len(parts) > 1:
+            message = f"its {part.request.count} pods would fit alone, but not beside the other pod sets"
+        misfit = Misfit(
+            pod_set=part.name,
+            flavor=part.request.flavor,
+            pods=part.request.count,
+            placeable=min(placeable, part.request.count),
+            nodes=len(self.table.names),
+            level=tree.levels[shape.required] if shape.required is not None else "",
+            message=message,
+        )
+        if not self.question.explain:
+            return misfit
+        nodes, excluded = self._excluded(part, counts)
+        fits = False
+        if not self.empty:
+            empty = replace(self.question, empty=True, explain=False)
+            fits = isinstance(_Muster(empty).placed(), Placement)
+        detail = Detail.NODES_SHORT
+        if not nodes:
+            detail = Detail.NO_NODES
+        elif not fits:
+            detail = Detail.NEVER_FITS_NODES
+        return replace(misfit, nodes=nodes, excluded=excluded, fits_when_empty=fits, detail=detail)
+
+    def _excluded(self, part: _Part, counts: Ints) -> tuple[int, tuple[tuple[str, int], ...]]:
+        """Nodes of the flavor, and why each of them takes no pod: the first reason in this order."""
+        table, wanted = self.table, part.filter
+        left = table.pairs(wanted.labels)
+        nodes = int(left.sum())
+        out: dict[str, int] = {}
+
+        def exclude(why: str, mask: Bools) -> None:
+            nonlocal left
+            hit = int((left & mask).sum())
+            if hit:
+                out[why] = out.get(why, 0) + hit
+                left = left & ~mask
+
+        exclude("not ready", np.array([not node.ready for node in table.nodes], dtype=np.bool_))
+        exclude("cordoned", np.array([node.unschedulable for node in table.nodes], dtype=np.bool_))
+        for taints, code in table.taint_classes().items():
+            taint = refused_taint(taints, wanted.tolerations)
+            if taint is not None:
+                exclude(f"taint {taint.key}", table.taints == code)
+        exclude("node selector", ~table.pairs(wanted.selector))
+        if wanted.affinity is not None:
+            exclude("node affinity", ~table.affinity(wanted.affinity))
+        avoided = np.zeros(len(table.names), dtype=np.bool_)
+        avoided[self.avoid] = True
+        exclude("avoided", avoided)
+        for name, amount in part.per_pod:
+            why = f"host port {name[len(HOST_PORT) :]}" if name.startswith(HOST_PORT) else name
+            exclude(why, table.room(name, self.empty) < amount)
+        exclude("one per domain", counts == 0)
+        return nodes, tuple(sorted(out.items()))
+
+
+def _append(domains: list[tuple[int, int]], row: int, pods: int) -> None:
+    if domains and domains[-1][0] == row:
+        domains[-1] = (row, domains[-1][1] + pods)
+    elif pods:
+        domains.append((row, pods))
+
+
+def _orders(units: list[list[_Part]], hardness: Callable[[list[_Part]], int]) -> Iterable[Sequence[list[_Part]]]:
+    if len(units) < 2:
+        return [units]
+    hard = sorted(range(len(units)), key=lambda i: (hardness(units[i]), i))
+    ordered = [units[i] for i in hard]
+    return permutations(ordered) if len(ordered) <= 3 else [ordered, units]
+
+
+def _mixtures(
+    parts: Sequence[_Part], may: Sequence[int], need: Sequence[int], free: Mapping[str, int]
+) -> list[tuple[int, ...]] | None:
+    """All maximal numbers of pods of each kind that fit into `free` together; None when there are too many."""
+    found: list[tuple[int, ...]] = []
+    budget = 5000
+
+    def extend(prefix: tuple[int, ...], left: Mapping[str, int]) -> bool:
+        nonlocal budget
+        i = len(prefix)
+        most = 0
+        if may[i]:
+            most = max(0, min(need[i], *(left[name] // amount for name, amount in parts[i].per_pod)))
+        if i == len(parts) - 1:
+            found.append((*prefix, most))
+            budget -= 1
+            return budget > 0
+        for pods in range(most, -1, -1):
+            rest = dict(left)
+            for name, amount in parts[i].per_pod:
+                rest[name] -= amount * pods
+            if not extend((*prefix, pods), rest):
+                return False
+        return True
+
+    if not extend((), free):
+        return None
+    maximal: list[tuple[int, ...]] = []
+    for mixture in sorted(found, reverse=True):
+        if any(mixture) and not any(all(a >= b for a, b in zip(m, mixture, strict=True)) for m in maximal):
+            maximal.append(mixture)
+    return maximal

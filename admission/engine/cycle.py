@@ -1,0 +1,1285 @@
+"""One decision: who is admitted, who must go for whom, and why the others wait.
+
+`decide` opens a mark on the ledger, tries on the real book, and rolls back: what it wants is the Plan, and only the
+events that follow make it true. What it finds out about gangs that cannot go it leaves with the State as memos.
+
+Two ways to go through the queues, by `Rules.heads_per_queue`:
+
+*Filling* (None): a tournament under every root picks the next queue, its first gang is tried on the book as it is now,
+and admitted, or given room by eviction, or set aside; then the tournament goes on with what changed, until nobody is
+left worth a trial or the budget of trials ends. Between roots, which compete only for nodes, priority and age decide.
+
+*Heads* (a number): that many gangs of each queue are looked at against the book as it was found, put in order, and
+dealt with in that order; a gang that no longer fits when its turn comes waits for the next cycle.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from admission.engine import flavors as scan
+from admission.engine import order, reclaim
+from admission.engine.flavors import Assignment, Mode
+from admission.engine.ledger import Charge, Ledger, charge_of
+from admission.engine.model import (
+    Admission,
+    Admit,
+    CheckState,
+    Claim,
+    ClaimRecord,
+    ClusterQueue,
+    Decision,
+    Detail,
+    Evict,
+    FlavorResource,
+    Key,
+    Pairs,
+    Plan,
+    PreemptionPolicy,
+    Reason,
+    Replace,
+    Rules,
+    Standing,
+    Strategy,
+    Verdict,
+    Why,
+    Workload,
+)
+from admission.engine.order import QueueKey, Rank, Tournament
+from admission.engine.quota import QuotaNode
+from admission.engine.state import NEW, Memo, State
+from admission.names import HOSTNAME_LABEL
+
+UNTOLD_PER_CYCLE = 10_000
+_NONE = reclaim.Found()
+
+
+def _nobody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
+    """The oracle of a gang that may evict nobody."""
+    return Mode.NO_CANDIDATES, node.borrowing_height(fr, amount)[0]
+
+
+def _anybody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
+    """The oracle where there is no choice of flavors: the search for victims itself will tell."""
+    return Mode.PREEMPT, node.borrowing_height(fr, amount)[0]
+
+
+def decide(state: State, now: int, step_budget: int) -> Plan:
+    """What to do at `now` (ms since the epoch), with at most `step_budget` trials (at least one is made).
+
+    Leaves the state as it found it, but for memos. `more`: call again at once, when the decisions are assumed.
+    """
+    state.advance(now)
+    ledger = state.ledger
+    mark = ledger.mark()
+    try:
+        run: _Filling | _Heads
+        if state.rules.heads_per_queue is None:
+            run = _Filling(state, now, step_budget)
+        else:
+            run = _Heads(state, now, step_budget)
+        run.go()
+    finally:
+        ledger.rollback(mark)
+    state.planned(run.decisions)
+    verdicts = list(run.verdicts)
+    told = {verdict.key for verdict in verdicts}
+    verdicts.extend(verdict for verdict in state.untold(UNTOLD_PER_CYCLE) if verdict.key not in told)
+    return Plan(
+        decisions=tuple(run.decisions),
+        verdicts=tuple(verdicts),
+        steps=run.steps,
+        more=run.more,
+        next_at=state.next_alarm(),
+    )
+
+
+@dataclass(slots=True)
+class Trial:
+    """What came of looking at one gang."""
+
+    gang: Workload
+    queue: ClusterQueue
+    node: QuotaNode
+    assignment: Assignment | None
+    found: reclaim.Found
+    why: Why
+    place: QueueKey = (0, 0, 0, "", "", "")
+    bucket: int = -1
+
+    @property
+    def mode(self) -> Mode:
+        return Mode.NO_FIT if self.assignment is None else self.assignment.mode
+
+
+class _Run:
+    """What both ways share: looking at a gang, and writing down what is decided."""
+
+    def __init__(self, state: State, now: int, budget: int) -> None:
+        self.state = state
+        self.rules: Rules = state.rules
+        self.ledger: Ledger = state.ledger
+        self.now = now
+        self.budget = max(1, budget)
+        self.steps = 0
+        self.more = False
+        self.decisions: list[Decision] = []
+        self.verdicts: list[Verdict] = []
+        self.leaving: set[Key] = set()
+        """Evicted by this plan."""
+        self.coming_back: Workload | None = None
+        """For a question only: a gang that was evicted, as if it were admitted again."""
+        self._asks: dict[Key, tuple[scan.PodSetRequest, ...]] = {}
+
+    def go(self) -> None:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ looking
+
+    def asks(self, gang: Workload, queue: ClusterQueue) -> tuple[scan.PodSetRequest, ...]:
+        """What the whole gang asks of the queue; worked out once a cycle."""
+        known = self._asks.get(gang.key)
+        if known is None:
+            known = self._asks[gang.key] = scan.requests(gang, queue, self.rules)
+        return known
+
+    def asked(self, trial: Trial) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+        """What the whole gang asks for, per pod set, as a Verdict says it; the number of pods goes without saying."""
+        return tuple(
+            (asked.pod_set.name, tuple((name, amount) for name, amount in asked.total if name != scan.PODS))
+            for asked in self.asks(trial.gang, trial.queue)
+        )
+
+    def node(self, queue: str) -> QuotaNode:
+        node = self.ledger.tree.queue(queue)
+        assert node is not None, queue
+        return node
+
+    def look(self, gang: Workload, queue: ClusterQueue, *, evict: bool = True) -> Trial:
+        """Flavors, nodes and, where needed (and if it may `evict`), victims for one gang, against the book as it is."""
+        node = self.node(queue.name)
+        if not self.state.selected(gang, queue):
+            why = Why(Reason.MISCONFIGURED, Detail.NAMESPACE_NOT_SELECTED, subject=queue.name)
+            return Trial(gang, queue, node, None, reclaim.Found(), why)
+        if any(check.state in (CheckState.RETRY, CheckState.REJECTED) for check in gang.checks):
+            why = Why(Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING)
+            return Trial(gang, queue, node, None, _NONE, why)
+        self.steps += 1
+        keeps = "FlavorFungibilityPreserveScanProgress" in self.rules.gates
+        cursor = gang.cursor if keeps or gang.cursor_generation >= self.state.generation(queue.name) else ()
+        first: Trial | None = None
+        while True:
+            trial = self._try(gang, queue, node, cursor, None, evict)
+            if trial.mode is Mode.FIT or trial.found.enough:
+                return trial
+            first = first or trial
+            # Here a scan that stopped at a flavor where nobody could be evicted goes on at once, not a cycle later.
+            assignment = trial.assignment
+            if self.rules.heads_per_queue is not None or assignment is None or not assignment.pending_flavors:
+                break
+            if assignment.cursor == cursor:
+                break
+            cursor = assignment.cursor
+            self.steps += 1
+        if "PartialAdmission" in self.rules.gates:
+
+            def attempt(counts: Mapping[str, int]) -> Trial | None:
+                self.steps += 1
+                trial = self._try(gang, queue, node, (), counts, evict)
+                return trial if trial.mode is Mode.FIT or trial.found.enough else None
+
+            reduced = scan.reduce(gang.pod_sets, attempt)
+            if reduced is not None:
+                return reduced
+        return first
+
+    def _try(
+        self,
+        gang: Workload,
+        queue: ClusterQueue,
+        node: QuotaNode,
+        cursor: scan.Cursor,
+        counts: Mapping[str, int] | None,
+        evict: bool,
+    ) -> Trial:
+        asked = self.asks(gang, queue) if counts is None else scan.requests(gang, queue, self.rules, counts)
+        avoid = frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now)
+        assignment = scan.assign(
+            self.ledger,
+            queue,
+            asked,
+            cursor,
+            _nobody
+            if not evict
+            else _anybody
+            if self.rules.promises and all(len(group.flavors) == 1 for group in queue.groups)
+            else reclaim.oracle(
+                self.ledger,
+                gang,
+                queue.name,
+                self.rules,
+                now=self.now,
+                holders=self.holders,
+                leaving=self.going(gang, queue),
+                local_usage=self.local_usage,
+            ),
+            workload=gang,
+            flavors=self.state.flavors,
+            rules=self.rules,
+            topologies=self.state.topologies,
+            avoid=avoid,
+            delay=self._delay(gang, queue),
+        )
+        if not evict or not assignment.mode.preempts:
+            return Trial(gang, queue, node, assignment, _NONE, self._why(assignment, _NONE))
+        found = self.victims(gang, queue, asked, assignment, avoid)
+        return Trial(gang, queue, node, assignment, found, self._why(assignment, found))
+
+    def going(self, gang: Workload, queue: ClusterQueue) -> set[Key]:
+        """Who has been evicted, still holds its room, and leaves it to this gang. One that lost a node stands before
+        it in the same queue once its pods are gone, and needs the room itself."""
+        return {key for key in self.leaving | self.state.leaving if not self._comes_back_before(key, gang, queue)}
+
+    def _comes_back_before(self, key: Key, gang: Workload, queue: ClusterQueue) -> bool:
+        other = self.state.workloads.get(key)
+        return (
+            self.rules.promises
+            and other is not None
+            and other.evicted == "NodeFailures"
+            and gang.evicted != "NodeFailures"
+            and self.state.queue_of(other) == queue.name
+            and other.effective_priority >= gang.effective_priority
+        )
+
+    def holders(self, queue: str) -> tuple[Workload, ...]:
+        held, back = self.state.holders(queue), self.coming_back
+        if back is None or back.admission is None or back.admission.cluster_queue != queue:
+            return held
+        return (*held, back)
+
+    def local_usage(self, gang: Workload) -> float | None:
+        queue = self.state.queues.get(self.state.queue_of(gang))
+        if self.rules.usage_fairness is None or queue is None or not queue.usage_based_fairness:
+            return None
+        return self.state.local_usage((gang.namespace, gang.queue))
+
+    def _delay(self, gang: Workload, queue: ClusterQueue) -> Callable[[str], bool] | None:
+        """Of which flavors are the nodes chosen only when a provisioning check made them."""
+        if self.rules.capacity_unless_elastic:
+            return None
+        ready = {check.name for check in gang.checks if check.state is CheckState.READY}
+        making = [
+            rule
+            for rule in queue.checks
+            if rule.name not in ready
+            and (check := self.state.checks.get(rule.name)) is not None
+            and check.controller.endswith("/provisioning-request")
+        ]
+        if not making:
+            return None
+        return lambda flavor: any(not rule.on_flavors or flavor in rule.on_flavors for rule in making)
+
+    def victims(
+        self,
+        gang: Workload,
+        queue: ClusterQueue,
+        asked: tuple[scan.PodSetRequest, ...],
+        assignment: Assignment,
+        avoid: frozenset[str],
+    ) -> reclaim.Found:
+        """Who would have to go for this assignment."""
+        pinned = {
+            choice.name: {resource: got.flavor for resource, got in choice.flavors.items()}
+            for choice in assignment.pod_sets
+        }
+        node = self.node(queue.name)
+
+        def fits() -> bool:
+            if not node.fits(assignment.usage):
+                return False
+            return self.pinned(gang, queue, asked, pinned, avoid).mode is Mode.FIT
+
+        with self.ledger.suspended(gang.key):
+            return reclaim.targets(
+                self.ledger,
+                gang,
+                queue.name,
+                assignment,
+                self.rules,
+                now=self.now,
+                holders=self.holders,
+                leaving=self.going(gang, queue),
+                fits=fits,
+                local_usage=self.local_usage,
+            )
+
+    def pinned(
+        self,
+        gang: Workload,
+        queue: ClusterQueue,
+        asked: tuple[scan.PodSetRequest, ...],
+        pinned: Mapping[str, Mapping[str, str]],
+        avoid: frozenset[str],
+    ) -> Assignment:
+        """The same flavors, on the book as it is now, with nobody to evict."""
+        return scan.assign(
+            self.ledger,
+            queue,
+            asked,
+            (),
+            _nobody,
+            workload=gang,
+            flavors=self.state.flavors,
+            rules=self.rules,
+            topologies=self.state.topologies,
+            avoid=avoid,
+            pinned=pinned,
+        )
+
+    def stand_again(self, gang: Workload, queue: ClusterQueue) -> Assignment:
+        """Nodes for a gang that holds its quota already; its charge must be out of the book. (Its nodes are put back
+        for the question: they are what it keeps.)"""
+        assert gang.admission is not None
+        counts = {pod_set.name: pod_set.count for pod_set in gang.admission.pod_sets}
+        with self.ledger.trial():
+            self.ledger.charge(replace(charge_of(gang), usage=()))
+            return scan.assign(
+                self.ledger,
+                queue,
+                scan.requests(gang, queue, self.rules, counts),
+                (),
+                _nobody,
+                workload=gang,
+                flavors=self.state.flavors,
+                rules=self.rules,
+                topologies=self.state.topologies,
+                avoid=frozenset(gang.lost_nodes),
+            )
+
+    @staticmethod
+    def _why(assignment: Assignment, found: reclaim.Found) -> Why:
+        if assignment.mode is Mode.FIT:
+            return Why(Reason.QUOTA_RESERVED)
+        why = assignment.why()
+        if not (found.candidates or found.unlawful):
+            return why
+        shorts = tuple(replace(short, candidates=found.candidates, unlawful=found.unlawful) for short in why.shortfalls)
+        return replace(why, shortfalls=shorts)
+
+    def _again(self, trial: Trial) -> Assignment:
+        """The same flavors and counts on the book as it is now."""
+        assert trial.assignment is not None
+        counts = {choice.name: choice.request.count for choice in trial.assignment.pod_sets}
+        pinned = {
+            choice.name: {resource: got.flavor for resource, got in choice.flavors.items()}
+            for choice in trial.assignment.pod_sets
+        }
+        asked = scan.requests(trial.gang, trial.queue, self.rules, counts)
+        avoid = frozenset(avoided.node for avoided in trial.gang.avoid if avoided.until > self.now)
+        return self.pinned(trial.gang, trial.queue, asked, pinned, avoid)
+
+    # ------------------------------------------------------------ deciding
+
+    def admit(self, trial: Trial) -> None:
+        """Charge it, and write the decision down."""
+        assert trial.assignment is not None
+        gang = trial.gang
+        admission = trial.assignment.admission(trial.queue.name)
+        checks = required_checks(trial.queue, admission)
+        self.ledger.unclaim(gang.key)
+        self.ledger.charge(charge_of(gang, admission))
+        ready = {check.name for check in gang.checks if check.state is CheckState.READY}
+        # Kueue waits for every check that stands on the Workload, whether the queue still asks for it or not.
+        stale = not self.rules.promises and any(check.state is not CheckState.READY for check in gang.checks)
+        self.decisions.append(
+            Admit(
+                key=gang.key,
+                uid=gang.uid,
+                admission=admission,
+                checks=checks,
+                admitted=ready.issuperset(checks) and not stale,
+                waited_ms=max(0, self.now - max(order.since(gang), gang.requeue_at)),
+            )
+        )
+        self.verdicts.append(Verdict(gang.key, Standing.ADMITTED, Why(Reason.QUOTA_RESERVED)))
+
+    def evict(self, trial: Trial) -> int:
+        """Write down who must go for it; how many are new."""
+        new = 0
+        for key, reason in trial.found.victims:
+            victim = self.state.workloads[key]
+            if victim.evicted or key in self.leaving:
+                continue
+            self.leaving.add(key)
+            new += 1
+            self.decisions.append(
+                Evict(
+                    key=key,
+                    uid=victim.uid,
+                    reason=reason,
+                    preemptor=trial.gang.key,
+                    preemptor_uid=trial.gang.uid,
+                    preemptor_queue=trial.queue.name,
+                )
+            )
+        return new
+
+
+def required_checks(queue: ClusterQueue, admission: Admission) -> tuple[str, ...]:
+    """The checks that a reservation must pass: those for every gang, and those for a flavor it got."""
+    got = {flavor for pod_set in admission.pod_sets for _, flavor in pod_set.flavors}
+    return tuple(check.name for check in queue.checks if not check.on_flavors or check.on_flavors & got)
+
+
+# ---------------------------------------------------------------- filling
+
+
+class _Walk:
+    """The gangs of one queue that are worth a trial, in order. The line itself is not touched."""
+
+    def __init__(self, state: State, name: str) -> None:
+        self.state = state
+        self.queue = state.queues[name]
+        self.line = state.lines[name]
+        self.strict = self.queue.strategy is Strategy.STRICT_FIFO
+        self.taken: dict[int, int] = {}
+        """Bucket -> gangs of it that were dealt with in this cycle."""
+        fair = state.rules.usage_fairness is not None and self.queue.usage_based_fairness
+        if self.strict:
+            buckets = [(held[0], bucket) for bucket, held in self.line.buckets.items()]
+            heapq.heapify(buckets)
+        else:
+            buckets = self.line.live()
+        self.heap: list[tuple[float, QueueKey, int]] = [
+            (self._usage(place) if fair else 0.0, place, bucket) for place, bucket in buckets
+        ]
+        if fair:
+            heapq.heapify(self.heap)
+
+    def _usage(self, place: QueueKey) -> float:
+        gang = self.state.workloads[order.key_of(place)]
+        return self.state.local_usage((gang.namespace, gang.queue))
+
+    def peek(self) -> tuple[QueueKey, int] | None:
+        if not self.heap:
+            return None
+        _, place, bucket = self.heap[0]
+        if self.strict and bucket in self.line.parked:
+            return None
+        return place, bucket
+
+    def next(self) -> None:
+        """The gang was dealt with: on to the next."""
+        usage, _, bucket = self.heap[0]
+        taken = self.taken[bucket] = self.taken.get(bucket, 0) + 1
+        held = self.line.buckets[bucket]
+        if taken < len(held):
+            heapq.heapreplace(self.heap, (usage, held[taken], bucket))
+        else:
+            heapq.heappop(self.heap)
+
+    def skip(self) -> None:
+        """The gang cannot go, nor can those like it."""
+        if self.strict:
+            self.heap.clear()
+        else:
+            heapq.heappop(self.heap)
+
+
+class _Filling(_Run):
+    def go(self) -> None:
+        self._replacements()
+        state = self.state
+        self.walks: dict[str, _Walk] = {}
+        self.tournaments: dict[str, Tournament] = {}
+        self.roots: list[tuple[Rank, str]] = []
+        self.told_of_claims: set[str] = set()
+        self.served: set[Key] = set()
+        """Gangs that were dealt with before their turn."""
+        for name in state.ready():
+            walk = _Walk(state, name)
+            if walk.peek() is None:
+                continue
+            self.walks[name] = walk
+            node = self.node(name)
+            label = order.label(node.root)
+            if label not in self.tournaments:
+                self.tournaments[label] = Tournament(node.root, self._ranks)
+            self.tournaments[label].enter(node)
+        for label in sorted(self.tournaments):
+            self._root(label)
+        while self.roots:
+            if self.steps >= self.budget:
+                self.more = True
+                return
+            _, label = heapq.heappop(self.roots)
+            tournament = self.tournaments[label]
+            best = tournament.best()
+            assert best is not None
+            self._turn(best)
+            if self.walks[best.name].peek() is None:
+                tournament.leave(best)
+            else:
+                tournament.enter(best)
+            self._root(label)
+
+    def _root(self, label: str) -> None:
+        winner = self.tournaments[label].best()
+        if winner is None:
+            return
+        first = self.walks[winner.name].peek()
+        assert first is not None
+        heapq.heappush(self.roots, (Rank(*first[0][1:]), label))
+
+    def _ranks(self, node: QuotaNode) -> dict[str, Rank]:
+        walk = self.walks[node.name]
+        first = walk.peek()
+        assert first is not None
+        gang = self.state.workloads[order.key_of(first[0])]
+        return order.ranks(node, gang, self._guess(gang, walk.queue), self.rules)
+
+    def _guess(self, gang: Workload, queue: ClusterQueue) -> dict[FlavorResource, int]:
+        """What it would take, in the first flavors of the queue: only for the order, where flavors sum up."""
+        out: dict[FlavorResource, int] = {}
+        first = {
+            resource: group.flavors[0].name for group in queue.groups if group.flavors for resource in group.covered
+        }
+        for asked in self.asks(gang, queue):
+            for resource, amount in asked.total:
+                flavor = first.get(resource)
+                if flavor is not None and amount:
+                    out[flavor, resource] = out.get((flavor, resource), 0) + amount
+        return out
+
+    def _turn(self, node: QuotaNode) -> None:
+        """The first gang of this queue has its turn."""
+        walk = self.walks[node.name]
+        first = walk.peek()
+        assert first is not None
+        place, bucket = first
+        gang = self.state.workloads[order.key_of(place)]
+        if gang.key in self.served:
+            walk.next() if not walk.strict or gang.key in self.ledger.charges else walk.skip()
+            return
+        claims = gang.key in self.ledger.claims
+        with self.ledger.suspended(gang.key):
+            trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang))
+        if not claims and trial.mode is not Mode.FIT and not trial.found.enough and trial.assignment is not None:
+            trial = self._over_claims(trial)
+        if trial.mode is Mode.FIT and gang.evicted == "Preempted" and not claims and self.rules.promises:
+            trial = self._come_back(trial)
+        if trial.mode is Mode.FIT:
+            self.admit(trial)
+            walk.next()
+            return
+        if trial.found.enough and not gang.preemption_gated and self._claim_room(trial):
+            walk.next() if not walk.strict else walk.skip()
+            return
+        if claims:
+            self._wait(walk, bucket, trial)
+            return
+        if trial.found.enough and gang.preemption_gated:
+            trial.why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
+        if trial.assignment is not None and self._passed_over(walk, trial):
+            walk.next() if not walk.strict else walk.skip()
+            return
+        self._park(walk, bucket, trial, self._refused(trial))
+
+    # -- nobody comes back only to be evicted again
+
+    def _come_back(self, trial: Trial) -> Trial:
+        """A gang that was evicted fits again. Whoever could lawfully evict it, once it is back, goes before it; where
+        that one can go only because of it (its share makes an eviction lawful), it stays away for a while."""
+        gang = trial.gang
+        while trial.mode is Mode.FIT:
+            evictor = self._evictor(trial)
+            if evictor is None:
+                return trial
+            before = self.look(evictor.gang, evictor.queue)
+            if before.mode is Mode.FIT:
+                self.admit(before)
+            elif not before.found.enough or not self._claim_room(before):
+                until = gang.evicted_at + self.rules.spare_first_ms
+                if self.now >= until:
+                    return trial
+                assert trial.assignment is not None
+                why = Why(Reason.WAITING_FOR_QUOTA, Detail.BACKOFF, until=until)
+                return replace(trial, assignment=None, why=why, found=replace(trial.found, until=until))
+            self.served.add(before.gang.key)
+            self.verdicts = [
+                verdict
+                for at, verdict in enumerate(self.verdicts)
+                if verdict.key != before.gang.key or at == len(self.verdicts) - 1
+            ]
+            trial = self.look(gang, trial.queue)
+        return trial
+
+    def _evictor(self, trial: Trial) -> Trial | None:
+        """The first of those who wait in its tree that could evict this gang if it were admitted."""
+        assert trial.assignment is not None
+        gang, node, ledger, state = trial.gang, trial.node, self.ledger, self.state
+        admission = trial.assignment.admission(trial.queue.name)
+        back = replace(gang, admission=admission, evicted="", admitted=True, admitted_at=self.now, reserved_at=self.now)
+        with ledger.trial():
+            ledger.charge(charge_of(gang, admission))
+            if not node.borrowing(trial.assignment.usage):
+                return None  # what is within nominal quota nobody else takes
+            rivals: list[tuple[QueueKey, Workload, ClusterQueue]] = []
+            for other in node.root.queues():
+                line = state.lines.get(other.name)
+                if line is None or other is node:
+                    continue
+                queue = state.queues[other.name]
+                firsts = self._firsts(other.name, queue)
+                for place in firsts:
+                    rival = state.workloads[order.key_of(place)]
+                    if rival.key in self.served or rival.key in ledger.claims or rival.preemption_gated:
+                        continue
+                    if self._may_evict(rival) and self._outranks(rival, queue, other, node):
+                        rivals.append((place, rival, queue))
+            self.coming_back = back
+            try:
+                for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
+                    found = self.look(rival, queue)
+                    if found.found.enough and any(key == gang.key for key, _ in found.found.victims):
+                        return found
+            finally:
+                self.coming_back = None
+        return None
+
+    def _firsts(self, name: str, queue: ClusterQueue) -> list[QueueKey]:
+        """Who of a queue may be looked at in this cycle: the first of every bucket, or of all where it is strict."""
+        taken = self.walks[name].taken if name in self.walks else {}
+        held = self.state.lines[name].buckets
+        firsts = [places[at] for bucket, places in held.items() if (at := taken.get(bucket, 0)) < len(places)]
+        if queue.strategy is Strategy.STRICT_FIFO:
+            return [min(firsts)] if firsts else []
+        return firsts
+
+    def _outranks(self, rival: Workload, queue: ClusterQueue, mine: QuotaNode, theirs: QuotaNode) -> bool:
+        """Could the law let it evict somebody of their side: a bound that costs little."""
+        usage = self._guess(rival, queue)
+        if not usage:
+            return False
+        side, other = reclaim.almost_common(mine, theirs)
+        if not side.is_queue or queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER:
+            return True  # who leaves on its own side may make it lawful
+        resources = frozenset(fr[1] for fr in usage) if self.rules.contested_share else None
+        tree = self.ledger.tree
+        tree.add(mine, usage)
+        lawful = any(
+            all(at.usage.get(fr, 0) <= at.subtree.get(fr, 0) for fr in usage) for at in (mine, side)
+        ) or side.share(None, resources) < other.share(None, resources)
+        tree.subtract(mine, usage)
+        return lawful
+
+    # -- room for those who wait for it
+
+    def _may_evict(self, gang: Workload) -> bool:
+        """After a claim that came to nothing, it evicts nobody for as long again."""
+        return gang.claims is None or self.now >= gang.claims.until + self.rules.claim_ms
+
+    def _claim(self, trial: Trial, admission: Admission, victims: tuple[str, ...]) -> None:
+        """Keep this room for it."""
+        gang = trial.gang
+        until = -(-(self.now + self.rules.claim_ms) // 1000) * 1000  # stored in whole seconds
+        self.decisions.append(Claim(gang.key, gang.uid, ClaimRecord(admission, victims, until)))
+        self.ledger.claim(charge_of(gang, admission, "claim"), until)
+
+    def _claim_room(self, trial: Trial) -> bool:
+        """Evict for it, and keep what becomes free."""
+        gang = trial.gang
+        victims = [key for key, _ in trial.found.victims]
+        going = self.going(gang, trial.queue)
+        with self.ledger.trial():
+            for key in sorted({*victims, *going}):
+                if key in self.ledger.charges:
+                    self.ledger.release(key)
+            there = self._again(trial)
+        if there.mode is not Mode.FIT:
+            return False
+        self.evict(trial)
+        leave = victims or sorted(going)
+        uids = tuple(sorted(self.state.workloads[key].uid for key in leave if key in self.state.workloads))
+        self._claim(trial, there.admission(trial.queue.name), uids)
+        why = replace(
+            trial.why,
+            reason=Reason.WAITING_FOR_PREEMPTED,
+            detail=Detail.VICTIMS_LEAVING,
+            subject=f"{len(leave)} evicted workload(s)",
+        )
+        self.verdicts.append(Verdict(gang.key, Standing.WAITING, why, self.asked(trial)))
+        return True
+
+    def _wait(self, walk: _Walk, bucket: int, trial: Trial) -> None:
+        """It has a claim, and the room is not free yet."""
+        gang = trial.gang
+        held = self.ledger.claims[gang.key]
+        until = held.until
+        record = gang.claims
+        if record is not None and not record.victims:
+            # Nobody was evicted for this one: the claim lasts until it is admitted.
+            if held.until - self.now <= self.rules.claim_ms // 2:
+                self._claim(trial, record.admission, ())
+                held = self.ledger.claims[gang.key]
+            until = held.until - self.rules.claim_ms // 2
+        leaving = 0 if record is None else sum(1 for uid in record.victims if self._holds(uid))
+        if leaving:
+            why = replace(
+                trial.why,
+                reason=Reason.WAITING_FOR_PREEMPTED,
+                detail=Detail.VICTIMS_LEAVING,
+                subject=f"{leaving} evicted workload(s)",
+            )
+        else:
+            why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=held.until)
+        verdict = Verdict(gang.key, Standing.WAITING, why, self.asked(trial))
+        self.verdicts.append(verdict)
+        self.state.park(walk.queue.name, bucket, Memo(verdict, self._on_nodes(trial), until))
+        walk.skip()
+
+    @staticmethod
+    def _on_nodes(trial: Trial) -> bool:
+        """May room on nodes change it."""
+        return trial.found.by_nodes or (
+            trial.assignment is not None and any(choice.misfits for choice in trial.assignment.pod_sets)
+        )
+
+    def _holds(self, uid: str) -> bool:
+        gang = self.state.by_uid(uid)
+        return gang is not None and gang.admission is not None
+
+    def _over_claims(self, trial: Trial) -> Trial:
+        """What others claim is in its way? A gang within its queue's nominal quota takes back what is only claimed, and
+        borrowed; any other waits, and the first of its queue is told for whom."""
+        ledger = self.ledger
+        root = trial.node.root
+        assert trial.assignment is not None
+        by_nodes = self._on_nodes(trial)
+        around = ledger.claims if by_nodes else ledger.claims_under(root)
+        claims = [
+            key
+            for key, held in sorted(around.items(), key=lambda item: (item[1].until, item[0]), reverse=True)
+            if key != trial.gang.key
+            and (node := ledger.tree.queue(held.charge.queue)) is not None
+            and (node.root is root or held.charge.admission is not None)
+        ]
+        if not claims:
+            return trial
+        usage = trial.assignment.usage
+        entitled = bool(usage) and all(not trial.node.exceeds(fr, amount) for fr, amount in usage.items())
+        if entitled:
+            borrowed = [key for key in claims if self._borrowed(key, root)]
+            mark = ledger.mark()
+            kept = {key: ledger.claims[key] for key in borrowed}
+            for key in borrowed:
+                ledger.unclaim(key)
+            better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang)) if borrowed else trial
+            if borrowed and (better.mode is Mode.FIT or better.found.enough):
+                for key in borrowed:
+                    held = kept[key]
+                    ledger.claim(held.charge, held.until)
+                    again = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
+                    if again.mode is Mode.FIT or again.found.enough:
+                        better = again
+                        continue
+                    ledger.unclaim(key)
+                    self._drop(key)
+                ledger.keep(mark)
+                return better
+            ledger.rollback(mark)
+        if trial.queue.name in self.told_of_claims:
+            return trial
+        self.told_of_claims.add(trial.queue.name)
+        if not by_nodes and not self._quota_beyond(claims, trial):
+            return trial
+        with ledger.trial():
+            first = ledger.claims[claims[-1]]
+            for key in claims:
+                ledger.unclaim(key)
+            free = self.look(trial.gang, trial.queue, evict=False)
+        if free.mode is Mode.FIT:
+            name = "/".join(first.charge.key)
+            trial.why = replace(trial.why, detail=Detail.CLAIMED, subject=name, until=first.until)
+        return trial
+
+    def _quota_beyond(self, claims: list[Key], trial: Trial) -> bool:
+        """Would there be quota without these claims."""
+        assert trial.assignment is not None
+        tree = self.ledger.tree
+        charges = [self.ledger.claims[key].charge for key in claims]
+        moved = [(node, dict(charge.usage)) for charge in charges if (node := tree.queue(charge.queue)) is not None]
+        for node, usage in moved:
+            tree.subtract(node, usage)
+        room = trial.node.fits(trial.assignment.usage)
+        for node, usage in moved:
+            tree.add(node, usage)
+        return room
+
+    def _borrowed(self, key: Key, root: QuotaNode) -> bool:
+        held = self.ledger.claims[key]
+        node = self.ledger.tree.queue(held.charge.queue)
+        if node is None or node.root is not root:
+            return False
+        return node.borrowing(fr for fr, _ in held.charge.usage)
+
+    def _drop(self, key: Key) -> None:
+        """Its claim ends now."""
+        before = next((d for d in self.decisions if isinstance(d, Claim) and d.key == key), None)
+        if before is not None:
+            self.decisions.remove(before)
+            record = before.record
+        else:
+            stored = self.state.workloads[key].claims
+            if stored is None:
+                return
+            record = stored
+        gang = self.state.workloads[key]
+        self.decisions.append(Claim(key, gang.uid, replace(record, until=self.now)))
+
+    def _passed_over(self, walk: _Walk, trial: Trial) -> bool:
+        """The first of its queue has waited too long: room becomes its own as it becomes free. Nobody is evicted."""
+        gang, rules = trial.gang, self.rules
+        if not rules.promises or trial.mode is Mode.NO_FIT or gang.preemption_gated:
+            return False
+        if self.state.position(gang.key) != 0:
+            return False
+        since = max(order.stamp(gang), gang.requeue_at, gang.evicted_at if gang.evicted_at < NEW else 0)
+        if self.now - since < rules.passed_over_ms:
+            at = since + rules.passed_over_ms
+            until = trial.found.until
+            trial.found = replace(trial.found, until=at if until is None else min(at, until))
+            return False
+        with self.ledger.without_gangs(walk.queue.name):
+            there = self._again(trial)
+        if there.mode is not Mode.FIT:
+            return False
+        self._claim(trial, there.admission(trial.queue.name), ())
+        why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=self.now + rules.claim_ms)
+        self.verdicts.append(Verdict(gang.key, Standing.WAITING, why, self.asked(trial)))
+        return True
+
+    def _refused(self, trial: Trial) -> Verdict:
+        return Verdict(trial.gang.key, Standing.PARKED, trial.why, self.asked(trial))
+
+    def _park(self, walk: _Walk, bucket: int, trial: Trial, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        held = walk.line.buckets[bucket]
+        if len(held) > 1 and not self.state.told(bucket, verdict.why):
+            taken = walk.taken.get(bucket, 0)
+            self.verdicts.extend(replace(verdict, key=order.key_of(place)) for place in held[taken + 1 :])
+        avoid = [avoided.until for avoided in trial.gang.avoid if avoided.until > self.now]
+        times = [*avoid, *([trial.found.until] if trial.found.until is not None else [])]
+        if trial.gang.claims is not None and not self._may_evict(trial.gang):
+            times.append(trial.gang.claims.until + self.rules.claim_ms)
+        self.state.park(walk.queue.name, bucket, Memo(verdict, self._on_nodes(trial), min(times, default=None)))
+        bad_namespace = verdict.why.detail is Detail.NAMESPACE_NOT_SELECTED
+        if walk.strict and bad_namespace:
+            heapq.heappop(walk.heap)
+        else:
+            walk.skip()
+
+    def _replacements(self) -> None:
+        """Other nodes for those that were lost."""
+        for key in sorted(self.state.second):
+            gang = self.state.workloads[key]
+            queue = None if gang.admission is None else self.state.queues.get(gang.admission.cluster_queue)
+            if gang.evicted or not gang.lost_nodes or queue is None:
+                continue
+            self.steps += 1
+            charge = self.ledger.release(key)
+            assignment = self.stand_again(gang, queue)
+            if assignment.mode is Mode.FIT:
+                admission = assignment.admission(queue.name)
+                self.ledger.charge(charge_of(gang, admission))
+                self.decisions.append(Replace(key, gang.uid, admission))
+            else:
+                self.ledger.charge(charge)
+
+
+# ---------------------------------------------------------------- heads
+
+
+@dataclass(slots=True)
+class _Entry:
+    trial: Trial
+    usage: Charge
+    """What it would charge, or keep from others."""
+    second: bool = False
+    verdict: Verdict | None = None
+
+
+class _Heads(_Run):
+    """One gang of each queue (or so many), against the book as it was found; then in order."""
+
+    def go(self) -> None:
+        self.entries: list[_Entry] = []
+        self._second_pass()
+        most = self.rules.heads_per_queue or 1
+        for name in self.state.ready():
+            walk = _Walk(self.state, name)
+            for _ in range(most):
+                first = walk.peek()
+                if first is None:
+                    break
+                if self.steps >= self.budget and self.entries:
+                    self.more = True
+                    break
+                self._nominate(walk.queue, *first)
+                walk.next()
+        self.preempted: set[Key] = set()
+        for entry in self._in_order():
+            self._process(entry)
+        if not self.more:
+            self.more = bool(self.decisions) or any(
+                entry.verdict is not None and entry.verdict.standing is Standing.ACTIVE for entry in self.entries
+            )
+            # A queue whose head was parked has another one to look at.
+            self.more = self.more or bool(self.state.ready())
+
+    # -- nominating
+
+    def _nominate(self, queue: ClusterQueue, place: QueueKey, bucket: int) -> None:
+        gang = self.state.workloads[order.key_of(place)]
+        trial = self.look(gang, queue)
+        trial.place, trial.bucket = place, bucket
+        if trial.assignment is None:
+            strict = queue.strategy is Strategy.STRICT_FIFO
+            keep = strict and trial.why.detail is not Detail.NAMESPACE_NOT_SELECTED
+            self._requeue(_Entry(trial, self._charge(trial)), active=keep)
+            return
+        if trial.mode.preempts and self._by_nodes(trial):
+            self._nodes_after(trial)
+        self.entries.append(_Entry(trial, self._charge(trial)))
+
+    def _second_pass(self) -> None:
+        """Gangs with a reservation whose nodes must be chosen, or chosen anew."""
+        for key in sorted(self.state.second):
+            gang = self.state.workloads[key]
+            queue = None if gang.admission is None else self.state.queues.get(gang.admission.cluster_queue)
+            if queue is None or gang.evicted:
+                continue
+            self.steps += 1
+            held = self.ledger.release(key)
+            assignment = self.stand_again(gang, queue)
+            self.ledger.charge(held)
+            if not gang.lost_nodes and assignment.admission(queue.name) == gang.admission:
+                continue  # nothing was left to be chosen
+            trial = Trial(gang, queue, self.node(queue.name), assignment, reclaim.Found(), self._why(assignment, _NONE))
+            self.entries.append(_Entry(trial, self._charge(trial), second=True))
+
+    def _charge(self, trial: Trial) -> Charge:
+        if trial.assignment is None or trial.mode is Mode.NO_FIT:
+            return Charge(trial.gang.key, trial.gang.uid, trial.queue.name, ())
+        return charge_of(trial.gang, trial.assignment.admission(trial.queue.name))
+
+    def _by_nodes(self, trial: Trial) -> bool:
+        assert trial.assignment is not None
+        return any(
+            flavor is not None and flavor.topology in self.state.topologies
+            for choice in trial.assignment.pod_sets
+            for got in choice.flavors.values()
+            if (flavor := self.state.flavors.get(got.flavor)) is not None
+        )
+
+    def _nodes_after(self, trial: Trial) -> None:
+        """Where it would stand once its victims are gone, or, without any, on empty nodes: to be kept from others."""
+        assert trial.assignment is not None
+        with self.ledger.trial():
+            if trial.found.victims:
+                for key, _ in trial.found.victims:
+                    self.ledger.release(key)
+            else:
+                for key, charge in list(self.ledger.charges.items()):
+                    if charge.admission is not None:
+                        self.ledger.release(key)
+            there = self._again(trial)
+        if there.mode is Mode.FIT:
+            where = {choice.name: choice.topology for choice in there.pod_sets}
+            for choice in trial.assignment.pod_sets:
+                choice.topology = where.get(choice.name)
+
+    # -- order
+
+    def _in_order(self) -> Iterator[_Entry]:
+        if not self.rules.fair_sharing:
+            yield from sorted(self.entries, key=self._classical)
+            return
+        second = [entry for entry in self.entries if entry.second]
+        yield from sorted(second, key=self._classical)
+        waiting: dict[str, list[_Entry]] = {}
+        for entry in self.entries:
+            if not entry.second:
+                waiting.setdefault(entry.trial.queue.name, []).append(entry)
+
+        def ranked(node: QuotaNode) -> dict[str, Rank]:
+            entry = waiting[node.name][0]
+            return order.ranks(node, entry.trial.gang, dict(entry.usage.usage), self.rules)
+
+        roots: dict[str, QuotaNode] = {}
+        for name in waiting:
+            root = self.node(name).root
+            roots[order.label(root)] = root
+        for label in sorted(roots):
+            tournament = Tournament(roots[label], ranked)
+            mine = [name for name in waiting if self.node(name).root is roots[label]]
+            for name in mine:
+                tournament.enter(self.node(name))
+            while (best := tournament.best()) is not None:
+                yield waiting[best.name].pop(0)
+                if waiting[best.name]:
+                    tournament.enter(best)
+                else:
+                    tournament.leave(best)
+
+    @staticmethod
+    def _classical(entry: _Entry) -> tuple[bool, int, int, int, str, Key]:
+        gang, assignment = entry.trial.gang, entry.trial.assignment
+        borrow = 0 if assignment is None else assignment.borrow
+        return (not entry.second, borrow, -gang.effective_priority, order.stamp(gang), gang.uid, gang.key)
+
+    # -- processing
+
+    def _process(self, entry: _Entry) -> None:
+        trial = entry.trial
+        gang = trial.gang
+        if entry.second:
+            self._stand(entry)
+            return
+        fits = self._still_fits(entry)
+        if not fits and self._recompute(entry):
+            trial = entry.trial
+            fits = self._still_fits(entry)
+        if self._favoured_sibling(trial):
+            why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
+            self._requeue(entry, active=True, why=why, scanned=False)
+            return
+        if trial.mode is Mode.NO_FIT:
+            self._requeue(entry, active=False)
+            return
+        if trial.mode.preempts:
+            if not trial.found.victims:
+                if not reclaim.may_always_reclaim(trial.queue, self.rules):
+                    self._keep(self._reserve(entry))
+                self._requeue(entry, active=False, reason=Reason.WAITING_FOR_QUOTA)
+                return
+            if gang.preemption_gated:
+                why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
+                self._requeue(entry, active=False, why=why, scanned=False)
+                return
+        if self.preempted & {key for key, _ in trial.found.victims}:
+            deferred = self._after_others(entry)
+            if deferred is None:
+                why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
+                self._requeue(entry, active=True, why=why, scanned=False)
+                return
+            trial, fits = entry.trial, True
+            if deferred:
+                self._keep(entry.usage)
+                why = replace(trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING)
+                self._requeue(entry, active=True, why=why, scanned=False)
+                return
+        if not fits:
+            why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
+            self._requeue(entry, active=True, why=why, scanned=False)
+            return
+        self.preempted |= {key for key, _ in trial.found.victims}
+        if trial.mode is Mode.FIT:
+            self.admit(trial)
+            return
+        self._keep(entry.usage)
+        self.evict(trial)
+        verdict = Verdict(
+            gang.key,
+            Standing.WAITING,
+            replace(trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING),
+            self.asked(trial),
+        )
+        entry.verdict = verdict
+        self.verdicts.append(verdict)
+
+    def _keep(self, charge: Charge) -> None:
+        """Taken for the rest of this cycle."""
+        if charge.key not in self.ledger.charges:
+            self.ledger.charge(charge)
+
+    def _still_fits(self, entry: _Entry) -> bool:
+        """Is there room, with everybody gone who was to go for it or for somebody before it."""
+        trial = entry.trial
+        if trial.assignment is None or trial.mode is Mode.NO_FIT:
+            return False
+        with self.ledger.trial():
+            for key in sorted(self.preempted | {key for key, _ in trial.found.victims}):
+                if key in self.ledger.charges:
+                    self.ledger.release(key)
+            return trial.node.fits(dict(entry.usage.usage)) and self._room_on_nodes(trial)
+
+    def _room_on_nodes(self, trial: Trial) -> bool:
+        """Are exactly the nodes free that were chosen."""
+        assert trial.assignment is not None
+        if all(choice.topology is None for choice in trial.assignment.pod_sets):
+            return True
+        admission = trial.assignment.admission(trial.queue.name)
+        nodes = self.ledger.nodes
+        with self.ledger.trial():
+            self.ledger.charge(replace(charge_of(trial.gang, admission), usage=()))
+            for pod_set in admission.pod_sets:
+                if pod_set.topology is None:
+                    continue
+                levels = pod_set.topology.levels
+                for domain in pod_set.topology.domains:
+                    if levels[-1] == HOSTNAME_LABEL:
+                        free = nodes.free(nodes.resolve(domain.values[-1]))
+                    else:
+                        free = self._free_in(tuple(zip(levels, domain.values, strict=True)))
+                    if not free or min(free.values()) < 0:
+                        return False
+        return True
+
+    def _free_in(self, domain: Pairs) -> dict[str, int]:
+        """What is free in a domain wider than a node."""
+        free: dict[str, int] = {}
+        wanted = dict(domain)
+        for node in self.ledger.nodes.nodes():
+            labels = dict(node.labels)
+            if all(labels.get(key) == value for key, value in wanted.items()):
+                for name, amount in self.ledger.nodes.free(node.name).items():
+                    free[name] = free.get(name, 0) + amount
+        for name, amount in self.ledger.nodes.domain_charges().get(domain, {}).items():
+            if name in free:
+                free[name] -= amount
+        return free
+
+    def _recompute(self, entry: _Entry) -> bool:
+        """Look again, on the book as it is now, where another took the nodes that were chosen."""
+        trial = entry.trial
+        if "TASRecomputeAssignmentWithinSchedulingCycle" not in self.rules.gates or trial.assignment is None:
+            return False
+        if trial.mode is Mode.NO_FIT or all(choice.topology is None for choice in trial.assignment.pod_sets):
+            return False
+        with self.ledger.trial():
+            for key in sorted(self.preempted | {key for key, _ in trial.found.victims}):
+                if key in self.ledger.charges:
+                    self.ledger.release(key)
+            if not trial.node.fits(dict(entry.usage.usage)):
+                return False
+        self._renew(entry, self.look(replace(trial.gang, cursor=()), trial.queue))
+        return True
+
+    def _renew(self, entry: _Entry, trial: Trial) -> None:
+        trial.place, trial.bucket = entry.trial.place, entry.trial.bucket
+        if trial.mode.preempts and self._by_nodes(trial):
+            self._nodes_after(trial)
+        entry.trial, entry.usage = trial, self._charge(trial)
+
+    def _after_others(self, entry: _Entry) -> bool | None:
+        """Its victims go for somebody before it: does it fit once they are gone (True), or with other victims (False;
+        the entry has them then), or not (None)."""
+        if "RecomputeAssignmentUponPreemptionTargetsOverlap" not in self.rules.gates:
+            return None
+        with self.ledger.trial():
+            for key in sorted(self.preempted):
+                if key in self.ledger.charges:
+                    self.ledger.release(key)
+            trial = self.look(replace(entry.trial.gang, cursor=()), entry.trial.queue)
+            if trial.mode is not Mode.FIT and not trial.found.victims:
+                return None
+            self._renew(entry, trial)
+        return trial.mode is Mode.FIT
+
+    def _favoured_sibling(self, trial: Trial) -> bool:
+        """Concurrent admission: another variant of the same job stands in a flavor that comes before this one's."""
+        gang = trial.gang
+        if "ConcurrentAdmission" not in self.rules.gates or not gang.parent_uid or not trial.queue.groups:
+            return False
+        flavors = [flavor.name for flavor in trial.queue.groups[0].flavors]
+
+        def rank(one: Workload) -> int | None:
+            allowed = one.allowed_flavors or frozenset()
+            return next((i for i, name in enumerate(flavors) if name in allowed), None)
+
+        mine = rank(gang)
+        return mine is not None and any(
+            other.parent_uid == gang.parent_uid
+            and other.key != gang.key
+            and other.admitted
+            and (theirs := rank(other)) is not None
+            and theirs < mine
+            for other in self.state.holders(trial.queue.name)
+        )
+
+    def _reserve(self, entry: _Entry) -> Charge:
+        """What a gang keeps from others for this cycle that would have to evict and finds nobody: no more than its
+        queue may have."""
+        assert entry.trial.assignment is not None
+        node = entry.trial.node
+        kept: list[tuple[FlavorResource, int]] = []
+        for fr, amount in entry.usage.usage:
+            quota = node.quotas.get(fr)
+            used = node.usage.get(fr, 0)
+            nominal = 0 if quota is None else quota.nominal
+            if entry.trial.assignment.borrow > 0:
+                limit = None if quota is None else quota.borrowing_limit
+                kept.append((fr, amount if limit is None else min(amount, nominal + limit - used)))
+            else:
+                kept.append((fr, max(0, min(amount, nominal - used))))
+        return replace(entry.usage, usage=tuple(kept))
+
+    def _stand(self, entry: _Entry) -> None:
+        """The second look at a gang that holds its quota: other nodes, or the first ones."""
+        trial = entry.trial
+        gang = trial.gang
+        assert trial.assignment is not None
+        assert gang.admission is not None
+        held = self.ledger.release(gang.key)
+        if trial.mode is Mode.FIT and self._again_second(trial):
+            admission = trial.assignment.admission(trial.queue.name)
+            self.ledger.charge(charge_of(gang, admission))
+            self.decisions.append(Replace(gang.key, gang.uid, admission))
+            return
+        self.ledger.charge(held)
+        fast = "TASFailedNodeReplacementFailFast" in self.rules.gates and gang.lost_nodes
+        self.verdicts.append(Verdict(gang.key, Standing.PARKED if fast else Standing.ACTIVE, trial.why))
+
+    def _again_second(self, trial: Trial) -> bool:
+        trial.assignment = self.stand_again(trial.gang, trial.queue)
+        return trial.mode is Mode.FIT
+
+    # -- back into the queue
+
+    def _requeue(
+        self,
+        entry: _Entry,
+        *,
+        active: bool,
+        reason: Reason | None = None,
+        why: Why | None = None,
+        scanned: bool = True,
+    ) -> None:
+        """`scanned`: the next look goes on behind the flavors of this one."""
+        trial = entry.trial
+        why = why or (trial.why if reason is None else replace(trial.why, reason=reason))
+        assignment = trial.assignment
+        strict = trial.queue.strategy is Strategy.STRICT_FIFO and why.detail is not Detail.NAMESPACE_NOT_SELECTED
+        cursor = assignment.cursor if scanned and assignment is not None else ()
+        pending = scanned and assignment is not None and assignment.pending_flavors
+        active = active or strict or pending
+        entry.verdict = Verdict(
+            trial.gang.key,
+            Standing.ACTIVE if active else Standing.PARKED,
+            why,
+            self.asked(trial),
+            cursor,
+            self.state.generation(trial.queue.name),
+        )
+        self.verdicts.append(entry.verdict)
+        if active:
+            return
+        state = self.state
+        held = state.lines[trial.queue.name].buckets[trial.bucket]
+        alike = [order.key_of(place) for place in held if order.key_of(place) != trial.gang.key]
+        self.verdicts.extend(replace(entry.verdict, key=key) for key in alike)
+        on_nodes = assignment is not None and self._by_nodes(trial)
+        state.park(trial.queue.name, trial.bucket, Memo(entry.verdict, on_nodes))

@@ -1,0 +1,981 @@
+"""Which flavor for which resource of which pod set, and on which nodes: the scan.
+
+All pod sets of a topology group, and all resources of one resource group of the ClusterQueue, get the same flavor. The
+flavors of the group are tried in the queue's order. A flavor that the pods could never use (taints, node labels,
+topology) is passed over; for the others each resource gets a Mode from quota: it fits, it fits once others are evicted
+(the *oracle* simulates that), or it cannot fit. The flavor is as good as its worst resource. The scan stops at the
+first flavor that is good enough by the queue's fungibility, else it keeps the best seen; how far it came is the
+*cursor*, and the next scan of this gang goes on behind it.
+
+When quota is found for all pod sets, the nodes are asked, for all of them at once. Quota without nodes is as good as
+eviction could make it: PREEMPT if an empty cluster would hold the gang, else NO_FIT. Where node capacity decides for
+every flavor (`Rules.capacity_unless_elastic`) the scan then tries the next flavor before it settles for that.
+
+Nothing here changes the ledger. Amounts asked for are totals over the pods that are still to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from fractions import Fraction
+from typing import TypeVar
+
+from admission.engine.capacity import PlaceRequest
+from admission.engine.ledger import Ledger
+from admission.engine.model import (
+    Admission,
+    ClusterQueue,
+    Detail,
+    Flavor,
+    FlavorResource,
+    Fungibility,
+    Misfit,
+    PodSet,
+    PodSetAssignment,
+    PreemptionPolicy,
+    Reason,
+    Requirement,
+    ResourceGroup,
+    Rules,
+    Shortfall,
+    Topology,
+    TopologyAssignment,
+    TopologyRequest,
+    Why,
+    Workload,
+)
+from admission.engine.nodes import tolerates
+from admission.engine.quota import QuotaNode
+from admission.names import HOSTNAME_LABEL
+from admission.quantity import saturate
+
+PODS = "pods"
+"""The implicit resource that counts pods."""
+
+Cursor = tuple[tuple[str, str, int], ...]
+"""(pod set, resource, index of the flavor last tried; -1 when the last was the end of the list)."""
+
+
+class Mode(IntEnum):
+    """How a flavor could be had; the larger the better."""
+
+    NO_FIT = 0
+    NO_CANDIDATES = 1
+    """Eviction would be lawful, and nobody is found whose eviction would help."""
+    PREEMPT = 2
+    """By evicting from the gang's own queue (others too, maybe)."""
+    RECLAIM = 3
+    """By evicting from other queues only."""
+    FIT = 4
+
+    @property
+    def preempts(self) -> bool:
+        return Mode.NO_FIT < self < Mode.FIT
+
+    @property
+    def simple(self) -> Mode:
+        """NO_FIT, PREEMPT or FIT."""
+        return Mode.PREEMPT if self.preempts else self
+
+
+Oracle = Callable[[QuotaNode, FlavorResource, int], tuple[Mode, int]]
+"""(queue, (flavor, resource), amount) -> what eviction could do for it (NO_CANDIDATES, PREEMPT or RECLAIM), and the
+borrowing height after it."""
+
+
+# ---------------------------------------------------------------- requests
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetRequest:
+    """A pod set as it is asked for now: `count` pods still to run, `total` for all of them, `each` for one."""
+
+    pod_set: PodSet
+    count: int
+    total: tuple[tuple[str, int], ...]
+    each: tuple[tuple[str, int], ...]
+
+
+def _transform(each: Mapping[str, int], rules: Rules) -> dict[str, int]:
+    """What quota counts of one pod's requests: without excluded prefixes, and with transformations applied."""
+    kept = {name: amount for name, amount in each.items() if not name.startswith(rules.excluded_prefixes)}
+    if not rules.transformations:
+        return kept
+    by_input = {t.input: t for t in rules.transformations}
+    out: dict[str, Fraction] = {}
+    for name, amount in kept.items():
+        transformation = by_input.get(name)
+        if transformation is None:
+            out[name] = out.get(name, Fraction(0)) + amount
+            continue
+        value = Fraction(amount, 1000 if name == "cpu" else 1)
+        for target, factor in transformation.outputs:
+            product = value * factor
+            if transformation.multiply_by in kept:
+                other = transformation.multiply_by
+                product *= Fraction(kept[other], 1000 if other == "cpu" else 1)
+            if target == "cpu":
+                product *= 1000
+            out[target] = out.get(target, Fraction(0)) + product
+        if transformation.retain:
+            out[name] = out.get(name, Fraction(0)) + amount
+    return {name: max(0, -(-value.numerator // value.denominator)) for name, value in out.items()}
+
+
+def requests(
+    workload: Workload, queue: ClusterQueue, rules: Rules, counts: Mapping[str, int] | None = None
+) -> tuple[PodSetRequest, ...]:
+    """What each pod set of a gang asks of a queue, in order. Reclaimable pods are not asked for again; `counts`
+    overrides how many pods (partial admission). The resource `pods` is added where the queue covers it."""
+    reclaimable = dict(workload.reclaimable)
+    covers_pods = any(PODS in group.covered for group in queue.groups)
+    out = []
+    for pod_set in workload.pod_sets:
+        count = max(0, pod_set.count - reclaimable.get(pod_set.name, 0))
+        if counts is not None and pod_set.name in counts:
+            count = counts[pod_set.name]
+        each = _transform(dict(pod_set.shape.requests), rules)
+        total = {name: saturate(amount * count) for name, amount in each.items()}
+        if covers_pods:
+            total[PODS] = count
+            each[PODS] = 1
+        out.append(PodSetRequest(pod_set, count, tuple(sorted(total.items())), tuple(sorted(each.items()))))
+    return tuple(out)
+
+
+# ---------------------------------------------------------------- answers
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorChoice:
+    flavor: str
+    mode: Mode
+    borrow: int
+    """Borrowing height."""
+    tried: int
+    """For the cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of one flavor for one pod set: the worst over its resources."""
+
+    flavor: str
+    mode: Mode
+    borrow: int = 0
+    reason: Reason | None = None
+    """Why NO_FIT; None for the other modes."""
+    shortfalls: tuple[Shortfall, ...] = ()
+
+
+@dataclass(slots=True)
+class PodSetChoice:
+    """What one pod set got."""
+
+    request: PodSetRequest
+    flavors: dict[str, FlavorChoice] = field(default_factory=dict)
+    attempts: tuple[Attempt, ...] = ()
+    shortfalls: tuple[Shortfall, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+    error: str = ""
+    """Why no nodes can be asked for it, whatever is free."""
+    topology: TopologyAssignment | None = None
+    delayed: bool = False
+    """Nodes are chosen later, when the admission checks are ready."""
+
+    @property
+    def name(self) -> str:
+        return self.request.pod_set.name
+
+    @property
+    def mode(self) -> Mode:
+        if self.error:
+            return Mode.NO_FIT
+        if not self.shortfalls and not self.misfits:
+            return Mode.FIT
+        return min((choice.mode for choice in self.flavors.values()), default=Mode.NO_FIT)
+
+    def _set_mode(self, mode: Mode) -> None:
+        self.flavors = {name: replace(choice, mode=mode) for name, choice in self.flavors.items()}
+
+
+@dataclass(slots=True)
+class Assignment:
+    """Flavors (and nodes) for a whole gang. `mode` is FIT, NO_FIT, or one of the three that need eviction."""
+
+    pod_sets: tuple[PodSetChoice, ...]
+    mode: Mode
+    usage: dict[FlavorResource, int]
+    """What it would charge (net of what it replaces)."""
+    borrow: int
+    """Largest borrowing height."""
+    reason: Reason | None = None
+    """Why NO_FIT."""
+
+    @property
+    def cursor(self) -> Cursor:
+        return tuple(
+            (choice.name, resource, choice.flavors[resource].tried)
+            for choice in self.pod_sets
+            for resource in sorted(choice.flavors)
+        )
+
+    @property
+    def pending_flavors(self) -> bool:
+        """The scan stopped before the end of some list: there is more to try in a later cycle."""
+        return any(index != -1 for _, _, index in self.cursor)
+
+    def need_preemption(self) -> frozenset[FlavorResource]:
+        """The (flavor, resource) pairs that only eviction could make room in."""
+        return frozenset(
+            (flavor.flavor, resource)
+            for choice in self.pod_sets
+            for resource, flavor in choice.flavors.items()
+            if flavor.mode.preempts
+        )
+
+    def admission(self, queue: str) -> Admission:
+        """The reservation that this assignment makes."""
+        return Admission(
+            cluster_queue=queue,
+            pod_sets=tuple(
+                PodSetAssignment(
+                    name=choice.name,
+                    flavors=tuple(sorted((name, got.flavor) for name, got in choice.flavors.items())),
+                    usage=tuple((name, amount) for name, amount in choice.request.total if name in choice.flavors),
+                    count=choice.request.count,
+                    topology=choice.topology,
+                )
+                for choice in self.pod_sets
+            ),
+        )
+
+    def why(self) -> Why:
+        """One reason with its numbers, for an assignment that does not fit now."""
+        shortfalls = tuple(short for choice in self.pod_sets for short in choice.shortfalls)
+        misfits = tuple(misfit for choice in self.pod_sets for misfit in choice.misfits)
+        if self.mode is Mode.NO_FIT:
+            reason = self.reason or Reason.PLACEMENT_FAILED
+        elif misfits and not shortfalls:
+            reason = Reason.PLACEMENT_FAILED
+        else:
+            reason = Reason.WAITING_FOR_QUOTA
+        if reason is Reason.PLACEMENT_FAILED and misfits:
+            return Why(reason, misfits[0].detail, shortfalls, misfits)
+        fitting = [short for short in shortfalls if _REASON_OF.get(short.detail) is reason] or list(shortfalls)
+        return Why(reason, fitting[0].detail if fitting else Detail.NONE, shortfalls, misfits)
+
+
+_SEVERITY = {
+    None: 0,
+    Reason.PLACEMENT_FAILED: 1,
+    Reason.WAITING_FOR_QUOTA: 2,
+    Reason.EXCEEDS_MAX_QUOTA: 3,
+    Reason.NO_MATCHING_FLAVOR: 4,
+}
+_REASON_OF = {
+    Detail.RESOURCE_NOT_COVERED: Reason.NO_MATCHING_FLAVOR,
+    Detail.FLAVOR_MISSING: Reason.NO_MATCHING_FLAVOR,
+    Detail.FLAVOR_TAINT: Reason.NO_MATCHING_FLAVOR,
+    Detail.FLAVOR_AFFINITY: Reason.NO_MATCHING_FLAVOR,
+    Detail.FLAVOR_TOPOLOGY: Reason.NO_MATCHING_FLAVOR,
+    Detail.FLAVOR_NOT_ALLOWED: Reason.NO_MATCHING_FLAVOR,
+    Detail.NEVER_FITS_QUOTA: Reason.EXCEEDS_MAX_QUOTA,
+    Detail.QUOTA_SHORT: Reason.WAITING_FOR_QUOTA,
+    Detail.BORROWING_LIMIT: Reason.WAITING_FOR_QUOTA,
+    Detail.COHORT_SHORT: Reason.WAITING_FOR_QUOTA,
+}
+
+
+def _worse(one: Reason | None, other: Reason | None) -> Reason | None:
+    return one if _SEVERITY[one] >= _SEVERITY[other] else other
+
+
+# ---------------------------------------------------------------- may the pods use the flavor
+
+
+def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    """Does a match expression hold for labels, as Kubernetes means it."""
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case "In":
+            return value is not None and value in requirement.values
+        case "NotIn":
+            return value is None or value not in requirement.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            try:
+                have, bound = int(value or ""), int(requirement.values[0])
+            except (ValueError, IndexError):
+                return False
+            return have > bound if requirement.operator == "Gt" else have < bound
+
+
+def _explicit(topology: TopologyRequest | None) -> bool:
+    """Does a pod set itself ask for a placement by topology."""
+    return topology is not None and bool(
+        topology.required or topology.preferred or topology.unconstrained or topology.slice_required or topology.slices
+    )
+
+
+def is_preferred(one: tuple[Mode, int], other: tuple[Mode, int], fungibility: Fungibility) -> bool:
+    """Is a flavor of (mode, borrowing height) `one` better than one of `other`."""
+    (mode, height), (other_mode, other_height) = one, other
+    if mode is Mode.NO_FIT or other_mode is Mode.NO_FIT:
+        return mode is not Mode.NO_FIT
+    # Who finds no victims cannot go now, whatever it would borrow: below every flavor that could.
+    if (mode is Mode.NO_CANDIDATES) != (other_mode is Mode.NO_CANDIDATES):
+        return other_mode is Mode.NO_CANDIDATES
+    if fungibility.preempt_over_borrow:
+        return (-height, mode) > (-other_height, other_mode)
+    return (mode, -height) > (other_mode, -other_height)
+
+
+def _try_next(mode: Mode, height: int, fungibility: Fungibility) -> bool:
+    if mode in (Mode.NO_FIT, Mode.NO_CANDIDATES):
+        return True
+    if mode.preempts and not fungibility.stop_when_preempting:
+        return True
+    return height > 0 and not fungibility.stop_when_borrowing
+
+
+_WORST = (Mode.NO_FIT, 2**31)
+
+
+# ---------------------------------------------------------------- the scan
+
+
+@dataclass(slots=True)
+class _Limit:
+    """What the nodes said about a flavor in an earlier round of this scan."""
+
+    mode: Mode
+    misfits: tuple[Misfit, ...]
+
+
+class _Scan:
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        queue: ClusterQueue,
+        node: QuotaNode,
+        cursor: Cursor,
+        oracle: Oracle,
+        workload: Workload,
+        flavors: Mapping[str, Flavor],
+        rules: Rules,
+        topologies: Mapping[str, Topology],
+        avoid: Collection[str],
+        pinned: Mapping[str, Mapping[str, str]] | None,
+        replaces: Admission | None,
+        delay: Callable[[str], bool] | None,
+        place: bool,
+    ) -> None:
+        self.ledger = ledger
+        self.queue = queue
+        self.node = node
+        self.next_index = {(name, resource): index + 1 for name, resource, index in cursor}
+        self.oracle = oracle
+        self.workload = workload
+        self.flavors = flavors
+        self.rules = rules
+        self.topologies = topologies
+        self.avoid = avoid
+        self.pinned = pinned
+        self.replaced = {} if replaces is None else {pod_set.name: pod_set for pod_set in replaces.pod_sets}
+        self.is_replacement = replaces is not None
+        self.delay = delay
+        self.place = place
+        self.group_of: dict[str, ResourceGroup] = {}
+        for group in queue.groups:
+            for resource in group.covered:
+                self.group_of.setdefault(resource, group)
+        every = {flavor.name for group in queue.groups for flavor in group.flavors}
+        self.topology_only = bool(every) and all(self._has_topology(name) for name in every)
+        reclaim = queue.preemption.reclaim_within_cohort or rules.reclaim_default
+        self.preempt_while_borrowing = queue.preemption.borrow_within_cohort is not PreemptionPolicy.NEVER or (
+            rules.fair_sharing and reclaim is not PreemptionPolicy.NEVER
+        )
+        self.limits: dict[tuple[str, str], _Limit] = {}
+        self.said: dict[tuple[FlavorResource, int], tuple[Mode, int]] = {}
+        self.usage: dict[FlavorResource, int] = {}
+
+    def _has_topology(self, flavor: str) -> bool:
+        found = self.flavors.get(flavor)
+        return found is not None and found.topology in self.topologies
+
+    # -------------------------------------------------------- quota
+
+    def run(self, pod_sets: Sequence[PodSetRequest]) -> Assignment:
+        while True:
+            assignment, again = self._round(pod_sets)
+            if not again:
+                return assignment
+
+    def _round(self, pod_sets: Sequence[PodSetRequest]) -> tuple[Assignment, bool]:
+        self.usage = {}
+        grouped: dict[str | int, list[PodSetRequest]] = {}
+        for index, asked in enumerate(pod_sets):
+            topology = asked.pod_set.topology
+            grouped.setdefault(topology.group if topology is not None and topology.group else index, []).append(asked)
+        chosen: list[PodSetChoice] = []
+        for members in grouped.values():
+            choices = self._choose(members)
+            chosen.extend(choices)
+            if any(choice.request.total and not choice.flavors and choice.mode is Mode.NO_FIT for choice in choices):
+                break
+        by_name = {choice.name: choice for choice in chosen}
+        # In the order of the pod sets; those behind a failure were not looked at.
+        ordered = tuple(by_name[asked.pod_set.name] for asked in pod_sets if asked.pod_set.name in by_name)
+        assignment = Assignment(
+            pod_sets=ordered,
+            mode=min((choice.mode for choice in ordered), default=Mode.NO_FIT),
+            usage=self.usage,
+            borrow=max((got.borrow for choice in ordered for got in choice.flavors.values()), default=0),
+        )
+        if assignment.mode is not Mode.NO_FIT and self.place and self._nodes(assignment):
+            return assignment, True
+        if assignment.mode is Mode.NO_FIT:
+            assignment.reason = self._no_fit_reason(assignment)
+        return assignment, False
+
+    def _choose(self, members: list[PodSetRequest]) -> list[PodSetChoice]:
+        """Flavors for the pod sets of one topology group."""
+        asked: dict[str, int] = {}
+        for member in members:
+            for resource, amount in member.total:
+                asked[resource] = asked.get(resource, 0) + amount
+        probe: dict[str, int] = {}
+        if not any(member.count for member in members):
+            for member in members:
+                for resource, amount in member.each:
+                    probe[resource] = probe.get(resource, 0) + amount
+
+        got: dict[str, FlavorChoice] = {}
+        standing: dict[str, TopologyAssignment | None] = {}
+        if self.workload.admission is not None:
+            # A second look at a gang that holds its quota already: the flavors stand.
+            names = {member.pod_set.name for member in members}
+            for had in self.workload.admission.pod_sets:
+                if had.name in names:
+                    got.update((res, FlavorChoice(flavor, Mode.FIT, 0, -1)) for res, flavor in had.flavors)
+                    standing[had.name] = had.topology
+        attempts: dict[str, Attempt] = {}
+        shortfalls: tuple[Shortfall, ...] = ()
+        misfits: tuple[Misfit, ...] = ()
+        for resource, amount in sorted(asked.items()):
+            group = self.group_of.get(resource)
+            if group is None and (amount == 0 or self.rules.ignore_undeclared):
+                continue
+            if resource in got:
+                continue
+            if group is None:
+                got = {}
+                shortfalls = (
+                    Shortfall(members[0].pod_set.name, "", resource, Detail.RESOURCE_NOT_COVERED, requested=amount),
+                )
+                break
+            found, short, seen = self._scan_group(members, asked, probe, resource, group)
+            if probe and found is None:
+                # One pod would not fit; for pods that nobody asks for that is a preference, not a barrier.
+                found, short, seen = self._scan_group(members, asked, {}, resource, group)
+            if found is None or any(choice.mode is not Mode.FIT for choice in found.values()):
+                for flavor in group.flavors:
+                    limit = self._limit(members, flavor.name)
+                    if limit is not None:
+                        misfits += tuple(misfit for misfit in limit.misfits if misfit not in misfits)
+            _merge(attempts, seen, resource, group)
+            if found is None:
+                got, shortfalls = {}, short
+                break
+            got.update(found)
+            shortfalls += short
+        ordered = tuple(attempts[name] for name in sorted(attempts))
+        choices = []
+        for member in members:
+            mine = {name for name, _ in member.total}
+            if mine:
+                flavors = {resource: choice for resource, choice in got.items() if resource in mine}
+            elif member.pod_set.topology is not None and member.pod_set.topology.group:
+                # It asks for nothing that quota counts, and still needs the nodes of its group.
+                flavors = {resource: choice for resource, choice in got.items() if self._has_topology(choice.flavor)}
+            else:
+                flavors = {}
+            choice = PodSetChoice(
+                request=member,
+                flavors=flavors,
+                attempts=ordered,
+                shortfalls=shortfalls,
+                misfits=misfits,
+                topology=standing.get(member.pod_set.name),
+            )
+            choices.append(choice)
+            old = self.replaced.get(member.pod_set.name)
+            before = dict(old.usage) if old is not None else {}
+            total = dict(member.total)
+            for resource, taken in flavors.items():
+                fr = (taken.flavor, resource)
+                self.usage[fr] = self.usage.get(fr, 0) + total.get(resource, 0) - before.get(resource, 0)
+        return choices
+
+    def _scan_group(
+        self,
+        members: list[PodSetRequest],
+        asked: Mapping[str, int],
+        probe: Mapping[str, int],
+        resource: str,
+        group: ResourceGroup,
+    ) -> tuple[dict[str, FlavorChoice] | None, tuple[Shortfall, ...], list[Attempt]]:
+        """The scan of one resource group: (flavor per resource, or None; reasons, none if it fits; attempts)."""
+        fungibility = self.queue.fungibility
+        wanted = {name: amount for name, amount in sorted(asked.items()) if name in group.covered}
+        probed = {name: amount for name, amount in probe.items() if name in group.covered}
+        name = members[0].pod_set.name
+        best: dict[str, FlavorChoice] | None = None
+        best_grade = _WORST
+        all_fit = False
+        last = -1
+        said: list[Shortfall] = []
+        attempts: list[Attempt] = []
+        for index in range(self.next_index.get((name, resource), 0), len(group.flavors)):
+            last = index
+            flavor = group.flavors[index].name
+            if self._skipped(flavor, members, resource):
+                said.append(Shortfall(name, flavor, resource, Detail.FLAVOR_NOT_ALLOWED))
+                continue
+            barred = self._barred(flavor, members, group)
+            if barred is not None:
+                said.append(barred)
+                attempts.append(Attempt(flavor, Mode.NO_FIT, 0, Reason.NO_MATCHING_FLAVOR, (barred,)))
+                continue
+            too_big = tuple(
+                self._shortfall(name, (flavor, res), amount, Detail.NEVER_FITS_QUOTA)
+                for res, amount in sorted(probed.items())
+                if self.node.potential((flavor, res)) < amount
+            )
+            if too_big:
+                said.extend(too_big)
+                attempts.append(Attempt(flavor, Mode.NO_FIT, 0, Reason.EXCEEDS_MAX_QUOTA, too_big))
+                continue
+            grade: tuple[Mode, int] = (Mode.FIT, 0)
+            height = 0
+            reason: Reason | None = None
+            shorts: list[Shortfall] = []
+            choices: dict[str, FlavorChoice] = {}
+            for res, amount in wanted.items():
+                mode, borrow, short, blocked = self._resource(members, (flavor, res), amount)
+                if short is not None:
+                    shorts.append(short)
+                    reason = _worse(reason, blocked)
+                height = max(height, borrow)
+                if blocked is Reason.NO_MATCHING_FLAVOR:
+                    grade = _WORST
+                elif is_preferred(grade, (mode, borrow), fungibility):
+                    grade = (mode, borrow)
+                choices[res] = FlavorChoice(flavor, mode, borrow, -1)
+            limit = self._limit(members, flavor)
+            if limit is not None and limit.mode < grade[0]:
+                grade = (limit.mode, grade[1])
+                choices = {res: replace(choice, mode=limit.mode) for res, choice in choices.items()}
+                if limit.mode is Mode.NO_FIT:
+                    reason = _worse(reason, Reason.PLACEMENT_FAILED)
+            said.extend(shorts)
+            attempts.append(
+                Attempt(flavor, grade[0], height, None if grade[0] is not Mode.NO_FIT else reason, tuple(shorts))
+            )
+            fits = all(choice.mode is Mode.FIT for choice in choices.values())
+            if not _try_next(*grade, fungibility):
+                best, best_grade, all_fit = choices, grade, fits
+                break
+            if is_preferred(grade, best_grade, fungibility):
+                best, best_grade, all_fit = choices, grade, fits
+        if best is None:
+            return None, tuple(said), attempts
+        tried = -1 if last == len(group.flavors) - 1 else last
+        best = {res: replace(choice, tried=tried) for res, choice in best.items()}
+        return best, () if all_fit else tuple(said), attempts
+
+    def _resource(
+        self, members: list[PodSetRequest], fr: FlavorResource, amount: int
+    ) -> tuple[Mode, int, Shortfall | None, Reason | None]:
+        """(mode, borrowing height, numbers unless it fits, reason if NO_FIT) of one resource in one flavor."""
+        name = members[0].pod_set.name
+        if self.is_replacement:
+            for member in members:
+                old = self.replaced.get(member.pod_set.name)
+                if old is None or dict(old.flavors).get(fr[1]) != fr[0]:
+                    short = Shortfall(name, fr[0], fr[1], Detail.FLAVOR_NOT_ALLOWED, requested=amount)
+                    return Mode.NO_FIT, 0, short, Reason.NO_MATCHING_FLAVOR
+                amount -= dict(old.usage).get(fr[1], 0)
+        node = self.node
+        total = self.usage.get(fr, 0) + amount
+        if total > node.potential(fr):
+            return Mode.NO_FIT, 0, self._shortfall(name, fr, total, Detail.NEVER_FITS_QUOTA), Reason.EXCEEDS_MAX_QUOTA
+        borrow, below_root = node.borrowing_height(fr, total)
+        if total <= node.available(fr):
+            return Mode.FIT, borrow, None, None
+        short = self._shortfall(name, fr, total, None)
+        nominal = node.quotas[fr].nominal if fr in node.quotas else 0
+        if total <= nominal or below_root or self.preempt_while_borrowing:
+            known = self.said.get((fr, total))
+            if known is None:
+                known = self.said[fr, total] = self.oracle(node, fr, total)
+            return known[0], known[1], short, None
+        return Mode.NO_FIT, borrow, short, Reason.WAITING_FOR_QUOTA
+
+    def _shortfall(self, name: str, fr: FlavorResource, total: int, detail: Detail | None) -> Shortfall:
+        node = self.node
+        quota = node.quotas.get(fr)
+        nominal = 0 if quota is None else quota.nominal
+        ends = node.limit_of(fr, total)
+        end = ends[0] if ends else node
+        if detail is None:
+            if end.parent is not None:
+                detail = Detail.BORROWING_LIMIT
+            else:
+                detail = Detail.QUOTA_SHORT if end is node else Detail.COHORT_SHORT
+        return Shortfall(
+            pod_set=name,
+            flavor=fr[0],
+            resource=fr[1],
+            detail=detail,
+            requested=total,
+            nominal=nominal,
+            used=node.usage.get(fr, 0),
+            available=node.available(fr),
+            borrowable=max(0, node.potential(fr) - nominal),
+            limited_by=end.name,
+        )
+
+    # -------------------------------------------------------- may it be used
+
+    def _skipped(self, flavor: str, members: list[PodSetRequest], resource: str) -> bool:
+        if self.pinned is not None and not any(
+            self.pinned.get(member.pod_set.name, {}).get(resource) == flavor for member in members
+        ):
+            return True
+        allowed = self.workload.allowed_flavors
+        return allowed is not None and flavor not in allowed
+
+    def _barred(self, name: str, members: list[PodSetRequest], group: ResourceGroup) -> Shortfall | None:
+        """Why pods of these sets could never use the flavor, whatever is free."""
+        flavor = self.flavors.get(name)
+        if flavor is None:
+            return Shortfall(members[0].pod_set.name, name, "", Detail.FLAVOR_MISSING)
+        labels = dict(flavor.node_labels)
+        for member in members:
+            pod_set = member.pod_set
+            why = self._topology_bars(pod_set, flavor, group)
+            if why:
+                return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TOPOLOGY, limited_by=why)
+            shape = pod_set.shape
+            for taint in flavor.node_taints:
+                if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(
+                    (*shape.tolerations, *flavor.tolerations), taint
+                ):
+                    text = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+                    return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TAINT, limited_by=text)
+            # Only this flavor's own label keys say anything about it; what a pod asks of other keys, nodes decide.
+            for key, value in shape.node_selector:
+                if key in labels and labels[key] != value:
+                    return Shortfall(pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=f"{key}={value}")
+            terms = [[need for need in term if need.key in labels] for term in shape.affinity or ()]
+            if terms and not any(all(holds(need, labels) for need in term) for term in terms):
+                return Shortfall(pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=terms[0][0].key)
+        return None
+
+    def _topology_bars(self, pod_set: PodSet, flavor: Flavor, group: ResourceGroup) -> str:
+        request = pod_set.topology
+        by_nodes = self.rules.capacity_unless_elastic
+        if request is None or not _explicit(request):
+            # Kueue keeps flavors with a topology for pod sets that ask for one, unless all of the queue's have one.
+            if flavor.topology and not by_nodes and not self.topology_only:
+                return "flavor is for placement by topology only"
+            return ""
+        levels = {
+            level
+            for level in (request.required, request.preferred, request.slice_required, *(s[0] for s in request.slices))
+            if level
+        }
+        if by_nodes:
+            levels.discard(HOSTNAME_LABEL)
+            if not levels or flavor.elastic:
+                return ""
+        if not flavor.topology:
+            if not any(resource in group.covered for resource, _ in pod_set.shape.requests):
+                return ""  # it only gives quota for what no node has
+            return "flavor has no topology"
+        topology = self.topologies.get(flavor.topology)
+        if topology is None:
+            return f"topology {flavor.topology} not found"
+        missing = sorted(levels - set(topology.levels))
+        return f"topology {flavor.topology} has no level {missing[0]}" if missing else ""
+
+    # -------------------------------------------------------- nodes
+
+    def _limit(self, members: list[PodSetRequest], flavor: str) -> _Limit | None:
+        found = [limit for m in members if (limit := self.limits.get((m.pod_set.name, flavor))) is not None]
+        return min(found, key=lambda limit: limit.mode) if found else None
+
+    def _place_request(self, choice: PodSetChoice, assignment: Assignment) -> PlaceRequest | None:
+        """What to ask of the nodes for a pod set; None if nothing (sets `error` where it can never be asked)."""
+        pod_set = choice.request.pod_set
+        if choice.request.count == 0:
+            return None
+        if choice.topology is not None:
+            lost = set(self.workload.lost_nodes)
+            if not any(domain.values and domain.values[-1] in lost for domain in choice.topology.domains):
+                return None  # it stands
+        chosen = {got.flavor for got in choice.flavors.values()}
+        per_pod = dict(pod_set.shape.requests)
+        if self.rules.capacity_unless_elastic:
+            if not chosen:
+                # It asks for nothing that quota counts: where the rest of the gang goes.
+                chosen = next(
+                    ({got.flavor for got in c.flavors.values()} for c in assignment.pod_sets if c.flavors), set()
+                )
+            solid = [f for name in sorted(chosen) if (f := self.flavors.get(name)) is not None and not f.elastic]
+            if not solid:
+                return None
+            solid.sort(key=lambda flavor: (not flavor.topology, flavor.name))
+            for resource, got in choice.flavors.items():
+                flavor = self.flavors.get(got.flavor)
+                if flavor is not None and flavor.elastic:
+                    per_pod.pop(resource, None)  # quota alone decides for it
+        else:
+            if not (_explicit(pod_set.topology) or self.topology_only):
+                return None
+            if not any(self._has_topology(flavor.name) for group in self.queue.groups for flavor in group.flavors):
+                choice.error = "placement by topology is asked for, and no flavor of the queue has a topology"
+                return None
+            with_topology = sorted(name for name in chosen if self._has_topology(name))
+            if len(with_topology) != 1:
+                choice.error = (
+                    f"more than one flavor with a topology assigned: {', '.join(with_topology)}"
+                    if with_topology
+                    else "no flavor with a topology assigned"
+                )
+                return None
+            solid = [self.flavors[with_topology[0]]]
+        if self.delay is not None and any(self.delay(flavor.name) for flavor in solid):
+            choice.delayed = True
+            return None
+        per_pod[PODS] = 1
+        return PlaceRequest(
+            pod_set=pod_set, count=choice.request.count, per_pod=tuple(sorted(per_pod.items())), flavors=tuple(solid)
+        )
+
+    def _nodes(self, assignment: Assignment) -> bool:
+        """Ask the nodes, and let their answer count. True: the scan shall be done again with what they said."""
+        asked = [
+            request
+            for choice in assignment.pod_sets
+            if (request := self._place_request(choice, assignment)) is not None
+        ]
+        if any(choice.error for choice in assignment.pod_sets):
+            assignment.mode = Mode.NO_FIT
+            return False
+        if not asked:
+            return False
+        previous = self.workload.admission if self.workload.lost_nodes else None
+        by_name = {choice.name: choice for choice in assignment.pod_sets}
+        if assignment.mode is Mode.FIT:
+            answer = self.ledger.places(asked, owner=self.workload.key, avoid=self.avoid, previous=previous)
+            if not isinstance(answer, Misfit):
+                for choice in assignment.pod_sets:
+                    placed = answer.get(choice.name)
+                    if placed is not None:
+                        choice.topology = placed
+                        choice.delayed = False
+                return False
+            if self._retry(assignment, answer, asked, Mode.PREEMPT):
+                return True
+            choice = by_name.get(answer.pod_set) or assignment.pod_sets[0]
+            choice.misfits = (*choice.misfits, answer)
+            choice._set_mode(Mode.PREEMPT)
+            assignment.mode = Mode.PREEMPT
+        if assignment.mode.preempts and not self.workload.lost_nodes:
+            answer = self.ledger.places(asked, owner=self.workload.key, avoid=self.avoid, empty=True)
+            if isinstance(answer, Misfit):
+                if self._retry(assignment, answer, asked, Mode.NO_FIT):
+                    return True
+                choice = by_name.get(answer.pod_set) or assignment.pod_sets[0]
+                flavor = answer.flavor or next((r.flavors[0].name for r in asked if r.pod_set.name == choice.name), "")
+                choice.attempts = tuple(
+                    replace(attempt, mode=Mode.NO_FIT, reason=Reason.PLACEMENT_FAILED)
+                    if attempt.flavor == flavor
+                    else attempt
+                    for attempt in choice.attempts
+                )
+                choice.misfits = (*(misfit for misfit in choice.misfits if misfit != answer), answer)
+                choice._set_mode(Mode.NO_FIT)
+                assignment.mode = Mode.NO_FIT
+            else:
+                # Quota may suffice where room is scattered: eviction may be needed in any of these.
+                for request in asked:
+                    by_name[request.pod_set.name]._set_mode(Mode.PREEMPT)
+        return False
+
+    def _retry(self, assignment: Assignment, answer: Misfit, asked: list[PlaceRequest], mode: Mode) -> bool:
+        """Note what the nodes said of the flavor, if that is news and another flavor could be tried."""
+        if not self.rules.capacity_unless_elastic or self.workload.lost_nodes or self.pinned is not None:
+            return False
+        failed = next((request for request in asked if request.pod_set.name == answer.pod_set), asked[0])
+        group = failed.pod_set.topology.group if failed.pod_set.topology is not None else ""
+        news = False
+        for choice in assignment.pod_sets:
+            topology = choice.request.pod_set.topology
+            same = choice.name == failed.pod_set.name or (group and topology is not None and topology.group == group)
+            if not same:
+                continue
+            for got in choice.flavors.values():
+                key = (choice.name, got.flavor)
+                known = self.limits.get(key)
+                if known is None or mode < known.mode:
+                    alone = all(
+                        len(self.group_of[resource].flavors) == 1
+                        for resource in choice.flavors
+                        if resource in self.group_of
+                    )
+                    if alone:
+                        continue
+                    self.limits[key] = _Limit(mode, (answer,))
+                    news = True
+        return news
+
+    def _no_fit_reason(self, assignment: Assignment) -> Reason | None:
+        """Of alternatives (flavors of one group) the mildest reason counts, of what is needed together (groups, pod
+        sets) the most severe."""
+        overall: Reason | None = None
+        for choice in assignment.pod_sets:
+            if choice.mode is not Mode.NO_FIT:
+                continue
+            if choice.error:
+                overall = _worse(overall, Reason.NO_MATCHING_FLAVOR)
+                continue
+            if not choice.attempts:
+                overall = _worse(overall, Reason.NO_MATCHING_FLAVOR)
+                continue
+            if any(not short.flavor for short in choice.shortfalls):
+                overall = _worse(overall, Reason.NO_MATCHING_FLAVOR)  # a resource that the queue does not cover
+            mildest: dict[int, Reason | None] = {}
+            for at, attempt in enumerate(choice.attempts):
+                if attempt.mode is not Mode.NO_FIT:
+                    continue
+                groups = [
+                    i
+                    for i, group in enumerate(self.queue.groups)
+                    if any(flavor.name == attempt.flavor for flavor in group.flavors)
+                ] or [-1 - at]
+                for index in groups:
+                    known = mildest.get(index, Reason.NO_MATCHING_FLAVOR)
+                    if _SEVERITY[attempt.reason] <= _SEVERITY[known]:
+                        mildest[index] = attempt.reason
+            for reason in mildest.values():
+                overall = _worse(overall, reason)
+        return overall
+
+
+def _merge(into: dict[str, Attempt], seen: list[Attempt], resource: str, group: ResourceGroup) -> None:
+    """Fold the attempts of one resource group into those of the pod set: the worst of each flavor."""
+    for attempt in seen:
+        known = into.get(attempt.flavor)
+        if known is None:
+            into[attempt.flavor] = attempt
+            continue
+        into[attempt.flavor] = Attempt(
+            flavor=attempt.flavor,
+            mode=min(known.mode, attempt.mode),
+            borrow=max(known.borrow, attempt.borrow),
+            reason=_worse(known.reason, attempt.reason),
+            shortfalls=(*known.shortfalls, *attempt.shortfalls),
+        )
+    if seen:
+        present = {attempt.flavor for attempt in seen}
+        for flavor in group.flavors:
+            known = into.get(flavor.name)
+            if known is not None and flavor.name not in present:
+                lacking = Shortfall("", flavor.name, resource, Detail.RESOURCE_NOT_COVERED)
+                into[flavor.name] = replace(
+                    known,
+                    mode=Mode.NO_FIT,
+                    reason=Reason.NO_MATCHING_FLAVOR,
+                    shortfalls=(*known.shortfalls, lacking),
+                )
+
+
+def assign(
+    ledger: Ledger,
+    queue: ClusterQueue,
+    pod_sets: Sequence[PodSetRequest],
+    cursor: Cursor,
+    oracle: Oracle,
+    *,
+    workload: Workload,
+    flavors: Mapping[str, Flavor],
+    rules: Rules,
+    topologies: Mapping[str, Topology] | None = None,
+    avoid: Collection[str] = (),
+    pinned: Mapping[str, Mapping[str, str]] | None = None,
+    replaces: Admission | None = None,
+    delay: Callable[[str], bool] | None = None,
+    place: bool = True,
+) -> Assignment:
+    """Flavors and nodes for a gang in a queue that is in the ledger's tree.
+
+    `pod_sets` from `requests`. `cursor` where the last scan stopped, () to start at the first flavors (whoever calls
+    drops a cursor that is older than the queue's configuration). `oracle` is asked once per (flavor, resource, amount).
+    `avoid` names nodes not to use. `pinned` keeps the scan to the flavors of an earlier answer (pod set -> resource ->
+    flavor). `replaces` is an admission of an earlier slice of the same job: same flavors, and only the difference is
+    asked for. `delay` says of a flavor that its nodes are chosen later. `place=False` leaves nodes out.
+
+    A workload that has an admission keeps its flavors, and its nodes unless some of them are in `lost_nodes`; its own
+    charge must not be in the ledger then. A queue that the tree does not have, or that is in a cycle, fits nothing.
+    """
+    node = ledger.tree.queue(queue.name)
+    if node is None or node.in_cycle:
+        return Assignment((), Mode.NO_FIT, {}, 0, Reason.MISCONFIGURED)
+    with ledger.suspended(workload.key):
+        return _Scan(
+            ledger=ledger,
+            queue=queue,
+            node=node,
+            cursor=cursor,
+            oracle=oracle,
+            workload=workload,
+            flavors=flavors,
+            rules=rules,
+            topologies=topologies or {},
+            avoid=avoid,
+            pinned=pinned,
+            replaces=replaces,
+            delay=delay,
+            place=place,
+        ).run(pod_sets)
+
+
+Found = TypeVar("Found")
+
+
+def reduce(pod_sets: Sequence[PodSet], attempt: Callable[[Mapping[str, int]], Found | None]) -> Found | None:
+    """Partial admission: the answer of `attempt` for the largest counts for which it has one, found by bisection
+    between `count` (excluded: that was tried) and `min_count`; None if there is none, or nothing may be reduced."""
+    deltas = {p.name: p.count - p.min_count for p in pod_sets if p.min_count is not None and p.min_count < p.count}
+    whole = sum(deltas.values())
+    found: Found | None = None
+    low, high = 1, whole
+    while low <= high:
+        step = (low + high) // 2
+        counts = {p.name: p.count - deltas.get(p.name, 0) * step // whole for p in pod_sets}
+        answer = attempt(counts)
+        if answer is None:
+            low = step + 1
+        else:
+            found, high = answer, step - 1
+    return found

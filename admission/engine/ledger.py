@@ -1,0 +1,360 @@
+"""Quota and nodes as one book: what is charged, for whom, and how to take any of it back.
+
+A *charge* is what a gang holds by its reservation: usage of quota at its ClusterQueue, and room on the nodes that its
+topology assignment names. A *claim* is room kept for a gang that does not hold it yet; it is charged in the same way,
+so that everybody else finds the room taken, and set aside while its owner is looked at (`suspended`).
+
+Every change is journalled while a mark is open. `rollback` takes back what came after the mark, in reverse, at a cost
+proportional to it; marks nest. So a decision is tried on the real book, and the book is left as it was found: there
+are no snapshots and no second arithmetic. Configuration (`set_queues`, nodes, pods) may change only while no mark is
+open.
+
+A charge whose ClusterQueue is gone is kept, counts nowhere in the tree, and counts again when the queue returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
+from admission.engine.model import Admission, ClusterQueue, Cohort, FlavorResource, Key, Misfit, Rules, Usage, Workload
+from admission.engine.quota import QuotaNode, Tree
+
+Kind = Literal["gang", "claim"]
+PerPod = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+"""(pod set, what one of its pods takes from a node)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one gang holds, or claims. `usage` sorted; `admission` only when it names nodes."""
+
+    key: Key
+    uid: str
+    queue: str
+    usage: tuple[tuple[FlavorResource, int], ...]
+    admission: Admission | None = None
+    per_pod: PerPod = ()
+    kind: Kind = "gang"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A claim in the book."""
+
+    charge: Charge
+    until: int
+
+
+def usage_of(admission: Admission) -> tuple[tuple[FlavorResource, int], ...]:
+    """The quota that an admission uses, sorted. A resource without a flavor uses none."""
+    total: dict[FlavorResource, int] = {}
+    for pod_set in admission.pod_sets:
+        flavors = dict(pod_set.flavors)
+        for resource, amount in pod_set.usage:
+            if resource in flavors and amount:
+                fr = (flavors[resource], resource)
+                total[fr] = total.get(fr, 0) + amount
+    return tuple(sorted(total.items()))
+
+
+def charge_of(
+    workload: Workload, admission: Admission | None = None, kind: Literal["gang", "claim"] = "gang"
+) -> Charge:
+    """The charge of a workload's admission (its own, or the one given). Raises ValueError without one.
+
+    Pods that are reclaimable hold nothing: usage is scaled to the pods that are left, rounding as whole pods.
+    """
+    admission = admission or workload.admission
+    if admission is None:
+        raise ValueError(f"{workload.namespace}/{workload.name} has no admission to charge")
+    reclaimable = dict(workload.reclaimable)
+    if reclaimable:
+        sets = tuple(
+            pod_set
+            if not reclaimable.get(pod_set.name) or not pod_set.count
+            else type(pod_set)(
+                name=pod_set.name,
+                flavors=pod_set.flavors,
+                usage=tuple(
+                    (name, amount // pod_set.count * max(0, pod_set.count - reclaimable[pod_set.name]))
+                    for name, amount in pod_set.usage
+                ),
+                count=pod_set.count,
+                topology=pod_set.topology,
+            )
+            for pod_set in admission.pod_sets
+        )
+        admission = Admission(cluster_queue=admission.cluster_queue, pod_sets=sets)
+    return Charge(
+        key=workload.key,
+        uid=workload.uid,
+        queue=admission.cluster_queue,
+        usage=usage_of(admission),
+        admission=admission if any(pod_set.topology is not None for pod_set in admission.pod_sets) else None,
+        per_pod=tuple((pod_set.name, takes(pod_set.shape)) for pod_set in workload.pod_sets),
+        kind=kind,
+    )
+
+
+def _claim_key(key: Key) -> Key:
+    """A claim has a key of its own in the book of nodes: its owner may hold a charge at the same time. No namespace has
+    a "/"."""
+    return ("claim/" + key[0], key[1])
+
+
+class Ledger:
+    """The book. `tree` and `nodes` show it, charges and claims included; change them through the ledger only
+    (nodes, pods and topologies are put into `nodes` directly, while no mark is open)."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.tree = Tree.build((), ())
+        self.nodes = Capacity()
+        self.charges: dict[Key, Charge] = {}
+        self.claims: dict[Key, Held] = {}
+        self._claims_under: dict[QuotaNode, dict[Key, Held]] = {}
+        """Root -> the claims in its tree."""
+        self.version = 0
+        """Grows with every change, a rollback too: equal versions mean an equal book."""
+        self._queues: tuple[ClusterQueue, ...] = ()
+        self._cohorts: tuple[Cohort, ...] = ()
+        self._journal: list[tuple[bool, Charge | Held]] = []
+        self._marks: list[int] = []
+        self._bare = False
+
+    # ------------------------------------------------------------ configuration
+
+    def set_queues(self, queues: Iterable[ClusterQueue], cohorts: Iterable[Cohort]) -> None:
+        """Another quota configuration; what is charged and claimed stays so. Raises RuntimeError under a mark."""
+        if self._marks:
+            raise RuntimeError("quota cannot change while a decision is being tried")
+        self._queues, self._cohorts = tuple(queues), tuple(cohorts)
+        self.tree = Tree.build(self._queues, self._cohorts)
+        self.version += 1
+        for charge in self.charges.values():
+            self._quota(charge, 1)
+        self._claims_under.clear()
+        for key, held in self.claims.items():
+            self._quota(held.charge, 1)
+            if (node := self.tree.queue(held.charge.queue)) is not None:
+                self._claims_under.setdefault(node.root, {})[key] = held
+
+    def claims_under(self, root: QuotaNode) -> Mapping[Key, Held]:
+        """The claims in one tree."""
+        return self._claims_under.get(root, {})
+
+    # ------------------------------------------------------------ charges and claims
+
+    def charge(self, charge: Charge) -> None:
+        """Enter what a gang holds. Raises ValueError if it is charged already."""
+        if charge.key in self.charges:
+            raise ValueError(f"{charge.key} is charged already")
+        self._enter(charge)
+
+    def release(self, key: Key) -> Charge:
+        """Take out what a gang holds. Raises KeyError if it holds nothing."""
+        charge = self.charges[key]
+        self._remove(charge)
+        return charge
+
+    def claim(self, charge: Charge, until: int) -> None:
+        """Keep room for a gang, in place of what it claimed before."""
+        if charge.key in self.claims:
+            self.unclaim(charge.key)
+        self._enter(Held(charge, until))
+
+    def unclaim(self, key: Key) -> Held | None:
+        """Give up the claim of a gang, if it has one."""
+        held = self.claims.get(key)
+        if held is not None:
+            self._remove(held)
+        return held
+
+    @contextmanager
+    def suspended(self, owner: Key | None) -> Iterator[None]:
+        """While `owner` is looked at, the room that it claims itself is free."""
+        held = self.claims.get(owner) if owner is not None else None
+        if held is None:
+            yield
+            return
+        self._remove(held)
+        try:
+            yield
+        finally:
+            if self._marks and self._journal[-1][1] is held and not self._journal[-1][0]:
+                # Nothing came between: as if it had never been taken out.
+                self._journal.pop()
+                self._apply(held, 1)
+            else:
+                self._enter(held)
+
+    @contextmanager
+    def without_gangs(self, queue: str) -> Iterator[None]:
+        """As if no gang held quota in the tree of this queue, nor any node; what is claimed stays taken. Inside, only
+        ask: `fits`, `places`, and what the tree says of this queue."""
+        node = self.tree.queue(queue)
+        below = [] if node is None else [node.root]
+        for one in below:
+            below.extend(one.children)
+        kept = [(one, one.usage) for one in below]
+        for one in below:
+            one.put_usage({})
+        for held in self.claims_under(node.root).values() if node is not None else ():
+            self._quota(held.charge, 1)
+        self._bare = True
+        try:
+            yield
+        finally:
+            self._bare = False
+            for one, usage in kept:
+                one.put_usage(usage)
+
+    # ------------------------------------------------------------ trying
+
+    def mark(self) -> int:
+        """Open a mark: what follows can be taken back."""
+        self._marks.append(len(self._journal))
+        return len(self._marks) - 1
+
+    def rollback(self, mark: int) -> None:
+        """Take back what came after the mark, and close it and every mark inside it."""
+        position = self._position(mark)
+        journal = self._journal
+        while len(journal) > position:
+            entered, entry = journal.pop()
+            self._apply(entry, -1 if entered else 1)
+        del self._marks[mark:]
+
+    def keep(self, mark: int) -> None:
+        """Close the mark and every one inside it, and let what came after stand (an outer mark still takes it back)."""
+        self._position(mark)
+        del self._marks[mark:]
+        if not self._marks:
+            self._journal.clear()
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Whatever is done inside is taken back at the end."""
+        mark = self.mark()
+        try:
+            yield
+        finally:
+            self.rollback(mark)
+
+    def fits(self, queue: str, usage: Usage, owner: Key | None = None) -> bool:
+        """Is there quota for `usage` at the queue, counting what `owner` claims as free. Quota only."""
+        node = self.tree.queue(queue)
+        if node is None or node.in_cycle:
+            return False
+        with self.suspended(owner):
+            return node.fits(usage)
+
+    def places(
+        self,
+        requests: Sequence[PlaceRequest],
+        *,
+        owner: Key | None = None,
+        avoid: Collection[str] = (),
+        empty: bool = False,
+        previous: Admission | None = None,
+        without: Collection[Key] = (),
+    ) -> Placement | Misfit:
+        """Nodes for all pods of all pod sets at once, or why not (see `capacity.place`)."""
+        with self.suspended(owner):
+            return place(
+                self.nodes,
+                requests,
+                rules=self.rules,
+                avoid=avoid,
+                empty=empty or self._bare,
+                beside=[_claim_key(key) for key in self.claims] if self._bare else (),
+                previous=previous,
+                without=without,
+            )
+
+    # ------------------------------------------------------------ checking
+
+    def recompute(self) -> Ledger:
+        """The same book made anew from its own entries (quota side; nodes are shared). For the drift check."""
+        other = Ledger(self.rules)
+        other.nodes = Capacity()
+        other.set_queues(self._queues, self._cohorts)
+        for charge in self.charges.values():
+            other._enter(Charge(charge.key, charge.uid, charge.queue, charge.usage, kind=charge.kind))
+        for held in self.claims.values():
+            entry = held.charge
+            bare = Charge(entry.key, entry.uid, entry.queue, entry.usage, kind=entry.kind)
+            other._enter(Held(bare, held.until))
+        return other
+
+    def drift(self) -> list[str]:
+        """Differences between the tree's usage and what its entries add up to; empty when all is well."""
+        fresh = self.recompute().tree
+        out: list[str] = []
+        for mine, theirs in (
+            *((node, fresh.queue(node.name)) for node in self.tree.queues()),
+            *((node, fresh.cohort(node.name)) for node in self.tree.cohorts()),
+        ):
+            other: Mapping[FlavorResource, int] = {} if theirs is None else theirs.usage
+            out.extend(
+                f"{mine!r}: {fr[0]}/{fr[1]} is {mine.usage.get(fr, 0)}, should be {other.get(fr, 0)}"
+                for fr in sorted({*mine.usage, *other})
+                if mine.usage.get(fr, 0) != other.get(fr, 0)
+            )
+        return out
+
+    # ------------------------------------------------------------ inside
+
+    def _position(self, mark: int) -> int:
+        if not 0 <= mark < len(self._marks):
+            raise ValueError(f"mark {mark} is not open")
+        return self._marks[mark]
+
+    def _enter(self, entry: Charge | Held) -> None:
+        self._apply(entry, 1)
+        if self._marks:
+            self._journal.append((True, entry))
+
+    def _remove(self, entry: Charge | Held) -> None:
+        self._apply(entry, -1)
+        if self._marks:
+            self._journal.append((False, entry))
+
+    def _apply(self, entry: Charge | Held, sign: int) -> None:
+        self.version += 1
+        if isinstance(entry, Held):
+            charge = entry.charge
+            node = self.tree.queue(charge.queue)
+            under = {} if node is None else self._claims_under.setdefault(node.root, {})
+            if sign > 0:
+                self.claims[charge.key] = under[charge.key] = entry
+            else:
+                del self.claims[charge.key]
+                under.pop(charge.key, None)
+        else:
+            charge = entry
+            if sign > 0:
+                self.nodes.show(charge.uid)
+                self.charges[charge.key] = charge
+            else:
+                del self.charges[charge.key]
+        self._quota(charge, sign)
+        if charge.admission is not None:
+            key = charge.key if not isinstance(entry, Held) else _claim_key(charge.key)
+            if sign > 0:
+                self.nodes.charge(key, charge.uid, charge.admission, dict(charge.per_pod))
+            else:
+                self.nodes.release(key)
+        if sign < 0 and self._marks and not isinstance(entry, Held) and charge.kind == "gang":
+            # What if it were evicted: then its pods are gone too. (Pods of what has really ended hold room.)
+            self.nodes.hide(charge.uid)
+
+    def _quota(self, charge: Charge, sign: int) -> None:
+        node = self.tree.queue(charge.queue)
+        if node is not None:
+            for fr, amount in charge.usage:
+                node.move(fr, amount * sign)

@@ -1,0 +1,770 @@
+"""The frozen values that the engine reads and the values that it answers with.
+
+Everything here is keyword-built, immutable and hashable; amounts are ints in the units of `quantity` (milli-CPU, else
+base units), times are int milliseconds since the epoch. Unions are closed: `Event` is all that can happen to a State,
+`Decision` all that a Plan can ask for. `Reason` is the one enum from which conditions, events, metrics, the command
+line and the web page say why a gang waits.
+
+A gang is named by its Key (namespace, name) of its Workload; the uid is data, and ends every tie before the key does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from typing import Literal
+
+Key = tuple[str, str]
+"""(namespace, name) of a Workload, LocalQueue or pod."""
+
+FlavorResource = tuple[str, str]
+"""(flavor, resource): the unit in which quota is given and used."""
+
+Usage = Mapping[FlavorResource, int]
+
+Pairs = tuple[tuple[str, str], ...]
+"""Sorted (key, value) pairs: labels and selectors in hashable form."""
+
+
+# ---------------------------------------------------------------- quota
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Quota of one (flavor, resource). A limit of None is no limit."""
+
+    nominal: int
+    borrowing_limit: int | None = None
+    lending_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorQuotas:
+    name: str
+    quotas: tuple[tuple[str, Quota], ...]
+    """(resource, Quota), in the order of the group's covered resources."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceGroup:
+    covered: tuple[str, ...]
+    flavors: tuple[FlavorQuotas, ...]
+    """In the order in which they are tried."""
+
+
+class Strategy(Enum):
+    STRICT_FIFO = "StrictFIFO"
+    BEST_EFFORT_FIFO = "BestEffortFIFO"
+
+
+class StopPolicy(Enum):
+    NONE = "None"
+    HOLD = "Hold"
+    HOLD_AND_DRAIN = "HoldAndDrain"
+
+
+class PreemptionPolicy(Enum):
+    NEVER = "Never"
+    LOWER_PRIORITY = "LowerPriority"
+    LOWER_OR_NEWER_EQUAL_PRIORITY = "LowerOrNewerEqualPriority"
+    ANY = "Any"
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    within_cluster_queue: PreemptionPolicy = PreemptionPolicy.NEVER
+    reclaim_within_cohort: PreemptionPolicy | None = None
+    """None: not said; `Rules.reclaim_default` holds."""
+    borrow_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
+    max_priority_threshold: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fungibility:
+    """May the scan of flavors stop at one that must borrow, or preempt; else the next is tried first."""
+
+    stop_when_borrowing: bool = True
+    stop_when_preempting: bool = False
+    preempt_over_borrow: bool = False
+    """Preference PreemptionOverBorrowing; else BorrowingOverPreemption."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One match expression of a label selector or node selector. `operator` as Kubernetes spells it."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """All requirements hold; the empty selector matches everything. (A missing one matches nothing: None.)"""
+
+    requirements: tuple[Requirement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRule:
+    """An admission check that a queue asks for; empty `on_flavors` means for every gang."""
+
+    name: str
+    on_flavors: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterQueue:
+    name: str
+    cohort: str = ""
+    groups: tuple[ResourceGroup, ...] = ()
+    strategy: Strategy = Strategy.BEST_EFFORT_FIFO
+    namespace_selector: LabelSelector | None = None
+    fungibility: Fungibility = field(default_factory=Fungibility)
+    preemption: Preemption = field(default_factory=Preemption)
+    checks: tuple[CheckRule, ...] = ()
+    stop_policy: StopPolicy = StopPolicy.NONE
+    weight: Fraction = Fraction(1)
+    usage_based_fairness: bool = False
+    """admissionScope UsageBasedAdmissionFairSharing."""
+    generation: int = 0
+    created: int = 0
+    uid: str = ""
+    terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    name: str
+    parent: str = ""
+    groups: tuple[ResourceGroup, ...] = ()
+    weight: Fraction = Fraction(1)
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQueue:
+    namespace: str
+    name: str
+    cluster_queue: str
+    stop_policy: StopPolicy = StopPolicy.NONE
+    weight: Fraction = Fraction(1)
+    consumed: tuple[tuple[str, float], ...] = ()
+    """Decayed usage per resource, as last stored (admission fair sharing)."""
+    consumed_at: int = 0
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Flavor:
+    name: str
+    node_labels: Pairs = ()
+    node_taints: tuple[Taint, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    topology: str = ""
+    elastic: bool = False
+    """Nodes may not exist yet (autoscaled from zero): quota alone decides."""
+    spread: bool = False
+    """Place on the emptiest nodes instead of packing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    name: str
+    levels: tuple[str, ...]
+    """Node label keys, widest domain first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionCheck:
+    name: str
+    controller: str = ""
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    name: str
+    labels: Pairs = ()
+
+
+# ---------------------------------------------------------------- nodes and pods
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    labels: Pairs = ()
+    taints: tuple[Taint, ...] = ()
+    allocatable: tuple[tuple[str, int], ...] = ()
+    """(resource, amount), sorted; the resource `pods` bounds the number of pods."""
+    ready: bool = True
+    unschedulable: bool = False
+    """Cordoned."""
+    lost_since: int | None = None
+    """When the node was first seen not ready, or tainted NoExecute; None while it is well."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodUsage:
+    """A pod that holds room on a node: bound, and not yet Succeeded or Failed.
+
+    A pod of a live reservation that names its nodes is paid for by the reservation; every other pod, and one whose
+    Workload is gone, is charged to its node here.
+    """
+
+    key: Key
+    uid: str
+    node: str
+    requests: tuple[tuple[str, int], ...]
+    workload_uid: str = ""
+    terminating: bool = False
+    host_ports: tuple[int, ...] = ()
+
+
+# ---------------------------------------------------------------- gangs
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyRequest:
+    required: str = ""
+    preferred: str = ""
+    unconstrained: bool = False
+    slice_required: str = ""
+    slice_size: int = 0
+    slices: tuple[tuple[str, int], ...] = ()
+    """Several layers of slices, (level, size), widest first."""
+    group: str = ""
+    """Pod sets of one group share flavor and domain (leader and workers)."""
+    index_label: str = ""
+    sub_group_index_label: str = ""
+    sub_group_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PodShape:
+    """What of a pod template decides where its pods may go. Equal shapes are interchangeable."""
+
+    requests: tuple[tuple[str, int], ...] = ()
+    """Per pod, sorted, as Kubernetes counts: init and sidecar containers, overhead, pod level, limits as requests."""
+    node_selector: Pairs = ()
+    affinity: tuple[tuple[Requirement, ...], ...] | None = None
+    """Required node affinity: any of the terms, all requirements of it; a key `metadata.name` is the node's name.
+    None: no affinity. An empty tuple matches no node, as in Kubernetes."""
+    tolerations: tuple[Toleration, ...] = ()
+    host_ports: tuple[int, ...] = ()
+    one_per_domain: tuple[str, ...] = ()
+    """Topology keys in which at most one pod of this shape may stand (anti-affinity of a gang against itself)."""
+    same_domain: tuple[str, ...] = ()
+    """Topology keys in which all pods must share one value (affinity of a gang to itself)."""
+    refused: str = ""
+    """A constraint in the template that Muster cannot honour, in words; such a gang is never admitted on real nodes."""
+    preferences: tuple[tuple[int, tuple[Requirement, ...]], ...] = ()
+    """Preferred node affinity: (weight, requirements). Scored only under the gate TASRespectNodeAffinityPreferred."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    name: str
+    count: int
+    shape: PodShape = field(default_factory=PodShape)
+    min_count: int | None = None
+    topology: TopologyRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """`count` pods in the domain that `values` name, one value per level; the lowest may be a node name."""
+
+    values: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyAssignment:
+    """Domains in rank order: the first pods of the pod set go to the first domain."""
+
+    levels: tuple[str, ...]
+    domains: tuple[Domain, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodSetAssignment:
+    name: str
+    flavors: tuple[tuple[str, str], ...]
+    """(resource, flavor), sorted."""
+    usage: tuple[tuple[str, int], ...]
+    """(resource, amount) of all `count` pods together, sorted."""
+    count: int
+    topology: TopologyAssignment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    cluster_queue: str
+    pod_sets: tuple[PodSetAssignment, ...]
+
+
+class CheckState(Enum):
+    PENDING = "Pending"
+    READY = "Ready"
+    RETRY = "Retry"
+    REJECTED = "Rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    state: CheckState
+    message: str = ""
+    at: int = 0
+    node_selectors: tuple[tuple[str, Pairs], ...] = ()
+    """(pod set, selector) that a Ready check adds."""
+    tolerations: tuple[tuple[str, tuple[Toleration, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AvoidedNode:
+    node: str
+    until: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A gang as it stands: what its owner asks for, and what was decided so far (all of it read from the API)."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    queue: str = ""
+    pod_sets: tuple[PodSet, ...] = ()
+    priority: int = 0
+    created: int = 0
+    active: bool = True
+    finished: bool = False
+
+    admission: Admission | None = None
+    reserved_at: int = 0
+    admitted: bool = False
+    admitted_at: int = 0
+    checks: tuple[Check, ...] = ()
+    evicted: str = ""
+    """Reason of a True Evicted condition; "" when not evicted. With an admission still there: on its way out."""
+    evicted_at: int = 0
+    evicted_for: str = ""
+    """uid of the gang it was evicted for."""
+    requeue_at: int = 0
+    """Not before (backoff)."""
+    queue_stamp: int | None = None
+    """Age in the queue, where it is not the creation (an eviction by timeout or check puts a gang to the back)."""
+    reclaimable: tuple[tuple[str, int], ...] = ()
+    """(pod set, pods that will not run again)."""
+    allowed_flavors: frozenset[str] | None = None
+    gated: str = ""
+    """Why the queue must not consider it (admission gate of its owner); "" when it may."""
+    preemption_gated: bool = False
+    cursor: tuple[tuple[str, str, int], ...] = ()
+    """(pod set, resource, index of the flavor last tried): where the flavor scan goes on."""
+    cursor_generation: int = 0
+    avoid: tuple[AvoidedNode, ...] = ()
+    lost_nodes: tuple[str, ...] = ()
+    """Nodes of its admission that are to be replaced in place."""
+    fair_evictions: tuple[int, ...] = ()
+    """Times of its evictions by fair sharing (promises R6, R8)."""
+    run_ms: int = 0
+    """Time it has run in earlier admissions."""
+    claims: ClaimRecord | None = None
+    parent_uid: str = ""
+    """Concurrent admission: uid of the Workload whose variant this is."""
+    job_uid: str = ""
+    priority_boost: int = 0
+    """What somebody else than its owner adds to its priority (annotation priority-boost)."""
+
+    @property
+    def key(self) -> Key:
+        return (self.namespace, self.name)
+
+    @property
+    def effective_priority(self) -> int:
+        """By which it is ordered, and by which it may evict or be evicted; `priority` is what the spec says."""
+        return self.priority + self.priority_boost
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """A Claim as stored on the Workload that owns it, so that a restart does not lose whom room was freed for."""
+
+    admission: Admission
+    victims: tuple[str, ...]
+    """uids of the gangs that leave for it."""
+    until: int
+
+
+# ---------------------------------------------------------------- rules
+
+
+@dataclass(frozen=True, slots=True)
+class UsageFairness:
+    """Usage-decayed fairness between LocalQueues. Durations in ms; a half-life of 0 forgets at once."""
+
+    half_life_ms: int
+    sampling_ms: int = 300_000
+    weights: tuple[tuple[str, float], ...] = ()
+    """(resource, weight); a resource that is not named weighs 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """How an amount of one resource of a pod counts as amounts of others."""
+
+    input: str
+    outputs: tuple[tuple[str, Fraction], ...] = ()
+    """(resource, factor): units of the output (cores, bytes, devices) per unit of the input."""
+    retain: bool = True
+    """The input itself still counts. Without it and without outputs, the input is dropped."""
+    multiply_by: str = ""
+    """A resource of the same pod whose amount multiplies the outputs."""
+
+
+class Strategies(Enum):
+    """When a fair-sharing eviction is lawful (Kueue's names)."""
+
+    FINAL = "LessThanOrEqualToFinalShare"
+    INITIAL = "LessThanInitialShare"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All that is decided differently between Muster and Kueue, in one value (two presets below)."""
+
+    fair_sharing: bool = True
+    """Siblings compared by weighted share; else by borrowing level, priority and age (Kueue's classical order)."""
+    fill_progressively: bool = True
+    """Next among siblings: lowest share before the gang, then with it added. Else only with it added."""
+    contested_share: bool = True
+    """An inner node's share counts the resources that the contested gang asks for. Else the plain sum."""
+    heads_per_queue: int | None = None
+    """Gangs of a queue that one cycle considers; None: as many as fit."""
+    capacity_unless_elastic: bool = True
+    """Node capacity decides for every flavor not marked elastic. Else only for flavors with a topology."""
+    reclaim_default: PreemptionPolicy = PreemptionPolicy.ANY
+    pack_against_fragmentation: bool = True
+    promises: bool = True
+    """R3 on the final victim set, R5 (freed room is claimed), R7 (no thrash) bind eviction."""
+    strategies: tuple[Strategies, ...] = (Strategies.FINAL, Strategies.INITIAL)
+    usage_fairness: UsageFairness | None = None
+    ignore_undeclared: bool = False
+    """Resources that a queue does not cover are not counted, instead of refusing the gang."""
+    spare_first_ms: int = 300_000
+    """R8: a gang is spared from fair-share eviction for so long after its admission ..."""
+    spare_after: int = 2
+    """... and after so many such evictions ..."""
+    spare_window_ms: int = 3_600_000
+    """... within this time."""
+    passed_over_ms: int = 600_000
+    """R11: a head passed over for so long gets a claim on room as it becomes free."""
+    claim_ms: int = 300_000
+    """R5: how long freed room is kept for the gang it was freed for."""
+    evict_stamp: bool = True
+    """A gang evicted because its pods were not ready queues at its eviction's time (else at its creation's)."""
+    gates: frozenset[str] = frozenset(
+        {
+            "PartialAdmission",
+            "FlavorFungibilityPreserveScanProgress",
+            "FairSharingPreemptWithinNominal",
+            "FairSharingPrioritizeNonBorrowing",
+            "SchedulingEquivalenceHashing",
+            "TASProfileMixed",
+            "TASFailedNodeReplacementFailFast",
+            "TASRecomputeAssignmentWithinSchedulingCycle",
+            "RecomputeAssignmentUponPreemptionTargetsOverlap",
+        }
+    )
+    """Behaviours that Kueue guards by a feature gate and that users of its configuration may switch."""
+    excluded_prefixes: tuple[str, ...] = ()
+    """Resources whose name starts so are not counted."""
+    transformations: tuple[Transformation, ...] = ()
+
+
+MUSTER = Rules()
+KUEUE = Rules(
+    fair_sharing=False,
+    fill_progressively=False,
+    contested_share=False,
+    heads_per_queue=1,
+    capacity_unless_elastic=False,
+    reclaim_default=PreemptionPolicy.NEVER,
+    pack_against_fragmentation=False,
+    promises=False,
+)
+
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """An object was seen: new, or in a newer version. Applying the same value again changes nothing."""
+
+    value: (
+        ClusterQueue | Cohort | LocalQueue | Flavor | Topology | AdmissionCheck | Namespace | Node | PodUsage | Workload
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """An object is no more. `kind` is the class of the value; `key` its name, or (namespace, name)."""
+
+    kind: type
+    key: str | Key
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A decision's write went out: from now on its effect counts, until the object itself says so or `Forgotten`."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The write of an assumed decision failed: it never happened."""
+
+    key: Key
+
+
+Event = Put | Gone | Assumed | Forgotten
+
+
+# ---------------------------------------------------------------- reasons
+
+
+class Reason(Enum):
+    """Why a gang stands where it stands. The value is the reason of its QuotaReserved condition (Kueue's words)."""
+
+    QUOTA_RESERVED = "QuotaReserved"
+    NO_MATCHING_FLAVOR = "NoMatchingFlavor"
+    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    PLACEMENT_FAILED = "TopologyPlacementFailed"
+    WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
+    MISCONFIGURED = "Misconfigured"
+    SUSPENDED = "Suspended"
+    PENDING_EVALUATION = "PendingEvaluation"
+    WAITING_FOR_PODS_READY = "WaitingForPodsReady"
+    GATED = "AdmissionGated"
+    ON_HOLD = "OnHold"
+    DEACTIVATED = "Deactivated"
+
+
+class Detail(Enum):
+    """What exactly stands behind a Reason; closed, so that the command line can say what would have to change."""
+
+    NONE = ""
+    QUEUE_MISSING = "LocalQueueDoesNotExist"
+    CLUSTER_QUEUE_MISSING = "ClusterQueueDoesNotExist"
+    CLUSTER_QUEUE_INACTIVE = "ClusterQueueIsInactive"
+    NAMESPACE_NOT_SELECTED = "NamespaceNotSelected"
+    RESOURCE_NOT_COVERED = "ResourceNotCovered"
+    FLAVOR_TAINT = "UntoleratedTaint"
+    FLAVOR_AFFINITY = "FlavorDoesNotMatchSelector"
+    FLAVOR_MISSING = "FlavorNotFound"
+    NEVER_FITS_QUOTA = "NeverFitsQuota"
+    QUOTA_SHORT = "QuotaShort"
+    BORROWING_LIMIT = "BorrowingLimit"
+    COHORT_SHORT = "CohortShort"
+    NO_LAWFUL_VICTIMS = "NoLawfulVictims"
+    NODES_SHORT = "NodesShort"
+    NO_NODES = "NoNodesOfFlavor"
+    NEVER_FITS_NODES = "NeverFitsNodes"
+    CONSTRAINT_REFUSED = "ConstraintNotSupported"
+    CLAIMED = "RoomClaimedForOther"
+    BEHIND_HEAD = "BehindStrictHead"
+    BACKOFF = "Backoff"
+    VICTIMS_LEAVING = "VictimsLeaving"
+    NEXT_CYCLE = "NextCycle"
+    CHECKS_PENDING = "AdmissionChecksPending"
+    INVALID = "InvalidSpec"
+    PREEMPTION_GATED = "PreemptionGated"
+    COHORT_CYCLE = "CohortCycle"
+    FLAVOR_TOPOLOGY = "FlavorDoesNotMatchTopology"
+    FLAVOR_NOT_ALLOWED = "FlavorNotAllowed"
+    VARIANT_ADMITTED = "MoreFavorableVariantAdmitted"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Numbers behind a no of quota: one (pod set, flavor, resource)."""
+
+    pod_set: str
+    flavor: str
+    resource: str
+    detail: Detail
+    requested: int = 0
+    nominal: int = 0
+    used: int = 0
+    available: int = 0
+    """What this queue could still take now, borrowing included."""
+    borrowable: int = 0
+    """What it could borrow at most beyond its nominal quota with nobody else there."""
+    limited_by: str = ""
+    """The ClusterQueue or Cohort at which the request ends."""
+    candidates: int = 0
+    """Gangs that a preemption looked at."""
+    unlawful: tuple[tuple[str, int], ...] = ()
+    """(why not, how many) of those that might not be evicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Numbers behind a no of the nodes: how many pods they could hold, and what excluded the other nodes."""
+
+    pod_set: str
+    flavor: str
+    pods: int
+    placeable: int
+    detail: Detail = Detail.NODES_SHORT
+    nodes: int = 0
+    """Nodes that were looked at."""
+    excluded: tuple[tuple[str, int], ...] = ()
+    """(why, nodes): "taint nvidia.com/gpu", "not ready", "nvidia.com/gpu" (too little free), ..."""
+    level: str = ""
+    """The topology level at which the gang had to stay together."""
+    fits_when_empty: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """One reason with its numbers; the same value feeds condition, event, metric, command line and web page."""
+
+    reason: Reason
+    detail: Detail = Detail.NONE
+    shortfalls: tuple[Shortfall, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+    subject: str = ""
+    """Name of what the detail speaks of: the missing queue, the head in front, the gang that holds the claim."""
+    until: int = 0
+    """When the detail is a time (backoff, claim)."""
+
+
+# ---------------------------------------------------------------- plan
+
+
+class Standing(Enum):
+    """Where an examined gang stands after a cycle."""
+
+    ADMITTED = "admitted"
+    """Quota reserved in this cycle (and admitted, unless checks are pending)."""
+    ACTIVE = "active"
+    """Stays in the queue and is looked at in the next cycle."""
+    PARKED = "parked"
+    """Not looked at again before something changes that it waits for."""
+    WAITING = "waiting-for-victims"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    key: Key
+    standing: Standing
+    why: Why
+    requests: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+    """(pod set, total requests): what the gang was examined for."""
+    cursor: tuple[tuple[str, str, int], ...] = ()
+    cursor_generation: int = 0
+
+
+class EvictReason(Enum):
+    """Kueue's reasons of the condition Preempted."""
+
+    IN_CLUSTER_QUEUE = "InClusterQueue"
+    IN_COHORT_RECLAMATION = "InCohortReclamation"
+    IN_COHORT_FAIR_SHARING = "InCohortFairSharing"
+    IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Reserve quota and nodes for the whole gang; admitted at once when no check is pending."""
+
+    key: Key
+    uid: str
+    admission: Admission
+    checks: tuple[str, ...] = ()
+    """Names of the checks that must be Ready first."""
+    admitted: bool = True
+    waited_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Take a whole gang off its room, for another gang. `reason` as the condition Preempted says it."""
+
+    key: Key
+    uid: str
+    reason: EvictReason
+    preemptor: Key
+    preemptor_uid: str
+    preemptor_queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Room kept for a gang until it is admitted or `until` comes: quota and nodes of `admission`."""
+
+    key: Key
+    uid: str
+    record: ClaimRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Take back a reservation that must not stand (queue held, check rejected); not admitted, so nothing runs."""
+
+    key: Key
+    uid: str
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Give an admitted gang other nodes for lost ones: its admission with the new assignment."""
+
+    key: Key
+    uid: str
+    admission: Admission
+
+
+Decision = Admit | Evict | Claim | Cancel | Replace
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a cycle wants. `decisions` in the order in which they were made; one Verdict per examined gang."""
+
+    decisions: tuple[Decision, ...]
+    verdicts: tuple[Verdict, ...]
+    steps: int
+    """Trials made, of the budget given."""
+    more: bool
+    """The budget ended first: call again."""
+    next_at: int | None = None
+    """When time alone may change the answer (backoff, claim, decay); ms since the epoch."""

@@ -1,0 +1,870 @@
+"""The book of nodes: what is free on them, and which of them a pod may stand on.
+
+`Capacity` has one page per node. A node's room is its allocatable less what stands on it: pods that are not ours, and
+per gang the larger, resource by resource, of what its charge says and of what its pods there really hold (a charge
+pays for its pods; a sidecar that somebody injected is booked as the difference). Every entry has its exact inverse.
+Amounts are exact Python ints; arrays of int64 (saturated) mirror them, one per resource, one element per node in the
+order of node names, so that every tie ends in the name whatever the order in which nodes came.
+
+Filters (labels, taints, conditions, selectors, affinity) make one mask per distinct filter, amounts a count of pods
+per node. Both are kept until what they were made of changes; counts are mended only in the rows that were touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from heapq import nsmallest
+
+import numpy as np
+
+from admission.engine import topology
+from admission.engine.model import (
+    Admission,
+    Flavor,
+    Key,
+    Node,
+    Pairs,
+    PodSet,
+    PodShape,
+    PodUsage,
+    Requirement,
+    Rules,
+    Taint,
+    Toleration,
+    Topology,
+    TopologyAssignment,
+)
+from admission.engine.topology import Bools, Ints, Shape, Tree, capacities
+from admission.names import HOSTNAME_LABEL
+from admission.quantity import saturate
+
+Amounts = tuple[tuple[str, int], ...]
+"""(resource, amount), sorted."""
+
+PODS = "pods"
+HOST_PORT = "host-port/"
+"""Prefix of the resource of which every node has one per port number: two pods cannot share a host port."""
+NODE_NAME = "metadata.name"
+POPULAR = 16
+"""So many kinds of pods stand for all that may come."""
+MOST = 2**31
+"""Counts of pods are cut here, so that no sum of them overflows."""
+
+
+def is_device(resource: str) -> bool:
+    """Extended resources have a domain in their name; hugepages, CPU and the like have none."""
+    return "/" in resource and not resource.startswith(HOST_PORT)
+
+
+def takes(shape: PodShape, requests: Mapping[str, int] | Amounts | None = None) -> Amounts:
+    """What one pod takes from a node: its requests (default: the shape's), one pod slot, its host ports."""
+    amounts = dict(shape.requests if requests is None else requests)
+    amounts.setdefault(PODS, 1)
+    for port in shape.host_ports:
+        amounts[f"{HOST_PORT}{port}"] = 1
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount > 0))
+
+
+@dataclass(slots=True)
+class _Paid:
+    """One gang on one node: what its charge pays there and what its pods there hold."""
+
+    charged: dict[str, int]
+    pods: dict[str, int]
+
+    def held(self, resource: str) -> int:
+        return max(self.charged.get(resource, 0), self.pods.get(resource, 0))
+
+
+@dataclass(slots=True)
+class _Host:
+    """All that stands on one node (which may be unknown yet, or gone)."""
+
+    foreign: dict[str, int]
+    gangs: dict[str, _Paid]
+    gang_total: dict[str, int]
+
+    def empty(self) -> bool:
+        return not self.foreign and not self.gangs
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    uid: str
+    hosts: tuple[tuple[str, Amounts], ...]
+    """(node name or hostname label, what is taken there in all)."""
+    domains: tuple[tuple[Pairs, Amounts], ...]
+    """((level, value) pairs, what is taken there): assignments whose lowest level is above the node."""
+    kinds: tuple[tuple[Amounts, int], ...] = ()
+    """(what one pod takes, how many of them)."""
+
+
+def add_amounts(into: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int) -> None:
+    """`into += sign * amounts`, exact, without zeros."""
+    for name, amount in amounts:
+        total = into.get(name, 0) + sign * amount
+        if total:
+            into[name] = total
+        else:
+            into.pop(name, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """All of a request that decides which nodes are looked at, apart from room."""
+
+    labels: Pairs
+    selector: Pairs
+    affinity: tuple[tuple[Requirement, ...], ...] | None
+    tolerations: tuple[Toleration, ...]
+
+
+def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+    for t in tolerations:
+        if t.effect and t.effect != taint.effect:
+            continue
+        if t.key and t.key != taint.key:
+            continue
+        if t.operator == "Exists" or (t.key and t.value == taint.value):
+            return True
+    return False
+
+
+def refused_taint(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]) -> Taint | None:
+    """The first taint that keeps a pod off (PreferNoSchedule never does)."""
+    for taint in taints:
+        if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(tolerations, taint):
+            return taint
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """The lowest domains of a topology over the nodes of a flavor that are well and carry all its labels."""
+
+    tree: Tree
+    rows: Ints
+    """Rows of the table, leaf after leaf."""
+    starts: Ints
+    """Per leaf: where its rows begin in `rows`."""
+    values: list[tuple[str, ...]]
+    """Per leaf: a label value per level."""
+    index: dict[tuple[str, ...], int]
+
+    @property
+    def first(self) -> Ints:
+        """Per leaf: its first row."""
+        first: Ints = self.rows[self.starts]
+        return first
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Pods per row, kept until a row's room changes; `seen` is the place in the log up to which it was mended."""
+
+    counts: Ints
+    seen: int
+
+
+_Parsed = tuple[dict[str, str], dict[str, int]]
+"""Labels and allocatable of a node."""
+
+
+class Table:
+    """The nodes as columns. Rows are nodes in the order of their names; made anew when a node comes or goes."""
+
+    def __init__(self, nodes: Mapping[str, Node], parsed: Mapping[str, _Parsed], hosts: Mapping[str, _Host]) -> None:
+        self.names: list[str] = sorted(nodes)
+        self.row: dict[str, int] = {name: i for i, name in enumerate(self.names)}
+        self.nodes: list[Node] = [nodes[name] for name in self.names]
+        self._hosts = hosts
+        self._labels: list[dict[str, str]] = [parsed[name][0] for name in self.names]
+        self._has: list[dict[str, int]] = [parsed[name][1] for name in self.names]
+        self._columns: dict[str, tuple[Ints, dict[str, int]]] = {}
+        self.free: dict[str, Ints] = {}
+        self.bare: dict[str, Ints] = {}
+        self.well: Bools = np.array([self._usable(node) for node in self.nodes], dtype=np.bool_)
+        self._taint_class: dict[tuple[Taint, ...], int] = {}
+        self.taints: Ints = np.array([self._class_of(node.taints) for node in self.nodes], dtype=np.int64)
+        self.log: list[int] = []
+        self.log_base = 0
+        self._masks: dict[Filter, Bools] = {}
+        self._counts: dict[tuple[Filter, Amounts], _Counts] = {}
+        self._bare_counts: dict[tuple[Filter, Amounts], Ints] = {}
+        """As if no gang held anything."""
+        self._trees: dict[tuple[str, ...], Tree] = {}
+        self._leaves: dict[tuple[tuple[str, ...], Pairs], Leaves] = {}
+        self._devices: dict[str, Bools] | None = None
+        self._most: dict[str, Ints] = {}
+
+    @staticmethod
+    def _usable(node: Node) -> bool:
+        return node.ready and not node.unschedulable
+
+    def _class_of(self, taints: tuple[Taint, ...]) -> int:
+        return self._taint_class.setdefault(taints, len(self._taint_class))
+
+    def taint_classes(self) -> dict[tuple[Taint, ...], int]:
+        """The distinct sets of taints; `taints` gives per row which."""
+        return self._taint_class
+
+    # -- what changes in place
+
+    def update(self, node: Node, parsed: _Parsed) -> None:
+        """A node that is already there, in a newer version."""
+        i = self.row[node.name]
+        old = self.nodes[i]
+        self.nodes[i] = node
+        self._labels[i], self._has[i] = parsed
+        if node.labels != old.labels:
+            self._columns.clear()
+            self._trees.clear()
+        if (
+            node.labels != old.labels
+            or node.taints != old.taints
+            or node.ready != old.ready
+            or node.unschedulable != old.unschedulable
+        ):
+            self.well[i] = self._usable(node)
+            self.taints[i] = self._class_of(node.taints)
+            self._masks.clear()
+            self._counts.clear()
+            self._bare_counts.clear()
+            self._leaves.clear()
+        if node.allocatable != old.allocatable:
+            self._devices = None
+            self._most.clear()
+            self.refresh(node.name)
+
+    def refresh(self, name: str, resources: Iterable[str] | None = None) -> None:
+        """The room on a node changed; of all resources, unless they are named."""
+        i = self.row.get(name)
+        if i is None:
+            return
+        for resource in self.free if resources is None else resources:
+            free = self.free.get(resource)
+            if free is not None:
+                bare, free[i] = self._room(i, resource)
+                if self.bare[resource][i] != bare:
+                    self.bare[resource][i] = bare
+                    self._bare_counts.clear()
+        self.log.append(i)
+        if len(self.log) > 4 * len(self.names) + 64:
+            self.log_base += len(self.log)
+            self.log.clear()
+
+    def _room(self, i: int, resource: str) -> tuple[int, int]:
+        """(without gangs, with them): exact, then cut to int64."""
+        allocatable = 1 if resource.startswith(HOST_PORT) else self._has[i].get(resource, 0)
+        host = self._hosts.get(self.names[i])
+        if host is None:
+            amount = saturate(allocatable)
+            return amount, amount
+        bare = allocatable - host.foreign.get(resource, 0)
+        return saturate(bare), saturate(bare - host.gang_total.get(resource, 0))
+
+    def room(self, resource: str, empty: bool) -> Ints:
+        """The column of a resource; made when first asked for."""
+        if resource not in self.free:
+            every = 1 if resource.startswith(HOST_PORT) else 0
+            column = np.array([saturate(has.get(resource, every)) for has in self._has], dtype=np.int64)
+            self.bare[resource], self.free[resource] = column, column.copy()
+            for name in self._hosts:
+                i = self.row.get(name)
+                if i is not None:
+                    self.bare[resource][i], self.free[resource][i] = self._room(i, resource)
+        return (self.bare if empty else self.free)[resource]
+
+    def most(self, resource: str) -> Ints:
+        """Allocatable per row."""
+        if resource not in self._most:
+            self._most[resource] = np.array([saturate(has.get(resource, 0)) for has in self._has], dtype=np.int64)
+        return self._most[resource]
+
+    # -- labels and filters
+
+    def column(self, key: str) -> tuple[Ints, dict[str, int]]:
+        """Per row the code of a label's value (-1: no such label), and the codes, in the order of the values."""
+        got = self._columns.get(key)
+        if got is None:
+            if key == NODE_NAME:
+                values = self.names
+            else:
+                values = sorted({labels[key] for labels in self._labels if key in labels})
+            code = {value: i for i, value in enumerate(values)}
+            if key == NODE_NAME:
+                column = np.arange(len(values), dtype=np.int64)
+            else:
+                column = np.array([code[labels[key]] if key in labels else -1 for labels in self._labels], np.int64)
+            got = self._columns[key] = (column, code)
+        return got
+
+    def requirement(self, req: Requirement) -> Bools:
+        """Which rows meet one requirement of a node selector term, as Kubernetes reads it."""
+        column, code = self.column(req.key)
+        if req.operator == "Exists":
+            return column >= 0
+        if req.operator == "DoesNotExist":
+            return column < 0
+        if req.operator in ("In", "NotIn"):
+            wanted = np.zeros(len(code) + 1, dtype=np.bool_)
+            for value in req.values:
+                if value in code:
+                    wanted[code[value]] = True
+            hit: Bools = wanted[column]  # -1 reads the last element, which no value has
+            return hit if req.operator == "In" else ~hit
+        bound = _integer(req.values[0]) if len(req.values) == 1 else None
+        meets = np.zeros(len(code) + 1, dtype=np.bool_)
+        if bound is not None:
+            for value, i in code.items():
+                number = _integer(value)
+                if number is not None:
+                    meets[i] = number > bound if req.operator == "Gt" else number < bound
+        met: Bools = meets[column]
+        return met
+
+    def pairs(self, pairs: Pairs) -> Bools:
+        mask = np.ones(len(self.names), dtype=np.bool_)
+        for key, value in pairs:
+            mask &= self.requirement(Requirement(key, "In", (value,)))
+        return mask
+
+    def affinity(self, terms: tuple[tuple[Requirement, ...], ...]) -> Bools:
+        mask = np.zeros(len(self.names), dtype=np.bool_)
+        for term in terms:
+            if not term:
+                continue  # an empty term matches no node
+            all_of = np.ones(len(self.names), dtype=np.bool_)
+            for requirement in term:
+                all_of &= self.requirement(requirement)
+            mask |= all_of
+        return mask
+
+    def tolerated(self, tolerations: tuple[Toleration, ...]) -> Bools:
+        fine = np.array([refused_taint(taints, tolerations) is None for taints in self._taint_class], dtype=np.bool_)
+        return fine[self.taints] if len(fine) else np.ones(0, dtype=np.bool_)
+
+    def mask(self, wanted: Filter) -> Bools:
+        got = self._masks.get(wanted)
+        if got is None:
+            got = self.well & self.pairs(wanted.labels) & self.pairs(wanted.selector)
+            got &= self.tolerated(wanted.tolerations)
+            if wanted.affinity is not None:
+                got &= self.affinity(wanted.affinity)
+            self._masks[wanted] = got
+        return got
+
+    def counts(self, wanted: Filter, per_pod: Amounts, empty: bool) -> Ints:
+        """Pods of this kind that each row can take. The array belongs to the cache: copy before writing."""
+        key = (wanted, per_pod)
+        if empty:
+            counts = self._bare_counts.get(key)
+            if counts is None:
+                counts = self._bare_counts[key] = self._count(np.flatnonzero(self.mask(wanted)), per_pod, True)
+            return counts
+        got = self._counts.get(key)
+        now = self.log_base + len(self.log)
+        if got is not None and got.seen >= self.log_base:
+            if got.seen < now:
+                rows = np.array(self.log[got.seen - self.log_base :], dtype=np.int64)
+                if len(rows) * 4 < len(self.names):
+                    got.counts[rows] = np.where(self.mask(wanted)[rows], self._per_row(rows, per_pod, False), 0)
+                else:
+                    got.counts = self._count(np.flatnonzero(self.mask(wanted)), per_pod, False)
+                got.seen = now
+            return got.counts
+        counts = self._count(np.flatnonzero(self.mask(wanted)), per_pod, False)
+        self._counts[key] = _Counts(counts, now)
+        return counts
+
+    def _count(self, rows: Ints, per_pod: Amounts, empty: bool) -> Ints:
+        out = np.zeros(len(self.names), dtype=np.int64)
+        out[rows] = self._per_row(rows, per_pod, empty)
+        return out
+
+    def _per_row(self, rows: Ints, per_pod: Amounts, empty: bool) -> Ints:
+        counts = np.full(len(rows), MOST, dtype=np.int64)
+        for resource, amount in per_pod:
+            room = self.room(resource, empty)[rows]
+            np.minimum(counts, room if amount == 1 else room // amount, out=counts)
+        return np.maximum(counts, 0, out=counts)
+
+    def tree(self, levels: tuple[str, ...]) -> Tree:
+        """The tree of these label keys, with the nodes as leaves."""
+        got = self._trees.get(levels)
+        if got is None:
+            above = levels[:-1] if levels and levels[-1] == HOSTNAME_LABEL else levels
+            codes = [self.column(key)[0] for key in above]
+            got = self._trees[levels] = topology.grow((*above, HOSTNAME_LABEL), codes, len(self.names))
+        return got
+
+    def leaves(self, levels: tuple[str, ...], labels: Pairs) -> Leaves:
+        """The lowest domains of `levels` as label values make them; several nodes may share one."""
+        got = self._leaves.get((levels, labels))
+        if got is None:
+            columns = [self.column(level) for level in levels]
+            fit = self.well & self.pairs(labels)
+            for column, _ in columns:
+                fit &= column >= 0
+            rows = np.flatnonzero(fit)
+            codes = [column[rows] for column, _ in columns]
+            order = np.lexsort([rows, *reversed(codes)])
+            rows, codes = rows[order], [code[order] for code in codes]
+            fresh = np.zeros(len(rows), dtype=np.bool_)
+            fresh[:1] = True
+            for code in codes:
+                fresh[1:] |= code[1:] != code[:-1]
+            starts = np.flatnonzero(fresh)
+            names = [list(code_of) for _, code_of in columns]
+            values = list(
+                zip(*([name[c] for c in code[starts]] for name, code in zip(names, codes, strict=True)), strict=True)
+            )
+            tree = topology.grow(levels, [code[starts] for code in codes[:-1]], len(starts))
+            got = Leaves(tree, rows, starts, values, {value: i for i, value in enumerate(values)})
+            self._leaves[levels, labels] = got
+        return got
+
+    def devices(self) -> dict[str, Bools]:
+        """Extended resources (names with a domain) -> which rows have any of it."""
+        if self._devices is None:
+            found: dict[str, list[int]] = {}
+            for i, node in enumerate(self.nodes):
+                for name, amount in node.allocatable:
+                    if is_device(name) and amount > 0:
+                        found.setdefault(name, []).append(i)
+            self._devices = {}
+            for name in sorted(found):
+                mask = np.zeros(len(self.names), dtype=np.bool_)
+                mask[found[name]] = True
+                self._devices[name] = mask
+        return self._devices
+
+
+def _integer(text: str) -> int | None:
+    body = text[1:] if text[:1] in ("-", "+") else text
+    return int(text) if body.isascii() and body.isdigit() and len(body) < 20 else None
+
+
+class Capacity:
+    """All nodes, what stands on them, and the topologies they form."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._parsed: dict[str, _Parsed] = {}
+        self._hosts: dict[str, _Host] = {}
+        self._pods: dict[Key, PodUsage] = {}
+        self._charges: dict[Key, _Charge] = {}
+        self._topologies: dict[str, Topology] = {}
+        self._named: dict[str, set[str]] = {}
+        """Hostname label -> nodes that carry it and are called otherwise."""
+        self._by_host: dict[str, set[Key]] = {}
+        """Host as charges spell it -> the charges."""
+        self._domain_charges: dict[Pairs, dict[Key, Amounts]] = {}
+        self._wide: dict[str, int] = {}
+        """uid -> its charges that name no nodes but wider domains; these pay for its pods wherever they stand."""
+        self._pods_of: dict[str, set[Key]] = {}
+        self._kinds: dict[Amounts, int] = {}
+        """What pods of gangs take, of those that take a device -> how many stand on the book."""
+        self._popular: list[tuple[Amounts, int]] | None = None
+        self._hidden: set[str] = set()
+        """uids whose pods are not counted: a trial asks what were if they had left."""
+        self._made: Table | None = None
+
+    # -- nodes, pods, topologies
+
+    def put_node(self, node: Node) -> None:
+        old = self._nodes.get(node.name)
+        if old == node:
+            return
+        self._parsed[node.name] = (dict(node.labels), dict(node.allocatable))
+        label, old_label = _hostname(node), _hostname(old)
+        if old is None or label != old_label:
+            with self._recharged({node.name, label, old_label}):
+                self._unname(old)
+                self._nodes[node.name] = node
+                if label not in ("", node.name):
+                    self._named.setdefault(label, set()).add(node.name)
+        else:
+            self._nodes[node.name] = node
+        if old is None:
+            self._made = None
+        elif self._made is not None:
+            self._made.update(node, self._parsed[node.name])
+
+    def remove_node(self, name: str) -> None:
+        old = self._nodes.get(name)
+        if old is None:
+            return
+        with self._recharged({name, _hostname(old)}):
+            self._unname(old)
+            del self._nodes[name], self._parsed[name]
+        self._made = None
+
+    def _unname(self, node: Node | None) -> None:
+        label = _hostname(node)
+        if node is not None and node.name in self._named.get(label, ()):
+            self._named[label].discard(node.name)
+            if not self._named[label]:
+                del self._named[label]
+
+    def resolve(self, host: str) -> str:
+        """The node that a charge means by a host: its name, else its hostname label."""
+        if host not in self._nodes and host in self._named:
+            return min(self._named[host])
+        return host
+
+    @contextmanager
+    def _recharged(self, hosts: set[str]) -> Iterator[None]:
+        """Charges that name these hosts are taken off and put on again around a change of who is called so."""
+        keys = sorted({key for host in hosts for key in self._by_host.get(host, ())})
+        for key in keys:
+            self._book(self._charges[key], -1)
+        yield
+        for key in keys:
+            self._book(self._charges[key], 1)
+
+    def nodes(self) -> list[Node]:
+        """All nodes, by name."""
+        return list(self.table.nodes)
+
+    def node(self, name: str) -> Node | None:
+        return self._nodes.get(name)
+
+    def put_topology(self, value: Topology) -> None:
+        self._topologies[value.name] = value
+
+    def remove_topology(self, name: str) -> None:
+        self._topologies.pop(name, None)
+
+    def topology(self, name: str) -> Topology | None:
+        return self._topologies.get(name)
+
+    def put_pod(self, pod: PodUsage) -> None:
+        old = self._pods.get(pod.key)
+        if old == pod:
+            return
+        if old is not None:
+            self.remove_pod(pod.key)
+        self._pods[pod.key] = pod
+        if pod.workload_uid:
+            self._pods_of.setdefault(pod.workload_uid, set()).add(pod.key)
+        self._book_pod(pod, 1)
+
+    def remove_pod(self, key: Key) -> None:
+        old = self._pods.pop(key, None)
+        if old is None:
+            return
+        if old.workload_uid:
+            keys = self._pods_of[old.workload_uid]
+            keys.discard(key)
+            if not keys:
+                del self._pods_of[old.workload_uid]
+        self._book_pod(old, -1)
+
+    def node_of(self, key: Key) -> str:
+        """The node on which a pod holds room; "" when it holds none."""
+        pod = self._pods.get(key)
+        return "" if pod is None else pod.node
+
+    def pods(self, workload_uid: str) -> list[PodUsage]:
+        """The pods of a gang that hold room, by key."""
+        return [self._pods[key] for key in sorted(self._pods_of.get(workload_uid, ()))]
+
+    def hide(self, uid: str) -> None:
+        """As if the pods of this gang were gone, until `show`."""
+        if uid not in self._hidden and uid in self._pods_of:
+            for pod in self.pods(uid):
+                self._book_pod(pod, -1)
+            self._hidden.add(uid)
+
+    def show(self, uid: str) -> None:
+        """Its pods count again; nothing if they did."""
+        if uid in self._hidden:
+            self._hidden.discard(uid)
+            for pod in self.pods(uid):
+                self._book_pod(pod, 1)
+
+    def _book_pod(self, pod: PodUsage, sign: int) -> None:
+        if pod.workload_uid in self._wide or pod.workload_uid in self._hidden:
+            return
+        requests = dict(pod.requests)
+        requests.setdefault(PODS, 1)
+        for port in pod.host_ports:
+            requests[f"{HOST_PORT}{port}"] = 1
+        host = self._host(pod.node)
+        if pod.workload_uid:
+            self._book_gang(host, pod.workload_uid, requests, sign, pods=True)
+        else:
+            add_amounts(host.foreign, requests.items(), sign)
+        self._changed(pod.node, host, requests)
+
+    # -- charges
+
+    def charge(
+        self,
+        key: Key,
+        uid: str,
+        admission: Admission,
+        per_pod: Mapping[str, Mapping[str, int] | Amounts],
+    ) -> None:
+        """Book the nodes of an admission; `per_pod` says, per pod set, what each pod takes (`takes`).
+
+        Pod sets without a topology assignment take no node: their pods are booked where they stand. A second charge
+        under the same key replaces the first.
+        """
+        self.release(key)
+        hosts: dict[str, dict[str, int]] = {}
+        domains: dict[Pairs, dict[str, int]] = {}
+        kinds: dict[Amounts, int] = {}
+        for assignment in admission.pod_sets:
+            if assignment.topology is None:
+                continue
+            amounts = dict(per_pod.get(assignment.name, ()))
+            amounts.setdefault(PODS, 1)
+            if any(is_device(name) for name in amounts):
+                kind = tuple(sorted((name, amount) for name, amount in amounts.items() if amount > 0))
+                kinds[kind] = kinds.get(kind, 0) + sum(domain.count for domain in assignment.topology.domains)
+            levels = assignment.topology.levels
+            for domain in assignment.topology.domains:
+                if levels and levels[-1] == HOSTNAME_LABEL:
+                    total = hosts.setdefault(domain.values[-1], {})
+                else:
+                    total = domains.setdefault(tuple(zip(levels, domain.values, strict=True)), {})
+                add_amounts(total, ((name, amount * domain.count) for name, amount in amounts.items()), 1)
+        charge = _Charge(
+            uid=uid or "/".join(key),
+            hosts=tuple((host, tuple(sorted(total.items()))) for host, total in sorted(hosts.items())),
+            domains=tuple((pairs, tuple(sorted(total.items()))) for pairs, total in sorted(domains.items())),
+            kinds=tuple(sorted(kinds.items())),
+        )
+        self._put(key, charge)
+
+    def release(self, key: Key) -> None:
+        """Take a charge off again; nothing when there is none."""
+        if key in self._charges:
+            self._take(key)
+
+    def _put(self, key: Key, charge: _Charge) -> None:
+        self._charges[key] = charge
+        for host, _ in charge.hosts:
+            self._by_host.setdefault(host, set()).add(key)
+        for pairs, amounts in charge.domains:
+            self._domain_charges.setdefault(pairs, {})[key] = amounts
+        if charge.domains:
+            if charge.uid not in self._wide:
+                for pod in self.pods(charge.uid):
+                    self._book_pod(pod, -1)
+            self._wide[charge.uid] = self._wide.get(charge.uid, 0) + 1
+        self._count_kinds(charge, 1)
+        self._book(charge, 1)
+
+    def _take(self, key: Key) -> _Charge:
+        charge = self._charges.pop(key)
+        self._count_kinds(charge, -1)
+        self._book(charge, -1)
+        for host, _ in charge.hosts:
+            keys = self._by_host[host]
+            keys.discard(key)
+            if not keys:
+                del self._by_host[host]
+        for pairs, _ in charge.domains:
+            there = self._domain_charges[pairs]
+            del there[key]
+            if not there:
+                del self._domain_charges[pairs]
+        if charge.domains:
+            self._wide[charge.uid] -= 1
+            if not self._wide[charge.uid]:
+                del self._wide[charge.uid]
+                for pod in self.pods(charge.uid):
+                    self._book_pod(pod, 1)
+        return charge
+
+    def _count_kinds(self, charge: _Charge, sign: int) -> None:
+        for kind, pods in charge.kinds:
+            total = self._kinds.get(kind, 0) + sign * pods
+            if total:
+                self._kinds[kind] = total
+            else:
+                self._kinds.pop(kind, None)
+            self._popular = None
+
+    def popular(self) -> list[tuple[Amounts, int]]:
+        """(what one pod takes, how many stand on the book) of the commonest pods with devices, the commonest first.
+
+        Who uses the nodes today is the best guess at who will want them tomorrow.
+        """
+        if self._popular is None:
+            self._popular = nsmallest(POPULAR, self._kinds.items(), key=lambda entry: (-entry[1], entry[0]))
+        return self._popular
+
+    def domain_charges(self) -> dict[Pairs, dict[str, int]]:
+        """What is charged to domains wider than a node: (level, value) pairs -> amounts."""
+        out: dict[Pairs, dict[str, int]] = {}
+        for pairs, charges in self._domain_charges.items():
+            total = out.setdefault(pairs, {})
+            for amounts in charges.values():
+                add_amounts(total, amounts, 1)
+        return out
+
+    def hosts(self, key: Key) -> list[tuple[str, Amounts]]:
+        """(node, what is taken there) of a charge that names nodes; empty when there is none."""
+        charge = self._charges.get(key)
+        return [] if charge is None else [(self.resolve(host), amounts) for host, amounts in charge.hosts]
+
+    def charged(self, key: Key) -> bool:
+        return key in self._charges
+
+    def _book(self, charge: _Charge, sign: int) -> None:
+        for name, amounts in charge.hosts:
+            node = self.resolve(name)
+            host = self._host(node)
+            self._book_gang(host, charge.uid, dict(amounts), sign, pods=False)
+            self._changed(node, host, (resource for resource, _ in amounts))
+
+    @staticmethod
+    def _book_gang(host: _Host, uid: str, amounts: Mapping[str, int], sign: int, *, pods: bool) -> None:
+        paid = host.gangs.get(uid)
+        if paid is None:
+            paid = host.gangs[uid] = _Paid({}, {})
+        for name, amount in amounts.items():
+            before = paid.held(name)
+            add_amounts(paid.pods if pods else paid.charged, ((name, amount),), sign)
+            change = paid.held(name) - before
+            if change:
+                add_amounts(host.gang_total, ((name, change),), 1)
+        if not paid.charged and not paid.pods:
+            del host.gangs[uid]
+
+    def _host(self, name: str) -> _Host:
+        host = self._hosts.get(name)
+        if host is None:
+            host = self._hosts[name] = _Host({}, {}, {})
+        return host
+
+    def _changed(self, name: str, host: _Host, resources: Iterable[str]) -> None:
+        if host.empty():
+            del self._hosts[name]
+        if self._made is not None:
+            self._made.refresh(name, resources)
+
+    @contextmanager
+    def without(self, keys: Collection[Key]) -> Iterator[None]:
+        """As if these charges were not there."""
+        charges = [(key, self._take(key)) for key in sorted(set(keys)) if key in self._charges]
+        try:
+            yield
+        finally:
+            for key, charge in charges:
+                self._put(key, charge)
+
+    # -- what is there
+
+    @property
+    def table(self) -> Table:
+        if self._made is None:
+            self._made = Table(self._nodes, self._parsed, self._hosts)
+        return self._made
+
+    def free(self, node: str) -> dict[str, int]:
+        """What is free on a node, of each resource it has; may be negative where it is over-committed."""
+        value = self._nodes.get(node)
+        if value is None:
+            return {}
+        host = self._hosts.get(node)
+        out = dict(value.allocatable)
+        if host is not None:
+            for name, amount in (*host.foreign.items(), *host.gang_total.items()):
+                if name in out:
+                    out[name] -= amount
+        return out
+
+    def largest_gang(
+        self, per_pod: Amounts, *, topology: str = "", labels: Pairs = (), tolerations: tuple[Toleration, ...] = ()
+    ) -> tuple[tuple[str, int], ...]:
+        """The most pods of one kind that would fit now: (level, in the best single domain of it), widest level first;
+        in front ("", in all nodes together)."""
+        table = self.table
+        value = self._topologies.get(topology)
+        tree = table.tree(value.levels if value is not None else ())
+        counts = table.counts(Filter(labels, (), None, tolerations), per_pod, False)
+        if not len(tree.order):
+            return (("", 0), *((level, 0) for level in tree.levels))
+        caps = capacities(tree, counts[tree.order], Shape(0))
+        best = ((level, int(held.max())) for level, held in zip(tree.levels, caps, strict=True))
+        return (("", int(counts.sum())), *best)
+
+    def occupants(self, node: str) -> dict[str, dict[str, int]]:
+        """Who holds what on a node: uid of the gang -> amounts; "" stands for pods that are not ours."""
+        host = self._hosts.get(node)
+        if host is None:
+            return {}
+        out = {
+            uid: {name: paid.held(name) for name in sorted({*paid.charged, *paid.pods})}
+            for uid, paid in sorted(host.gangs.items())
+        }
+        if host.foreign:
+            out[""] = dict(sorted(host.foreign.items()))
+        return out
+
+
+def _hostname(node: Node | None) -> str:
+    return dict(node.labels).get(HOSTNAME_LABEL, "") if node is not None else ""
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+class Placement(dict[str, TopologyAssignment]):
+    """pod set -> where its pods go, in rank order. Pod sets that need no nodes (elastic flavors) are absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRequest:
+    pod_set: PodSet
+    count: int
+    per_pod: Amounts
+    """What each pod takes. The pod slot and host ports are added when absent."""
+    flavors: tuple[Flavor, ...] = ()
+    """The flavors this pod set got: node labels of all, the topology of the first that names one."""
+
+    @property
+    def topology(self) -> str:
+        return next((flavor.topology for flavor in self.flavors if flavor.topology), "")
+
+    @property
+    def flavor(self) -> str:
+        """The flavor to name when its nodes do not suffice."""
+        named = next((flavor.name for flavor in self.flavors if flavor.topology), "")
+        return named or (self.flavors[0].name if self.flavors else "")
+
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted({pair for flavor in self.flavors for pair in flavor.node_labels}))
+
+    def filter(self) -> Filter:
+        shape = self.pod_set.shape
+        tolerations = (*shape.tolerations, *(t for flavor in self.flavors for t in flavor.tolerations))
+        return Filter(self.labels, shape.node_selector, shape.affinity, tolerations)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """All that one call of `capacity.place` asks."""
+
+    capacity: Capacity
+    requests: list[PlaceRequest]
+    rules: Rules
+    avoid: frozenset[str]
+    empty: bool
+    previous: Admission | None
+    lost: frozenset[str]
+    explain: bool
+    beside: tuple[Key, ...] = ()
+
+    def before(self, pod_set: str) -> TopologyAssignment | None:
+        if self.previous is None:
+            return None
+        return next((a.topology for a in self.previous.pod_sets if a.name == pod_set), None)

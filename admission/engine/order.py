@@ -1,0 +1,196 @@
+"""Who is next: within a queue, and between queues.
+
+*Within a queue* a gang stands by what it is: the one for which room is being freed first, then higher priority, then
+longer in the queue, then uid and name. With usage-decayed fairness the LocalQueue that used least comes before all of
+that. The order is total, and no clock is in it, so a sorted queue stays sorted.
+
+*Between queues* two orders exist. The classical one sorts the gangs of a cycle by how far up the tree they must borrow,
+then by priority and age. The fair one is a tournament: at every cohort the children send their best gang, and the child
+whose share would be smaller wins; the winner of the root goes first, and its admission changes the shares for the next
+round. A child is compared by its own subtree only, so after an admission nothing changes but the nodes above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import total_ordering
+
+from admission.engine.model import FlavorResource, Key, LocalQueue, Rules, Usage, UsageFairness, Workload
+from admission.engine.quota import QuotaNode, Tree
+
+QueueKey = tuple[int, int, int, str, str, str]
+"""(0 if room is being freed for it else 1, -priority, stamp, uid, namespace, name): smallest first."""
+
+
+def stamp(gang: Workload) -> int:
+    """Since when the gang counts as waiting."""
+    return gang.created if gang.queue_stamp is None else gang.queue_stamp
+
+
+def since(gang: Workload) -> int:
+    """Since when it waits by the clock: a gang that lost a node stands first (stamp 0) and is no older for that."""
+    return stamp(gang) or gang.created
+
+
+def queue_key(gang: Workload, sticky: bool) -> QueueKey:
+    """Its place in its queue. `sticky`: others are leaving to make room for it."""
+    return (0 if sticky else 1, -gang.effective_priority, stamp(gang), gang.uid, gang.namespace, gang.name)
+
+
+def key_of(place: QueueKey) -> Key:
+    return (place[4], place[5])
+
+
+# ---------------------------------------------------------------- usage-decayed fairness
+
+
+def decay(fairness: UsageFairness, elapsed_ms: int) -> float:
+    """The weight of what is used now against what was remembered, after so long: 1 - 0.5^(elapsed / half-life)."""
+    if fairness.half_life_ms <= 0:
+        return 1.0
+    return float(1.0 - 0.5 ** (elapsed_ms / fairness.half_life_ms))
+
+
+def consumed(
+    fairness: UsageFairness, before: Mapping[str, float], elapsed_ms: int, using: Mapping[str, int]
+) -> dict[str, float]:
+    """What a LocalQueue has consumed per resource, `elapsed_ms` after `before` was noted; forgotten at once when the
+    half-life is 0."""
+    if fairness.half_life_ms <= 0:
+        return dict.fromkeys(sorted({*before, *using}), 0.0)
+    weight = decay(fairness, elapsed_ms)
+    return {
+        name: before.get(name, 0.0) * (1.0 - weight) + using.get(name, 0) * weight for name in sorted({*before, *using})
+    }
+
+
+def penalty(fairness: UsageFairness, requests: Mapping[str, int]) -> dict[str, float]:
+    """What an admission counts for until the next sample sees it: one sampling interval's worth of its requests."""
+    weight = decay(fairness, fairness.sampling_ms) if fairness.half_life_ms > 0 else 0.0
+    return {name: amount * weight for name, amount in requests.items()}
+
+
+def usage_value(fairness: UsageFairness, queue: LocalQueue | None, extra: Mapping[str, float]) -> float:
+    """The one number by which LocalQueues of a ClusterQueue are ordered; infinite at weight zero."""
+    amounts = dict(queue.consumed) if queue is not None else {}
+    for name, amount in extra.items():
+        amounts[name] = amounts.get(name, 0.0) + amount
+    weights = dict(fairness.weights)
+    total = sum(weights.get(name, 1.0) * amount for name, amount in sorted(amounts.items()))
+    weight = Fraction(1) if queue is None else queue.weight
+    if weight <= 0:
+        return float("inf")
+    return total / float(weight)
+
+
+# ---------------------------------------------------------------- between queues
+
+
+@total_ordering
+class Rank:
+    """How a child of a cohort stands in the tournament with the gang it sends. Smaller goes first."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, *value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rank) and self._value == other._value
+
+    def __lt__(self, other: Rank) -> bool:
+        return self._value < other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __repr__(self) -> str:
+        return f"Rank{self._value}"
+
+
+def ranks(
+    queue: QuotaNode, gang: Workload, usage: Usage, rules: Rules, requested: frozenset[FlavorResource] | None = None
+) -> dict[str, Rank]:
+    """Per node of the queue's path below the root (by name, `queue:` or `cohort:` before it), how it stands when
+    `gang`, which would take `usage`, is what it sends.
+
+    Progressive filling: the share before, then with the gang added; where both are equal, the same over all resources,
+    so that a gang that does not use the dominant one still counts. Else: who borrows nothing of what is asked for
+    (where that is a rule), then the share with the gang added. Then higher priority, then age.
+    """
+    resources = frozenset(fr[1] for fr in usage) if rules.contested_share else None
+    age = (-gang.effective_priority, stamp(gang), gang.uid, gang.namespace, gang.name)
+    out: dict[str, Rank] = {}
+    for node, share in Tree.shares_with(queue, usage, resources):
+        after = share
+        if rules.fill_progressively:
+            before = node.share(None, None if node.is_queue else resources)
+            if node.is_queue and resources is not None:
+                after = node.share(usage)
+            value: tuple[object, ...] = (before, after, before.vector(), after.vector(), *age)
+        else:
+            borrows = False
+            if "FairSharingPrioritizeNonBorrowing" in rules.gates:
+                borrows = after.borrows_any(requested if requested is not None else usage)
+            value = (borrows, after, *age[:2], *age[2:])
+        out[label(node)] = Rank(*value)
+    return out
+
+
+def label(node: QuotaNode) -> str:
+    return f"{'queue' if node.is_queue else 'cohort'}:{node.name}"
+
+
+class Tournament:
+    """Whose gang goes next under one root. Each queue enters with `enter`; `best` names the winner; after the winner
+    was dealt with, it enters again with its next gang or `leave`s. An entry may go stale when shares change elsewhere
+    on its path; `refresh` is asked for the ranks of an entry whenever they are compared anew."""
+
+    def __init__(self, root: QuotaNode, ranked: Callable[[QuotaNode], dict[str, Rank]]) -> None:
+        self._root = root
+        self._ranked = ranked
+        self._in: set[str] = set()
+        self._winner: dict[str, tuple[QuotaNode, dict[str, Rank]] | None] = {}
+        self._below: dict[str, dict[str, tuple[Rank, QuotaNode, dict[str, Rank]]]] = {}
+
+    def enter(self, queue: QuotaNode) -> None:
+        """The queue has a gang to send, or another than before."""
+        self._in.add(queue.name)
+        self._climb(queue)
+
+    def leave(self, queue: QuotaNode) -> None:
+        self._in.discard(queue.name)
+        self._climb(queue)
+
+    def changed(self, queue: QuotaNode) -> None:
+        """Usage changed at this queue: what is above it is compared anew."""
+        self._climb(queue)
+
+    def best(self) -> QuotaNode | None:
+        if self._root.is_queue:
+            return self._root if self._root.name in self._in else None
+        entry = self._winner.get(label(self._root))
+        return None if entry is None else entry[0]
+
+    def _climb(self, queue: QuotaNode) -> None:
+        for node in queue.path():
+            name = label(node)
+            if node.is_queue:
+                entry = (node, self._ranked(node)) if node.name in self._in else None
+            else:
+                # Ranks of the path above depend on usage there, which moved: ask again for the winner below.
+                below = self._below.get(name, {})
+                entry = None
+                if below:
+                    _, winner, ranks = min(below.values(), key=lambda held: held[0])
+                    entry = (winner, ranks if node.parent is None else self._ranked(winner))
+            self._winner[name] = entry
+            above = node.parent
+            if above is None:
+                return
+            field = self._below.setdefault(label(above), {})
+            if entry is None:
+                field.pop(name, None)
+            else:
+                field[name] = (entry[1][name], entry[0], entry[1])

@@ -1,0 +1,308 @@
+"""What the API says of a gang: conditions and events of a verdict or a decision, in one plain sentence with numbers.
+
+Pure: the same value gives the same words, in the condition, the event, the command line and the web page. Types and
+reasons are Kueue's; the sentences are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from admission import quantity
+from admission.engine.model import (
+    Admit,
+    Cancel,
+    CheckState,
+    Claim,
+    Decision,
+    Detail,
+    Evict,
+    EvictReason,
+    Misfit,
+    Reason,
+    Replace,
+    Rules,
+    Shortfall,
+    Standing,
+    Verdict,
+    Why,
+    Workload,
+)
+from admission.names import ADMITTED, EVICTED, PREEMPTED, QUOTA_RESERVED
+
+Condition = tuple[str, bool, str, str]
+"""(type, status, reason, message)."""
+
+Event = tuple[str, str, str]
+"""(Normal or Warning, reason, message)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    conditions: tuple[Condition, ...] = ()
+    events: tuple[Event, ...] = ()
+    requests: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+    """(pod set, total requests) of a gang that waits; empty otherwise."""
+
+
+def project(workload: Workload, what: Verdict | Decision, rules: Rules, now: int) -> Projection:
+    """Conditions that change, and events to tell, when this is what became of the workload.
+
+    An Evict concerns two: give it with its victim, and with the gang that it makes room for."""
+    match what:
+        case Verdict():
+            return _verdict(workload, what, now)
+        case Admit():
+            return _admit(workload, what)
+        case Evict():
+            return _evicted(what) if what.key == workload.key else _evicting(what)
+        case Claim(record=record):
+            waits = f"Waiting for {len(record.victims)} evicted workload(s) to leave; the room they free is kept for it"
+            return Projection(((QUOTA_RESERVED, False, Reason.WAITING_FOR_PREEMPTED.value, waits),))
+        case Cancel(why=why):
+            text = sentence(why, now)
+            return Projection(
+                (
+                    (QUOTA_RESERVED, False, why.reason.value, text),
+                    (ADMITTED, False, "NoReservation", "The workload has no reservation"),
+                )
+            )
+        case Replace():
+            return _replace(workload, what)
+
+
+def _replace(workload: Workload, what: Replace) -> Projection:
+    if workload.lost_nodes:
+        lost = ", ".join(workload.lost_nodes)
+        return Projection(events=(("Normal", "NodesReplaced", f"Lost nodes were replaced in its assignment: {lost}"),))
+    if workload.admitted or any(check.state is not CheckState.READY for check in workload.checks):
+        return Projection()
+    queue = what.admission.cluster_queue
+    return Projection(
+        conditions=((ADMITTED, True, "Admitted", "The workload is admitted"),),
+        events=(("Normal", "Admitted", f"Admitted by ClusterQueue {queue}, its nodes chosen"),),
+    )
+
+
+def _verdict(workload: Workload, verdict: Verdict, now: int) -> Projection:
+    if workload.admission is not None and workload.lost_nodes and verdict.standing is Standing.PARKED:
+        lost = ", ".join(workload.lost_nodes)
+        text = f"Evicted, for no other nodes were found for the lost ones: {lost}"
+        return Projection(
+            conditions=((EVICTED, True, "NodeFailures", text),),
+            events=(("Normal", "EvictedDueToNodeFailures", text),),
+        )
+    if verdict.standing is Standing.ADMITTED or workload.admission is not None:
+        return Projection()
+    text = sentence(verdict.why, now)
+    return Projection(
+        conditions=(
+            (QUOTA_RESERVED, False, verdict.why.reason.value, text),
+            (ADMITTED, False, "NoReservation", "The workload has no reservation"),
+        ),
+        events=(("Warning", verdict.why.reason.value, text),),
+        requests=verdict.requests,
+    )
+
+
+def _admit(workload: Workload, admit: Admit) -> Projection:
+    queue = admit.admission.cluster_queue
+    reserved = f"Quota reserved in ClusterQueue {queue}"
+    conditions: list[Condition] = [(QUOTA_RESERVED, True, "QuotaReserved", reserved)]
+    waited = f"waited {_duration(admit.waited_ms)}"
+    events: list[Event] = [("Normal", "QuotaReserved", f"{reserved}, {waited}")]
+    if admit.admitted:
+        conditions.append((ADMITTED, True, "Admitted", "The workload is admitted"))
+        events.append(("Normal", "Admitted", f"Admitted by ClusterQueue {queue}, {waited}"))
+    else:
+        pending = ", ".join(admit.checks)
+        conditions.append((ADMITTED, False, "UnsatisfiedAdmissionChecks", f"Waiting for admission checks: {pending}"))
+    if workload.evicted:
+        conditions.append((EVICTED, False, "QuotaReserved", "Previously: evicted"))
+        conditions.append((PREEMPTED, False, "QuotaReserved", "Previously: preempted"))
+    return Projection(tuple(conditions), tuple(events))
+
+
+_FOR = {
+    EvictReason.IN_CLUSTER_QUEUE: "which comes before it in ClusterQueue {queue}",
+    EvictReason.IN_COHORT_RECLAMATION: "which takes back what is nominally ClusterQueue {queue}'s",
+    EvictReason.IN_COHORT_FAIR_SHARING: "whose ClusterQueue {queue} has the smaller share",
+    EvictReason.IN_COHORT_RECLAIM_WHILE_BORROWING: "which has priority over it, from ClusterQueue {queue}",
+}
+
+
+def _evicting(evict: Evict) -> Projection:
+    """For the gang that somebody is evicted for."""
+    namespace, name = evict.key
+    text = f"Evicted workload {namespace}/{name} (UID: {evict.uid}) to make room for this one"
+    return Projection(events=(("Normal", "PreemptedWorkload", text),))
+
+
+def _evicted(evict: Evict) -> Projection:
+    namespace, name = evict.preemptor
+    text = (
+        f"Preempted to make room for workload {namespace}/{name} (UID: {evict.preemptor_uid}), "
+        f"{_FOR[evict.reason].format(queue=evict.preemptor_queue)}"
+    )
+    return Projection(
+        conditions=((EVICTED, True, "Preempted", text), (PREEMPTED, True, evict.reason.value, text)),
+        events=(("Normal", "EvictedDueToPreempted", text), ("Normal", "Preempted", text)),
+    )
+
+
+# ---------------------------------------------------------------- words
+
+
+def sentence(why: Why, now: int = 0) -> str:
+    """One plain sentence with the numbers that a person can act on."""
+    if why.detail in _FIXED:
+        return _FIXED[why.detail].format(subject=why.subject)
+    if why.detail is Detail.BACKOFF:
+        return f"Waits until {_time(why.until)} before it is tried again"
+    if why.detail is Detail.CLAIMED:
+        if why.subject == "it":
+            return f"Room is kept for it as running workloads end; the claim holds until {_time(why.until)}"
+        return f"The room it needs is kept for {why.subject} until {_time(why.until)}"
+    if why.detail is Detail.VICTIMS_LEAVING or why.reason is Reason.WAITING_FOR_PREEMPTED:
+        return f"Waits for {why.subject or 'evicted workloads'} to leave; the room they free is kept for it"
+    match why.reason:
+        case Reason.DEACTIVATED:
+            return "The workload is deactivated; set spec.active to true to queue it again"
+        case Reason.ON_HOLD:
+            return f"{why.subject} is stopped; it waits until the stop policy is lifted"
+        case Reason.GATED:
+            return f"Held by its owner: {why.subject}"
+        case Reason.SUSPENDED:
+            return "An admission check asked for a retry or refused; it waits for that to be cleared"
+        case Reason.QUOTA_RESERVED:
+            return "Quota is reserved"
+        case Reason.PENDING_EVALUATION:
+            return "Is looked at in the next cycle"
+        case _:
+            pass
+    if why.reason is Reason.PLACEMENT_FAILED and why.misfits:
+        return misfit_sentence(why.misfits[0])
+    if why.shortfalls:
+        # The flavor that came closest speaks for all; the others are counted.
+        best = max(why.shortfalls, key=_closeness)
+        others = len({short.flavor for short in why.shortfalls} - {best.flavor})
+        more = f"; {others} other flavor(s) do not fit either" if others else ""
+        return shortfall_sentence(best) + more
+    if why.misfits:
+        return misfit_sentence(why.misfits[0])
+    return why.subject or "It does not fit"
+
+
+_FIXED = {
+    Detail.QUEUE_MISSING: "LocalQueue {subject} does not exist in this namespace; create it, or correct the label",
+    Detail.CLUSTER_QUEUE_MISSING: "ClusterQueue {subject}, which the LocalQueue points to, does not exist",
+    Detail.CLUSTER_QUEUE_INACTIVE: "ClusterQueue {subject}",
+    Detail.COHORT_CYCLE: "ClusterQueue {subject}",
+    Detail.NAMESPACE_NOT_SELECTED: "ClusterQueue {subject} takes no workloads of this namespace (namespaceSelector)",
+    Detail.BEHIND_HEAD: "Waits behind {subject}, the first of a StrictFIFO queue",
+    Detail.PREEMPTION_GATED: "Would have to evict others, which its preemption gate forbids",
+    Detail.VARIANT_ADMITTED: "Another variant of this job is admitted, in a flavor that comes before this one's",
+    Detail.NEXT_CYCLE: "Is looked at in the next cycle",
+    Detail.INVALID: "{subject}",
+}
+
+
+def _closeness(short: Shortfall) -> tuple[int, int]:
+    grade = {
+        Detail.COHORT_SHORT: 5,
+        Detail.QUOTA_SHORT: 5,
+        Detail.BORROWING_LIMIT: 4,
+        Detail.NEVER_FITS_QUOTA: 3,
+        Detail.FLAVOR_TAINT: 2,
+        Detail.FLAVOR_AFFINITY: 2,
+        Detail.FLAVOR_TOPOLOGY: 2,
+    }.get(short.detail, 1)
+    return grade, short.available - short.requested
+
+
+def shortfall_sentence(short: Shortfall) -> str:
+    """Of one (flavor, resource): asked, had, and where in the tree it ends."""
+    match short.detail:
+        case Detail.FLAVOR_TAINT:
+            return f"Flavor {short.flavor} has the taint {short.limited_by}, which the pods do not tolerate"
+        case Detail.FLAVOR_AFFINITY:
+            return f"Flavor {short.flavor} is not what the pods select ({short.limited_by})"
+        case Detail.FLAVOR_MISSING:
+            return f"ResourceFlavor {short.flavor} does not exist"
+        case Detail.FLAVOR_TOPOLOGY:
+            return f"Flavor {short.flavor}: {short.limited_by}"
+        case Detail.FLAVOR_NOT_ALLOWED:
+            return f"Flavor {short.flavor} is not among those it may use"
+        case Detail.RESOURCE_NOT_COVERED:
+            return f"Needs {short.resource}, for which the ClusterQueue has no quota in any flavor"
+        case _:
+            pass
+    asked = f"needs {_amount(short.resource, short.requested)} {short.resource} of flavor {short.flavor}"
+    own = max(0, short.nominal - short.used)
+    if short.detail is Detail.NEVER_FITS_QUOTA:
+        most = short.nominal + short.borrowable
+        text = (
+            f"{asked}; the ClusterQueue can never have more than {_amount(short.resource, most)} "
+            f"({_amount(short.resource, short.nominal)} its own, "
+            f"{_amount(short.resource, short.borrowable)} to borrow), limited by {short.limited_by}"
+        )
+    else:
+        borrow = max(0, min(short.borrowable, short.borrowable - max(0, short.used - short.nominal)))
+        parts = [f"{_amount(short.resource, own)} left of {_amount(short.resource, short.nominal)}"]
+        if borrow:
+            parts.append(f"{_amount(short.resource, borrow)} more could be borrowed")
+        free = max(0, short.available - own)
+        if short.detail is Detail.BORROWING_LIMIT:
+            parts.append(
+                f"the borrowing limit of {short.limited_by} ends it at {_amount(short.resource, short.available)}"
+            )
+        elif short.detail is Detail.COHORT_SHORT:
+            left = "none" if free == 0 else _amount(short.resource, free)
+            parts.append(f"cohort {short.limited_by} has {left} free")
+        text = f"{asked}; its ClusterQueue has {', '.join(parts)}"
+    if short.candidates or short.unlawful:
+        refused = ", ".join(f"{count} {reason}" for reason, count in short.unlawful)
+        text += f"; of {short.candidates} running workload(s) none may be evicted for it"
+        text += f" ({refused})" if refused else ""
+    return _capital(text)
+
+
+def misfit_sentence(misfit: Misfit) -> str:
+    """Of the nodes: how many pods they hold, and what is in the way."""
+    if misfit.message:
+        return _capital(misfit.message)
+    if misfit.detail is Detail.NO_NODES:
+        return f"No node belongs to flavor {misfit.flavor}; {misfit.pods} pod(s) of {misfit.pod_set} need one"
+    where = f" within one {misfit.level}" if misfit.level else ""
+    text = (
+        f"Quota allows it, but the nodes of flavor {misfit.flavor} hold {misfit.placeable} of {misfit.pods} pod(s) of "
+        f"{misfit.pod_set}{where}"
+    )
+    if misfit.excluded:
+        text += f"; of {misfit.nodes} node(s): " + ", ".join(f"{count} {reason}" for reason, count in misfit.excluded)
+    if misfit.detail is Detail.NEVER_FITS_NODES:
+        text += "; it would not fit if they were empty"
+    elif misfit.fits_when_empty:
+        text += "; it fits once running workloads end"
+    return text
+
+
+def _amount(resource: str, amount: int) -> str:
+    return quantity.format(resource, max(0, amount))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _duration(ms: int) -> str:
+    seconds = ms // 1000
+    parts: Iterable[tuple[int, str]] = ((seconds // 3600, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
+    text = "".join(f"{value}{unit}" for value, unit in parts if value)
+    return text or "0s"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,884 @@
+"""The lawful set of victims: who may be evicted for a gang, and which of them must be.
+
+Everything is tried on the ledger and taken back. Candidates hold some (flavor, resource) that is *contested*: that the
+gang could get only by eviction. Those of its own queue may go by the queue's own policy; those of other queues only
+while their queue, and every cohort between it and the common one, holds more than its quota of something contested.
+
+Three rules for the set:
+
+*Classical* (shares do not count). Candidates over which the gang has a hierarchical advantage (a subtree around its
+queue, and not around theirs, has quota for it), those it outranks, and its own queue's; with borrowing allowed or not,
+in an order of attempts; removed one by one until the gang fits, then put back in reverse while it still fits.
+
+*Fair* (shares count). The queue with the largest share, found from the root down, gives its next candidate, if the
+gang's side would hold no more than the victim's side then has (final share), or, for what is left over, less than the
+victim's side had (initial share). A queue within its nominal quota need not compare. Then as above.
+
+*Lawful* (the promises). Candidates go in one order (lowest priority, newest, least lost work), each only if it is
+lawful when its turn comes; the shortest prefix that makes room is kept; then each member that proves unnecessary is
+spared; and every member must be lawful in the final set, on the same book that admission sees: reclaim needs the
+victim's side to borrow, fair sharing needs the share test to hold and the victim's share to fall by its going. Who
+fails is ruled out, and the search starts again without. Gangs that are leaving already cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cmp_to_key
+
+from admission.engine.flavors import Assignment, Mode, Oracle
+from admission.engine.ledger import Charge, Ledger
+from admission.engine.model import (
+    ClusterQueue,
+    EvictReason,
+    FlavorResource,
+    Key,
+    PreemptionPolicy,
+    Rules,
+    Strategies,
+    Usage,
+    Workload,
+)
+from admission.engine.order import since
+from admission.engine.quota import QuotaNode, Share
+
+Fits = Callable[[], bool]
+Holders = Callable[[str], Sequence[Workload]]
+LocalUsage = Callable[[Workload], float | None]
+"""Usage of the gang's LocalQueue, where its ClusterQueue orders by it."""
+
+Target = tuple[Key, EvictReason]
+
+_INCOMING = ("/incoming", "")
+_NO_LARGER = "with no larger share, or spared"
+_ROUNDS = 8
+"""How often the lawful search may rule victims out and start again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Who must go; none when no lawful set makes room."""
+
+    victims: tuple[Target, ...] = ()
+    enough: bool = False
+    """The victims (perhaps none but those who leave already) make room."""
+    candidates: int = 0
+    """Gangs that were looked at."""
+    unlawful: tuple[tuple[str, int], ...] = ()
+    """(why not, how many) of those that might not go."""
+    until: int | None = None
+    """When time alone may make more of them lawful."""
+    by_nodes: bool = False
+    """Quota could be freed, and the nodes stood in the way."""
+
+
+def targets(
+    ledger: Ledger,
+    gang: Workload,
+    queue: str,
+    assignment: Assignment,
+    rules: Rules,
+    *,
+    now: int,
+    holders: Holders,
+    leaving: Collection[Key] = (),
+    fits: Fits | None = None,
+    local_usage: LocalUsage | None = None,
+) -> Found:
+    """Whom to evict so that `gang` gets what `assignment` wants in `queue`.
+
+    holders: the gangs that hold quota of a ClusterQueue. leaving: those of all queues that were evicted already. fits:
+    is there room now, on nodes too; asked with victims removed (default: quota alone decides).
+    """
+    return _search(
+        ledger,
+        gang,
+        queue,
+        assignment.usage,
+        assignment.need_preemption(),
+        rules,
+        now=now,
+        holders=holders,
+        leaving=leaving,
+        fits=fits,
+        local_usage=local_usage,
+    )
+
+
+def oracle(
+    ledger: Ledger,
+    gang: Workload,
+    queue: str,
+    rules: Rules,
+    *,
+    now: int,
+    holders: Holders,
+    leaving: Collection[Key] = (),
+    local_usage: LocalUsage | None = None,
+) -> Oracle:
+    """What eviction could do for one (flavor, resource), by the same search; quota alone decides."""
+
+    def ask(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
+        found = _search(
+            ledger,
+            gang,
+            queue,
+            {fr: amount},
+            frozenset((fr,)),
+            rules,
+            now=now,
+            holders=holders,
+            leaving=leaving,
+            local_usage=local_usage,
+        )
+        if not found.enough:
+            return Mode.NO_CANDIDATES, node.borrowing_height(fr, amount)[0]
+        own = False
+        with ledger.trial():
+            for key, _ in found.victims:
+                own = own or ledger.release(key).queue == queue
+            for key in leaving if rules.promises else ():
+                if key in ledger.charges:
+                    ledger.release(key)
+            return Mode.PREEMPT if own else Mode.RECLAIM, node.borrowing_height(fr, amount)[0]
+
+    return ask
+
+
+def ordered(
+    victims: Iterable[Workload],
+    queue: str,
+    now: int,
+    queue_of: Mapping[Key, str],
+    local_usage: LocalUsage | None = None,
+) -> list[Workload]:
+    """Candidates as the classical and the fair search go through them, for a gang of `queue`: already evicted, then
+    other queues', [of one queue: more used by its LocalQueue], lower priority, newer reservation, uid, name."""
+
+    def compare(one: Workload, other: Workload) -> int:
+        mine = (not one.evicted, queue_of[one.key] == queue)
+        theirs = (not other.evicted, queue_of[other.key] == queue)
+        if mine != theirs:
+            return -1 if mine < theirs else 1
+        if local_usage is not None and queue_of[one.key] == queue_of[other.key] and one.queue != other.queue:
+            used, used_too = local_usage(one), local_usage(other)
+            if used is not None and used_too is not None and used != used_too:
+                return -1 if used > used_too else 1
+        a = (one.effective_priority, -(one.reserved_at or now), one.uid, one.key)
+        b = (other.effective_priority, -(other.reserved_at or now), other.uid, other.key)
+        return -1 if a < b else int(a > b)
+
+    return sorted(victims, key=cmp_to_key(compare))
+
+
+def may_always_reclaim(queue: ClusterQueue, rules: Rules) -> bool:
+    """Does a queue get back its nominal quota from whoever has it."""
+    return (queue.preemption.reclaim_within_cohort or rules.reclaim_default) is PreemptionPolicy.ANY
+
+
+def _search(
+    ledger: Ledger,
+    gang: Workload,
+    queue: str,
+    usage: Usage,
+    contested: frozenset[FlavorResource],
+    rules: Rules,
+    *,
+    now: int,
+    holders: Holders,
+    leaving: Collection[Key] = (),
+    fits: Fits | None = None,
+    local_usage: LocalUsage | None = None,
+) -> Found:
+    node = ledger.tree.queue(queue)
+    if node is None or not isinstance(node.spec, ClusterQueue):
+        return Found()
+    kind = _Lawful if rules.promises else _Fair if rules.fair_sharing else _Classical
+    search = kind(
+        ledger, gang, node, node.spec, dict(usage), contested, rules, now, holders, leaving, fits, local_usage
+    )
+    with ledger.trial():
+        return search.run()
+
+
+def almost_common(one: QuotaNode, other: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
+    """The nodes of the two paths just below the lowest node that both have. Of one tree, and not the same node."""
+    path, other_path = one.path(), other.path()
+    i, j = len(path) - 1, len(other_path) - 1
+    while i > 0 and j > 0 and path[i - 1] is other_path[j - 1]:
+        i, j = i - 1, j - 1
+    return path[i - 1] if i else path[0], other_path[j - 1] if j else other_path[0]
+
+
+# ---------------------------------------------------------------- what all three share
+
+
+class _Search:
+    def __init__(
+        self,
+        ledger: Ledger,
+        gang: Workload,
+        node: QuotaNode,
+        spec: ClusterQueue,
+        usage: dict[FlavorResource, int],
+        contested: frozenset[FlavorResource],
+        rules: Rules,
+        now: int,
+        holders: Holders,
+        leaving: Collection[Key],
+        fits: Fits | None,
+        local_usage: LocalUsage | None,
+    ) -> None:
+        self.ledger = ledger
+        self.gang = gang
+        self.node = node
+        self.usage = usage
+        self.contested = contested
+        self.rules = rules
+        self.now = now
+        self.holders = holders
+        self.leaving = leaving
+        self.fits_on_nodes = fits
+        self.local_usage = local_usage
+        self.within_policy = spec.preemption.within_cluster_queue
+        self.reclaim_policy = spec.preemption.reclaim_within_cohort or rules.reclaim_default
+        self.borrow_policy = spec.preemption.borrow_within_cohort
+        self.threshold = spec.preemption.max_priority_threshold
+        self.queue_of: dict[Key, QuotaNode] = {}
+        self.looked_at = 0
+        self.unlawful: dict[str, int] = {}
+
+    def run(self) -> Found:
+        raise NotImplementedError
+
+    # -- candidates
+
+    def allowed(self, victim: Workload, policy: PreemptionPolicy) -> bool:
+        """By priority and age."""
+        if policy is PreemptionPolicy.ANY:
+            return True
+        if policy is PreemptionPolicy.NEVER:
+            return False
+        if victim.effective_priority < self.gang.effective_priority:
+            return True
+        return (
+            policy is PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY
+            and victim.effective_priority == self.gang.effective_priority
+            and since(self.gang) < since(victim)
+        )
+
+    def of_queue(self, node: QuotaNode, policy: PreemptionPolicy) -> list[Workload]:
+        """Gangs of a queue that hold something contested and that the policy lets go."""
+        out = []
+        for victim in self.holders(node.name):
+            charge = self.ledger.charges.get(victim.key)
+            if charge is None or victim.key == self.gang.key:
+                continue
+            if not any(fr in self.contested for fr, _ in charge.usage):
+                continue
+            self.looked_at += 1
+            if not self.allowed(victim, policy):
+                self.refuse("of too high a priority" if policy is not PreemptionPolicy.NEVER else "protected by policy")
+                continue
+            self.queue_of[victim.key] = node
+            out.append(victim)
+        return out
+
+    def refuse(self, why: str) -> None:
+        self.unlawful[why] = self.unlawful.get(why, 0) + 1
+
+    def order(self, victims: Iterable[Workload]) -> list[Workload]:
+        return ordered(
+            victims,
+            self.node.name,
+            self.now,
+            {key: node.name for key, node in self.queue_of.items()},
+            self.local_usage,
+        )
+
+    # -- the book
+
+    def exceeds(self, node: QuotaNode) -> bool:
+        """Does this subtree hold more than its quota of anything contested."""
+        return node.borrowing(self.contested)
+
+    def fits(self, allow_borrowing: bool = True) -> bool:
+        """Is there room for the gang now. Its own usage must not be charged."""
+        node = self.node
+        if not allow_borrowing and any(node.exceeds(fr, amount) for fr, amount in self.usage.items()):
+            return False
+        if not node.fits(self.usage):
+            return False
+        return self.fits_on_nodes is None or self.fits_on_nodes()
+
+    def put_back(self, taken: Sequence[tuple[Charge, EvictReason]], allow_borrowing: bool = True) -> list[Target]:
+        """Of those removed, in this order, who must stay away: the others are put back, last first. The last one is
+        not tried, for without it there was no room."""
+        needed = [taken[-1]]
+        for entry in reversed(taken[:-1]):
+            self.ledger.charge(entry[0])
+            if not self.fits(allow_borrowing):
+                self.ledger.release(entry[0].key)
+                needed.append(entry)
+        return [(charge.key, reason) for charge, reason in reversed(needed)]
+
+    def found(self, victims: Sequence[Target] | None, until: int | None = None) -> Found:
+        return Found(
+            victims=tuple(victims or ()),
+            enough=victims is not None,
+            candidates=self.looked_at,
+            unlawful=tuple(sorted(self.unlawful.items())),
+            until=until,
+        )
+
+
+# ---------------------------------------------------------------- classical
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    victim: Workload
+    common: QuotaNode | None
+    """The lowest node above both queues; None in the gang's own queue."""
+    reason: EvictReason
+    without_borrowing: bool
+    """May go only if the gang's queue does not borrow in the end."""
+
+
+class _Classical(_Search):
+    def run(self) -> Found:
+        own = [
+            _Candidate(victim, None, EvictReason.IN_CLUSTER_QUEUE, False)
+            for victim in (
+                self.of_queue(self.node, self.within_policy) if self.within_policy is not PreemptionPolicy.NEVER else ()
+            )
+        ]
+        by_advantage, by_priority = self._others()
+        lists = [self._sorted(one) for one in (by_advantage, by_priority, own)]
+        every = [c for one in lists for c in one if c.victim.evicted]
+        every += [c for one in lists for c in one if not c.victim.evicted]
+
+        forbidden = self.borrow_policy is PreemptionPolicy.NEVER
+        if not (by_advantage or by_priority) or (forbidden and not self._under_nominal()):
+            attempts: tuple[bool, ...] = (True,)
+        elif forbidden and not by_advantage:
+            attempts = (False, True)
+        else:
+            attempts = (True, False)
+        for borrowing in attempts:
+            with self.ledger.trial():
+                victims = self._attempt(every, borrowing)
+                if victims is not None:
+                    return self.found(victims)
+        return self.found(None)
+
+    def _sorted(self, candidates: list[_Candidate]) -> list[_Candidate]:
+        by_key = {candidate.victim.key: candidate for candidate in candidates}
+        return [by_key[victim.key] for victim in self.order(c.victim for c in candidates)]
+
+    def _under_nominal(self) -> bool:
+        """Strictly, in everything contested."""
+        node = self.node
+        return all(node.usage.get(fr, 0) < node.subtree.get(fr, 0) for fr in self.contested)
+
+    def _others(self) -> tuple[list[_Candidate], list[_Candidate]]:
+        by_advantage: list[_Candidate] = []
+        by_priority: list[_Candidate] = []
+        if self.node.parent is None or self.reclaim_policy is PreemptionPolicy.NEVER:
+            return by_advantage, by_priority
+        rest = dict(self.usage)
+
+        def holds(node: QuotaNode) -> bool:
+            fit = all(not node.exceeds(fr, amount) for fr, amount in rest.items())
+            for fr in rest:
+                rest[fr] -= node.local_available(fr)
+            return fit
+
+        advantage = holds(self.node)
+        below = self.node
+        for common in self.node.path()[1:]:
+            for node in self._borrowers(common, below):
+                for victim in self.of_queue(node, self.reclaim_policy):
+                    if advantage:
+                        by_advantage.append(_Candidate(victim, common, EvictReason.IN_COHORT_RECLAMATION, False))
+                    elif self._outranked(victim):
+                        reason = EvictReason.IN_COHORT_RECLAIM_WHILE_BORROWING
+                        by_priority.append(_Candidate(victim, common, reason, False))
+                    else:
+                        by_priority.append(_Candidate(victim, common, EvictReason.IN_COHORT_RECLAMATION, True))
+            advantage = holds(common) or advantage
+            below = common
+        return by_advantage, by_priority
+
+    def _borrowers(self, common: QuotaNode, skip: QuotaNode) -> Iterator[QuotaNode]:
+        """Queues below `common` that borrow something contested, as does every cohort on the way to them."""
+        for child in common.children:
+            if child is skip or not self.exceeds(child):
+                continue
+            if child.is_queue:
+                yield child
+            else:
+                yield from self._borrowers(child, skip)
+
+    def _outranked(self, victim: Workload) -> bool:
+        """May it go although the gang's queue borrows."""
+        if self.borrow_policy is PreemptionPolicy.NEVER or victim.effective_priority >= self.gang.effective_priority:
+            return False
+        return self.threshold is None or victim.effective_priority <= self.threshold
+
+    def _attempt(self, candidates: list[_Candidate], borrowing: bool) -> list[Target] | None:
+        taken: list[tuple[Charge, EvictReason]] = []
+        for candidate in candidates:
+            if not self._valid(candidate, borrowing):
+                continue
+            taken.append((self.ledger.release(candidate.victim.key), candidate.reason))
+            if self.fits(borrowing):
+                return self.put_back(taken, borrowing)
+        return None
+
+    def _valid(self, candidate: _Candidate, borrowing: bool) -> bool:
+        if candidate.common is None:
+            return True
+        if borrowing and candidate.without_borrowing:
+            return False
+        for node in self.queue_of[candidate.victim.key].path():
+            if node is candidate.common:
+                return True
+            if not self.exceeds(node):
+                return False
+        return True
+
+
+# ---------------------------------------------------------------- fair
+
+
+class _Fair(_Search):
+    def run(self) -> Found:
+        victims = []
+        if self.within_policy is not PreemptionPolicy.NEVER:
+            victims += self.of_queue(self.node, self.within_policy)
+        if self.node.parent is not None and self.reclaim_policy is not PreemptionPolicy.NEVER:
+            for node in self.node.root.queues():
+                if node is not self.node and self.exceeds(node):
+                    victims += self.of_queue(node, self.reclaim_policy)
+        if not victims:
+            return self.found(None)
+        self.incoming = Charge(_INCOMING, self.gang.uid, self.node.name, tuple(sorted(self.usage.items())))
+        self.taken: list[tuple[Charge, EvictReason]] = []
+        self.own_taken = False
+        self.ledger.charge(self.incoming)
+        ordered = self.order(victims)
+        done, rest = self._first(ordered, self.rules.strategies[0])
+        if not done and self.own_taken and "FairSharingReevaluatePreemptionCandidates" in self.rules.gates:
+            done, rest = self._first(rest, self.rules.strategies[0])
+        if not done and len(self.rules.strategies) > 1:
+            done = self._second(rest)
+        self.ledger.release(_INCOMING)
+        return self.found(self.put_back(self.taken) if done else None)
+
+    def _take(self, victim: Workload, reason: EvictReason) -> bool:
+        """Remove it; True when there is room then."""
+        self.taken.append((self.ledger.release(victim.key), reason))
+        self.ledger.release(_INCOMING)
+        room = self.fits()
+        self.ledger.charge(self.incoming)
+        return room
+
+    def _first(self, victims: list[Workload], strategy: Strategies) -> tuple[bool, list[Workload]]:
+        field = _Field(self, victims)
+        left: list[Workload] = []
+        node = self.node
+        within = "FairSharingPreemptWithinNominal" in self.rules.gates and all(
+            node.usage.get(fr, 0) <= node.subtree.get(fr, 0) for fr in self.contested
+        )
+        while (queue := field.next()) is not None:
+            waiting = field.victims[queue.name]
+            if queue is node:
+                self.own_taken = True
+                if self._take(waiting.pop(0), EvictReason.IN_CLUSTER_QUEUE):
+                    return True, left
+                continue
+            if within:
+                if self._take(waiting.pop(0), EvictReason.IN_COHORT_RECLAMATION):
+                    return True, left
+                continue
+            mine, theirs = almost_common(node, queue)
+            share, before = mine.share(), theirs.share()
+            while waiting:
+                victim = waiting.pop(0)
+                with self.ledger.trial():
+                    self.ledger.release(victim.key)
+                    after = theirs.share()
+                if share <= after if strategy is Strategies.FINAL else share < before:
+                    if self._take(victim, EvictReason.IN_COHORT_FAIR_SHARING):
+                        return True, left
+                    break  # another queue may have the larger share now
+                left.append(victim)
+        return False, left
+
+    def _second(self, victims: list[Workload]) -> bool:
+        field = _Field(self, victims)
+        while (queue := field.next()) is not None:
+            victim = field.victims[queue.name].pop(0)
+            mine, theirs = almost_common(self.node, queue) if queue is not self.node else (queue, queue)
+            if mine.share() < theirs.share() and self._take(victim, EvictReason.IN_COHORT_FAIR_SHARING):
+                return True
+            field.drop(queue)
+        return False
+
+
+class _Field:
+    """Whose turn it is to give a victim: from the root down, the child with the largest share."""
+
+    def __init__(self, search: _Fair, victims: list[Workload]) -> None:
+        self.node = search.node
+        self.ancestors = set(search.node.path()[1:])
+        self.victims: dict[str, list[Workload]] = {}
+        for victim in victims:
+            self.victims.setdefault(search.queue_of[victim.key].name, []).append(victim)
+        self.rank = {victim.key: i for i, victim in enumerate(victims)}
+        self.pruned: set[QuotaNode] = set()
+
+    def drop(self, queue: QuotaNode) -> None:
+        self.pruned.add(queue)
+
+    def next(self) -> QuotaNode | None:
+        if self.node.parent is None:
+            return self.node if self.victims.get(self.node.name) and self.node not in self.pruned else None
+        root = self.node.root
+        while root not in self.pruned:
+            found = self._descend(root)
+            if found is not None:
+                return found
+        return None
+
+    def _descend(self, cohort: QuotaNode) -> QuotaNode | None:
+        """None when something was pruned on the way: to be asked again."""
+        queue: QuotaNode | None = None
+        below: QuotaNode | None = None
+        queue_share = below_share = None
+        for child in cohort.children:
+            if child in self.pruned:
+                continue
+            share = child.share()
+            if child.is_queue:
+                if (not share.borrowing and child is not self.node) or not self.victims.get(child.name):
+                    self.pruned.add(child)
+                elif queue is None or queue_share is None or self._before(share, child, queue_share, queue):
+                    queue, queue_share = child, share
+            elif not share.borrowing and child not in self.ancestors:
+                self.pruned.add(child)
+            elif below_share is None or share >= below_share:
+                below, below_share = child, share
+        if queue is None and below is None:
+            self.pruned.add(cohort)
+            return None
+        if below is not None and (queue_share is None or (below_share is not None and below_share >= queue_share)):
+            return self._descend(below)
+        return queue
+
+    def _before(self, share: Share, queue: QuotaNode, other_share: Share, other: QuotaNode) -> bool:
+        """Larger share first; of equal ones, the one whose next victim stands first in the order of victims."""
+        if share != other_share:
+            return share > other_share
+        return self.rank[self.victims[queue.name][0].key] < self.rank[self.victims[other.name][0].key]
+
+
+# ---------------------------------------------------------------- lawful
+
+
+class _Lawful(_Search):
+    """The law is about quota: it is tried on the tree alone, with the gang's usage charged. Nodes are asked last."""
+
+    def run(self) -> Found:
+        self.until: int | None = None
+        self.by_nodes = False
+        self.barred: set[QuotaNode] = set()
+        """Queues of which nobody may go as long as nobody else does."""
+        self.resources = frozenset(fr[1] for fr in self.usage) if self.rules.contested_share else None
+        ledger = self.ledger
+        going = []
+        for key in sorted(self.leaving):
+            charge = ledger.charges.get(key)
+            if charge is None or key == self.gang.key:
+                continue
+            at = ledger.tree.queue(charge.queue)
+            # Of other trees only the nodes matter.
+            if charge.admission is not None or (at is not None and at.root is self.node.root):
+                going.append(key)
+        for key in going:
+            ledger.release(key)
+        if going and self.fits():
+            return self.found((), self.until)
+        self.claimed = [
+            (node, held.charge.usage)
+            for held in ledger.claims_under(self.node.root).values()
+            if (node := ledger.tree.queue(held.charge.queue)) is not None and node is not self.node
+        ]
+        own = [] if self.within_policy is PreemptionPolicy.NEVER else self.of_queue(self.node, self.within_policy)
+        others: list[Workload] = []
+        borrowers: list[QuotaNode] = []
+        holding: list[tuple[QuotaNode, FlavorResource, int]] = []
+        shares: dict[QuotaNode, Share] = {}
+        self._move_claims(self.claimed, -1)
+        if self.node.parent is not None:
+            for node in self.node.root.queues():
+                if node is self.node:
+                    continue
+                if self.reclaim_policy is not PreemptionPolicy.NEVER and self._borrows(node):
+                    borrowers.append(node)
+                    shares[node] = almost_common(self.node, node)[1].share(None, self.resources)
+                    holding += [(node, fr, used) for fr in self.usage if (used := node.usage.get(fr, 0))]
+                    continue
+                held = len(self.holders(node.name))
+                self.looked_at += held
+                if held:
+                    why = "within the quota of their queue or cohort"
+                    self.unlawful[why] = self.unlawful.get(why, 0) + held
+        self._move_claims(self.claimed, 1)
+        if own:
+            holding += [(self.node, fr, used) for fr in self.usage if (used := self.node.usage.get(fr, 0))]
+        else:
+            safe = self._safe(shares)
+            for node in safe:
+                held = len(self.holders(node.name))
+                self.looked_at += held
+                self.unlawful[_NO_LARGER] = self.unlawful.get(_NO_LARGER, 0) + held
+            borrowers = [node for node in borrowers if node not in safe]
+            holding = [entry for entry in holding if entry[0] not in safe]
+        if not self._without(holding):
+            self.looked_at += sum(len(self.holders(node.name)) for node in borrowers)
+            return self.found(None)
+        for node in borrowers:
+            others += self.of_queue(node, self.reclaim_policy)
+        own, others = self._sorted(own), self._sorted(others)
+        for victims in [others, [*own, *others]] if own else [others]:
+            if not victims:
+                continue
+            found = self._without_unlawful(victims)
+            if found is not None:
+                return self.found(found, self.until)
+        return self.found(None, self.until)
+
+    def _without(self, holding: list[tuple[QuotaNode, FlavorResource, int]]) -> bool:
+        """Would there be quota if all of this were gone: a bound that costs little."""
+        if not holding:
+            return False
+        for node, fr, used in holding:
+            node.move(fr, -used)
+        room = self.node.fits(self.usage)
+        for node, fr, used in holding:
+            node.move(fr, used)
+        return room
+
+    @staticmethod
+    def _move_claims(claimed: Iterable[tuple[QuotaNode, Iterable[tuple[FlavorResource, int]]]], sign: int) -> None:
+        for node, usage in claimed:
+            for fr, amount in usage:
+                node.move(fr, sign * amount)
+
+    def _safe(self, shares: Mapping[QuotaNode, Share]) -> set[QuotaNode]:
+        """Of these queues nobody may go, whoever else goes: the gang is entitled to nothing there, and their side's
+        share (given) is not the larger one. (It could only fall; that of the gang's side cannot, for nobody there is
+        among the candidates.)"""
+        out: set[QuotaNode] = set()
+        above = {node for queue in shares for node in queue.path()}
+        self._enter(1)
+        for queue, theirs in shares.items():
+            mine = almost_common(self.node, queue)[0]
+            if mine not in above and not self._entitled(mine) and not mine.share(None, self.resources) < theirs:
+                out.add(queue)
+        self._enter(-1)
+        return out
+
+    def found(self, victims: Sequence[Target] | None, until: int | None = None) -> Found:
+        return replace(super().found(victims, until), by_nodes=self.by_nodes)
+
+    def _sorted(self, victims: Iterable[Workload]) -> list[Workload]:
+        """Lowest priority, then newest, then least lost work, then uid and name."""
+        return sorted(
+            victims,
+            key=lambda v: (v.effective_priority, -(v.admitted_at or v.reserved_at), v.run_ms, v.uid, v.key),
+        )
+
+    # -- the tree, moved by hand; whoever moves it moves it back
+
+    def _move(self, victim: Workload, sign: int) -> None:
+        node = self.queue_of[victim.key]
+        for fr, amount in self.ledger.charges[victim.key].usage:
+            node.move(fr, sign * amount)
+
+    def _enter(self, sign: int) -> None:
+        for fr, amount in self.usage.items():
+            self.node.move(fr, sign * amount)
+
+    # -- the law
+
+    def _borrows(self, queue: QuotaNode) -> bool:
+        """Does the queue, and every cohort between it and the common one, hold more than its quota."""
+        mine = self.node.path()
+        for node in queue.path():
+            if node in mine:
+                return True
+            if not self.exceeds(node):
+                return False
+        return True
+
+    def _entitled(self, mine: QuotaNode) -> bool:
+        """Is the gang within the nominal quota of its queue, or of the cohort on its side; its usage is charged."""
+        return any(
+            all(node.usage.get(fr, 0) <= node.subtree.get(fr, 0) for fr in self.usage) for node in (self.node, mine)
+        )
+
+    def _spared(self, victim: Workload) -> int | None:
+        """Until when a gang is safe from fair sharing."""
+        rules = self.rules
+        since = victim.admitted_at or victim.reserved_at
+        if victim.admitted and since + rules.spare_first_ms > self.now:
+            return since + rules.spare_first_ms
+        recent = sorted(at for at in victim.fair_evictions if at + rules.spare_window_ms > self.now)
+        if len(recent) >= rules.spare_after:
+            return recent[-rules.spare_after] + rules.spare_window_ms
+        return None
+
+    def _lawful(self, victim: Workload) -> EvictReason | None:
+        """Why it may go, if it may; it is still there, and the gang's usage is charged."""
+        queue = self.queue_of[victim.key]
+        if queue is self.node:
+            return EvictReason.IN_CLUSTER_QUEUE
+        mine, theirs = almost_common(self.node, queue)
+        # What the victim's side only claims it does not hold: it makes nobody there a borrower.
+        claimed = [(node, usage) for node, usage in self.claimed if theirs in node.path()] if self.claimed else []
+        self._move_claims(claimed, -1)
+        reason = self._reason(victim, queue, mine, theirs)
+        self._move_claims(claimed, 1)
+        return reason
+
+    def _reason(self, victim: Workload, queue: QuotaNode, mine: QuotaNode, theirs: QuotaNode) -> EvictReason | None:
+        if not self._borrows(queue):
+            self.barred.add(queue)
+            return None
+        if self._entitled(mine):
+            return EvictReason.IN_COHORT_RECLAMATION
+        before = theirs.share(None, self.resources)
+        share = mine.share(None, self.resources)
+        if not share < before:
+            self.barred.add(queue)  # whoever goes, their share only falls
+            return None
+        spared = self._spared(victim)
+        if spared is not None:
+            if spared < 2**62:
+                self.until = spared if self.until is None else min(self.until, spared)
+            return None
+        self._move(victim, -1)
+        after = theirs.share(None, self.resources)
+        self._move(victim, 1)
+        if not after < before:
+            return None
+        for strategy in self.rules.strategies:
+            if share <= after if strategy is Strategies.FINAL else share < before:
+                return EvictReason.IN_COHORT_FAIR_SHARING
+        return None
+
+    # -- the search
+
+    def _without_unlawful(self, victims: list[Workload]) -> list[Target] | None:
+        ruled_out: set[Key] = set()
+        for _ in range(_ROUNDS):
+            chosen = self._minimal([victim for victim in victims if victim.key not in ruled_out])
+            if chosen is None:
+                return None
+            self._enter(1)
+            for victim in chosen:
+                self._move(victim, -1)
+            reasons = []
+            for victim in chosen:
+                self._move(victim, 1)
+                reasons.append((victim, self._lawful(victim)))
+                self._move(victim, -1)
+            for victim in chosen:
+                self._move(victim, 1)
+            self._enter(-1)
+            bad = {victim.key for victim, reason in reasons if reason is None}
+            if not bad:
+                return [(victim.key, reason) for victim, reason in reasons if reason is not None]
+            ruled_out |= bad
+        return None
+
+    def _minimal(self, victims: list[Workload]) -> list[Workload] | None:
+        """An irreducible set that makes room; each was lawful when its turn came. The book stays as it was."""
+        taken: list[Workload] = []
+        rest = victims
+        refused: list[Workload] = []
+        self._enter(1)
+        while rest:
+            refused = []
+            self.barred.clear()
+            for victim in rest:
+                if self.queue_of[victim.key] in self.barred or self._lawful(victim) is None:
+                    refused.append(victim)
+                else:
+                    self._move(victim, -1)
+                    taken.append(victim)
+                    self.barred.clear()
+            # Who leaves on the gang's own side lowers its share: some may be lawful now that were not.
+            rest = refused if len(refused) < len(rest) else []
+        self._enter(-1)
+        enough = bool(taken) and self.node.fits(self.usage)
+        low, gone = 1, len(taken)
+        while enough and gone > 0:
+            # The shortest prefix for quota: put back from the end.
+            self._move(taken[gone - 1], 1)
+            gone -= 1
+            if not self.node.fits(self.usage):
+                low = gone + 1
+                break
+        else:
+            low = 0
+        for victim in taken[:gone]:
+            self._move(victim, 1)
+        if not enough:
+            if refused:
+                self.unlawful[_NO_LARGER] = self.unlawful.get(_NO_LARGER, 0) + len(refused)
+            return None
+        with self.ledger.trial():
+            return self._spare(taken, max(1, low))
+
+    def _spare(self, taken: list[Workload], low: int) -> list[Workload] | None:
+        """Of those taken, with `low` at least: who must go for quota and nodes both."""
+        ledger = self.ledger
+        charges: dict[Key, Charge] = {}
+        gone = 0
+
+        def have(wanted: int) -> bool:
+            nonlocal gone
+            for victim in taken[wanted:gone]:
+                ledger.charge(charges[victim.key])
+            for victim in taken[gone:wanted]:
+                charges[victim.key] = ledger.release(victim.key)
+            gone = wanted
+            return self.fits()
+
+        high = len(taken)
+        if not have(low):
+            self.by_nodes = True
+            if not have(high):
+                return None
+            low += 1
+            while low < high:
+                middle = (low + high) // 2
+                if have(middle):
+                    high = middle
+                else:
+                    low = middle + 1
+            if not have(high):
+                return None
+        kept: list[Workload] = []
+        for victim in reversed(taken[:gone]):
+            ledger.charge(charges[victim.key])
+            if not self.fits():
+                ledger.release(victim.key)
+                kept.append(victim)
+        kept.reverse()
+        return kept

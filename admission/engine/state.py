@@ -1,0 +1,1185 @@
+"""All that the engine knows, folded from events.
+
+`State.apply` is total, idempotent and synchronous: any event may come at any time, in any order of objects, twice, or
+about things never heard of. Gangs that hold a reservation are charged in the ledger; gangs that wait stand in the line
+of their ClusterQueue, in order; the others are set aside with the reason. A decision whose write is on its way is laid
+over the object (`Assumed`) until the object shows it, or the write failed (`Forgotten`).
+
+What a cycle found out about a gang that cannot go is kept as a *memo* of its bucket: gangs of equal shape and priority
+in one queue share a bucket, and what one is refused the others need not ask. A memo says what it depends on (the quota
+tree of the queue, room on nodes, a time), and the bucket comes back into the line as soon as that changes. Lines and
+memos are caches: at rest they hide nothing, and after a change made by a plan itself the memos of its tree are looked
+at again in the next cycle. All that decisions must remember is on the objects.
+
+Nothing of this knows the time; `advance` is told it, for what ends by itself (backoff, claims, memos).
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TypeVar
+
+from admission.engine import order
+from admission.engine.ledger import Ledger, charge_of, usage_of
+from admission.engine.model import (
+    Admission,
+    AdmissionCheck,
+    Admit,
+    Assumed,
+    CheckState,
+    Claim,
+    ClusterQueue,
+    Cohort,
+    Decision,
+    Detail,
+    Event,
+    Evict,
+    Flavor,
+    FlavorResource,
+    Forgotten,
+    Gone,
+    Key,
+    LabelSelector,
+    LocalQueue,
+    Namespace,
+    Node,
+    PodUsage,
+    Put,
+    Reason,
+    Replace,
+    Rules,
+    Standing,
+    StopPolicy,
+    Strategy,
+    Topology,
+    Verdict,
+    Why,
+    Workload,
+)
+from admission.engine.nodes import Amounts
+from admission.engine.order import QueueKey
+from admission.engine.quota import QuotaNode
+from admission.names import HOSTNAME_LABEL
+
+NEW = 2**62
+"""Stands for the time of a reservation that was assumed and not yet seen: later than every other."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNumbers:
+    """What a status shows of a ClusterQueue, LocalQueue or Cohort."""
+
+    pending: int = 0
+    reserving: int = 0
+    """Gangs with a reservation, the admitted ones among them."""
+    admitted: int = 0
+    reserved: Mapping[FlavorResource, int] = field(default_factory=dict)
+    used: Mapping[FlavorResource, int] = field(default_factory=dict)
+    """Of the admitted ones."""
+    nominal: Mapping[FlavorResource, int] = field(default_factory=dict)
+    order: tuple[FlavorResource, ...] = ()
+    """In the order in which the object names them."""
+    weighted_share: int = 0
+    alone: bool = False
+    """Without a cohort: what it holds beyond its quota is borrowed from nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memo:
+    """Why a bucket is not worth a trial before something changes."""
+
+    verdict: Verdict
+    on_nodes: bool
+    """More room on nodes may change it (what happens in its quota tree always may)."""
+    until: int | None = None
+    """Time alone may change it then."""
+
+
+class Line:
+    """The gangs that wait in one ClusterQueue: buckets of interchangeable gangs, each in order, and which of the
+    buckets are parked."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, list[QueueKey]] = {}
+        self.parked: dict[int, Memo] = {}
+        self.heap: list[tuple[QueueKey, int]] = []
+        """(first gang, bucket) of every bucket that is not parked; entries that are no longer so are skipped."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.buckets.values()))
+
+    def add(self, place: QueueKey, bucket: int) -> None:
+        held = self.buckets.setdefault(bucket, [])
+        insort(held, place)
+        if held[0] is place and bucket not in self.parked:
+            heapq.heappush(self.heap, (place, bucket))
+
+    def remove(self, place: QueueKey, bucket: int) -> bool:
+        """True when the bucket is empty now, and gone."""
+        held = self.buckets[bucket]
+        at = bisect_left(held, place)
+        del held[at]
+        if not held:
+            del self.buckets[bucket]
+            self.parked.pop(bucket, None)
+            return True
+        if at == 0 and bucket not in self.parked:
+            heapq.heappush(self.heap, (held[0], bucket))
+        return False
+
+    def park(self, bucket: int, memo: Memo) -> None:
+        if bucket in self.buckets:
+            self.parked[bucket] = memo
+
+    def unpark(self, bucket: int) -> bool:
+        if self.parked.pop(bucket, None) is None:
+            return False
+        heapq.heappush(self.heap, (self.buckets[bucket][0], bucket))
+        return True
+
+    def live(self) -> list[tuple[QueueKey, int]]:
+        """The heap of buckets to be tried, as the caller's own copy. Drops what has gone stale."""
+        heads = {
+            (place, bucket)
+            for place, bucket in self.heap
+            if bucket not in self.parked and bucket in self.buckets and self.buckets[bucket][0] == place
+        }
+        if len(heads) != len(self.heap):
+            self.heap = list(heads)
+            heapq.heapify(self.heap)
+        return list(self.heap)
+
+    def waiting(self) -> bool:
+        return any(bucket not in self.parked for bucket in self.buckets)
+
+    def ahead(self, place: QueueKey) -> int:
+        return sum(bisect_left(held, place) for held in self.buckets.values())
+
+    def __iter__(self) -> Iterator[QueueKey]:
+        """All of it, in order, as far as it is asked for."""
+        return heapq.merge(*self.buckets.values())
+
+
+def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Does a label selector select; a missing one selects nothing."""
+    if selector is None:
+        return False
+    for need in selector.requirements:
+        value = labels.get(need.key)
+        good = {
+            "In": value is not None and value in need.values,
+            "NotIn": value is None or value not in need.values,
+            "Exists": value is not None,
+            "DoesNotExist": value is None,
+        }.get(need.operator, False)
+        if not good:
+            return False
+    return True
+
+
+class State:
+    """See the module. Not for several threads. `ledger` shows what is charged; change it by events only."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._ledger = Ledger(rules)
+        self.queues: dict[str, ClusterQueue] = {}
+        self.cohorts: dict[str, Cohort] = {}
+        self.local_queues: dict[Key, LocalQueue] = {}
+        self.flavors: dict[str, Flavor] = {}
+        self.topologies: dict[str, Topology] = {}
+        self.checks: dict[str, AdmissionCheck] = {}
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.workloads: dict[Key, Workload] = {}
+        """Every gang that is not finished, as it counts: with what is assumed laid over it."""
+        self.lines: dict[str, Line] = {}
+        self.second: set[Key] = set()
+        """Gangs with a reservation whose nodes must be chosen, or chosen anew."""
+        self.leaving: set[Key] = set()
+        """Gangs that were evicted and hold their room still."""
+        self.preempting: Counter[str] = Counter()
+        """uid of a gang -> how many others were evicted for it and have not been admitted since."""
+
+        self._seen: dict[Key, Workload] = {}
+        self._assumed: dict[Key, Decision] = {}
+        self._blocked: dict[Key, Why] = {}
+        self._untold: dict[Key, None] = {}
+        self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
+        self._by_uid: dict[str, Key] = {}
+        self._waiting_in: dict[Key, set[Key]] = {}
+        """LocalQueue -> its gangs without a reservation."""
+        self._locals_of: dict[str, set[Key]] = {}
+        self._holding_in: dict[Key, set[Key]] = {}
+        """LocalQueue -> its gangs with a reservation."""
+        self._holding_of: dict[str, set[Key]] = {}
+        self._holders: dict[str, tuple[Workload, ...]] = {}
+        self._holding_uids: Counter[str] = Counter()
+        self._reserved: dict[str | Key, Counter[FlavorResource]] = {}
+        self._used: dict[str | Key, Counter[FlavorResource]] = {}
+        self._admitted: Counter[str | Key] = Counter()
+        self._claims: dict[Key, tuple[int, Workload]] = {}
+        self._buckets: dict[object, int] = {}
+        self._bucket_names: dict[int, object] = {}
+        self._next_bucket = 0
+        self._sleeping: dict[Key, int] = {}
+        self._alarms: list[tuple[int, str, Key]] = []
+        self._memo_alarms: list[tuple[int, str, int]] = []
+        self._parked_on_nodes: dict[tuple[str, int], tuple[Amounts, ...]] = {}
+        """(queue, bucket) -> what one pod of each pod set asks for."""
+        self._parked_lines: set[str] = set()
+        self._ready: set[str] = set()
+        self._changed_roots: set[str] = set()
+        self._everything_changed = False
+        self._room_changed = False
+        self._room_on: set[str] = set()
+        """Nodes on which room changed (all of them, when `_room_changed`)."""
+        self._config_changed = False
+        self._activity: dict[str, tuple[bool, str, str]] = {}
+        self._open_plan: dict[Key, Decision] = {}
+        self._plan_memos: list[tuple[str, int]] = []
+        self._usage_fair: dict[Key, float] = {}
+        self._now = 0
+        self._given_back: Counter[str] = Counter()
+        self._told: dict[int, tuple[Reason, Detail]] = {}
+
+    # ------------------------------------------------------------ asking
+
+    @property
+    def ledger(self) -> Ledger:
+        self._settle()
+        return self._ledger
+
+    def flavor(self, name: str) -> Flavor | None:
+        return self.flavors.get(name)
+
+    def local_queue(self, key: Key) -> LocalQueue | None:
+        return self.local_queues.get(key)
+
+    def cluster_queue(self, name: str) -> ClusterQueue | None:
+        return self.queues.get(name)
+
+    def workload(self, key: Key) -> Workload | None:
+        return self.workloads.get(key)
+
+    def by_uid(self, uid: str) -> Workload | None:
+        key = self._by_uid.get(uid)
+        return None if key is None else self.workloads.get(key)
+
+    def queue_of(self, gang: Workload) -> str:
+        """The ClusterQueue of a gang: of its reservation, else of its LocalQueue; "" if there is none."""
+        if gang.admission is not None:
+            return gang.admission.cluster_queue
+        local = self.local_queues.get((gang.namespace, gang.queue))
+        return "" if local is None else local.cluster_queue
+
+    def blocked(self, key: Key) -> Why | None:
+        """Why a gang does not even stand in line."""
+        self._settle()
+        return self._blocked.get(key)
+
+    def sleeping(self, key: Key) -> int | None:
+        """Until when a gang in backoff is left alone."""
+        return self._sleeping.get(key)
+
+    @property
+    def anybody_waits(self) -> bool:
+        """Does any gang stand in line, set aside ones included?"""
+        return bool(self._waiting_in)
+
+    def holders(self, queue: str) -> tuple[Workload, ...]:
+        """Gangs that hold quota of a ClusterQueue, by key."""
+        known = self._holders.get(queue)
+        if known is None:
+            known = tuple(self.workloads[key] for key in sorted(self._holding_of.get(queue, ())))
+            self._holders[queue] = known
+        return known
+
+    def pending(self, queue: str) -> list[Key]:
+        """The line of a ClusterQueue, first to last. Gangs in backoff stand behind it."""
+        self._settle()
+        line = self.lines.get(queue)
+        out = [] if line is None else [order.key_of(place) for place in line]
+        out.extend(
+            key
+            for _, key in sorted((at, key) for key, at in self._sleeping.items())
+            if self.queue_of(self.workloads[key]) == queue
+        )
+        return out
+
+    def position(self, key: Key) -> int | None:
+        """How many stand before a gang in its ClusterQueue; None when it does not stand in line."""
+        self._settle()
+        entry = self._entry.get(key)
+        return None if entry is None else self.lines[entry[0]].ahead(entry[2])
+
+    def parked(self, queue: str) -> dict[Key, Memo]:
+        """Gangs of the line that are not tried before something changes, with what was found out."""
+        line = self.lines.get(queue)
+        if line is None:
+            return {}
+        return {order.key_of(place): memo for bucket, memo in line.parked.items() for place in line.buckets[bucket]}
+
+    def local_usage(self, key: Key) -> float:
+        """Usage of a LocalQueue for the order inside its ClusterQueue; 0 without usage-decayed fairness."""
+        fairness = self.rules.usage_fairness
+        if fairness is None:
+            return 0.0
+        known = self._usage_fair.get(key)
+        if known is None:
+            local = self.local_queues.get(key)
+            extra: dict[str, float] = {}
+            since = 0 if local is None else local.consumed_at
+            for holder in sorted(self._holding_in.get(key, ())):
+                gang = self.workloads[holder]
+                if gang.reserved_at >= since and gang.admission is not None:
+                    for name, amount in order.penalty(fairness, requests_of(gang.admission)).items():
+                        extra[name] = extra.get(name, 0.0) + amount
+            known = self._usage_fair[key] = order.usage_value(fairness, local, extra)
+        return known
+
+    # -- numbers
+
+    def queue_numbers(self, name: str) -> QueueNumbers:
+        self._settle()
+        node = self._ledger.tree.queue(name)
+        waiting = sum(len(self._waiting_in.get(local, ())) for local in self._locals_of.get(name, ()))
+        return self._numbers(name, waiting, len(self._holding_of.get(name, ())), node, self.queues.get(name))
+
+    def local_queue_numbers(self, key: Key) -> QueueNumbers:
+        self._settle()
+        local = self.local_queues.get(key)
+        queue = None if local is None else self.queues.get(local.cluster_queue)
+        waiting = len(self._waiting_in.get(key, ()))
+        return self._numbers(key, waiting, len(self._holding_in.get(key, ())), None, queue)
+
+    def cohort_numbers(self, name: str) -> QueueNumbers:
+        self._settle()
+        node = self._ledger.tree.cohort(name)
+        if node is None:
+            return QueueNumbers()
+        total: dict[FlavorResource, int] = {}
+        used: dict[FlavorResource, int] = {}
+        waiting = reserving = admitted = 0
+        frs: dict[FlavorResource, None] = {}
+        for queue in node.queues():
+            own = self.queue_numbers(queue.name)
+            waiting, reserving, admitted = (
+                waiting + own.pending,
+                reserving + own.reserving,
+                admitted + own.admitted,
+            )
+            for into, amounts in ((total, own.reserved), (used, own.used)):
+                for fr, amount in amounts.items():
+                    into[fr] = into.get(fr, 0) + amount
+            frs.update(dict.fromkeys(own.order))
+        spec = self.cohorts.get(name)
+        own_order = _order(spec) if spec is not None else ()
+        return QueueNumbers(
+            pending=waiting,
+            reserving=reserving,
+            admitted=admitted,
+            reserved=total,
+            used=used,
+            nominal=dict(node.subtree),
+            order=tuple(dict.fromkeys((*own_order, *frs))),
+            weighted_share=node.share().value_status(),
+        )
+
+    def _numbers(
+        self, owner: str | Key, waiting: int, holding: int, node: QuotaNode | None, queue: ClusterQueue | None
+    ) -> QueueNumbers:
+        return QueueNumbers(
+            pending=waiting,
+            reserving=holding,
+            admitted=self._admitted[owner],
+            reserved=dict(self._reserved.get(owner, {})),
+            used=dict(self._used.get(owner, {})),
+            nominal={} if node is None else {fr: quota.nominal for fr, quota in node.quotas.items()},
+            order=() if queue is None else _order(queue),
+            weighted_share=0 if node is None else node.share().value_status(),
+            alone=node is None or node.parent is None,
+        )
+
+    # -- is it active
+
+    def queue_active(self, name: str) -> tuple[bool, str, str]:
+        """(active, reason, message) of a ClusterQueue's condition Active."""
+        self._settle()
+        return self._activity.get(name, (False, "Unknown", "The ClusterQueue does not exist"))
+
+    def local_queue_active(self, key: Key) -> tuple[bool, str, str]:
+        self._settle()
+        local = self.local_queues.get(key)
+        if local is None:
+            return (False, "Unknown", "The LocalQueue does not exist")
+        if local.stop_policy is not StopPolicy.NONE:
+            return (False, "Stopped", "LocalQueue is stopped")
+        if local.cluster_queue not in self.queues:
+            return (False, "ClusterQueueDoesNotExist", f"ClusterQueue {local.cluster_queue} does not exist")
+        active, _, why = self._activity[local.cluster_queue]
+        if not active:
+            return (False, "ClusterQueueIsInactive", f"ClusterQueue {local.cluster_queue} is not active: {why}")
+        return (True, "Ready", "Can submit new workloads to ClusterQueue")
+
+    def cohort_active(self, name: str) -> tuple[bool, str, str]:
+        self._settle()
+        node = self._ledger.tree.cohort(name)
+        if node is not None and node.in_cycle:
+            return (False, "CohortCycle", "Its chain of parents runs into a cycle; nothing below is admitted")
+        return (True, "Ready", "Quota is shared among its members")
+
+    def _judge(self, queue: ClusterQueue) -> tuple[bool, str, str]:
+        if queue.terminating:
+            return (False, "Terminating", "Can't admit new workloads; clusterQueue is terminating")
+        node = self._ledger.tree.queue(queue.name)
+        if node is not None and node.in_cycle:
+            return (False, "CohortCycle", f"Cohort {queue.cohort} is part of a cycle; remove the loop of parents")
+        if queue.stop_policy is not StopPolicy.NONE:
+            return (False, "Stopped", "Can't admit new workloads: is stopped")
+        names = [flavor.name for group in queue.groups for flavor in group.flavors]
+        missing = sorted({name for name in names if name not in self.flavors})
+        if missing:
+            return (False, "FlavorNotFound", f"references missing ResourceFlavor(s): {', '.join(missing)}")
+        for name in names:
+            topology = self.flavors[name].topology
+            if topology and topology not in self.topologies:
+                return (False, "TopologyNotFound", f"flavor {name} names topology {topology}, which does not exist")
+        gone = sorted({check.name for check in queue.checks if check.name not in self.checks})
+        if gone:
+            return (False, "AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {', '.join(gone)}")
+        idle = sorted({check.name for check in queue.checks if not self.checks[check.name].active})
+        if idle:
+            return (False, "AdmissionCheckInactive", f"references inactive AdmissionCheck(s): {', '.join(idle)}")
+        return (True, "Ready", "Can admit new workloads")
+
+    # ------------------------------------------------------------ events
+
+    def apply(self, event: Event) -> None:
+        """Fold one event in. Never fails."""
+        match event:
+            case Put(value):
+                self._put(value)
+            case Gone(kind, key):
+                self._gone(kind, key)
+            case Assumed(decision):
+                self._assume(decision)
+            case Forgotten(key):
+                if self._assumed.pop(key, None) is not None and key in self._seen:
+                    self._show(key, self._seen[key])
+
+    def _put(self, value: object) -> None:
+        match value:
+            case Workload():
+                self._put_workload(value)
+            case PodUsage():
+                # A pod that came takes room; one that moved or shrank may have given some back.
+                self._room_on.update((self._ledger.nodes.node_of(value.key), value.node))
+                self._ledger.nodes.put_pod(value)
+            case Node():
+                self._ledger.nodes.put_node(value)
+                self._room_changed = True
+            case ClusterQueue():
+                if self.queues.get(value.name) != value:
+                    self.queues[value.name] = value
+                    self._config_changed = True
+            case LocalQueue():
+                self._put_local(value)
+            case Cohort():
+                if self.cohorts.get(value.name) != value:
+                    self.cohorts[value.name] = value
+                    self._config_changed = True
+            case Flavor():
+                if self.flavors.get(value.name) != value:
+                    self.flavors[value.name] = value
+                    self._config_changed = True
+            case Topology():
+                if self.topologies.get(value.name) != value:
+                    self.topologies[value.name] = value
+                    self._ledger.nodes.put_topology(value)
+                    self._config_changed = True
+            case AdmissionCheck():
+                if self.checks.get(value.name) != value:
+                    self.checks[value.name] = value
+                    self._config_changed = True
+            case Namespace():
+                labels = dict(value.labels)
+                if self.namespaces.get(value.name) != labels:
+                    self.namespaces[value.name] = labels
+                    self._namespace_changed(value.name)
+
+    def _gone(self, kind: type, key: str | Key) -> None:
+        if kind is Workload and isinstance(key, tuple):
+            self._assumed.pop(key, None)
+            if key in self._seen:
+                del self._seen[key]
+                self._hide(key)
+        elif kind is LocalQueue and isinstance(key, tuple):
+            local = self.local_queues.pop(key, None)
+            if local is not None:
+                self._locals_of.get(local.cluster_queue, set()).discard(key)
+                self._reclassify(key)
+        elif kind is PodUsage and isinstance(key, tuple):
+            self._room_on.add(self._ledger.nodes.node_of(key))
+            self._ledger.nodes.remove_pod(key)
+        elif isinstance(key, str):
+            if kind is Node:
+                self._ledger.nodes.remove_node(key)
+                self._room_changed = True
+            elif kind is Namespace:
+                if self.namespaces.pop(key, None) is not None:
+                    self._namespace_changed(key)
+            elif kind is Topology and self.topologies.pop(key, None) is not None:
+                self._ledger.nodes.remove_topology(key)
+                self._config_changed = True
+            else:
+                held: dict[type, dict[str, object]] = {
+                    ClusterQueue: self.queues,  # type: ignore[dict-item]
+                    Cohort: self.cohorts,  # type: ignore[dict-item]
+                    Flavor: self.flavors,  # type: ignore[dict-item]
+                    AdmissionCheck: self.checks,  # type: ignore[dict-item]
+                }
+                if kind in held and held[kind].pop(key, None) is not None:
+                    self._config_changed = True
+
+    def _put_local(self, value: LocalQueue) -> None:
+        key = (value.namespace, value.name)
+        old = self.local_queues.get(key)
+        if old == value:
+            return
+        self.local_queues[key] = value
+        self._usage_fair.pop(key, None)
+        if old is not None and old.cluster_queue != value.cluster_queue:
+            self._locals_of.get(old.cluster_queue, set()).discard(key)
+        self._locals_of.setdefault(value.cluster_queue, set()).add(key)
+        if old is None or (old.cluster_queue, old.stop_policy) != (value.cluster_queue, value.stop_policy):
+            self._reclassify(key)
+
+    def _namespace_changed(self, name: str) -> None:
+        for key in [key for key in self._waiting_in if key[0] == name]:
+            self._reclassify(key)
+
+    def _put_workload(self, value: Workload) -> None:
+        key = value.key
+        if self._seen.get(key) == value:
+            return
+        old = self._seen.get(key)
+        if old is not None and old.uid != value.uid:
+            self._assumed.pop(key, None)
+        if value.finished:
+            self._assumed.pop(key, None)
+            if self._seen.pop(key, None) is not None:
+                self._hide(key)
+            return
+        self._seen[key] = value
+        assumed = self._assumed.get(key)
+        if assumed is not None and _shown(assumed, value):
+            del self._assumed[key]
+            assumed = None
+        self._show(key, value if assumed is None else _overlay(value, assumed))
+
+    def _assume(self, decision: Decision) -> None:
+        key = decision.key
+        self._open_plan.pop(key, None)
+        value = self._seen.get(key)
+        if value is None or (decision.uid and value.uid and decision.uid != value.uid) or _shown(decision, value):
+            return
+        self._assumed[key] = decision
+        self._show(key, _overlay(value, decision))
+
+    # ------------------------------------------------------------ one gang
+
+    def _show(self, key: Key, value: Workload) -> None:
+        """This is how the gang counts from now on."""
+        old = self.workloads.get(key)
+        if old == value:
+            return
+        if old is not None and self._same_for_queue(old, value):
+            self.workloads[key] = value
+            return
+        stood = self._entry.get(key)
+        if old is not None:
+            self._take_out(old)
+        self.workloads[key] = value
+        self._put_in(value)
+        if stood is not None and value.admission is None and key not in self._entry:
+            self._moved_up(stood)
+
+    @staticmethod
+    def _same_for_queue(old: Workload, new: Workload) -> bool:
+        """Only the scan position moved: the gang stays where it stands."""
+        return old.admission is None and replace(new, cursor=old.cursor, cursor_generation=old.cursor_generation) == old
+
+    def _hide(self, key: Key) -> None:
+        old = self.workloads.pop(key, None)
+        if old is not None:
+            stood = self._entry.get(key)
+            self._take_out(old)
+            if stood is not None:
+                self._moved_up(stood)
+
+    def _moved_up(self, stood: tuple[str, int, QueueKey]) -> None:
+        """A gang left the line without being admitted. Who is first now may have been passed over for long, and only
+        the first of a queue gets a claim for that."""
+        name, _, place = stood
+        line = self.lines.get(name)
+        if line is None or not self.rules.promises:
+            return
+        first, bucket = min((held[0], bucket) for bucket, held in line.buckets.items())
+        if place < first:
+            self._unpark(name, bucket)
+
+    def _put_in(self, gang: Workload) -> None:
+        key = gang.key
+        if gang.uid:
+            self._by_uid[gang.uid] = key
+        if gang.evicted and gang.evicted_for:
+            self._stick(gang.evicted_for, 1)
+        local = (gang.namespace, gang.queue)
+        if gang.admission is None:
+            self._waiting_in.setdefault(local, set()).add(key)
+            if gang.claims is not None:
+                self._claim(gang)
+            self._line_up(gang)
+            return
+        charge = charge_of(gang)
+        self._ledger.charge(charge)
+        queue = charge.queue
+        self._holding_in.setdefault(local, set()).add(key)
+        self._holding_of.setdefault(queue, set()).add(key)
+        self._holders.pop(queue, None)
+        self._holding_uids[gang.uid] += 1
+        if gang.evicted:
+            self.leaving.add(key)
+        self._count(gang, charge.usage, 1)
+        if gang.lost_nodes or (not self.rules.capacity_unless_elastic and _delayed(gang)):
+            self.second.add(key)
+        self._usage_fair.pop(local, None)
+        self._tree_changed(queue, freed=bool(gang.evicted))
+        self._untold.pop(key, None)
+
+    def _take_out(self, gang: Workload) -> None:
+        key = gang.key
+        if gang.uid and self._by_uid.get(gang.uid) == key:
+            del self._by_uid[gang.uid]
+        if gang.evicted and gang.evicted_for:
+            self._stick(gang.evicted_for, -1)
+        local = (gang.namespace, gang.queue)
+        if gang.admission is None:
+            _discard(self._waiting_in, local, key)
+            self._step_out(gang)
+            if key in self._claims:
+                self._unclaim(key)
+            return
+        charge = self._ledger.release(key)
+        node = self._ledger.tree.queue(charge.queue)
+        if node is not None:
+            self._given_back[order.label(node.root)] += 1
+        _discard(self._holding_in, local, key)
+        _discard(self._holding_of, charge.queue, key)
+        self._holders.pop(charge.queue, None)
+        self._holding_uids[gang.uid] -= 1
+        if self._holding_uids[gang.uid] <= 0:
+            del self._holding_uids[gang.uid]
+        self._count(gang, charge.usage, -1)
+        self.second.discard(key)
+        self.leaving.discard(key)
+        self._usage_fair.pop(local, None)
+        self._tree_changed(charge.queue)
+        self._room_given(charge.admission)
+
+    def _count(self, gang: Workload, usage: Sequence[tuple[FlavorResource, int]], sign: int) -> None:
+        assert gang.admission is not None
+        for owner in (gang.admission.cluster_queue, (gang.namespace, gang.queue)):
+            tables = [self._reserved, self._used] if gang.admitted else [self._reserved]
+            if gang.admitted:
+                self._admitted[owner] += sign
+            for table in tables:
+                held = table.setdefault(owner, Counter())
+                for fr, amount in usage:
+                    held[fr] += sign * amount
+                    if not held[fr]:
+                        del held[fr]
+
+    # -- claims
+
+    def _claim(self, gang: Workload) -> None:
+        record = gang.claims
+        assert record is not None
+        if not self.rules.promises or not gang.active or gang.gated:
+            return
+        self._claims[gang.key] = (record.until, gang)
+        heapq.heappush(self._alarms, (record.until, "claim", gang.key))
+        self._ledger.claim(charge_of(gang, record.admission, "claim"), record.until)
+        self._tree_changed(record.admission.cluster_queue, freed=False)
+
+    def _unclaim(self, key: Key) -> None:
+        _, gang = self._claims.pop(key)
+        assert gang.claims is not None
+        self._ledger.unclaim(key)
+        self._tree_changed(gang.claims.admission.cluster_queue)
+        self._room_given(gang.claims.admission)
+
+    def _room_given(self, admission: Admission | None) -> None:
+        """Somebody leaves these nodes."""
+        for pod_set in () if admission is None else admission.pod_sets:
+            if pod_set.topology is None:
+                continue
+            if pod_set.topology.levels[-1:] != (HOSTNAME_LABEL,):
+                self._room_changed = True
+                return
+            resolve = self._ledger.nodes.resolve
+            self._room_on.update(resolve(domain.values[-1]) for domain in pod_set.topology.domains)
+
+    def _stick(self, uid: str, sign: int) -> None:
+        """Others were evicted for the gang with this uid, or have come back since."""
+        before = self.preempting[uid] > 0
+        self.preempting[uid] += sign
+        after = self.preempting[uid] > 0
+        if not after:
+            del self.preempting[uid]
+        if before != after:
+            key = self._by_uid.get(uid)
+            if key is not None and key in self._entry:
+                gang = self.workloads[key]
+                self._step_out(gang)
+                self._line_up(gang)
+
+    # -- standing in line
+
+    def _line_up(self, gang: Workload) -> None:
+        """Into the line of its queue, or aside with the reason."""
+        key = gang.key
+        why = self._why_not(gang)
+        if why is not None:
+            if self._blocked.get(key) != why:
+                self._blocked[key] = why
+                self._untold[key] = None
+            return
+        if gang.requeue_at and gang.requeue_at > self._now:
+            self._sleeping[key] = gang.requeue_at
+            heapq.heappush(self._alarms, (gang.requeue_at, "backoff", key))
+            self._untold[key] = None
+            return
+        name = self.queue_of(gang)
+        bucket = self._bucket(gang, name)
+        place = order.queue_key(gang, gang.claims is not None or self.preempting[gang.uid] > 0)
+        line = self.lines.get(name)
+        if line is None:
+            line = self.lines[name] = Line()
+        line.add(place, bucket)
+        self._entry[key] = (name, bucket, place)
+        if bucket not in line.parked:
+            self._ready.add(name)
+        if bucket in line.parked or self.queues[name].strategy is Strategy.STRICT_FIFO:
+            self._untold[key] = None
+
+    def _step_out(self, gang: Workload) -> None:
+        key = gang.key
+        self._blocked.pop(key, None)
+        self._untold.pop(key, None)
+        self._sleeping.pop(key, None)
+        entry = self._entry.pop(key, None)
+        if entry is None:
+            return
+        name, bucket, place = entry
+        line = self.lines[name]
+        memo = line.parked.get(bucket)
+        if line.remove(place, bucket):
+            self._parked_on_nodes.pop((name, bucket), None)
+            self._buckets.pop(self._bucket_names.pop(bucket), None)
+            self._told.pop(bucket, None)
+            if not line.buckets:
+                del self.lines[name]
+                self._ready.discard(name)
+                self._parked_lines.discard(name)
+        elif memo is not None and memo.verdict.key == key:
+            # What was found out was found out about this one; the others are alike, but not in age.
+            self._unpark(name, bucket)
+
+    def _why_not(self, gang: Workload) -> Why | None:
+        if not gang.active:
+            return Why(Reason.DEACTIVATED)
+        if gang.gated:
+            return Why(Reason.GATED, subject=gang.gated)
+        local = self.local_queues.get((gang.namespace, gang.queue))
+        if local is None:
+            return Why(Reason.MISCONFIGURED, Detail.QUEUE_MISSING, subject=gang.queue)
+        if local.stop_policy is not StopPolicy.NONE:
+            return Why(Reason.ON_HOLD, subject=f"LocalQueue {local.name}")
+        queue = self.queues.get(local.cluster_queue)
+        if queue is None:
+            return Why(Reason.MISCONFIGURED, Detail.CLUSTER_QUEUE_MISSING, subject=local.cluster_queue)
+        if queue.stop_policy is not StopPolicy.NONE:
+            return Why(Reason.ON_HOLD, subject=f"ClusterQueue {queue.name}")
+        active, reason, text = self._activity.get(queue.name, (True, "", ""))
+        if not active:
+            detail = Detail.COHORT_CYCLE if reason == "CohortCycle" else Detail.CLUSTER_QUEUE_INACTIVE
+            return Why(Reason.MISCONFIGURED, detail, subject=f"{queue.name}: {text}")
+        return None
+
+    def selected(self, gang: Workload, queue: ClusterQueue) -> bool:
+        """Does the queue take gangs of this namespace."""
+        return matches(queue.namespace_selector, self.namespaces.get(gang.namespace, {}))
+
+    def _bucket(self, gang: Workload, queue: str) -> int:
+        fair = self.rules.usage_fairness is not None
+        identity: object
+        if "SchedulingEquivalenceHashing" in self.rules.gates and gang.claims is None and not gang.lost_nodes:
+            identity = (
+                queue,
+                (gang.namespace, gang.queue) if fair else gang.namespace,
+                gang.pod_sets,
+                gang.effective_priority,
+                gang.allowed_flavors,
+                gang.reclaimable,
+                gang.avoid,
+                gang.preemption_gated,
+                tuple((check.name, check.state) for check in gang.checks),
+                gang.parent_uid,
+                gang.cursor,
+            )
+        else:
+            identity = (queue, gang.key, gang.uid)
+        bucket = self._buckets.get(identity)
+        if bucket is None:
+            bucket = self._buckets[identity] = self._next_bucket
+            self._bucket_names[bucket] = identity
+            self._next_bucket += 1
+        return bucket
+
+    def _reclassify(self, local: Key) -> None:
+        for key in sorted(self._waiting_in.get(local, ())):
+            gang = self.workloads[key]
+            self._step_out(gang)
+            if gang.claims is not None and key not in self._claims:
+                self._claim(gang)
+            self._line_up(gang)
+
+    # ------------------------------------------------------------ changes that wake memos
+
+    def _tree_changed(self, queue: str, freed: bool = True) -> None:
+        """Something changed in the tree of this queue; `freed`: for the better of somebody who waits, plainly (what was
+        taken may make an eviction lawful that was not: where the promises hold, that counts too)."""
+        if not freed and not self.rules.promises:
+            return
+        node = self._ledger.tree.queue(queue)
+        if node is not None:
+            self._changed_roots.add(order.label(node.root))
+
+    def _settle(self) -> None:
+        """Bring what follows from the configuration up to it."""
+        if not self._config_changed:
+            return
+        self._config_changed = False
+        self._ledger.set_queues(
+            [self.queues[name] for name in sorted(self.queues)], [self.cohorts[name] for name in sorted(self.cohorts)]
+        )
+        before = self._activity
+        self._activity = {name: self._judge(queue) for name, queue in self.queues.items()}
+        self._everything_changed = True
+        for name in sorted({*before, *self._activity}):
+            if before.get(name) != self._activity.get(name):
+                for local in sorted(self._locals_of.get(name, ())):
+                    self._reclassify(local)
+        for key in list(self._claims):
+            self._ledger.unclaim(key)
+            gang = self.workloads[key]
+            if gang.claims is not None:
+                self._ledger.claim(charge_of(gang, gang.claims.admission, "claim"), gang.claims.until)
+
+    def _unpark(self, name: str, bucket: int) -> None:
+        line = self.lines.get(name)
+        if line is not None and line.unpark(bucket):
+            self._ready.add(name)
+        self._parked_on_nodes.pop((name, bucket), None)
+
+    def _could_use_room(self) -> list[tuple[str, int]]:
+        """Who waits for nodes and could put a pod on one of those whose room changed; all who wait for nodes, where
+        the amounts of a pod do not decide that (flavors that make their nodes, domains wider than a node)."""
+        if not self._room_on and not self._room_changed:
+            return []
+        every = self._room_changed or not self.rules.capacity_unless_elastic
+        if every or any(flavor.elastic for flavor in self.flavors.values()):
+            return list(self._parked_on_nodes)
+        free = [self._ledger.nodes.free(name) for name in sorted(self._room_on)]
+        holds: dict[Amounts, bool] = {}
+        out = []
+        for at, pods in self._parked_on_nodes.items():
+            for amounts in pods:
+                known = holds.get(amounts)
+                if known is None:
+                    known = holds[amounts] = any(
+                        all(there.get(name, 0) >= amount for name, amount in amounts) for there in free
+                    )
+                if known:
+                    out.append(at)
+                    break
+        return out
+
+    def advance(self, now: int) -> None:
+        """Make everything ready for a decision at `now`: configuration, time, and what changed since the last one."""
+        self._settle()
+        self._now = now
+        while self._alarms and self._alarms[0][0] <= now:
+            _, kind, key = heapq.heappop(self._alarms)
+            if kind == "backoff" and self._sleeping.get(key, now + 1) <= now:
+                gang = self.workloads[key]
+                self._step_out(gang)
+                self._line_up(gang)
+            elif kind == "claim" and key in self._claims and self._claims[key][0] <= now:
+                self._unclaim(key)
+                entry = self._entry.get(key)
+                if entry is not None:
+                    self._unpark(entry[0], entry[1])
+        while self._memo_alarms and self._memo_alarms[0][0] <= now:
+            _, name, bucket = heapq.heappop(self._memo_alarms)
+            line = self.lines.get(name)
+            memo = None if line is None else line.parked.get(bucket)
+            if memo is not None and memo.until is not None and memo.until <= now:
+                self._unpark(name, bucket)
+        if self._open_plan:
+            # What was planned did not all come about: what was found out under it does not count.
+            self._open_plan = {}
+            for name, bucket in self._plan_memos:
+                self._unpark(name, bucket)
+        self._plan_memos = []
+        if self._everything_changed:
+            names = set(self._parked_lines)
+        else:
+            names = (
+                {
+                    name
+                    for name in self._parked_lines
+                    if (node := self._ledger.tree.queue(name)) is not None
+                    and order.label(node.root) in self._changed_roots
+                }
+                if self._changed_roots
+                else set()
+            )
+        for name in names:
+            line = self.lines.get(name)
+            if line is not None:
+                for bucket in list(line.parked):
+                    self._unpark(name, bucket)
+            self._parked_lines.discard(name)
+        for name, bucket in self._could_use_room():
+            self._unpark(name, bucket)
+        self._everything_changed = self._room_changed = False
+        self._room_on.clear()
+        self._changed_roots.clear()
+
+    def ready(self) -> list[str]:
+        """ClusterQueues in which somebody is worth a trial, by name."""
+        out = []
+        for name in sorted(self._ready):
+            line = self.lines.get(name)
+            if line is not None and line.waiting():
+                out.append(name)
+            else:
+                self._ready.discard(name)
+        return out
+
+    def told(self, bucket: int, why: Why) -> bool:
+        """Was this reason told of the bucket already; it is now."""
+        said = (why.reason, why.detail)
+        if self._told.get(bucket) == said:
+            return True
+        self._told[bucket] = said
+        return False
+
+    def explain(self, key: Key) -> Verdict | None:
+        """Where a waiting gang stands and why, from what is known without a trial; None if it does not wait."""
+        self._settle()
+        gang = self.workloads.get(key)
+        if gang is None or gang.admission is not None:
+            return None
+        why = self._blocked.get(key)
+        if why is None and key in self._sleeping:
+            why = Why(Reason.SUSPENDED, Detail.BACKOFF, until=self._sleeping[key])
+        if why is not None:
+            return Verdict(key, Standing.PARKED, why)
+        name, bucket, place = self._entry[key]
+        line = self.lines[name]
+        if self.queues[name].strategy is Strategy.STRICT_FIFO:
+            head = min(held[0] for held in line.buckets.values())
+            if head != place:
+                return Verdict(key, Standing.ACTIVE, Why(Reason.WAITING_FOR_QUOTA, Detail.BEHIND_HEAD, subject=head[5]))
+        memo = line.parked.get(bucket)
+        if memo is not None:
+            return replace(memo.verdict, key=key)
+        return Verdict(key, Standing.ACTIVE, Why(Reason.PENDING_EVALUATION, Detail.NEXT_CYCLE))
+
+    def untold(self, most: int) -> list[Verdict]:
+        """Verdicts of gangs that stand aside, joined a parked bucket or stand behind a strict head, and that no cycle
+        has told of since."""
+        out: list[Verdict] = []
+        for key in list(islice(self._untold, most)):
+            del self._untold[key]
+            verdict = self.explain(key)
+            if verdict is not None and verdict.why.reason is not Reason.PENDING_EVALUATION:
+                out.append(verdict)
+        return out
+
+    def park(self, queue: str, bucket: int, memo: Memo) -> None:
+        """A cycle found out that this bucket is not worth a trial."""
+        line = self.lines.get(queue)
+        if line is None or bucket not in line.buckets:
+            return
+        line.park(bucket, memo)
+        self._parked_lines.add(queue)
+        if memo.on_nodes:
+            first = self.workloads[order.key_of(line.buckets[bucket][0])]
+            self._parked_on_nodes[queue, bucket] = tuple(
+                dict.fromkeys(pod_set.shape.requests for pod_set in first.pod_sets)
+            )
+        if memo.until is not None:
+            heapq.heappush(self._memo_alarms, (memo.until, queue, bucket))
+        self._plan_memos.append((queue, bucket))
+
+    def set_aside(self, key: Key, verdict: Verdict) -> None:
+        """Park the bucket of one gang with this verdict, if it stands in line."""
+        entry = self._entry.get(key)
+        if entry is not None:
+            self.park(entry[0], entry[1], Memo(verdict, on_nodes=True))
+
+    def wake(self, queue: str, key: Key | None = None) -> int:
+        """Look again at who is parked in a queue (or at one of them); how many gangs come back into the line. Gangs
+        that the queue does not take at all stay where they are."""
+        line = self.lines.get(queue)
+        if line is None:
+            return 0
+        woken = 0
+        entry = None if key is None else self._entry.get(key)
+        for bucket in list(line.parked):
+            if key is not None and (entry is None or entry[1] != bucket):
+                continue
+            gang = self.workloads[order.key_of(line.buckets[bucket][0])]
+            if queue in self.queues and self.selected(gang, self.queues[queue]):
+                woken += len(line.buckets[bucket])
+                self._unpark(queue, bucket)
+        return woken
+
+    def forget(self) -> None:
+        """Drop all memos: the next decision looks at everybody again."""
+        self._everything_changed = True
+
+    def generation(self, queue: str) -> int:
+        """Grows when a scan of flavors that stopped half-way is worth starting anew: the queue was changed, or
+        something in its tree was given back."""
+        own = self.queues[queue].generation if queue in self.queues else 0
+        node = self._ledger.tree.queue(queue)
+        return own + (0 if node is None else self._given_back[order.label(node.root)])
+
+    def planned(self, decisions: Sequence[Decision]) -> None:
+        """What the last cycle wants; until each of it is assumed, what it found out is provisional."""
+        self._open_plan = {decision.key: decision for decision in decisions}
+
+    def next_alarm(self) -> int | None:
+        """When time alone may change something."""
+        times = [alarms[0][0] for alarms in (self._alarms, self._memo_alarms) if alarms]
+        return min(times, default=None)
+
+    # ------------------------------------------------------------ checking
+
+    def drift(self) -> list[str]:
+        """Differences between the book and the objects that it was made of; empty when all is well."""
+        out = self.ledger.drift()
+        ledger = self._ledger
+        for key, gang in sorted(self.workloads.items()):
+            held = ledger.charges.get(key)
+            if gang.admission is None:
+                if held is not None:
+                    out.append(f"{key} is charged without an admission")
+            elif held is None or held != charge_of(gang):
+                out.append(f"{key} is charged with {held}, should be {charge_of(gang)}")
+        out.extend(f"{key} is charged and unknown" for key in sorted(ledger.charges) if key not in self.workloads)
+        out.extend(f"{key} claims and is unknown" for key in sorted(ledger.claims) if key not in self._claims)
+        out.extend(f"{key} claims nothing in the book" for key in sorted(self._claims) if key not in ledger.claims)
+        for key, (name, bucket, place) in sorted(self._entry.items()):
+            line = self.lines.get(name)
+            if line is None or place not in line.buckets.get(bucket, ()):
+                out.append(f"{key} is lost from the line of {name}")
+        return out
+
+
+def requests_of(admission: Admission) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for (_, resource), amount in usage_of(admission):
+        out[resource] = out.get(resource, 0) + amount
+    return out
+
+
+def _delayed(gang: Workload) -> bool:
+    """Its nodes may have been left to a second step, and its checks are ready for that."""
+    return (
+        not gang.admitted
+        and bool(gang.checks)
+        and all(check.state is CheckState.READY for check in gang.checks)
+        and gang.admission is not None
+        and any(pod_set.topology is None for pod_set in gang.admission.pod_sets)
+    )
+
+
+def _order(spec: ClusterQueue | Cohort) -> tuple[FlavorResource, ...]:
+    return tuple(
+        (flavor.name, resource) for group in spec.groups for flavor in group.flavors for resource, _ in flavor.quotas
+    )
+
+
+Name = TypeVar("Name", Key, str)
+
+
+def _discard(table: dict[Name, set[Key]], name: Name, key: Key) -> None:
+    held = table.get(name)
+    if held is not None:
+        held.discard(key)
+        if not held:
+            del table[name]
+
+
+def _overlay(value: Workload, decision: Decision) -> Workload:
+    """The gang as it will be once the write of the decision is seen."""
+    match decision:
+        case Admit():
+            return replace(
+                value,
+                admission=decision.admission,
+                admitted=decision.admitted,
+                reserved_at=NEW,
+                admitted_at=NEW if decision.admitted else 0,
+                evicted="",
+                evicted_for="",
+                claims=None,
+                cursor=(),
+                requeue_at=0,
+            )
+        case Evict():
+            return replace(value, evicted="Preempted", evicted_for=decision.preemptor_uid, evicted_at=NEW)
+        case Claim():
+            return replace(value, claims=decision.record)
+        case Replace():
+            return replace(value, admission=decision.admission, lost_nodes=())
+        case _:
+            return replace(value, admission=None, admitted=False)
+
+
+def _shown(decision: Decision, value: Workload) -> bool:
+    """Does the object say what was decided (or that it is past that)."""
+    match decision:
+        case Admit():
+            return value.admission is not None
+        case Evict():
+            return value.admission is None or bool(value.evicted)
+        case Claim():
+            return value.admission is not None or (
+                value.claims is not None and value.claims.until == decision.record.until
+            )
+        case Replace():
+            return value.admission is None or value.admission == decision.admission or bool(value.evicted)
+        case _:
+            return value.admission is None

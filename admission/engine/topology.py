@@ -1,0 +1,382 @@
+"""Domain trees and how a gang is packed into one: arithmetic on arrays, which knows no node and no resource.
+
+A tree has leaves in the order of their paths (rack a, its hosts; rack b, its hosts ...), so that every domain of every
+level is one contiguous run of leaves, and the sum of a domain is one step of `numpy.add.reduceat`. What a leaf can
+hold is a count of equal pods; `capacities` bubbles the counts up and rounds them down to whole slices on the way.
+
+`pack` holds the rule against fragmentation. The gang that could run tomorrow needs large free blocks, so a gang of
+today takes, in this order:
+- the deepest single domain that holds it, and of these the one with the least room (then the least room around it);
+- where no single domain does, as few domains as possible, and of all sets of that size the one whose largest member is
+  smallest, then whose second largest is smallest, and so on (leximin): the large blocks stay whole, the partly used
+  ones fill up. In a descending order of capacities, the last window of k neighbours that is large enough begins with
+  the smallest possible largest member; the rule applied again to the rest gives the second, and so on. No sorting of
+  subsets, no search: k binary searches on a prefix sum.
+Each domain so chosen is packed in the same way from its children. All ties end in the position of the leaf.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Take = list[tuple[int, int]]
+"""(leaf position, pods), positions ascending."""
+Prefer = Callable[[Ints], Ints]
+"""Leaf positions that hold equally many pods -> the same positions, the one to take first in front."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tree:
+    """Domains over leaves. `levels[-1]` is the level of the leaves; every array is indexed by domain, in path order."""
+
+    levels: tuple[str, ...]
+    order: Ints
+    """Leaf position -> row of the caller's table."""
+    position: Ints
+    """Row -> leaf position."""
+    starts: tuple[Ints, ...]
+    """Per level: first leaf position of each domain."""
+    ends: tuple[Ints, ...]
+    parents: tuple[Ints, ...]
+    """Per level: index of the domain around, one level up (zeros at the top)."""
+    first: tuple[Ints, ...]
+    """Per level but the last: index of the first child of each domain, one level down."""
+    last: tuple[Ints, ...]
+    """Per level but the last: one past the last child."""
+    known: tuple[Bools, ...]
+    """Per level: whether all nodes of the domain carry the labels of this level and those above."""
+
+    def depth(self, level: str) -> int | None:
+        """The index of a level by its label key."""
+        return self.levels.index(level) if level in self.levels else None
+
+
+def grow(levels: Sequence[str], codes: Sequence[Ints], rows: int) -> Tree:
+    """The tree of `rows` leaves. `codes`: per level above them, the rank of each row's label value (-1: none).
+
+    Rows must be in the order in which leaves of one domain are to stand (by name).
+    """
+    keys = [np.arange(rows, dtype=np.int64), *reversed(list(codes))]
+    order = np.lexsort(keys).astype(np.int64) if codes else np.arange(rows, dtype=np.int64)
+    position = np.empty(rows, dtype=np.int64)
+    position[order] = np.arange(rows, dtype=np.int64)
+    starts: list[Ints] = []
+    known: list[Bools] = []
+    fresh = np.zeros(rows, dtype=np.bool_)
+    if rows:
+        fresh[0] = True
+    complete = np.ones(rows, dtype=np.bool_)
+    for column in codes:
+        sorted_column = column[order]
+        fresh = fresh.copy()
+        fresh[1:] |= sorted_column[1:] != sorted_column[:-1]
+        complete = complete & (sorted_column >= 0)
+        at = np.flatnonzero(fresh)
+        starts.append(at)
+        known.append(complete[at])
+    starts.append(np.arange(rows, dtype=np.int64))
+    known.append(np.ones(rows, dtype=np.bool_))
+    ends = [np.append(s[1:], rows).astype(np.int64) for s in starts]
+    parents = [np.zeros(len(starts[0]), dtype=np.int64)]
+    first: list[Ints] = []
+    last: list[Ints] = []
+    for above, below in itertools.pairwise(starts):
+        parents.append((np.searchsorted(above, below, side="right") - 1).astype(np.int64))
+        lower = np.searchsorted(below, above).astype(np.int64)
+        first.append(lower)
+        last.append(np.append(lower[1:], len(below)).astype(np.int64))
+    return Tree(
+        levels=tuple(levels),
+        order=order,
+        position=position,
+        starts=tuple(starts),
+        ends=tuple(ends),
+        parents=tuple(parents),
+        first=tuple(first),
+        last=tuple(last),
+        known=tuple(known),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a gang of equal pods asks of a tree."""
+
+    count: int
+    required: int | None = None
+    """Depth of the level of which one domain must hold the gang."""
+    preferred: int | None = None
+    """Depth of the level of which one domain should; wider ones are tried after it."""
+    scattered: bool = False
+    """Fill the smallest gaps anywhere, in the fewest nodes of those that are small (unconstrained)."""
+    slices: tuple[tuple[int, int], ...] = ()
+    """(depth, size): pods come to a domain of this depth in whole multiples of size."""
+    spread: bool = False
+
+
+def capacities(tree: Tree, counts: Ints, shape: Shape) -> list[Ints]:
+    """Per level: how many pods each domain can hold, in whole slices. `counts` per leaf position."""
+    slices = dict(shape.slices)
+    depth = len(tree.levels) - 1
+    caps: list[Ints] = [counts] * (depth + 1)
+    for level in range(depth, -1, -1):
+        if level < depth:
+            below = caps[level + 1]
+            here: Ints = np.add.reduceat(below, tree.first[level]) if len(below) else below
+        else:
+            here = counts
+        if slices.get(level, 1) > 1:
+            here = here // slices[level] * slices[level]
+        caps[level] = here
+    return caps
+
+
+def fewest(caps: Ints, want: int) -> list[int] | None:
+    """The multiset of capacities, descending, that the rule against fragmentation takes for `want`; None: too few.
+
+    All but the last are used to the full.
+    """
+    enough = caps[caps >= want]
+    if len(enough):
+        return [int(enough.min())]
+    row = np.sort(caps[caps > 0])[::-1]
+    prefix: list[int] = [0, *np.cumsum(row).tolist()]
+    if prefix[-1] < want:
+        return None
+    k = bisect_left(prefix, want)
+    total = len(row)
+    chosen: list[int] = []
+    start, need = 0, want
+    values: list[int] = row.tolist()
+    while k:
+        # The last start whose window of k still gives `need`; windows only shrink.
+        low, high = start, total - k
+        while low < high:
+            middle = (low + high + 1) // 2
+            if prefix[middle + k] - prefix[middle] >= need:
+                low = middle
+            else:
+                high = middle - 1
+        if prefix[low + k] - prefix[low] == need or values[low] == values[low + k - 1]:
+            chosen.extend(values[low : low + k])
+            return chosen
+        chosen.append(values[low])
+        need -= values[low]
+        start, k = low + 1, k - 1
+    return chosen
+
+
+class _Packing:
+    def __init__(self, tree: Tree, caps: list[Ints], prefer: Prefer | None) -> None:
+        self.tree = tree
+        self.caps = caps
+        self.prefer = prefer
+        self.out: Take = []
+
+    def among(self, level: int, low: int, high: int, want: int) -> bool:
+        """Put `want` pods into domains low..high of a level, as few as possible."""
+        caps = self.caps[level][low:high]
+        multiset = fewest(caps, want)
+        if multiset is None:
+            return False
+        left = want
+        taken: list[tuple[int, int]] = []
+        i = 0
+        while i < len(multiset):
+            value = multiset[i]
+            times = 1
+            while i + times < len(multiset) and multiset[i + times] == value:
+                times += 1
+            which = np.flatnonzero(caps == value) + low
+            if times < len(which):
+                which = self.ranked(level, which)[:times]
+            for domain in which.tolist():
+                amount = min(value, left)
+                taken.append((domain, amount))
+                left -= amount
+            i += times
+        taken.sort()
+        for domain, amount in taken:
+            self.into(level, domain, amount)
+        return True
+
+    def ranked(self, level: int, domains: Ints) -> Ints:
+        """Domains with equal capacity, best first: least room around it, then the caller's preference."""
+        keys: list[Ints] = []
+        at, where = level, domains
+        while at > 0:
+            where = self.tree.parents[at][where]
+            at -= 1
+            keys.append(self.caps[at][where])
+        if keys and any(bool((key != key[0]).any()) for key in keys):
+            best = np.lexsort([domains, *reversed(keys)])
+            ordered = domains[best]
+            sorted_keys = [key[best] for key in keys]
+            if level == len(self.tree.levels) - 1 and self.prefer is not None:
+                change = np.zeros(len(ordered), dtype=np.bool_)
+                for key in sorted_keys:
+                    change[1:] |= key[1:] != key[:-1]
+                runs = np.split(ordered, np.flatnonzero(change))
+                return np.concatenate([self.prefer(run) if len(run) > 1 else run for run in runs])
+            return ordered
+        if level == len(self.tree.levels) - 1 and self.prefer is not None:
+            return self.prefer(domains)
+        return domains
+
+    def into(self, level: int, domain: int, amount: int) -> None:
+        tree = self.tree
+        while level < len(tree.levels) - 1:
+            low, high = int(tree.first[level][domain]), int(tree.last[level][domain])
+            if high - low > 1:
+                done = self.among(level + 1, low, high, amount)
+                assert done, "a domain holds what its capacity says"
+                return
+            level, domain = level + 1, low
+        self.out.append((domain, amount))
+
+
+def pack(tree: Tree, caps: list[Ints], shape: Shape, prefer: Prefer | None = None) -> Take | None:
+    """Where the pods go, by the rule against fragmentation; None when they do not all fit."""
+    if not shape.count:
+        return []
+    if not len(tree.order):
+        return None
+    packing = _Packing(tree, caps, prefer)
+    leaf = len(tree.levels) - 1
+    if shape.required is not None:
+        levels = [shape.required]
+    elif shape.preferred is not None:
+        levels = list(range(shape.preferred, -1, -1))
+    elif shape.spread:
+        levels = []
+    else:
+        levels = [leaf] if shape.scattered else list(range(leaf, -1, -1))
+    for level in levels:
+        held = caps[level]
+        enough = np.flatnonzero((held >= shape.count) & tree.known[level])
+        if len(enough):
+            room = held[enough]
+            best = enough[room == (room.max() if shape.spread else room.min())]
+            domain = int(best[0]) if len(best) == 1 else int(packing.ranked(level, best)[0])
+            if shape.spread:
+                return spread(tree, caps, level, domain, shape)
+            packing.into(level, domain, shape.count)
+            return packing.out
+    if shape.required is not None:
+        return None
+    if shape.spread:
+        return spread(tree, caps, -1, 0, shape)
+    if shape.scattered:
+        return _scatter(caps[leaf], shape.count)
+    return packing.out if packing.among(0, 0, len(caps[0]), shape.count) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """Pods that may come, against the rows of a table of nodes."""
+
+    weight: int
+    device: Ints
+    """Per row: idle devices of the sort that they ask for."""
+    needs: tuple[tuple[Ints, int], ...]
+    """(free amount per row, what one pod takes) of each resource."""
+    taken: tuple[int, ...]
+    """What the pod that is being placed takes of each of these resources."""
+    device_taken: int
+
+
+_STEP = 12
+"""Steps of harm per device: differences below one step count for nothing, and ties are for packing."""
+
+
+def harm(kinds: Sequence[Kind], rows: int) -> Ints:
+    """How much one more pod on each row adds to the fragments of that node, in steps.
+
+    A fragment is an idle device that pods of a kind cannot use, because the node lacks something else that they need
+    or has too few devices left; the mean is taken over the kinds by weight. (The measure of fragmentation gradient
+    descent, for whole devices.) Rows to which the pod does not fit have no meaningful harm.
+    """
+    total = sum(kind.weight for kind in kinds)
+    growth = np.zeros(rows, dtype=np.int64)
+    for kind in kinds:
+        before = np.ones(rows, dtype=np.bool_)
+        after = np.ones(rows, dtype=np.bool_)
+        for (free, amount), taken in zip(kind.needs, kind.taken, strict=True):
+            before &= free >= amount
+            after &= free >= amount + taken
+        lost = np.where(after, 0, kind.device - kind.device_taken) - np.where(before, 0, kind.device)
+        growth += kind.weight * lost
+    return -(-growth * _STEP // total) if total else growth
+
+
+def _scatter(caps: Ints, want: int) -> Take | None:
+    """The smallest gaps first, wherever they are."""
+    order = np.argsort(caps, kind="stable")
+    order = order[caps[order] > 0]
+    held = np.cumsum(caps[order])
+    if not len(held) or held[-1] < want:
+        return None
+    last = int(np.searchsorted(held, want))
+    taken = {int(leaf): int(caps[leaf]) for leaf in order[: last + 1]}
+    taken[int(order[last])] -= int(held[last]) - want
+    return sorted(taken.items())
+
+
+def spread(tree: Tree, caps: list[Ints], level: int, domain: int, shape: Shape) -> Take | None:
+    """Pods on the emptiest leaves: one after the other to where most room is left. Level -1: the whole tree.
+
+    Slices go to the emptiest domains, level by level.
+    """
+    out: Take = []
+    slices = dict(shape.slices)
+    leaf = len(tree.levels) - 1
+    if not slices:
+        low, high = (
+            (0, len(caps[leaf])) if level < 0 else (int(tree.starts[level][domain]), int(tree.ends[level][domain]))
+        )
+        room = caps[leaf][low:high]
+        if int(room.sum()) < shape.count:
+            return None
+        return [(i, pods) for i, pods in enumerate(level_out(room, shape.count).tolist(), low) if pods]
+
+    def into(level: int, domain: int, amount: int) -> None:
+        if level == len(tree.levels) - 1:
+            out.append((domain, amount))
+            return
+        low, high = (0, len(caps[0])) if level < 0 else (int(tree.first[level][domain]), int(tree.last[level][domain]))
+        unit = max([1, *(size for depth, size in slices.items() if depth >= level + 1)])
+        for child, share in enumerate(level_out(caps[level + 1][low:high] // unit, amount // unit).tolist(), low):
+            if share:
+                into(level + 1, child, share * unit)
+
+    held = int(caps[0].sum()) if level < 0 else int(caps[level][domain])
+    if held < shape.count:
+        return None
+    into(level, domain, shape.count)
+    return out
+
+
+def level_out(caps: Ints, want: int) -> Ints:
+    """`want` units one by one to the largest rest, ties to the first: what each gets. The caps must hold them."""
+    low, high = 0, int(caps.max(initial=0))
+    # The smallest water line above which there are at most `want` units.
+    while low < high:
+        line = (low + high) // 2
+        if int(np.maximum(caps - line, 0).sum()) <= want:
+            high = line
+        else:
+            low = line + 1
+    given: Ints = np.maximum(caps - low, 0)
+    rest = want - int(given.sum())
+    if rest:
+        at_line = np.flatnonzero((caps >= low) & (caps > given))[:rest]
+        given[at_line] += 1
+    return given

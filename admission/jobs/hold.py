@@ -1,0 +1,359 @@
+"""What the API server must change and refuse so that a queued job gets no pod before its admission.
+
+These functions are the rules in Python; `controller.policies` says the same in CEL, for API servers that evaluate it
+themselves, and a test holds both to the same answers on the same rows. The webhook uses these where there are no such
+policies.
+
+    mutate_job    a queued job is suspended when it is created; after that its `spec.suspend` is ours, and what others
+                  write there is put back without a word, so that an unchanged manifest applied again changes nothing
+    validate_job  the second net: no start by others, queue label, size and template of what was admitted, our keys
+    mutate_pod    a pod of an admitted gang gets its host, the flavor's selector and tolerations, and the gang class
+    validate_pod  a pod that carries our marker and not its pin is refused: a missing rule stops pods, never frees them
+
+A write is ours when its caller may admit (the API server's authorizer says so) and it names our field manager: the
+first alone is true of every cluster administrator, and so of most GitOps tools, which mean nothing by a `suspend` that
+they repeat. An administrator who does mean it says `--field-manager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from admission.jobs.kinds import JOB, JOBSET, JobKind, Json, Operation, kind_of, obj, objects, text, texts
+from admission.jobs.pins import (
+    DOMAIN,
+    GATES,
+    RANKS,
+    REQUIRED,
+    is_gated,
+    pinned_affinity,
+    pointer,
+    rank_host,
+    selector_value,
+    template_annotations,
+    template_labels,
+    tolerations_value,
+)
+from admission.names import JOBSET_GROUP, Names
+
+PRIORITY = 1_000_000_000
+"""Value of the gang class: the highest that a class of users may have, and it never preempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """Names that the controllers of Kubernetes and JobSet go by; values of the installation."""
+
+    job_controllers: tuple[str, ...] = (
+        "system:serviceaccount:kube-system:job-controller",
+        "system:kube-controller-manager",
+    )
+    jobset_controllers: tuple[str, ...] = ("system:serviceaccount:jobset-system:jobset-controller-manager",)
+
+
+IDENTITIES = Identities()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who writes, and what the authorizer says of them."""
+
+    user: str = ""
+    may_admit: bool = False
+    runs_jobsets: bool = False
+    """May write the status of JobSets in all namespaces: the JobSet controller."""
+    field_manager: str = ""
+
+    def is_us(self, names: Names) -> bool:
+        return self.may_admit and self.field_manager == names.job_manager
+
+    def is_jobset_controller(self, identities: Identities) -> bool:
+        # Who may admit may do everything, as a rule: an administrator, not a controller.
+        return self.user in identities.jobset_controllers or (self.runs_jobsets and not self.may_admit)
+
+
+class Messages:
+    """What people read when they are refused."""
+
+    def __init__(self, names: Names) -> None:
+        queue = f"the label {names.queue_label}"
+        self.created_running = f"a job with {queue} is created suspended: leave spec.suspend out, and it is set"
+        self.started = "this job is started by Muster when there is room for all of it: leave spec.suspend out"
+        self.child = "the Jobs of a JobSet are started by the JobSet controller: leave spec.suspend out"
+        self.label = (
+            f"{queue} can be added, changed and removed only while the job is suspended and "
+            f"holds nothing: create the job anew, or pause it first with the label {names.pause_label}: 'true'"
+        )
+        self.template_label = f"{queue} belongs on the JobSet itself: remove it from spec.replicatedJobs[].template"
+        self.frozen = (
+            "this job holds room for what it asked for: parallelism, completions and templates stay as they are "
+            f"until it is suspended and restored; pause it with the label {names.pause_label}: 'true' to change them"
+        )
+        self.reserved = (
+            f"labels {names.managed_label}, {names.workload_uid_label} and {names.pod_set_label}, the annotations of "
+            f"{names.group} that place pods, and the gate {names.topology_gate} are written by Muster only: remove "
+            "them from the pod template"
+        )
+        self.inverse = f"the annotation {names.inverse_annotation} is written by Muster only"
+        self.pod_marker = (
+            f"pods with the label {names.managed_label} are made by Jobs that Muster started: remove the label"
+        )
+        self.pod_unpinned = (
+            "this pod belongs to an admitted gang and has no pin: the policy that places it is missing or did not run"
+        )
+        self.pod_gate = f"the gate {names.topology_gate} and the labels of an admitted pod are changed by Muster only"
+        self.priority_class = f"the PriorityClass {names.priority_class} is for pods of admitted gangs only"
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _labels(job: Json | None) -> Mapping[str, str]:
+    return texts(obj(obj(job).get("metadata")).get("labels"))
+
+
+def _annotations(job: Json | None) -> Mapping[str, str]:
+    return texts(obj(obj(job).get("metadata")).get("annotations"))
+
+
+def _suspended(job: Json | None) -> bool:
+    return obj(obj(job).get("spec")).get("suspend") is True
+
+
+def _is_child(job: Json | None) -> bool:
+    """Of a JobSet, by its owner reference (which proves nothing of who made it)."""
+    references = objects(obj(obj(job).get("metadata")).get("ownerReferences"))
+    return any(
+        ref.get("kind") == "JobSet"
+        and text(ref.get("apiVersion")).startswith(JOBSET_GROUP + "/")
+        and ref.get("controller") is True
+        for ref in references
+    )
+
+
+def _is_held(old: Json | None, new: Json, caller: Caller, names: Names, identities: Identities, governed: bool) -> bool:
+    """Is `spec.suspend` of this job ours to say, in this request?"""
+    if caller.is_us(names) and old is not None:
+        return False
+    if names.queue_label in _labels(new) or (old is not None and names.queue_label in _labels(old)):
+        return True
+    if old is not None and _is_child(old) and not caller.is_jobset_controller(identities):
+        return True
+    return governed and not (_is_child(new) and caller.is_jobset_controller(identities))
+
+
+def mutate_job(
+    old: Json | None,
+    new: Json,
+    caller: Caller,
+    names: Names,
+    *,
+    identities: Identities = IDENTITIES,
+    governed: bool = False,
+) -> list[Operation]:
+    """JSON patch for a Job or JobSet that is created (`old` is None) or updated. `governed`: its namespace is."""
+    patch: list[Operation] = []
+    if _is_held(old, new, caller, names, identities, governed):
+        wanted = True if old is None else _suspended(old)
+        if _suspended(new) != wanted:
+            patch.append({"op": "add", "path": "/spec/suspend", "value": wanted})
+    if kind_of(new) is JOBSET and old is not None and not caller.is_us(names):
+        patch += _put_back(old, new, names)
+    return patch
+
+
+def _put_back(old: Json, new: Json, names: Names) -> list[Operation]:
+    """Our keys in the templates of a JobSet that was started, where somebody wrote the whole list anew.
+
+    Client-side apply does, for it knows no lists of custom resources. Where our keys are still there nothing is put
+    back, and a change of the owner's is theirs to answer for.
+    """
+    if names.inverse_annotation not in _annotations(old):
+        return []
+    before = {text(e.get("name")): _inner_meta(e) for e in objects(obj(old.get("spec")).get("replicatedJobs"))}
+    patch: list[Operation] = []
+    for index, entry in enumerate(objects(obj(new.get("spec")).get("replicatedJobs"))):
+        meta = before.get(text(entry.get("name")), {})
+        if names.managed_label in texts(meta.get("labels")) and names.managed_label not in texts(
+            _inner_meta(entry).get("labels")
+        ):
+            path = f"/spec/replicatedJobs/{index}/template/spec/template/metadata"
+            patch.append({"op": "add", "path": path, "value": meta})
+    return patch
+
+
+def _inner_meta(entry: Json) -> Json:
+    return obj(obj(obj(obj(entry.get("template")).get("spec")).get("template")).get("metadata"))
+
+
+def _child_templates(kind: JobKind, job: Json | None) -> dict[str, Json]:
+    """Pod templates by name of their pod set."""
+    if job is None:
+        return {}
+    if kind is JOB:
+        return {"": obj(obj(job.get("spec")).get("template"))}
+    return {
+        text(entry.get("name")): obj(obj(obj(entry.get("template")).get("spec")).get("template"))
+        for entry in objects(obj(job.get("spec")).get("replicatedJobs"))
+    }
+
+
+def _reserved(template: Json, names: Names) -> dict[str, str]:
+    """Our keys in a pod template, with their values."""
+    meta = obj(template.get("metadata"))
+    labels, notes = texts(meta.get("labels")), texts(meta.get("annotations"))
+    found = {key: labels[key] for key in template_labels(names) if key in labels}
+    found |= {key: notes[key] for key in (*template_annotations(names), names.pinned_annotation) if key in notes}
+    if is_gated(template, names):
+        found[names.topology_gate] = ""
+    return found
+
+
+def _queue_labels_inside(job: Json | None, names: Names) -> set[str]:
+    entries = objects(obj(obj(job).get("spec")).get("replicatedJobs"))
+    return {
+        text(entry.get("name"))
+        for entry in entries
+        if names.queue_label in texts(obj(obj(entry.get("template")).get("metadata")).get("labels"))
+    }
+
+
+def _sizes(kind: JobKind, job: Json) -> object:
+    spec = obj(job.get("spec"))
+    if kind is JOB:
+        return spec.get("parallelism"), spec.get("completions"), spec.get("template")
+    return [
+        (entry.get("name"), entry.get("replicas"), obj(entry.get("template")).get("spec"))
+        for entry in objects(spec.get("replicatedJobs"))
+    ]
+
+
+def validate_job(
+    old: Json | None,
+    new: Json,
+    caller: Caller,
+    names: Names,
+    *,
+    identities: Identities = IDENTITIES,
+    governed: bool = False,
+) -> str | None:
+    """Why a Job or JobSet must be refused, after `mutate_job`; None when it is good."""
+    kind = kind_of(new)
+    if kind is None or (caller.is_us(names) and old is not None):
+        return None
+    say = Messages(names)
+    jobset_controller = caller.is_jobset_controller(identities)
+    queue, had = _labels(new).get(names.queue_label), _labels(old).get(names.queue_label)
+    if _is_held(old, new, caller, names, identities, governed):
+        if old is None and not _suspended(new):
+            return say.created_running
+        if old is not None and _suspended(old) and not _suspended(new):
+            return say.child if had is None and queue is None and _is_child(old) else say.started
+    holds = old is not None and (names.inverse_annotation in _annotations(old) or not _suspended(old))
+    if old is not None and queue != had and holds:
+        return say.label
+    if _queue_labels_inside(new, names) - _queue_labels_inside(old, names):
+        return say.template_label
+    started = old is not None and names.inverse_annotation in _annotations(old)
+    if old is not None and started and _sizes(kind, old) != _sizes(kind, new):
+        return say.frozen
+    if not (kind is JOB and jobset_controller):
+        before = {name: _reserved(template, names) for name, template in _child_templates(kind, old).items()}
+        for name, template in _child_templates(kind, new).items():
+            if not _reserved(template, names).items() <= before.get(name, {}).items():
+                return say.reserved
+    if _annotations(new).get(names.inverse_annotation) != _annotations(old).get(names.inverse_annotation):
+        return say.inverse
+    return None
+
+
+# ---------------------------------------------------------------- pods
+
+
+class UnpinnableError(Exception):
+    """A pod with our marker for which there is no pin; the message says why. The pod must be refused."""
+
+
+def is_managed(pod: Json | None, names: Names) -> bool:
+    return names.managed_label in _labels(pod)
+
+
+def mutate_pod(pod: Json, names: Names) -> list[Operation]:
+    """JSON patch for a pod that is created. Raises UnpinnableError. Written twice it changes nothing."""
+    if not is_managed(pod, names):
+        return []
+    meta, spec = obj(pod.get("metadata")), obj(pod.get("spec"))
+    notes = texts(meta.get("annotations"))
+    if names.pinned_annotation in notes:
+        return []
+    form = notes.get(names.pin_form_annotation, "")
+    patch: list[Operation] = []
+    if form == RANKS:
+        stride = notes.get(names.rank_stride_annotation, "0")
+        hosts = notes.get(names.hosts_annotation, "")
+        host = rank_host(texts(meta.get("labels")), hosts, int(stride) if stride.isdigit() else 0)
+        if host is None:
+            raise UnpinnableError("its rank is not in the list of hosts")
+        patch.append({"op": "add", "path": "/spec/affinity", "value": pinned_affinity(spec.get("affinity"), host)})
+    elif form == GATES:
+        if not is_gated(pod, names):
+            gates = [*objects(spec.get("schedulingGates")), {"name": names.topology_gate}]
+            patch.append({"op": "add", "path": "/spec/schedulingGates", "value": gates})
+    elif form != DOMAIN:
+        raise UnpinnableError(f"annotation {names.pin_form_annotation} is {form!r}")
+    if selector := selector_value(notes.get(names.selector_annotation, "")):
+        own = texts(spec.get("nodeSelector"))
+        patch.append({"op": "add", "path": "/spec/nodeSelector", "value": {**own, **selector}})
+    if tolerations := tolerations_value(notes.get(names.tolerations_annotation, "")):
+        value = [*objects(spec.get("tolerations")), *tolerations]
+        patch.append({"op": "add", "path": "/spec/tolerations", "value": value})
+    patch += [
+        {"op": "add", "path": "/spec/priorityClassName", "value": names.priority_class},
+        {"op": "add", "path": "/spec/priority", "value": PRIORITY},
+        {"op": "add", "path": "/spec/preemptionPolicy", "value": "Never"},
+        {"op": "add", "path": pointer(("metadata", "annotations", names.pinned_annotation)), "value": "true"},
+    ]
+    if names.hosts_annotation in notes:
+        patch.append({"op": "remove", "path": pointer(("metadata", "annotations", names.hosts_annotation))})
+    return patch
+
+
+def _has_pin(pod: Json, names: Names) -> bool:
+    notes, spec = _annotations(pod), obj(pod.get("spec"))
+    if notes.get(names.pinned_annotation) != "true" or names.hosts_annotation in notes:
+        return False
+    if spec.get("priorityClassName") != names.priority_class:
+        return False
+    form = notes.get(names.pin_form_annotation)
+    if form == RANKS:
+        required = obj(obj(obj(spec.get("affinity")).get("nodeAffinity")).get(REQUIRED))
+        terms = objects(required.get("nodeSelectorTerms"))
+        return isinstance(required.get("nodeSelectorTerms"), list) and all(
+            any(part.get("operator") == "In" for part in objects(term.get("matchFields"))) for term in terms
+        )
+    return form == DOMAIN or (form == GATES and is_gated(pod, names))
+
+
+def validate_pod(
+    old: Json | None, pod: Json, caller: Caller, names: Names, *, identities: Identities = IDENTITIES
+) -> str | None:
+    """Why a pod must be refused, after `mutate_pod`; None when it is good."""
+    say = Messages(names)
+    if old is not None:
+        if caller.may_admit or not (is_managed(old, names) or is_managed(pod, names)):
+            return None
+        kept = (*template_labels(names),)
+        same = all(_labels(old).get(key) == _labels(pod).get(key) for key in kept)
+        return None if same and is_gated(old, names) == is_gated(pod, names) else say.pod_gate
+    if not is_managed(pod, names):
+        if obj(pod.get("spec")).get("priorityClassName") == names.priority_class and not caller.may_admit:
+            return say.priority_class
+        return None
+    by_job = caller.user in identities.job_controllers and any(
+        ref.get("kind") == "Job" and text(ref.get("apiVersion")).startswith("batch/") and ref.get("controller") is True
+        for ref in objects(obj(pod.get("metadata")).get("ownerReferences"))
+    )
+    if not by_job and not caller.may_admit:
+        return say.pod_marker
+    return None if _has_pin(pod, names) else say.pod_unpinned

@@ -1,0 +1,579 @@
+"""Kinds of jobs, as data: where each kind keeps its pod templates, its counts, and how it went.
+
+Muster governs what it can read from here and nothing else. A `JobKind` says where the templates of a kind lie and how
+many pods each stands for; `view` folds one object of such a kind into a `JobView`, the few facts that the controller
+keeps of it in memory. Both are total: whatever the object says, the answer is a value, and what was wrong with it is in
+`problems`, in words for its owner.
+
+A pod set's pods have ranks when its pods carry an index. `Slot` says how a rank is made of the labels of a pod:
+rank = job index x stride + completion index, where a Job has only the second and a JobSet's replicated job both.
+
+While a job runs, its template holds what the start wrote there; the object carries the inverse, and everything here
+speaks of the template as its owner wrote it (`owners_form`).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from admission.names import (
+    JOB_COMPLETION_INDEX,
+    JOBSET_GROUP,
+    JOBSET_JOB_INDEX_LABEL,
+    JOBSET_NAME_LABEL,
+    JOBSET_REPLICATED_JOB_LABEL,
+    Names,
+)
+
+Json = dict[str, Any]
+Operation = dict[str, Any]
+"""One operation of a JSON patch."""
+
+MAIN = "main"
+"""Name of the pod set of a kind that has only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One pod set of a job: a pod template and how many pods of it there are."""
+
+    pod_set: str
+    path: tuple[str, ...]
+    """Where in the object the pod template lies."""
+    template: Json
+    count: int
+    """Pods that are still to run, all at once."""
+    ranks: int | None
+    """Length of a list with one host for each rank, done ones included; None: the pods cannot be told apart."""
+    stride: int = 0
+    """Ranks per child job; 0 where there are no child jobs."""
+    done: tuple[tuple[int, int], ...] = ()
+    """Ranks that will not run again, as inclusive ranges."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Labels that the kind's own controller adds to the pods."""
+    replicas: int = 1
+
+    def live_ranks(self) -> list[int]:
+        """Ranks that are still to run, in order; empty without ranks."""
+        if self.ranks is None:
+            return []
+        live: list[int] = []
+        at = 0
+        for first, last in self.done:
+            live.extend(range(at, first))
+            at = last + 1
+        live.extend(range(at, self.ranks))
+        return live
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job is doing, by its own status."""
+
+    suspended: bool = False
+    """Its controller says that it is suspended."""
+    started: bool = False
+    """A start time is set."""
+    active: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    terminating: int = 0
+    finished: str | None = None
+    """"Succeeded" or "Failed" once it is."""
+    message: str = ""
+    due: int = 0
+    """Pods that ought to be there by now."""
+    reclaimable: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """A kind of job. `slots` and `outcome` read an object in its owner's form."""
+
+    name: str
+    group: str
+    version: str
+    plural: str
+    slots: Callable[[Json], tuple[Slot, ...]] = field(repr=False)
+    outcome: Callable[[Json, Sequence[Slot]], Outcome] = field(repr=False)
+    size: Callable[[Json], Any] = field(repr=False)
+    """What of the object, beside the templates, says how many pods there are: for comparing."""
+    fixed_template: bool = False
+    """The kind's children keep what was once written into them: a start writes only keys that it always overwrites."""
+    frozen_by_start_time: bool = False
+    """The template may be refused to change while a start time is set (API servers up to 1.35)."""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}"
+
+    @property
+    def kind(self) -> str:
+        return self.name
+
+    def pod_templates(self, raw: Json, names: Names) -> tuple[Slot, ...]:
+        """The pod sets of an object, templates as its owner wrote them. Malformed parts are left out, never raised."""
+        return self.slots(owners_form(raw, names))
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What the controller keeps of a job."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    generation: int = 0
+    queue: str = ""
+    """LocalQueue that it names; "" when it names none."""
+    priority_class: str = ""
+    """WorkloadPriorityClass that it names."""
+    pod_priority_class: str = ""
+    """priorityClassName of its (first) pod template."""
+    owner: tuple[str, str, str] | None = None
+    """(apiVersion, kind, uid) of its controller."""
+    suspended: bool = False
+    """spec.suspend; absent is false."""
+    suspended_condition: bool = False
+    start_time_set: bool = False
+    active: int = 0
+    ready: int = 0
+    succeeded: int = 0
+    terminating: int = 0
+    finished: str | None = None
+    """"Succeeded", "Failed", or None."""
+    message: str = ""
+    """Of its end."""
+    deleting: bool = False
+    created_ms: int = 0
+    counts: tuple[tuple[str, int], ...] = ()
+    """(pod set, pods still to run)."""
+    spec_hash: str = ""
+    """Of templates and counts as its owner wrote them; what a start writes does not change it."""
+    pods_expected: int = 0
+    """Pods that ought to be there, ready or done, by now (replicated jobs that start later are not due)."""
+    reclaimable: tuple[tuple[str, int], ...] = ()
+    """(pod set, pods that will not run again)."""
+    started: bool = False
+    """It carries what a start wrote, and must be restored before it is started again."""
+    started_for: str = ""
+    """uid of the Workload for which it was started."""
+    template_frozen: bool = False
+    """Its kind's template may be refused to change while a start time is set."""
+    paused: bool = False
+    gated_by: str = ""
+    max_execution_s: int | None = None
+    gates: bool = False
+    """It was started with pods that wait behind our scheduling gate."""
+    problems: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- reading what anybody may have written
+
+
+def obj(value: Any) -> Json:
+    """The value if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def objects(value: Any) -> list[Json]:
+    return [item for item in items(value) if isinstance(item, dict)]
+
+
+def whole(value: Any, default: int) -> int:
+    """An int32 that counts something: never negative."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return default
+    return min(max(value, 0), 2**31 - 1)
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def texts(value: Any) -> dict[str, str]:
+    """A map of strings; other entries are left out."""
+    return {k: v for k, v in obj(value).items() if isinstance(v, str)}
+
+
+def millis(stamp: Any) -> int:
+    """An RFC 3339 time as ms since the epoch; 0 for anything else."""
+    if not isinstance(stamp, str) or not stamp:
+        return 0
+    try:
+        at = datetime.fromisoformat(stamp)
+        return round(at.timestamp() * 1000) if at.tzinfo else 0
+    except (ValueError, OverflowError):
+        return 0
+
+
+def condition(raw: Json, kind: str) -> Json | None:
+    """The condition of that type, if it is True."""
+    for entry in objects(obj(raw.get("status")).get("conditions")):
+        if entry.get("type") == kind and entry.get("status") == "True":
+            return entry
+    return None
+
+
+def _ranges(listed: Any, below: int) -> list[tuple[int, int]]:
+    """Indexes as the Job controller writes them, "1,3-5", as inclusive ranges below `below`."""
+    ranges = []
+    for part in text(listed).split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            continue
+        low, high = int(first), min(int(last or first), below - 1)
+        if low <= high:
+            ranges.append((low, high))
+    return ranges
+
+
+def _merged(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    out: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if out and low <= out[-1][1] + 1:
+            out[-1] = (out[-1][0], max(out[-1][1], high))
+        else:
+            out.append((low, high))
+    return tuple(out)
+
+
+# ---------------------------------------------------------------- the owner's form
+
+
+def at(raw: Json, path: Sequence[str]) -> Any:
+    """What lies at a path of keys and list indexes; None where there is nothing."""
+    here: Any = raw
+    for key in path:
+        if isinstance(here, dict):
+            here = here.get(key)
+        elif isinstance(here, list) and key.isdigit() and int(key) < len(here):
+            here = here[int(key)]
+        else:
+            return None
+    return here
+
+
+def inverse_of(raw: Json, names: Names) -> Json | None:
+    """What was there before the start, from the annotation on the job itself; None when it was not started."""
+    note = texts(obj(raw.get("metadata")).get("annotations")).get(names.inverse_annotation)
+    if note is None:
+        return None
+    try:
+        return obj(json.loads(note))
+    except ValueError:
+        return {}
+
+
+def owners_form(raw: Json, names: Names) -> Json:
+    """The object with what a start wrote taken back. The argument is not changed; without a start it is the answer."""
+    inverse = inverse_of(raw, names)
+    if inverse is None:
+        return raw
+    out = copy.deepcopy(raw)
+    for entry in items(inverse.get("undo")):
+        if isinstance(entry, list) and entry and all(isinstance(key, str) for key in items(entry[0])):
+            _put_back(out, entry[0], entry[1:])
+    annotations = obj(obj(out.get("metadata")).get("annotations"))
+    annotations.pop(names.inverse_annotation, None)
+    return out
+
+
+def _put_back(raw: Json, path: Sequence[str], was: Sequence[Any]) -> None:
+    if not path:
+        return
+    holder = at(raw, path[:-1])
+    if not isinstance(holder, dict):
+        return
+    if was:
+        holder[path[-1]] = was[0]
+    else:
+        holder.pop(path[-1], None)
+
+
+def spec_hash(slots: Sequence[Slot], size: Any) -> str:
+    """16 hex digits over the templates and what says how many pods there are."""
+    said = [size, [[slot.pod_set, slot.template] for slot in slots]]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+# ---------------------------------------------------------------- Job
+
+
+def _job_size(spec: Json) -> tuple[int, int | None, bool]:
+    """(parallelism, completions or None, indexed) of a JobSpec, defaults as Kubernetes has them."""
+    completions = whole(spec["completions"], 1) if spec.get("completions") is not None else None
+    parallelism = whole(spec.get("parallelism"), 1)
+    if completions is None and spec.get("parallelism") is None:
+        completions = 1
+    return parallelism, completions, spec.get("completionMode") == "Indexed" and completions is not None
+
+
+def _job_slots(raw: Json) -> tuple[Slot, ...]:
+    spec, status = obj(raw.get("spec")), obj(raw.get("status"))
+    parallelism, completions, indexed = _job_size(spec)
+    succeeded = whole(status.get("succeeded"), 0)
+    done: tuple[tuple[int, int], ...] = ()
+    if completions is None:
+        # Once a pod of a work queue has succeeded, no more are made.
+        count = parallelism if not succeeded else 0
+    else:
+        if indexed:
+            done = _merged(
+                _ranges(status.get("completedIndexes"), completions) + _ranges(status.get("failedIndexes"), completions)
+            )
+            left = completions - sum(last - first + 1 for first, last in done)
+        else:
+            left = completions - succeeded
+        count = min(parallelism, max(left, 0))
+    ranked = indexed and completions is not None and parallelism >= completions
+    return (
+        Slot(
+            pod_set=MAIN,
+            path=("spec", "template"),
+            template=obj(spec.get("template")),
+            count=count,
+            ranks=completions if ranked else None,
+            done=done,
+        ),
+    )
+
+
+def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
+    spec, status = obj(raw.get("spec")), obj(raw.get("status"))
+    parallelism, _, _ = _job_size(spec)
+    count = slots[0].count
+    done, failed = condition(raw, "Complete"), condition(raw, "Failed")
+    end = done or failed
+    return Outcome(
+        suspended=condition(raw, "Suspended") is not None,
+        started=status.get("startTime") is not None,
+        active=whole(status.get("active"), 0),
+        ready=whole(status.get("ready"), 0),
+        succeeded=whole(status.get("succeeded"), 0),
+        terminating=whole(status.get("terminating"), 0),
+        finished=None if end is None else "Succeeded" if done is not None else "Failed",
+        message=text(end.get("message")) if end is not None else "",
+        due=count,
+        reclaimable=((MAIN, parallelism - count),) if count < parallelism and _progressed(status) else (),
+    )
+
+
+def _progressed(status: Json) -> bool:
+    return bool(whole(status.get("succeeded"), 0) or text(status.get("failedIndexes")))
+
+
+def _job_counts(raw: Json) -> Any:
+    spec = obj(raw.get("spec"))
+    return [*_job_size(spec)]
+
+
+# ---------------------------------------------------------------- JobSet
+
+
+def _replicated(raw: Json) -> list[tuple[int, Json]]:
+    return [
+        (index, entry)
+        for index, entry in enumerate(items(obj(raw.get("spec")).get("replicatedJobs")))
+        if isinstance(entry, dict)
+    ]
+
+
+def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
+    slots = []
+    name = text(obj(raw.get("metadata")).get("name"))
+    for index, entry in _replicated(raw):
+        spec = obj(obj(entry.get("template")).get("spec"))
+        parallelism, completions, indexed = _job_size({"completionMode": "Indexed", **spec})
+        replicas = whole(entry.get("replicas"), 1)
+        pods = parallelism if completions is None else min(parallelism, completions)
+        ranked = indexed and completions is not None and parallelism >= completions
+        slots.append(
+            Slot(
+                pod_set=text(entry.get("name")),
+                path=("spec", "replicatedJobs", str(index), "template", "spec", "template"),
+                template=obj(spec.get("template")),
+                count=replicas * pods,
+                ranks=replicas * (completions or 0) if ranked else None,
+                stride=completions or 0 if ranked else 0,
+                labels=((JOBSET_NAME_LABEL, name), (JOBSET_REPLICATED_JOB_LABEL, text(entry.get("name")))),
+                replicas=replicas,
+            )
+        )
+    return tuple(slots)
+
+
+def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
+    spec, status = obj(raw.get("spec")), obj(raw.get("status"))
+    by_name = {text(entry.get("name")): entry for entry in objects(status.get("replicatedJobsStatus"))}
+    entries = {text(entry.get("name")): entry for _, entry in _replicated(raw)}
+    in_order = obj(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
+    # A set that restarts runs everything again, so nothing of it can be given away before its end.
+    restarts = whole(obj(spec.get("failurePolicy")).get("maxRestarts"), 0) > 0
+    due = active = ready = succeeded = 0
+    before_ready = True
+    reclaimable = []
+    for slot in slots:
+        state = by_name.get(slot.pod_set, {})
+        jobs_done = min(whole(state.get("succeeded"), 0), slot.replicas)
+        jobs_ready = whole(state.get("ready"), 0) + jobs_done
+        per_job = slot.count // slot.replicas if slot.replicas else 0
+        active += whole(state.get("active"), 0)
+        ready += whole(state.get("ready"), 0)
+        succeeded += jobs_done
+        waits = in_order and not before_ready
+        for dependency in objects(entries.get(slot.pod_set, {}).get("dependsOn")):
+            other = by_name.get(text(dependency.get("name")), {})
+            replicas = next((s.replicas for s in slots if s.pod_set == dependency.get("name")), 0)
+            reached = whole(other.get("succeeded"), 0)
+            if dependency.get("status") != "Complete":
+                reached += whole(other.get("ready"), 0)
+            waits = waits or reached < replicas
+        if not waits:
+            due += (slot.replicas - jobs_done) * per_job
+        before_ready = before_ready and jobs_ready >= slot.replicas
+        if jobs_done and not restarts:
+            reclaimable.append((slot.pod_set, jobs_done * per_job))
+    done, failed = condition(raw, "Completed"), condition(raw, "Failed")
+    end = done or failed
+    return Outcome(
+        suspended=condition(raw, "Suspended") is not None,
+        active=active,
+        ready=ready,
+        succeeded=succeeded,
+        finished=None if end is None else "Succeeded" if done is not None else "Failed",
+        message=text(end.get("message")) if end is not None else "",
+        due=due,
+        reclaimable=tuple(reclaimable),
+    )
+
+
+def _jobset_counts(raw: Json) -> Any:
+    out = []
+    for _, entry in _replicated(raw):
+        spec = obj(obj(entry.get("template")).get("spec"))
+        out.append([text(entry.get("name")), whole(entry.get("replicas"), 1), *_job_size(spec)])
+    return out
+
+
+JOB = JobKind(
+    name="Job",
+    group="batch",
+    version="v1",
+    plural="jobs",
+    slots=_job_slots,
+    outcome=_job_outcome,
+    size=_job_counts,
+    frozen_by_start_time=True,
+)
+JOBSET = JobKind(
+    name="JobSet",
+    group=JOBSET_GROUP,
+    version="v1alpha2",
+    plural="jobsets",
+    slots=_jobset_slots,
+    outcome=_jobset_outcome,
+    size=_jobset_counts,
+    fixed_template=True,
+)
+KINDS = (JOB, JOBSET)
+
+
+def kind_of(raw: Json) -> JobKind | None:
+    """The kind of an object, by its group and kind, whatever its version."""
+    group = text(raw.get("apiVersion")).partition("/")[0]
+    return next((kind for kind in KINDS if (kind.group, kind.name) == (group, raw.get("kind"))), None)
+
+
+def index_label(kind: JobKind) -> tuple[str, str]:
+    """(label of a pod's index in its Job, label of that Job's index in its parent or "")."""
+    return JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL if kind.fixed_template else ""
+
+
+# ---------------------------------------------------------------- the view
+
+
+def view(kind: JobKind, raw: Json, names: Names) -> JobView:
+    """What the controller keeps of an object. Never raises; what is wrong with the object is in `problems`."""
+    meta, spec = obj(raw.get("metadata")), obj(raw.get("spec"))
+    labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
+    queue = labels.get(names.queue_label, "")
+    inverse = inverse_of(raw, names)
+    owned = raw if inverse is None else owners_form(raw, names)
+    slots = kind.slots(owned)
+    # How it goes is asked of what runs: a gang that was admitted in part has less parallelism than its owner wrote.
+    outcome = kind.outcome(raw, slots if inverse is None else kind.slots(raw))
+    owner = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("controller") is True), None)
+    limit = labels.get(names.max_exec_time_label, "")
+    problems = _problems(kind, slots, inverse)
+    if limit and (not limit.isdigit() or not 0 < int(limit[:12]) < 2**31):
+        problems.append(f"label {names.max_exec_time_label}: {limit[:20]!r} is no number of seconds above 0")
+        limit = ""
+    return JobView(
+        kind=kind.name,
+        namespace=text(meta.get("namespace")),
+        name=text(meta.get("name")),
+        uid=text(meta.get("uid")),
+        resource_version=text(meta.get("resourceVersion")),
+        generation=whole(meta.get("generation"), 0),
+        queue=queue,
+        priority_class=labels.get(names.priority_class_label, ""),
+        pod_priority_class=next(
+            (found for slot in slots if (found := text(obj(slot.template.get("spec")).get("priorityClassName")))), ""
+        ),
+        owner=None
+        if owner is None
+        else (text(owner.get("apiVersion")), text(owner.get("kind")), text(owner.get("uid"))),
+        suspended=spec.get("suspend") is True,
+        suspended_condition=outcome.suspended,
+        start_time_set=outcome.started,
+        active=outcome.active,
+        ready=outcome.ready,
+        succeeded=outcome.succeeded,
+        terminating=outcome.terminating,
+        finished=outcome.finished,
+        message=outcome.message,
+        deleting=meta.get("deletionTimestamp") is not None,
+        created_ms=millis(meta.get("creationTimestamp")),
+        counts=tuple((slot.pod_set, slot.count) for slot in slots),
+        # Jobs that nobody queues cost nothing.
+        spec_hash=spec_hash(slots, kind.size(owned)) if queue or inverse is not None else "",
+        pods_expected=outcome.due,
+        reclaimable=outcome.reclaimable,
+        started=inverse is not None,
+        started_for=text(inverse.get("for")) if inverse is not None else "",
+        template_frozen=kind.frozen_by_start_time,
+        paused=labels.get(names.pause_label) == "true",
+        gated_by=annotations.get(names.gated_by_annotation, ""),
+        max_execution_s=int(limit) if limit else None,
+        gates=inverse is not None and "gates" in items(inverse.get("forms")),
+        problems=tuple(problems),
+    )
+
+
+def _problems(kind: JobKind, slots: Sequence[Slot], inverse: Mapping[str, Any] | None) -> list[str]:
+    problems = []
+    if not slots:
+        problems.append(f"the {kind.name} has no pod template")
+    problems.extend(
+        f"pod set {slot.pod_set!r} has no containers"
+        for slot in slots
+        if not objects(obj(slot.template.get("spec")).get("containers"))
+    )
+    seen = [slot.pod_set for slot in slots]
+    problems.extend(f"pod set {name!r} stands twice" for name in sorted({n for n in seen if seen.count(n) > 1}))
+    if inverse is not None and not isinstance(inverse.get("undo"), list):
+        problems.append("the annotation that says how to restore the template cannot be read")
+    return problems

@@ -1,0 +1,499 @@
+"""Start and stop: the one write that starts a gang on its nodes, and the writes that take it back byte for byte.
+
+A start unsuspends the job and says where its pods go, in one JSON patch that applies only to the version of the job for
+which room was reserved. What was there before goes into one annotation on the job itself, so that whoever finds the
+job, after whatever crash, can put the owner's template back.
+
+A pod set is pinned in the least of three forms that leaves kube-scheduler no choice that matters:
+
+    domain  a node selector is all: elastic flavors, whose nodes are not counted, or one domain that is the whole pin
+    ranks   one list of hosts, by rank, in an annotation; as each pod is created the API server (or the webhook) gives
+            it its own host: no write per pod
+    gates   each pod waits behind a scheduling gate until the controller names its host: one write per pod, for pods
+            that cannot be told apart, lists that are too long, and clusters where nobody rewrites pods
+
+A Job's flavor labels and tolerations are written into its template, where people see them. A JobSet's children keep
+every key that was ever written into them, so its templates get a fixed set of labels and annotations, all of them
+overwritten at each start, and the pod policy makes node selector, tolerations and gate from them.
+
+Every write of this module must be sent with the field manager `names.job_manager`: the policies that guard jobs tell
+our writes from others' by the right to admit and by that name together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from admission.engine.model import Admission, Check, Flavor, PodSetAssignment, Toleration
+from admission.jobs.kinds import (
+    JobKind,
+    Json,
+    Operation,
+    Slot,
+    at,
+    inverse_of,
+    items,
+    obj,
+    objects,
+    owners_form,
+    text,
+    texts,
+)
+from admission.jobs.requests import NODE_NAME
+from admission.names import HOSTNAME_LABEL, JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, Names
+
+DOMAIN, RANKS, GATES = "domain", "ranks", "gates"
+
+HOSTS_LIMIT = 200_000
+"""Bytes of all host lists of a job together: all annotations of an object may have 256 KiB."""
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The write that starts a gang. `patch` is a JSON patch; `forms` is (pod set, form)."""
+
+    patch: list[Operation]
+    forms: tuple[tuple[str, str], ...]
+    inverse: Json
+    problems: tuple[str, ...] = ()
+    """Why it must not be started (then `patch` is empty): the job is not what was admitted."""
+
+
+# ---------------------------------------------------------------- reserved keys
+
+
+def template_labels(names: Names) -> tuple[str, ...]:
+    """Labels of pod templates that only we write."""
+    return (names.managed_label, names.workload_uid_label, names.pod_set_label)
+
+
+def template_annotations(names: Names) -> tuple[str, ...]:
+    """Annotations of pod templates that only we write; all of them are overwritten at each start of a JobSet."""
+    return (
+        names.pin_form_annotation,
+        names.hosts_annotation,
+        names.selector_annotation,
+        names.tolerations_annotation,
+        names.rank_stride_annotation,
+    )
+
+
+# ---------------------------------------------------------------- plain lists, for CEL has no JSON parser
+
+
+def selector_text(selector: Mapping[str, str]) -> str:
+    """`k=v,k=v`, sorted."""
+    return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+
+
+def selector_value(said: str) -> dict[str, str]:
+    return {key: value for key, _, value in (part.partition("=") for part in said.split(",") if part)}
+
+
+def tolerations_text(tolerations: Iterable[Toleration]) -> str:
+    """`key=value:effect,...`; no value: any value; no effect: any effect."""
+    return ",".join(
+        f"{t.key}={'' if t.operator == 'Exists' else t.value}:{t.effect}" for t in dict.fromkeys(tolerations)
+    )
+
+
+def tolerations_value(said: str) -> list[Json]:
+    out = []
+    for part in said.split(","):
+        if not part:
+            continue
+        head, _, effect = part.rpartition(":")
+        key, _, value = head.partition("=")
+        entry: Json = {"key": key, "operator": "Equal", "value": value} if value else {"operator": "Exists"}
+        if key and not value:
+            entry["key"] = key
+        if effect:
+            entry["effect"] = effect
+        out.append(entry)
+    return out
+
+
+def toleration_object(value: Toleration) -> Json:
+    fields = {"key": value.key, "operator": value.operator, "value": value.value, "effect": value.effect}
+    return {key: said for key, said in fields.items() if said}
+
+
+# ---------------------------------------------------------------- hosts
+
+
+def hosts_of(assignment: PodSetAssignment) -> list[str]:
+    """One node name for each pod of an assignment, in rank order; empty where its domains are not single nodes."""
+    topology = assignment.topology
+    if topology is None or not topology.levels or topology.levels[-1] != HOSTNAME_LABEL:
+        return []
+    return [domain.values[-1] for domain in topology.domains for _ in range(domain.count)]
+
+
+def places_of(assignment: PodSetAssignment) -> list[dict[str, str]]:
+    """One node selector for each pod, where domains are wider than nodes."""
+    topology = assignment.topology
+    if topology is None or not topology.levels or topology.levels[-1] == HOSTNAME_LABEL:
+        return []
+    return [
+        dict(zip(topology.levels, domain.values, strict=True))
+        for domain in topology.domains
+        for _ in range(domain.count)
+    ]
+
+
+def open_hosts(assignment: PodSetAssignment, taken: Iterable[str]) -> list[str]:
+    """Hosts of an assignment that have no pod yet, each as often as it may still get one, in rank order.
+
+    `taken` names the host of every live pod of the pod set, once for each.
+    """
+    left = Counter(taken)
+    out = []
+    for host in hosts_of(assignment):
+        if left[host] > 0:
+            left[host] -= 1
+        else:
+            out.append(host)
+    return out
+
+
+def ranked_hosts(slot: Slot, hosts: Sequence[str]) -> list[str] | None:
+    """The list by rank, with nothing at the ranks that are done; None when hosts and ranks do not go together."""
+    live = slot.live_ranks()
+    if slot.ranks is None or len(live) != len(hosts):
+        return None
+    out = [""] * slot.ranks
+    for rank, host in zip(live, hosts, strict=True):
+        out[rank] = host
+    return out
+
+
+def rank_of(labels: Mapping[str, str], stride: int) -> int | None:
+    """A pod's rank in its pod set; None for a pod without an index. Twin of the pod policy's expression."""
+    index = labels.get(JOB_COMPLETION_INDEX, "")
+    job_index = labels.get(JOBSET_JOB_INDEX_LABEL, "0") if stride else "0"
+    if not index.isdigit() or not job_index.isdigit():
+        return None
+    return int(job_index) * stride + int(index)
+
+
+def rank_host(labels: Mapping[str, str], hosts: str, stride: int) -> str | None:
+    """The host of a pod by its labels, from the list as the annotation has it; None when the list does not say."""
+    rank = rank_of(labels, stride)
+    listed = hosts.split(",") if hosts else []
+    return listed[rank] or None if rank is not None and rank < len(listed) else None
+
+
+# ---------------------------------------------------------------- start
+
+
+def start(
+    kind: JobKind,
+    raw: Json,
+    workload_uid: str,
+    admission: Admission,
+    flavors: Mapping[str, Flavor],
+    names: Names,
+    *,
+    can_rank: bool,
+    checks: Sequence[Check] = (),
+) -> Start:
+    """The write that starts a held job as it was admitted.
+
+    `can_rank`: policies or the webhook rewrite pods as they are created. `checks` may add selectors and tolerations.
+    """
+    owned = owners_form(raw, names)
+    slots = kind.slots(owned)
+    given = {assignment.name: assignment for assignment in admission.pod_sets}
+    problems = [f"pod set {slot.pod_set} was not admitted" for slot in slots if slot.pod_set not in given]
+    problems.extend(
+        f"pod set {slot.pod_set} asks for {slot.count} pods and {given[slot.pod_set].count} were admitted"
+        for slot in slots
+        if slot.pod_set in given
+        and (given[slot.pod_set].count > slot.count or (given[slot.pod_set].count < slot.count and kind.fixed_template))
+    )
+    if inverse_of(raw, names) is not None:
+        problems.append("it still carries what an earlier start wrote")
+    if obj(raw.get("spec")).get("suspend") is not True:
+        problems.append("it is not suspended")
+    if problems:
+        return Start([], (), {}, tuple(problems))
+    edit = _Edit(raw)
+    forms = []
+    budget = HOSTS_LIMIT
+    for slot in slots:
+        assignment = given[slot.pod_set]
+        selector, tolerations = _additions(assignment, flavors, checks)
+        form, hosts = _form(slot, assignment, can_rank=can_rank, budget=budget)
+        listed = ",".join(hosts)
+        budget -= len(listed)
+        if form == DOMAIN and (places := places_of(assignment)):
+            selector |= places[0]
+        forms.append((slot.pod_set, form))
+        labels = {
+            names.managed_label: "true",
+            names.workload_uid_label: workload_uid,
+            names.pod_set_label: slot.pod_set,
+        }
+        notes = {names.pin_form_annotation: form}
+        if kind.fixed_template:
+            notes |= {
+                names.hosts_annotation: listed,
+                names.selector_annotation: selector_text(selector),
+                names.tolerations_annotation: tolerations_text(tolerations),
+                names.rank_stride_annotation: str(slot.stride),
+            }
+        elif form == RANKS:
+            notes[names.hosts_annotation] = listed
+        edit.entries((*slot.path, "metadata", "labels"), labels)
+        edit.entries((*slot.path, "metadata", "annotations"), notes)
+        if not kind.fixed_template:
+            own = texts(obj(slot.template.get("spec")).get("nodeSelector"))
+            edit.entries(
+                (*slot.path, "spec", "nodeSelector"), {k: v for k, v in sorted(selector.items()) if k not in own}
+            )
+            edit.append((*slot.path, "spec", "tolerations"), [toleration_object(t) for t in tolerations])
+            if form == GATES:
+                edit.append((*slot.path, "spec", "schedulingGates"), [{"name": names.topology_gate}])
+            if assignment.count < slot.count:
+                # Partial admission: the Job runs so many pods at a time.
+                edit.entries(("spec",), {"parallelism": assignment.count})
+    version = text(obj(raw.get("metadata")).get("resourceVersion"))
+    inverse = {
+        "for": workload_uid,
+        # Tells this start from every other one of the same job.
+        "from": version,
+        "forms": sorted({form for _, form in forms}),
+        "undo": edit.undo,
+    }
+    note = json.dumps(inverse, separators=(",", ":"), ensure_ascii=False)
+    # No undo for this one: putting the template back takes it away.
+    marked = _Edit(raw)
+    marked.entries(("metadata", "annotations"), {names.inverse_annotation: note})
+    patch = [
+        *_exactly(raw, "resourceVersion"),
+        *edit.patch,
+        *marked.patch,
+        {"op": "add", "path": "/spec/suspend", "value": False},
+    ]
+    return Start(patch, tuple(forms), inverse)
+
+
+def _additions(
+    assignment: PodSetAssignment, flavors: Mapping[str, Flavor], checks: Sequence[Check]
+) -> tuple[dict[str, str], list[Toleration]]:
+    """Node selector and tolerations that a pod set gets with its flavors and checks."""
+    selector: dict[str, str] = {}
+    tolerations: list[Toleration] = []
+    for name in sorted({flavor for _, flavor in assignment.flavors}):
+        flavor = flavors.get(name)
+        if flavor is not None:
+            selector.update(flavor.node_labels)
+            tolerations.extend(flavor.tolerations)
+    for check in checks:
+        for pod_set, pairs in check.node_selectors:
+            if pod_set == assignment.name:
+                selector.update(pairs)
+        for pod_set, more in check.tolerations:
+            if pod_set == assignment.name:
+                tolerations.extend(more)
+    return selector, list(dict.fromkeys(tolerations))
+
+
+def _form(slot: Slot, assignment: PodSetAssignment, *, can_rank: bool, budget: int) -> tuple[str, list[str]]:
+    hosts = hosts_of(assignment)
+    if not hosts:
+        return (GATES if len({tuple(sorted(p.items())) for p in places_of(assignment)}) > 1 else DOMAIN), []
+    if can_rank and assignment.count == slot.count:
+        ranked = ranked_hosts(slot, hosts)
+        if ranked is not None and len(",".join(ranked)) <= budget:
+            return RANKS, ranked
+    return GATES, []
+
+
+class _Edit:
+    """Adds to an object, keeping a JSON patch and how to undo it.
+
+    An undo entry is [path, what was there], or [path] where nothing was.
+    """
+
+    def __init__(self, raw: Json) -> None:
+        self._raw = raw
+        self._made: set[tuple[str, ...]] = set()
+        self.patch: list[Operation] = []
+        self.undo: list[list[Any]] = []
+
+    def _holder(self, path: tuple[str, ...], empty: Any) -> Any:
+        """What lies there, made if nothing does."""
+        if path in self._made:
+            return empty
+        here = at(self._raw, path)
+        if here is None:
+            if path[:-1] not in self._made and at(self._raw, path[:-1]) is None:
+                self._holder(path[:-1], {})
+            self.patch.append({"op": "add", "path": pointer(path), "value": empty})
+            if not any(path[: len(made)] == made for made in self._made):
+                self.undo.append(self._was(path))
+            self._made.add(path)
+            return empty
+        return here
+
+    def _was(self, path: tuple[str, ...]) -> list[Any]:
+        return [list(path), at(self._raw, path)] if _there(self._raw, path) else [list(path)]
+
+    def entries(self, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
+        """Set keys of a map."""
+        if not values:
+            return
+        held = self._holder(path, {})
+        for key, value in values.items():
+            self.patch.append({"op": "add", "path": pointer((*path, key)), "value": value})
+            if path not in self._made:
+                self.undo.append([[*path, key], held[key]] if key in held else [[*path, key]])
+
+    def append(self, path: tuple[str, ...], values: Sequence[Json]) -> None:
+        """Add to a list what is not in it."""
+        have = items(at(self._raw, path))
+        missing = [value for value in values if value not in have]
+        if not missing:
+            return
+        self.undo.append(self._was(path))
+        self.patch.append({"op": "add", "path": pointer(path), "value": [*have, *missing]})
+
+
+def pointer(path: Sequence[str]) -> str:
+    """A JSON pointer."""
+    return "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in path)
+
+
+def _exactly(raw: Json, *fields: str) -> list[Operation]:
+    """Tests that the object is the one that was read."""
+    meta = obj(raw.get("metadata"))
+    return [
+        {"op": "test", "path": f"/metadata/{field}", "value": meta[field]}
+        for field in ("uid", *fields)
+        if field in meta
+    ]
+
+
+# ---------------------------------------------------------------- stop
+
+
+def suspend(kind: JobKind, raw: Json, names: Names) -> list[Operation]:
+    """The write that stops a job; for a kind that allows it, its template goes back in the same write.
+
+    It applies only to the start that was seen: a job that was stopped and started again since then is left alone.
+    """
+    note = texts(obj(raw.get("metadata")).get("annotations")).get(names.inverse_annotation)
+    patch = _exactly(raw)
+    if note is not None:
+        patch.append(
+            {"op": "test", "path": pointer(("metadata", "annotations", names.inverse_annotation)), "value": note}
+        )
+    patch.append({"op": "add", "path": "/spec/suspend", "value": True})
+    if note is not None and not kind.frozen_by_start_time:
+        patch += [*_exactly(raw, "generation")[1:], *_undo(raw, names)]
+    return patch
+
+
+def restore(kind: JobKind, raw: Json, names: Names) -> list[Operation] | None:
+    """The write that puts a stopped job's template back as its owner wrote it; None when there is nothing to put back.
+
+    A Job takes it only once its controller has seen that it is suspended.
+    """
+    del kind
+    if inverse_of(raw, names) is None:
+        return None
+    return [*_exactly(raw, "generation"), *_undo(raw, names)]
+
+
+def _undo(raw: Json, names: Names) -> list[Operation]:
+    owned = owners_form(raw, names)
+    patch: list[Operation] = []
+    for entry in items((inverse_of(raw, names) or {}).get("undo")):
+        path = entry[0] if isinstance(entry, list) and entry else None
+        if not isinstance(path, list) or not all(isinstance(key, str) for key in path):
+            continue
+        if _there(owned, path):
+            was = at(owned, path)
+            if was != at(raw, path) or not _there(raw, path):
+                patch.append({"op": "add", "path": pointer(path), "value": was})
+        elif _there(raw, path):
+            patch.append({"op": "remove", "path": pointer(path)})
+    patch.append({"op": "remove", "path": pointer(("metadata", "annotations", names.inverse_annotation))})
+    return patch
+
+
+def _there(raw: Json, path: Sequence[str]) -> bool:
+    holder = at(raw, path[:-1])
+    return isinstance(holder, dict) and path[-1] in holder
+
+
+def clear_start_time(kind: JobKind, raw: Json) -> list[Operation] | None:
+    """The status write without which older API servers refuse `restore`; None when none is needed."""
+    if not kind.frozen_by_start_time or obj(raw.get("status")).get("startTime") is None:
+        return None
+    return [*_exactly(raw, "resourceVersion"), {"op": "remove", "path": "/status/startTime"}]
+
+
+def restore_child(child: Json, names: Names) -> list[Operation] | None:
+    """The write that takes our fixed set of keys out of a suspended child Job of a JobSet; None when it has none."""
+    patch: list[Operation] = []
+    for group, keys in (("labels", template_labels(names)), ("annotations", template_annotations(names))):
+        path = ("spec", "template", "metadata", group)
+        held = obj(at(child, path))
+        patch.extend({"op": "remove", "path": pointer((*path, key))} for key in keys if key in held)
+    return [*_exactly(child, "generation"), *patch] if patch else None
+
+
+# ---------------------------------------------------------------- pods
+
+
+def pinned_affinity(affinity: object, node: str) -> Json:
+    """A pod's affinity with its node added to each of its own terms; terms that match nothing are left out."""
+    pin = {"key": NODE_NAME, "operator": "In", "values": [node]}
+    out = dict(obj(affinity))
+    node_affinity = dict(obj(out.get("nodeAffinity")))
+    required = node_affinity.get(REQUIRED)
+    terms = [
+        {**term, "matchFields": [*items(term.get("matchFields")), pin]}
+        for term in objects(obj(required).get("nodeSelectorTerms"))
+        if term.get("matchExpressions") or term.get("matchFields")
+    ]
+    if not isinstance(required, dict):
+        terms = [{"matchFields": [pin]}]
+    node_affinity[REQUIRED] = {"nodeSelectorTerms": terms}
+    return {**out, "nodeAffinity": node_affinity}
+
+
+def is_gated(pod: Json, names: Names) -> bool:
+    gates = objects(obj(pod.get("spec")).get("schedulingGates"))
+    return any(gate.get("name") == names.topology_gate for gate in gates)
+
+
+def ungate(pod: Json, place: str | Mapping[str, str], names: Names) -> list[Operation]:
+    """The write that sends a gated pod to its node (or to the domain that a selector names) and lets it go.
+
+    Written twice it fails the second time (the gate is no more there) and changes nothing.
+    """
+    spec = obj(pod.get("spec"))
+    gates = objects(spec.get("schedulingGates"))
+    index = next((i for i, gate in enumerate(gates) if gate.get("name") == names.topology_gate), None)
+    if index is None:
+        return []
+    patch = [
+        *_exactly(pod),
+        {"op": "test", "path": f"/spec/schedulingGates/{index}/name", "value": names.topology_gate},
+        {"op": "remove", "path": f"/spec/schedulingGates/{index}"},
+    ]
+    if isinstance(place, str):
+        patch.append({"op": "add", "path": "/spec/affinity", "value": pinned_affinity(spec.get("affinity"), place)})
+    else:
+        selector = {**place, **texts(spec.get("nodeSelector"))}
+        patch.append({"op": "add", "path": "/spec/nodeSelector", "value": selector})
+    return patch

@@ -1,0 +1,383 @@
+"""What the pods of a template ask for: how much, and where they may go.
+
+`pod_requests` counts resources as kube-scheduler does: the sum of the containers and sidecars, or the largest moment
+of their start-up if that is more; what is said for the pod as a whole before what its containers say; plus overhead. A
+limit without a request is a request.
+
+`complete` first adds what the API server will add when the pods are made (LimitRange defaults, the RuntimeClass's
+overhead, selector and tolerations), so that a Workload's template says all by itself and is charged as its pods are.
+
+`shape_of` reads what decides where a pod may stand. A constraint that placement does not model is not ignored: the
+shape says it in `refused`, in words, and such a gang is not admitted on real nodes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from admission.engine.model import PodShape, Requirement, Toleration, TopologyRequest
+from admission.jobs.kinds import Json, items, obj, objects, text, texts, whole
+from admission.names import HOSTNAME_LABEL, JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, Names
+from admission.quantity import QuantityError, parse, saturate
+
+NODE_NAME = "metadata.name"
+"""The one field that node affinity can match."""
+
+_POD_LEVEL = ("cpu", "memory")
+
+
+def _amounts(raw: object, where: str) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for name, quantity in obj(raw).items():
+        if isinstance(quantity, bool) or not isinstance(quantity, str | int | float):
+            raise QuantityError(f"{where}: {name}: {quantity!r} is no quantity")
+        try:
+            amount = parse(name, quantity)
+        except QuantityError as error:
+            raise QuantityError(f"{where}: {name}: {error}") from None
+        if amount < 0:
+            raise QuantityError(f"{where}: {name}: {quantity} is negative")
+        out[name] = amount
+    return out
+
+
+def _container(container: Json) -> dict[str, int]:
+    """Requests of a container; a limit without a request counts as one."""
+    resources = obj(container.get("resources"))
+    where = f"container {text(container.get('name'))!r}"
+    return _amounts(resources.get("limits"), where) | _amounts(resources.get("requests"), where)
+
+
+def _plus(into: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        into[name] = saturate(into.get(name, 0) + amount)
+
+
+def _at_least(into: dict[str, int], other: Mapping[str, int]) -> None:
+    for name, amount in other.items():
+        into[name] = max(into.get(name, 0), amount)
+
+
+def pod_requests(
+    pod_spec: Json, *, limit_ranges: Sequence[Json] = (), overhead: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Resource -> amount of one pod, in the units of `quantity`, without the pod itself (resource `pods`).
+
+    `overhead` counts where the spec names none. Raises QuantityError, naming container and resource.
+    """
+    spec = _with_defaults(pod_spec, limit_ranges) if limit_ranges else pod_spec
+    running: dict[str, int] = {}
+    for container in objects(spec.get("containers")):
+        _plus(running, _container(container))
+    sidecars: dict[str, int] = {}
+    starting: dict[str, int] = {}
+    for container in objects(spec.get("initContainers")):
+        own = _container(container)
+        if container.get("restartPolicy") == "Always":
+            _plus(running, own)
+            _plus(sidecars, own)
+            _at_least(starting, sidecars)
+        else:
+            # It runs beside the sidecars that were started before it.
+            _plus(own, sidecars)
+            _at_least(starting, own)
+    _at_least(running, starting)
+    whole_pod = obj(spec.get("resources"))
+    requested, limited = _amounts(whole_pod.get("requests"), "pod"), _amounts(whole_pod.get("limits"), "pod")
+    for name in {*requested, *limited}:
+        if name in _POD_LEVEL or name.startswith("hugepages-"):
+            running[name] = requested[name] if name in requested else running.get(name, limited[name])
+    extra = spec.get("overhead") if spec.get("overhead") is not None else overhead
+    _plus(running, _amounts(extra, "overhead"))
+    return running
+
+
+# ---------------------------------------------------------------- what the API server will add
+
+
+def limits_of(limit_range: Json) -> list[tuple[str, dict[str, str], dict[str, str]]]:
+    """(type, default limits, default requests) of a LimitRange, with the defaults that the API server fills in."""
+    out = []
+    for item in objects(obj(limit_range.get("spec")).get("limits")):
+        default, request = obj(item.get("default")), obj(item.get("defaultRequest"))
+        if item.get("type") == "Container":
+            default = obj(item.get("max")) | default
+            request = obj(item.get("min")) | default | request
+        out.append((text(item.get("type")), default, request))
+    return out
+
+
+def _with_defaults(pod_spec: Json, limit_ranges: Iterable[Json]) -> Json:
+    defaults = [entry for limit_range in limit_ranges for entry in limits_of(limit_range) if entry[0] == "Container"]
+    if not any(default or request for _, default, request in defaults):
+        return pod_spec
+    out = dict(pod_spec)
+    for group in ("containers", "initContainers"):
+        if group not in out:
+            continue
+        containers = []
+        for container in objects(out[group]):
+            resources = obj(container.get("resources"))
+            limits = dict(obj(resources.get("limits")))
+            # As Kubernetes does, limits become requests before a LimitRange adds what is still missing.
+            requests = limits | obj(resources.get("requests"))
+            for _, default, request in defaults:
+                limits = {**default, **limits}
+                requests = {**request, **requests}
+            merged = dict(resources)
+            if limits:
+                merged["limits"] = limits
+            if requests:
+                merged["requests"] = requests
+            containers.append({**container, "resources": merged} if merged else container)
+        out[group] = containers
+    return out
+
+
+def complete(template: Json, *, limit_ranges: Sequence[Json] = (), runtime_class: Json | None = None) -> Json:
+    """The template with what the API server will add to its pods. The argument is not changed."""
+    spec = obj(template.get("spec"))
+    if not limit_ranges and runtime_class is None:
+        return template
+    spec = copy.deepcopy(_with_defaults(spec, limit_ranges))
+    if runtime_class is not None:
+        fixed = obj(obj(runtime_class.get("overhead")).get("podFixed"))
+        if fixed and spec.get("overhead") is None:
+            spec["overhead"] = dict(fixed)
+        scheduling = obj(runtime_class.get("scheduling"))
+        if selector := obj(scheduling.get("nodeSelector")):
+            spec["nodeSelector"] = {**obj(spec.get("nodeSelector")), **selector}
+        missing = [t for t in objects(scheduling.get("tolerations")) if t not in items(spec.get("tolerations"))]
+        if missing:
+            spec["tolerations"] = [*items(spec.get("tolerations")), *missing]
+    return {**template, "spec": spec}
+
+
+# ---------------------------------------------------------------- where a pod may stand
+
+
+def toleration(raw: Json) -> Toleration:
+    return Toleration(
+        key=text(raw.get("key")),
+        operator=text(raw.get("operator")) or "Equal",
+        value=text(raw.get("value")),
+        effect=text(raw.get("effect")),
+    )
+
+
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+
+
+def requirement(raw: Json) -> Requirement:
+    """Raises ValueError for an operator that Kubernetes does not have."""
+    operator = text(raw.get("operator"))
+    for known in _OPERATORS:
+        if operator == known:
+            return Requirement(
+                key=text(raw.get("key")),
+                operator=known,  # type: ignore[arg-type] # mypy does not narrow str by a tuple of literals
+                values=tuple(value for value in items(raw.get("values")) if isinstance(value, str)),
+            )
+    raise ValueError(f"operator {operator!r} is none of {', '.join(_OPERATORS)}")
+
+
+def node_affinity(pod_spec: Json) -> tuple[tuple[Requirement, ...], ...] | None:
+    """Required node affinity as the engine has it. Raises ValueError for an unknown operator."""
+    required = obj(obj(pod_spec.get("affinity")).get("nodeAffinity")).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if not isinstance(required, dict):
+        return None
+    terms = []
+    for term in objects(required.get("nodeSelectorTerms")):
+        parts = [requirement(part) for part in objects(term.get("matchExpressions"))]
+        for part in objects(term.get("matchFields")):
+            if part.get("key") != NODE_NAME:
+                raise ValueError(f"matchFields knows only {NODE_NAME}, not {text(part.get('key'))!r}")
+            parts.append(requirement(part))
+        if parts:  # an empty term matches no node
+            terms.append(tuple(parts))
+    return tuple(terms)
+
+
+def _selects(selector: object, labels: Mapping[str, str]) -> bool:
+    """Does a label selector of a pod match these labels? A missing one matches nothing."""
+    if not isinstance(selector, dict):
+        return False
+    if any(labels.get(key) != value for key, value in obj(selector.get("matchLabels")).items()):
+        return False
+    for part in objects(selector.get("matchExpressions")):
+        key, values = text(part.get("key")), items(part.get("values"))
+        match part.get("operator"):
+            case "In":
+                good = labels.get(key) in values
+            case "NotIn":
+                good = labels.get(key) not in values
+            case "Exists":
+                good = key in labels
+            case "DoesNotExist":
+                good = key not in labels
+            case _:
+                good = False
+        if not good:
+            return False
+    return True
+
+
+def _of_itself(term: Json, labels: Mapping[str, str], namespace: str) -> bool:
+    """Does a term of pod (anti-)affinity speak of the pod's own kind, in its own namespace?"""
+    if items(term.get("mismatchLabelKeys")):
+        return False
+    if term.get("namespaceSelector") is not None:
+        return False
+    namespaces = items(term.get("namespaces"))
+    if namespaces and namespaces != [namespace]:
+        return False
+    return _selects(term.get("labelSelector"), labels)
+
+
+def _host_ports(spec: Json) -> tuple[int, ...]:
+    ports = set()
+    sidecars = [c for c in objects(spec.get("initContainers")) if c.get("restartPolicy") == "Always"]
+    for container in [*objects(spec.get("containers")), *sidecars]:
+        for port in objects(container.get("ports")):
+            number = whole(port.get("hostPort"), 0)
+            if not number and spec.get("hostNetwork") is True:
+                number = whole(port.get("containerPort"), 0)
+            if number:
+                ports.add(number)
+    return tuple(sorted(ports))
+
+
+def shape_of(
+    template: Json,
+    names: Names,
+    *,
+    limit_ranges: Sequence[Json] = (),
+    runtime_class: Json | None = None,
+    labels: Mapping[str, str] | None = None,
+    siblings: Sequence[Mapping[str, str]] = (),
+    namespace: str = "",
+    many: bool = True,
+) -> PodShape:
+    """What of a template decides where its pods may go. Never raises: what it cannot honour is in `refused`.
+
+    `labels` are added to the pods by their controller; `siblings` are the labels of the job's other pod sets; `many` is
+    whether there is more than one pod of this template.
+    """
+    template = complete(template, limit_ranges=limit_ranges, runtime_class=runtime_class)
+    spec = obj(template.get("spec"))
+    own = {**(labels or {}), **texts(obj(template.get("metadata")).get("labels"))}
+    refused: list[str] = []
+
+    def tried(read: Callable[[], object], fallback: object) -> object:
+        try:
+            return read()
+        except ValueError as error:  # QuantityError is one
+            refused.append(str(error))
+            return fallback
+
+    requests = obj(tried(lambda: pod_requests(spec), {}))
+    affinity = tried(lambda: node_affinity(spec), ())
+    terms: tuple[tuple[Requirement, ...], ...] | None = affinity if isinstance(affinity, tuple) else None
+    if node := text(spec.get("nodeName")):
+        pinned = Requirement(NODE_NAME, "In", (node,))
+        terms = ((pinned,),) if terms is None else tuple((*term, pinned) for term in terms)
+    rules = obj(spec.get("affinity"))
+    apart, together = set[str](), set[str]()
+    for word, into in (("podAntiAffinity", apart), ("podAffinity", together)):
+        for term in objects(obj(rules.get(word)).get("requiredDuringSchedulingIgnoredDuringExecution")):
+            key = text(term.get("topologyKey"))
+            if not _of_itself(term, own, namespace):
+                refused.append(
+                    f"{word} to other pods (topologyKey {key}) cannot be honoured: drop it, or make it preferred"
+                )
+            elif any(_of_itself(term, sibling, namespace) for sibling in siblings):
+                refused.append(f"{word} across pod sets (topologyKey {key}) cannot be honoured: select one pod set")
+            elif many or word == "podAntiAffinity":
+                into.add(key)
+    refused.extend(
+        f"topologySpreadConstraints with DoNotSchedule (topologyKey {text(spread.get('topologyKey'))}) cannot be"
+        f" honoured: write ScheduleAnyway, or ask for a topology with an annotation of {names.group}"
+        for spread in objects(spec.get("topologySpreadConstraints"))
+        if spread.get("whenUnsatisfiable") != "ScheduleAnyway" and many
+    )
+    if items(spec.get("resourceClaims")):
+        refused.append("resourceClaims are not counted yet: ask for the device as an extended resource")
+    return PodShape(
+        # A request of nothing stays: it takes no room, but the queue gives it a flavor where it covers the resource.
+        requests=tuple(sorted(requests.items())),
+        node_selector=tuple(sorted(texts(spec.get("nodeSelector")).items())),
+        affinity=terms,
+        tolerations=tuple(toleration(item) for item in objects(spec.get("tolerations"))),
+        host_ports=_host_ports(spec),
+        one_per_domain=tuple(sorted(apart)),
+        same_domain=tuple(sorted(together)),
+        refused="; ".join(refused),
+    )
+
+
+def topology_request(
+    annotations: Mapping[str, str] | None,
+    names: Names,
+    *,
+    indexed: bool = False,
+    replicas: int = 0,
+    exclusive: str = "",
+) -> tuple[Json | None, list[str]]:
+    """(podSet.topologyRequest of a Workload or None, problems) from a pod template's annotations.
+
+    `replicas` are child jobs of a JobSet's replicated job (0: no child jobs).
+    """
+    said = texts(annotations)
+    problems = []
+    out: Json = {}
+    required, preferred = said.get(names.required_topology_annotation), said.get(names.preferred_topology_annotation)
+    loose = said.get(names.unconstrained_topology_annotation) == "true"
+    if sum((bool(required), bool(preferred), loose)) > 1:
+        problems.append("more than one of required, preferred and unconstrained topology: the first of them counts")
+    if required:
+        out["required"] = required
+    elif preferred:
+        out["preferred"] = preferred
+    elif loose:
+        out["unconstrained"] = True
+    slice_level, slice_size = said.get(names.slice_required_topology_annotation), said.get(names.slice_size_annotation)
+    if slice_level or slice_size:
+        if slice_level and slice_size and slice_size.isdigit() and 0 < int(slice_size[:10]) < 2**31:
+            out["podSetSliceRequiredTopology"], out["podSetSliceSize"] = slice_level, int(slice_size)
+        else:
+            problems.append("a slice needs both its topology and its size, a number above 0")
+    if group := said.get(names.group_name_annotation):
+        out["podSetGroupName"] = group
+    if not out:
+        return None, problems
+    if indexed:
+        out["podIndexLabel"] = JOB_COMPLETION_INDEX
+    if replicas:
+        out["subGroupIndexLabel"], out["subGroupCount"] = JOBSET_JOB_INDEX_LABEL, replicas
+    if exclusive == HOSTNAME_LABEL:
+        problems.append(
+            "exclusive topology by hostname cannot be honoured: its webhook would override the chosen hosts"
+        )
+    return out, problems
+
+
+def topology_value(raw: object) -> TopologyRequest | None:
+    """A Workload's podSet.topologyRequest as the engine has it."""
+    if not isinstance(raw, dict):
+        return None
+    layers = objects(raw.get("podsetSliceRequiredTopologyConstraints"))
+    return TopologyRequest(
+        required=text(raw.get("required")),
+        preferred=text(raw.get("preferred")),
+        unconstrained=raw.get("unconstrained") is True,
+        slice_required=text(raw.get("podSetSliceRequiredTopology")),
+        slice_size=whole(raw.get("podSetSliceSize"), 0),
+        slices=tuple((text(layer.get("topology")), whole(layer.get("size"), 0)) for layer in layers),
+        group=text(raw.get("podSetGroupName")),
+        index_label=text(raw.get("podIndexLabel")),
+        sub_group_index_label=text(raw.get("subGroupIndexLabel")),
+        sub_group_count=whole(raw.get("subGroupCount"), 0),
+    )

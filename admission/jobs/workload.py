@@ -1,0 +1,141 @@
+"""The Workload that stands for a job: made from the job, and compared with it.
+
+It says what the job asks for, in the job owner's words: templates as the owner wrote them, with what the API server
+will add to the pods (LimitRange, RuntimeClass) already in them, and without what a start wrote into the job. Its name
+follows from the job's kind, name and uid, so that making it twice gives the same object and a job of the same name that
+was deleted does not stand in the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from admission.jobs.kinds import JobKind, Json, obj, owners_form, spec_hash, text, texts
+from admission.jobs.requests import complete, topology_request
+from admission.names import JOBSET_EXCLUSIVE_TOPOLOGY, Names
+
+PriorityRef = tuple[str, str]
+"""(kind, name): ("WorkloadPriorityClass" | "PriorityClass", name)."""
+
+_LABEL_LIMIT = 63
+
+
+def workload_name(kind: JobKind, name: str, uid: str) -> str:
+    """At most 63 characters, a valid object name and label value."""
+    mark = hashlib.sha256(f"{kind.group}/{kind.name}/{name}/{uid}".encode()).hexdigest()[:8]
+    return f"{kind.name.lower()}-{name}"[: _LABEL_LIMIT - 9].rstrip("-.") + "-" + mark
+
+
+def build_workload(
+    kind: JobKind,
+    raw: Json,
+    names: Names,
+    *,
+    queue: str = "",
+    priority: int = 0,
+    priority_ref: PriorityRef | None = None,
+    limit_ranges: Sequence[Json] = (),
+    runtime_classes: Mapping[str, Json] | None = None,
+) -> tuple[Json, tuple[str, ...]]:
+    """(the Workload to create, problems in words). `queue` counts where the job names none."""
+    meta = obj(raw.get("metadata"))
+    owned = owners_form(raw, names)
+    labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
+    slots = kind.slots(owned)
+    problems: list[str] = []
+    pod_sets = []
+    least = annotations.get(names.min_parallelism_annotation, "")
+    for slot in slots:
+        spec = obj(slot.template.get("spec"))
+        said = texts(obj(slot.template.get("metadata")).get("annotations"))
+        runtime = text(spec.get("runtimeClassName"))
+        runtime_class = (runtime_classes or {}).get(runtime)
+        if runtime and runtime_classes is not None and runtime_class is None:
+            problems.append(f"pod set {slot.pod_set}: RuntimeClass {runtime!r} does not exist")
+        entry: Json = {
+            "name": slot.pod_set,
+            "count": slot.count,
+            "template": complete(
+                _labelled(slot.template, slot.labels), limit_ranges=limit_ranges, runtime_class=runtime_class
+            ),
+        }
+        request, wrong = topology_request(
+            said,
+            names,
+            indexed=slot.ranks is not None,
+            replicas=slot.replicas if slot.labels else 0,
+            exclusive=said.get(JOBSET_EXCLUSIVE_TOPOLOGY) or annotations.get(JOBSET_EXCLUSIVE_TOPOLOGY, ""),
+        )
+        problems.extend(f"pod set {slot.pod_set}: {problem}" for problem in wrong)
+        if request is not None:
+            entry["topologyRequest"] = request
+        pod_sets.append(entry)
+    if least and len(slots) == 1 and not slots[0].labels:
+        if least.isdigit() and 0 < int(least[:10]) <= slots[0].count:
+            pod_sets[0]["minCount"] = int(least)
+        else:
+            problems.append(
+                f"annotation {names.min_parallelism_annotation}: {least[:20]!r} is not from 1 to the parallelism"
+            )
+    name, uid = text(meta.get("name")), text(meta.get("uid"))
+    spec_out: Json = {
+        "podSets": pod_sets,
+        "queueName": labels.get(names.queue_label) or queue,
+        "priority": priority,
+        "active": labels.get(names.pause_label) != "true",
+    }
+    if priority_ref is not None:
+        group = names.group if priority_ref[0] == "WorkloadPriorityClass" else "scheduling.k8s.io"
+        spec_out["priorityClassRef"] = {"group": group, "kind": priority_ref[0], "name": priority_ref[1]}
+    limit = labels.get(names.max_exec_time_label, "")
+    if limit.isdigit() and 0 < int(limit[:12]) < 2**31:
+        spec_out["maximumExecutionTimeSeconds"] = int(limit)
+    notes = {names.spec_hash_annotation: spec_hash(slots, kind.size(owned))}
+    if labels.get(names.pause_label) == "true":
+        notes[names.pause_label] = "true"
+    if gated := annotations.get(names.gated_by_annotation):
+        notes[names.gated_by_annotation] = gated
+    out: Json = {
+        "apiVersion": names.api_version,
+        "kind": "Workload",
+        "metadata": {
+            "name": workload_name(kind, name, uid),
+            "namespace": text(meta.get("namespace")),
+            "labels": {names.job_uid_label: uid},
+            "annotations": notes,
+            "ownerReferences": [
+                {
+                    "apiVersion": kind.api_version,
+                    "kind": kind.name,
+                    "name": name,
+                    "uid": uid,
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": spec_out,
+    }
+    return out, tuple(problems)
+
+
+def _labelled(template: Json, labels: Sequence[tuple[str, str]]) -> Json:
+    """With the labels that the kind's controller gives the pods: affinity of a gang to itself may select them."""
+    if not labels:
+        return template
+    meta = obj(template.get("metadata"))
+    return {**template, "metadata": {**meta, "labels": {**obj(meta.get("labels")), **dict(labels)}}}
+
+
+def matches(workload: Json, kind: JobKind, raw: Json, names: Names) -> bool:
+    """Does a Workload still say what its job says? A gang that holds quota may meanwhile have less left to run."""
+    owned = owners_form(raw, names)
+    slots = kind.slots(owned)
+    notes = texts(obj(workload.get("metadata")).get("annotations"))
+    if notes.get(names.spec_hash_annotation) != spec_hash(slots, kind.size(owned)):
+        return False
+    if isinstance(obj(workload.get("status")).get("admission"), dict):
+        return True
+    said = [(entry.get("name"), entry.get("count")) for entry in obj(workload.get("spec")).get("podSets") or ()]
+    return said == [(slot.pod_set, slot.count) for slot in slots]

@@ -1,0 +1,749 @@
+"""The one client of the API server: bytes and dicts in and out, every failure an `ApiError` that tells what is known.
+
+What a caller must know about a failed write is whether it may have happened. A push-back (429), a conflict or a refusal
+did not happen; a lost connection, a timeout or a 5xx after the request went out may have (`ambiguous`). The client
+therefore repeats reads, repeats push-backs, and repeats no write that may have been applied: whoever asked for it looks
+again and decides. For the same reason the HTTP library's own repetition of PUT and DELETE is off.
+
+Every write passes `fence` just before it is sent, and is over, one way or the other, `write_timeout` seconds after the
+call: the client gives up then, and the server is told the same limit. `lease.py` counts on both.
+
+Watches have a session of their own, since each pins a connection. Names and labels are the caller's concern; this
+module knows only paths (`Kind.path`).
+"""
+
+# ruff: noqa: N818  # the errors are named as the API server names its reasons
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from admission.kube import credentials as _credentials
+from admission.kube.credentials import Credentials
+from admission.kube.flow import Backoff, Flow
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+_LONGEST_LINE = 64 << 20  # bytes; the largest object a server stores is some MiB
+_CONNECT = 10.0  # seconds
+
+
+class Fenced(Exception):
+    """Raised by a fence: the leader may not write any more. Nothing was sent."""
+
+
+class ApiError(Exception):
+    """An answer that is not a success, or none at all.
+
+    status: HTTP status, 0 when there was no answer. reason, message: of the Status object, or the best that is known.
+    body: the Status object, None when the answer was not JSON. retry_after: seconds the server asked for.
+    ambiguous: a write that may have been applied all the same.
+    """
+
+    ambiguous = False
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        body: dict[str, Any] | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.body = body
+        self.retry_after = retry_after
+
+    @property
+    def causes(self) -> list[dict[str, Any]]:
+        """`details.causes` of the Status object: what exactly was wrong, one by one."""
+        details = (self.body or {}).get("details")
+        causes = details.get("causes") if isinstance(details, dict) else None
+        return causes if isinstance(causes, list) else []
+
+
+class Unauthorized(ApiError):
+    pass
+
+
+class Forbidden(ApiError):
+    pass
+
+
+class NotFound(ApiError):
+    pass
+
+
+class Conflict(ApiError):
+    """409: an older resourceVersion, another field's owner, or a name that is taken (`AlreadyExists`)."""
+
+
+class AlreadyExists(Conflict):
+    pass
+
+
+class Gone(ApiError):
+    """410: the resourceVersion or continue token is too old; list again."""
+
+
+class Invalid(ApiError):
+    pass
+
+
+class TooManyRequests(ApiError):
+    pass
+
+
+class Unavailable(ApiError):
+    """5xx, or no answer. `ambiguous` unless the request cannot have reached the server."""
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        body: dict[str, Any] | None = None,
+        retry_after: float | None = None,
+        *,
+        ambiguous: bool = True,
+    ) -> None:
+        super().__init__(status, reason, message, body, retry_after)
+        self.ambiguous = ambiguous
+
+
+_BY_STATUS: Mapping[int, type[ApiError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+    429: TooManyRequests,
+}
+
+
+def error_of(status: int, data: bytes | msgspec.Raw, retry_after: str | None = None, reason: str = "") -> ApiError:
+    """The error that an answer's status and body stand for. `retry_after` is the header's text (seconds)."""
+    body: Any = None
+    try:
+        body = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        message = bytes(data)[:512].decode("utf-8", "replace").strip()
+    if isinstance(body, dict):
+        reason = str(body.get("reason") or reason)
+        message = str(body.get("message") or "")
+    elif body is not None:
+        message, body = str(body)[:512], None
+    wait: float | None = None
+    details = (body or {}).get("details")
+    if isinstance(details, dict) and isinstance(details.get("retryAfterSeconds"), int | float):
+        wait = float(details["retryAfterSeconds"])
+    if retry_after is not None and retry_after.strip().isdigit():
+        wait = float(retry_after)
+    if status >= 500:
+        return Unavailable(status, reason or "InternalError", message, body, wait)
+    known = _BY_STATUS.get(status, ApiError)
+    if known is Conflict and reason == "AlreadyExists":
+        known = AlreadyExists
+    return known(status, reason or "Unknown", message, body, wait)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A resource of the API server: where it is served and what it is called."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The path of one object, of a collection, or (no namespace) of the collection of all namespaces."""
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        elif self.namespaced and name is not None:
+            raise ValueError(f"{self.kind} {name!r} needs a namespace")
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(quote(name, safe=":"))
+            if subresource is not None:
+                parts.append(subresource)
+        return "/".join(parts)
+
+
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+    remaining_item_count: int | None = None
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list. `items` share the page's buffer: decode them and let them go."""
+
+    items: list[msgspec.Raw]
+    resource_version: str
+    remaining: int | None
+
+
+_decode_list = msgspec.json.Decoder(_List).decode
+_decode_any = msgspec.json.Decoder().decode
+
+
+@lru_cache(maxsize=4096)
+def _resource_of(path: str) -> tuple[str, str]:
+    """(resource, subresource) of a path, for counting."""
+    parts = path.strip("/").split("/")
+    parts = parts[3:] if parts[0] == "apis" else parts[2:] if parts[0] == "api" else [path]
+    if len(parts) > 2 and parts[0] == "namespaces" and parts[2] not in {"status", "finalize"}:
+        parts = parts[2:]
+    return (parts[0] if parts else "", parts[2] if len(parts) > 2 else "")
+
+
+class Client:
+    """Talks to one API server as one identity. Enter it (`async with`) before use.
+
+    fence: called before each write that has not opted out; raises `Fenced` to stop it.
+    counts: answers by (verb, resource, subresource, status); status 0 is no answer.
+    read_timeout, write_timeout: seconds for a call with all its attempts; read_idle: seconds without a byte after which
+    a read is asked again on another connection.
+    observe: called with (verb, resource, subresource, status, seconds) after each answer.
+    """
+
+    def __init__(
+        self,
+        who: Credentials,
+        *,
+        flow: Flow | None = None,
+        user_agent: str = "muster",
+        read_timeout: float = 30.0,
+        read_idle: float = 10.0,
+        write_timeout: float = 10.0,
+        backoff: tuple[float, float] = (0.25, 8.0),
+    ) -> None:
+        self.flow = flow or Flow()
+        self.fence: Callable[[], None] | None = None
+        self.counts: Counter[tuple[str, str, str, int]] = Counter()
+        self.observe: Callable[[str, str, str, int, float], None] | None = None
+        self.read_timeout = read_timeout
+        self.read_idle = read_idle
+        self.write_timeout = write_timeout
+        self._who = who
+        self._agent = user_agent
+        self._backoff = backoff
+        self._doubtful_until = float("-inf")
+        self._unary: aiohttp.ClientSession | None = None
+        self._streams: aiohttp.ClientSession | None = None
+
+    @classmethod
+    async def from_kubeconfig(cls, path: str | None = None, context: str | None = None, **options: Any) -> Client:
+        """`path` None means $KUBECONFIG or ~/.kube/config. `options` are those of the constructor."""
+        return cls(await _credentials.from_kubeconfig(path, context), **options)
+
+    @classmethod
+    async def from_environment(cls, **options: Any) -> Client:
+        """The pod's service account inside a cluster, else the kubeconfig."""
+        if os.environ.get("KUBERNETES_SERVICE_HOST") and _credentials.TOKEN.exists():
+            return cls(_credentials.in_cluster(), **options)
+        return await cls.from_kubeconfig(**options)
+
+    @classmethod
+    def plain(cls, url: str, token: str | None = None, *, tls: ssl.SSLContext | None = None, **options: Any) -> Client:
+        """A server by its URL, with a fixed bearer token or none."""
+        return cls(Credentials(url, authorization=f"Bearer {token}" if token else None, tls=tls), **options)
+
+    @property
+    def namespace(self) -> str:
+        """Of the service account or the kubeconfig's context."""
+        return self._who.namespace
+
+    @property
+    def url(self) -> str:
+        return self._who.base_url
+
+    async def __aenter__(self) -> Self:
+        self._unary = self._session(limit=self.flow.most + 8)
+        self._streams = self._session(limit=0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        sessions = [session for session in (self._unary, self._streams) if session is not None]
+        self._unary = self._streams = None
+        for session in sessions:
+            await session.close()
+
+    def _session(self, *, limit: int) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=limit,
+            ssl=self._who.tls if self._who.tls is not None else True,
+            keepalive_timeout=30.0,
+        )
+        session = aiohttp.ClientSession(
+            connector=connector,
+            trust_env=False,  # reading the environment for each request costs more than the request
+            auto_decompress=True,
+            read_bufsize=1 << 20,
+            headers={"User-Agent": self._agent, "Accept": JSON, "Accept-Encoding": "identity"},
+        )
+        # No public switch exists: left on, a PUT whose reply was lost is sent again and answered by a false conflict.
+        session._retry_connection = False
+        return session
+
+    # --- one request -------------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | dict[str, Any] | list[Any] | None = None,
+        content_type: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  # the limit is also told to the server
+        fenced: bool = True,
+        urgent: bool = False,
+        attempts: int = 5,
+    ) -> dict[str, Any]:
+        """One call, repeated where that is safe, and its JSON answer ({} when it is empty).
+
+        timeout: seconds for the whole call; None takes the client's, which a fenced write cannot exceed. fenced: False
+        for what changes no state the leader owns (reviews, its own lease). urgent: does not wait at the flow gate.
+        Raises ApiError and Fenced.
+        """
+        data = await self.raw(
+            method,
+            path,
+            query=query,
+            body=body,
+            content_type=content_type,
+            timeout=timeout,
+            fenced=fenced,
+            urgent=urgent,
+            attempts=attempts,
+        )
+        if not data:
+            return {}
+        try:
+            decoded = _decode_any(data)
+        except msgspec.DecodeError as error:
+            raise Unavailable(200, "NotJSON", f"{path}: {error}", ambiguous=method != "GET") from error
+        return cast("dict[str, Any]", decoded)
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | dict[str, Any] | list[Any] | None = None,
+        content_type: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+        fenced: bool = True,
+        urgent: bool = False,
+        attempts: int = 5,
+    ) -> bytes:
+        """As `request`, with the answer's bytes."""
+        write = method not in {"GET", "HEAD"}
+        loop = asyncio.get_running_loop()
+        allowed = timeout if timeout is not None else self.write_timeout if write else self.read_timeout
+        query = dict(query or {})
+        fence = self.fence if write and fenced and query.get("dryRun") != "All" else None
+        if fence is not None:
+            allowed = min(allowed, self.write_timeout)  # the next leader waits no longer than that
+        if write:
+            query.setdefault("timeout", f"{max(1, int(allowed))}s")
+        deadline = loop.time() + allowed
+        url = self._url(path, query)
+        data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        headers = {"Content-Type": content_type or JSON} if data is not None else {}
+        verb = "LIST" if method == "GET" and "limit" in query else method
+        backoff = Backoff(*self._backoff)
+        refreshed = False
+        for attempt in range(1, attempts + 1):
+            authorization = await self._who.header()
+            if authorization is not None:
+                headers["Authorization"] = authorization
+            try:
+                return await self._once(
+                    verb=verb,
+                    method=method,
+                    path=path,
+                    url=url,
+                    data=data,
+                    headers=headers,
+                    deadline=deadline,
+                    fence=fence,
+                    write=write,
+                    urgent=urgent,
+                )
+            except Unauthorized:
+                if refreshed or attempt == attempts or not await self._who.refresh(stale=authorization):
+                    raise
+                refreshed = True
+                continue
+            except ApiError as error:
+                if attempt == attempts or not _repeatable(error, path, write=write):
+                    raise
+                pause = max(backoff.next(), error.retry_after or 0.0)
+                if loop.time() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    async def _once(
+        self,
+        *,
+        verb: str,
+        method: str,
+        path: str,
+        url: URL,
+        data: bytes | None,
+        headers: dict[str, str],
+        deadline: float,
+        fence: Callable[[], None] | None,
+        write: bool,
+        urgent: bool,
+    ) -> bytes:
+        session = self._unary
+        if session is None:
+            raise RuntimeError("the client is not open: use `async with`")
+        loop = asyncio.get_running_loop()
+        if not urgent:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self.flow.enter()
+            except TimeoutError:
+                raise Unavailable(0, "Throttled", f"{path}: no place in time", ambiguous=False) from None
+        doubtful = False
+        try:
+            if fence is not None:
+                fence()
+                doubtful = True
+            started = loop.time()
+            left = max(0.001, deadline - started)
+            # One connection that went dead must not use up the time of a read that can be asked again on another.
+            idle = None if write else min(left, self.read_idle)
+            try:
+                async with session.request(
+                    method,
+                    url,
+                    data=data,
+                    headers=headers,
+                    timeout=aiohttp.ClientTimeout(total=left, sock_connect=min(_CONNECT, left), sock_read=idle),
+                    allow_redirects=False,
+                    proxy=self._who.proxy,
+                    server_hostname=self._who.server_hostname,
+                ) as answer:
+                    content = await answer.read()
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._count(verb, path, 0, loop.time() - started)
+                if isinstance(error, aiohttp.ClientConnectorCertificateError):
+                    await self._who.refresh(stale=headers.get("Authorization"))  # the authority may have been rotated
+                unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+                raise Unavailable(
+                    0, "NoAnswer", f"{method} {path}: {type(error).__name__} {error}", ambiguous=write and not unsent
+                ) from error
+            seconds = loop.time() - started
+            doubtful = doubtful and answer.status >= 500
+            self._count(verb, path, answer.status, seconds)
+            if 200 <= answer.status < 300:
+                if not urgent:
+                    self.flow.good(seconds)
+                return content
+            failure = error_of(answer.status, content, answer.headers.get("Retry-After"), answer.reason or "")
+            if isinstance(failure, Unavailable) and not write:
+                failure.ambiguous = False
+            if isinstance(failure, TooManyRequests) and not urgent and not path.endswith("/eviction"):
+                self.flow.pushed_back(failure.retry_after if failure.retry_after is not None else 1.0)
+            raise failure
+        finally:
+            if doubtful:
+                self._doubtful_until = max(self._doubtful_until, deadline)
+            if not urgent:
+                self.flow.leave()
+
+    def doubt(self) -> float:
+        """Seconds until no fenced write that was cut off, or had no clear answer, can still be applied; 0 when none."""
+        return max(0.0, self._doubtful_until - asyncio.get_running_loop().time())
+
+    def _count(self, verb: str, path: str, status: int, seconds: float) -> None:
+        resource, subresource = _resource_of(path)
+        self.counts[verb, resource, subresource, status] += 1
+        if self.observe is not None:
+            self.observe(verb, resource, subresource, status, seconds)
+
+    def _url(self, path: str, query: Mapping[str, str]) -> URL:
+        text = self._who.base_url + path
+        return URL(f"{text}?{urlencode(query)}" if query else text, encoded=True)
+
+    # --- verbs ------------------------------------------------------------------------------------------------------
+
+    async def get(self, path: str, **options: Any) -> dict[str, Any]:
+        return await self.request("GET", path, **options)
+
+    async def create(
+        self,
+        path: str,
+        obj: dict[str, Any] | bytes,
+        *,
+        dry_run: bool = False,
+        field_manager: str | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """POST to a collection (or to a subresource that is created, as `eviction`)."""
+        return await self.request("POST", path, query=_query(dry_run, field_manager), body=obj, **options)
+
+    async def put(
+        self,
+        path: str,
+        obj: dict[str, Any] | bytes,
+        *,
+        dry_run: bool = False,
+        field_manager: str | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        return await self.request("PUT", path, query=_query(dry_run, field_manager), body=obj, **options)
+
+    async def delete(
+        self,
+        path: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        propagation: str | None = None,
+        grace_seconds: int | None = None,
+        dry_run: bool = False,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Deletes the object if it still is the one with `uid` and `resource_version` (Conflict if not).
+
+        propagation: Background, Foreground or Orphan. Returns the object as it is left, or a Status.
+        """
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        preconditions = {
+            key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value is not None
+        }
+        if preconditions:
+            body["preconditions"] = preconditions
+        if propagation is not None:
+            body["propagationPolicy"] = propagation
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        if dry_run:
+            body["dryRun"] = ["All"]
+        return await self.request("DELETE", path, query=_query(dry_run, None), body=body, **options)
+
+    async def merge_patch(
+        self,
+        path: str,
+        patch: dict[str, Any],
+        *,
+        dry_run: bool = False,
+        field_manager: str | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """RFC 7396; `metadata.resourceVersion` in the patch makes it conditional. Lists are replaced whole."""
+        return await self.request(
+            "PATCH", path, query=_query(dry_run, field_manager), body=patch, content_type=MERGE_PATCH, **options
+        )
+
+    async def json_patch(
+        self,
+        path: str,
+        ops: list[dict[str, Any]],
+        *,
+        dry_run: bool = False,
+        field_manager: str | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """RFC 6902; a `test` that fails is Invalid (422)."""
+        return await self.request(
+            "PATCH", path, query=_query(dry_run, field_manager), body=ops, content_type=JSON_PATCH, **options
+        )
+
+    async def apply(
+        self,
+        path: str,
+        obj: dict[str, Any],
+        *,
+        manager: str,
+        force: bool = True,
+        dry_run: bool = False,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Server-side apply. `obj` carries apiVersion, kind and metadata.name, and no managedFields."""
+        query = _query(dry_run, manager)
+        if force:
+            query["force"] = "true"
+        return await self.request("PATCH", path, query=query, body=obj, content_type=APPLY_PATCH, **options)
+
+    # --- lists and watches --------------------------------------------------------------------------------------------
+
+    async def list_pages(
+        self,
+        path: str,
+        *,
+        limit: int = 500,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> AsyncGenerator[Page, None]:
+        """A list, page by page, from one revision.
+
+        Without `resource_version` it is as new as the store itself; with it, it is that revision exactly. `limit` 0
+        takes all in one page. Raises Gone when the revision was compacted on the way: what came before is then worth
+        nothing, start again.
+        """
+        query = _selectors(label_selector, field_selector)
+        query["limit"] = str(limit)
+        if resource_version is not None:
+            query["resourceVersion"] = resource_version
+            query["resourceVersionMatch"] = "Exact"
+        while True:
+            data = await self.raw("GET", path, query=query, timeout=timeout)
+            try:
+                page = _decode_list(data)
+            except msgspec.DecodeError as error:
+                raise Unavailable(200, "NotAList", f"{path}: {error}", ambiguous=False) from error
+            yield Page(page.items or [], page.metadata.resource_version, page.metadata.remaining_item_count)
+            if not page.metadata.continue_:
+                return
+            query["continue"] = page.metadata.continue_
+            query.pop("resourceVersion", None)  # the token says which
+            query.pop("resourceVersionMatch", None)
+
+    async def watch_lines(
+        self,
+        path: str,
+        *,
+        resource_version: str,
+        bookmarks: bool = True,
+        timeout_seconds: int = 300,
+        idle_timeout: float | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of a watch from `resource_version` on, each one whole, until the server ends it in good order.
+
+        Raises Gone (410), and Unavailable when the stream breaks, ends within a line, or brings nothing for
+        `idle_timeout` seconds (None: somewhat more than `timeout_seconds`).
+        """
+        session = self._streams
+        if session is None:
+            raise RuntimeError("the client is not open: use `async with`")
+        query = _selectors(label_selector, field_selector)
+        query |= {"watch": "true", "resourceVersion": resource_version, "timeoutSeconds": str(timeout_seconds)}
+        if bookmarks:
+            query["allowWatchBookmarks"] = "true"
+        authorization = await self._who.header()
+        idle = idle_timeout if idle_timeout is not None else timeout_seconds + 30.0
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        status = 0
+        try:
+            async with session.get(
+                self._url(path, query),
+                headers={} if authorization is None else {"Authorization": authorization},
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=idle),
+                allow_redirects=False,
+                proxy=self._who.proxy,
+                server_hostname=self._who.server_hostname,
+            ) as answer:
+                status = answer.status
+                self._count("WATCH", path, status, loop.time() - started)
+                if status != 200:
+                    failure = error_of(
+                        status, await answer.read(), answer.headers.get("Retry-After"), answer.reason or ""
+                    )
+                    if isinstance(failure, Unauthorized):
+                        await self._who.refresh(stale=authorization)
+                    if isinstance(failure, Unavailable):
+                        failure.ambiguous = False
+                    raise failure
+                rest: list[bytes] = []
+                held = 0
+                async for chunk in answer.content.iter_any():
+                    head, *others = chunk.split(b"\n")
+                    rest.append(head)
+                    held += len(head)
+                    if held > _LONGEST_LINE:
+                        raise Unavailable(200, "LineTooLong", path, ambiguous=False)
+                    if not others:
+                        continue
+                    others.insert(0, b"".join(rest))
+                    rest = [others.pop()]
+                    held = len(rest[0])
+                    for line in others:
+                        if line:
+                            yield line
+                if held:
+                    raise Unavailable(200, "CutShort", f"{path}: the stream ended within a line", ambiguous=False)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if not status:
+                self._count("WATCH", path, 0, loop.time() - started)
+            raise Unavailable(0, "StreamBroken", f"{path}: {type(error).__name__} {error}", ambiguous=False) from error
+
+
+def _repeatable(error: ApiError, path: str, *, write: bool) -> bool:
+    """Whether the same request may be sent again without a look at what it did."""
+    if isinstance(error, TooManyRequests):
+        # An eviction is refused with 429 for the sake of a disruption budget: that is an answer, not a push-back.
+        return not path.endswith("/eviction")
+    if isinstance(error, Unavailable):
+        return not (write and error.ambiguous)
+    return False
+
+
+def _query(dry_run: bool, field_manager: str | None) -> dict[str, str]:
+    query = {}
+    if dry_run:
+        query["dryRun"] = "All"
+    if field_manager is not None:
+        query["fieldManager"] = field_manager
+    return query
+
+
+def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    query = {}
+    if label_selector:
+        query["labelSelector"] = label_selector
+    if field_selector:
+        query["fieldSelector"] = field_selector
+    return query

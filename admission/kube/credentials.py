@@ -1,0 +1,154 @@
+"""Who we are to the API server: base URL, TLS context and a bearer header that stays fresh.
+
+kubernetes_asyncio reads kubeconfigs (exec plugins, OIDC, token files, client certificates) and the in-cluster mount;
+nothing else of it is used, and it is imported only when a configuration is loaded, because importing it costs more than
+everything else together. What it does not do is done here: re-reading token files and exec plugins as they expire, once
+a minute or when the server says 401, reloading client certificates and the authority into the live TLS context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TOKEN = _SERVICE_ACCOUNT / "token"
+
+
+class Credentials:
+    """A server and an identity. `base_url` has no trailing slash. `header()` gives the Authorization value or None."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        authorization: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        proxy: str | None = None,
+        namespace: str = "default",
+        reload: Callable[[bool], Awaitable[str | None]] | None = None,
+        reload_every: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.tls = tls
+        self.server_hostname = server_hostname
+        self.proxy = proxy
+        self.namespace = namespace
+        self._header = authorization
+        self._reload = reload
+        self._every = reload_every
+        self._clock = clock
+        self._loaded_at = clock()
+        self._busy = asyncio.Lock()
+
+    async def header(self) -> str | None:
+        if self._reload is not None and self._clock() >= self._loaded_at + self._every:
+            await self.refresh(stale=self._header, force=False)
+        return self._header
+
+    async def refresh(self, *, stale: str | None, force: bool = True) -> bool:
+        """Reads the identity again, once for all who ask at the same time; True if the header is not `stale` any more.
+
+        A reload that fails keeps the old header: the server is the one to refuse it.
+        """
+        if self._reload is None:
+            return False
+        async with self._busy:
+            due = force or self._clock() >= self._loaded_at + self._every
+            if self._header == stale and due:
+                self._loaded_at = self._clock()
+                try:
+                    self._header = await self._reload(force)
+                except Exception as error:  # plugins fail in every way there is
+                    _log.warning("credentials could not be read again", error=str(error))
+        return self._header != stale
+
+
+def _tls(configuration: Any) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    # Python 3.13 refuses authorities without key usage extensions; clusters older than that habit are common.
+    context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
+    return context
+
+
+async def from_kubeconfig(path: str | None = None, context: str | None = None) -> Credentials:
+    """Raises kubernetes_asyncio's ConfigException, or OSError, when there is no usable configuration."""
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config import load_kube_config
+
+    configuration = Configuration()
+    loader = await load_kube_config(
+        config_file=path, context=context, client_configuration=configuration, persist_config=False
+    )
+    host = str(configuration.host)
+    tls = _tls(configuration) if host.startswith("https") else None
+
+    async def reload(force: bool) -> str | None:
+        if force and hasattr(loader, "exec_plugin_expiry"):
+            del loader.exec_plugin_expiry  # the plugin's answer was refused before it expired
+        certificate = configuration.cert_file
+        await loader.load_and_set(configuration)
+        if tls is not None and configuration.cert_file and configuration.cert_file != certificate:
+            tls.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+        return _bearer(configuration)
+
+    user = getattr(loader, "_user", None)
+    # An exec plugin without an expiry would be run once a minute for nothing: it waits for a 401, as in client-go.
+    every = float("inf") if user is not None and "exec" in user and not hasattr(loader, "exec_plugin_expiry") else 60.0
+    current = loader.current_context or {}
+    return Credentials(
+        host,
+        authorization=_bearer(configuration),  # may be "Basic ..."
+        tls=tls,
+        server_hostname=configuration.tls_server_name,
+        proxy=configuration.proxy,
+        namespace=(current.get("context") or {}).get("namespace") or "default",
+        reload=reload,
+        reload_every=every,
+    )
+
+
+def in_cluster() -> Credentials:
+    """The pod's service account. Raises ConfigException outside a cluster."""
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config import load_incluster_config
+
+    configuration = Configuration()
+    load_incluster_config(  # type: ignore[no-untyped-call]
+        client_configuration=configuration, try_refresh_token=False
+    )
+    tls = _tls(configuration)
+
+    async def reload(force: bool) -> str | None:
+        # A file of the memory-backed mount: reading it is shorter than handing it to a thread.
+        if force:
+            tls.load_verify_locations(cafile=configuration.ssl_ca_cert)
+        return "Bearer " + TOKEN.read_text(encoding="ascii").strip()
+
+    namespace = _SERVICE_ACCOUNT / "namespace"
+    return Credentials(
+        str(configuration.host),
+        authorization=_bearer(configuration),
+        tls=tls,
+        namespace=namespace.read_text(encoding="ascii").strip() if namespace.exists() else "default",
+        reload=reload,
+    )
+
+
+def _bearer(configuration: Any) -> str | None:
+    value = configuration.api_key.get("BearerToken")
+    return None if value is None else " ".join(str(value).split())

@@ -1,0 +1,235 @@
+"""What people read under `kubectl describe`: Events, written aside, never waited for.
+
+An Event is news, not state: losing one harms nothing, and writing one must harm nothing either. So `record` only notes
+it; a background task writes. The same news about the same object is one Event with a count: the first time creates it,
+repeats raise the count at most once in `repeat_every` seconds. The queue is bounded (the oldest goes first), each
+object has an allowance, and all of them together have a rate. What was left out is counted in `dropped`.
+
+The form is core/v1, which every kubectl sorts, counts and shows; events.k8s.io/v1 is another view of the same objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from admission.kube.client import ApiError, Client, Fenced, Kind, NotFound
+
+_log = structlog.get_logger(__name__)
+
+EVENTS = Kind("", "v1", "events", "Event")
+
+_LONGEST_NOTE = 1024  # bytes; the API server refuses longer ones
+_REMEMBERED = 4096  # news whose repeats are counted rather than created again
+_REFERENCE = ("apiVersion", "kind", "namespace", "name", "uid", "resourceVersion", "fieldPath")
+
+_Key = tuple[str, str, str, str, str, str, str]
+
+
+def _wall() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251  # shown to people, compared with nothing
+
+
+@dataclass(slots=True)
+class _News:
+    regarding: dict[str, Any]
+    type: str
+    reason: str
+    note: str
+    action: str
+    first: str
+    last: str
+    count: int = 1
+    name: str = ""  # of the Event once it is written
+    unwritten: int = 0  # repeats since
+
+
+class EventRecorder:
+    """Writes Events as `source`. Run `run()` beside the work.
+
+    qps, burst: writes per second, over all objects. object_burst, object_refill: news an object may make at once, and
+    seconds until it may make one more. instance: the pod that reports. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        source: str,
+        instance: str = "",
+        qps: float = 20.0,
+        burst: int = 200,
+        object_burst: int = 25,
+        object_refill: float = 60.0,
+        repeat_every: float = 10.0,
+        limit: int = 2000,
+        clock: Callable[[], float] = monotonic,
+        wall: Callable[[], datetime] = _wall,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.dropped: Counter[str] = Counter()
+        """By why: queue (full), object (its allowance), refused (by the server), fenced."""
+        self._client = client
+        self._source = source
+        self._instance = instance
+        self._qps = qps
+        self._burst = float(burst)
+        self._tokens = float(burst)
+        self._filled_at = clock()
+        self._object_burst = object_burst
+        self._object_refill = object_refill
+        self._repeat_every = repeat_every
+        self._limit = limit
+        self._clock = clock
+        self._wall = wall
+        self._sleep = sleep
+        self._queue: OrderedDict[_Key, _News] = OrderedDict()
+        self._written: OrderedDict[_Key, _News] = OrderedDict()
+        self._repeated: dict[_Key, None] = {}
+        self._allowance: OrderedDict[tuple[str, str, str, str], tuple[float, float]] = OrderedDict()
+        self._flushed_at = clock()
+        self._wake = asyncio.Event()
+
+    def record(self, regarding: Mapping[str, Any], type: str, reason: str, note: str, action: str = "") -> None:  # noqa: A002
+        """Notes one piece of news. Never blocks, never fails.
+
+        regarding: an object reference (apiVersion, kind, namespace, name, uid). type: Normal or Warning. reason,
+        action: CamelCase words. note: a sentence; cut at 1024 bytes.
+        """
+        about = {field: str(regarding[field]) for field in _REFERENCE if regarding.get(field)}
+        note = note.encode()[:_LONGEST_NOTE].decode("utf-8", "ignore")
+        who = (about.get("kind", ""), about.get("namespace", ""), about.get("name", ""), about.get("uid", ""))
+        key = (*who, type, reason, note)
+        now = self._wall().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        known = self._queue.get(key)
+        if known is not None:
+            known.count += 1
+            known.last = now
+            return
+        known = self._written.get(key)
+        if known is not None:
+            known.unwritten += 1
+            known.last = now
+            self._repeated[key] = None
+            self._wake.set()
+            return
+        if not self._allowed(who):
+            self.dropped["object"] += 1
+            return
+        if len(self._queue) >= self._limit:
+            self._queue.popitem(last=False)
+            self.dropped["queue"] += 1
+        self._queue[key] = _News(about, type, reason, note, action or reason, first=now, last=now)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Writes what was noted, until cancelled."""
+        while True:
+            if not self._queue:
+                wait = None
+                if self._repeated:
+                    wait = max(0.0, self._flushed_at + self._repeat_every - self._clock())
+                if wait is None:
+                    await self._wake.wait()
+                elif wait > 0:
+                    await self._sleep(min(wait, 1.0))
+            self._wake.clear()
+            await self.flush()
+
+    async def flush(self, *, everything: bool = False) -> None:
+        """Writes what is queued, and the counts of repeats where they are due (`everything`: all of them)."""
+        while self._queue:
+            key, news = self._queue.popitem(last=False)
+            self._written[key] = news  # from here on the same news is a repeat
+            if len(self._written) > _REMEMBERED:
+                gone, _ = self._written.popitem(last=False)
+                self._repeated.pop(gone, None)
+            if not await self._write(self._create, news):
+                self._written.pop(key, None)
+        if self._repeated and (everything or self._clock() >= self._flushed_at + self._repeat_every):
+            self._flushed_at = self._clock()
+            keys, self._repeated = list(self._repeated), {}
+            for key in keys:
+                old = self._written.get(key)
+                if old is None:
+                    continue
+                old.count += old.unwritten
+                old.unwritten = 0
+                if not await self._write(self._raise_count, old):
+                    self._written.pop(key, None)
+
+    async def _write(self, write: Callable[[_News], Awaitable[None]], news: _News) -> bool:
+        await self._pace()
+        try:
+            await write(news)
+        except Fenced:
+            self.dropped["fenced"] += 1
+            return False
+        except ApiError as error:
+            self.dropped["refused"] += 1
+            _log.debug("event not written", error=str(error))
+            return False
+        return True
+
+    async def _create(self, news: _News) -> None:
+        namespace = news.regarding.get("namespace") or "default"
+        news.name = f"{news.regarding.get('name', 'unknown')[:200]}.{uuid4().hex[:16]}"
+        await self._client.create(
+            EVENTS.path(namespace),
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"name": news.name, "namespace": namespace},
+                "involvedObject": news.regarding,
+                "type": news.type,
+                "reason": news.reason,
+                "message": news.note,
+                "action": news.action,
+                "source": {"component": self._source},
+                "reportingComponent": self._source,
+                "reportingInstance": self._instance or self._source,
+                "firstTimestamp": news.first,
+                "lastTimestamp": news.last,
+                "count": news.count,
+            },
+            timeout=5.0,
+        )
+
+    async def _raise_count(self, news: _News) -> None:
+        namespace = news.regarding.get("namespace") or "default"
+        try:
+            await self._client.merge_patch(
+                EVENTS.path(namespace, news.name), {"count": news.count, "lastTimestamp": news.last}, timeout=5.0
+            )
+        except NotFound:  # Events live for an hour
+            news.count, news.first = 1, news.last
+            await self._create(news)
+
+    def _allowed(self, who: tuple[str, str, str, str]) -> bool:
+        """One object that makes news all the time must not drown the others."""
+        now = self._clock()
+        tokens, at = self._allowance.pop(who, (float(self._object_burst), now))
+        tokens = min(float(self._object_burst), tokens + (now - at) / self._object_refill)
+        allowed = tokens >= 1.0
+        self._allowance[who] = (tokens - 1.0 if allowed else tokens, now)
+        if len(self._allowance) > _REMEMBERED:
+            self._allowance.popitem(last=False)
+        return allowed
+
+    async def _pace(self) -> None:
+        while True:
+            now = self._clock()
+            self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._qps)
+            self._filled_at = now
+            if self._tokens >= 1.0:
+                self._tokens -= 1.0
+                return
+            await self._sleep(max(0.001, (1.0 - self._tokens) / self._qps))

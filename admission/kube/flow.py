@@ -1,0 +1,139 @@
+"""How hard the API server may be pressed: one gate before every request that is not urgent.
+
+The server's own priority levels answer overload with 429 and `Retry-After`; before that they queue, and latency rises.
+So the number of requests in flight is found, not configured: it grows by one per full round of good answers while it is
+used up, and falls by half on a push-back, at most once a second (additive increase, multiplicative decrease). A
+`Retry-After` closes the gate for everybody, because the level that pushed back is shared. A token bucket is there for
+who must promise a rate. Waiters go first in, first out. Renewing the lease does not pass this gate: a controller that
+is throttled must not lose its leadership to the throttling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from secrets import SystemRandom
+
+_chance = SystemRandom()
+
+
+class Backoff:
+    """Decorrelated jitter: each pause is drawn between `base` and thrice the pause before, up to `cap` (seconds)."""
+
+    def __init__(self, base: float, cap: float) -> None:
+        self._base = base
+        self._cap = cap
+        self._last = 0.0
+
+    def next(self) -> float:
+        self._last = min(self._cap, _chance.uniform(self._base, max(self._base, self._last * 3)))
+        return self._last
+
+    def reset(self) -> None:
+        self._last = 0.0
+
+
+def between(low: float, high: float) -> float:
+    """A number drawn evenly from [low, high]: for spreading what would otherwise happen at once."""
+    return _chance.uniform(low, high)
+
+
+class Flow:
+    """The gate. `enter` waits for a place, `leave` gives it back; `good` and `pushed_back` teach it.
+
+    `qps` and `burst` are requests per second and requests; None means no rate is promised.
+    """
+
+    def __init__(
+        self, *, start: int = 32, least: int = 2, most: int = 128, qps: float | None = None, burst: int = 100
+    ) -> None:
+        self.limit = float(start)
+        self.in_flight = 0
+        self._least = least
+        self.most = most
+        self._qps = qps
+        self._burst = float(burst)
+        self._tokens = float(burst)
+        self._filled_at = 0.0
+        self._closed_until = 0.0
+        self._cut_at = float("-inf")
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def enter(self) -> None:
+        """Waits for a place. Cancelling the wait takes no place."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting and self._opens_in(loop.time()) == 0.0:
+            self._take()
+            return
+        place: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(place)
+        self._pump()
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        self.in_flight -= 1
+        self._pump()
+
+    def good(self, seconds: float, *, slow: float = 5.0) -> None:
+        """A request was answered after `seconds`; one that took longer than `slow` counts as a mild push-back."""
+        if seconds > slow:
+            self._cut(0.8)
+        elif self.in_flight >= int(self.limit) - 1:
+            self.limit = min(float(self.most), self.limit + 1.0 / self.limit)
+
+    def pushed_back(self, retry_after: float) -> None:
+        """The server said 429: close the gate for `retry_after` seconds and halve what may be in flight."""
+        self._cut(0.5)
+        self._closed_until = max(self._closed_until, asyncio.get_running_loop().time() + retry_after)
+
+    def _cut(self, factor: float) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._cut_at + 1.0:
+            self._cut_at = now
+            self.limit = max(float(self._least), self.limit * factor)
+
+    def _opens_in(self, now: float) -> float:
+        """Seconds until the next place by the clock's reckoning; infinity when only a `leave` can free one."""
+        if self.in_flight >= int(self.limit):
+            return float("inf")
+        wait = max(0.0, self._closed_until - now)
+        if self._qps is not None:
+            self._tokens = min(self._burst, self._tokens + max(0.0, now - self._filled_at) * self._qps)
+            self._filled_at = now
+            if self._tokens < 1.0:
+                wait = max(wait, (1.0 - self._tokens) / self._qps)
+        return wait
+
+    def _take(self) -> None:
+        self.in_flight += 1
+        if self._qps is not None:
+            self._tokens -= 1.0
+
+    def _pump(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._waiting:
+            if self._waiting[0].done():  # its waiter was cancelled
+                self._waiting.popleft()
+                continue
+            loop = asyncio.get_running_loop()
+            wait = self._opens_in(loop.time())
+            if wait == float("inf"):
+                return
+            if wait > 0.0:
+                # The loop's clock is coarse: never ask for less than it can tell apart, or the pump spins.
+                self._timer = loop.call_later(max(wait, 0.001), self._pump)
+                return
+            self._take()
+            self._waiting.popleft().set_result(None)

@@ -1,0 +1,421 @@
+"""A live copy of one kind: list, then watch, and say what changed.
+
+The state of the copy is (store, resource version). A list from the store of record, page by page, brings the copy to
+one revision; the watch carries it on from there. What ends a watch decides how it goes on:
+
+    the server's own timeout, a lost connection, a cut line, silence   watch again from the last version seen
+    410 (also as an event), or five refusals in a row                  list again
+
+A list is laid over the copy by uid: what is missing from it is deleted, a name with another uid is a deletion and a new
+object, and nothing is ever announced twice. So handlers see each object as: absent, then a rising sequence of versions,
+then absent; they never see a version go back. A server that answers a list with an older revision than was already seen
+(a lagging replica) is not believed, until it insists: then the cluster was restored from a backup, and versions start
+over.
+
+Handlers are synchronous and must be short. What cannot be decoded is reported, keeps its last good form in the copy,
+and leaves it when it is deleted. A handler that raises ends the informer: the shell's books would no longer be true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from admission.kube.client import ApiError, Client, Gone, Kind, NotFound, Unavailable, error_of
+from admission.kube.flow import Backoff, between
+
+_log = structlog.get_logger(__name__)
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace of what has none is ""."""
+
+
+class Watched(Protocol):
+    """What the copy must know of an object."""
+
+    @property
+    def uid(self) -> str: ...
+    @property
+    def resource_version(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Watched)
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    uid: str = ""
+    resource_version: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class _Bare(msgspec.Struct):
+    """Any object, for its metadata: what is left to read when its kind's own decoder refuses."""
+
+    metadata: _Meta
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Status(msgspec.Struct):
+    code: int = 0
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_bare = msgspec.json.Decoder(_Bare).decode
+_decode_status = msgspec.json.Decoder(_Status).decode
+
+_PATIENCE = 5  # how often in a row something unlikely is put down to chance
+
+
+class Informer(Generic[T]):
+    """Keeps `store` equal to what the API server has of `kind`, and calls `on_change(old, new)` for each difference.
+
+    decode: raw JSON of one object -> T; it may raise. on_change: (None, new) added, (old, new) changed, (old, None)
+    gone. on_bad: called with the key and the error of what could not be decoded. optional: a kind that is not served
+    (its CRD is not installed) counts as empty, and is looked for again every `absent_retry` seconds. watch_seconds:
+    range of the watch's own timeout. stall_seconds: reconnect after that much silence; servers send a bookmark each
+    minute.
+    backoff: (base, cap) of the pauses, seconds. clock, sleep: monotonic seconds, and waiting for some.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        kind: Kind,
+        decode: Callable[[msgspec.Raw], T],
+        on_change: Callable[[T | None, T | None], None],
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        on_bad: Callable[[Key, Exception], None] | None = None,
+        optional: bool = False,
+        page_size: int = 500,
+        watch_seconds: tuple[float, float] = (300.0, 600.0),
+        stall_seconds: float = 150.0,
+        absent_retry: float = 30.0,
+        backoff: tuple[float, float] = (0.5, 30.0),
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.kind = kind
+        self.store: dict[Key, T] = {}
+        self.synced = asyncio.Event()
+        self.resource_version = ""
+        """Of the last line or list; "" before the first list."""
+        self.relists = 0
+        """Lists begun, the first among them."""
+        self.bad: set[Key] = set()
+        """Keys whose latest form could not be decoded."""
+        self._client = client
+        self._path = kind.path(namespace)
+        self._decode = decode
+        self._on_change = on_change
+        self._on_bad = on_bad
+        self._labels = label_selector
+        self._fields = field_selector
+        self._optional = optional
+        self._page_size = page_size
+        self._watch_seconds = watch_seconds
+        self._stall_seconds = stall_seconds
+        self._absent_retry = absent_retry
+        self._pauses = Backoff(*backoff)
+        self._clock = clock
+        self._sleep = sleep
+        self._heard_at = clock()
+        self._lines = 0
+        self._older = 0
+        self._absent = 0
+        self._asked = asyncio.Event()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the server was last heard of: how old the copy may be."""
+        return self._clock() - self._heard_at
+
+    def get(self, namespace: str, name: str) -> T | None:
+        return self.store.get((namespace, name))
+
+    def learn(self, obj: dict[str, Any]) -> None:
+        """Lays the answer of a write of one's own over the copy, so that the next look does not miss it.
+
+        An answer that the watch has overtaken is left alone: the object may have been deleted since.
+        """
+        raw = msgspec.Raw(msgspec.json.encode(obj))
+        if _older(self.resource_version, self._bare(raw).resource_version):
+            self._lay(raw)
+
+    def relist(self) -> None:
+        """Asks for a fresh list, soon. Changes found by it are announced as any others."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Until cancelled. Raises only what a handler raised."""
+        while True:
+            try:
+                await self._list()
+            except ApiError as error:
+                await self._sleep(self._after_failed_list(error))
+                continue
+            self.synced.set()
+            follow = asyncio.ensure_future(self._follow())
+            asked = asyncio.ensure_future(self._asked.wait())
+            try:
+                await asyncio.wait({follow, asked}, return_when=asyncio.FIRST_COMPLETED)
+                if follow.done():
+                    follow.result()
+            finally:
+                for task in (follow, asked):
+                    task.cancel()
+                await asyncio.gather(follow, asked, return_exceptions=True)
+
+    async def differences(self) -> list[Key]:
+        """Compares the copy with the server's list of exactly its version; the keys that differ, for a metric.
+
+        Watches have lost events in production. A difference asks for a fresh list. Empty as well when the server does
+        not have that revision any more. Raises ApiError.
+        """
+        version = self.resource_version
+        have = {
+            key: (old.uid, old.resource_version)
+            for key, old in self.store.items()
+            if not _older(version, old.resource_version)
+        }
+        ahead = self.store.keys() - have.keys()  # learned from writes: the watch is not there yet
+        pages = self._client.list_pages(
+            self._path,
+            limit=self._page_size,
+            label_selector=self._labels,
+            field_selector=self._fields,
+            resource_version=version,
+        )
+        wrong: list[Key] = []
+        try:
+            async with aclosing(pages):
+                async for page in pages:
+                    for raw in page.items:
+                        meta = _decode_bare(raw).metadata
+                        key = (meta.namespace, meta.name)
+                        told = have.pop(key, None)
+                        if told != (meta.uid, meta.resource_version) and key not in self.bad and key not in ahead:
+                            wrong.append(key)
+        except Gone:
+            return []
+        wrong += have
+        if wrong:
+            _log.error("the copy differs from the server", path=self._path, keys=wrong[:10], count=len(wrong))
+            self.relist()
+        return wrong
+
+    # --- list --------------------------------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        self.relists += 1
+        self._asked.clear()
+        try:
+            await self._list_pages(self._page_size)
+        except Gone:
+            # The revision was compacted between two pages. In one page it cannot be.
+            await self._list_pages(0)
+        self._absent = 0
+
+    async def _list_pages(self, size: int) -> None:
+        seen: set[Key] = set()
+        version = ""
+        restarted = False
+        pages = self._client.list_pages(
+            self._path, limit=size, label_selector=self._labels, field_selector=self._fields
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                self._heard_at = self._clock()
+                if not version:
+                    version = page.resource_version
+                    restarted = self._believe(version)
+                for raw in page.items:
+                    key, _ = self._lay(raw, restarted=restarted)
+                    seen.add(key)
+        for key, old in list(self.store.items()):
+            # What was learned from a write after the list's revision is not in it, and not gone.
+            if key not in seen and (restarted or not _older(version, old.resource_version)):
+                self._remove(key)
+        self.bad &= seen
+        self.resource_version = version
+
+    def _believe(self, version: str) -> bool:
+        """Whether versions start over; raises for a list from the past that is not believed yet."""
+        if not _older(version, self.resource_version):
+            self._older = 0
+            return False
+        self._older += 1
+        if self._older < _PATIENCE:
+            raise Unavailable(
+                200, "Stale", f"{self._path}: list of {version} after {self.resource_version}", ambiguous=False
+            )
+        _log.warning("versions start over", path=self._path, was=self.resource_version, now=version)
+        self._older = 0
+        return True
+
+    def _after_failed_list(self, error: ApiError) -> float:
+        """Seconds to wait before the next list."""
+        if isinstance(error, NotFound):
+            self._absent += 1
+            if self._optional and (not self.store or self._absent >= 3):
+                # Once may be a server that has not yet read its CRDs: a full copy is emptied only for good reason.
+                for key in list(self.store):
+                    self._remove(key)
+                self.resource_version = ""
+                self._heard_at = self._clock()
+                self.synced.set()
+                return between(self._absent_retry * 0.8, self._absent_retry * 1.2)
+        pause = max(self._pauses.next(), error.retry_after or 0.0)
+        _log.warning("list failed", path=self._path, error=str(error), retry_in=round(pause, 2))
+        return pause
+
+    # --- watch -------------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Watches until a new list is needed."""
+        refused = 0
+        while True:
+            lines, began = self._lines, self._clock()
+            pause = 0.0
+            try:
+                await self._watch()
+                if self._lines == lines and self._clock() < began + 1.0:
+                    pause = self._pauses.next()  # a server that hangs up at once is not pressed
+            except ApiError as error:
+                pause = max(self._pauses.next(), error.retry_after or 0.0)
+                _log.info("watch broke", path=self._path, error=str(error), retry_in=round(pause, 2))
+                if self._lines > lines:
+                    refused = 0
+                # No answer, and an overloaded server, say nothing about our version; other answers in a row do.
+                if error.status not in {0, 429, 503}:
+                    refused += 1
+                if isinstance(error, Gone | NotFound) or refused >= _PATIENCE:
+                    await self._sleep(pause)
+                    return
+            if pause:
+                await self._sleep(pause)
+
+    async def _watch(self) -> None:
+        """One watch, until the server ends it in good order."""
+        seconds = between(*self._watch_seconds)
+        lines = self._client.watch_lines(
+            self._path,
+            resource_version=self.resource_version,
+            timeout_seconds=max(1, round(seconds)),
+            idle_timeout=min(self._stall_seconds, seconds + 30.0),
+            label_selector=self._labels,
+            field_selector=self._fields,
+        )
+        async with aclosing(lines):
+            async for line in lines:
+                self._heard_at = self._clock()
+                version = self._take(line)
+                self._lines += 1
+                self._pauses.reset()
+                if version and not _older(version, self.resource_version):
+                    self.resource_version = version
+
+    def _take(self, line: bytes) -> str:
+        """Applies one line of a watch and returns the version it brings the copy to."""
+        try:
+            event = _decode_event(line)
+        except msgspec.DecodeError as error:
+            raise Unavailable(200, "NotAnEvent", f"{self._path}: {error}", ambiguous=False) from error
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                return self._lay(event.object)[1]
+            case "DELETED":
+                return self._drop(event.object)
+            case "BOOKMARK":
+                return self._bare(event.object).resource_version
+            case "ERROR":
+                raise error_of(_code(event.object), event.object)
+            case other:
+                _log.warning("unknown event", path=self._path, type=other)
+                return ""
+
+    # --- the copy ----------------------------------------------------------------------------------------------------
+
+    def _lay(self, raw: msgspec.Raw, *, restarted: bool = False) -> tuple[Key, str]:
+        """Lays one object over the copy, unless the copy is newer; its key and version."""
+        try:
+            new = self._decode(raw)
+        except Exception as error:  # the decoder is the caller's, and one bad object must not hide the others
+            return self._bad(raw, error)
+        key = (new.namespace, new.name)
+        self.bad.discard(key)
+        old = self.store.get(key)
+        if old is not None:
+            if old.uid == new.uid and old.resource_version == new.resource_version:
+                return key, new.resource_version
+            if not restarted and _older(new.resource_version, old.resource_version):
+                return key, new.resource_version
+            if old.uid != new.uid:
+                self._remove(key)
+                old = None
+        self.store[key] = new
+        self._on_change(old, new)
+        return key, new.resource_version
+
+    def _drop(self, raw: msgspec.Raw) -> str:
+        meta = self._bare(raw)
+        key = (meta.namespace, meta.name)
+        old = self.store.get(key)
+        # A deletion newer than the copy ends it, whatever its uid: nothing else can have had the name in between.
+        if old is not None and not _older(meta.resource_version, old.resource_version):
+            self._remove(key)
+        self.bad.discard(key)
+        return meta.resource_version
+
+    def _remove(self, key: Key) -> None:
+        old = self.store.pop(key)
+        self._on_change(old, None)
+
+    def _bad(self, raw: msgspec.Raw, error: Exception) -> tuple[Key, str]:
+        meta = self._bare(raw)
+        key = (meta.namespace, meta.name)
+        old = self.store.get(key)
+        if old is not None and old.uid != meta.uid and not _older(meta.resource_version, old.resource_version):
+            self._remove(key)
+        self.bad.add(key)
+        if self._on_bad is not None:
+            self._on_bad(key, error)
+        else:
+            _log.error("object not understood", path=self._path, key=key, error=str(error))
+        return key, meta.resource_version
+
+    def _bare(self, raw: msgspec.Raw) -> _Meta:
+        try:
+            return _decode_bare(raw).metadata
+        except msgspec.DecodeError as error:  # an object without metadata: no API server sends that
+            raise Unavailable(200, "NotAnObject", f"{self._path}: {error}", ambiguous=False) from error
+
+
+def _code(raw: msgspec.Raw) -> int:
+    """The status code that an ERROR event stands for; 500 when it does not say."""
+    try:
+        return _decode_status(raw).code or 500
+    except msgspec.DecodeError:
+        return 500
+
+
+def _older(one: str, other: str) -> bool:
+    """Whether version `one` precedes `other`. Versions that are no numbers have no order: then it is not older."""
+    return one.isdecimal() and other.isdecimal() and int(one) < int(other)

@@ -1,0 +1,265 @@
+"""One leader at a time, and no write by one that is none any more.
+
+A Lease says who leads and when that was last renewed. Clocks of two machines are never compared: a candidate notes
+when, by its own monotonic clock, it saw the lease change, and takes it over once it has not changed for the duration
+written in it. The leader counts from before it sent its last successful renewal, so its own reckoning is always the
+earlier one.
+
+    may_write()    now < last renewal sent + renew_deadline (< lease_duration): the fence of every write
+    takeover       the new leader writes nothing until the old one's duration and the time limit of a write have passed
+                   since the lease last changed; then nothing of the old leader can still be under way
+    lead(work)     the work and the renewals live and die together; the lease is given up only after the work has ended
+                   and the last of its writes that was left without an answer has timed out
+
+The clock counts time in suspend where the system can (a frozen machine must wake up fenced). A holder's identity is
+new with each start, so that a restarted process is a new leader like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from admission.kube.client import ApiError, Client, Conflict, Fenced, Kind, NotFound
+from admission.kube.flow import between
+
+_log = structlog.get_logger(__name__)
+
+LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+
+
+def boot_time() -> float:
+    """Monotonic seconds that also pass while the machine is suspended."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+def _wall() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251  # shown to people, compared with nothing
+
+
+class LeadershipLost(Exception):  # noqa: N818
+    """The lease was not renewed in time, or another took it. The work was cancelled."""
+
+
+class LeaderElector:
+    """Campaigns for one Lease. `holder` and `leading` are for metrics. Times are seconds.
+
+    on_change: called with the new holder's identity whenever it is seen to change ("" when nobody leads).
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        name: str,
+        *,
+        identity: str | None = None,
+        lease_duration: float = 15.0,
+        renew_deadline: float = 10.0,
+        retry: float = 2.0,
+        on_change: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = boot_time,
+        wall: Callable[[], datetime] = _wall,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        if not lease_duration > renew_deadline > retry > 0:
+            raise ValueError("lease_duration > renew_deadline > retry > 0 must hold")
+        self.identity = f"{identity or 'muster'}_{uuid4()}"
+        self.holder = ""
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._duration = lease_duration
+        self._deadline = renew_deadline
+        self._retry = retry
+        self._on_change = on_change
+        self._clock = clock
+        self._wall = wall
+        self._sleep = sleep
+        self._renewed_at: float | None = None  # when the last successful renewal was sent; None: not leading
+        self._write_from = 0.0
+        # What was last seen of the lease, and how long another holder may count on it.
+        self._seen: dict[str, Any] | None = None
+        self._seen_spec: tuple[object, ...] | None = None
+        self._other_until = float("-inf")
+        self._wrote = False
+
+    @property
+    def leading(self) -> bool:
+        return self._renewed_at is not None and self._clock() < self._renewed_at + self._deadline
+
+    def may_write(self) -> bool:
+        return self.leading and self._clock() >= self._write_from
+
+    def fence(self) -> None:
+        """For `Client.fence`. Raises Fenced unless `may_write`."""
+        if not self.may_write():
+            raise Fenced(f"{self.identity} does not lead")
+
+    async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Waits for the lease, then runs `work` for as long as it is held.
+
+        Returns when the work returns; raises what the work raised, or LeadershipLost. In each case, and when cancelled,
+        the work has ended before the lease is released.
+        """
+        self._wrote = False
+        try:
+            while not await self._try():
+                await self._sleep(between(self._retry, self._retry * 1.2))
+            _log.info("leading", lease=self._name, identity=self.identity)
+        except BaseException:
+            await self._release()  # cancelled, perhaps with the lease just taken
+            raise
+        await self._hold(work)
+
+    async def _hold(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def begin() -> None:
+            # Renewal goes on while the former leader's last writes run out.
+            while (wait := self._write_from - self._clock()) > 0:
+                await self._sleep(wait)
+            await work()
+
+        doing = asyncio.ensure_future(begin())
+        renewing = asyncio.ensure_future(self._renew())
+        try:
+            await asyncio.wait({doing, renewing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if renewing.done():
+                self._renewed_at = None  # fenced before anything of the work can run again
+            for task in (doing, renewing):
+                task.cancel()
+            results = await asyncio.gather(doing, renewing, return_exceptions=True)
+            # Not reached when cancelled a second time while the work still runs: then the lease runs out by itself.
+            await self._release()
+        # A failure of the work is the better explanation, unless it is only the fence it ran into.
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError | Fenced):
+                raise result
+        for result in results:
+            if isinstance(result, Fenced):
+                raise result
+
+    async def _renew(self) -> None:
+        """Returns never; raises LeadershipLost."""
+        while True:
+            assert self._renewed_at is not None
+            expires = self._renewed_at + self._deadline
+            await self._sleep(max(0.0, min(self._retry, expires - self._clock())))
+            if self._clock() >= expires:
+                raise LeadershipLost("not renewed in time")
+            if not await self._try(expires) and self.holder not in {"", self.identity}:
+                raise LeadershipLost(f"taken by {self.holder}")
+
+    # --- one try -----------------------------------------------------------------------------------------------------
+
+    async def _try(self, expires: float | None = None) -> bool:
+        """One attempt to take or renew the lease; no API failure escapes it."""
+        limit = self._deadline / 2 if expires is None else max(0.01, min(self._deadline / 2, expires - self._clock()))
+        try:
+            async with asyncio.timeout(limit):
+                return await self._attempt(limit)
+        except (ApiError, TimeoutError) as error:
+            # Not believed any more: what was written, if anything, is read next time.
+            self._seen = None
+            if not isinstance(error, Conflict):
+                _log.warning("lease not reached", lease=self._name, error=str(error) or type(error).__name__)
+            return False
+
+    async def _attempt(self, limit: float) -> bool:
+        options: dict[str, Any] = {"timeout": limit, "urgent": True, "fenced": False, "attempts": 1}
+        path = LEASES.path(self._namespace, self._name)
+        lease = self._seen if self._renewed_at is not None else None  # the leader's own last write needs no reading
+        if lease is None:
+            try:
+                lease = await self._client.get(path, timeout=limit, urgent=True, attempts=1)
+            except NotFound:
+                lease = None
+            self._observe(lease)
+        sent_at = self._clock()
+        self._wrote = self._wrote or lease is None
+        if lease is None:
+            body = {
+                "apiVersion": LEASES.api_version,
+                "kind": LEASES.kind,
+                "metadata": {"name": self._name, "namespace": self._namespace},
+                "spec": self._spec(transitions=0, acquired=None),
+            }
+            written = await self._client.create(LEASES.path(self._namespace), body, **options)
+        else:
+            spec = lease.get("spec") or {}
+            holder = spec.get("holderIdentity") or ""
+            if holder not in {"", self.identity} and sent_at < self._other_until:
+                return False
+            self._wrote = True
+            mine = holder == self.identity
+            transitions = int(spec.get("leaseTransitions") or 0) + (0 if mine else 1)
+            body = dict(lease)
+            body["spec"] = spec | self._spec(transitions, spec.get("acquireTime") if mine else None)
+            written = await self._client.put(path, body, **options)  # its resourceVersion makes it conditional
+        if self._renewed_at is None:
+            self._write_from = max(sent_at, self._other_until + self._client.write_timeout)
+        self._renewed_at = sent_at
+        self._seen = written
+        self._tell(self.identity)
+        return True
+
+    def _observe(self, lease: dict[str, Any] | None) -> None:
+        """Notes what the lease says and when it came to say so."""
+        now = self._clock()
+        spec = (lease or {}).get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        signature = (holder, spec.get("renewTime"), spec.get("leaseTransitions"), spec.get("acquireTime"))
+        if lease is None or not holder:
+            # Given up in good order: its holder's work has ended. Deleted under a holder that was seen: it may go on
+            # until its time is over, which `_other_until` remembers.
+            if lease is not None:
+                self._other_until = float("-inf")
+        elif holder != self.identity and signature != self._seen_spec:
+            self._other_until = now + max(float(spec.get("leaseDurationSeconds") or 0), self._duration)
+        self._seen_spec = signature
+        self._tell(holder)
+
+    def _tell(self, holder: str) -> None:
+        if holder != self.holder:
+            self.holder = holder
+            if self._on_change is not None:
+                self._on_change(holder)
+
+    def _spec(self, transitions: int, acquired: str | None) -> dict[str, Any]:
+        now = self._wall().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": max(1, round(self._duration)),
+            "acquireTime": acquired or now,
+            "renewTime": now,
+            "leaseTransitions": transitions,
+        }
+
+    async def _release(self) -> None:
+        """Gives the lease up, if it is still ours, so that the next need not wait. Failing to is harmless."""
+        if not self._wrote:
+            return
+        # Fenced from here on; a write that was cut off may still be applied until its time is over.
+        self._renewed_at = None
+        self._seen = None
+        await self._sleep(self._client.doubt())
+        path = LEASES.path(self._namespace, self._name)
+        try:
+            async with asyncio.timeout(self._retry):
+                lease = await self._client.get(path, timeout=self._retry, urgent=True, attempts=1)
+                spec = lease.get("spec") or {}
+                if spec.get("holderIdentity") != self.identity:
+                    return
+                body = dict(lease)
+                body["spec"] = spec | {"holderIdentity": "", "leaseDurationSeconds": 1}
+                await self._client.put(path, body, timeout=self._retry, urgent=True, fenced=False, attempts=1)
+                self._tell("")
+        except (ApiError, TimeoutError) as error:
+            _log.warning("lease not released", lease=self._name, error=str(error) or type(error).__name__)

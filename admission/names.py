@@ -1,0 +1,214 @@
+"""Every name that Muster shares with the API server, derived from one value: the API group.
+
+Muster's kinds have the JSON shape of Kueue's `v1beta2`. With `Names(group="muster.dev")`, the default, the controller
+stands beside an existing Kueue; with `Names(group="kueue.x-k8s.io")` it reads and writes Kueue's group, labels,
+annotations, conditions, reasons and field managers. No other module spells a group or a label, and none asks which of
+the two it has: what is decided differently lives in `engine.model.Rules`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+MUSTER_GROUP = "muster.dev"
+KUEUE_GROUP = "kueue.x-k8s.io"
+
+# Names that Kubernetes and JobSet own.
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+JOB_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
+CONTROLLER_UID_LABEL = "batch.kubernetes.io/controller-uid"
+JOBSET_GROUP = "jobset.x-k8s.io"
+JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
+JOBSET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
+JOBSET_REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
+JOBSET_JOB_INDEX_LABEL = "jobset.sigs.k8s.io/job-index"
+JOBSET_EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+
+# Condition types of a Workload, ClusterQueue and LocalQueue (the same in both groups).
+QUOTA_RESERVED = "QuotaReserved"
+ADMITTED = "Admitted"
+EVICTED = "Evicted"
+PREEMPTED = "Preempted"
+REQUEUED = "Requeued"
+PODS_READY = "PodsReady"
+FINISHED = "Finished"
+DEACTIVATION_TARGET = "DeactivationTarget"
+ACTIVE = "Active"
+JOBS_HELD = "JobsHeld"
+"""On a ClusterQueue: was it proven that labelled jobs are held until they are admitted?"""
+
+
+@dataclass(frozen=True)
+class Names:
+    """All names that derive from the API group. Cheap to build; pass it where names are needed."""
+
+    group: str = MUSTER_GROUP
+
+    @property
+    def version(self) -> str:
+        return "v1beta2" if self.group == KUEUE_GROUP else "v1beta1"
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}"
+
+    # Labels and annotations on jobs.
+    @cached_property
+    def queue_label(self) -> str:
+        """On a Job or JobSet: the LocalQueue it waits in."""
+        return f"{self.group}/queue-name"
+
+    @cached_property
+    def priority_class_label(self) -> str:
+        return f"{self.group}/priority-class"
+
+    @cached_property
+    def max_exec_time_label(self) -> str:
+        return f"{self.group}/max-exec-time-seconds"
+
+    @cached_property
+    def pause_label(self) -> str:
+        """On a job, by its owner: "true" takes it out of the queue, or stops it, until the label goes."""
+        return f"{self.group}/pause"
+
+    @cached_property
+    def min_parallelism_annotation(self) -> str:
+        return f"{self.group}/job-min-parallelism"
+
+    @cached_property
+    def inverse_annotation(self) -> str:
+        """On a started job: what was there before the start, for restoring it byte for byte."""
+        return f"{self.group}/restore"
+
+    # Labels and annotations on pod templates and pods (the marker is what policies select on).
+    @cached_property
+    def managed_label(self) -> str:
+        """On pods of admitted gangs: "true". The pod policies select on it."""
+        return f"{self.group}/managed"
+
+    @cached_property
+    def workload_uid_label(self) -> str:
+        """On pods: the uid of the Workload that pays for them."""
+        return f"{self.group}/workload-uid"
+
+    @cached_property
+    def pod_set_label(self) -> str:
+        return f"{self.group}/podset"
+
+    @cached_property
+    def pin_form_annotation(self) -> str:
+        """On a pod template: `domain`, `ranks` or `gates`."""
+        return f"{self.group}/pin"
+
+    @cached_property
+    def hosts_annotation(self) -> str:
+        """On a pod template: node names in rank order, joined by commas (form `ranks`)."""
+        return f"{self.group}/hosts"
+
+    @cached_property
+    def selector_annotation(self) -> str:
+        """On a pod template: node selector to add, as `k=v,k=v`."""
+        return f"{self.group}/node-selector"
+
+    @cached_property
+    def tolerations_annotation(self) -> str:
+        """On a pod template: tolerations to add, as `key=value:effect,...`; an empty value or effect means any."""
+        return f"{self.group}/tolerations"
+
+    @cached_property
+    def rank_stride_annotation(self) -> str:
+        """On a JobSet's pod template: pods per child job, so that rank = job index x stride + completion index."""
+        return f"{self.group}/rank-stride"
+
+    @cached_property
+    def pinned_annotation(self) -> str:
+        """On a pod, by the pod policy: "true" once its pin is in place."""
+        return f"{self.group}/pinned"
+
+    @cached_property
+    def topology_gate(self) -> str:
+        """The scheduling gate of the form `gates`."""
+        return f"{self.group}/placement"
+
+    @cached_property
+    def required_topology_annotation(self) -> str:
+        return f"{self.group}/podset-required-topology"
+
+    @cached_property
+    def preferred_topology_annotation(self) -> str:
+        return f"{self.group}/podset-preferred-topology"
+
+    @cached_property
+    def unconstrained_topology_annotation(self) -> str:
+        return f"{self.group}/podset-unconstrained-topology"
+
+    @cached_property
+    def slice_required_topology_annotation(self) -> str:
+        return f"{self.group}/podset-slice-required-topology"
+
+    @cached_property
+    def slice_size_annotation(self) -> str:
+        return f"{self.group}/podset-slice-size"
+
+    @cached_property
+    def group_name_annotation(self) -> str:
+        return f"{self.group}/podset-group-name"
+
+    # Labels, annotations and finalizer of Workloads.
+    @cached_property
+    def job_uid_label(self) -> str:
+        """On a Workload: the uid of the job it stands for."""
+        return f"{self.group}/job-uid"
+
+    @cached_property
+    def spec_hash_annotation(self) -> str:
+        """On a Workload: hash of what its job asked for when the spec was written."""
+        return f"{self.group}/spec-hash"
+
+    @cached_property
+    def allowed_flavors_annotation(self) -> str:
+        """On a Workload: flavors it may get, joined by commas."""
+        return f"{self.group}/workload-allowed-resource-flavors"
+
+    @cached_property
+    def gated_by_annotation(self) -> str:
+        """On a job and its Workload: who holds it back from the queue, joined by commas; absent or empty: nobody."""
+        return f"{self.group}/admission-gated-by"
+
+    @cached_property
+    def claim_annotation(self) -> str:
+        """On a Workload, in status-free form: what a decision must remember across restarts."""
+        return f"{self.group}/claim"
+
+    @cached_property
+    def priority_boost_annotation(self) -> str:
+        """On a Workload: a whole number that is added to its priority, wherever priorities are compared."""
+        return f"{self.group}/priority-boost"
+
+    @cached_property
+    def finalizer(self) -> str:
+        return f"{self.group}/resource-in-use"
+
+    # Field managers, one per concern.
+    @cached_property
+    def admission_manager(self) -> str:
+        return "kueue-admission" if self.group == KUEUE_GROUP else "muster-admission"
+
+    @cached_property
+    def job_manager(self) -> str:
+        return "kueue-job-controller" if self.group == KUEUE_GROUP else "muster-job-controller"
+
+    @cached_property
+    def event_source(self) -> str:
+        return "kueue" if self.group == KUEUE_GROUP else "muster"
+
+    @property
+    def lease_name(self) -> str:
+        return "muster-controller"
+
+    @property
+    def priority_class(self) -> str:
+        """The PriorityClass of managed pods: above what tenants may use, never preempting."""
+        return "muster-gang"

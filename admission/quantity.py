@@ -1,0 +1,181 @@
+"""Kubernetes quantities as exact ints.
+
+CPU is counted in milli-units, every other resource in its base unit (bytes, devices, pods); a fraction is rounded up,
+as Kubernetes' own `Quantity.Value` does. Values saturate at the bounds of int64, for the API server stores no more.
+Memory is not counted in milli-units: 2**63 / 1000 bytes is 8.2 PiB, less than a large quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import ROUND_CEILING, Decimal, InvalidOperation, localcontext
+from functools import lru_cache
+
+INT64_MAX = 2**63 - 1
+INT64_MIN = -(2**63)
+
+Resources = Mapping[str, int]
+"""Resource name -> amount, in the units of this module."""
+
+_SUFFIX = {
+    "": Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "k": Decimal(1000),
+    "M": Decimal(10) ** 6,
+    "G": Decimal(10) ** 9,
+    "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15,
+    "E": Decimal(10) ** 18,
+    "Ki": Decimal(2) ** 10,
+    "Mi": Decimal(2) ** 20,
+    "Gi": Decimal(2) ** 30,
+    "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50,
+    "Ei": Decimal(2) ** 60,
+}
+_DIGITS = frozenset("0123456789")
+_NUMBER = frozenset("0123456789.+-")
+
+
+class QuantityError(ValueError):
+    """The text is no Kubernetes quantity; the message says what one looks like."""
+
+
+def saturate(value: int) -> int:
+    """The nearest int64."""
+    return min(max(value, INT64_MIN), INT64_MAX)
+
+
+def _decimal(text: str) -> Decimal:
+    end = len(text)
+    for i, ch in enumerate(text):
+        if ch not in _NUMBER:
+            end = i
+            break
+    number, suffix = text[:end], text[end:]
+    # "1e3" is an exponent, "1E" is exa: a digit or sign after the letter decides.
+    if (
+        suffix[:1] in ("e", "E")
+        and len(suffix) > 1
+        and suffix[1:].lstrip("+-").isascii()
+        and suffix[1:].lstrip("+-").isdigit()
+    ):
+        if len(suffix) > 12:
+            raise QuantityError(f"{text!r} is no quantity: exponent out of range")
+        number, suffix = number + suffix, ""
+    unit = _SUFFIX.get(suffix)
+    if unit is None or not any(ch in _DIGITS for ch in number) or len(number) > 64:
+        raise QuantityError(f"{text!r} is no quantity; write for example 4, 500m, 16Gi or 1e3")
+    try:
+        with localcontext() as context:
+            context.prec = 80
+            context.Emax, context.Emin = 999_999, -999_999
+            return Decimal(number) * unit
+    except InvalidOperation:
+        raise QuantityError(f"{text!r} is no quantity; write for example 4, 500m, 16Gi or 1e3") from None
+
+
+def _ceil(value: Decimal) -> int:
+    # Bounds first, so that 1e999 costs nothing.
+    if value > INT64_MAX:
+        return INT64_MAX
+    if value < INT64_MIN:
+        return INT64_MIN
+    return int(value.to_integral_value(rounding=ROUND_CEILING))
+
+
+@lru_cache(maxsize=16384)
+def _parse_text(text: str, milli: bool) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 18:
+        return saturate(int(text) * 1000) if milli else int(text)
+    value = _decimal(text.strip())
+    with localcontext() as context:
+        context.prec = 80
+        return _ceil(value * 1000 if milli else value)
+
+
+def parse(resource: str, quantity: str | int | float) -> int:
+    """The amount of `resource` that `quantity` stands for: milli-CPU for cpu, else base units.
+
+    Raises QuantityError for what is no quantity.
+    """
+    if isinstance(quantity, bool):
+        raise QuantityError(f"{quantity!r} is no quantity; write for example 4, 500m, 16Gi or 1e3")
+    return _parse_text(str(quantity), resource == "cpu")
+
+
+def parse_plain(quantity: str | int | float) -> Decimal:
+    """The exact value of a quantity that belongs to no resource (a weight). Raises QuantityError."""
+    return _decimal(str(quantity).strip())
+
+
+def parse_resources(raw: Mapping[str, str | int | float] | None) -> dict[str, int]:
+    """A resource list as written in a manifest, as amounts. Raises QuantityError naming the resource."""
+    out: dict[str, int] = {}
+    for name, quantity in (raw or {}).items():
+        try:
+            out[name] = parse(name, quantity)
+        except QuantityError as error:
+            raise QuantityError(f"{name}: {error}") from None
+    return out
+
+
+_BINARY = ((2**60, "Ei"), (2**50, "Pi"), (2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"), (2**10, "Ki"))
+_DECIMAL = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+
+
+def format(resource: str, amount: int) -> str:  # noqa: A001 - read as quantity.format
+    """The canonical text of an amount: the largest suffix that keeps it a whole number; binary for bytes."""
+    if resource == "cpu":
+        return f"{amount}m" if amount % 1000 else str(amount // 1000)
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        for unit, suffix in _BINARY:
+            if amount and amount % unit == 0:
+                return f"{amount // unit}{suffix}"
+        return str(amount)
+    for unit, suffix in _DECIMAL:
+        if amount and amount % unit == 0 and resource != "pods":
+            return f"{amount // unit}{suffix}"
+    return str(amount)
+
+
+def parse_fraction(resource: str, quantity: str | int | float) -> float:
+    """As `parse`, without rounding: an average over time may be a part of a device. Raises QuantityError."""
+    value = parse_plain(quantity)
+    return float(value * 1000 if resource == "cpu" else value)
+
+
+def format_fraction(resource: str, amount: float) -> str:
+    """Text that `parse_fraction` reads as `amount`, to a billionth of a unit."""
+    nano = round(amount * (10**6 if resource == "cpu" else 10**9))
+    for unit, suffix in ((10**9, ""), (10**6, "m"), (10**3, "u")):
+        if nano % unit == 0:
+            return f"{nano // unit}{suffix}"
+    return f"{nano}n"
+
+
+def format_resources(amounts: Resources) -> dict[str, str]:
+    return {name: format(name, amounts[name]) for name in sorted(amounts)}
+
+
+def add(into: dict[str, int], other: Resources, times: int = 1) -> None:
+    """`into += times * other`, in place, saturating."""
+    for name, amount in other.items():
+        into[name] = saturate(into.get(name, 0) + amount * times)
+
+
+def total(parts: Iterable[Resources]) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for part in parts:
+        add(out, part)
+    return out
+
+
+def greatest(one: Resources, other: Resources) -> dict[str, int]:
+    """The larger amount of each resource, as a pod's init containers count against its containers."""
+    out = dict(one)
+    for name, amount in other.items():
+        out[name] = max(out.get(name, 0), amount)
+    return out

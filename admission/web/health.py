@@ -1,0 +1,40 @@
+"""Health, readiness and metrics over HTTP.
+
+`/healthz` says that the process runs its loop; `/readyz` that every list is in, so that this replica could lead at
+once; `/metrics` is for Prometheus. Nothing here is in the way of a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+
+def application(*, ready: Callable[[], str], metrics: Callable[[], bytes]) -> web.Application:
+    """`ready()` is "" when ready, else why not."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        why_not = ready()
+        return web.Response(text=f"{why_not or 'ok'}\n", status=503 if why_not else 200)
+
+    async def scrape(_: web.Request) -> web.Response:
+        return web.Response(body=metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    app = web.Application(client_max_size=64 * 1024)
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", scrape)
+    return app
+
+
+async def serve(app: web.Application, address: str) -> web.AppRunner:
+    """Serve on "host:port" (an empty host is every interface); the runner is to be cleaned up by the caller."""
+    host, _, port = address.rpartition(":")
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+    return runner

@@ -1,0 +1,304 @@
+"""What in the chart follows from the code: kinds, rights, policies, and the schema of its values.
+
+    python -m charts.generate            write it
+    python -m charts.generate --check    exit 1 if a file is not what the code says
+
+The files under `charts/muster/files` are read by the templates, one folder for each API group. They are JSON where a
+template puts something in, for a marker (`@NAMESPACE@`, `'@JOB_CONTROLLERS@'`) can be replaced in JSON text without a
+thought for quotes. A rule of a role that is needed in one mode of holding only says so by the key `when`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from admission.api import config, crd
+from admission.controller import policies
+from admission.jobs.hold import Identities
+from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
+
+Object = dict[str, Any]
+
+CHART = Path(__file__).parent / "muster"
+GROUPS = (MUSTER_GROUP, KUEUE_GROUP)
+
+NAMESPACE = "@NAMESPACE@"
+JOB_CONTROLLERS = "@JOB_CONTROLLERS@"
+JOBSET_CONTROLLERS = "@JOBSET_CONTROLLERS@"
+GOVERNED = {"matchLabels": {"@GOVERNED@": ""}}
+
+SETTINGS = policies.Settings(
+    identities=Identities((JOB_CONTROLLERS,), (JOBSET_CONTROLLERS,)),
+    governed_namespaces=GOVERNED,
+    namespace=NAMESPACE,
+    labels={},
+)
+
+BY_WEBHOOK = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets", "subjectaccessreviews"}
+BY_POLICY = {"mutatingadmissionpolicies", "mutatingadmissionpolicybindings"}
+
+MADE_BY_THE_CHART = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
+"""The chart makes these, empty, and the controller fills them: nobody needs the right to create them, which no name can
+limit; and they go when the release goes, so that no webhook is left behind that nobody answers."""
+
+ONLY_WATCHED = {
+    "admissionchecks",
+    "clusterqueues",
+    "cohorts",
+    "limitranges",
+    "localqueues",
+    "namespaces",
+    "nodes",
+    "priorityclasses",
+    "resourceflavors",
+    "runtimeclasses",
+    "topologies",
+    "workloadpriorityclasses",
+}
+"""The controller lists and watches these, and gets none of them by name."""
+
+DERIVED = {
+    "": {"apiVersion", "kind", "apiGroup", "hold", "jobControllerUsers", "jobsetControllerUsers"},
+    "leaderElection": {"resourceName", "resourceNamespace"},
+    "webhook": {"host", "certificate", "certDir", "serviceName"},
+}
+"""Keys of the configuration file that the chart writes itself."""
+
+
+def roles(names: Names) -> list[Object]:
+    """`policies.roles`, each rule with the mode that needs it."""
+    made = copy.deepcopy(policies.roles(names, SETTINGS))
+    for role in made:
+        if role["metadata"]["name"] in ("muster-controller", "muster-hold-proof") and "rules" in role:
+            narrowed = [narrow for rule in role["rules"] for narrow in _narrowed(rule)]
+            role["rules"] = [marked for rule in narrowed if (marked := _marked(rule)) is not None]
+    return made
+
+
+def _narrowed(rule: Object) -> list[Object]:
+    """The rule without verbs that the controller never uses; e2e/test_chart.py counts them."""
+    if rule["resources"] == ["leases"]:
+        return [{**rule, "verbs": [verb for verb in rule["verbs"] if verb != "patch"]}]
+    watched = [resource for resource in rule["resources"] if resource in ONLY_WATCHED]
+    if not watched or "get" not in rule["verbs"]:
+        return [rule]
+    others = [resource for resource in rule["resources"] if resource not in ONLY_WATCHED]
+    less = {**rule, "resources": watched, "verbs": [verb for verb in rule["verbs"] if verb != "get"]}
+    return [less, {**rule, "resources": others}] if others else [less]
+
+
+def _marked(rule: Object) -> Object | None:
+    resources = set(rule["resources"])
+    if rule["verbs"] == ["create"] and resources <= MADE_BY_THE_CHART:
+        return None
+    if resources <= BY_WEBHOOK:
+        return {"when": "webhook", **rule}
+    if resources <= BY_POLICY:
+        return {"when": "policy", **rule}
+    return rule
+
+
+# ---------------------------------------------------------------- values.schema.json
+
+_DURATION = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)$"
+_TEXT: Object = {"type": "string"}
+_BOOL: Object = {"type": "boolean"}
+_FREE: Object = {"type": "object"}
+_NAME: Object = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "maxLength": 253}
+_USERS: Object = {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[A-Za-z0-9:@._/-]+$"}}
+_LABELS: Object = {"type": "object", "additionalProperties": _TEXT}
+_AMOUNT: Object = {"type": ["string", "number"]}
+_SELECTOR: Object = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {"matchLabels": _LABELS, "matchExpressions": {"type": "array", "items": _FREE}},
+}
+
+
+class _Schema(GenerateJsonSchema):
+    """Durations and addresses are text in the file, whatever they are in the program."""
+
+    def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
+        function: Any = schema["function"]["function"]
+        if function is config._duration:
+            return {"anyOf": [{"type": "string", "pattern": _DURATION}, {"const": 0}]}
+        if function is config._address:
+            return {"type": "string", "pattern": "^(0|.*:[0-9]{1,5})$"}
+        return super().function_before_schema(schema)
+
+
+def _configuration() -> Object:
+    """JSON schema of the configuration file, without what the chart writes itself."""
+    whole = config.Configuration.model_json_schema(by_alias=True, schema_generator=_Schema)
+    defs = whole.pop("$defs", {})
+
+    def inline(node: Any) -> Any:
+        if isinstance(node, list):
+            return [inline(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            return inline({**defs[node["$ref"].rpartition("/")[2]], **{k: v for k, v in node.items() if k != "$ref"}})
+        kept: Object = {}
+        for key, value in node.items():
+            if key in ("title", "default") or key.startswith("x-kubernetes-"):
+                continue
+            if key == "properties":
+                kept[key] = {name: inline(inner) for name, inner in value.items()}
+            elif key in ("gt", "ge", "lt", "le"):
+                continue  # of a duration, which is text here
+            else:
+                kept[key] = inline(value)
+        if kept.get("type") == "object" and "properties" in kept:
+            kept["additionalProperties"] = False
+        return kept
+
+    made: Object = inline(whole)
+    for section, keys in DERIVED.items():
+        properties = made["properties"] if not section else made["properties"][section]["properties"]
+        for key in keys:
+            del properties[key]
+    made["description"] = "Keys of the configuration file, beside those that the chart writes itself."
+    return made
+
+
+def _object(required: tuple[str, ...] = (), /, **properties: Any) -> Object:
+    made: Object = {"type": "object", "additionalProperties": False, "properties": properties}
+    return made | {"required": list(required)} if required else made
+
+
+def _map(of: Object) -> Object:
+    return {"type": "object", "propertyNames": {"pattern": _NAME["pattern"]}, "additionalProperties": of}
+
+
+def _choice(*values: Any) -> Object:
+    return {"enum": list(values)}
+
+
+def values_schema() -> Object:
+    """values.schema.json: every value has a type, and one that does not exist is refused."""
+    amount = {"anyOf": [_AMOUNT, _object(("nominal",), nominal=_AMOUNT, borrow=_AMOUNT, lend=_AMOUNT)]}
+    resources = {"type": "object", "minProperties": 1, "additionalProperties": amount}
+    quota = {"type": "array", "items": _object(("flavor", "resources"), flavor=_NAME, resources=resources)}
+    weight = {"type": ["string", "number"]}
+    share: Object = {"weight": weight, "quota": quota, "spec": _FREE}
+    metadata: Object = {"labels": _LABELS, "annotations": _LABELS}
+    monitor: Object = {"labels": _LABELS}
+    whole = _object(
+        (),
+        **{"global": _FREE},  # a keyword of Python; Helm gives it to every chart
+        apiGroup=_choice(*GROUPS),
+        hold=_choice("auto", "policy", "webhook"),
+        image=_object(
+            (), repository=_TEXT, tag=_TEXT, digest=_TEXT, pullPolicy=_choice("Always", "IfNotPresent", "Never")
+        ),
+        imagePullSecrets={"type": "array", "items": _object(("name",), name=_NAME)},
+        crds=_object((), install=_BOOL),
+        config=_configuration(),
+        identities=_object((), jobControllers=_USERS, jobsetControllers=_USERS),
+        refuseBarePods={"type": "array", "items": _TEXT},
+        replicas={"type": "integer", "minimum": 1, "maximum": 10},
+        resources=_FREE,
+        priorityClassName=_TEXT,
+        gangPriorityClass=_object((), create=_BOOL),
+        podLabels=_LABELS,
+        podAnnotations=_LABELS,
+        nodeSelector=_LABELS,
+        tolerations={"type": "array", "items": _FREE},
+        affinity=_FREE,
+        extraArgs={"type": "array", "items": _TEXT},
+        serviceAccount=_object((), annotations=_LABELS),
+        rbac=_object((), aggregate=_BOOL, queueAdmins={"type": "array", "items": _TEXT}),
+        networkPolicy=_object(
+            (),
+            enabled=_BOOL,
+            apiServerPorts={
+                "type": "array",
+                "minItems": 1,
+                "items": {"type": "integer", "minimum": 1, "maximum": 65535},
+            },
+            metricsFrom={"type": "array", "items": _FREE},
+        ),
+        metrics=_object(
+            (),
+            serviceMonitor=_object((), enabled=_choice("auto", True, False), interval=_TEXT, **monitor),
+            rules=_object(
+                (), enabled=_choice("auto", True, False), longWaitSeconds={"type": "integer", "minimum": 1}, **monitor
+            ),
+        ),
+        quota=_object(
+            (),
+            enabled=_BOOL,
+            only=_BOOL,
+            flavors=_map(_FREE),
+            topologies=_map({"type": "array", "minItems": 1, "maxItems": 16, "items": _TEXT}),
+            priorities=_map({"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}),
+            cohorts=_map(_object((), parent=_NAME, **share)),
+            queues=_map(_object((), cohort=_NAME, namespaceSelector=_SELECTOR, **share)),
+            teams=_map(
+                _object(
+                    (),
+                    namespaces={"type": "array", "minItems": 1, "items": _NAME},
+                    createNamespaces=_BOOL,
+                    namespace=_object((), **metadata),
+                    queue=_NAME,
+                    localQueues={"type": "array", "minItems": 1, "items": _NAME},
+                    cohort=_NAME,
+                    **share,
+                )
+            ),
+        ),
+    )
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart muster", **whole}
+
+
+# ---------------------------------------------------------------- files
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """(path in the chart, text) of everything that is generated."""
+    for group in GROUPS:
+        names, folder = Names(group), f"files/{group}"
+        for name, text in crd.files(names).items():
+            yield f"{folder}/crds/{name}", text
+        for part, made in (
+            ("policies", policies.policies(names, SETTINGS)),
+            ("roles", roles(names)),
+            ("priority", [policies.priority_class(names, SETTINGS)]),
+        ):
+            yield f"{folder}/{part}.json", json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    where = config.Configuration().namespace_selector.model_dump(by_alias=True, exclude_none=True)
+    yield "files/namespaces.json", json.dumps(where, indent=1) + "\n"
+    yield "values.schema.json", json.dumps(values_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the files, or compare them. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m charts.generate", description="Generate parts of the chart.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
+    check = parser.parse_args(argv).check
+    wanted = {CHART / path: text for path, text in files()}
+    there = {path for path in (CHART / "files").rglob("*") if path.is_file()}
+    stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text("utf-8") != text]
+    for path in [*stale, *sorted(there - set(wanted))]:
+        if check:
+            sys.stderr.write(f"{path} is not what the code says: run python -m charts.generate\n")
+        elif path in wanted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[path], "utf-8")
+        else:
+            path.unlink()
+    return 1 if check and (stale or there - set(wanted)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

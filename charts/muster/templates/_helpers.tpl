@@ -1,0 +1,88 @@
+{{/* Labels of every object. */}}
+{{- define "muster.labels" -}}
+app.kubernetes.io/name: muster
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Labels that select the controller's pods. */}}
+{{- define "muster.selector" -}}
+app.kubernetes.io/name: muster
+app.kubernetes.io/component: controller
+{{- end }}
+
+{{/* What holds jobs here: policy or webhook. */}}
+{{- define "muster.hold" -}}
+{{- if ne .Values.hold "auto" -}}
+{{ .Values.hold }}
+{{- else if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" -}}
+policy
+{{- else -}}
+webhook
+{{- end }}
+{{- end }}
+
+{{/* "true" for {value: auto|true|false, api: group/version/Kind}. */}}
+{{- define "muster.wanted" -}}
+{{- if eq (toString .value) "auto" -}}
+{{ .root.Capabilities.APIVersions.Has .api }}
+{{- else -}}
+{{ .value }}
+{{- end }}
+{{- end }}
+
+{{- define "muster.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Port of an address "host:port"; "0" for none. */}}
+{{- define "muster.port" -}}
+{{ splitList ":" . | last }}
+{{- end }}
+
+{{- define "muster.metricsPort" -}}
+{{ include "muster.port" (dig "metrics" "bindAddress" ":8080" .Values.config) }}
+{{- end }}
+{{- define "muster.healthPort" -}}
+{{ include "muster.port" (dig "health" "bindAddress" ":8081" .Values.config) }}
+{{- end }}
+{{- define "muster.webhookPort" -}}
+{{ dig "webhook" "port" 9443 .Values.config }}
+{{- end }}
+
+{{/* The configuration file. */}}
+{{- define "muster.config" -}}
+{{- $made := dict "apiVersion" "config.muster.dev/v1beta1" "kind" "Configuration" "apiGroup" .Values.apiGroup "hold" (include "muster.hold" .) -}}
+{{- $_ := set $made "jobControllerUsers" .Values.identities.jobControllers -}}
+{{- $_ := set $made "jobsetControllerUsers" .Values.identities.jobsetControllers -}}
+{{- toYaml (merge $made (deepCopy .Values.config)) }}
+{{- end }}
+
+{{/* Takes CEL rules out of a schema, in place. */}}
+{{- define "muster.withoutRules" -}}
+{{- if kindIs "map" . }}
+{{- $_ := unset . "x-kubernetes-validations" }}
+{{- range $key, $inner := . }}{{ include "muster.withoutRules" $inner }}{{ end }}
+{{- else if kindIs "slice" . }}
+{{- range $inner := . }}{{ include "muster.withoutRules" $inner }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* An object from a generated file: our labels on it. {root, object} */}}
+{{- define "muster.object" -}}
+{{- $meta := .object.metadata -}}
+{{- $_ := set $meta "labels" (merge (fromYaml (include "muster.labels" .root)) ($meta.labels | default dict)) -}}
+{{- toYaml .object }}
+{{- end }}
+
+{{/* A generated file of the API group, its markers replaced. {root, part} */}}
+{{- define "muster.generated" -}}
+{{- $text := .root.Files.Get (printf "files/%s/%s.json" .root.Values.apiGroup .part) -}}
+{{- $text = $text | replace "@NAMESPACE@" .root.Release.Namespace -}}
+{{- $text = $text | replace "'@JOB_CONTROLLERS@'" (printf "'%s'" (join "', '" .root.Values.identities.jobControllers)) -}}
+{{- $text | replace "'@JOBSET_CONTROLLERS@'" (printf "'%s'" (join "', '" .root.Values.identities.jobsetControllers)) -}}
+{{- end }}

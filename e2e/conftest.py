@@ -1,0 +1,60 @@
+"""One control plane for the whole run; each test leaves it empty of jobs.
+
+`muster` is Muster installed on it, with every object version recorded: when the test ends, the record is judged by the
+invariants, and the controllers' logs are searched for what no healthy run has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.control_plane import ControlPlane
+from e2e.event_log import EventLog
+from e2e.installed import Installed
+from e2e.invariants import check, report
+
+USERS = {"tenant": ("tenants",), "muster": ("controllers",)}
+"""Somebody with rights in one namespace, and somebody with the controller's."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kubeconfig", default="", help="run the portable part on this cluster instead")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--kubeconfig"):
+        away = [item for item in items if item.get_closest_marker("portable") is None]
+        items[:] = [item for item in items if item.get_closest_marker("portable") is not None]
+        config.hook.pytest_deselected(items=away)
+
+
+@pytest.fixture(scope="session")
+def cp() -> Iterator[ControlPlane]:
+    with ControlPlane(users=USERS) as control_plane:
+        yield control_plane
+
+
+@pytest.fixture(scope="session")
+def installed(cp: ControlPlane) -> ControlPlane:
+    Installed.install(cp)
+    return cp
+
+
+@pytest.fixture
+def muster(installed: ControlPlane, tmp_path: Path) -> Iterator[Installed]:
+    """Installed, not started. The invariants are judged when the test is over."""
+    installed.clean()
+    Installed.install(installed)
+    with EventLog(installed) as log, Installed(installed, tmp_path) as muster:
+        muster.log = log
+        yield muster
+        log.catch_up()
+        for replica in muster.replicas:
+            replica.resume()
+        trouble = muster.trouble()
+    violations = check(log, at_end=False)
+    assert not violations, report(violations)
+    assert not trouble, "\n".join(trouble)

@@ -1,0 +1,78 @@
+"""What tests of gangs set up and ask: teams with quota, and what became of a job by the API objects alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from e2e.api_client import finished
+from e2e.control_plane import ControlPlane
+from e2e.installed import NAMES, cluster_queue, cohort, flavor, local_queue
+
+GPU = "nvidia.com/gpu"
+WORKLOADS = f"workloads.{NAMES.group}"
+
+
+def teams(cp: ControlPlane, quotas: dict[str, int], **specs: Any) -> None:
+    """A team each: namespace, LocalQueue `main`, ClusterQueue of its name in cohort `all`."""
+    cp.apply([flavor(labels={"gpu": "h100"}), cohort("all")])
+    for team, gpus in quotas.items():
+        cp.namespace(team)
+        cp.apply([cluster_queue(team, {GPU: gpus}, cohortName="all", **specs.get(team, {})), local_queue(team, team)])
+
+
+def workload_of(cp: ControlPlane, namespace: str, name: str) -> dict[str, Any] | None:
+    for one in cp.list(WORKLOADS, namespace):
+        if one["metadata"]["ownerReferences"][0]["name"] == name:
+            return dict(one)
+    return None
+
+
+def entry_of(obj: dict[str, Any] | None, kind: str) -> dict[str, Any]:
+    """A condition, or {}."""
+    entries = ((obj or {}).get("status") or {}).get("conditions") or ()
+    return next((dict(entry) for entry in entries if entry["type"] == kind), {})
+
+
+def reason(cp: ControlPlane, namespace: str, name: str) -> tuple[str, str]:
+    """(reason, message) of the gang's condition QuotaReserved."""
+    entry = entry_of(workload_of(cp, namespace, name), "QuotaReserved")
+    return entry.get("reason", ""), entry.get("message", "")
+
+
+def admitted(cp: ControlPlane, namespace: str, name: str) -> bool:
+    return entry_of(workload_of(cp, namespace, name), "Admitted").get("status") == "True"
+
+
+def done(cp: ControlPlane, kind: str, namespace: str, *names: str) -> Callable[[], bool]:
+    def look() -> bool:
+        return all(finished(cp.get(kind, name, namespace)) for name in names)
+
+    return look
+
+
+def running_pods(cp: ControlPlane, namespace: str) -> list[dict[str, Any]]:
+    return [
+        dict(pod)
+        for pod in cp.list("pods", namespace)
+        if pod["spec"].get("nodeName") and pod["status"].get("phase") in ("Pending", "Running")
+    ]
+
+
+def chosen_nodes(workload: dict[str, Any]) -> dict[str, list[str]]:
+    """Pod set -> node names in rank order, as the Workload's status says."""
+    out: dict[str, list[str]] = {}
+    for assignment in workload["status"]["admission"]["podSetAssignments"]:
+        nodes: list[str] = []
+        for part in assignment["topologyAssignment"]["slices"]:
+            values, counts = part["valuesPerLevel"][-1], part["podCounts"]
+            if "universal" in values:
+                names = [values["universal"]] * part["domainCount"]
+            else:
+                said = values["individual"]
+                names = [said.get("prefix", "") + root + said.get("suffix", "") for root in said["roots"]]
+            each = counts.get("individual") or [counts["universal"]] * part["domainCount"]
+            for name, count in zip(names, each, strict=True):
+                nodes += [name] * count
+        out[assignment["name"]] = nodes
+    return out

@@ -1,0 +1,324 @@
+"""Muster on a control plane, as a cluster has it: CRDs, policies, roles, and controllers in processes of their own.
+
+    with Installed(cp) as muster:
+        muster.start()          # a replica; more than one may run
+        cp.apply(...)
+
+The controllers act as the ServiceAccount that the chart gives them, never as admin. Their logs are kept beside the
+control plane's, and `trouble()` returns what in them should not be there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from admission.api import crd
+from admission.controller import policies
+from admission.names import Names
+from e2e.control_plane import ControlPlane
+from e2e.event_log import EventLog
+
+NAMES = Names()
+SOURCES = Path(__file__).resolve().parent.parent
+HOME = "muster-system"
+USER = f"system:serviceaccount:{HOME}:muster-controller"
+
+
+class Replica:
+    """One controller process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, credential: str = "") -> None:
+        self.process = process
+        self.log = log
+        self.credential = credential
+        """Of its token, which no other replica has: audit events say with which a write was made."""
+
+    def kill(self) -> None:
+        """SIGKILL: no goodbye, the lease is not given up."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """SIGINT, and the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(5)
+        return int(self.process.returncode)
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Its log, one JSON object a line; what is no JSON becomes {"raw": ...}."""
+        out = []
+        for line in self.log.read_text(errors="replace").splitlines():
+            try:
+                out.append(json.loads(line))
+            except ValueError:
+                out.append({"raw": line, "level": "error"})
+        return out
+
+
+class Installed:
+    """See the module. Installing twice on one control plane changes nothing."""
+
+    def __init__(self, cp: ControlPlane, folder: Path) -> None:
+        self.cp = cp
+        self.folder = folder
+        self.replicas: list[Replica] = []
+        self.log: EventLog | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for replica in self.replicas:
+            replica.stop()
+
+    @staticmethod
+    def install(cp: ControlPlane) -> None:
+        """CRDs, policies, roles; waits until the policies hold."""
+        cp.apply([yaml.safe_load(text) for text in crd.files(NAMES).values()])
+        cp.namespace(HOME)
+        cp.apply(policies.objects(NAMES))
+
+        def holds() -> bool:
+            probe = {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": "probe", "namespace": "default", "labels": {NAMES.queue_label: "probe"}},
+                "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "c"}]}}},
+            }
+            answer = json.loads(
+                cp.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input=json.dumps(probe))
+            )
+            return bool(answer["spec"].get("suspend"))
+
+        cp.wait(holds, 30, "the policies to hold a labelled Job")
+
+    def start(self, identity: str | None = None, *, config: Mapping[str, Any] | None = None) -> Replica:
+        """Start a replica. `config`: keys of the configuration file over the test's defaults."""
+        number = len(self.replicas)
+        path = self.folder / f"muster-{number}.yaml"
+        said: dict[str, Any] = {
+            "apiVersion": "config.muster.dev/v1beta1",
+            "kind": "Configuration",
+            "health": {"bindAddress": "0"},
+            "metrics": {"bindAddress": "0"},
+            "leaderElection": {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"},
+            **(config or {}),
+        }
+        path.write_text(yaml.safe_dump(said))
+        kubeconfig = self.cp.kubeconfig(USER)
+        log = self.folder / f"muster-{number}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "admission.cli",
+                    "controller",
+                    "--kubeconfig",
+                    str(kubeconfig),
+                    "--namespace",
+                    HOME,
+                    "--identity",
+                    identity or f"replica-{number}-{time.monotonic_ns()}",
+                    "--config",
+                    str(path),
+                    "--log-level",
+                    "debug",
+                ],
+                stdout=out,
+                stderr=out,
+                cwd=SOURCES,
+            )
+        replica = Replica(process, log, _credential(kubeconfig))
+        self.replicas.append(replica)
+        return replica
+
+    def started(self, identity: str | None = None, *, config: Mapping[str, Any] | None = None) -> Replica:
+        """Start a replica and wait until it leads."""
+        replica = self.start(identity, config=config)
+
+        def leads() -> bool:
+            if not replica.running:
+                raise RuntimeError(f"the controller ended with {replica.process.returncode}; see {replica.log}")
+            return any(line.get("event") == "leading" and "jobs" in line for line in replica.lines())
+
+        self.cp.wait(leads, 60, "the controller to lead")
+        return replica
+
+    def forget_leader(self) -> None:
+        """What its lease would do in its own time, once a leader is known to be dead."""
+        lease = self.cp.find("leases", "muster-controller", HOME)
+        if lease is not None:
+            self.cp.delete("leases", "muster-controller", HOME)
+
+    def trouble(self) -> list[str]:
+        """Lines that no healthy run has: exceptions, errors, drift."""
+        return [
+            f"{replica.log.name}: {json.dumps(line)[:2000]}"
+            for replica in self.replicas
+            for line in replica.lines()
+            if line.get("level") in ("error", "critical") or "exception" in line or "Traceback" in str(line)
+        ]
+
+
+def credential_of(event: Mapping[str, Any]) -> str:
+    """Whose request an audit event is, as `Replica.credential` names it."""
+    return "".join(event["user"].get("extra", {}).get("authentication.kubernetes.io/credential-id") or ())
+
+
+def _credential(kubeconfig: Path) -> str:
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
+    claims = token.split(".")[1]
+    return f"JTI={json.loads(base64.urlsafe_b64decode(claims + '=' * (-len(claims) % 4)))['jti']}"
+
+
+# ---------------------------------------------------------------- objects that tests write
+
+
+def flavor(name: str = "gpu", labels: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    return ours("ResourceFlavor", name, {**({"nodeLabels": dict(labels)} if labels else {}), **spec})
+
+
+def cohort(name: str, quota: Mapping[str, int | str] | None = None, flavor: str = "gpu", **spec: Any) -> dict[str, Any]:
+    if quota:
+        spec["resourceGroups"] = [group(quota, flavor)]
+    return ours("Cohort", name, spec)
+
+
+def group(quota: Mapping[str, int | str], flavor: str = "gpu") -> dict[str, Any]:
+    """A resource group of one flavor: resource -> nominal quota."""
+    return {
+        "coveredResources": list(quota),
+        "flavors": [{"name": flavor, "resources": [{"name": r, "nominalQuota": str(q)} for r, q in quota.items()]}],
+    }
+
+
+def cluster_queue(name: str, quota: Mapping[str, int | str], flavor: str = "gpu", **spec: Any) -> dict[str, Any]:
+    return ours("ClusterQueue", name, {"namespaceSelector": {}, "resourceGroups": [group(quota, flavor)], **spec})
+
+
+def local_queue(namespace: str, queue: str, name: str = "main", **spec: Any) -> dict[str, Any]:
+    return ours("LocalQueue", name, {"clusterQueue": queue, **spec}, namespace)
+
+
+def ours(kind: str, name: str, spec: Mapping[str, Any], namespace: str = "") -> dict[str, Any]:
+    meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": NAMES.api_version, "kind": kind, "metadata": meta, "spec": dict(spec)}
+
+
+def pod_template(gpus: int = 8, seconds: float | None = 2, **spec: Any) -> dict[str, Any]:
+    """Pods of `gpus` GPUs that run `seconds`; None: until they are stopped."""
+    amounts = {"nvidia.com/gpu": str(gpus)} if gpus else {"cpu": "1"}
+    note = {} if seconds is None else {"pod-complete.stage.kwok.x-k8s.io/delay": f"{seconds}s"}
+    if seconds is not None and seconds > 5:
+        note["pod-complete.stage.kwok.x-k8s.io/jitter-delay"] = f"{seconds}s"
+    if seconds is None:
+        note = {
+            "pod-complete.stage.kwok.x-k8s.io/delay": "24h",
+            "pod-complete.stage.kwok.x-k8s.io/jitter-delay": "24h",
+        }
+    return {
+        "metadata": {"annotations": note},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "c", "image": "c", "resources": {"requests": amounts, "limits": amounts}}],
+            **spec,
+        },
+    }
+
+
+def job(
+    namespace: str,
+    name: str,
+    pods: int = 1,
+    *,
+    gpus: int = 8,
+    seconds: float | None = 2,
+    queue: str | None = "main",
+    labels: Mapping[str, str] | None = None,
+    template: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """An indexed Job of `pods` pods, as its owner writes it."""
+    marks = {**({NAMES.queue_label: queue} if queue else {}), **(labels or {})}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace, **({"labels": marks} if marks else {})},
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "template": dict(template) if template is not None else pod_template(gpus, seconds),
+            **spec,
+        },
+    }
+
+
+def jobset(
+    namespace: str,
+    name: str,
+    sets: Mapping[str, tuple[int, int]],
+    *,
+    gpus: int = 8,
+    seconds: float | None = 2,
+    queue: str | None = "main",
+    labels: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """A JobSet of {replicated job: (replicas, pods of each)}."""
+    marks = {**({NAMES.queue_label: queue} if queue else {}), **(labels or {})}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "namespace": namespace, **({"labels": marks} if marks else {})},
+        "spec": {
+            "replicatedJobs": [
+                {
+                    "name": part,
+                    "replicas": replicas,
+                    "template": {
+                        "spec": {
+                            "parallelism": pods,
+                            "completions": pods,
+                            "completionMode": "Indexed",
+                            "backoffLimit": 0,
+                            "template": pod_template(gpus, seconds),
+                        }
+                    },
+                }
+                for part, (replicas, pods) in sets.items()
+            ],
+            **spec,
+        },
+    }

@@ -1,0 +1,745 @@
+"""Judges a recorded run by the invariants that every run must keep, at every revision.
+
+    violations = check(log)
+    assert not violations, report(violations)
+
+What is judged (I7 by comparing `end_state` of two runs):
+
+I1  quota: a new reservation fits the quota, borrowing and lending of its queue and of every cohort above it
+I2  nodes: what is bound to a node fits what it has
+I3  gang: an unsuspended job has a reservation of exactly its pod sets
+I4  identity: one live reservation per job uid; label and owner of a Workload name the same uid
+I5  release: quota is given back only when no live pod of the job is left
+I6  restore: what an eviction leaves of a job is what its user wrote
+I8  quiet: `check_quiet`, over audit events: nothing is written when nothing happens
+I9  no lost job: at the end each job is queued, reserved, running, finished, or rejected with a reason
+I10 fencing: `check_fencing`, over audit events: a former leader writes nothing after its successor
+I11 accounting: at the end the queues' reported reservations are the sum of the Workloads'
+
+The judge replays the log: it knows at each revision what existed then, and compares. It reads the API's own shapes
+(Kueue's v1beta2, in `group`) and shares no code with the controller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from e2e.api_client import Object, condition, finished
+from e2e.event_log import DELETED, Entry, EventLog
+from e2e.quantities import Resources, milli, pod_requests, resources
+from e2e.quota_tree import QuotaTree, Usage
+
+
+@dataclasses.dataclass(frozen=True)
+class Violation:
+    invariant: str
+    revision: int
+    object: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at revision {self.revision}, {self.object}: {self.message}"
+
+
+@dataclasses.dataclass
+class Figures:
+    """What a run was like, in counts and seconds."""
+
+    jobs: int = 0
+    starts: int = 0
+    evictions: int = 0
+    partial_gangs: int = 0  # gangs of which one pod was bound while another was found unschedulable
+    overcommitted_nodes: int = 0
+    max_unschedulable: float = 0.0  # the longest that a pod of a managed job was unschedulable
+    waits: dict[str, float] = dataclasses.field(default_factory=dict)  # job -> seconds from creation to reservation
+    ready: dict[str, float] = dataclasses.field(default_factory=dict)  # job -> from reservation to all pods running
+
+
+@dataclasses.dataclass(frozen=True)
+class Reservation:
+    """What a Workload holds: a queue, an amount, and how many pods of each pod set."""
+
+    queue: str
+    usage: Usage
+    counts: dict[str, int]
+    per_pod: dict[str, Usage]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """`started` and before is taken as found. The rest, in seconds: quota that was changed less than `settle` ago is
+    still a fair ground for a reservation, and a job younger than that may still be unqueued; a pod on a node that has
+    been lost for `lost_after` holds nothing; a job that waits longer than `explain_after` must have been told why."""
+
+    group: str = "muster.dev"
+    started: int = 0
+    settle: float = 2.0
+    lost_after: float = 0.0
+    explain_after: float = 10.0
+
+
+def check(log: EventLog | Sequence[Entry], *, at_end: bool = True, **settings: Any) -> list[Violation]:
+    """All violations in a log. `at_end` False leaves out what must hold only once a run has come to rest."""
+    return replay(log, at_end=at_end, **settings).violations
+
+
+def figures(log: EventLog | Sequence[Entry], **settings: Any) -> Figures:
+    return replay(log, at_end=False, **settings).figures
+
+
+def report(violations: Sequence[Violation], limit: int = 20) -> str:
+    lines = [f"{len(violations)} violations: {dict(Counter(v.invariant for v in violations))}"]
+    lines += map(str, violations[:limit])
+    return "\n".join(lines)
+
+
+def replay(log: EventLog | Sequence[Entry], *, at_end: bool = True, **settings: Any) -> Judge:
+    """The judge after the whole log, with violations and figures."""
+    if isinstance(log, EventLog):
+        settings.setdefault("started", log.started)
+        log = log.entries()
+    judge = Judge(Settings(**settings))
+    started = judge.settings.started
+    for entry in sorted(log, key=lambda e: (max(e.revision, started), _ORDER.get(e.kind, 0) * (e.revision <= started))):
+        judge.see(entry)
+    if at_end:
+        judge.conclude()
+    return judge
+
+
+# What was there at the start comes in the order in which things refer to each other, whatever was listed first.
+_ORDER = {"JobSet": 1, "Job": 2, "Node": 3, "Workload": 4, "Pod": 5}
+
+
+class Judge:
+    """Sees the log entry by entry and keeps what it needs of the cluster as it was."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.violations: list[Violation] = []
+        self.figures = Figures()
+        self.jobs: dict[str, Object] = {}  # Jobs and JobSets, by uid
+        self.workloads: dict[str, Object] = {}
+        self.reservations: dict[str, Reservation] = {}  # by uid of the Workload
+        self._queue_label = f"{settings.group}/queue-name"
+        self._uid_label = f"{settings.group}/job-uid"
+        self._revision = 0
+        self._now = 0.0
+        self._told: set[tuple[str, str]] = set()
+        # jobs
+        self._root: dict[str, str] = {}  # uid of a Job -> that of the JobSet that controls it, else its own
+        self._first: dict[str, Entry] = {}
+        self._original: dict[str, Object] = {}  # what a reserved job looked like, as its user wrote it
+        self._ran: set[str] = set()  # jobs unsuspended under their present reservation
+        self._reserved_at: dict[str, float] = {}
+        self._ended: dict[str, int] = {}  # completions that a Job had behind it when it was last reserved
+        self._reserved_for: dict[str, str] = {}  # uid of a job -> uid of the Workload that holds for it
+        # pods and nodes
+        self._pods: dict[str, Object] = {}
+        self._live: dict[str, set[str]] = defaultdict(set)  # uid of a job -> its pods that have not ended
+        self._running: dict[str, set[str]] = defaultdict(set)
+        self._unschedulable: dict[str, float] = {}
+        self._partial: set[str] = set()
+        self._nodes: dict[str, Object] = {}
+        self._lost: dict[str, float] = {}
+        self._bound: dict[str, dict[str, Resources]] = defaultdict(dict)  # node -> pod uid -> requests
+        self._load: dict[str, Resources] = defaultdict(Counter)
+        self._overcommitted: set[str] = set()
+        # quota
+        self._queues: dict[str, Object] = {}
+        self._cohorts: dict[str, Object] = {}
+        self._built: QuotaTree | None = None
+        self._changed: float | None = None  # since when it is not the tree of now
+        self._last_change = 0.0
+        self._former: list[tuple[float, QuotaTree]] = []  # until when a tree was in force
+        self._charged: dict[str, Usage] = defaultdict(Counter)  # queue -> usage
+        self._ghosts: dict[str, Reservation] = {}  # of deleted Workloads whose pods are not gone, by uid of the job
+        self._ghost_pods: dict[str, tuple[str, Usage]] = {}
+
+    # -- the replay ----------------------------------------------------------------------------------------------
+
+    def see(self, entry: Entry) -> None:
+        self._revision, self._now = entry.revision, entry.at
+        {
+            "Job": self._job,
+            "JobSet": self._job,
+            "Pod": self._pod,
+            "Node": self._node,
+            "Workload": self._workload,
+            "ClusterQueue": self._quota,
+            "Cohort": self._quota,
+        }.get(entry.kind, lambda _: None)(entry)
+
+    def _violation(self, invariant: str, name: str, message: str, once: str = "") -> None:
+        """Noted, unless the log had not begun; with `once`, only the first with this key."""
+        if self._revision <= self.settings.started:
+            return
+        if once:
+            if (invariant, once) in self._told:
+                return
+            self._told.add((invariant, once))
+        self.violations.append(Violation(invariant, self._revision, name, message))
+
+    # -- jobs ----------------------------------------------------------------------------------------------------
+
+    def _job(self, entry: Entry) -> None:
+        uid, job = entry.uid, entry.object
+        owner = _controller(job)
+        root = owner["uid"] if owner is not None and owner["kind"] == "JobSet" else uid
+        self._root[uid] = root
+        if entry.type == DELETED:
+            self.jobs.pop(uid, None)
+            return
+        before = self.jobs.get(uid)
+        self.jobs[uid] = job
+        if root != uid:
+            self._child(entry, root)
+            return
+        if not self._managed(job):
+            return
+        if uid not in self._first:
+            self._first[uid] = entry
+            self.figures.jobs += 1
+        if not _suspended(job):
+            if before is None or _suspended(before):
+                self.figures.starts += 1
+            if uid in self._reserved_for:
+                self._ran.add(uid)
+            self._gang(uid, entry.name)
+        elif uid in self._reserved_for and uid not in self._ran:
+            self._original[uid] = job  # changed by its user before it was started
+        if _suspended(job):
+            self._told.discard(("I3", uid))
+
+    def _child(self, entry: Entry, root: str) -> None:
+        """The Jobs of a managed JobSet run under its reservation."""
+        jobset, job = self.jobs.get(root), entry.object
+        if jobset is None or not self._managed(jobset) or finished(jobset) or _going(jobset):
+            return
+        if _suspended(job) or finished(job) or _going(job) or root in self._reserved_for:
+            return
+        self._violation("I3", entry.name, "runs although its JobSet has no reservation", once=entry.uid)
+
+    def _managed(self, job: Object) -> bool:
+        return self._queue_label in (job["metadata"].get("labels") or {})
+
+    def _gang(self, uid: str, name: str) -> None:
+        """I3 for one job that may be running."""
+        job = self.jobs.get(uid)
+        if job is None or not self._managed(job) or _suspended(job) or finished(job) or _going(job):
+            return
+        holder = self._reserved_for.get(uid)
+        if holder is None:
+            self._violation("I3", name, "is not suspended and has no reservation", once=uid)
+            return
+        held, needed = self.reservations[holder].counts, pod_sets(job)
+        if job["kind"] == "Job":  # its only pod set may have any name
+            left = _completions(job) - self._ended.get(uid, 0)
+            held, needed = {"": sum(held.values())}, {"": min(sum(needed.values()), left)}
+        if {k: v for k, v in held.items() if v} != {k: v for k, v in needed.items() if v}:
+            self._violation("I3", name, f"needs pods {needed} and has reserved {held}", once=uid)
+        self._requests(uid, name, job, self.reservations[holder])
+
+    def _requests(self, uid: str, name: str, job: Object, held: Reservation) -> None:
+        """I3: what is charged for a pod is not less than what its template asks for."""
+        charged = held.per_pod
+        for pod_set, template in templates(job).items():
+            usage = charged.get(pod_set) or (next(iter(charged.values())) if len(charged) == 1 else Counter())
+            by_resource: Resources = Counter()
+            for (_, resource), amount in usage.items():
+                by_resource[resource] += amount
+            for resource, asked in pod_requests(template.get("spec") or {}).items():
+                if resource in by_resource and by_resource[resource] < asked:
+                    text = f"a pod of {pod_set or 'it'} asks for {asked / 1000:g} {resource}"
+                    text += f", charged {by_resource[resource] / 1000:g}"
+                    self._violation("I3", name, text, once=f"{uid} requests")
+
+    # -- workloads -----------------------------------------------------------------------------------------------
+
+    def _workload(self, entry: Entry) -> None:
+        uid, workload = entry.uid, entry.object
+        gone = entry.type == DELETED
+        job_uid = self._identity(entry)
+        before = self.reservations.get(uid)
+        after = None if gone or condition(workload, "Finished") == "True" else reservation(workload)
+        if gone:
+            self.workloads.pop(uid, None)
+        else:
+            self.workloads[uid] = workload
+        if before == after:
+            return
+        if before is not None:
+            self._charge(before, -1)
+        if after is not None:
+            self._exorcise(job_uid)
+            self.reservations[uid] = after
+            self._charge(after, 1)
+            risen = after.usage - before.usage if before and before.queue == after.queue else after.usage
+            self._fits(entry.name, after.queue, risen)
+            if before is None:
+                self._reserve(entry, uid, job_uid)
+        elif before is not None:
+            del self.reservations[uid]
+            self._release(entry, before, uid, job_uid)
+
+    def _identity(self, entry: Entry) -> str:
+        """The job that a Workload stands for, and I4 for its names."""
+        meta = entry.object["metadata"]
+        owner = _controller(entry.object)
+        label = (meta.get("labels") or {}).get(self._uid_label)
+        owned = str(owner["uid"]) if owner is not None else None
+        if entry.type != DELETED and (label or owned) and label != owned:
+            self._violation("I4", entry.name, f"label names job {label}, owner is {owned}", once=entry.uid)
+        job = self.jobs.get(owned or "")
+        if owner is not None and job is not None and job["metadata"]["name"] != owner["name"]:
+            self._violation("I4", entry.name, f"owner {owner['name']} has another name", once=f"{entry.uid} name")
+        return str(owned or label or "")
+
+    def _reserve(self, entry: Entry, uid: str, job_uid: str) -> None:
+        if not job_uid:
+            return
+        other = self._reserved_for.get(job_uid)
+        if other is not None and other != uid:
+            name = self.workloads[other]["metadata"]["name"]
+            self._violation("I4", entry.name, f"job {job_uid} has a live reservation already, {name}")
+        self._reserved_for[job_uid] = uid
+        self._reserved_at[job_uid] = self._now
+        self._ran.discard(job_uid)
+        job, first = self.jobs.get(job_uid), self._first.get(job_uid)
+        if job is not None and _suspended(job):
+            self._original[job_uid] = job
+        if job is not None and job["kind"] == "Job":
+            self._ended[job_uid] = _completions(job) - _left(job)
+        if first is not None:
+            self.figures.waits.setdefault(first.name, self._now - first.at)
+
+    def _release(self, entry: Entry, held: Reservation, uid: str, job_uid: str) -> None:
+        if not job_uid or self._reserved_for.get(job_uid) != uid:
+            return
+        del self._reserved_for[job_uid]
+        left = [self._pods[pod] for pod in self._live[job_uid] if not self._on_lost_node(self._pods[pod])]
+        job = self.jobs.get(job_uid)
+        if entry.type == DELETED:
+            self._ghosts[job_uid] = held
+            for pod in left:
+                self._haunt(job_uid, pod)
+        elif left:
+            names = sorted(pod["metadata"]["name"] for pod in left)
+            how = "finished" if condition(entry.object, "Finished") == "True" else "released"
+            self._violation("I5", entry.name, f"{how} while {len(left)} pods live: {', '.join(names[:3])}")
+        if job is None:
+            return
+        self._gang(job_uid, _name(job))
+        evicted = entry.type != DELETED and condition(entry.object, "Finished") != "True" and not finished(job)
+        if evicted and not _going(job):
+            self.figures.evictions += job_uid in self._ran
+            if _suspended(job):
+                self._restored(job_uid, job)
+
+    def _restored(self, uid: str, job: Object) -> None:
+        """I6 for a job whose reservation was just given back."""
+        original, name = self._original.get(uid), _name(job)
+        if original is not None:
+            for path, want, have in _differences(_user_written(original), _user_written(job)):
+                self._violation("I6", name, f"{path} is {have} and was {want}")
+        if uid in self._first:
+            added = self._own_keys(job) - self._own_keys(self._first[uid].object)
+            if added:
+                self._violation("I6", name, f"left in its pod template: {', '.join(sorted(added))}")
+
+    def _own_keys(self, job: Object) -> set[str]:
+        keys: set[str] = set()
+        for template in templates(job).values():
+            meta, spec = template.get("metadata") or {}, template.get("spec") or {}
+            gates = [gate["name"] for gate in spec.get("schedulingGates") or ()]
+            for mapping in (meta.get("labels"), meta.get("annotations"), spec.get("nodeSelector"), gates):
+                keys.update(key for key in mapping or () if key.startswith(f"{self.settings.group}/"))
+        return keys
+
+    # -- quota ---------------------------------------------------------------------------------------------------
+
+    def _quota(self, entry: Entry) -> None:
+        kept = self._queues if entry.kind == "ClusterQueue" else self._cohorts
+        name = entry.object["metadata"]["name"]
+        before = kept.get(name)
+        if entry.type != DELETED and before is not None and before["spec"] == entry.object["spec"]:
+            kept[name] = entry.object
+            return
+        if self._now - self._last_change >= self.settings.settle:
+            self._present()  # what was in force for so long is kept; of a burst of changes only the last
+        if entry.type == DELETED:
+            kept.pop(name, None)
+        else:
+            kept[name] = entry.object
+        self._changed = self._now if self._changed is None else self._changed
+        self._last_change = self._now
+
+    def _present(self) -> QuotaTree:
+        """The tree of now, built when it is asked for; the one before is kept while it is still a fair ground."""
+        if self._changed is not None or self._built is None:
+            if self._built is not None:
+                self._former.append((self._changed or self._now, self._built))
+            self._built, self._changed = self._build(), None
+        return self._built
+
+    def _build(self) -> QuotaTree:
+        queues = {name: queue["spec"] for name, queue in self._queues.items()}
+        tree = QuotaTree(queues, {name: cohort.get("spec") or {} for name, cohort in self._cohorts.items()})
+        for queue, usage in self._charged.items():
+            tree.charge(queue, usage)
+        return tree
+
+    def _charge(self, held: Reservation, sign: int) -> None:
+        present = self._present()
+        since = self._now - self.settings.settle
+        self._former = [(until, tree) for until, tree in self._former if until > since]
+        for tree in (present, *(tree for _, tree in self._former)):
+            tree.charge(held.queue, held.usage, sign)
+        charged = self._charged[held.queue]
+        for key, amount in held.usage.items():
+            charged[key] += sign * amount
+
+    def _fits(self, name: str, queue: str, risen: Usage) -> None:
+        """I1 for what was just charged, by the quota of now or of a moment ago."""
+        over = self._present().over(queue, risen)
+        if over and all(tree.over(queue, risen) for _, tree in self._former):
+            self._violation("I1", name, "; ".join(over))
+
+    def _haunt(self, job_uid: str, pod: Object) -> None:
+        """The Workload of a live pod was deleted with its job: the pod's share stays charged until it is gone."""
+        held, uid = self._ghosts[job_uid], pod["metadata"]["uid"]
+        label = (pod["metadata"].get("labels") or {}).get("jobset.sigs.k8s.io/replicatedjob-name", "")
+        usage = held.per_pod.get(label) or next(iter(held.per_pod.values()), Counter())
+        self._ghost_pods[uid] = held.queue, usage
+        self._charge(Reservation(held.queue, usage, {}, {}), 1)
+
+    def _exorcise(self, job_uid: str) -> None:
+        """The job holds its own reservation again, which covers its pods."""
+        self._ghosts.pop(job_uid, None)
+        for pod in [pod for pod in self._live[job_uid] if pod in self._ghost_pods]:
+            queue, usage = self._ghost_pods.pop(pod)
+            self._charge(Reservation(queue, usage, {}, {}), -1)
+
+    # -- pods and nodes ------------------------------------------------------------------------------------------
+
+    def _pod(self, entry: Entry) -> None:
+        uid, pod = entry.uid, entry.object
+        spec, status = pod["spec"], pod.get("status") or {}
+        owner = _controller(pod)
+        job_uid = str(self._root.get(owner["uid"], owner["uid"])) if owner is not None else ""
+        ended = entry.type == DELETED or status.get("phase") in ("Succeeded", "Failed")
+        if entry.type == DELETED:
+            self._pods.pop(uid, None)
+        else:
+            self._pods[uid] = pod
+        node = spec.get("nodeName")
+        if ended:
+            self._live[job_uid].discard(uid)
+            self._running[job_uid].discard(uid)
+            if node and (was := self._bound[node].pop(uid, None)):
+                self._load[node].subtract(was)
+            if uid in self._ghost_pods:
+                queue, usage = self._ghost_pods.pop(uid)
+                self._charge(Reservation(queue, usage, {}, {}), -1)
+        else:
+            self._live[job_uid].add(uid)
+            if node and uid not in self._bound[node]:
+                self._bind(entry, node)
+        self._schedule(uid, job_uid, pod, ended)
+        if job_uid in self._reserved_for and status.get("phase") == "Running" and not ended:
+            self._running[job_uid].add(uid)
+            first, held = self._first.get(job_uid), self.reservations[self._reserved_for[job_uid]]
+            if first is not None and len(self._running[job_uid]) >= sum(held.counts.values()):
+                self.figures.ready.setdefault(first.name, self._now - self._reserved_at[job_uid])
+
+    def _bind(self, entry: Entry, node: str) -> None:
+        """I2 for a pod that has just come to a node."""
+        requests = pod_requests(entry.object["spec"])
+        requests["pods"] = 1000
+        self._bound[node][entry.uid] = requests
+        self._load[node].update(requests)
+        if node not in self._nodes:
+            return
+        has = resources((self._nodes[node].get("status") or {}).get("allocatable"))
+        for resource, amount in requests.items():
+            listed = resource in has or resource != "pods"
+            if listed and amount > 0 and self._load[node][resource] > has[resource]:
+                text = f"{self._load[node][resource] / 1000:g} of {has[resource] / 1000:g} {resource} bound to {node}"
+                self._violation("I2", entry.name, text)
+                self._overcommitted.add(node)
+                self.figures.overcommitted_nodes = len(self._overcommitted)
+
+    def _schedule(self, uid: str, job_uid: str, pod: Object, ended: bool) -> None:
+        """How long pods of managed jobs find no place, and gangs that have one only in part."""
+        job = self.jobs.get(job_uid)
+        if job is None or not self._managed(job):
+            return
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        reason = next(
+            (c.get("reason") for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), ""
+        )
+        if reason == "Unschedulable" and not ended and not pod["spec"].get("nodeName") and not _going(pod):
+            self._unschedulable.setdefault(uid, self._now)
+        elif uid in self._unschedulable:
+            waited = self._now - self._unschedulable.pop(uid)
+            self.figures.max_unschedulable = max(self.figures.max_unschedulable, waited)
+        live = self._live[job_uid]
+        if any(u in self._unschedulable for u in live) and any(self._pods[u]["spec"].get("nodeName") for u in live):
+            self._partial.add(job_uid)
+            self.figures.partial_gangs = len(self._partial)
+
+    def _node(self, entry: Entry) -> None:
+        name = entry.object["metadata"]["name"]
+        if entry.type == DELETED:
+            self._nodes.pop(name, None)
+            self._lost.setdefault(name, self._now)
+            return
+        self._nodes[name] = entry.object
+        if condition(entry.object, "Ready") == "True":
+            self._lost.pop(name, None)
+        else:
+            self._lost.setdefault(name, self._now)
+
+    def _on_lost_node(self, pod: Object) -> bool:
+        since = self._lost.get(pod["spec"].get("nodeName") or "")
+        return since is not None and self._now - since >= self.settings.lost_after
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def conclude(self) -> None:
+        """What must hold when a run has come to rest: I9 and I11."""
+        for since in self._unschedulable.values():
+            self.figures.max_unschedulable = max(self.figures.max_unschedulable, self._now - since)
+        for uid, first in self._first.items():
+            job = self.jobs.get(uid)
+            if job is not None and self._managed(job) and not _going(job):
+                complaint = self._lost_job(uid, job, self._now - first.at)
+                if complaint:
+                    self._violation("I9", _name(job), complaint)
+        for name, queue in self._queues.items():
+            self._accounted(name, queue.get("status") or {})
+
+    def _lost_job(self, uid: str, job: Object, age: float) -> str | None:
+        if age < self.settings.settle:
+            return None
+        if finished(job):
+            return "is finished and still holds a reservation" if uid in self._reserved_for else None
+        if not _suspended(job):
+            return None  # with a reservation it runs, without one I3 has said so
+        mine = [w for w in self.workloads.values() if _job_uid(w, self._uid_label) == uid]
+        if not mine:
+            return "is suspended and has no Workload"
+        if uid in self._reserved_for:
+            workload = self.workloads[self._reserved_for[uid]]
+            since = self._now - self._reserved_at[uid]
+            admitted = condition(workload, "Admitted") == "True" and since > self.settings.settle
+            return f"was admitted {since:.0f} s ago and is still suspended" if admitted else None
+        waiting = [w for w in mine if condition(w, "Finished") != "True"]
+        if not waiting:
+            rejected = any(_reason(w, "Finished") == "FailedToStart" for w in mine)
+            return None if rejected else "is neither finished nor queued: all its Workloads are finished"
+        told = any(_reason(w, "QuotaReserved") or _reason(w, "Evicted") for w in waiting)
+        return None if told or age < self.settings.explain_after else f"waits for {age:.0f} s and was not told why"
+
+    def _accounted(self, name: str, status: Object) -> None:
+        if "flavorsReservation" not in status and "reservingWorkloads" not in status:
+            return
+        reported: Usage = Counter()
+        for flavor in status.get("flavorsReservation") or ():
+            for resource in flavor.get("resources") or ():
+                reported[flavor["name"], resource["name"]] = milli(resource.get("total", 0))
+        held = [r for r in self.reservations.values() if r.queue == name]
+        actual: Usage = Counter()
+        for each in held:
+            actual.update(each.usage)
+        for key in sorted(set(reported) | set(actual)):
+            if reported[key] != actual[key]:
+                text = f"reports {reported[key] / 1000:g} {key[1]} of {key[0]} reserved, Workloads hold"
+                self._violation("I11", name, f"{text} {actual[key] / 1000:g}")
+        if "reservingWorkloads" in status and status["reservingWorkloads"] != len(held):
+            self._violation("I11", name, f"reports {status['reservingWorkloads']} reserving, there are {len(held)}")
+
+
+# -- over audit events -------------------------------------------------------------------------------------------
+
+
+def check_quiet(events: Iterable[Object], user: str) -> list[Violation]:
+    """I8: all that `user` wrote in a window in which nothing happened. Leases are how it says that it lives."""
+    written = [
+        event
+        for event in events
+        if event["user"].get("username") == user and _is_write(event) and event["objectRef"]["resource"] != "leases"
+    ]
+    return [Violation("I8", 0, _target(event), f"{event['verb']} by {user} in a quiet window") for event in written]
+
+
+def check_fencing(
+    events: Iterable[Object], leaders: Sequence[str], identify: Callable[[Object], str]
+) -> list[Violation]:
+    """I10: `leaders` in the order in which they led; `identify` tells from an audit event whose request it was."""
+    rank = {leader: index for index, leader in enumerate(leaders)}
+    highest: dict[str, int] = {}
+    violations = []
+    for event in sorted(events, key=lambda event: str(event["stageTimestamp"])):
+        who = identify(event)
+        if who not in rank or not _is_write(event) or event["objectRef"]["resource"] == "leases":
+            continue
+        target = _target(event)
+        if rank[who] < highest.get(target, 0):
+            successor = leaders[highest[target]]
+            violations.append(Violation("I10", 0, target, f"{event['verb']} by {who} after {successor} wrote it"))
+        highest[target] = max(rank[who], highest.get(target, 0))
+    return violations
+
+
+def end_state(log: EventLog | Sequence[Entry], group: str = "muster.dev") -> dict[str, str]:
+    """I7: what a run came to, by job name, in words that do not differ between two runs with the same outcome."""
+    judge = replay(log, at_end=False, group=group)
+    result = {}
+    for uid, job in judge.jobs.items():
+        if f"{group}/queue-name" not in (job["metadata"].get("labels") or {}):
+            continue
+        state = finished(job) or ("suspended" if _suspended(job) else "running")
+        mine = [w for w in judge.workloads.values() if _job_uid(w, f"{group}/job-uid") == uid]
+        for workload in mine:
+            true = sorted(c["type"] for c in workload["status"].get("conditions") or () if c["status"] == "True")
+            held = judge.reservations.get(workload["metadata"]["uid"])
+            usage = sorted(f"{flavor}/{name}={n}" for (flavor, name), n in held.usage.items()) if held else []
+            state += f"; {','.join(true)}; {','.join(usage)}"
+        result[_name(job)] = state
+    return result
+
+
+# -- reading the API's shapes ------------------------------------------------------------------------------------
+
+
+def reservation(workload: Object) -> Reservation | None:
+    """What a Workload's status holds. Pods that will not come back (reclaimablePods) are not charged."""
+    status = workload.get("status") or {}
+    admission = status.get("admission")
+    if not admission:
+        return None
+    reclaimable = {pods["name"]: int(pods["count"]) for pods in status.get("reclaimablePods") or ()}
+    usage: Usage = Counter()
+    counts: dict[str, int] = {}
+    per_pod: dict[str, Usage] = {}
+    for pod_set in admission.get("podSetAssignments") or ():
+        name, count = pod_set.get("name", ""), int(pod_set.get("count") or 0)
+        flavors = pod_set.get("flavors") or {}
+        amounts = resources(pod_set.get("resourceUsage"))
+        whole = {(flavors[resource], resource): n for resource, n in amounts.items() if resource in flavors}
+        left = count - min(count, reclaimable.get(name, 0))
+        usage.update({key: amount * left // count if count else amount for key, amount in whole.items()})
+        per_pod[name] = Counter({key: amount // count for key, amount in whole.items()} if count else {})
+        counts[name] = count
+    return Reservation(str(admission.get("clusterQueue", "")), usage, counts, per_pod)
+
+
+def pod_sets(job: Object) -> dict[str, int]:
+    """How many pods each part of a Job or JobSet has at once."""
+    if job["kind"] == "Job":
+        return {"": _pods_of(job["spec"])}
+    sets = job["spec"].get("replicatedJobs") or ()
+    return {r["name"]: int(r.get("replicas", 1)) * _pods_of(r["template"].get("spec") or {}) for r in sets}
+
+
+def templates(job: Object) -> dict[str, Object]:
+    """The pod template of each part."""
+    if job["kind"] == "Job":
+        return {"": job["spec"]["template"]}
+    return {r["name"]: r["template"]["spec"]["template"] for r in job["spec"].get("replicatedJobs") or ()}
+
+
+def _pods_of(spec: Mapping[str, Any]) -> int:
+    parallelism, completions = spec.get("parallelism"), spec.get("completions")
+    parallel = 1 if parallelism is None else int(parallelism)
+    return parallel if completions is None else min(parallel, int(completions))
+
+
+def _completions(job: Object) -> int:
+    completions = job["spec"].get("completions")
+    return _pods_of(job["spec"]) if completions is None else int(completions)
+
+
+def _left(job: Object) -> int:
+    """Completions of a Job that are still missing: one that was stopped half done asks only for these."""
+    spec, status = job["spec"], job.get("status") or {}
+    if spec.get("completions") is None:
+        return _pods_of(spec)
+    if spec.get("completionMode") != "Indexed":
+        return int(spec["completions"]) - int(status.get("succeeded") or 0)
+    ended = 0
+    for part in filter(None, f"{status.get('completedIndexes', '')},{status.get('failedIndexes', '')}".split(",")):
+        first, _, last = part.partition("-")
+        ended += int(last or first) - int(first) + 1
+    return int(spec["completions"]) - ended
+
+
+def _user_written(job: Object) -> Object:
+    """The parts of a job that an admission may change and an eviction must restore."""
+    spec = job["spec"]
+    kept = ("template", "parallelism", "completions") if job["kind"] == "Job" else ("replicatedJobs",)
+    return {key: spec[key] for key in kept if key in spec}
+
+
+def _differences(want: Any, have: Any, path: str = "spec") -> list[tuple[str, str, str]]:
+    """Where two JSON values differ; an empty object and none at all differ too."""
+    if isinstance(want, dict) and isinstance(have, dict):
+        found = []
+        for key in sorted(want.keys() | have.keys()):
+            absent = object()
+            a, b = want.get(key, absent), have.get(key, absent)
+            if a is absent or b is absent:
+                text = ("absent" if value is absent else json.dumps(value) for value in (a, b))
+                found.append((f"{path}.{key}", *text))
+            else:
+                found += _differences(a, b, f"{path}.{key}")
+        return [(where, was, now) for where, was, now in found]
+    if isinstance(want, list) and isinstance(have, list) and len(want) == len(have):
+        pairs = enumerate(zip(want, have, strict=True))
+        return [one for index, (a, b) in pairs for one in _differences(a, b, f"{path}[{index}]")]
+    return [] if want == have else [(path, json.dumps(want), json.dumps(have))]
+
+
+def _suspended(job: Object) -> bool:
+    return bool(job["spec"].get("suspend"))
+
+
+def _going(obj: Object) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def _name(obj: Object) -> str:
+    return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}".lstrip("/")
+
+
+def _controller(obj: Object) -> Object | None:
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def _job_uid(workload: Object, label: str) -> str:
+    owner = _controller(workload)
+    return str(owner["uid"] if owner else (workload["metadata"].get("labels") or {}).get(label, ""))
+
+
+def _reason(obj: Object, kind: str) -> str:
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return next((str(c.get("reason", "")) for c in conditions if c["type"] == kind), "")
+
+
+def _is_write(event: Object) -> bool:
+    """A write that was committed: not refused, not a dry run, not an event about something else."""
+    done = event["stage"] == "ResponseComplete" and event["responseStatus"].get("code", 0) < 400
+    kind = event["verb"] in ("create", "update", "patch", "delete", "deletecollection")
+    target = event.get("objectRef") or {}
+    return done and kind and "dryRun=" not in event["requestURI"] and target.get("resource", "events") != "events"
+
+
+def _target(event: Object) -> str:
+    ref = event["objectRef"]
+    return "/".join(str(ref[key]) for key in ("resource", "namespace", "name") if ref.get(key))

@@ -1,0 +1,442 @@
+"""The chart, installed by Helm on a real API server; and the controller with what it gave it: rights and configuration.
+
+A replica runs as a process here, with a token of the ServiceAccount that was rendered and the file that was rendered,
+but for its ports. Every request that it makes is audited: none is forbidden, and what it was granted and never asked
+for is told. Helm is the binary on PATH, else the SDK that PyPI has (`helm-python-sdk`); without either these tests are
+skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from admission.names import JOBS_HELD, Names
+from e2e import test_main_job as main_job
+from e2e.api_client import APPLY, ApiError, Object
+from e2e.build import ensure
+from e2e.control_plane import ControlPlane
+from e2e.event_log import EventLog
+from e2e.gangs import admitted, done, entry_of, reason, workload_of
+from e2e.installed import HOME, SOURCES, USER, Installed, Replica, cluster_queue, job, jobset, local_queue, pod_template
+from e2e.invariants import check, report
+from tests.chart.helm import template
+from tests.chart.test_chart import MATRIX
+
+sdk: Any = importlib.import_module("helm_python") if importlib.util.find_spec("helm_python") else None
+BINARY = shutil.which("helm")
+pytestmark = pytest.mark.skipif(sdk is None and BINARY is None, reason="neither helm nor helm-python-sdk is there")
+
+CHART = SOURCES / "charts" / "muster"
+NAMES = Names()
+
+ASKED_ELSEWHERE = {
+    # Never requested: the API server's authorizer is asked whether somebody may.
+    (NAMES.group, "workloads", "admit"),
+    ("batch", "jobs/finalizers", "update"),
+    ("jobset.x-k8s.io", "jobsets/finalizers", "update"),
+}
+
+RARE = {
+    ("", "events", "patch"),  # an event that comes again within minutes
+    ("batch", "jobs/status", "patch"),  # API servers before 1.36 keep the start time of a suspended Job
+    ("batch", "jobs", "get"),  # a Workload whose job the copies do not show
+    ("jobset.x-k8s.io", "jobsets", "get"),
+    (NAMES.group, "workloads", "get"),  # a create whose answer was lost
+}
+"""Rights for what these tests do not bring about."""
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of its own: its audit log has what the controller reads, too."""
+    policy = tmp_path_factory.mktemp("audit") / "policy.yaml"
+    rules = [{"level": "Metadata", "users": [USER]}, {"level": "None"}]
+    made = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": rules}
+    policy.write_text(yaml.safe_dump(made))
+    with ControlPlane(apiserver_flags=[f"--audit-policy-file={policy}"]) as cp:
+        yield cp
+
+
+class HelmError(Exception):
+    """What Helm says when it refuses."""
+
+
+class Release:
+    """A release of the chart on a control plane."""
+
+    def __init__(self, cp: ControlPlane, name: str = "muster") -> None:
+        self.cp = cp
+        self.name = name
+
+    def install(self, **values: Any) -> list[Object]:
+        return self._settled(self._run("install", values))
+
+    def upgrade(self, **values: Any) -> list[Object]:
+        return self._settled(self._run("upgrade", values))
+
+    def uninstall(self) -> None:
+        self._run("uninstall", None)
+
+    def _run(self, action: str, values: Object | None) -> str:
+        """The manifest of the release."""
+        if BINARY is not None:
+            return self._by_binary(BINARY, action, values)
+        options: Object = {"namespace": HOME, "create_namespace": True} if action == "install" else {"namespace": HOME}
+        # A configuration keeps what it once discovered, so that each action has its own.
+        with sdk.Config(kubeconfig_path=self.cp.kubeconfig(), namespace=HOME) as config:
+            try:
+                if values is None:
+                    config.uninstall(self.name)
+                    return ""
+                return str(getattr(config, action)(str(CHART), self.name, values, **options)["manifest"])
+            except sdk.HelmError as error:
+                raise HelmError(str(error)) from None
+
+    def _by_binary(self, binary: str, action: str, values: Object | None) -> str:
+        common = ["--kubeconfig", str(self.cp.kubeconfig()), "--namespace", HOME]
+        more = [] if values is None else [str(CHART), "--values", "-"]
+        more += ["--create-namespace"] if action == "install" else []
+        commands = [[binary, action, self.name, *common, *more]]
+        if values is not None:
+            commands.append([binary, "get", "manifest", self.name, *common])
+        for command in commands:
+            ran = subprocess.run(
+                command, input=json.dumps(values or {}), capture_output=True, text=True, check=False, timeout=120
+            )
+            if ran.returncode:
+                raise HelmError(ran.stderr)
+        return ran.stdout
+
+    def _settled(self, manifest: str) -> list[Object]:
+        """The objects of a manifest, once the kinds among them are served."""
+        objects = [document for document in yaml.safe_load_all(manifest) if document]
+        for one in objects:
+            if one["kind"] == "CustomResourceDefinition":
+                self.cp.wait_established(one["metadata"]["name"])
+        return objects
+
+
+class Charted(Installed):
+    """Muster as a release has it."""
+
+    objects: list[Object]
+
+    def config(self) -> Object:
+        """The file that was rendered, on ports of its own."""
+        (found,) = [o for o in self.objects if o["kind"] == "ConfigMap"]
+        said: Object = yaml.safe_load(found["data"]["config.yaml"])
+        off = {"bindAddress": "0"}
+        return {**said, "health": off, "metrics": off, "webhook": {"host": "127.0.0.1", "port": _free_port()}}
+
+    def start(self, identity: str | None = None, *, config: Mapping[str, Any] | None = None) -> Replica:
+        assert config is None
+        said = self.config()
+        path = self.folder / f"muster-{len(self.replicas)}.yaml"
+        path.write_text(yaml.safe_dump(said))
+        log = self.folder / f"muster-{len(self.replicas)}.log"
+        arguments = ["--config", str(path), "--kubeconfig", str(self.cp.kubeconfig(USER)), "--namespace", HOME]
+        if said["hold"] == "webhook":
+            arguments += ["--webhook-url", f"https://127.0.0.1:{said['webhook']['port']}"]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "admission.cli", "controller", *arguments], stdout=out, stderr=out, cwd=SOURCES
+            )
+        replica = Replica(process, log)
+        self.replicas.append(replica)
+        return replica
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(cp: ControlPlane, folder: Path, objects: list[Object]) -> Iterator[Charted]:
+    """A run that is judged: invariants, logs, and rights."""
+    mark = cp.audit_mark()
+    with EventLog(cp) as log, Charted(cp, folder) as muster:
+        muster.log, muster.objects = log, objects
+        yield muster
+        log.catch_up()
+        trouble = muster.trouble()
+    violations = check(log, at_end=False)
+    assert not violations, report(violations)
+    assert not trouble, "\n".join(trouble)
+    forbidden = [e for e in cp.audit_events(mark) if e.get("responseStatus", {}).get("code") in (401, 403)]
+    assert not forbidden, json.dumps([[e["verb"], e["requestURI"], e["responseStatus"]] for e in forbidden], indent=1)
+
+
+# ---------------------------------------------------------------- rights
+
+
+Right = tuple[str, str, str]
+
+
+def granted(cp: ControlPlane) -> set[Right]:
+    """(group, resource, verb) of all that is bound to the ServiceAccount, as the API server has it."""
+    name = USER.rpartition(":")[2]
+    rights: set[Right] = set()
+    for bindings, roles in (("clusterrolebindings", "clusterroles"), ("rolebindings", "roles")):
+        for binding in cp.list(bindings):
+            if not any(s["kind"] == "ServiceAccount" and s["name"] == name for s in binding.get("subjects", ())):
+                continue
+            role = cp.get(roles, binding["roleRef"]["name"], binding["metadata"].get("namespace"))
+            for rule in role["rules"]:
+                rights |= {(g, r, v) for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    return rights
+
+
+def used(cp: ControlPlane, since: int) -> set[Right]:
+    rights: set[Right] = set()
+    for event in cp.audit_events(since):
+        target = event.get("objectRef")
+        if event["user"]["username"] != USER or not target:
+            continue
+        resource = target.get("resource", "") + (f"/{target['subresource']}" if target.get("subresource") else "")
+        rights.add((target.get("apiGroup", ""), resource, event["verb"]))
+    return rights
+
+
+def _shown(rights: set[Right]) -> str:
+    return ", ".join(f"{verb} {resource}{f'.{group}' if group else ''}" for group, resource, verb in sorted(rights))
+
+
+# ---------------------------------------------------------------- tests
+
+
+TEAM = {"cohort": "all", "quota": [{"flavor": "gpu", "resources": {"nvidia.com/gpu": 32}}], "createNamespaces": True}
+QUOTA = {
+    "only": True,
+    "flavors": {"gpu": {"nodeLabels": {"gpu": "h100"}}},
+    "cohorts": {"all": {}},
+    "teams": {"vision": TEAM, "speech": TEAM},
+}
+
+
+def test_by_policy_a_job_and_a_jobset_run_with_what_the_chart_gives(plane: ControlPlane, tmp_path: Path) -> None:
+    cp, release, mark = plane, Release(plane), plane.audit_mark()
+    with pytest.raises(HelmError, match=r"quota: this cluster does not serve muster\.dev/v1beta1 yet"):
+        release.install(quota={**QUOTA, "only": False})
+    began = time.monotonic()
+    objects = release.install()
+    kinds = {one["kind"] for one in objects}
+    assert "MutatingAdmissionPolicy" in kinds, "the API server has them, and auto means them"
+    assert not kinds & {"MutatingWebhookConfiguration", "Secret"}
+    quota = Release(cp, "muster-quota").install(quota=QUOTA)
+    print(f"\nmuster and its quota installed after {time.monotonic() - began:.1f} s")
+    for one in [*objects, *quota]:  # nothing that the API server would drop
+        cp.apply(one, dryRun="All", fieldValidation="Strict")
+    cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
+    with running(cp, tmp_path, objects) as muster:
+        _play(muster, "HeldByPolicy")
+    with running(cp, tmp_path, _again(cp, release)) as muster:
+        main_job.test_a_borrower_gives_back_requeues_resumes_and_its_template_is_as_its_owner_wrote_it(muster)
+    _judge_rights(cp, mark, "policy")
+
+
+def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    cp, release = plane, Release(plane)
+    _again(cp, release)
+    mark = cp.audit_mark()
+    objects = release.upgrade(hold="webhook")
+    assert not cp.list("mutatingadmissionpolicies")
+    assert {p["metadata"]["name"] for p in cp.list("validatingadmissionpolicies")} == {"muster-priority-class"}
+    with running(cp, tmp_path, objects) as muster:
+        Release(cp, "muster-quota").install(quota=QUOTA)
+        cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
+        _play(muster, "HeldByWebhook")
+        hooks = cp.get("mutatingwebhookconfigurations", "muster")["webhooks"]
+        assert {hook["clientConfig"]["url"].rsplit("/", 1)[0] for hook in hooks} == {
+            f"https://127.0.0.1:{yaml.safe_load((tmp_path / 'muster-0.yaml').read_text())['webhook']['port']}"
+        }
+        # Another revision takes nothing away from what the controller wrote.
+        release.upgrade(hold="webhook", replicas=3)
+        assert cp.get("mutatingwebhookconfigurations", "muster")["webhooks"] == hooks
+        assert cp.get("secrets", "muster-webhook", HOME)["data"]["tls.crt"]
+    _judge_rights(cp, mark, "webhook")
+    with pytest.raises(ApiError):
+        cp.create(job("vision", "nobody-answers"))
+    release.uninstall()
+    assert cp.find("mutatingwebhookconfigurations", "muster") is None
+    assert cp.find("secrets", "muster-webhook", HOME) is None
+    assert cp.list("validatingadmissionpolicies") == []
+    assert cp.get("customresourcedefinitions", "workloads.muster.dev")
+    assert cp.list("workloads.muster.dev"), "what was decided stays"
+    free = cp.create(job("vision", "free", gpus=0))
+    assert "suspend" not in free["spec"] or free["spec"]["suspend"] is False
+    cp.wait(done(cp, "jobs", "vision", "free"), 30, "a labelled job to run as any other")
+
+
+def test_governed_namespaces_hold_all_jobs_and_keep_bare_gpu_pods_out(plane: ControlPlane) -> None:
+    cp, release = plane, Release(plane)
+    where = {"namespaceSelector": {"matchLabels": {"muster": "governed"}}, "manageJobsWithoutQueueName": True}
+    cp.clean()
+    release.install(config=where, refuseBarePods=["nvidia.com/gpu"])
+    cp.namespace("governed", {"muster": "governed"})
+    cp.namespace("free")
+
+    def pod(namespace: str, gpus: int) -> Object:
+        spec = pod_template(gpus)["spec"]
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare", "namespace": namespace}, "spec": spec}
+
+    def refused() -> bool:
+        try:
+            cp.create(pod("governed", 1), dryRun="All")
+        except ApiError as error:
+            return "make a Job or a JobSet with the label muster.dev/queue-name" in str(error)
+        return False
+
+    cp.wait(refused, 20, "the policy to be seen")
+    cp.create(pod("governed", 0), dryRun="All")
+    cp.create(pod("free", 1), dryRun="All")
+    for namespace, held in (("governed", True), ("free", False)):
+        made = cp.create(job(namespace, "unlabelled", queue=None), dryRun="All")
+        assert bool(made["spec"].get("suspend")) is held
+    release.uninstall()
+
+
+def test_what_the_guide_says_of_removal_leaves_no_job_stuck(plane: ControlPlane, tmp_path: Path) -> None:
+    cp, release = plane, Release(plane)
+    guide = (SOURCES / "docs" / "install.md").read_text().partition("\n## Remove")[2]
+    blocks = [textwrap.dedent(block) for block in re.findall(r"(?ms)^ *```sh\n(.*?)^ *```", guide)]
+    hold, uninstall, hand_back, forget = blocks
+    assert uninstall.strip() == f"helm uninstall muster --namespace {HOME}"
+
+    kubectl = f"{ensure(['kubectl'], say=False)['kubectl']} --kubeconfig={cp.kubeconfig()}"
+
+    def follow(commands: str) -> None:
+        words = f'kubectl() {{ {kubectl} "$@"; }}; export -f kubectl; set -eo pipefail\n'
+        commands = commands.replace("xargs kubectl", f"xargs {kubectl}")
+        subprocess.run(["bash", "-c", words + commands], check=True, timeout=120, capture_output=True)
+
+    cp.clean()
+    objects = release.install()
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
+    Release(cp, "muster-quota").install(quota=QUOTA)
+    with running(cp, tmp_path, objects) as muster:
+        replica = muster.started()
+        cp.apply(job("vision", "runs", 1, seconds=3))
+        cp.wait(lambda: admitted(cp, "vision", "runs"), 30, "a gang to be admitted")
+        follow(hold)
+        cp.apply([job("vision", "waits", 1), jobset("vision", "waits-too", {"w": (1, 1)})])
+        cp.wait(done(cp, "jobs", "vision", "runs"), 60, "what runs to finish")
+        assert cp.get("jobs", "waits", "vision")["spec"]["suspend"] is True
+        assert replica.stop() == 0
+    release.uninstall()
+    follow(hand_back)
+    cp.wait(done(cp, "jobs", "vision", "waits"), 60, "the Job to run")
+    cp.wait(done(cp, "jobsets", "vision", "waits-too"), 60, "the JobSet to run")
+    follow(forget)
+    assert not [c for c in cp.list("customresourcedefinitions") if c["metadata"]["name"].endswith(".muster.dev")]
+    cp.resources(refresh=True)
+
+
+def test_people_have_the_rights_of_the_chart_and_no_more(plane: ControlPlane) -> None:
+    cp, release = plane, Release(plane)
+    cp.clean()
+    release.install(rbac={"queueAdmins": ["platform"]})
+    cp.namespace("team-a")
+    edit = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "tenant", "namespace": "team-a"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ada"}],
+    }
+    cp.apply(edit)
+    tenant, platform = cp.as_user("ada"), cp.as_user("grace", ["platform"])
+    cp.wait(lambda: tenant.list("workloads.muster.dev", "team-a") == [], 20, "the roles to be aggregated")
+    assert tenant.list("localqueues.muster.dev", "team-a") == []
+    queue, local = cluster_queue("team-a", {"nvidia.com/gpu": 8}), local_queue("team-a", "team-a")
+    for attempt in (
+        lambda: tenant.create(local),
+        lambda: tenant.create(queue),
+        lambda: tenant.list("workloads.muster.dev", "default"),
+        lambda: tenant.list("clusterqueues.muster.dev"),
+        lambda: platform.create(job("team-a", "a")),
+        lambda: platform.delete("workloads.muster.dev", "any", "team-a"),
+    ):
+        with pytest.raises(ApiError) as error:
+            attempt()
+        assert error.value.status == 403
+    platform.create(queue)
+    platform.create(local)
+    tenant.create(job("team-a", "train"), dryRun="All")
+    release.uninstall()
+
+
+@pytest.mark.parametrize("row", sorted(MATRIX))
+def test_no_field_of_any_rendering_is_unknown_to_the_api_server(plane: ControlPlane, row: str) -> None:
+    if not plane.has("workloads.muster.dev"):
+        Release(plane).install()
+    for one in template(MATRIX[row]):
+        if one["apiVersion"].startswith("monitoring.coreos.com/"):
+            continue
+        namespace = one["metadata"].get("namespace")
+        if namespace:  # not merged with the one that is there, whose ports may be others
+            one["metadata"]["name"] += "-again"
+        if namespace and plane.find("namespace", namespace) is None:
+            plane.namespace(namespace)
+        path = plane.resource_of(one).path(namespace, one["metadata"]["name"])
+        said = {"fieldManager": "e2e", "force": "true", "dryRun": "All", "fieldValidation": "Strict"}
+        plane.request("PATCH", path, one, params=said, content_type=APPLY)
+
+
+def _play(muster: Charted, held: str) -> None:
+    """A Job, a JobSet and a Job without index run; a fourth is edited and taken out while it waits."""
+    cp = muster.cp
+    muster.started()
+    cp.apply([job("vision", "train", 4), jobset("speech", "sim", {"driver": (1, 1), "workers": (1, 3)})])
+    cp.wait(lambda: admitted(cp, "vision", "train") and admitted(cp, "speech", "sim"), 30, "both to be admitted")
+    _edit_a_held_job(cp, "vision")
+    cp.wait(done(cp, "jobs", "vision", "train"), 60, "the Job to finish")
+    cp.wait(done(cp, "jobsets", "speech", "sim"), 60, "the JobSet to finish")
+    cp.apply(job("vision", "without-index", 2, completionMode="NonIndexed"))
+    cp.wait(done(cp, "jobs", "vision", "without-index"), 60, "a Job to finish whose pods are pinned one by one")
+    proof = entry_of(cp.get("clusterqueues", "vision"), JOBS_HELD)
+    assert (proof["status"], proof["reason"]) == ("True", held)
+
+
+def _edit_a_held_job(cp: ControlPlane, namespace: str) -> None:
+    """Its owner makes it smaller while it waits, and takes it out of the queue."""
+    cp.apply(job(namespace, "huge", 100))
+    cp.wait(lambda: reason(cp, namespace, "huge")[0], 30, "the reason why it waits")
+    cp.patch("jobs", "huge", {"spec": {"parallelism": 90, "completions": 90}}, namespace)
+    cp.wait(lambda: "720 nvidia.com/gpu" in reason(cp, namespace, "huge")[1], 30, "its new size to be told")
+    cp.patch("jobs", "huge", {"metadata": {"labels": {NAMES.queue_label: None}}}, namespace)
+    cp.wait(lambda: workload_of(cp, namespace, "huge") is None, 30, "its Workload to go")
+    cp.delete("jobs", "huge", namespace)
+
+
+def _again(cp: ControlPlane, release: Release) -> list[Object]:
+    """Emptied, with the release in its namespace, which goes as well; what has no namespace is taken over."""
+    cp.clean()
+    return release.install()
+
+
+def _judge_rights(cp: ControlPlane, since: int, mode: str) -> None:
+    """Nothing was granted that nobody uses, but for what is rare; printed, and it does not grow unseen."""
+    have, asked = granted(cp), used(cp, since)
+    assert not any("*" in right for right in have)
+    unused = have - asked - ASKED_ELSEWHERE
+    print(f"\n{mode}: {len(have)} rights granted, {len(have & asked)} used; never: {_shown(unused) or 'none'}")
+    assert unused <= RARE, _shown(unused - RARE)

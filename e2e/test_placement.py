@@ -1,0 +1,523 @@
+"""Placement on the real control plane: what was decided is what kube-scheduler does, on good days and bad.
+
+Random gangs of all shapes on mixed nodes; topology asked for by annotations; nodes that die, lose their GPUs or are
+cordoned under running gangs; foreign pods that take the room between decision and binding. Judged by the API objects
+and by the recorded event log. THOROUGH=1 runs 1,000 random gangs instead of 150.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import random  # noqa: TID251 - gangs of all shapes, by seed
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from e2e.api_client import Object, finished
+from e2e.control_plane import ControlPlane
+from e2e.event_log import DELETED, EventLog
+from e2e.gangs import GPU, WORKLOADS, admitted, chosen_nodes, done, entry_of, reason, running_pods, teams, workload_of
+from e2e.installed import NAMES, SOURCES, Installed, cluster_queue, flavor, job, jobset, local_queue, ours, pod_template
+from e2e.invariants import figures
+
+GANGS = 1_000 if os.environ.get("THOROUGH") else 150
+INDEX = "batch.kubernetes.io/job-completion-index"
+SET, SET_INDEX = "jobset.sigs.k8s.io/replicatedjob-name", "jobset.sigs.k8s.io/job-index"
+TOPOLOGY = [{"nodeLabel": "net/block"}, {"nodeLabel": "net/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
+
+
+# ---------------------------------------------------------------- what is asked of a run
+
+
+def misplaced(log: EventLog) -> tuple[int, list[str]]:
+    """(pods bound, those that are not where the reservation under which they were made had their rank)."""
+    chosen: dict[str, dict[str, list[str]]] = {}
+    bound: set[str] = set()
+    strides: dict[tuple[str, str], int] = {}
+    wrong = []
+    log.catch_up()
+    for entry in log.entries():
+        obj = entry.object
+        if entry.kind == "JobSet":
+            for part in obj["spec"]["replicatedJobs"]:
+                strides[entry.name, part["name"]] = int(part["template"]["spec"].get("parallelism", 1))
+        if entry.kind == "Workload" and (obj.get("status") or {}).get("admission"):
+            chosen[entry.uid] = chosen_nodes(obj)
+        if entry.kind != "Pod" or entry.type == DELETED or entry.uid in bound or not obj["spec"].get("nodeName"):
+            continue
+        labels = obj["metadata"].get("labels", {})
+        holder = labels.get(NAMES.workload_uid_label)
+        if holder is None:
+            continue
+        bound.add(entry.uid)
+        part = labels[NAMES.pod_set_label]
+        rank = int(labels[INDEX])
+        if SET in labels:
+            name = f"{obj['metadata']['namespace']}/{labels['jobset.sigs.k8s.io/jobset-name']}"
+            rank += int(labels[SET_INDEX]) * strides[name, labels[SET]]
+        hosts = chosen.get(holder, {}).get(part, [])
+        if rank >= len(hosts) or hosts[rank] != obj["spec"]["nodeName"]:
+            wrong.append(f"{entry.name} (rank {rank}) is on {obj['spec']['nodeName']}, chosen were {hosts}")
+    return len(bound), wrong
+
+
+def double_booked(log: EventLog) -> list[str]:
+    """Nodes whose reservations, at some revision, asked for more GPUs than they ever had."""
+    size: dict[str, int] = {}
+    held: dict[str, dict[str, int]] = {}
+    out = []
+    for entry in log.entries():
+        if entry.kind == "Node":
+            has = int(entry.object["status"]["allocatable"].get(GPU, 0))
+            size[entry.name] = max(size.get(entry.name, 0), has)
+        if entry.kind != "Workload":
+            continue
+        obj, taken = entry.object, collections.Counter[str]()
+        status = obj.get("status") or {}
+        ended = entry_of(obj, "Finished").get("status") == "True"
+        if entry.type != DELETED and not ended and status.get("admission"):
+            given = {one["name"]: one for one in status["admission"]["podSetAssignments"]}
+            for part, hosts in chosen_nodes(obj).items():
+                each = int(given[part].get("resourceUsage", {}).get(GPU, 0)) // max(1, len(hosts))
+                taken.update({host: each * n for host, n in collections.Counter(hosts).items()})
+        held[entry.uid] = dict(taken)
+        total: collections.Counter[str] = collections.Counter()
+        for amounts in held.values():
+            total.update(amounts)
+        out += [
+            f"{entry.revision}: {n} has {size.get(n)}, {a} reserved" for n, a in total.items() if a > size.get(n, 0)
+        ]
+    return out
+
+
+# ---------------------------------------------------------------- random gangs
+
+
+def mixed_nodes(cp: ControlPlane, count: int) -> None:
+    """Nodes of four sizes in two zones; some tainted, some with more room for pods than for GPUs, some cordoned."""
+    rng = random.Random(5)
+    nodes = []
+    for i in range(count):
+        gpus, cpu, memory = rng.choice([(8, 96, "1Ti"), (8, 128, "2Ti"), (4, 32, "128Gi"), (2, 16, "120Gi")])
+        size = {"cpu": str(cpu), "memory": memory, "pods": rng.choice(["110", "110", "6"]), GPU: str(gpus)}
+        labels = {"gpu": "h100", "zone": f"z{i % 2}", "size": str(gpus), "net/block": f"b{i // 75}"}
+        spec: dict[str, Any] = {}
+        if i % 6 == 0:
+            spec["taints"] = [{"key": "reserved", "value": "yes", "effect": "NoSchedule"}]
+        if i % 10 == 3:
+            spec["taints"] = [*spec.get("taints", ()), {"key": "soft", "effect": "PreferNoSchedule"}]
+        if i % 50 == 7:
+            spec["unschedulable"] = True
+        name = f"node-{i}"
+        meta = {"name": name, "labels": {**labels, "net/rack": f"r{i // 15}", "kubernetes.io/hostname": name}}
+        nodes.append({"metadata": meta, "spec": spec, "status": {"capacity": size, "allocatable": size}})
+    cp.add_node_objects(nodes)
+
+
+def background(cp: ControlPlane, count: int) -> None:
+    """Pods that are not ours, wherever kube-scheduler likes them."""
+    cp.namespace("others")
+    rng = random.Random(6)
+    pods = []
+    for i in range(count):
+        template = pod_template(rng.choice([0, 0, 1, 2]), None)
+        asks = template["spec"]["containers"][0]["resources"]["requests"]
+        asks["cpu"] = str(rng.choice([1, 3, 9]))
+        template["spec"]["containers"][0]["resources"].pop("limits")
+        if GPU in asks:
+            template["spec"]["containers"][0]["resources"]["limits"] = {GPU: asks[GPU]}
+        meta = {**template["metadata"], "name": f"other-{i}", "namespace": "others"}
+        pods.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]})
+    cp.create_all(pods)
+    cp.wait(lambda: all(p["spec"].get("nodeName") for p in cp.list("pods", "others")), 60, "the others to be placed")
+
+
+def dressed(rng: random.Random, pods: int, name: str) -> dict[str, Any]:
+    """A pod template with some of what decides about nodes."""
+    gpus = rng.choice([0, 1, 1, 2, 4, 8] if pods <= 16 else [0, 1, 1, 2])
+    template = pod_template(gpus, rng.choice([1, 2, 4]))
+    asks = template["spec"]["containers"][0]["resources"]
+    asks["requests"] = {**asks["requests"], "cpu": str(rng.choice([1, 2, 5, 8])), "memory": rng.choice(["1Gi", "9Gi"])}
+    asks["limits"] = {GPU: asks["requests"][GPU]} if GPU in asks["requests"] else {}
+    spec = template["spec"]
+    template["metadata"]["labels"] = {"gang": name}
+    wants: list[dict[str, Any]] = []
+    if rng.random() < 0.4:
+        spec["tolerations"] = [{"key": "reserved", "operator": "Exists"}]
+    if rng.random() < 0.2:
+        spec["nodeSelector"] = {"zone": rng.choice(["z0", "z1"])}
+    if rng.random() < 0.2:
+        wants.append({"key": "size", "operator": rng.choice(["In", "NotIn"]), "values": ["8"] if gpus > 4 else ["2"]})
+    if rng.random() < 0.15:
+        wants.append({"key": "size", "operator": "Gt", "values": ["3"]})
+    if rng.random() < 0.1:
+        wants.append({"key": "metadata.none", "operator": "DoesNotExist"})
+    if wants:
+        term = {"nodeSelectorTerms": [{"matchExpressions": wants}]}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
+    if rng.random() < 0.15 and pods <= 24:
+        own = {"labelSelector": {"matchLabels": {"gang": name}}, "topologyKey": "kubernetes.io/hostname"}
+        apart = {"requiredDuringSchedulingIgnoredDuringExecution": [own]}
+        spec["affinity"] = {**spec.get("affinity", {}), "podAntiAffinity": apart}
+    return template
+
+
+def random_gangs(count: int) -> Iterator[Object]:
+    for n in range(count):
+        rng = random.Random(1000 + n)
+        pods = rng.choice([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
+        if rng.random() < 0.6:
+            yield job("team-a", f"gang-{n}", pods, template=dressed(rng, pods, f"gang-{n}"))
+            continue
+        sets = rng.randint(1, 3)
+        each = max(1, pods // sets)
+        value = jobset("team-a", f"gang-{n}", {f"s{i}": (rng.randint(1, 2), max(1, each // 2)) for i in range(sets)})
+        for i, part in enumerate(value["spec"]["replicatedJobs"]):
+            part["template"]["spec"]["template"] = dressed(rng, each, f"gang-{n}-{i}")
+        yield value
+
+
+def test_random_gangs_land_where_they_were_sent(muster: Installed) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    mixed_nodes(cp, 300)
+    background(cp, 200)
+    quota: dict[str, int | str] = {GPU: 100_000, "cpu": 10**6, "memory": "1000Ti"}
+    cp.namespace("team-a")
+    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
+    cp.apply([cluster_queue("team-a", quota), local_queue("team-a", "team-a")])
+    muster.started()
+    began = time.monotonic()
+    cp.create_all(list(random_gangs(GANGS)))
+
+    def settled() -> bool:
+        """All are done; or what waits waits although nothing runs, and says why."""
+        jobs = [o for kind in ("jobs", "jobsets") for o in cp.list(kind, "team-a") if not _child(o)]
+        assert len(jobs) == GANGS
+        open_ones = [o["metadata"]["name"] for o in jobs if not finished(o)]
+        if not open_ones:
+            return True
+        if any(not finished(o) and not o["spec"].get("suspend") for o in jobs):
+            return False
+        return all(reason(cp, "team-a", name)[0] == "TopologyPlacementFailed" for name in open_ones)
+
+    cp.wait(settled, 60 + GANGS, f"{GANGS} gangs to be through", every=1.0)
+    took = time.monotonic() - began
+    waiting = [o for o in cp.list(WORKLOADS, "team-a") if not entry_of(o, "Finished")]
+    bound, wrong = misplaced(log)
+    said = figures(log)
+    print(
+        f"\n{GANGS} gangs, {bound} pods bound in {took:.0f} s, {said.starts} starts, {said.evictions} evictions; "
+        f"{len(waiting)} gangs never fit; longest Unschedulable {said.max_unschedulable:.1f} s"
+    )
+    for one in waiting:
+        print("  ", one["metadata"]["name"], entry_of(one, "QuotaReserved").get("message", ""))
+    assert not wrong, wrong[:5]
+    assert bound > 5 * GANGS
+    # On a starved machine a node may be given up; then the time its pods were unschedulable says nothing.
+    assert said.max_unschedulable <= 5 or said.evictions, said
+    assert not said.partial_gangs
+    others = [
+        o
+        for o in cp.list(WORKLOADS, "team-a")
+        if (entry_of(o, "Evicted").get("reason") or "NodeFailures") != "NodeFailures"
+    ]
+    assert not others, others[:3]
+    told = [entry_of(one, "QuotaReserved")["message"] for one in waiting]
+    assert all("would not fit if they were empty" in message for message in told), told
+    assert len(waiting) <= GANGS // 5, "too many random gangs can never fit"
+
+
+def _child(obj: Object) -> bool:
+    return bool(obj["metadata"].get("ownerReferences"))
+
+
+# ---------------------------------------------------------------- topology
+
+
+def network(cp: ControlPlane, racks: int = 8, per_rack: int = 4) -> dict[str, tuple[str, str]]:
+    """Racks of nodes of 8 GPUs, two racks a block; node -> (block, rack). The names of the nodes say nothing."""
+    where = {}
+    for rack in range(racks):
+        labels = {"gpu": "h100", "net/block": f"b{rack // 2}", "net/rack": f"r{rack}"}
+        for i in range(per_rack):
+            name = f"{(rack * per_rack + i) * 37 % 101:03}"
+            cp.add_nodes(1, labels=labels, prefix="n", start=int(name))
+            where[f"n-{int(name)}"] = (f"b{rack // 2}", f"r{rack}")
+    return where
+
+
+def with_topology(value: Object, **asked: str) -> Object:
+    """With annotations `podset-<asked>` on all its pod templates."""
+    notes = {f"{NAMES.group}/podset-{key.replace('_', '-')}": said for key, said in asked.items()}
+    spec = value["spec"]
+    parts = spec.get("replicatedJobs")
+    for holder in [part["template"]["spec"] for part in parts] if parts else [spec]:
+        holder["template"]["metadata"].setdefault("annotations", {}).update(notes)
+    return value
+
+
+def test_topology_by_annotations_on_jobs_and_jobsets(muster: Installed) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    where = network(cp)
+    teams(cp, {"team-a": 256})
+    cp.apply(
+        [flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})],
+    )
+    muster.started()
+    gangs = [
+        with_topology(job("team-a", "rack", 4, seconds=None), required_topology="net/rack"),
+        with_topology(job("team-a", "block", 8, gpus=4, seconds=None), required_topology="net/block"),
+        with_topology(jobset("team-a", "sets", {"w": (2, 2)}, seconds=None), preferred_topology="net/rack"),
+        with_topology(job("team-a", "wide", 6, seconds=None), preferred_topology="net/rack"),
+        with_topology(
+            job("team-a", "slices", 4, seconds=None),
+            required_topology="net/block",
+            slice_required_topology="net/rack",
+            slice_size="2",
+        ),
+    ]
+    for gang in gangs:
+        cp.apply([gang])
+        name = gang["metadata"]["name"]
+        cp.wait(lambda n=name: admitted(cp, "team-a", n), 30, f"{name} to be admitted")  # type: ignore[misc]
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 26, 30, "all pods to be bound")
+    at: dict[str, list[tuple[str, str]]] = {}
+    for gang in gangs:
+        found = workload_of(cp, "team-a", gang["metadata"]["name"])
+        assert found is not None
+        hosts = [host for part in chosen_nodes(found).values() for host in part]
+        at[gang["metadata"]["name"]] = [where[host] for host in hosts]
+    print("\n" + "\n".join(f"{name:7} {[rack for _, rack in places]}" for name, places in at.items()))
+    assert len(set(at["rack"])) == 1
+    assert len({block for block, _ in at["block"]}) == 1
+    assert len(set(at["sets"])) == 1
+    assert len(set(at["wide"])) == 2
+    assert len({block for block, _ in at["slices"]}) == 1
+    assert all(at["slices"][i] == at["slices"][i + 1] for i in (0, 2))
+    for name, places in at.items():
+        changes = sum(a != b for a, b in itertools.pairwise(places))
+        assert changes == len(set(places)) - 1, (
+            f"{name}: neighbours in rank are not neighbours in the network: {places}"
+        )
+    bound, wrong = misplaced(log)
+    assert (bound, wrong) == (26, [])
+    cp.apply([with_topology(job("team-a", "never", 5, seconds=None), required_topology="net/rack")])
+    cp.wait(lambda: reason(cp, "team-a", "never")[0] == "TopologyPlacementFailed", 30, "the reason to be told")
+    assert "net/rack" in reason(cp, "team-a", "never")[1]
+
+
+def test_the_map_says_who_sits_where_and_what_fits(muster: Installed) -> None:
+    cp = muster.cp
+    for rack in ("r1", "r2"):
+        cp.add_nodes(3, labels={"gpu": "h100", "net/block": "b1", "net/rack": rack}, prefix=rack)
+    teams(cp, {"team-a": 48})
+    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
+    muster.started()
+
+    def runs(name: str, pods: int) -> None:
+        mine = "batch.kubernetes.io/job-name"
+        cp.wait(
+            lambda: sum(p["metadata"]["labels"][mine] == name for p in running_pods(cp, "team-a")) == pods, 40, name
+        )
+
+    for name, gpus in (("eval", 1), ("tune", 4), ("notebook", 2)):
+        cp.apply([job("team-a", name, 1, gpus=gpus, seconds=None)])
+        runs(name, 1)
+    before = _map(cp)
+    cp.apply([with_topology(job("team-a", "train", 3, seconds=None), required_topology="net/rack")])
+    runs("train", 3)
+    after = _map(cp)
+    print(f"\n{before}\n{after}")
+    small = {line.split()[0] for line in before.splitlines() if "#" in line}
+    assert len(small) == 1, "small jobs share a node"
+    taken = {line.split()[0] for line in after.splitlines() if "train" in line}
+    assert len(taken) == 3
+    assert not taken & small
+    assert len({node[:2] for node in taken}) == 1
+
+
+def _map(cp: ControlPlane) -> str:
+    """What `muster nodes` prints."""
+    command = [sys.executable, "-m", "admission.cli", "nodes", "--kubeconfig", str(cp.kubeconfig())]
+    environment = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=SOURCES, env=environment)
+    return done.stdout
+
+
+# ---------------------------------------------------------------- nodes that die
+
+
+def live_by_gang(cp: ControlPlane) -> collections.Counter[str]:
+    pods = [p for p in running_pods(cp, "team-a") if "deletionTimestamp" not in p["metadata"]]
+    return collections.Counter(pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] for pod in pods)
+
+
+def partial_after(log: EventLog, lost: set[str], detected: float, bound_s: float) -> list[str]:
+    """Gangs of which, `bound_s` after the loss was seen, some pods still ran beside others on dead nodes."""
+    pods: dict[str, Object] = {}
+    for entry in log.entries():
+        if entry.kind != "Pod" or NAMES.workload_uid_label not in entry.object["metadata"].get("labels", {}):
+            continue
+        if entry.at > detected + bound_s:
+            break
+        if entry.type == DELETED:
+            pods.pop(entry.uid, None)
+        else:
+            pods[entry.uid] = entry.object
+    by_gang: dict[str, list[Object]] = {}
+    for pod in pods.values():
+        by_gang.setdefault(pod["metadata"]["labels"][NAMES.workload_uid_label], []).append(pod)
+    out = []
+    for uid, mine in by_gang.items():
+        active = [p for p in mine if p["status"].get("phase") == "Running" and "deletionTimestamp" not in p["metadata"]]
+        dead = [p for p in mine if p["spec"].get("nodeName") in lost]
+        alive = [p for p in active if p["spec"].get("nodeName") not in lost]
+        if dead and alive and not all("deletionTimestamp" in p["metadata"] for p in dead):
+            out.append(uid)
+    return out
+
+
+def test_lost_nodes_take_whole_gangs_and_these_start_again_elsewhere(muster: Installed) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    cp.add_nodes(32, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 320})
+    muster.started(config={"nodeLossGracePeriod": "6s"})
+    sizes = {f"gang-{n}": 1 + n % 2 for n in range(20)}
+    cp.create_all([job("team-a", name, pods, seconds=None) for name, pods in sizes.items()])
+    cp.wait(lambda: live_by_gang(cp) == collections.Counter(sizes), 60, "20 gangs to run")
+    held = {name: chosen_nodes(workload_of(cp, "team-a", name) or {})["main"] for name in sizes}
+    # Two newcomers wait for nodes: whoever lost one goes before them.
+    cp.create_all([job("team-a", f"later-{n}", 3, seconds=None) for n in range(2)])
+    cp.wait(lambda: reason(cp, "team-a", "later-0")[0] == "TopologyPlacementFailed", 30, "newcomers to wait")
+    lost = {held["gang-1"][0], held["gang-5"][1], held["gang-9"][0]}
+    hit = {name for name, hosts in held.items() if lost & set(hosts)}
+    began = time.monotonic()
+    for node in sorted(lost):
+        cp.set_node_ready(node, False, wait=False)
+    cp.wait(lambda: all(entry_of(workload_of(cp, "team-a", n), "Evicted") for n in hit), 30, "the gangs to be evicted")
+    detected = time.monotonic()
+    for name in sorted(hit):
+        entry = entry_of(workload_of(cp, "team-a", name), "Evicted")
+        assert entry["reason"] == "NodeFailures", entry
+    for name in set(sizes) - hit:
+        assert admitted(cp, "team-a", name), f"{name} lost no node"
+    # 29 nodes are left for 30 pods, and what the dead pods held counts as free after the grace period.
+    room = 32 - len(lost) - sum(sizes[name] for name in set(sizes) - hit)
+    back = {name for name in hit if sizes[name] <= room}
+    assert back
+
+    def moved() -> dict[str, list[str]]:
+        """Who of those that were hit is admitted, and where, off the dead nodes."""
+        found = {n: workload_of(cp, "team-a", n) or {} for n in hit if admitted(cp, "team-a", n)}
+        hosts = {n: chosen_nodes(w).get("main", []) for n, w in found.items() if w["status"].get("admission")}
+        return {n: at for n, at in hosts.items() if not lost & set(at)}
+
+    many = min(len(hit), room // 2)
+    cp.wait(
+        lambda: len(moved()) == many,
+        60,
+        f"{many} of {sorted(hit)} to be admitted again",
+        describe=lambda: {n: (workload_of(cp, "team-a", n) or {}).get("status", {}).get("conditions") for n in hit},
+    )
+    again = time.monotonic()
+    assert not admitted(cp, "team-a", "later-0")
+    new = moved()
+    cp.wait(lambda: all(live_by_gang(cp)[n] == sizes[n] for n in new), 30, "they run again")
+    log.catch_up()
+    assert not partial_after(log, lost, detected, 3.0)
+    assert not double_booked(log)
+    stuck = [p for p in cp.list("pods", "team-a") if p["spec"].get("nodeName") in lost]
+    print(
+        f"\n3 of 32 nodes lost under 20 gangs: {len(hit)} hit, all evicted after {detected - began:.1f} s, "
+        f"{len(new)} back after {again - began:.1f} s with {len(stuck)} pods stuck on dead nodes"
+    )
+    for node in sorted(lost):
+        cp.set_node_ready(node, True)
+    cp.wait(lambda: all(admitted(cp, "team-a", n) for n in hit), 60, "all of them to be admitted again")
+    log.catch_up()
+    assert not double_booked(log)
+
+
+def test_gpus_that_vanish_cordons_and_drains(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 64})
+    muster.started()
+    cp.apply([job("team-a", "one", 2, seconds=None), job("team-a", "two", 1, seconds=8)])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 30, "both gangs to run")
+    first = chosen_nodes(workload_of(cp, "team-a", "one") or {})["main"]
+    second = chosen_nodes(workload_of(cp, "team-a", "two") or {})["main"]
+    # Cordoned: finishes there, and nobody new comes.
+    cp.patch("node", second[0], {"spec": {"unschedulable": True}})
+    # A device plugin that died: the node is Ready, its GPUs are gone.
+    gone = {"status": {"capacity": {GPU: "0"}, "allocatable": {GPU: "0"}}}
+    cp.patch("node", first[0], gone, subresource="status")
+    cp.wait(lambda: entry_of(workload_of(cp, "team-a", "one"), "Evicted"), 30, "the gang without GPUs to be evicted")
+    assert entry_of(workload_of(cp, "team-a", "one"), "Evicted")["reason"] == "NodeFailures"
+    cp.wait(done(cp, "jobs", "team-a", "two"), 60, "the gang on the cordoned node to finish")
+
+    def elsewhere() -> bool:
+        now = workload_of(cp, "team-a", "one")
+        assert now is not None
+        if not admitted(cp, "team-a", "one"):
+            return False
+        hosts = chosen_nodes(now)["main"]
+        return not {first[0], second[0]} & set(hosts)
+
+    cp.wait(elsewhere, 60, "the gang to be on other nodes")
+
+
+def test_a_node_that_killed_a_job_twice_is_avoided_for_that_job(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 64})
+    muster.started(config={"nodeLossGracePeriod": "2s"})
+    cp.apply([job("team-a", "one", 1, seconds=None)])
+    for time_of in (1, 2):
+        cp.wait(lambda: len(running_pods(cp, "team-a")) == 1 and admitted(cp, "team-a", "one"), 60, "it to run")
+        cp.set_node_ready("node-0", False, wait=False)
+        cp.wait(lambda: not admitted(cp, "team-a", "one"), 60, "it to be released")
+        status = (workload_of(cp, "team-a", "one") or {})["status"]
+        avoided = [entry["node"] for entry in status.get("avoidNodes", ()) if entry.get("reason")]
+        assert avoided == (["node-0"] if time_of == 2 else []), status
+        cp.set_node_ready("node-0", True)
+    cp.wait(lambda: reason(cp, "team-a", "one")[0] == "TopologyPlacementFailed", 30, "it to wait beside the node")
+    assert "avoided" in reason(cp, "team-a", "one")[1]
+    cp.apply([job("team-a", "other", 1, seconds=1)])
+    cp.wait(done(cp, "jobs", "team-a", "other"), 60, "another job to run there")
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"}, prefix="fresh")
+    cp.wait(lambda: admitted(cp, "team-a", "one"), 30, "it to run on another node")
+
+
+def test_foreign_pods_that_take_planned_room_send_the_whole_gang_back(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(3, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 64})
+    muster.started(
+        config={"podsUnschedulableTimeout": "3s", "waitForPodsReady": {"requeuingStrategy": {"backoffBaseSeconds": 1}}}
+    )
+    cp.pause("kube-scheduler")
+    cp.apply([job("team-a", "gang", 2, seconds=None)])
+    cp.wait(lambda: len(cp.list("pods", "team-a")) == 2, 30, "its pods to be made")
+    hosts = chosen_nodes(workload_of(cp, "team-a", "gang") or {})["main"]
+    # Somebody who names the node himself, as a DaemonSet's or static pod does, is there first.
+    template = pod_template(8, None)
+    thief = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "thief", "namespace": "default"}}
+    cp.create({**thief, "spec": {**template["spec"], "nodeName": hosts[0]}})
+    cp.resume("kube-scheduler")
+
+    def moved() -> bool:
+        now = workload_of(cp, "team-a", "gang") or {}
+        return admitted(cp, "team-a", "gang") and hosts[0] not in chosen_nodes(now)["main"]
+
+    cp.wait(moved, 60, "the whole gang to start on other nodes")
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "all its pods to run")
+    events = [e["reason"] for e in cp.list("events", "team-a")]
+    assert "Evicted" in events

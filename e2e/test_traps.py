@@ -1,0 +1,353 @@
+"""Where Kubernetes breaks a naive admission controller, and what owners do to their jobs, with all of Muster there.
+
+What concerns hold and pins alone, without a controller, is `test_hold`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from e2e.api_client import ApiError, Object, condition, finished
+from e2e.control_plane import READY_SECONDS, ControlPlane
+from e2e.gangs import GPU, admitted, chosen_nodes, done, entry_of, reason, running_pods, teams, workload_of
+from e2e.installed import NAMES, Installed, job, jobset, ours, pod_template
+from e2e.invariants import check, report
+
+WORKLOADS = f"workloads.{NAMES.group}"
+H100 = {"gpu": "h100"}
+
+
+def _running(cp: ControlPlane, namespace: str, count: int) -> Callable[[], bool]:
+    return lambda: len(running_pods(cp, namespace)) == count
+
+
+def _nodes_of(cp: ControlPlane, namespace: str) -> set[str]:
+    return {pod["spec"]["nodeName"] for pod in running_pods(cp, namespace)}
+
+
+def _cordon(cp: ControlPlane, names: set[str]) -> None:
+    for name in names:
+        cp.patch("nodes", name, {"spec": {"unschedulable": True}})
+
+
+def _stop(cp: ControlPlane, queue: str, policy: str) -> None:
+    cp.patch("clusterqueues", queue, {"spec": {"stopPolicy": policy}})
+
+
+def _label(cp: ControlPlane, kind: str, namespace: str, name: str, **labels: str | None) -> None:
+    keys = {"pause": NAMES.pause_label}
+    cp.patch(kind, name, {"metadata": {"labels": {keys[k]: v for k, v in labels.items()}}}, namespace)
+
+
+def _suspended(cp: ControlPlane, kind: str, namespace: str, name: str) -> bool:
+    return bool(cp.get(kind, name, namespace)["spec"]["suspend"])
+
+
+def _phases(cp: ControlPlane, namespace: str) -> list[str]:
+    return [pod["status"]["phase"] for pod in cp.list("pods", namespace)]
+
+
+def _succeed(cp: ControlPlane, pod: Object) -> None:
+    meta = pod["metadata"]
+    cp.patch("pods", meta["name"], {"status": {"phase": "Succeeded"}}, meta["namespace"], subresource="status")
+
+
+def test_a_drained_jobset_goes_elsewhere_and_keeps_nothing_of_its_old_place(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(3, gpus=8, labels=H100, prefix="old")
+    teams(cp, {"team-a": 64})
+    manifest = jobset("team-a", "sim", {"driver": (1, 1), "workers": (2, 1)}, seconds=None)
+    cp.apply(manifest)
+    cp.wait(_running(cp, "team-a", 3), 30, "its pods to run")
+    assert _nodes_of(cp, "team-a") == {"old-0", "old-1", "old-2"}
+    _stop(cp, "team-a", "HoldAndDrain")
+    cp.wait(lambda: not cp.list("pods", "team-a"), 30, "the queue to be drained")
+    cp.wait(lambda: not admitted(cp, "team-a", "sim"), 20, "its quota to be given back")
+    entry = entry_of(workload_of(cp, "team-a", "sim"), "Evicted")
+    assert (entry["status"], entry["reason"]) == ("True", "ClusterQueueStopped")
+    _cordon(cp, {"old-0", "old-1", "old-2"})
+    cp.add_nodes(3, gpus=8, labels=H100, prefix="new")
+    _stop(cp, "team-a", "None")
+    cp.wait(_running(cp, "team-a", 3), 30, "its pods to run elsewhere")
+    assert _nodes_of(cp, "team-a") == {"new-0", "new-1", "new-2"}
+    cp.delete("jobsets", "sim", "team-a")
+    cp.wait(lambda: workload_of(cp, "team-a", "sim") is None, 30, "its Workload to go")
+    cp.wait(lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 20, "its quota to be back")
+
+
+def test_a_start_that_is_cut_short_gives_nothing_back_before_its_pods_are_gone(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(16, gpus=8, labels=H100)
+    teams(cp, {"team-a": 128})
+    cp.apply([job("team-a", "wide", 100, gpus=1, seconds=4), jobset("team-a", "set", {"w": (4, 5)}, gpus=1, seconds=4)])
+    for kind, name in (("jobs", "wide"), ("jobsets", "set")):
+        cp.wait(lambda k=kind, n=name: not _suspended(cp, k, "team-a", n), 30, f"{name} to start", every=0.002)  # type: ignore[misc]
+        _label(cp, kind, "team-a", name, pause="true")
+    for name in ("wide", "set"):
+        cp.wait(lambda n=name: not admitted(cp, "team-a", n), 40, f"{name} to be stopped")  # type: ignore[misc]
+    assert not running_pods(cp, "team-a")
+    time.sleep(2)
+    assert not [p for p in cp.list("pods", "team-a") if p["status"]["phase"] != "Succeeded"], "pods after the stop"
+    for kind, name in (("jobs", "wide"), ("jobsets", "set")):
+        _label(cp, kind, "team-a", name, pause=None)
+        cp.wait(done(cp, kind, "team-a", name), 60, f"{name} to run when its owner lets it")
+
+
+def test_a_held_job_may_be_edited_and_starts_as_it_is_then(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(2, gpus=8, labels=H100)
+    teams(cp, {"team-a": 64})
+    cp.apply(job("team-a", "edited", 4, seconds=None))
+    cp.wait(lambda: reason(cp, "team-a", "edited")[0] == "TopologyPlacementFailed", 20, "it to wait for nodes")
+    cp.patch("jobs", "edited", {"spec": {"parallelism": 2, "completions": 2}}, "team-a")
+    cp.wait(_running(cp, "team-a", 2), 30, "the smaller gang to run")
+    found = workload_of(cp, "team-a", "edited")
+    assert found is not None
+    assert [p["count"] for p in found["status"]["admission"]["podSetAssignments"]] == [2]
+    with pytest.raises(ApiError) as refusal:
+        cp.patch("jobs", "edited", {"spec": {"parallelism": 3, "completions": 3}}, "team-a")
+    assert refusal.value.status in (403, 422)
+    # Paused it may be changed again: another shape on the same nodes.
+    _label(cp, "jobs", "team-a", "edited", pause="true")
+    cp.wait(lambda: not admitted(cp, "team-a", "edited"), 30, "it to be stopped")
+    entry = entry_of(workload_of(cp, "team-a", "edited"), "Evicted")
+    assert (entry["status"], entry["reason"]) == ("True", "Deactivated")
+    assert reason(cp, "team-a", "edited")[0]
+    _label(cp, "jobs", "team-a", "edited", pause=None)
+    cp.wait(_running(cp, "team-a", 2), 30, "it to run again")
+
+
+def test_a_lost_node_moves_the_whole_gang_and_fails_nobody(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started(config={"nodeLossGracePeriod": "3s"})
+    cp.add_nodes(4, gpus=8, labels=H100)
+    teams(cp, {"team-a": 32})
+    cp.apply([job("team-a", "train", 2, seconds=8)])
+    cp.wait(_running(cp, "team-a", 2), 30, "its pods to run")
+    lost = min(_nodes_of(cp, "team-a"))
+    cp.set_node_ready(lost, False, wait=False)
+    cp.wait(lambda: _suspended(cp, "jobs", "team-a", "train"), 10, "the whole gang to be suspended")
+    entry = entry_of(workload_of(cp, "team-a", "train"), "Evicted")
+    assert (entry["status"], entry["reason"]) == ("True", "NodeFailures"), entry
+    assert lost in entry["message"], entry
+
+    def moved() -> bool:
+        pods = [p for p in running_pods(cp, "team-a") if "deletionTimestamp" not in p["metadata"]]
+        return len(pods) == 2 and lost not in {p["spec"]["nodeName"] for p in pods}
+
+    cp.wait(moved, 40, "the gang to run elsewhere")
+    cp.set_node_ready(lost, True)  # and its old pod ends, which is no failure of the Job
+    cp.wait(done(cp, "jobs", "team-a", "train"), 40, "it to finish")
+    assert finished(cp.get("jobs", "train", "team-a")) == "Complete"
+
+
+def test_a_foreign_pod_of_higher_priority_breaks_no_gang(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(2, gpus=8, labels=H100)
+    teams(cp, {"team-a": 16})
+    cp.apply(
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "loud"}, "value": 10**6}
+    )
+    cp.apply([job("team-a", "train", 2, seconds=6)])
+    cp.wait(_running(cp, "team-a", 2), 30, "its pods to run")
+    template = pod_template(8)
+    pod: Object = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "loud", "namespace": "default"},
+        "spec": template["spec"] | {"priorityClassName": "loud"},
+    }
+    cp.create(pod)
+    cp.wait(lambda: condition(cp.get("pods", "loud", "default"), "PodScheduled") == "False", 20, "it to find no room")
+    cp.wait(done(cp, "jobs", "team-a", "train"), 40, "the gang to finish unharmed")
+    assert finished(cp.get("jobs", "train", "team-a")) == "Complete"
+    cp.wait(lambda: cp.get("pods", "loud", "default")["spec"].get("nodeName"), 20, "then the foreign pod to run")
+    # It holds a node now: a gang of two waits, and says why; one of one pod goes.
+    cp.apply([job("team-a", "both", 2), job("team-a", "one", 1)])
+    cp.wait(done(cp, "jobs", "team-a", "one"), 30, "a gang that fits beside it")
+    cp.wait(lambda: reason(cp, "team-a", "both")[0] == "TopologyPlacementFailed", 20, "the other to be told")
+    cp.delete("pods", "loud", "default", gracePeriodSeconds=0)
+    cp.wait(done(cp, "jobs", "team-a", "both"), 30, "it to go when the node is free")
+
+
+def test_an_indexed_job_that_was_half_done_asks_for_what_is_left(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(4, gpus=8, labels=H100)
+    teams(cp, {"team-a": 32})
+    template = pod_template(8, None)
+    cp.apply([job("team-a", "train", 4, template=template)])
+    cp.wait(lambda: _phases(cp, "team-a") == ["Running"] * 4, 30, "its pods to run")
+    for pod in running_pods(cp, "team-a"):
+        if pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] in ("0", "2"):
+            _succeed(cp, pod)
+    cp.wait(lambda: cp.get("jobs", "train", "team-a")["status"].get("succeeded") == 2, 20, "two indexes to be done")
+    _stop(cp, "team-a", "HoldAndDrain")
+    cp.wait(lambda: not admitted(cp, "team-a", "train"), 30, "it to be evicted")
+    _cordon(cp, {"node-0", "node-1"})
+    _stop(cp, "team-a", "None")
+    cp.wait(
+        lambda: sorted(_phases(cp, "team-a")) == ["Running"] * 2 + ["Succeeded"] * 2, 30, "the rest to run on two nodes"
+    )
+    found = workload_of(cp, "team-a", "train")
+    assert found is not None
+    (assignment,) = found["status"]["admission"]["podSetAssignments"]
+    assert assignment["count"] == 2
+    assert assignment["resourceUsage"][GPU] == "16"
+    again = {p["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] for p in running_pods(cp, "team-a")}
+    assert again == {"1", "3"}
+    assert _nodes_of(cp, "team-a") == {"node-2", "node-3"}
+    for pod in running_pods(cp, "team-a"):
+        _succeed(cp, pod)
+    cp.wait(done(cp, "jobs", "team-a", "train"), 30, "it to be complete")
+
+
+def test_pods_without_an_index_are_gated_pinned_and_let_go(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(4, gpus=8, labels=H100)
+    teams(cp, {"team-a": 32})
+    cp.apply(
+        [
+            job("team-a", "loose", 3, gpus=4, seconds=4, completionMode="NonIndexed"),
+            # More completions than pods at once: each that ends makes room for another, on the same nodes.
+            job("team-a", "long", 2, gpus=4, seconds=2, completions=5),
+        ]
+    )
+    cp.wait(_running(cp, "team-a", 5), 30, "all pods to be let go")
+    found = workload_of(cp, "team-a", "loose")
+    assert found is not None
+    bound = [
+        p["spec"]["nodeName"] for p in running_pods(cp, "team-a") if p["metadata"]["labels"]["job-name"] == "loose"
+    ]
+    assert sorted(bound) == sorted(*chosen_nodes(found).values())
+    cp.wait(done(cp, "jobs", "team-a", "loose", "long"), 60, "both to finish")
+    used = {p["spec"]["nodeName"] for p in cp.list("pods", "team-a") if p["metadata"]["labels"]["job-name"] == "long"}
+    found = workload_of(cp, "team-a", "long")
+    assert found is not None
+    assert used <= set(*chosen_nodes(found).values())
+
+
+def test_what_its_owner_says_of_nodes_is_respected(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(2, gpus=8, labels=H100 | {"zone": "east"}, prefix="east")
+    cp.add_nodes(2, gpus=8, labels=H100 | {"zone": "west"}, prefix="west")
+    taint = {"spec": {"taints": [{"key": "special", "value": "yes", "effect": "NoSchedule"}]}}
+    cp.add_nodes(1, gpus=8, labels=H100, prefix="special", extra=taint)
+    teams(cp, {"team-a": 64})
+    tolerates = [{"key": "special", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}]
+    selector = {"kubernetes.io/hostname": "special-0"}
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["west"]}]}]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    rows: dict[str, tuple[int, dict[str, Any], set[str]]] = {
+        "western": (2, {"nodeSelector": {"zone": "west"}}, {"west-0", "west-1"}),
+        "eastern": (2, {"affinity": affinity}, {"east-0", "east-1"}),
+        "chosen": (1, {"nodeSelector": selector, "tolerations": tolerates}, {"special-0"}),
+    }
+    for name, (pods, spec, _) in rows.items():
+        cp.create(job("team-a", name, pods, template=pod_template(8, 5, **spec)))
+    cp.wait(_running(cp, "team-a", 5), 30, "all to run")
+    for name, (_, _, nodes) in rows.items():
+        mine = [p for p in running_pods(cp, "team-a") if p["metadata"]["labels"]["job-name"] == name]
+        assert {p["spec"]["nodeName"] for p in mine} == nodes, name
+
+
+def test_a_job_deleted_while_it_runs_is_charged_until_its_pods_are_gone(muster: Installed) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    muster.started()
+    cp.add_nodes(2, gpus=8, labels=H100)
+    teams(cp, {"team-a": 16})
+    template = pod_template(8, None)
+    template["metadata"]["finalizers"] = ["example.com/slow"]
+    cp.apply([job("team-a", "first", 2, template=template)])
+    cp.wait(_running(cp, "team-a", 2), 30, "its pods to run")
+    cp.apply([job("team-a", "second", 2)])
+    cp.delete("jobs", "first", "team-a")
+    cp.wait(lambda: cp.find("jobs", "first", "team-a") is None, 20, "the Job to be gone")
+    time.sleep(3)
+    left = [p for p in cp.list("pods", "team-a") if "deletionTimestamp" in p["metadata"]]
+    held = [p for p in left if p["status"]["phase"] in ("Pending", "Running")]
+    if held:
+        assert not admitted(cp, "team-a", "second"), "started while the pods of the other were still there"
+    for pod in cp.list("pods", "team-a"):
+        cp.patch("pods", pod["metadata"]["name"], {"metadata": {"finalizers": None}}, "team-a")
+    cp.wait(done(cp, "jobs", "team-a", "second"), 40, "the next to go")
+    log.catch_up()
+    violations = check(log, at_end=False)
+    assert not violations, report(violations)
+
+
+def test_priorities_order_a_queue_and_strict_queues_block(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(2, gpus=8, labels=H100)
+    teams(cp, {"team-a": 8, "strict": 8}, strict={"queueingStrategy": "StrictFIFO"})
+    for name, value in (("high", 100), ("low", -100)):
+        meta = {"name": name}
+        cp.apply({"apiVersion": NAMES.api_version, "kind": "WorkloadPriorityClass", "metadata": meta, "value": value})
+    cp.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "mid"}, "value": 50})
+    cp.apply([ours("Cohort", "all", {})])
+    muster.started()
+
+    def classed(name: str, **options: Any) -> Object:
+        return job("team-a", name, 1, seconds=1, **options)
+
+    cp.create(job("team-a", "running", 1, seconds=4))
+    cp.wait(lambda: admitted(cp, "team-a", "running"), 20, "the queue to be full")
+    cp.create(job("strict", "filler", 1, seconds=None))
+    cp.wait(lambda: admitted(cp, "strict", "filler"), 20, "the strict queue to be full")
+    cp.create(classed("d-low", labels={NAMES.priority_class_label: "low"}))
+    cp.create(classed("c-plain"))
+    cp.create(classed("b-mid", template=pod_template(8, 1, priorityClassName="mid")))
+    cp.create(classed("a-high", labels={NAMES.priority_class_label: "high"}))
+    names = ["a-high", "b-mid", "c-plain", "d-low"]
+    cp.wait(done(cp, "jobs", "team-a", *names), 60, "all to finish")
+    began = {name: cp.get("jobs", name, "team-a")["status"]["startTime"] for name in names}
+    assert sorted(names, key=lambda name: began[name]) == names, began
+    # The head of the strict queue waits for more than is free; nobody behind it goes first, not even what fits.
+    cp.create(job("strict", "head", 2, gpus=8))
+    time.sleep(1.1)
+    cp.create(job("strict", "small", 1, gpus=0))
+    cp.create(job("team-a", "small", 1, gpus=1))
+    cp.wait(done(cp, "jobs", "team-a", "small"), 20, "another queue to go on")
+    assert not admitted(cp, "strict", "small")
+    assert not admitted(cp, "strict", "head")
+
+
+def test_pods_that_are_not_ready_in_time_send_the_gang_back_with_more_patience_each_time(muster: Installed) -> None:
+    cp = muster.cp
+    again = {"backoffBaseSeconds": 1, "backoffMaxSeconds": 60, "backoffLimitCount": 2}
+    muster.started(config={"waitForPodsReady": {"timeout": "2s", "requeuingStrategy": again}})
+    cp.add_nodes(4, gpus=8, labels=H100)
+    teams(cp, {"team-a": 32})
+    template = pod_template(8, 1)
+    template["metadata"]["annotations"][READY_SECONDS] = "90s"
+    cp.apply([job("team-a", "stuck", 2, template=template), job("team-a", "fine", 2, seconds=1)])
+    cp.wait(done(cp, "jobs", "team-a", "fine"), 30, "the other to run")
+    times: list[str] = []
+
+    def tries() -> int:
+        found = workload_of(cp, "team-a", "stuck") or {}
+        state = found.get("status", {}).get("requeueState") or {}
+        if state.get("requeueAt") and state["requeueAt"] not in times:
+            times.append(state["requeueAt"])
+        return int(state.get("count", 0))
+
+    cp.wait(lambda: tries() == 1, 30, "a first eviction")
+    entry = entry_of(workload_of(cp, "team-a", "stuck"), "Evicted")
+    assert (entry["status"], entry["reason"]) == ("True", "PodsReadyTimeout"), entry
+    assert "0 of 2" in entry["message"]
+    cp.wait(lambda: tries() == 2, 30, "a second")
+    cp.wait(lambda: (workload_of(cp, "team-a", "stuck") or {})["spec"]["active"] is False, 40, "it to be given up")
+    cp.wait(lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 20, "its quota to be back")
+    assert len(times) == 2, times
+    assert _suspended(cp, "jobs", "team-a", "stuck")

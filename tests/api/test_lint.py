@@ -1,0 +1,456 @@
+"""The linter: rows of manifests in which a comment `# <- rule` marks each line that must be found, and no other."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admission.api.lint import CLUSTER, Document, Finding, Severity, lint, parse_path, read, show
+from admission.engine.quota import Tree
+
+API = "muster.dev/v1beta1"
+SOUND = "namespaceSelector: {}"
+
+
+def head(kind: str, name: str, *, namespace: str = "", mark: str = "", api: str = API) -> str:
+    where = f"  namespace: {namespace}\n" if namespace else ""
+    return f"---\napiVersion: {api}\nkind: {kind}\nmetadata:\n{where}  name: {name}{mark and ' # <- ' + mark}\nspec:\n"
+
+
+def quotas(*given: tuple[str, dict[str, object]], resource: str = "gpu") -> str:
+    out = f"  resourceGroups:\n  - coveredResources: [{resource}]\n    flavors:\n"
+    for flavor, fields in given:
+        out += f"    - name: {flavor}\n      resources:\n      - name: {resource}\n"
+        out += "".join(f"        {key}: {value}\n" for key, value in fields.items())
+    return out
+
+
+def queue(name: str, *given: tuple[str, dict[str, object]], more: tuple[str, ...] = (SOUND,), mark: str = "") -> str:
+    """A ClusterQueue and its LocalQueue."""
+    body = head("ClusterQueue", name, mark=mark) + "".join(f"  {line}\n" for line in more)
+    return body + (quotas(*given) if given else "") + local(name)
+
+
+def local(name: str, to: str = "", *, namespace: str = "ml") -> str:
+    return head("LocalQueue", name, namespace=namespace) + f"  clusterQueue: {to or name}\n"
+
+
+def cohort(name: str, *given: tuple[str, dict[str, object]], more: tuple[str, ...] = (), mark: str = "") -> str:
+    body = head("Cohort", name, mark=mark) + "".join(f"  {line}\n" for line in more)
+    return body + (quotas(*given) if given else "" if more else "  {}\n")
+
+
+def flavor(name: str, *lines: str, mark: str = "") -> str:
+    return head("ResourceFlavor", name, mark=mark) + ("".join(f"  {line}\n" for line in lines) or "  {}\n")
+
+
+def node(name: str, gpus: int, *, label: str = "h100", taint: str = "") -> str:
+    taints = f"  taints:\n  - {{key: {taint}, effect: NoSchedule}}\n" if taint else "  {}\n"
+    return (
+        f"---\napiVersion: v1\nkind: Node\nmetadata:\n  name: {name}\n  labels: {{gpu-type: {label}}}\n"
+        f"spec:\n{taints}status:\n  allocatable: {{gpu: {gpus}}}\n"
+    )
+
+
+def priority(name: str, value: str, policy: str) -> str:
+    return (
+        "---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n"
+        f"metadata:\n  name: {name}\nvalue: {value}\npreemptionPolicy: {policy}\n"
+    )
+
+
+LAB = (SOUND, "cohortName: lab")
+PAIR = queue("b", ("h100", {"nominalQuota": 8}), more=LAB)
+GROUP = 'key: "gpu-type"'
+
+ROWS: dict[str, str] = {
+    "a sound pair of queues": queue("a", ("h100", {"nominalQuota": 8, "borrowingLimit": 8}), more=LAB) + PAIR,
+    "quota of a cohort that no queue names": queue("a", ("h100", {"nominalQuota": 8}), more=LAB)
+    + PAIR
+    + cohort("lab", ("a100", {"nominalQuota": "4 # <- unreachable"})),
+    "quota of a cohort that limits keep from all queues": queue(
+        "a", ("h100", {"nominalQuota": 8, "borrowingLimit": 2}), more=LAB
+    )
+    + queue("b", ("h100", {"nominalQuota": 8, "borrowingLimit": 3}), more=LAB)
+    + cohort("lab", ("h100", {"nominalQuota": "6 # <- unreachable"})),
+    "quota that an inner cohort lends to nobody": queue(
+        "a", ("h100", {"nominalQuota": 8}), more=(SOUND, "cohortName: inner")
+    )
+    + queue("c", ("h100", {"nominalQuota": 4}), more=(SOUND, "cohortName: inner"))
+    + PAIR.replace("cohortName: lab", "cohortName: other")
+    + cohort("other", more=("parentName: lab",))
+    + cohort("inner", more=("parentName: lab",))
+    + cohort("third", ("a100", {"nominalQuota": "8 # <- unreachable", "lendingLimit": 0}), more=("parentName: lab",)),
+    "limits without a cohort": queue(
+        "a",
+        (
+            "h100",
+            {
+                "nominalQuota": 8,
+                "borrowingLimit": "4 # <- limit-without-cohort",
+                "lendingLimit": "2 # <- limit-without-cohort",
+            },
+        ),
+    ),
+    "a borrowing limit with nothing to borrow": queue(
+        "a", ("h100", {"nominalQuota": 8, "borrowingLimit": "4 # <- nothing-to-borrow"}), more=LAB
+    )
+    + queue("b", ("h100", {"nominalQuota": 0}), more=LAB),
+    "a borrowing limit that never binds": queue(
+        "a", ("h100", {"nominalQuota": 8, "borrowingLimit": "9 # <- borrowing-limit-slack"}), more=LAB
+    )
+    + PAIR,
+    "a lending limit as large as the quota": queue(
+        "a", ("h100", {"nominalQuota": 8, "lendingLimit": "8 # <- lending-limit-whole"}), more=LAB
+    )
+    + PAIR,
+    "a lending limit above the quota": queue("a", ("h100", {"nominalQuota": 8, "lendingLimit": 9}), more=LAB).replace(
+        "      - name: gpu", "      - name: gpu # <- schema"
+    )
+    + head("ClusterQueue", "b")
+    + f"  {SOUND}\n"
+    + quotas(("h100", {"nominalQuota": 1}))
+    + local("b"),
+    "a queue that can never admit": queue("a", ("h100", {"nominalQuota": "0 # <- never-fits"})),
+    "a flavor that is always passed over": queue(
+        "a", ("h100", {"nominalQuota": 8}), ("a100", {"nominalQuota": "0 # <- never-fits"})
+    ),
+    "borrowing that can never happen: alone": queue(
+        "a", ("h100", {"nominalQuota": 8}), more=(SOUND, "cohortName: lba # <- borrowing-never")
+    )
+    + queue("b", ("h100", {"nominalQuota": 8}), more=LAB)
+    + queue("c", ("h100", {"nominalQuota": 8}), more=LAB),
+    "borrowing that can never happen: nothing in common": queue("a", ("a100", {"nominalQuota": 8}), more=LAB)
+    + PAIR
+    + cohort("lab", mark="borrowing-never"),
+    "borrowing that can never happen: limits": queue(
+        "a", ("h100", {"nominalQuota": 8, "borrowingLimit": 0, "lendingLimit": 2}), more=LAB
+    )
+    + queue("b", ("h100", {"nominalQuota": 8, "borrowingLimit": 0}), more=LAB)
+    + cohort("lab", mark="borrowing-never"),
+    "a cohort without queues": queue("a", ("h100", {"nominalQuota": 8})) + cohort("lab", mark="cohort-empty"),
+    "a circle of cohorts": queue("a", ("h100", {"nominalQuota": 8}), more=LAB)
+    + cohort("lab", more=("parentName: upper # <- cohort-cycle",))
+    + cohort("upper", more=("parentName: lab # <- cohort-cycle",))
+    + cohort("below", more=("parentName: lab",)),
+    "a cohort that is its own parent": queue("a", ("h100", {"nominalQuota": 8}))
+    + cohort("lab", more=("parentName: lab",))
+    .replace("---", "---", 1)
+    .replace(f"apiVersion: {API}\nkind: Cohort", f"apiVersion: {API} # <- schema\nkind: Cohort"),
+    "weights of zero": queue(
+        "a", ("h100", {"nominalQuota": 8}), more=(*LAB, "fairSharing:", "  weight: 0 # <- weight-zero")
+    )
+    + PAIR,
+    "lending without reclaim": queue(
+        "a",
+        ("h100", {"nominalQuota": 8}),
+        more=(*LAB, "preemption:", "  reclaimWithinCohort: Never # <- lends-without-reclaim"),
+    )
+    + PAIR,
+    "no reclaim, and nothing lent": queue(
+        "a",
+        ("h100", {"nominalQuota": 8, "lendingLimit": 0}),
+        more=(*LAB, "preemption:", "  reclaimWithinCohort: Never"),
+    )
+    + PAIR,
+    "preemption rules that cannot matter": queue(
+        "a",
+        ("h100", {"nominalQuota": 8}),
+        more=(
+            SOUND,
+            "preemption:",
+            "  reclaimWithinCohort: Any # <- preemption-without-effect",
+            "  borrowWithinCohort: # <- preemption-without-effect",
+            "    policy: LowerPriority",
+        ),
+    ),
+    "a flavor that is not there": queue("a", ("h100 # <- flavor-missing", {"nominalQuota": 8}))
+    + flavor("h10", mark="flavor-unused"),
+    "a flavor without nodes": queue("a", ("h100", {"nominalQuota": 8}))
+    + flavor("h100", "nodeLabels: {gpu-type: h1000} # <- flavor-without-nodes")
+    + node("n1", 8),
+    "an elastic flavor needs no nodes": queue("a", ("h100", {"nominalQuota": 8}))
+    + flavor("h100", "nodeLabels: {gpu-type: h1000}", "elastic: true")
+    + node("n1", 8),
+    "quota of one queue above its nodes": queue("a", ("h100", {"nominalQuota": "9 # <- quota-above-nodes"}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + node("n1", 8),
+    "quota of two queues above their nodes": queue("a", ("h100", {"nominalQuota": "6 # <- quota-above-nodes"}))
+    + queue("b", ("h100", {"nominalQuota": 4}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + node("n1", 8),
+    "a resource that the nodes do not have": queue("a", ("h100", {"nominalQuota": "1 # <- quota-above-nodes"}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + node("n1", 0),
+    "two flavors on the same nodes": queue("a", ("h100", {"nominalQuota": 4}), ("any", {"nominalQuota": 4}))
+    + flavor("any", "nodeLabels: {}")
+    + flavor("h100", "nodeLabels: {gpu-type: h100} # <- flavors-overlap")
+    + node("n1", 8),
+    "nodes with a taint that the flavor does not know": queue("a", ("h100", {"nominalQuota": 8}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}").replace("spec:", "spec: # <- flavor-taint")
+    + node("n1", 8, taint="gpu"),
+    "nodes with a taint that the flavor tolerates": queue("a", ("h100", {"nominalQuota": 8}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}", "tolerations: [{key: gpu, operator: Exists}]")
+    + node("n1", 8, taint="gpu"),
+    "a topology that is not there": queue("a", ("h100", {"nominalQuota": 8}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}", "topologyName: rack # <- topology-missing")
+    + head("Topology", "racks")
+    + "  levels:\n  - nodeLabel: example.com/rack # <- topology-level-without-nodes\n"
+    + "  - nodeLabel: kubernetes.io/hostname\n"
+    + node("n1", 8),
+    "a queue that nobody points at": queue("a", ("h100", {"nominalQuota": 8}))
+    + head("ClusterQueue", "b", mark="queue-unused")
+    + f"  {SOUND}\n"
+    + quotas(("h100", {"nominalQuota": 8})),
+    "a LocalQueue that points nowhere": queue("a", ("h100", {"nominalQuota": 8}))
+    + head("LocalQueue", "x", namespace="ml")
+    + "  clusterQueue: aa # <- queue-missing\n",
+    "a selector that is missing": queue("a", ("h100", {"nominalQuota": 8}), more=()).replace(
+        "spec:", "spec: # <- selects-nothing", 1
+    ),
+    "a namespace that is not selected": head("ClusterQueue", "a")
+    + "  namespaceSelector: {matchLabels: {team: a}}\n"
+    + quotas(("h100", {"nominalQuota": 8}))
+    + local("a")
+    + head("LocalQueue", "other", namespace="web")
+    + "  clusterQueue: a # <- namespace-not-selected\n"
+    + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: ml, labels: {team: a}}\n"
+    + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: web, labels: {team: b}}\n",
+    "a queue without quota": queue("a", more=(SOUND,)).replace("spec:", "spec: # <- queue-without-quota", 1),
+    "checks that are not there": queue(
+        "a",
+        ("h100", {"nominalQuota": 8}),
+        more=(
+            SOUND,
+            "admissionChecksStrategy:",
+            "  admissionChecks:",
+            "  - name: budget # <- check-missing",
+            "  - name: known",
+            "    onFlavors:",
+            "    - h100",
+            "    - a100 # <- check-without-effect",
+        ),
+    )
+    + head("AdmissionCheck", "known")
+    + "  controllerName: x\n",
+    "priorities above the gangs'": priority("muster-gang", "1000", "Never")
+    + priority("vip", "1001 # <- priority-above-gangs", "PreemptLowerPriority")
+    + priority("quiet", "1001", "Never")
+    + priority("low", "1000", "PreemptLowerPriority")
+    + priority("system-node-critical", "2000001000", "PreemptLowerPriority"),
+    "gangs that preempt": priority("muster-gang", "1000", "PreemptLowerPriority # <- gang-preempts"),
+    "names that stand twice": queue("a", ("h100", {"nominalQuota": 8}))
+    + head("ClusterQueue", "a", mark="duplicate")
+    + f"  {SOUND}\n"
+    + quotas(("h100", {"nominalQuota": 8})),
+    "fields that do not exist": queue("a", ("h100", {"nominalQuota": 8}), more=(SOUND, "cohort: lab # <- schema")),
+    "values that cannot be": queue("a", ("h100", {"nominalQuota": "many # <- schema"})),
+    "keys that stand twice": queue("a", ("h100", {"nominalQuota": 8}), more=(SOUND, SOUND + " # <- yaml")),
+    "a template instead of YAML": "---\nkind: ClusterQueue\nmetadata:\n  name: {{ .Values.name }} # <- yaml\n",
+    "text that is no YAML": "---\nkind: ClusterQueue\n  metadata: x # <- yaml\n",
+    "an alias that contains itself": "--- &a # <- yaml\nkind: ClusterQueue\nspec: [*a]\n",
+    "a List": "apiVersion: v1\nkind: List\nitems:\n"
+    + textwrap.indent(
+        head("ClusterQueue", "a").removeprefix("---\n")
+        + f"  {SOUND}\n"
+        + quotas(("h100", {"nominalQuota": "x # <- schema"})),
+        "  ",
+    ).replace("  apiVersion", "- apiVersion", 1),
+    "other kinds are not ours": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n---\n---\njust text\n---\n[1]\n",
+    "Kueue's group is judged by the same rules": (
+        queue("a", ("h100", {"nominalQuota": 8, "borrowingLimit": "1 # <- limit-without-cohort"}))
+    ).replace(API, "kueue.x-k8s.io/v1beta2"),
+}
+# These rows are about one file of many: their LocalQueues or flavors are somewhere else.
+QUIET = {"cohort-empty", "queue-unused", "flavor-unused"}
+
+
+def found(text: str) -> list[Finding]:
+    documents, findings = read(text, "row.yaml")
+    return [*findings, *lint(documents)]
+
+
+def marked(text: str) -> set[tuple[int, str]]:
+    return {
+        (number, rule)
+        for number, line in enumerate(text.splitlines(), 1)
+        for rule in re.findall(r"# <- ([a-z-]+)", line)
+    }
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows(name: str) -> None:
+    text = ROWS[name]
+    wanted = marked(text)
+    got = {(finding.line, finding.rule) for finding in found(text)}
+    extra = {(line, rule) for line, rule in got - wanted if rule not in QUIET}
+    assert wanted <= got, f"not found: {wanted - got}; found: {got}"
+    assert not extra
+    for finding in found(text):
+        assert finding.message, finding
+        assert finding.fix, finding
+        assert finding.place() == f"row.yaml:{finding.line}"
+
+
+def test_every_rule_has_a_row() -> None:
+    source = Path("admission/api/lint.py").read_text(encoding="utf-8")
+    severities = r'"([a-z-]+)",\s+Severity\.'
+    assert set(re.findall(severities, source)) == {rule for text in ROWS.values() for _, rule in marked(text)}
+
+
+def test_numbers_and_fixes() -> None:
+    """What a finding says, for the ones with arithmetic."""
+
+    def said(row: str, rule: str) -> tuple[str, str]:
+        finding = next(finding for finding in found(ROWS[row]) if finding.rule == rule)
+        return finding.message, finding.fix
+
+    message, fix = said("quota of a cohort that limits keep from all queues", "unreachable")
+    assert message == "1 of 22 gpu of flavor h100 can be used by nobody: the queues below lab take at most 21"
+    assert "borrowingLimit of gpu in a, b" in fix
+    message, fix = said("quota of two queues above their nodes", "quota-above-nodes")
+    assert message == "a, b have together 10 gpu of flavor h100, and its one node has 8"
+    assert "lower nominalQuota by 2" in fix
+    message, _ = said("a flavor without nodes", "flavor-without-nodes")
+    assert "gpu-type has the values h100" in message
+    _, fix = said("borrowing that can never happen: alone", "borrowing-never")
+    assert "did you mean cohort lab?" in fix
+    _, fix = said("fields that do not exist", "schema")
+    assert "cohortName" in fix
+    message, _ = said("a circle of cohorts", "cohort-cycle")
+    assert "lab -> upper -> lab" in message
+    _, fix = said("a template instead of YAML", "yaml")
+    assert "helm template" in fix
+
+
+def test_a_cluster_is_complete_and_a_file_is_not() -> None:
+    """A queue that names flavor and checks of somewhere else: nothing in a file, missing in a cluster."""
+    text = head("ClusterQueue", "a") + f"  {SOUND}\n" + quotas(("h100", {"nominalQuota": 8}))
+    documents, _ = read(text, "a.yaml")
+    assert {(f.rule, f.severity) for f in lint(documents)} == {("queue-unused", Severity.INFO)}
+    live = [Document(document.obj) for document in documents]
+    assert {(f.rule, f.severity) for f in lint(live, live=True)} == {
+        ("queue-unused", Severity.WARNING),
+        ("flavor-missing", Severity.ERROR),
+    }
+    assert {f.place() for f in lint(live, live=True)} == {CLUSTER}
+
+
+def test_a_file_is_laid_over_the_cluster() -> None:
+    base, _ = read(ROWS["a sound pair of queues"], "x")
+    cluster = [Document(document.obj) for document in base]
+    change, _ = read(queue("a", ("h100", {"nominalQuota": 0}), more=LAB).split("---\n")[1], "new.yaml")
+    rules = {f.rule for f in lint([*cluster, *change])}
+    assert "duplicate" not in rules
+    assert not rules
+    change, _ = read(queue("b", ("h100", {"nominalQuota": 0}), more=LAB).split("---\n")[1], "new.yaml")
+    assert {f.rule for f in lint([*cluster, *change])} == {"nothing-to-borrow"}
+
+
+PATHS = st.lists(st.one_of(st.from_regex(r"[a-zA-Z]{1,6}", fullmatch=True), st.integers(0, 9)), min_size=1).filter(
+    lambda path: isinstance(path[0], str)
+)
+
+
+@given(PATHS)
+def test_paths_are_read_as_they_are_shown(path: list[str | int]) -> None:
+    assert parse_path(show(tuple(path))) == tuple(path)
+
+
+AMOUNTS = st.integers(0, 12)
+LIMITS = st.one_of(st.none(), AMOUNTS)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> str:
+    text = ""
+    cohorts = ["top", "left", "right"]
+    for name in cohorts:
+        fields = (
+            {"nominalQuota": draw(AMOUNTS), "borrowingLimit": draw(LIMITS)}
+            if name != "top"
+            else {"nominalQuota": draw(AMOUNTS)}
+        )
+        parent = ("parentName: top",) if name != "top" else ()
+        text += cohort(name, ("f", {k: v for k, v in fields.items() if v is not None}), more=parent)
+    for i in range(draw(st.integers(1, 4))):
+        nominal = draw(AMOUNTS)
+        lending = draw(LIMITS)
+        fields = {
+            "nominalQuota": nominal,
+            "borrowingLimit": draw(LIMITS),
+            "lendingLimit": lending if lending is not None and lending <= nominal else None,
+        }
+        text += queue(
+            f"q{i}",
+            ("f", {k: v for k, v in fields.items() if v is not None}),
+            more=(SOUND, f"cohortName: {draw(st.sampled_from(cohorts))}"),
+        )
+    return text
+
+
+@given(fleets())
+def test_what_is_unreachable_is_what_no_filling_uses(text: str) -> None:
+    """Fill every queue as far as the ledger's own arithmetic lets it, in several orders: what stays free at the best is
+    what the findings say. A limit called without effect changes no queue's potential when it is dropped."""
+    documents, problems = read(text, "x")
+    assert not problems
+    findings = lint(documents)
+    lost = sum(int(f.message.split()[0]) for f in findings if f.rule == "unreachable")
+    from admission.api.lint import _Fleet  # the tree as the linter builds it
+    from admission.names import Names
+
+    fleet = _Fleet(Names(), documents, (), False)
+    fr = ("f", "gpu")
+    total = sum(g.quota.nominal for g in fleet.given)
+    best = 0
+    names = [q.name for q in fleet.tree.queues()]
+    for turn in range(len(names)):
+        tree = _Fleet(Names(), documents, (), False).tree
+        _fill(tree, names[turn:] + names[:turn])
+        best = max(best, sum(q.usage.get(fr, 0) for q in tree.queues()))
+    assert total - best >= lost
+    if not lost and total > best:
+        # Greedy filling may stop short of the best; a single queue's potential may not exceed what was filled.
+        assert best >= max(q.potential(fr) for q in fleet.tree.queues())
+    without = {(f.subject.split()[1], f.path.rsplit(".", 1)[1]) for f in findings if f.rule in SLACK}
+    loose = [yaml.safe_load(part) for part in text.split("---\n") if part]
+    for obj in loose:
+        for group in obj["spec"].get("resourceGroups") or ():
+            for limit in ("borrowingLimit", "lendingLimit"):
+                if (obj["metadata"]["name"], limit) in without and obj["kind"] != "LocalQueue":
+                    group["flavors"][0]["resources"][0].pop(limit, None)
+    after = _Fleet(Names(), [Document(obj) for obj in loose], (), False).tree
+    for name in names:
+        one, other = fleet.tree.queue(name), after.queue(name)
+        assert one is not None
+        assert other is not None
+        assert one.potential(fr) == other.potential(fr)
+
+
+SLACK = {"nothing-to-borrow", "borrowing-limit-slack", "lending-limit-whole"}
+
+
+def _fill(tree: Tree, order: list[str]) -> None:
+    fr = ("f", "gpu")
+    for name in order:
+        node = tree.queue(name)
+        assert node is not None
+        tree.add(node, {fr: node.available(fr)})
+
+
+@given(st.text(max_size=200))
+def test_any_text_gets_an_answer(text: str) -> None:
+    documents, _ = read(text, "x")
+    lint(documents)
+
+
+def test_nesting_without_end_gets_an_answer() -> None:
+    _, findings = read("[" * 5000, "x")
+    assert [finding.rule for finding in findings] == ["yaml"]

@@ -1,0 +1,173 @@
+"""python -m tests.bench.placement: how long placement takes, beside the plain form of the same rule.
+
+Prints one line per question and writes build/bench/placement_speed.json. Times are the median of several runs, each
+on a book that has just changed (one gang charged), as in a cycle.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from admission.engine.capacity import Capacity, Placement, PlaceRequest, place
+from admission.engine.model import (
+    KUEUE,
+    MUSTER,
+    Admission,
+    Flavor,
+    Node,
+    PodSet,
+    PodSetAssignment,
+    Rules,
+    Topology,
+    TopologyRequest,
+)
+from tests.engine import placement_oracle as oracle
+
+GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
+FLAVOR = Flavor("gpu", node_labels=(("pool", "gpu"),), topology="net")
+PER_POD = (("cpu", 8000), ("memory", 64 * 2**30), (GPU, 1))
+
+
+def nodes(number: int) -> list[Node]:
+    """Blocks of 500 nodes, racks of 50, 8 GPUs a node; some nodes have lost devices."""
+    return [
+        Node(
+            name=f"n{i:05}",
+            labels=(("block", f"b{i // 500:03}"), (HOST, f"n{i:05}"), ("pool", "gpu"), ("rack", f"r{i // 50:04}")),
+            allocatable=(("cpu", 96_000), ("memory", 2**40), (GPU, 8 - (i * 7919 % 11 == 0)), ("pods", 110)),
+        )
+        for i in range(number)
+    ]
+
+
+def book(of: list[Node]) -> Capacity:
+    out = Capacity()
+    out.put_topology(Topology("net", ("block", "rack", HOST)))
+    for node in of:
+        out.put_node(node)
+    return out
+
+
+def gang(name: str, count: int, asked: TopologyRequest | None = None) -> PlaceRequest:
+    return PlaceRequest(PodSet(name, count, topology=asked), count, PER_POD, (FLAVOR,))
+
+
+def median_ms(run: Callable[[], object], times: int, between: Callable[[int], None] | None = None) -> float:
+    out = []
+    for i in range(times):
+        if between is not None:
+            between(i)
+        start = time.perf_counter()
+        run()
+        out.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(out)
+
+
+def charge(capacity: Capacity, key: str, request: PlaceRequest, rules: Rules = MUSTER) -> bool:
+    got = place(capacity, [request], rules=rules, explain=False)
+    if not isinstance(got, Placement):
+        return False
+    name = request.pod_set.name
+    admission = Admission("q", (PodSetAssignment(name, (), (), request.count, got[name]),))
+    capacity.charge(("bench", key), key, admission, {name: dict(request.per_pod)})
+    return True
+
+
+def questions(number: int) -> dict[str, dict[str, float]]:
+    of = nodes(number)
+    capacity = book(of)
+    start = time.perf_counter()
+    assert charge(capacity, "first", gang("w", 512))
+    cold = (time.perf_counter() - start) * 1e3
+    out: dict[str, dict[str, float]] = {"cold, 512 pods": {"ms": cold}}
+    small = gang("s", 3)
+
+    def change(i: int) -> None:
+        if not charge(capacity, f"c{i % 50}", small):
+            capacity.release(("bench", f"c{i % 50}"))
+
+    mixed = [gang("leader", 1), gang("workers", 511)]
+    asked: dict[str, tuple[list[PlaceRequest], Rules]] = {
+        "1 pod": ([gang("w", 1)], MUSTER),
+        "64 pods": ([gang("w", 64)], MUSTER),
+        "512 pods": ([gang("w", 512)], MUSTER),
+        "512 pods, block required": ([gang("w", 512, TopologyRequest(required="block"))], MUSTER),
+        "512 pods, block required, slices of 8 per rack": (
+            [gang("w", 512, TopologyRequest(required="block", slice_required="rack", slice_size=8))],
+            MUSTER,
+        ),
+        "512 pods, unconstrained": ([gang("w", 512, TopologyRequest(unconstrained=True))], MUSTER),
+        "1 + 511 pods": (mixed, MUSTER),
+        "512 pods, block required, Kueue's rule": ([gang("w", 512, TopologyRequest(required="block"))], KUEUE),
+        "no room: 100,000 pods": ([gang("w", 100_000)], MUSTER),
+    }
+    for name, (requests, rules) in asked.items():
+        out[name] = {"ms": median_ms(lambda r=requests, u=rules: place(capacity, r, rules=u), 21, change)}  # type: ignore[misc]
+    cluster = oracle.Cluster(of, [], [Topology("net", ("block", "rack", HOST))])
+    for name in ("1 pod", "64 pods", "512 pods", "512 pods, block required"):
+        plain = median_ms(lambda r=asked[name][0][0]: oracle.pack(cluster, r), 3)  # type: ignore[misc]
+        out[name]["plain_ms"] = plain
+        out[name]["ratio"] = plain / out[name]["ms"]
+    node = of[number // 2]
+    out["node update (labels alike)"] = {"ms": median_ms(lambda: capacity.put_node(node), 21)}
+    flip = [Node(node.name, node.labels, (), node.allocatable, ready=bool(i % 2)) for i in range(2)]
+    turn = iter(range(1000))
+    out["node goes or comes, then 512 pods"] = {
+        "ms": median_ms(lambda: (capacity.put_node(flip[next(turn) % 2]), place(capacity, mixed[1:], rules=MUSTER)), 11)
+    }
+
+    def join() -> None:
+        capacity.remove_node(node.name)
+        capacity.put_node(node)
+        place(capacity, mixed[1:], rules=MUSTER)
+
+    out["node removed and added, then 512 pods"] = {"ms": median_ms(join, 7)}
+    return out
+
+
+def backlog(number: int, gangs: int, shapes: int) -> dict[str, float]:
+    """Many gangs of few shapes, placed and charged one after the other until nothing fits."""
+    capacity = book(nodes(number))
+    asked = [gang(f"w{i}", 1 + i * 5 % 23 if i % 4 else 8 * (1 + i % 9)) for i in range(shapes)]
+    start = time.perf_counter()
+    placed = 0
+    full: set[int] = set()
+    for i in range(gangs):
+        if i % shapes in full:
+            continue
+        if charge(capacity, str(i), asked[i % shapes]):
+            placed += 1
+        else:
+            full.add(i % shapes)
+    return {"seconds": time.perf_counter() - start, "gangs": gangs, "placed": placed}
+
+
+def main() -> int:
+    number = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    result = {
+        "nodes": number,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "questions": questions(number),
+        "backlog": backlog(number, 10_000, 50),
+    }
+    for name, row in result["questions"].items():  # type: ignore[attr-defined]
+        plain = f"   plain {row['plain_ms']:9.2f} ms   x{row['ratio']:.0f}" if "ratio" in row else ""
+        print(f"{name:50} {row['ms']:9.3f} ms{plain}")
+    print("backlog", result["backlog"])
+    path = Path("build/bench/placement_speed.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,490 @@
+"""The chart over a matrix of values: linted, rendered, and judged by what every rendering must be."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from admission.api import crd, lint
+from admission.api.config import load_config
+from admission.api.kinds import BY_NAME, validate_object
+from admission.controller import policies
+from admission.names import KUEUE_GROUP, Names
+from admission.web.metrics import Metrics
+from charts import generate
+from tests.chart import helm
+from tests.chart.helm import CHART, NAMESPACE, Object, RefusedError, needs_binary, needs_helm, template
+
+ROOT = Path(__file__).parents[2]
+CONTROLLER = ("muster-controller", "muster-hold-proof")
+SELECTOR = {"matchLabels": {"muster": "governed"}}
+GOVERNED = {"config": {"namespaceSelector": SELECTOR, "manageJobsWithoutQueueName": True}}
+EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
+
+MATRIX: dict[str, Object] = {
+    "defaults": {},
+    "policy": {"hold": "policy"},
+    "webhook": {"hold": "webhook", "config": {"webhook": {"port": 10250}}},
+    "kueue": {"apiGroup": KUEUE_GROUP, "hold": "policy"},
+    "kueue-webhook": {"apiGroup": KUEUE_GROUP, "hold": "webhook"},
+    "governed": {"hold": "policy", **GOVERNED},
+    "bare-pods": {
+        "hold": "policy",
+        "config": {"namespaceSelector": SELECTOR},
+        "refuseBarePods": ["nvidia.com/gpu", "amd.com/gpu"],
+    },
+    "kinds-elsewhere": {"crds": {"install": False}},
+    "one-replica": {"replicas": 1, "affinity": {"nodeAffinity": {}}, "priorityClassName": ""},
+    "no-ports": {"config": {"metrics": {"bindAddress": "0"}, "health": {"bindAddress": "0"}}},
+    "one-port": {"config": {"metrics": {"bindAddress": ":9000"}, "health": {"bindAddress": ":9000"}}},
+    "closed": {
+        "networkPolicy": {"apiServerPorts": [6443], "metricsFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}]}
+    },
+    "open": {
+        "networkPolicy": {"enabled": False},
+        "rbac": {"aggregate": False, "queueAdmins": ["platform", "oidc:ops"]},
+    },
+    "prometheus": {
+        "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "p"}}, "rules": {"enabled": True}}
+    },
+    "image": {
+        "image": {"repository": "registry.example.com/muster", "digest": "sha256:" + "0" * 64, "pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "pull"}],
+    },
+    "pods": {
+        "podLabels": {"team": "platform"},
+        "podAnnotations": {"note": "yes"},
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "x", "operator": "Exists"}],
+        "extraArgs": ["--log-level=debug"],
+        "serviceAccount": {"annotations": {"a": "b"}},
+        "global": {"anything": 1},
+    },
+    "config": {
+        "config": {
+            "preset": "kueue",
+            "waitForPodsReady": {"timeout": "10m", "requeuingStrategy": {"backoffBaseSeconds": 5}},
+            "fairSharing": {"preemptionStrategies": ["LessThanInitialShare"]},
+            "resources": {"excludeResourcePrefixes": ["example.com/"], "quotaCheckStrategy": "IgnoreUndeclared"},
+            "leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s"},
+            "namespaceSelector": {"matchLabels": {"a": "b"}},
+            "nodeLossGracePeriod": 0,
+            "clientConnection": {"kubeAPIQPS": 50.5},
+        }
+    },
+    "identities": {
+        "identities": {"jobControllers": ["system:serviceaccount:kube-system:jobs"], "jobsetControllers": ["a:b"]}
+    },
+    **{path.stem: yaml.safe_load(path.read_text()) for path in EXAMPLES},
+}
+RENDERED: dict[str, list[Object]] = {}
+
+
+def rendered(row: str) -> list[Object]:
+    if row not in RENDERED:
+        RENDERED[row] = template(MATRIX[row])
+    return copy.deepcopy(RENDERED[row])
+
+
+def of(objects: Iterable[Object], kind: str, name: str = "") -> Object:
+    (found,) = [o for o in objects if o["kind"] == kind and name in ("", o["metadata"]["name"])]
+    return found
+
+
+def bare(objects: Iterable[Object]) -> dict[tuple[str, str], Object]:
+    """By kind and name, without labels and annotations."""
+    out = {}
+    for one in copy.deepcopy(list(objects)):
+        one["metadata"].pop("labels", None)
+        one["metadata"].pop("annotations", None)
+        out[one["kind"], one["metadata"]["name"]] = one
+    return out
+
+
+# ---------------------------------------------------------------- in step with the code
+
+
+def test_what_is_generated_is_in_step() -> None:
+    assert generate.main(["--check"]) == 0
+
+
+def test_every_value_has_a_default_and_a_word_on_it() -> None:
+    """Values of maps by name aside, values.yaml shows all that the schema knows."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    for key, entry in schema["properties"].items():
+        if key in ("global", "config"):
+            continue
+        assert key in values, key
+        if set(entry.get("properties", {})):
+            assert set(entry["properties"]) == set(values[key]), key
+    assert set(values) <= set(schema["properties"])
+
+
+def test_the_version_is_that_of_the_program() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert f'version = "{chart["appVersion"]}"' in project
+
+
+@needs_helm
+@pytest.mark.parametrize("row", ["policy", "kueue"])
+def test_kinds_and_policies_are_the_programs(row: str) -> None:
+    names = Names(MATRIX[row].get("apiGroup", "muster.dev"))
+    made = bare(rendered(row))
+    for text in crd.files(names).values():
+        wanted = yaml.safe_load(text)
+        got = of(rendered(row), "CustomResourceDefinition", wanted["metadata"]["name"])
+        assert got["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert got["spec"] == wanted["spec"]
+    for key, wanted in bare([*policies.policies(names), policies.priority_class(names)]).items():
+        assert made[key] == wanted, key
+
+
+@needs_helm
+def test_governed_namespaces_and_identities_reach_the_policies() -> None:
+    defaults = load_config("").namespace_selector.model_dump(by_alias=True, exclude_none=True)
+    for selector, made in (
+        (SELECTOR, bare(rendered("governed"))),
+        (defaults, bare(template({"hold": "policy", "config": {"manageJobsWithoutQueueName": True}}))),
+    ):
+        for key, wanted in bare(policies.policies(Names(), policies.Settings(governed_namespaces=selector))).items():
+            assert made[key] == wanted, key
+    said = MATRIX["identities"]["identities"]
+    settings = policies.Settings(
+        identities=policies.Identities(tuple(said["jobControllers"]), tuple(said["jobsetControllers"]))
+    )
+    made = bare(template({**MATRIX["identities"], "hold": "policy"}))
+    for key, wanted in bare(policies.policies(Names(), settings)).items():
+        assert made[key] == wanted, key
+
+
+def rights(objects: Iterable[Object]) -> set[tuple[str, str, str, str, str]]:
+    """(role, group, resource, verb, name) of all rules."""
+    return {
+        (role["metadata"]["name"], group, resource, verb, name)
+        for role in objects
+        if role["kind"] in ("Role", "ClusterRole")
+        for rule in role.get("rules", ())
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", ("",))
+    }
+
+
+@needs_helm
+def test_rights_are_those_of_the_program_or_fewer() -> None:
+    whole = rights(policies.roles(Names()))
+    by_mode = {mode: rights(rendered(mode)) for mode in ("policy", "webhook")}
+    assert by_mode["policy"] | by_mode["webhook"] <= whole
+    less = {(resource, verb) for _, _, resource, verb, _ in whole - (by_mode["policy"] | by_mode["webhook"])}
+    never_got = {(resource, "get") for resource in generate.ONLY_WATCHED}
+    made = {(resource, "create") for resource in generate.MADE_BY_THE_CHART}
+    assert less <= never_got | made | {("leases", "patch")}
+    only = {resource for _, _, resource, _, _ in by_mode["webhook"] - by_mode["policy"]}
+    assert only == generate.BY_WEBHOOK
+    assert {resource for _, _, resource, _, _ in by_mode["policy"] - by_mode["webhook"]} == generate.BY_POLICY
+    assert bare(rendered("policy"))["ServiceAccount", "muster-controller"]["metadata"]["namespace"] == NAMESPACE
+
+
+@needs_helm
+def test_the_controller_is_that_of_the_kustomize_base() -> None:
+    there = list(yaml.safe_load_all((ROOT / "config" / "controller.yaml").read_text()))
+    pods = [of(side, "Deployment")["spec"]["template"]["spec"] for side in (there, rendered("webhook"))]
+    for key in ("image", "args", "env", "resources", "securityContext", "volumeMounts"):
+        base, chart = (pod["containers"][0][key] for pod in pods)
+        assert base.items() <= chart.items() if isinstance(base, dict) else base == chart
+    for key in ("serviceAccountName", "priorityClassName", "terminationGracePeriodSeconds", "volumes"):
+        assert pods[0][key] == pods[1][key]
+
+
+# ---------------------------------------------------------------- every rendering
+
+
+@needs_helm
+@pytest.mark.parametrize("row", sorted(MATRIX))
+def test_it_is_lawful(row: str) -> None:
+    assert helm.lint(MATRIX[row]) == []
+    objects = rendered(row)
+    assert "@" not in re.sub(
+        r"@sha256:", "", json.dumps([o for o in objects if o["kind"] != "CustomResourceDefinition"])
+    )
+    seen = set()
+    for one in objects:
+        meta = one["metadata"]
+        key = (one["apiVersion"], one["kind"], meta.get("namespace"), meta["name"])
+        assert key not in seen
+        seen.add(key)
+        assert meta["labels"]["app.kubernetes.io/name"] == "muster"
+        assert meta["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+        if one["kind"] in BY_NAME:
+            names = Names(MATRIX[row].get("apiGroup", "muster.dev"))
+            assert validate_object(one, names, strict=True) == []
+        if one["kind"] in ("Role", "ClusterRole"):
+            assert not any("*" in [*r["apiGroups"], *r["resources"], *r["verbs"]] or "when" in r for r in one["rules"])
+
+
+@needs_helm
+@pytest.mark.parametrize("row", sorted(set(MATRIX) - {path.stem for path in EXAMPLES}))
+def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
+    objects, values = rendered(row), MATRIX[row]
+    file = load_config(of(objects, "ConfigMap")["data"]["config.yaml"])
+    mode = "policy" if values.get("hold") == "policy" else "webhook"
+    assert (file.hold, file.api_group) == (mode, values.get("apiGroup", "muster.dev"))
+    deployment = of(objects, "Deployment")
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    ports = {port["name"]: port["containerPort"] for port in container["ports"] or ()}
+    assert len(set(ports.values())) == len(ports)
+    health = file.health.bind_address.rpartition(":")[2]
+    for probe in ("readinessProbe", "livenessProbe", "startupProbe"):
+        assert (probe in container) == (health != "0")
+        if probe in container:
+            assert container[probe]["httpGet"]["port"] == int(health)
+            assert int(health) in ports.values()
+    if mode == "webhook":
+        assert ports["webhook"] == file.webhook.port
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    for service in (o for o in objects if o["kind"] == "Service"):
+        assert service["spec"]["selector"].items() <= labels.items()
+        assert all(port["targetPort"] in ports for port in service["spec"]["ports"])
+    for kind in ("PodDisruptionBudget", "NetworkPolicy"):
+        for one in (o for o in objects if o["kind"] == kind):
+            selector = one["spec"].get("selector") or one["spec"]["podSelector"]
+            assert selector["matchLabels"].items() <= labels.items()
+    open_ports = {
+        port["port"]
+        for one in objects
+        if one["kind"] == "NetworkPolicy"
+        for rule in one["spec"]["ingress"]
+        for port in rule["ports"]
+    }
+    assert not open_ports or open_ports == set(ports.values())
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("row", "there", "absent"),
+    [
+        ("defaults", {"Service/muster-webhook", "Secret/muster-webhook", "MutatingWebhookConfiguration/muster"}, set()),
+        ("policy", {"MutatingAdmissionPolicy/muster-hold"}, {"Service/muster-webhook", "Secret/muster-webhook"}),
+        ("policy", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"ValidatingWebhookConfiguration/muster"}),
+        ("webhook", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"MutatingAdmissionPolicy/muster-hold"}),
+        ("kinds-elsewhere", {"PriorityClass/muster-gang"}, {"CustomResourceDefinition/workloads.muster.dev"}),
+        (
+            "kueue",
+            {"CustomResourceDefinition/workloads.kueue.x-k8s.io"},
+            {"CustomResourceDefinition/workloads.muster.dev"},
+        ),
+        ("defaults", set(), {"ServiceMonitor/muster-controller", "PrometheusRule/muster-controller"}),
+        ("prometheus", {"ServiceMonitor/muster-controller", "PrometheusRule/muster-controller"}, set()),
+        ("no-ports", set(), {"Service/muster-metrics"}),
+        ("open", {"ClusterRoleBinding/muster-queue-admins"}, {"NetworkPolicy/muster-controller"}),
+        ("bare-pods", {"ValidatingAdmissionPolicyBinding/muster-bare-pods"}, set()),
+        (
+            "policy",
+            set(),
+            {"MutatingAdmissionPolicy/muster-hold-namespaces", "ValidatingAdmissionPolicy/muster-bare-pods"},
+        ),
+        ("governed", {"MutatingAdmissionPolicy/muster-hold-namespaces"}, set()),
+        ("one-team", {"ClusterQueue/research", "LocalQueue/main"}, {"Deployment/muster-controller"}),
+        ("three-teams", {"Namespace/interns-b", "Cohort/research"}, {"Namespace/vision"}),
+    ],
+)
+def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
+    names = {f"{o['kind']}/{o['metadata']['name']}" for o in rendered(row)}
+    assert there <= names
+    assert not absent & names
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"hold": "polices"}, "/hold"),
+        ({"replica": 3}, "replica"),
+        ({"replicas": 0}, "/replicas"),
+        ({"config": {"waitForPodReady": {}}}, "waitForPodReady"),
+        ({"config": {"waitForPodsReady": {"timeout": "5 minutes"}}}, "timeout"),
+        ({"config": {"waitForPodsReady": {"timeout": 5}}}, "timeout"),
+        ({"config": {"hold": "policy"}}, "hold"),
+        ({"identities": {"jobControllers": ["a' || true || 'b"]}}, "jobControllers"),
+        ({"config": {"namespaceSelector": {"matchLabel": {"a": "b"}}}}, "matchLabel"),
+        ({"quota": {"teams": {"Vision Team": {}}}}, "Vision Team"),
+        ({"quota": {"teams": {"a": {"queue": "b"}}}}, "there is no queue b"),
+        ({"quota": {"queues": {"b": {}}, "teams": {"a": {"queue": "b", "weight": 2}}}}, "shares the queue b"),
+        ({"quota": {"queues": {"a": {}}, "teams": {"a": {}}}}, "write queue: a to share it"),
+        ({"quota": {"teams": {"a": {"quota": [{"flavor": "x", "resources": {"cpu": {"max": 1}}}]}}}}, "resources"),
+    ],
+)
+def test_what_is_wrong_is_refused_and_named(values: Object, told: str) -> None:
+    with pytest.raises(RefusedError, match=re.escape(told)):
+        template(values)
+
+
+# ---------------------------------------------------------------- quota
+
+
+@needs_helm
+def test_quota_is_what_the_short_form_says() -> None:
+    objects = template(
+        {
+            "quota": {
+                "only": True,
+                "flavors": {"h100": {}, "a100": {}, "plain": {}},
+                "cohorts": {"all": {"weight": 2.5}},
+                "queues": {"pool": {"quota": [{"flavor": "plain", "resources": {"cpu": 1e9}}]}},
+                "teams": {
+                    "vision": {
+                        "namespaces": ["v1", "v2"],
+                        "localQueues": ["main", "night"],
+                        "cohort": "all",
+                        "weight": 3,
+                        "quota": [
+                            {
+                                "flavor": "h100",
+                                "resources": {"nvidia.com/gpu": {"nominal": 64, "borrow": 8, "lend": 0}},
+                            },
+                            {"flavor": "a100", "resources": {"nvidia.com/gpu": 128}},
+                            {"flavor": "plain", "resources": {"memory": "1Ti", "cpu": 0.5}},
+                        ],
+                        "spec": {"queueingStrategy": "StrictFIFO", "fairSharing": {"weight": "4"}},
+                    },
+                    "guests": {"queue": "pool"},
+                },
+            }
+        }
+    )
+    vision = of(objects, "ClusterQueue", "vision")["spec"]
+    assert vision == {
+        "cohortName": "all",
+        "fairSharing": {"weight": "4"},
+        "queueingStrategy": "StrictFIFO",
+        "namespaceSelector": {
+            "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["v1", "v2"]}]
+        },
+        "resourceGroups": [
+            {
+                "coveredResources": ["nvidia.com/gpu"],
+                "flavors": [
+                    {
+                        "name": "h100",
+                        "resources": [
+                            {"name": "nvidia.com/gpu", "nominalQuota": "64", "borrowingLimit": "8", "lendingLimit": "0"}
+                        ],
+                    },
+                    {"name": "a100", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": "128"}]},
+                ],
+            },
+            {
+                "coveredResources": ["cpu", "memory"],
+                "flavors": [
+                    {
+                        "name": "plain",
+                        "resources": [
+                            {"name": "cpu", "nominalQuota": "0.5"},
+                            {"name": "memory", "nominalQuota": "1Ti"},
+                        ],
+                    }
+                ],
+            },
+        ],
+    }
+    pool = of(objects, "ClusterQueue", "pool")["spec"]
+    assert pool["namespaceSelector"] == {}
+    assert pool["resourceGroups"][0]["flavors"][0]["resources"] == [{"name": "cpu", "nominalQuota": "1000000000"}]
+    assert of(objects, "Cohort", "all")["spec"] == {"fairSharing": {"weight": "2.5"}}
+    queues = {
+        (o["metadata"]["namespace"], o["metadata"]["name"]): o["spec"]["clusterQueue"]
+        for o in objects
+        if o["kind"] == "LocalQueue"
+    }
+    assert queues == {(ns, q): "vision" for ns in ("v1", "v2") for q in ("main", "night")} | {
+        ("guests", "main"): "pool"
+    }
+
+
+@needs_helm
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_without_fault(example: Path) -> None:
+    text = yaml.safe_dump_all(rendered(example.stem))
+    documents, findings = lint.read(text, example.name)
+    assert findings == []
+    assert [f for f in lint.lint(documents) if f.severity is lint.Severity.ERROR] == []
+
+
+# ---------------------------------------------------------------- metrics
+
+
+class _Nothing:
+    def queues(self) -> list[Any]:
+        return []
+
+    verdicts = api_calls = watch_age = queues
+
+    def queue_of(self, key: tuple[str, str]) -> str:
+        return ""
+
+    def leading(self) -> bool:
+        return False
+
+
+@needs_helm
+def test_alerts_ask_for_metrics_that_there_are() -> None:
+    known = set()
+    for family in text_string_to_metric_families(Metrics(_Nothing()).text().decode()):
+        known |= {family.name, f"{family.name}_total", f"{family.name}_bucket"}
+    rules = of(rendered("prometheus"), "PrometheusRule")["spec"]["groups"][0]["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        asked = set(re.findall(r"\bmuster_\w+", rule["expr"]))
+        assert asked
+        assert asked <= known, rule["alert"]
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["description"]
+
+
+# ---------------------------------------------------------------- what only the binary can be asked
+
+
+@needs_binary
+@pytest.mark.parametrize(("apis", "mode"), [((), "webhook"), ((helm.POLICY_API,), "policy")])
+def test_auto_means_policies_where_the_api_server_has_them(apis: tuple[str, ...], mode: str) -> None:
+    objects = helm.template_with({}, apis=apis)
+    assert load_config(of(objects, "ConfigMap")["data"]["config.yaml"]).hold == mode
+    assert ("MutatingAdmissionPolicy" in {o["kind"] for o in objects}) == (mode == "policy")
+
+
+@needs_binary
+@pytest.mark.parametrize("version", ["1.31.0", "1.33.4", "1.34.0", "1.36.3"])
+def test_older_api_servers_get_kinds_without_rules(version: str) -> None:
+    kinds = [o for o in helm.template_with({}, kube_version=version) if o["kind"] == "CustomResourceDefinition"]
+    assert len(kinds) == 8
+    assert ("x-kubernetes-validations" in json.dumps(kinds)) == (version >= "1.34")
+
+
+@needs_binary
+def test_prometheus_kinds_are_written_where_they_are_served() -> None:
+    there = helm.template_with(
+        {}, apis=["monitoring.coreos.com/v1/ServiceMonitor", "monitoring.coreos.com/v1/PrometheusRule"]
+    )
+    assert {"ServiceMonitor", "PrometheusRule"} <= {o["kind"] for o in there}

@@ -1,0 +1,701 @@
+"""Questions put to a cluster: a sandbox without actors, in which each row writes what the controller would have
+written, asked with the rights that the row grants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from click.testing import Result
+from typer.testing import CliRunner
+
+from admission.api.reasons import DETAILS, REASONS, advice_for, detail_of, reason_of, reference
+from admission.cli import cli
+from admission.controller import tell
+from admission.controller.ask import Ask, NotThere, State, names_of
+from admission.engine.model import Detail, EvictReason, Misfit, Reason, Shortfall, Why
+from admission.engine.project import sentence
+from admission.jobs.values import rfc3339
+from admission.kube.client import Client
+from admission.names import Names
+from admission.sandbox.http import Sandbox
+from admission.sandbox.store import Request
+
+Json = dict[str, Any]
+NAMES = Names()
+API = NAMES.api_version
+T0 = 1_800_000_000_000
+NOW = T0 + 900_000
+GPU = "nvidia.com/gpu"
+
+
+# ---------------------------------------------------------------- a cluster
+
+
+class World:
+    """A sandbox that is filled by hand."""
+
+    def __init__(self, sandbox: Sandbox, client: Client) -> None:
+        self.sandbox = sandbox
+        self.client = client
+        self.denied: set[str] = set()
+        sandbox.faults.append(self._refuse)
+
+    def _refuse(self, request: web.Request) -> web.Response | None:
+        """403 for the plurals in `denied`; "pods*" denies the list of all namespaces only."""
+        parts = request.path.strip("/").split("/")
+        everywhere = "namespaces" not in parts
+        for denied in self.denied:
+            if denied.rstrip("*") in parts and (everywhere or not denied.endswith("*")):
+                body = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": f"may not see {denied}"}
+                return web.json_response(body, status=403)
+        return None
+
+    async def put(self, obj: Json) -> Json:
+        """Create an object, its status too; the answer is the object as stored."""
+        group, _, version = obj["apiVersion"].rpartition("/")
+        plural = {"LocalQueue": "localqueues", "Topology": "topologies"}.get(obj["kind"], obj["kind"].lower() + "s")
+        if obj["kind"] == "PriorityClass":
+            plural = "priorityclasses"
+        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        namespace = obj["metadata"].get("namespace")
+        path = f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
+        made = await self.client.create(path, {key: value for key, value in obj.items() if key != "status"})
+        if "status" in obj:
+            made["status"] = obj["status"]
+            made = await self.client.put(f"{path}/{made['metadata']['name']}/status", made)
+        return made
+
+    def ask(self) -> Ask:
+        return Ask(self.client, NAMES, NOW)
+
+
+@cache
+def crds() -> tuple[Json, ...]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return tuple(yaml.load(path.read_bytes(), loader) for path in sorted(Path("crds").glob("muster.dev_*.yaml")))
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with Sandbox(with_actors=False, clock=lambda: T0) as sandbox:
+        kind = sandbox.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
+        assert kind is not None
+        for body in crds():
+            sandbox.store.do(Request("create", kind, body=body, manager="test"), T0)
+        sandbox.write_kubeconfig(tmp_path / "kubeconfig")
+        async with Client.plain(sandbox.url, token="admin-token", backoff=(0.001, 0.01)) as client:
+            world = World(sandbox, client)
+            for name in ("ml", "web"):
+                await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+            yield world
+
+
+def own(kind: str, name: str, spec: Json | None = None, *, namespace: str = "", **more: Any) -> Json:
+    out: Json = {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec or {}, **more}
+    if namespace:
+        out["metadata"]["namespace"] = namespace
+    return out
+
+
+def cluster_queue(name: str, nominal: int, used: int = 0, *, cohort: str = "lab", **fields: Any) -> Json:
+    resource = {"name": GPU, "nominalQuota": nominal, **fields}
+    flavors = [{"name": "h100", "resources": [resource]}]
+    spec: Json = {
+        "namespaceSelector": {},
+        "resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}],
+    }
+    if cohort:
+        spec["cohortName"] = cohort
+    held = [{"name": "h100", "resources": [{"name": GPU, "total": str(used)}]}]
+    return own(
+        "ClusterQueue", name, spec, status={"flavorsReservation": held, "pendingWorkloads": 1, "admittedWorkloads": 2}
+    )
+
+
+def local_queue(name: str, to: str, namespace: str = "ml") -> Json:
+    return own("LocalQueue", name, {"clusterQueue": to}, namespace=namespace, status={"pendingWorkloads": 1})
+
+
+def template(gpus: int) -> Json:
+    container = {"name": "main", "image": "x", "resources": {"requests": {GPU: str(gpus)}, "limits": {GPU: str(gpus)}}}
+    return {"spec": {"containers": [container], "restartPolicy": "Never"}}
+
+
+def job(name: str, queue: str = "team-a", *, pods: int = 2, gpus: int = 8, status: Json | None = None) -> Json:
+    labels = {NAMES.queue_label: queue} if queue else {}
+    out: Json = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "ml", "labels": labels},
+        "spec": {
+            "suspend": status is None,
+            "parallelism": pods,
+            "completions": pods,
+            "completionMode": "Indexed",
+            "template": template(gpus),
+        },
+    }
+    if status is not None:
+        out["status"] = status
+    return out
+
+
+def condition(kind: str, holds: bool, reason: str, message: str, at: int = T0) -> Json:
+    return {
+        "type": kind,
+        "status": "True" if holds else "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": rfc3339(at),
+    }
+
+
+def workload(made: Json, status: Json, *, priority: int = 0, queue: str = "team-a", active: bool = True) -> Json:
+    """The Workload of a job that was made."""
+    meta = made["metadata"]
+    spec = {
+        "queueName": queue,
+        "priority": priority,
+        "active": active,
+        "podSets": [
+            {"name": "main", "count": made["spec"]["parallelism"], "template": made["spec"]["template"]},
+        ],
+    }
+    out = own("Workload", f"job-{meta['name']}", spec, namespace="ml", status=status)
+    out["metadata"]["labels"] = {NAMES.job_uid_label: meta["uid"]}
+    out["metadata"]["ownerReferences"] = [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
+    ]
+    return out
+
+
+def waiting(why: Why) -> Json:
+    return {"conditions": [condition("QuotaReserved", False, why.reason.value, sentence(why, NOW))]}
+
+
+def admission(*nodes: str, pods: int = 2, gpus: int = 8) -> Json:
+    each = pods // len(nodes)
+    slices = {
+        "domainCount": len(nodes),
+        "valuesPerLevel": [{"individual": {"roots": list(nodes)}} if len(nodes) > 1 else {"universal": nodes[0]}],
+        "podCounts": {"universal": each},
+    }
+    assignment = {
+        "name": "main",
+        "count": pods,
+        "flavors": {GPU: "h100"},
+        "resourceUsage": {GPU: str(pods * gpus)},
+        "topologyAssignment": {"levels": ["kubernetes.io/hostname"], "slices": [slices]},
+    }
+    return {"clusterQueue": "team-a", "podSetAssignments": [assignment]}
+
+
+async def lab(world: World) -> None:
+    """Two teams of 16 and 16 devices, of which 8 and 24 are in use."""
+    await world.put(own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}))
+    await world.put(cluster_queue("team-a", 16, 8))
+    await world.put(cluster_queue("team-b", 16, 24))
+    await world.put(local_queue("team-a", "team-a"))
+    await world.put(local_queue("team-b", "team-b", "web"))
+
+
+SHORT = Shortfall("main", "h100", GPU, Detail.COHORT_SHORT, 16, 16, 8, 8, 16, limited_by="lab")
+
+
+# ---------------------------------------------------------------- why
+
+WAITING: dict[str, tuple[Why, str]] = {
+    "quota is lent to others": (
+        Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (SHORT,)),
+        "16 nvidia.com/gpu of flavor h100",
+    ),
+    "nodes are short": (
+        Why(
+            Reason.PLACEMENT_FAILED,
+            Detail.NODES_SHORT,
+            misfits=(Misfit("main", "h100", 2, 1, nodes=4, excluded=((("cordoned"), 1),), fits_when_empty=True),),
+        ),
+        "1 of 2 pod(s)",
+    ),
+    "behind the head of a strict queue": (
+        Why(Reason.WAITING_FOR_QUOTA, Detail.BEHIND_HEAD, subject="ml/big"),
+        "ml/big",
+    ),
+    "the queue is stopped": (Why(Reason.ON_HOLD, subject="ClusterQueue team-a"), "stopped"),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+async def test_why_a_job_waits(world: World, name: str) -> None:
+    why, phrase = WAITING[name]
+    await lab(world)
+    made = await world.put(job("train"))
+    await world.put(workload(made, waiting(why)))
+    answer = await world.ask().why("train", "ml")
+    seen = answer.standing
+    assert (seen.state, seen.reason, seen.detail) == (State.WAITING, why.reason.value, why.detail.value)
+    assert phrase in seen.message
+    assert (seen.position, seen.waiting, seen.cluster_queue) == (1, 1, "team-a")
+    assert seen.requests == ((GPU, 16),)
+    wanted = advice_for(why.reason, why.detail)
+    assert wanted is not None
+    assert (answer.owner, answer.platform) == (wanted.owner, wanted.platform)
+    # 8 of its own are free; the 8 that team-b borrowed are exactly what is missing.
+    (room,) = answer.room
+    assert (room.nominal, room.used, room.free, room.most, room.asked) == (16, 8, 0, 32, 16)
+    assert room.limited_by == "lab"
+    assert not answer.hidden
+
+
+def jobs_of(name: str, **more: Any) -> Callable[[World], Any]:
+    async def put(world: World) -> None:
+        await world.put(job(name, **more))
+
+    return put
+
+
+STARTED = {"active": 2, "ready": 2, "startTime": rfc3339(T0)}
+
+
+async def _with(world: World, made: Json, status: Json, **more: Any) -> None:
+    await world.put(workload(await world.put(made), status, **more))
+
+
+RESERVED = condition("QuotaReserved", True, "QuotaReserved", "Quota reserved in ClusterQueue team-a")
+ADMITTED_ = condition("Admitted", True, "Admitted", "The workload is admitted", T0 + 60_000)
+ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
+    "without a queue": (jobs_of("train", queue=""), State.UNMANAGED, "", "no label muster.dev/queue-name"),
+    "without a Workload yet": (jobs_of("train"), State.HELD, "", "has no Workload yet"),
+    "with a queue that is not there": (
+        jobs_of("train", queue="nowhere"),
+        State.HELD,
+        Detail.QUEUE_MISSING.value,
+        "LocalQueue nowhere does not exist",
+    ),
+    "waiting for its first look": (
+        lambda world: _with(world, job("train"), {}),
+        State.WAITING,
+        Detail.NEXT_CYCLE.value,
+        "next cycle",
+    ),
+    "waiting out a backoff": (
+        lambda world: _with(world, job("train"), {"requeueState": {"count": 2, "requeueAt": rfc3339(NOW + 60_000)}}),
+        State.WAITING,
+        Detail.BACKOFF.value,
+        rfc3339(NOW + 60_000),
+    ),
+    "deactivated": (
+        lambda world: _with(world, job("train"), {}, active=False),
+        State.WAITING,
+        "",
+        "not active",
+    ),
+    "reserved, with a check pending": (
+        lambda world: _with(
+            world,
+            job("train"),
+            {
+                "conditions": [RESERVED],
+                "admission": admission("n1", "n2"),
+                "admissionChecks": [
+                    {"name": "budget", "state": "Pending", "message": "asks", "lastTransitionTime": rfc3339(T0)}
+                ],
+            },
+        ),
+        State.RESERVED,
+        "",
+        "budget",
+    ),
+    "starting": (
+        lambda world: _with(
+            world,
+            job("train", status={**STARTED, "ready": 1}),
+            {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")},
+        ),
+        State.STARTING,
+        "",
+        "1 of 2 pods ready",
+    ),
+    "running": (
+        lambda world: _with(
+            world,
+            job("train", status=STARTED),
+            {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")},
+        ),
+        State.RUNNING,
+        "",
+        "n1, n2",
+    ),
+    "leaving": (
+        lambda world: _with(
+            world,
+            job("train", status=STARTED),
+            {
+                "conditions": [RESERVED, ADMITTED_, condition("Evicted", True, "Preempted", "for ml/other")],
+                "admission": admission("n1", "n2"),
+            },
+        ),
+        State.LEAVING,
+        "",
+        "for ml/other",
+    ),
+    "finished": (
+        lambda world: _with(
+            world, job("train"), {"conditions": [condition("Finished", True, "Succeeded", "Job finished")]}
+        ),
+        State.FINISHED,
+        "",
+        "Job finished",
+    ),
+}
+GOES_ON = {State.UNMANAGED, State.STARTING, State.RUNNING, State.FINISHED}
+
+
+async def run(world: World, tmp_path: Path, *arguments: str, code: int = 0) -> Result:
+    """The command, as a person runs it."""
+    runner = CliRunner()
+    given = [*arguments, "--kubeconfig", str(tmp_path / "kubeconfig")]
+    result = await asyncio.to_thread(runner.invoke, cli, given)
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.mark.parametrize("name", ROWS)
+async def test_every_state_in_words(world: World, tmp_path: Path, name: str) -> None:
+    fill, state, detail, phrase = ROWS[name]
+    await lab(world)
+    await fill(world)
+    answer = await world.ask().why("job/train", "ml")
+    assert answer.standing.state is state
+    assert answer.standing.detail == detail
+    code = 0 if state in GOES_ON else 1
+    text = (await run(world, tmp_path, "why", "train", "-n", "ml", code=code)).stdout
+    assert phrase in text
+    data = json.loads((await run(world, tmp_path, "why", "train", "-n", "ml", "-o", "json", code=code)).stdout)
+    assert data["standing"]["state"] == state.value
+
+
+async def test_why_with_the_rights_of_a_tenant(world: World, tmp_path: Path) -> None:
+    """No ClusterQueues, Cohorts or Events: the reason is there all the same, and what is hidden is said."""
+    await lab(world)
+    await _with(world, job("train"), waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (SHORT,))))
+    world.denied = {"clusterqueues", "cohorts", "events"}
+    answer = await world.ask().why("train", "ml")
+    assert answer.standing.detail == Detail.COHORT_SHORT.value
+    assert answer.standing.cluster_queue == "team-a"
+    assert answer.room == ()
+    assert answer.hidden == ("clusterqueues", "cohorts", "events in namespace ml")
+    text = (await run(world, tmp_path, "why", "train", "-n", "ml", code=1)).stdout
+    assert "You may not see: clusterqueues, cohorts, events in namespace ml." in text
+
+
+async def test_history_in_order(world: World) -> None:
+    await lab(world)
+    made = await world.put(job("train"))
+    stored = await world.put(
+        workload(
+            made,
+            {"conditions": [condition("Evicted", True, "PodsReadyTimeout", "1 of 2 pods were ready", T0 + 30_000)]},
+        )
+    )
+    about = {"kind": "Job", "namespace": "ml", "name": "train"}
+    for name, uid, reason, at, count in (
+        ("e1", made["metadata"]["uid"], "Pending", T0 + 10_000, 3),
+        ("e2", made["metadata"]["uid"], "QuotaReserved", T0 + 20_000, 1),
+        ("e3", "an earlier job of this name", "Admitted", T0 + 1_000, 1),
+    ):
+        await world.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"name": name, "namespace": "ml"},
+                "involvedObject": {**about, "uid": uid},
+                "reason": reason,
+                "message": f"{reason} it is",
+                "type": "Normal",
+                "count": count,
+                "firstTimestamp": rfc3339(at - 5_000),
+                "lastTimestamp": rfc3339(at),
+            }
+        )
+    answer = await world.ask().why("train", "ml")
+    assert [(event.reason, event.count) for event in answer.history] == [
+        ("Created", 1),
+        ("Pending", 3),
+        ("QuotaReserved", 1),
+        ("PodsReadyTimeout", 1),
+    ]
+    assert stored["metadata"]["name"] == answer.standing.workload
+
+
+async def test_what_is_not_there(world: World, tmp_path: Path) -> None:
+    with pytest.raises(NotThere, match="no Job or JobSet 'train'"):
+        await world.ask().why("train", "ml")
+    with pytest.raises(NotThere, match="no kind of job"):
+        await world.ask().why("deployment/train", "ml")
+    result = await run(world, tmp_path, "why", "train", "-n", "ml", code=3)
+    assert "there is no Job or JobSet" in result.stderr
+    result = await run(world, tmp_path, "why", "train", "-o", "xml", code=2)
+    assert "use one of text" in result.stderr
+    world.denied = {"jobs", "jobsets"}
+    with pytest.raises(NotThere, match="you may not see Job ml/train"):
+        await world.ask().why("train", "ml")
+    (tmp_path / "kubeconfig").write_text("{}", encoding="utf-8")
+    result = await run(world, tmp_path, "why", "train", code=4)
+    assert "kubeconfig" in result.stderr
+
+
+async def test_the_group_that_is_served(world: World) -> None:
+    assert await names_of(world.client) == Names()
+    assert await names_of(world.client, "kueue.x-k8s.io") == Names("kueue.x-k8s.io")
+    async with Sandbox(with_actors=False) as bare, Client.plain(bare.url) as client:
+        with pytest.raises(NotThere, match="CRDs"):
+            await names_of(client)
+
+
+# ---------------------------------------------------------------- queues, jobs, nodes
+
+
+async def test_the_tree_of_queues(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    answer = await world.ask().queues("ml")
+    shape = [(row.depth, row.kind, row.name) for row in answer.rows]
+    assert shape == [
+        (0, "Cohort", "lab"),
+        (1, "ClusterQueue", "team-a"),
+        (2, "LocalQueue", "team-a"),
+        (1, "ClusterQueue", "team-b"),
+    ]
+    numbers = {
+        row.name: [(room.nominal, room.used, room.borrowed, room.lent, room.free) for room in row.room]
+        for row in answer.rows
+        if row.kind != "LocalQueue"
+    }
+    assert numbers == {
+        "lab": [(32, 32, 0, 0, 0)],
+        "team-a": [(16, 8, 0, 8, 0)],
+        "team-b": [(16, 24, 8, 0, 0)],
+    }
+    assert {row.name: row.share for row in answer.rows if row.kind == "ClusterQueue"} == {"team-a": 0, "team-b": 250}
+    text = (await run(world, tmp_path, "queues", "-A")).stdout
+    assert re.search(r"team-a +h100 +nvidia.com/gpu +8 +16 +#{10}-{10}\|", text)
+    assert re.search(r"team-b +h100 +nvidia.com/gpu +24 +16 +#+\|\++", text)
+    assert "> web/team-b" in text
+    named = (await run(world, tmp_path, "queues", "-n", "ml", "-o", "name")).stdout.split()
+    assert named == ["cohort/lab", "clusterqueue/team-a", "localqueue/team-a", "clusterqueue/team-b"]
+    assert "SHARE" in (await run(world, tmp_path, "queues", "-o", "wide")).stdout
+    data = yaml.safe_load((await run(world, tmp_path, "queues", "-n", "ml", "-o", "yaml")).stdout)
+    assert data["rows"][1]["room"][0]["lent"] == 8
+
+
+async def test_queues_and_jobs_of_a_tenant(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    world.denied = {"clusterqueues", "cohorts", "localqueues*"}
+    answer = await world.ask().queues("ml")
+    assert [(row.kind, row.namespace, row.name) for row in answer.rows] == [("LocalQueue", "ml", "team-a")]
+    assert answer.hidden == ("clusterqueues", "cohorts")
+    world.denied |= {"workloads*", "jobs*", "jobsets*"}
+    everywhere = await run(world, tmp_path, "jobs", "-A")
+    assert "You may not see: jobs of all namespaces, jobsets of all namespaces, workloads of all" in everywhere.stdout
+    assert "with -n" in everywhere.stdout
+
+
+async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    why = waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (SHORT,)))
+    await _with(world, job("low"), why)
+    await _with(world, job("high"), why, priority=10)
+    await _with(
+        world,
+        job("runs", status=STARTED),
+        {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")},
+    )
+    await world.put(job("fresh"))
+    await world.put(job("foreign", queue=""))
+    answer = await world.ask().jobs("ml")
+    assert [(row.name, row.state, row.position, row.waiting) for row in answer.rows] == [
+        ("high", State.WAITING, 1, 2),
+        ("low", State.WAITING, 2, 2),
+        ("fresh", State.HELD, None, None),
+        ("runs", State.RUNNING, None, None),
+    ]
+    text = (await run(world, tmp_path, "jobs", "-n", "ml")).stdout
+    assert re.search(r"job/high +team-a +waiting +1/2 .* CohortShort", text)
+    assert re.search(r"job/runs +team-a +running .* n1, n2", text)
+    assert "2/2" in (await run(world, tmp_path, "jobs", "-A", "-o", "wide")).stdout
+    named = (await run(world, tmp_path, "jobs", "-n", "ml", "-o", "name")).stdout.split()
+    assert named[0] == "job/high"
+    empty = (await run(world, tmp_path, "jobs", "-n", "web")).stdout
+    assert "No jobs that name a queue." in empty
+
+
+async def fleet(world: World) -> None:
+    for name, more in (("n1", {}), ("n2", {}), ("n3", {"unschedulable": True}), ("n4", {})):
+        await world.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": {"gpu": "h100", "kubernetes.io/hostname": name}},
+                "spec": more,
+                "status": {
+                    "allocatable": {GPU: "8", "cpu": "64", "memory": "256Gi", "pods": "110"},
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            }
+        )
+
+
+async def test_the_map_of_nodes(world: World, tmp_path: Path) -> None:
+    """One gang reserved on n1 whose pods are not there yet, a stranger's pod on n2, n3 cordoned, n4 free."""
+    await lab(world)
+    await fleet(world)
+    made = job("runs", pods=1, status=STARTED)
+    await _with(world, made, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=1)})
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger", "namespace": "web"},
+        "spec": {**template(3)["spec"], "nodeName": "n2"},
+    }
+    await world.put(pod)
+    answer = await world.ask().nodes()
+    assert {row.name: dict(row.free)[GPU] for row in answer.rows} == {"n1": 0, "n2": 5, "n3": 8, "n4": 8}
+    gangs = {row.name: [(who, dict(held)) for who, held in row.gangs if held] for row in answer.rows}
+    assert gangs["n1"] == [("ml/runs", {GPU: 8})]
+    assert gangs["n2"] == [("others", {GPU: 3})]
+    assert {(size.flavor, size.per_pod, size.pods) for size in answer.largest} == {
+        ("h100", ((GPU, 1),), 13),
+        ("h100", ((GPU, 8),), 1),
+    }
+    text = (await run(world, tmp_path, "nodes", "--per-pod", f"{GPU}=4")).stdout
+    assert re.search(r"n1 +h100 +nvidia.com/gpu +0 +8 +#{8} +ml/runs 8", text)
+    assert "n3 (cordoned)" in text
+    assert re.search(r"h100 +3 +4 nvidia.com/gpu each", text)
+    await run(world, tmp_path, "nodes", "--per-pod", "many", code=2)
+    world.denied = {"nodes"}
+    await run(world, tmp_path, "nodes", code=3)
+
+
+# ---------------------------------------------------------------- lint
+
+
+async def test_lint_of_a_cluster(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    await fleet(world)
+    await world.put(own("LocalQueue", "lost", {"clusterQueue": "team-c"}, namespace="ml"))
+    found = json.loads((await run(world, tmp_path, "lint", "--cluster", "-o", "json", code=1)).stdout)
+    assert {(finding["rule"], finding["object"]) for finding in found} == {("queue-missing", "LocalQueue ml/lost")}
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    (extra / "c.yaml").write_text(yaml.safe_dump(own("ClusterQueue", "team-c", {"namespaceSelector": {}})))
+    text = (await run(world, tmp_path, "lint", str(extra), "--cluster", code=1)).stdout
+    assert "queue-missing" not in text
+    assert f"{extra / 'c.yaml'}:" in text
+    assert "queue-without-quota" in text
+
+
+async def test_lint_without_rights(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    world.denied = {"nodes"}
+    result = await run(world, tmp_path, "lint", "--cluster")
+    assert "you may not see nodes: what they hold was not judged" in result.stderr
+    world.denied = {
+        *("nodes", "namespaces", "priorityclasses", "clusterqueues", "cohorts", "localqueues"),
+        *("resourceflavors", "topologies", "admissionchecks"),
+    }
+    await run(world, tmp_path, "lint", "--cluster", code=4)
+
+
+async def test_lint_codes(world: World, tmp_path: Path) -> None:
+    await run(world, tmp_path, "lint", code=2)
+    await run(world, tmp_path, "lint", str(tmp_path / "nowhere.yaml"), code=2)
+    (tmp_path / "fine.yaml").write_text("kind: ConfigMap\napiVersion: v1\nmetadata: {name: x}\n")
+    assert "Nothing found" in (await run(world, tmp_path, "lint", str(tmp_path / "fine.yaml"))).stdout
+
+
+# ---------------------------------------------------------------- reasons
+
+_SHORT = {
+    "pod_set": "main",
+    "flavor": "h100",
+    "resource": GPU,
+    "requested": 16,
+    "nominal": 16,
+    "used": 8,
+    "borrowable": 16,
+    "limited_by": "lab",
+}
+
+
+def said_of(detail: Detail) -> tuple[Reason, str]:
+    """A reason and the sentence that stand for a detail."""
+    under = DETAILS[detail].under
+    reason = under[0]
+    if detail in (Detail.NODES_SHORT, Detail.NO_NODES, Detail.NEVER_FITS_NODES):
+        return reason, sentence(Why(reason, detail, misfits=(Misfit("main", "h100", 4, 2, detail),)))
+    if detail is Detail.CONSTRAINT_REFUSED:
+        misfit = Misfit("main", "h100", 4, 0, detail, message="the template spreads over hosts")
+        return reason, sentence(Why(reason, detail, misfits=(misfit,)))
+    if reason in (Reason.NO_MATCHING_FLAVOR, Reason.EXCEEDS_MAX_QUOTA) or detail in (
+        Detail.QUOTA_SHORT,
+        Detail.BORROWING_LIMIT,
+        Detail.COHORT_SHORT,
+    ):
+        return reason, sentence(Why(reason, detail, (Shortfall(detail=detail, **_SHORT),)))
+    if detail is Detail.NO_LAWFUL_VICTIMS:
+        return reason, "; of 3 running workload(s) none may be evicted for it"
+    if detail is Detail.CHECKS_PENDING:
+        return reason, sentence(Why(reason, detail))
+    subject = {
+        Detail.COHORT_CYCLE: "team-a: Cohort lab is part of a cycle; remove the loop of parents",
+        Detail.CLUSTER_QUEUE_INACTIVE: "team-a: references missing ResourceFlavor(s): h100",
+        Detail.INVALID: "pod set main: a negative amount",
+    }.get(detail, "team-a")
+    return reason, sentence(Why(reason, detail, subject=subject, until=NOW))
+
+
+@pytest.mark.parametrize("detail", [detail for detail in Detail if detail is not Detail.NONE])
+def test_the_detail_is_read_back_from_its_sentence(detail: Detail) -> None:
+    reason, message = said_of(detail)
+    assert detail_of(reason, message) is detail, message
+
+
+def test_the_table_of_reasons_is_total() -> None:
+    assert set(REASONS) == set(Reason)
+    assert set(DETAILS) == set(Detail)
+    assert all(reason_of(reason.value) is reason for reason in Reason)
+    assert reason_of("SomebodyElses") is None
+    text = reference()
+    for entry in (*Reason, *Detail, *EvictReason):
+        assert entry.value in text
+    for target in re.findall(r"\]\(#([a-z]+)\)", text):
+        assert re.search(rf"^### {target}$", text, re.MULTILINE | re.IGNORECASE), target
+
+
+def test_the_reference_is_the_code_s() -> None:
+    assert Path("docs/reasons.md").read_text(encoding="utf-8") == reference()
+    runner = CliRunner()
+    assert runner.invoke(cli, ["explain-reasons", "--markdown"]).stdout == reference()
+    one = runner.invoke(cli, ["explain-reasons", "cohortshort"])
+    assert one.stdout.startswith("CohortShort: ")
+    wrong = runner.invoke(cli, ["explain-reasons", "CohortShrt"])
+    assert wrong.exit_code == 3
+    assert "did you mean CohortShort?" in wrong.stderr
+
+
+AGES = {0: "0s", 119: "119s", 120: "2m", 7199: "119m", 7200: "2h0m", 12_000: "3h20m", 100_000: "27h", 200_000: "2d"}
+
+
+@pytest.mark.parametrize("seconds", AGES)
+def test_ages(seconds: int) -> None:
+    assert tell.age(0, seconds * 1000) == AGES[seconds]
+    assert tell.age(5000, 0) == "0s"

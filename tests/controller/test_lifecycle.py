@@ -1,0 +1,369 @@
+"""What happens next to one job, as rows: what is seen, and the one step that is due."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admission.controller import lifecycle as life
+from admission.controller.lifecycle import PodTally, Settings, Sight, WorkloadView, backoff_ms, next_step
+from admission.engine.model import Admission, Check, CheckState, PodSetAssignment, StopPolicy, Workload
+from admission.jobs.kinds import JobView
+
+NOW = 1_000_000
+ADMISSION = Admission(
+    cluster_queue="team-a",
+    pod_sets=(PodSetAssignment(name="main", flavors=(("gpu", "h100"),), usage=(("gpu", 8),), count=2),),
+)
+SETTINGS = Settings(pods_ready_ms=60_000, unschedulable_ms=10_000, acknowledge_ms=5_000)
+
+
+def job(**said: Any) -> JobView:
+    base = JobView(
+        kind="Job",
+        namespace="ns",
+        name="train",
+        uid="j1",
+        resource_version="7",
+        queue="q",
+        suspended=True,
+        suspended_condition=True,
+        counts=(("main", 2),),
+        spec_hash="h1",
+        pods_expected=2,
+    )
+    return replace(base, **said)
+
+
+def workload(
+    *,
+    spec_hash: str = "h1",
+    counts: Any = (("main", 2),),
+    paused: bool = False,
+    limit: int | None = None,
+    deleting: bool = False,
+    **said: Any,
+) -> WorkloadView:
+    value = replace(Workload(namespace="ns", name="job-train", uid="w1", queue="q", job_uid="j1"), **said)
+    return WorkloadView(
+        value=value,
+        resource_version="9",
+        spec_hash=spec_hash,
+        counts=counts,
+        paused=paused,
+        max_execution_s=limit,
+        deleting=deleting,
+    )
+
+
+RESERVED: dict[str, Any] = {"admission": ADMISSION, "reserved_at": NOW - 100}
+ADMITTED: dict[str, Any] = {**RESERVED, "admitted": True, "admitted_at": NOW - 100}
+LEAVING: dict[str, Any] = {**ADMITTED, "evicted": "Preempted", "evicted_at": NOW - 1000}
+RUNNING: dict[str, Any] = {"suspended": False, "suspended_condition": False, "started": True}
+STOPPED: dict[str, Any] = {"suspended": True, "suspended_condition": True, "started": True}
+
+ROWS: dict[str, tuple[Sight, Any]] = {
+    "a held job gets a Workload": (Sight(job(), None, queue="q"), life.CreateWorkload()),
+    "a job that slipped past is suspended first": (
+        Sight(job(suspended=False), None, queue="q"),
+        life.SuspendJob("not admitted"),
+    ),
+    "what a lost start left is taken back before a Workload is made": (
+        Sight(job(**STOPPED), None, queue="q"),
+        life.RestoreJob(),
+    ),
+    "a waiting job waits": (Sight(job(), workload(), queue="q"), None),
+    "a waiting job that runs is suspended": (
+        Sight(job(suspended=False), workload(), queue="q"),
+        life.SuspendJob("not admitted"),
+    ),
+    "a held job edited by its owner is asked for anew": (
+        Sight(job(spec_hash="h2"), workload(), queue="q"),
+        life.UpdateWorkload(),
+    ),
+    "a held job moved to another queue": (Sight(job(), workload(), queue="other"), life.UpdateWorkload()),
+    "an indexed job half done asks for what is left": (
+        Sight(job(counts=(("main", 1),)), workload(), queue="q"),
+        life.UpdateWorkload(),
+    ),
+    "a class that changed its value": (Sight(job(), workload(), queue="q", priority=5), life.UpdateWorkload()),
+    "a held job that was paused": (Sight(job(paused=True), workload(), queue="q"), life.UpdateWorkload()),
+    "reserved, checks pending": (
+        Sight(job(), workload(**RESERVED, checks=(Check(name="c", state=CheckState.PENDING),)), queue="q"),
+        None,
+    ),
+    "reserved, checks ready": (
+        Sight(job(), workload(**RESERVED, checks=(Check(name="c", state=CheckState.READY),)), queue="q"),
+        life.AdmitWorkload(),
+    ),
+    "admitted and held: start": (Sight(job(), workload(**ADMITTED), queue="q"), life.StartJob()),
+    "admitted, but changed since": (
+        Sight(job(spec_hash="h2"), workload(**ADMITTED), queue="q"),
+        life.EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew"),
+    ),
+    "running": (Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), queue="q"), None),
+    "running, suspended by somebody else": (
+        Sight(job(**STOPPED), workload(**ADMITTED), queue="q"),
+        life.EvictWorkload("OutOfSync", "The job was suspended by somebody else while it ran"),
+    ),
+    "pods behind a gate": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=1, gated=(("ns", "p"),)), queue="q"),
+        life.Ungate((("ns", "p"),)),
+    ),
+    "evicted: suspend first": (
+        Sight(job(**RUNNING), workload(**LEAVING), PodTally(live=2), queue="q"),
+        life.SuspendJob("evicted"),
+    ),
+    "evicted before its start was acknowledged: wait for that": (
+        Sight(job(**{**RUNNING, "suspended_condition": True}), workload(**LEAVING), queue="q"),
+        None,
+    ),
+    "evicted, and the start is never acknowledged: suspend after a bound": (
+        Sight(
+            job(**{**RUNNING, "suspended_condition": True}),
+            workload(**{**LEAVING, "evicted_at": NOW - 5_000}),
+            queue="q",
+        ),
+        life.SuspendJob("evicted"),
+    ),
+    "evicted and suspended, pods still there": (
+        Sight(job(**STOPPED), workload(**LEAVING), PodTally(live=1), queue="q"),
+        None,
+    ),
+    "evicted and suspended, the job counts pods that we do not see": (
+        Sight(job(**STOPPED, terminating=1), workload(**LEAVING), queue="q"),
+        None,
+    ),
+    "evicted and suspended, what terminates is on a node that is gone for good": (
+        Sight(job(**STOPPED, terminating=1), workload(**LEAVING), PodTally(lost=1), queue="q"),
+        life.RestoreJob(),
+    ),
+    "evicted and suspended, one of two that terminate is on a node that is gone": (
+        Sight(job(**STOPPED, terminating=2), workload(**LEAVING), PodTally(live=1, lost=1), queue="q"),
+        None,
+    ),
+    "evicted and suspended, not yet seen by its controller": (
+        Sight(job(**{**STOPPED, "suspended_condition": False}), workload(**LEAVING), queue="q"),
+        None,
+    ),
+    "evicted, pods gone: the template goes back": (
+        Sight(job(**STOPPED), workload(**LEAVING), queue="q"),
+        life.RestoreJob(),
+    ),
+    "evicted, pods gone, template frozen by a start time": (
+        Sight(job(**STOPPED, start_time_set=True, template_frozen=True), workload(**LEAVING), queue="q"),
+        life.ClearStartTime(),
+    ),
+    "evicted, all is back: release": (Sight(job(), workload(**LEAVING), queue="q"), life.ReleaseWorkload()),
+    "finished": (
+        Sight(job(**RUNNING, finished="Succeeded", message="done"), workload(**ADMITTED), queue="q"),
+        life.FinishWorkload(True, "done"),
+    ),
+    "finished, but pods are still there": (
+        Sight(job(**RUNNING, finished="Failed"), workload(**ADMITTED), PodTally(live=1), queue="q"),
+        None,
+    ),
+    "finished and said so": (Sight(job(finished="Failed"), workload(finished=True), queue="q"), None),
+    "a job that is being deleted is left alone": (Sight(job(deleting=True), workload(**ADMITTED), queue="q"), None),
+    "a deleted job": (Sight(None, workload()), life.DeleteWorkload("the job it stood for is gone")),
+    "deactivated": (
+        Sight(job(**RUNNING), workload(**ADMITTED, active=False), queue="q"),
+        life.EvictWorkload("Deactivated", "The workload is deactivated"),
+    ),
+    "paused while it runs": (
+        Sight(job(**RUNNING, paused=True), workload(**ADMITTED), queue="q"),
+        life.EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True),
+    ),
+    "its queue is drained": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            queue="q",
+            stop_policy=StopPolicy.HOLD_AND_DRAIN,
+            stopped_by="ClusterQueue",
+        ),
+        life.EvictWorkload("ClusterQueueStopped", "The ClusterQueue is stopped"),
+    ),
+    "its queue is held: running work goes on": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(live=2, ready=2),
+            queue="q",
+            stop_policy=StopPolicy.HOLD,
+            stopped_by="LocalQueue",
+        ),
+        None,
+    ),
+    "its queue is held: a reservation is taken back": (
+        Sight(job(), workload(**RESERVED), queue="q", stop_policy=StopPolicy.HOLD, stopped_by="LocalQueue"),
+        life.EvictWorkload("LocalQueueStopped", "The LocalQueue is stopped"),
+    ),
+    "a check refuses": (
+        Sight(
+            job(),
+            workload(**RESERVED, checks=(Check(name="c", state=CheckState.REJECTED, message="no"),)),
+            queue="q",
+        ),
+        life.EvictWorkload("AdmissionCheck", "Check c refused: no", deactivate=True),
+    ),
+    "a check asks to try again": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED, checks=(Check(name="c", state=CheckState.RETRY, message="later"),)),
+            queue="q",
+        ),
+        life.EvictWorkload("AdmissionCheck", "Check c asks to try again: later"),
+    ),
+    "deactivated, and by whom": (
+        Sight(
+            job(),
+            workload(**RESERVED, active=False, checks=(Check(name="c", state=CheckState.REJECTED, message="no"),)),
+            queue="q",
+        ),
+        life.EvictWorkload("Deactivated", "The workload is deactivated: check c refused it: no"),
+    ),
+    "pods that are done give their quota back": (
+        Sight(
+            job(**RUNNING, reclaimable=(("main", 1),)),
+            workload(**ADMITTED),
+            PodTally(live=1, ready=2),
+            queue="q",
+            spare_since=NOW - 5_000,
+        ),
+        life.GiveBack((("main", 1),)),
+    ),
+    "but not at once": (
+        Sight(
+            job(**RUNNING, reclaimable=(("main", 1),)),
+            workload(**ADMITTED),
+            PodTally(live=1, ready=2),
+            queue="q",
+            spare_since=NOW - 4_999,
+        ),
+        None,
+    ),
+    "nodes lost": (
+        Sight(job(**RUNNING), workload(**ADMITTED), queue="q", lost_nodes=("n1", "n2", "n3", "n4")),
+        life.EvictWorkload("NodeFailures", "Lost nodes n1, n2, n3 and 1 more", nodes=("n1", "n2", "n3", "n4")),
+    ),
+    "ran for its maximum": (
+        Sight(job(**RUNNING), workload(**{**ADMITTED, "admitted_at": NOW - 10_000}, limit=10), queue="q"),
+        life.EvictWorkload("Deactivated", "Ran for its maximum of 10 s", deactivate=True),
+    ),
+    "a pinned pod that cannot be scheduled": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(live=2, unschedulable_since=NOW - 10_000, unschedulable_message="0/3 nodes"),
+            queue="q",
+        ),
+        life.EvictWorkload("PodsReadyTimeout", "A pinned pod could not be scheduled for 10 s: 0/3 nodes", backoff=True),
+    ),
+    "pods not ready in time, counted from the last one made": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
+            PodTally(live=2, ready=1, last_created_at=NOW - 60_000),
+            queue="q",
+        ),
+        life.EvictWorkload(
+            "PodsReadyTimeout",
+            "Only 1 of 2 pods are ready, and they had 60 s from the last one's creation",
+            backoff=True,
+        ),
+    ),
+    "a pod that stopped being ready has its own time to recover": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
+            PodTally(live=2, ready=1, last_created_at=NOW - 90_000, unready_since=NOW - 1_000),
+            queue="q",
+        ),
+        None,
+    ),
+    "a label taken off a waiting job": (
+        Sight(job(queue=""), workload(), governed=False),
+        life.DeleteWorkload("the job no longer names a queue"),
+    ),
+    "a label taken off a running job": (
+        Sight(job(**RUNNING, queue=""), workload(**ADMITTED), governed=False),
+        life.EvictWorkload("Deactivated", "The job no longer names a queue"),
+    ),
+    "a job that was never ours": (Sight(job(suspended=False, queue=""), None, governed=False), None),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_next_step(name: str) -> None:
+    seen, wanted = ROWS[name]
+    assert next_step(seen, SETTINGS, NOW).step == wanted
+
+
+@pytest.mark.parametrize(
+    ("done", "told", "wanted"),
+    [
+        ((("main", 1),), (), (("main", 1),)),
+        ((("main", 5),), (), (("main", 2),)),  # never more than were admitted
+        ((("main", 1),), (("main", 1),), ()),  # already told
+        ((("main", 1),), (("main", 2),), ()),  # never less than was told
+        ((("other", 1),), (), ()),
+        ((), (), ()),
+    ],
+)
+def test_what_a_running_gang_may_give_back(done: Any, told: Any, wanted: Any) -> None:
+    value = workload(**ADMITTED, reclaimable=told).value
+    assert life.spare(job(**RUNNING, reclaimable=done), value) == wanted
+    assert life.spare(job(**STOPPED, reclaimable=done), value) == ()
+    assert life.spare(job(**RUNNING, reclaimable=done), replace(value, evicted="Preempted")) == ()
+
+
+def test_it_looks_again_when_time_alone_can_change_the_answer() -> None:
+    seen = Sight(
+        job(**RUNNING),
+        workload(**{**ADMITTED, "admitted_at": NOW - 60_000}, limit=600),
+        PodTally(live=2, ready=1, last_created_at=NOW - 59_000),
+        queue="q",
+    )
+    due = next_step(seen, SETTINGS, NOW)
+    assert due.step is None
+    assert due.at == NOW + 1_000
+    assert next_step(seen, SETTINGS, due.at).step is not None
+
+
+@given(st.integers(1, 200), st.integers(0, 10_000), st.integers(0, 100_000))
+def test_backoff_grows_to_its_bound(count: int, base: int, most: int) -> None:
+    settings = Settings(backoff_base_ms=base, backoff_max_ms=most)
+    assert backoff_ms(count, settings) <= backoff_ms(count + 1, settings) <= most
+
+
+@given(
+    suspended=st.booleans(),
+    condition=st.booleans(),
+    started=st.booleans(),
+    live=st.integers(0, 2),
+    active=st.integers(0, 2),
+    terminating=st.integers(0, 2),
+)
+def test_nothing_is_released_while_a_pod_may_run(
+    suspended: bool, condition: bool, started: bool, live: int, active: int, terminating: int
+) -> None:
+    """Invariant I5 on the table itself."""
+    seen = Sight(
+        job(
+            suspended=suspended, suspended_condition=condition, started=started, active=active, terminating=terminating
+        ),
+        workload(**LEAVING),
+        PodTally(live=live),
+        queue="q",
+    )
+    step = next_step(seen, SETTINGS, NOW).step
+    if isinstance(step, life.ReleaseWorkload | life.RestoreJob):
+        assert suspended
+        assert (live, active, terminating) == (0, 0, 0)
+    if isinstance(step, life.ReleaseWorkload):
+        assert not started, "the template goes back before the reservation does"

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from admission.controller import policies
+from admission.names import KUEUE_GROUP, Names
+
+ROOT = Path(__file__).parents[2]
+NAMES = Names()
+SETTINGS = policies.Settings(governed_namespaces={"matchLabels": {"muster": "governed"}})
+
+
+@pytest.mark.parametrize("part", sorted(policies.PARTS))
+def test_the_installed_files_are_in_step(part: str) -> None:
+    file = ROOT / "config" / f"{part}.yaml"
+    again = f"python -m admission.controller.policies {part} > config/{part}.yaml"
+    assert file.read_text() == policies.main([part]), again
+
+
+def test_everything_is_listed_for_installation() -> None:
+    for folder in ("config", "crds"):
+        listed = yaml.safe_load((ROOT / folder / "kustomization.yaml").read_text())["resources"]
+        files = {file.name for file in (ROOT / folder).glob("*.yaml")} - {"kustomization.yaml"}
+        assert files == {name for name in listed if not name.startswith("..")}
+
+
+def all_rules() -> list[Any]:
+    made = [*policies.roles(NAMES, SETTINGS)]
+    return [rule for role in made if role["kind"] in ("Role", "ClusterRole") for rule in role["rules"]]
+
+
+def test_no_right_is_wider_than_it_must_be() -> None:
+    for rule in all_rules():
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+        if "secrets" in rule["resources"]:
+            assert rule["verbs"] == ["create"] or rule["resourceNames"] == ["muster-webhook"]
+        if "pods" in rule["resources"]:
+            assert not {"create", "delete", "deletecollection"} & set(rule["verbs"])
+    (viewer,) = [r for r in policies.roles(NAMES, SETTINGS) if r["metadata"]["name"] == "muster-viewer"]
+    assert {verb for rule in viewer["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+
+
+def test_every_policy_is_bound_fails_closed_and_takes_no_parameters() -> None:
+    made = policies.policies(NAMES, SETTINGS)
+    bound = {o["spec"]["policyName"] for o in made if o["kind"].endswith("Binding")}
+    for policy in made:
+        if policy["kind"].endswith("Binding"):
+            continue
+        spec = policy["spec"]
+        assert policy["metadata"]["name"] in bound
+        assert "paramKind" not in spec
+        open_ = policy["metadata"]["name"] == "muster-priority-class"
+        assert spec["failurePolicy"] == ("Ignore" if open_ else "Fail")
+    names = [(o["kind"], o["metadata"]["name"]) for o in made]
+    assert len(set(names)) == len(names)
+
+
+def test_no_expression_asks_the_authorizer_too_often() -> None:
+    """A question costs 350,000 of the 1,000,000 that an expression may, and a variable counts where it is used."""
+    for policy in policies.policies(NAMES, SETTINGS):
+        spec = policy["spec"]
+        expressions = [
+            v["expression"] for key in ("variables", "validations", "matchConditions") for v in spec.get(key, ())
+        ]
+        assert all(expression.count("authorizer.") <= 2 for expression in expressions)
+
+
+def test_the_other_group_has_its_own_names() -> None:
+    text = yaml.safe_dump_all(policies.policies(Names(KUEUE_GROUP), SETTINGS))
+    assert "muster.dev" not in text
+    assert "kueue.x-k8s.io/queue-name" in text

@@ -1,0 +1,132 @@
+"""From the configuration file to rules, and the usage of LocalQueues over time as it is stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admission import quantity
+from admission.api.config import load_config
+from admission.controller import queues
+from admission.controller.decode import Item, milliseconds
+from admission.controller.setup import rules_of
+from admission.engine.model import (
+    Admission,
+    ClusterQueue,
+    FlavorQuotas,
+    LocalQueue,
+    PodSet,
+    PodSetAssignment,
+    Put,
+    Quota,
+    ResourceGroup,
+    Transformation,
+    Workload,
+)
+from admission.engine.state import State
+from admission.jobs.values import local_queue
+from admission.names import Names
+
+HEAD = "apiVersion: config.muster.dev/v1beta1\nkind: Configuration\n"
+
+
+def test_resources_of_the_file_reach_the_rules() -> None:
+    rules = rules_of(
+        load_config(
+            HEAD
+            + """\
+resources:
+  excludeResourcePrefixes: [networking.example.com/, example.org/]
+  transformations:
+  - {input: nvidia.com/mig-4g.20gb, strategy: Replace, outputs: {example.com/gpu-memory: 20Gi, credits: 500m}}
+  - {input: credits-per-gpu, multiplyBy: nvidia.com/gpu, outputs: {credits: 1}}
+"""
+        )
+    )
+    assert rules.excluded_prefixes == ("networking.example.com/", "example.org/")
+    assert rules.transformations == (
+        Transformation(
+            input="nvidia.com/mig-4g.20gb",
+            outputs=(("credits", Fraction(1, 2)), ("example.com/gpu-memory", Fraction(20 * 2**30))),
+            retain=False,
+        ),
+        Transformation(
+            input="credits-per-gpu", outputs=(("credits", Fraction(1)),), retain=True, multiply_by="nvidia.com/gpu"
+        ),
+    )
+
+
+# ---------------------------------------------------------------- usage over time
+
+QUEUE = ClusterQueue(
+    name="q",
+    groups=(ResourceGroup(covered=("gpu",), flavors=(FlavorQuotas("f", (("gpu", Quota(100)),)),)),),
+    usage_based_fairness=True,
+)
+LOCAL = LocalQueue(namespace="ns", name="main", cluster_queue="q")
+
+
+def running(state: State, gpus: int) -> None:
+    given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", gpus),), 1),))
+    state.apply(
+        Put(
+            Workload(
+                "ns", "w", uid="w", queue="main", pod_sets=(PodSet("main", 1),), admission=given, reserved_at=1,
+                admitted=True, admitted_at=1,
+            )
+        )
+    )  # fmt: skip
+
+
+def stored(status: dict[str, Any], value: LocalQueue = LOCAL) -> Item[LocalQueue]:
+    """The LocalQueue as it comes back from the API server."""
+    raw = {
+        "metadata": {"namespace": value.namespace, "name": value.name},
+        "spec": {"clusterQueue": value.cluster_queue},
+        "status": status,
+    }
+    read, problems = local_queue(raw, Names())
+    assert not problems
+    return Item(value.namespace, value.name, "uid", "1", read, status=status)
+
+
+def test_usage_is_noted_once_an_interval_and_halves_in_a_half_life() -> None:
+    config = "admissionFairSharing: {usageHalfLifeTime: 10m, usageSamplingInterval: 10m}\n"
+    rules = rules_of(load_config(HEAD + config))
+    state = State(rules)
+    state.apply(Put(QUEUE))
+    state.apply(Put(LOCAL))
+    running(state, 10)
+    seen = stored({})
+    values = []
+    at = 1_000_000_500
+    for _ in range(4):
+        status = queues.local_queue_status(state, seen, at)
+        seen = stored(status)
+        state.apply(Put(seen.value))
+        assert queues.local_queue_status(state, seen, at + 599_000) == status, "between samples nothing moves"
+        due = queues.next_sample(state, seen)
+        assert due == at - at % 1000 + 600_000
+        values.append(dict(seen.value.consumed).get("gpu", 0.0))
+        assert milliseconds(status["fairSharing"]["admissionFairSharingStatus"]["lastUpdate"]) == at - at % 1000
+        at = due
+    assert values == [0.0, 5.0, 7.5, 8.75]
+
+
+def test_without_it_nothing_is_noted() -> None:
+    state = State(replace(rules_of(load_config(HEAD)), usage_fairness=None))
+    state.apply(Put(QUEUE))
+    state.apply(Put(LOCAL))
+    assert queues.next_sample(state, stored({})) is None
+    assert "fairSharing" not in queues.local_queue_status(state, stored({}), 5_000)
+
+
+@given(st.sampled_from(["cpu", "memory", "gpu"]), st.floats(0, 1e12))
+def test_a_fraction_comes_back_to_a_billionth(resource: str, amount: float) -> None:
+    text = quantity.format_fraction(resource, amount)
+    assert quantity.parse_fraction(resource, text) == pytest.approx(amount, rel=1e-12, abs=1e-6)

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from admission.controller.webhook import BODY_LIMIT, Access, Webhook, configurations
+from admission.names import JOB_COMPLETION_INDEX, Names
+
+NAMES = Names()
+ADMINS = {"admin", "muster"}
+
+
+class Authorizer:
+    """Answers SubjectAccessReviews as an API server would, and counts them."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def create(self, path: str, obj: dict[str, Any], /) -> dict[str, Any]:
+        assert path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        self.asked += 1
+        attributes = obj["spec"]["resourceAttributes"]
+        allowed = obj["spec"]["user"] in ADMINS and attributes["verb"] in ("admit", "update")
+        return {**obj, "status": {"allowed": allowed}}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def authorizer() -> Authorizer:
+    return Authorizer()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def client(authorizer: Authorizer, clock: Clock) -> AsyncIterator[TestClient[Any, Any]]:
+    webhook = Webhook(Access(authorizer, clock=clock), NAMES)
+    async with TestClient(TestServer(webhook.app)) as made:
+        yield made
+
+
+def review(new: dict[str, Any], old: dict[str, Any] | None = None, *, user: str = "ann", manager: str = "k") -> Any:
+    request = {
+        "uid": "u1",
+        "operation": "CREATE" if old is None else "UPDATE",
+        "object": new,
+        "oldObject": old,
+        "userInfo": {"username": user, "groups": ["people"]},
+        "options": {"fieldManager": manager},
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+
+
+async def ask(client: TestClient[Any, Any], path: str, body: Any) -> tuple[bool, Any]:
+    """(allowed, patch or message)"""
+    response = await client.post(path, json=body)
+    assert response.status == 200, await response.text()
+    answer = (await response.json())["response"]
+    assert answer["uid"] == "u1"
+    if not answer["allowed"]:
+        return False, answer["status"]["message"]
+    return True, json.loads(base64.b64decode(answer["patch"])) if "patch" in answer else []
+
+
+def job(suspend: bool | None = None, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j", "namespace": "a", "labels": {NAMES.queue_label: "q"} if labels is None else labels},
+        "spec": {"template": {"spec": {"containers": [{"name": "c"}]}}}
+        | ({} if suspend is None else {"suspend": suspend}),
+    }
+
+
+HELD = [{"op": "add", "path": "/spec/suspend", "value": True}]
+
+
+async def test_a_job_is_held_and_only_we_start_it(client: TestClient[Any, Any]) -> None:
+    assert await ask(client, "/mutate-jobs", review(job())) == (True, HELD)
+    assert await ask(client, "/mutate-jobs", review(job(), user="muster", manager=NAMES.job_manager)) == (True, HELD)
+    assert await ask(client, "/mutate-jobs", review(job(labels={}))) == (True, [])
+    assert await ask(client, "/mutate-governed-jobs", review(job(labels={}))) == (True, HELD)
+    started = review(job(False), job(True))
+    assert await ask(client, "/mutate-jobs", started) == (True, HELD)
+    allowed, message = await ask(client, "/validate-jobs", started)
+    assert not allowed
+    assert "leave spec.suspend out" in message
+    ours = review(job(False), job(True), user="muster", manager=NAMES.job_manager)
+    assert await ask(client, "/mutate-jobs", ours) == (True, [])
+    assert await ask(client, "/validate-jobs", ours) == (True, [])
+
+
+async def test_pods_are_pinned_and_unpinned_ones_refused(client: TestClient[Any, Any]) -> None:
+    def pod(index: str) -> dict[str, Any]:
+        labels = {NAMES.managed_label: "true", JOB_COMPLETION_INDEX: index}
+        notes = {NAMES.pin_form_annotation: "ranks", NAMES.hosts_annotation: "n0,n1"}
+        return {"metadata": {"labels": labels, "annotations": notes}, "spec": {}}
+
+    allowed, patch = await ask(client, "/mutate-pods", review(pod("1")))
+    assert allowed
+    assert "n1" in json.dumps(patch)
+    allowed, message = await ask(client, "/mutate-pods", review(pod("7")))
+    assert not allowed
+    assert "rank" in message
+    allowed, _ = await ask(client, "/validate-pods", review(pod("1"), user="admin"))
+    assert not allowed
+
+
+async def test_the_authorizer_is_asked_seldom(
+    client: TestClient[Any, Any], authorizer: Authorizer, clock: Clock
+) -> None:
+    for _ in range(5):
+        await ask(client, "/mutate-jobs", review(job(False), job(True)))
+    assert authorizer.asked == 2
+    clock.now = 6
+    await ask(client, "/mutate-jobs", review(job(False), job(True)))
+    assert authorizer.asked == 4
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"{", 400), (b"[]", 400), (b"{}", 400), (b'{"request":{"uid":""}}', 400), (b" " * (2 * BODY_LIMIT + 1), 413)],
+)
+async def test_what_is_no_review_is_refused(client: TestClient[Any, Any], body: bytes, status: int) -> None:
+    for path in ("/mutate-jobs", "/validate-pods"):
+        assert (await client.post(path, data=body)).status == status
+
+
+async def test_objects_of_any_shape_are_answered(client: TestClient[Any, Any]) -> None:
+    shapes: list[Any] = [{}, {"metadata": None, "spec": []}, {"metadata": {"labels": [1]}, "spec": {"suspend": "yes"}}]
+    for path in ("/mutate-jobs", "/validate-jobs", "/mutate-pods", "/validate-pods"):
+        for shape in shapes:
+            for kind in ("Job", "JobSet"):
+                named = {
+                    "apiVersion": "batch/v1" if kind == "Job" else "jobset.x-k8s.io/v1alpha2",
+                    "kind": kind,
+                    **shape,
+                }
+                await ask(client, path, review(named, named))
+                await ask(client, path, review(named))
+
+
+def test_nothing_without_a_label_depends_on_the_webhook() -> None:
+    made = configurations(NAMES, ca_bundle=b"ca", service=("muster-system", "muster"))
+    for configuration in made:
+        for hook in configuration["webhooks"]:
+            keyed = NAMES.group in json.dumps(hook.get("objectSelector", {}))
+            assert keyed or hook["failurePolicy"] == "Ignore", hook["name"]
+            assert "kube-system" in json.dumps(hook["namespaceSelector"])
+            assert hook["timeoutSeconds"] <= 5
+    names: Callable[[Any], list[str]] = lambda c: [hook["name"] for hook in c["webhooks"]]  # noqa: E731
+    assert all(len(set(names(c))) == len(names(c)) for c in made)

@@ -1,0 +1,201 @@
+"""What the shell knows of jobs and pods: who still holds room, and who could give some back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from admission.controller.actuate import AVOID_MS, blamed
+from admission.controller.lifecycle import WorkloadView
+from admission.controller.world import DEVICES_GONE_MS, JobKey, PodView, WorkloadSeen, World
+from admission.engine.model import (
+    MUSTER,
+    Admission,
+    ClusterQueue,
+    Domain,
+    Flavor,
+    FlavorQuotas,
+    LabelSelector,
+    LocalQueue,
+    Node,
+    PodSet,
+    PodSetAssignment,
+    Put,
+    Quota,
+    ResourceGroup,
+    TopologyAssignment,
+    Workload,
+)
+from admission.engine.state import State
+from admission.jobs.kinds import JobView
+from admission.names import HOSTNAME_LABEL, Names
+
+GIVEN = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2),))
+HOLDS = Workload(
+    "ns", "w", uid="w1", queue="main", pod_sets=(PodSet("main", 2),), admission=GIVEN, reserved_at=1, admitted=True,
+    admitted_at=1, job_uid="j1",
+)  # fmt: skip
+JOB = JobView(
+    kind="Job",
+    namespace="ns",
+    name="train",
+    uid="j1",
+    resource_version="1",
+    queue="main",
+    suspended=False,
+    started=True,
+)
+KEY = ("Job", "ns", "train")
+
+
+def pod(name: str, **said: Any) -> PodView:
+    base = PodView(
+        namespace="ns",
+        name=name,
+        uid=name,
+        resource_version="1",
+        workload_uid="w1",
+        owner_uid="j1",
+        jobset_uid="",
+        node="n1",
+        done=False,
+        ready=True,
+        terminating=False,
+        created_at=0,
+        gated=False,
+        unready_since=None,
+        unschedulable_since=None,
+        unschedulable_message="",
+        labels=(),
+        pod_set="main",
+        pinned="",
+        usage=None,
+    )
+    return replace(base, **said)
+
+
+def seen(value: Workload) -> WorkloadSeen:
+    view = WorkloadView(value=value, resource_version="1", spec_hash="", counts=())
+    return WorkloadSeen(value.namespace, value.name, value.uid, "1", view, {})
+
+
+class Setting:
+    def __init__(self) -> None:
+        self.woken: list[JobKey] = []
+        self.state = State(MUSTER)
+        self.world = World(self.state, Names(), changed_job=self.woken.append, dirty=lambda: None)
+        quotas = FlavorQuotas("f", (("gpu", Quota(4)),))
+        queue = ClusterQueue("q", groups=(ResourceGroup(("gpu",), (quotas,)),), namespace_selector=LabelSelector())
+        for value in (Flavor("f", elastic=True), queue, LocalQueue("ns", "main", "q")):
+            self.state.apply(Put(value))
+        self.world.job_seen(JOB)
+        self.world.workload_seen(seen(HOLDS))
+
+    @property
+    def used(self) -> int:
+        return self.state.queue_numbers("q").reserved.get(("f", "gpu"), 0)
+
+
+def test_what_a_deleted_job_held_is_free_when_its_last_pod_is_gone() -> None:
+    setting = Setting()
+    world = setting.world
+    world.pod_seen(pod("a"))
+    world.pod_seen(pod("b"))
+    world.job_lost(JOB)
+    world.workload_lost(seen(HOLDS))
+    assert setting.used == 2
+    assert not setting.state.leaving, "nobody claims its room before it is free"
+    world.pod_lost(pod("a"))
+    assert setting.used == 2
+    world.pod_seen(pod("b", done=True))
+    assert setting.used == 0
+    assert setting.state.drift() == []
+
+
+def test_who_wants_the_room_of_a_deleted_job_waits_for_it() -> None:
+    setting = Setting()
+    world = setting.world
+    assert not world.ghost_leaves(("ns", "w"), "u")
+    world.pod_seen(pod("a"))
+    world.workload_lost(seen(HOLDS))
+    assert world.ghost_leaves(("ns", "w"), "u")
+    assert setting.state.leaving == {("ns", "w")}
+    world.pod_lost(pod("a"))
+    assert setting.used == 0
+    assert setting.state.drift() == []
+
+
+def test_without_pods_it_is_free_at_once() -> None:
+    setting = Setting()
+    setting.world.workload_lost(seen(HOLDS))
+    assert setting.used == 0
+
+
+def test_pods_on_a_node_that_is_gone_for_good_hold_nothing() -> None:
+    setting = Setting()
+    world = setting.world
+    world.node_seen(Node("n1"))
+    world.pod_seen(pod("a", terminating=True))
+    world.workload_lost(seen(HOLDS))
+    world.node_seen(Node("n1", lost_since=1000))
+    world.lay_ghosts(1000 + world.lost_after_ms - 1)
+    assert setting.used == 2
+    world.lay_ghosts(1000 + world.lost_after_ms)
+    assert setting.used == 0
+
+
+def test_a_workload_made_again_takes_the_place_of_the_deleted_one() -> None:
+    setting = Setting()
+    world = setting.world
+    world.pod_seen(pod("a"))
+    world.workload_lost(seen(HOLDS))
+    world.workload_seen(seen(replace(HOLDS, uid="w2")))
+    world.pod_lost(pod("a"))
+    assert setting.used == 2
+
+
+def test_done_pods_are_spare_once_somebody_waits() -> None:
+    setting = Setting()
+    world = setting.world
+    world.job_seen(replace(JOB, reclaimable=(("main", 1),)))
+    assert world.sight(KEY, 100).spare_since is None
+    setting.woken.clear()
+    waits = replace(HOLDS, name="x", uid="x", job_uid="j2", admission=None, admitted=False)
+    world.workload_seen(seen(waits))
+    assert KEY in setting.woken, "whoever can give is asked again when somebody comes"
+    assert world.sight(KEY, 200).spare_since == 200
+    assert world.sight(KEY, 300).spare_since == 200
+    world.workload_seen(seen(replace(HOLDS, reclaimable=(("main", 1),))))
+    assert world.sight(KEY, 400).spare_since is None
+    assert setting.used == 1
+
+
+def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:
+    setting = Setting()
+    world = setting.world
+    world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 4), ("pods", 110))))
+    held = PodSetAssignment(
+        "main", (), (("gpu.example/gpu", 4),), 2, TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 2),))
+    )
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (held,)), admitted=True)))
+    assert world.sight(KEY, 1000).lost_nodes == ()
+    setting.woken.clear()
+    world.node_seen(Node("n1", allocatable=(("pods", 110),)))
+    assert KEY in setting.woken
+    sight = world.sight(KEY, 2000)
+    assert (sight.lost_nodes, sight.bare_until) == ((), 2000 + DEVICES_GONE_MS)
+    world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 4), ("pods", 110))))
+    assert world.sight(KEY, 3000).bare_until is None, "a kubelet that started again"
+    world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 3), ("pods", 110))))
+    world.sight(KEY, 4000)
+    assert world.sight(KEY, 4000 + DEVICES_GONE_MS).lost_nodes == ("n1",)
+
+
+def test_a_node_is_avoided_from_the_second_loss_on_and_for_a_day() -> None:
+    first = blamed((), ("n1",), 1000)
+    assert [(entry.node, entry.until > 1000) for entry in first] == [("n1", False)]
+    second = blamed(first, ("n1", "n2"), 2000)
+    assert [(entry.node, entry.until) for entry in second] == [("n1", 2000 + AVOID_MS), ("n2", 2000)]
+    assert second[0].reason
+    later = 3000 + 2 * AVOID_MS
+    assert [(entry.node, entry.until) for entry in blamed(second, ("n2",), later)] == [("n2", later)]

@@ -1,0 +1,326 @@
+"""The rules of placement once more, in plain Python and without cleverness.
+
+`fits` decides by trying every distribution of pods over nodes: the truth, for tiny clusters. `faults` says what is
+wrong with a placement. `pack` is Muster's packing rule for one pod set, node by node and with dictionaries: it must
+give the very domains that the arrays give, and it is what speed is measured against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from admission.engine.capacity import PlaceRequest
+from admission.engine.model import Node, PodUsage, Requirement, Taint, Toleration, Topology, TopologyAssignment
+
+HOSTNAME = "kubernetes.io/hostname"
+
+
+@dataclass
+class Cluster:
+    nodes: list[Node]
+    pods: list[PodUsage] = field(default_factory=list)
+    topologies: list[Topology] = field(default_factory=list)
+
+    def free(self) -> dict[str, dict[str, int]]:
+        out = {node.name: dict(node.allocatable) for node in self.nodes}
+        for pod in self.pods:
+            if pod.node in out:
+                for name, amount in {"pods": 1, **dict(pod.requests)}.items():
+                    out[pod.node][name] = out[pod.node].get(name, 0) - amount
+        return out
+
+    def levels(self, request: PlaceRequest) -> tuple[str, ...]:
+        for flavor in request.flavors:
+            for topology in self.topologies:
+                if flavor.topology == topology.name:
+                    return topology.levels
+        return ()
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def meets(node: Node, need: Requirement) -> bool:
+    labels = dict(node.labels)
+    value = node.name if need.key == "metadata.name" else labels.get(need.key)
+    match need.operator:
+        case "In":
+            return value is not None and value in need.values
+        case "NotIn":
+            return value is None or value not in need.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+    number, bound = _number(value or ""), _number(need.values[0]) if len(need.values) == 1 else None
+    if number is None or bound is None:
+        return False
+    return number > bound if need.operator == "Gt" else number < bound
+
+
+def tolerated(taint: Taint, toleration: Toleration) -> bool:
+    if toleration.effect not in ("", taint.effect):
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in ("", taint.key)
+    return toleration.key == taint.key and toleration.value == taint.value
+
+
+def allowed(node: Node, request: PlaceRequest) -> bool:
+    shape = request.pod_set.shape
+    labels = dict(node.labels)
+    if not node.ready or node.unschedulable:
+        return False
+    if any(labels.get(key) != value for flavor in request.flavors for key, value in flavor.node_labels):
+        return False
+    if any(labels.get(key) != value for key, value in shape.node_selector):
+        return False
+    tolerations = [*shape.tolerations, *(t for flavor in request.flavors for t in flavor.tolerations)]
+    for taint in node.taints:
+        if taint.effect != "PreferNoSchedule" and not any(tolerated(taint, t) for t in tolerations):
+            return False
+    if shape.affinity is None:
+        return True
+    return any(term and all(meets(node, need) for need in term) for term in shape.affinity)
+
+
+def per_pod(request: PlaceRequest) -> dict[str, int]:
+    return {"pods": 1, **{name: amount for name, amount in request.per_pod if amount > 0}}
+
+
+def count(free: Mapping[str, int], needs: Mapping[str, int]) -> int:
+    return max(0, min(free.get(name, 0) // amount for name, amount in needs.items()))
+
+
+def path(cluster: Cluster, request: PlaceRequest, node: Node) -> tuple[str | None, ...]:
+    """The node's label value per level above the nodes, None where it has none; then its name."""
+    labels = dict(node.labels)
+    return (*(labels.get(level) for level in cluster.levels(request) if level != HOSTNAME), node.name)
+
+
+def depth(cluster: Cluster, request: PlaceRequest, level: str) -> int:
+    above = [key for key in cluster.levels(request) if key != HOSTNAME]
+    return [*above, HOSTNAME].index(level)
+
+
+def faults(cluster: Cluster, request: PlaceRequest, pods: Mapping[str, int]) -> list[str]:
+    """What is wrong with `pods` (node -> number) for one pod set, room aside."""
+    by_name = {node.name: node for node in cluster.nodes}
+    used = [by_name[name] for name, number in pods.items() if number]
+    shape, asked = request.pod_set.shape, request.pod_set.topology
+    out = [f"{node.name} is not allowed" for node in used if not allowed(node, request)]
+    if sum(pods.values()) != request.count:
+        out.append(f"{sum(pods.values())} of {request.count} pods")
+    if asked is not None:
+        if asked.required:
+            at = depth(cluster, request, asked.required)
+            paths = {path(cluster, request, node)[: at + 1] for node in used}
+            if len(paths) > 1 or (asked.required != HOSTNAME and any(None in one for one in paths)):
+                out.append(f"not within one {asked.required}")
+        layers = [*([(asked.slice_required, asked.slice_size)] if asked.slice_required else []), *asked.slices]
+        for level, size in layers:
+            at = depth(cluster, request, level)
+            totals: dict[tuple[str | None, ...], int] = {}
+            for node in used:
+                domain = path(cluster, request, node)[: at + 1]
+                totals[domain] = totals.get(domain, 0) + pods[node.name]
+            out.extend(
+                f"{total} pods in {domain}: no slices of {size}" for domain, total in totals.items() if total % size
+            )
+    for key in shape.one_per_domain:
+        seen: dict[str, int] = {}
+        for node in used:
+            value = dict(node.labels).get(key)
+            if value is not None:
+                seen[value] = seen.get(value, 0) + pods[node.name]
+        out.extend(f"{number} pods with {key}={value}" for value, number in seen.items() if number > 1)
+    for key in shape.same_domain:
+        values = {dict(node.labels).get(key) for node in used}
+        if len(values) > 1 or None in values:
+            out.append(f"{key} differs")
+    if shape.host_ports and any(number > 1 for number in pods.values()):
+        out.append("a host port twice")
+    return out
+
+
+def _spread(caps: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
+    if len(caps) == 1:
+        if total <= caps[0]:
+            yield (total,)
+        return
+    for here in range(min(caps[0], total), -1, -1):
+        for rest in _spread(caps[1:], total - here):
+            yield (here, *rest)
+
+
+def fits(cluster: Cluster, requests: Sequence[PlaceRequest]) -> bool:
+    """Is there any way at all. Groups of pod sets must share the domain that one of them requires."""
+    free = cluster.free()
+    names = [node.name for node in cluster.nodes]
+    ways: list[list[dict[str, int]]] = []
+    for request in requests:
+        caps = [count(free[node.name], per_pod(request)) if allowed(node, request) else 0 for node in cluster.nodes]
+        found = [dict(zip(names, way, strict=True)) for way in _spread(caps, request.count)] if names else []
+        ways.append([way for way in found if not faults(cluster, request, way)])
+    for choice in product(*ways):
+        room = {name: dict(amounts) for name, amounts in free.items()}
+        for request, way in zip(requests, choice, strict=True):
+            for name, number in way.items():
+                for resource, amount in per_pod(request).items():
+                    room[name][resource] = room[name].get(resource, 0) - amount * number
+        short = any(
+            room[name].get(resource, 0) < 0
+            for request, way in zip(requests, choice, strict=True)
+            for name, number in way.items()
+            if number
+            for resource in per_pod(request)
+        )
+        if not short and _together(cluster, requests, choice):
+            return True
+    return False
+
+
+def _together(cluster: Cluster, requests: Sequence[PlaceRequest], choice: Sequence[Mapping[str, int]]) -> bool:
+    by_name = {node.name: node for node in cluster.nodes}
+    groups: dict[str, list[int]] = {}
+    for i, request in enumerate(requests):
+        if request.pod_set.topology is not None and request.pod_set.topology.group:
+            groups.setdefault(request.pod_set.topology.group, []).append(i)
+    for members in groups.values():
+        levels = [t.required for i in members if (t := requests[i].pod_set.topology) is not None and t.required]
+        if not levels:
+            continue
+        at = max(depth(cluster, requests[members[0]], level) for level in levels)
+        domains = {
+            path(cluster, requests[i], by_name[name])[: at + 1]
+            for i in members
+            for name, number in choice[i].items()
+            if number
+        }
+        if len(domains) > 1:
+            return False
+    return True
+
+
+def of(assignment: TopologyAssignment) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for domain in assignment.domains:
+        out[domain.values[-1]] = out.get(domain.values[-1], 0) + domain.count
+    return out
+
+
+# ---------------------------------------------------------------- the packing rule
+
+
+@dataclass
+class _Domain:
+    path: tuple[str | None, ...]
+    room: int
+    children: list[_Domain]
+    around: tuple[int, ...] = ()
+
+
+def _tree(leaves: list[tuple[tuple[str | None, ...], int]], at: int, prefix: tuple[str | None, ...]) -> list[_Domain]:
+    groups: dict[str | None, list[tuple[tuple[str | None, ...], int]]] = {}
+    for leaf in leaves:
+        groups.setdefault(leaf[0][at], []).append(leaf)
+    out = []
+    for value in sorted(groups, key=lambda v: (v is not None, v or "")):
+        members = groups[value]
+        if at == len(members[0][0]) - 1:
+            out.append(_Domain((*prefix, value), members[0][1], []))
+        else:
+            children = _tree(members, at + 1, (*prefix, value))
+            out.append(_Domain((*prefix, value), sum(child.room for child in children), children))
+    return out
+
+
+def _mark(domains: list[_Domain], around: tuple[int, ...]) -> None:
+    for domain in domains:
+        domain.around = around
+        _mark(domain.children, (domain.room, *around))
+
+
+def _choose(domains: list[_Domain], want: int) -> list[tuple[_Domain, int]] | None:
+    """Fewest domains; of these sets the one with the smallest largest member, then the smallest second ..."""
+    order = sorted((d for d in domains if d.room > 0), key=lambda d: -d.room)
+    held, k = 0, 0
+    while held < want and k < len(order):
+        held += order[k].room
+        k += 1
+    if held < want:
+        return None
+    values: list[int] = []
+    rooms = [d.room for d in order]
+    start, need = 0, want
+    for left in range(k, 0, -1):
+        at = start
+        window = sum(rooms[at : at + left])
+        while at + left < len(rooms) and window - rooms[at] + rooms[at + left] >= need:
+            window += rooms[at + left] - rooms[at]
+            at += 1
+        values.append(rooms[at])
+        need -= rooms[at]
+        start = at + 1
+    chosen: list[tuple[_Domain, int]] = []
+    rest = want
+    for value in sorted(set(values), reverse=True):
+        # Sorting is stable, so that the first in path order comes first among equals.
+        for domain in sorted((d for d in domains if d.room == value), key=lambda d: d.around)[: values.count(value)]:
+            chosen.append((domain, min(value, rest)))
+            rest -= min(value, rest)
+    return chosen
+
+
+def pack(cluster: Cluster, request: PlaceRequest) -> dict[str, int] | None:
+    """Muster's rule for one pod set without slices or affinity to itself, on nodes whose rest is all alike."""
+    free = cluster.free()
+    needs = per_pod(request)
+    nodes = sorted(cluster.nodes, key=lambda node: node.name)
+    leaves = [
+        (path(cluster, request, node), count(free[node.name], needs) if allowed(node, request) else 0) for node in nodes
+    ]
+    if not leaves:
+        return None
+    roots = _tree(leaves, 0, ())
+    _mark(roots, ())
+    by_level: list[list[_Domain]] = [roots]
+    while by_level[-1][0].children:
+        by_level.append([child for domain in by_level[-1] for child in domain.children])
+    asked = request.pod_set.topology
+    levels = list(range(len(by_level) - 1, -1, -1))
+    if asked is not None and asked.required:
+        levels = [depth(cluster, request, asked.required)]
+    elif asked is not None and asked.preferred:
+        levels = list(range(depth(cluster, request, asked.preferred), -1, -1))
+    start: list[tuple[_Domain, int]] | None = None
+    for level in levels:
+        enough = [d for d in by_level[level] if d.room >= request.count and (not d.children or None not in d.path)]
+        if enough:
+            best = min(range(len(enough)), key=lambda i: (enough[i].room, enough[i].around, i))
+            start = [(enough[best], request.count)]
+            break
+    if start is None:
+        if asked is not None and asked.required:
+            return None
+        start = _choose(roots, request.count)
+        if start is None:
+            return None
+    out: dict[str, int] = {}
+    while start:
+        domain, amount = start.pop()
+        if not domain.children:
+            name = domain.path[-1]
+            assert name is not None
+            out[name] = out.get(name, 0) + amount
+            continue
+        below = _choose(domain.children, amount)
+        assert below is not None
+        start.extend(below)
+    return out

@@ -1,0 +1,451 @@
+"""The book of nodes and the one door of placement, in rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
+from admission.engine.model import (
+    KUEUE,
+    MUSTER,
+    Admission,
+    Detail,
+    Domain,
+    Flavor,
+    Misfit,
+    Node,
+    PodSet,
+    PodSetAssignment,
+    PodShape,
+    PodUsage,
+    Requirement,
+    Rules,
+    Taint,
+    Toleration,
+    Topology,
+    TopologyAssignment,
+    TopologyRequest,
+)
+
+GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
+NET = Topology("net", ("block", "rack", HOST))
+
+
+def node(name: str, gpus: int = 8, *, taints: tuple[Taint, ...] = (), cpu: int = 96, **labels: str) -> Node:
+    return Node(
+        name=name,
+        labels=tuple(sorted({HOST: name, **labels}.items())),
+        taints=taints,
+        allocatable=(("cpu", cpu * 1000), (GPU, gpus), ("pods", 110)),
+    )
+
+
+def fabric(spec: dict[str, dict[str, list[int]]]) -> Capacity:
+    """{block: {rack: [free GPUs per node]}}; nodes are called rack-0, rack-1 ..."""
+    book = Capacity()
+    book.put_topology(NET)
+    for block, racks in spec.items():
+        for rack, gpus in racks.items():
+            for i, number in enumerate(gpus):
+                book.put_node(node(f"{rack}-{i}", number, block=block, rack=rack))
+    return book
+
+
+def asks(count: int, gpus: int = 1, name: str = "w", flavor: Flavor | None = None, **shape: Any) -> PlaceRequest:
+    topology = shape.pop("topology", None)
+    pod_set = PodSet(name, count, PodShape(**shape), topology=topology)
+    per_pod = ((GPU, gpus),) if gpus else (("cpu", 1000),)
+    return PlaceRequest(pod_set, count, per_pod, (flavor or Flavor("f", topology="net"),))
+
+
+def where(got: Placement | Misfit, name: str = "w") -> dict[str, int]:
+    assert isinstance(got, Placement), got
+    out: dict[str, int] = {}
+    for domain in got[name].domains:
+        out[domain.values[0]] = out.get(domain.values[0], 0) + domain.count
+    return out
+
+
+def admitted(got: Placement | dict[str, dict[str, int]]) -> Admission:
+    if not isinstance(got, Placement):
+        got = Placement(
+            {
+                name: TopologyAssignment((HOST,), tuple(Domain((host,), n) for host, n in hosts.items()))
+                for name, hosts in got.items()
+            }
+        )
+    return Admission(
+        "q",
+        tuple(PodSetAssignment(n, (), (), sum(d.count for d in t.domains), t) for n, t in got.items()),
+    )
+
+
+# ---------------------------------------------------------------- which nodes
+
+
+@pytest.mark.parametrize(
+    ("change", "shape", "excluded"),
+    [
+        ({"ready": False}, {}, "not ready"),
+        ({"unschedulable": True}, {}, "cordoned"),
+        ({"taints": (Taint("k", "v", "NoSchedule"),)}, {}, "taint k"),
+        ({"taints": (Taint("k", "v", "NoExecute"),)}, {}, "taint k"),
+        ({"taints": (Taint("k", "v", "PreferNoSchedule"),)}, {}, ""),
+        ({"taints": (Taint("k", "v", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Exists"),)}, ""),
+        ({"taints": (Taint("k", "v", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Equal", "v"),)}, ""),
+        ({"taints": (Taint("k", "v", "NoSchedule"),)}, {"tolerations": (Toleration("k", "Equal", "w"),)}, "taint k"),
+        (
+            {"taints": (Taint("k", "v", "NoExecute"),)},
+            {"tolerations": (Toleration("k", "Exists", "", "NoSchedule"),)},
+            "taint k",
+        ),
+        ({"taints": (Taint("k", "v", "NoExecute"),)}, {"tolerations": (Toleration("", "Exists"),)}, ""),
+        ({}, {"node_selector": (("zone", "a"),)}, ""),
+        ({}, {"node_selector": (("zone", "b"),)}, "node selector"),
+        ({}, {"affinity": ((Requirement("zone", "In", ("a", "b")),),)}, ""),
+        ({}, {"affinity": ((Requirement("zone", "NotIn", ("a",)),),)}, "node affinity"),
+        ({}, {"affinity": ((Requirement("absent", "NotIn", ("a",)),),)}, ""),
+        ({}, {"affinity": ((Requirement("zone", "Exists"), Requirement("absent", "DoesNotExist")),)}, ""),
+        ({}, {"affinity": ((Requirement("size", "Gt", ("6",)),),)}, ""),
+        ({}, {"affinity": ((Requirement("size", "Lt", ("7",)),),)}, "node affinity"),
+        ({}, {"affinity": ((Requirement("zone", "Gt", ("6",)),),)}, "node affinity"),
+        ({}, {"affinity": ((Requirement("metadata.name", "In", ("n",)),),)}, ""),
+        ({}, {"affinity": ((Requirement("metadata.name", "In", ("m",)),),)}, "node affinity"),
+        ({}, {"affinity": ((Requirement("zone", "In", ("b",)),), (Requirement("zone", "In", ("a",)),))}, ""),
+        ({}, {"affinity": ()}, "node affinity"),
+        ({}, {"affinity": ((),)}, "node affinity"),
+        ({"allocatable": (("cpu", 1000), ("pods", 110))}, {}, GPU),
+        ({"allocatable": ((GPU, 8), ("pods", 0))}, {}, "pods"),
+    ],
+)
+def test_filters(change: dict[str, Any], shape: dict[str, Any], excluded: str) -> None:
+    book = Capacity()
+    book.put_node(replace(node("n", zone="a", size="7"), **change))
+    got = place(book, [asks(1, **shape)], rules=MUSTER)
+    if not excluded:
+        assert where(got) == {"n": 1}
+        return
+    assert isinstance(got, Misfit)
+    assert (got.placeable, got.nodes, dict(got.excluded)) == (0, 1, {excluded: 1})
+    assert got.detail is Detail.NEVER_FITS_NODES
+
+
+def test_flavor_labels_decide_which_nodes_count() -> None:
+    book = Capacity()
+    book.put_node(node("a", pool="x"))
+    book.put_node(node("b", pool="y"))
+    flavor = Flavor("f", node_labels=(("pool", "x"),))
+    assert where(place(book, [asks(8, flavor=flavor)], rules=MUSTER)) == {"a": 8}
+    got = place(book, [asks(9, flavor=flavor)], rules=MUSTER)
+    assert isinstance(got, Misfit)
+    assert (got.placeable, got.nodes, got.detail, got.flavor) == (8, 1, Detail.NEVER_FITS_NODES, "f")
+    none = place(book, [asks(1, flavor=Flavor("g", node_labels=(("pool", "z"),)))], rules=MUSTER)
+    assert isinstance(none, Misfit)
+    assert (none.detail, none.nodes) == (Detail.NO_NODES, 0)
+
+
+def test_a_refused_constraint_is_never_placed_and_elastic_flavors_need_no_nodes() -> None:
+    book = Capacity()
+    book.put_node(node("a"))
+    refused = place(book, [asks(1, refused="topology spread over zones")], rules=MUSTER)
+    assert isinstance(refused, Misfit)
+    assert (refused.detail, refused.message) == (Detail.CONSTRAINT_REFUSED, "topology spread over zones")
+    assert place(book, [asks(99, flavor=Flavor("cloud", elastic=True))], rules=MUSTER) == {}
+    # Kueue's rule looks at nodes only where a topology is named.
+    assert place(book, [asks(99, flavor=Flavor("plain"))], rules=KUEUE) == {}
+
+
+def test_would_fit_an_empty_cluster() -> None:
+    book = fabric({"b": {"r": [8, 8]}})
+    full = asks(16)
+    book.charge(("ns", "g"), "g", admitted({"w": {"r-0": 8}}), {"w": takes(full.pod_set.shape, dict(full.per_pod))})
+    got = place(book, [full], rules=MUSTER)
+    assert isinstance(got, Misfit)
+    assert (got.placeable, got.detail, got.fits_when_empty) == (8, Detail.NODES_SHORT, True)
+    assert dict(got.excluded) == {GPU: 1}
+    assert where(place(book, [full], rules=MUSTER, empty=True)) == {"r-0": 8, "r-1": 8}
+    assert where(place(book, [full], rules=MUSTER, without=[("ns", "g")])) == {"r-0": 8, "r-1": 8}
+    assert book.free("r-0")[GPU] == 0
+    book.put_pod(PodUsage(("kube-system", "daemon"), "d", "r-1", ((GPU, 1),)))
+    never = place(book, [full], rules=MUSTER)
+    assert isinstance(never, Misfit)
+    assert never.detail is Detail.NEVER_FITS_NODES
+
+
+# ---------------------------------------------------------------- the book
+
+
+def test_a_charge_pays_for_its_pods_and_no_more() -> None:
+    book = fabric({"b": {"r": [8, 8]}})
+    per_pod = {"w": {GPU: 2, "cpu": 1000}}
+    pods = [PodUsage(("ns", f"p{i}"), f"p{i}", "r-0", ((GPU, 2), ("cpu", 1500)), workload_uid="g") for i in range(2)]
+    free: Callable[[str], tuple[int, int, int]] = lambda n: (  # noqa: E731
+        book.free(n)[GPU],
+        book.free(n)["cpu"],
+        book.free(n)["pods"],
+    )
+    assert free("r-0") == (8, 96_000, 110)
+    book.put_pod(pods[0])
+    assert free("r-0") == (6, 94_500, 109)
+    book.charge(("ns", "g"), "g", admitted({"w": {"r-0": 2}}), per_pod)
+    assert free("r-0") == (4, 94_000, 108)
+    book.put_pod(pods[1])
+    # A sidecar of 500m in each pod was not in the charge: the difference is booked.
+    assert free("r-0") == (4, 93_000, 108)
+    # A pod of the gang where the gang has no charge counts in full.
+    book.put_pod(PodUsage(("ns", "stray"), "s", "r-1", ((GPU, 1),), workload_uid="g"))
+    assert free("r-1") == (7, 96_000, 109)
+    assert book.occupants("r-0") == {"g": {"cpu": 3000, GPU: 4, "pods": 2}}
+    book.release(("ns", "g"))
+    assert free("r-0") == (4, 93_000, 108)
+    for key in [pods[0].key, pods[1].key, ("ns", "stray")]:
+        book.remove_pod(key)
+    assert free("r-0") == free("r-1") == (8, 96_000, 110)
+
+
+def test_charges_wait_for_their_node_and_survive_it() -> None:
+    book = Capacity()
+    book.charge(("ns", "g"), "g", admitted({"w": {"late": 3}}), {"w": {GPU: 2}})
+    assert book.free("late") == {}
+    book.put_node(node("late"))
+    assert book.free("late")[GPU] == 2
+    book.remove_node("late")
+    book.put_node(node("late", 4))
+    assert book.free("late")[GPU] == -2
+    got = place(book, [asks(1)], rules=MUSTER)
+    assert isinstance(got, Misfit)
+    assert got.placeable == 0
+
+
+def test_hostname_label_that_is_not_the_name() -> None:
+    """Muster answers with node names; a charge that names the label is booked on the node that carries it."""
+    book = Capacity()
+    book.put_topology(NET)
+    labels = (("block", "b"), (HOST, "short"), ("rack", "r"))
+    book.put_node(Node("short.example.org", labels, allocatable=((GPU, 8), ("pods", 110))))
+    assert where(place(book, [asks(8)], rules=MUSTER)) == {"short.example.org": 8}
+    assert where(place(book, [asks(8)], rules=KUEUE)) == {"short": 8}
+    book.charge(("ns", "g"), "g", admitted({"w": {"short": 3}}), {"w": {GPU: 1}})
+    assert book.free("short.example.org")[GPU] == 5
+    book.put_node(node("short", 1, block="b", rack="r"))
+    assert (book.free("short.example.org")[GPU], book.free("short")[GPU]) == (8, -2)
+    book.remove_node("short")
+    assert book.free("short.example.org")[GPU] == 5
+
+
+def test_charges_of_wider_domains_pay_for_pods_anywhere() -> None:
+    book = fabric({"b": {"r": [4, 4]}})
+    book.put_topology(Topology("wide", ("block", "rack")))
+    assignment = TopologyAssignment(("block", "rack"), (Domain(("b", "r"), 3),))
+    flavor = Flavor("f", topology="wide")
+    book.put_pod(PodUsage(("ns", "p"), "p", "r-0", ((GPU, 1),), workload_uid="g"))
+    book.charge(("ns", "g"), "g", Admission("q", (PodSetAssignment("w", (), (), 3, assignment),)), {"w": {GPU: 1}})
+    assert book.free("r-0")[GPU] == 4
+    assert isinstance(place(book, [asks(5, flavor=flavor)], rules=KUEUE), Placement)
+    assert isinstance(place(book, [asks(6, flavor=flavor)], rules=KUEUE), Misfit)
+    book.release(("ns", "g"))
+    assert book.free("r-0")[GPU] == 3
+
+
+def test_host_ports_are_one_to_a_node() -> None:
+    book = fabric({"b": {"r": [8, 8, 8]}})
+    book.put_pod(PodUsage(("x", "p"), "p", "r-1", (), host_ports=(80,)))
+    web = asks(2, host_ports=(80,))
+    got = place(book, [web], rules=MUSTER)
+    assert where(got) == {"r-0": 1, "r-2": 1}
+    assert isinstance(got, Placement)
+    book.charge(("ns", "g"), "g", admitted(got), {"w": takes(web.pod_set.shape, dict(web.per_pod))})
+    none = place(book, [asks(1, host_ports=(80,))], rules=MUSTER)
+    assert isinstance(none, Misfit)
+    assert dict(none.excluded) == {"host port 80": 3}
+    assert where(place(book, [asks(1, host_ports=(81,))], rules=MUSTER)) == {"r-0": 1}
+
+
+def test_amounts_beyond_int64_saturate() -> None:
+    book = Capacity()
+    book.put_node(replace(node("n"), allocatable=((GPU, 2**70), ("pods", 2**70))))
+    assert where(place(book, [asks(1000)], rules=MUSTER)) == {"n": 1000}
+    book.charge(("ns", "g"), "g", admitted({"w": {"n": 1}}), {"w": {GPU: 2**80}})
+    assert isinstance(place(book, [asks(1)], rules=MUSTER), Misfit)
+
+
+# ---------------------------------------------------------------- packing
+
+PACKING = [
+    # name, room, pods, asked, where
+    ("the tightest node", {"b": {"r": [8, 4, 6]}}, 4, None, {"r-1": 4}),
+    ("the tightest of racks that hold it", {"b": {"r": [2, 2, 2], "s": [2, 2]}}, 4, None, {"s-0": 2, "s-1": 2}),
+    ("partial nodes, the large ones stay whole", {"b": {"r": [8, 7, 4, 4]}}, 11, None, {"r-1": 7, "r-2": 4}),
+    ("two fours rather than an eight and more", {"b": {"r": [7, 6, 5, 4, 4]}}, 8, None, {"r-3": 4, "r-4": 4}),
+    ("a node of the fuller rack", {"b": {"r": [4, 4], "s": [4, 1]}}, 4, None, {"s-0": 4}),
+    ("a required level", {"b": {"r": [4, 4], "s": [4]}}, 6, {"required": "rack"}, {"r-0": 4, "r-1": 2}),
+    ("no rack is wide enough", {"b": {"r": [4], "s": [4]}}, 6, {"required": "rack"}, None),
+    ("preferred goes up", {"b": {"r": [4], "s": [4]}}, 6, {"preferred": "rack"}, {"r-0": 4, "s-0": 2}),
+    (
+        "preferred over several blocks",
+        {"b": {"r": [4]}, "c": {"s": [4]}},
+        6,
+        {"preferred": "rack"},
+        {"r-0": 4, "s-0": 2},
+    ),
+    ("unconstrained fills gaps", {"b": {"r": [1, 8, 2]}}, 9, {"unconstrained": True}, {"r-0": 1, "r-1": 6, "r-2": 2}),
+    (
+        "slices of two per host",
+        {"b": {"r": [3, 3, 5]}},
+        8,
+        {"slice_required": HOST, "slice_size": 2},
+        {"r-0": 2, "r-1": 2, "r-2": 4},
+    ),
+    (
+        "slices within slices",
+        {"b": {"r": [3, 3, 2], "s": [8]}},
+        12,
+        {"slices": (("rack", 6), (HOST, 2))},
+        {"r-0": 2, "r-1": 2, "r-2": 2, "s-0": 6},
+    ),
+    ("half a slice", {"b": {"r": [8]}}, 3, {"slice_required": "rack", "slice_size": 2}, None),
+]
+
+
+@pytest.mark.parametrize(("name", "room", "pods", "asked", "want"), PACKING, ids=[row[0] for row in PACKING])
+def test_packing(
+    name: str,
+    room: dict[str, dict[str, list[int]]],
+    pods: int,
+    asked: dict[str, Any] | None,
+    want: dict[str, int] | None,
+) -> None:
+    got = place(fabric(room), [asks(pods, topology=TopologyRequest(**asked) if asked else None)], rules=MUSTER)
+    assert (where(got) if isinstance(got, Placement) else None) == want
+
+
+def test_spread_takes_the_emptiest() -> None:
+    flavor = Flavor("f", topology="net", spread=True)
+    room = {"b": {"r": [8, 8], "s": [8, 2]}}
+    assert where(place(fabric(room), [asks(4, flavor=flavor)], rules=MUSTER)) == {"r-0": 2, "r-1": 1, "s-0": 1}
+    in_rack = asks(4, flavor=flavor, topology=TopologyRequest(required="rack"))
+    assert where(place(fabric(room), [in_rack], rules=MUSTER)) == {"r-0": 2, "r-1": 2}
+
+
+def test_devices_that_are_not_asked_for_are_left_alone() -> None:
+    book = Capacity()
+    book.put_node(node("gpu", 8))
+    book.put_node(replace(node("cpu"), allocatable=(("cpu", 96_000), ("pods", 110))))
+    assert where(place(book, [asks(4, gpus=0)], rules=MUSTER)) == {"cpu": 4}
+    assert where(place(book, [asks(100, gpus=0)], rules=MUSTER)) == {"cpu": 96, "gpu": 4}
+
+
+def test_equal_rooms_go_to_the_node_with_least_else() -> None:
+    book = Capacity()
+    for name, cpu in (("a", 96), ("b", 32), ("c", 64)):
+        book.put_node(node(name, 8, cpu=cpu))
+    assert where(place(book, [asks(8)], rules=MUSTER)) == {"b": 8}
+
+
+@pytest.mark.parametrize(
+    ("shape", "want"),
+    [
+        ({"one_per_domain": ("rack",)}, {"r-0": 1, "s-0": 1, "t-0": 1}),
+        ({"one_per_domain": (HOST,)}, {"r-0": 1, "r-1": 1, "s-0": 1}),
+        ({"same_domain": ("rack",)}, {"t-0": 3}),
+        ({"one_per_domain": (HOST,), "same_domain": ("block",)}, {"r-0": 1, "r-1": 1, "s-0": 1}),
+    ],
+)
+def test_a_gang_against_itself(shape: dict[str, Any], want: dict[str, int]) -> None:
+    book = fabric({"b": {"r": [2, 2], "s": [2]}, "c": {"t": [3]}})
+    assert where(place(book, [asks(3, **shape)], rules=MUSTER)) == want
+
+
+# ---------------------------------------------------------------- several pod sets
+
+
+def test_mixed_pod_sets_need_search() -> None:
+    """One after the other, in either order, tightest first, fails; together they fit."""
+    book = Capacity()
+    for name, gpus, cpu in (("a", 4, 3), ("b", 4, 4), ("c", 2, 5)):
+        book.put_node(node(name, gpus, cpu=cpu))
+
+    def kind(name: str, count: int, gpus: int, cpu: int) -> PlaceRequest:
+        return PlaceRequest(PodSet(name, count), count, (("cpu", cpu * 1000), (GPU, gpus)), (Flavor("f"),))
+
+    asked = [kind("x", 2, 3, 1), kind("y", 2, 1, 2), kind("z", 1, 2, 5)]
+    got = place(book, asked, rules=MUSTER)
+    assert isinstance(got, Placement)
+    assert where(got, "z") == {"c": 1}
+    assert where(got, "x") == where(got, "y") == {"a": 1, "b": 1}
+    assert isinstance(place(book, [*asked, kind("v", 1, 1, 1)], rules=MUSTER), Misfit)
+
+
+def test_leader_and_workers_share_the_tightest_domain() -> None:
+    group = TopologyRequest(required="rack", group="g")
+    book = fabric({"b": {"r": [8, 8], "s": [4, 1]}})
+    asked = [asks(1, name="leader", topology=group), asks(4, name="workers", topology=group)]
+    got = place(book, asked, rules=MUSTER)
+    assert where(got, "leader") == {"s-1": 1}
+    assert where(got, "workers") == {"s-0": 4}
+
+
+# ---------------------------------------------------------------- nodes that die
+
+
+def test_replacements_take_the_ranks_of_the_lost() -> None:
+    book = fabric({"b": {"r": [2, 2, 2, 2], "s": [8]}})
+    asked = asks(6, topology=TopologyRequest(required="rack"))
+    per_pod = {"w": takes(asked.pod_set.shape, dict(asked.per_pod))}
+    before = admitted({"w": {"r-0": 2, "r-1": 2, "r-2": 2}})
+    book.charge(("ns", "g"), "g", before, per_pod)
+    book.remove_node("r-1")
+    got = place(book, [asked], rules=MUSTER, previous=before, lost=["r-1"])
+    assert isinstance(got, Placement)
+    assert [(d.values[0], d.count) for d in got["w"].domains] == [("r-0", 2), ("r-3", 2), ("r-2", 2)]
+    # Two at once are too many for the rack; the rack is required.
+    assert isinstance(place(book, [asked], rules=MUSTER, previous=before, lost=["r-1", "r-2"], avoid=["r-2"]), Misfit)
+    # Without word of what is lost, it is what is gone or to be avoided.
+    assert place(book, [asked], rules=MUSTER, previous=before) == got
+
+
+def test_broken_slices_are_mended_where_they_stand() -> None:
+    book = fabric({"b": {"r": [2, 2, 2], "s": [2, 2, 2]}})
+    asked = asks(8, topology=TopologyRequest(slice_required="rack", slice_size=4))
+    before = admitted({"w": {"r-0": 2, "r-1": 2, "s-0": 2, "s-1": 2}})
+    book.charge(("ns", "g"), "g", before, {"w": takes(asked.pod_set.shape, dict(asked.per_pod))})
+    got = place(book, [asked], rules=MUSTER, previous=before, lost=["r-1", "s-0"], avoid=["r-1", "s-0"])
+    assert where(got) == {"r-0": 2, "r-2": 2, "s-1": 2, "s-2": 2}
+
+
+def test_growth_keeps_what_stands() -> None:
+    book = fabric({"b": {"r": [4, 4, 4]}})
+    before = admitted({"w": {"r-1": 3}})
+    book.charge(("ns", "old"), "g", before, {"w": {GPU: 1}})
+    grown = place(book, [asks(7)], rules=MUSTER, previous=before, without=[("ns", "old")])
+    assert isinstance(grown, Placement)
+    assert grown["w"].domains[0] == Domain(("r-1",), 3)
+    assert sum(where(grown).values()) == 7
+    assert where(grown)["r-1"] <= 4
+    less = place(book, [asks(2)], rules=MUSTER, previous=before, without=[("ns", "old")])
+    assert where(less) == {"r-1": 2}
+
+
+# ---------------------------------------------------------------- what is left
+
+
+def test_largest_gang_by_level() -> None:
+    book = fabric({"b": {"r": [8, 4], "s": [6]}, "c": {"t": [8]}})
+    assert book.largest_gang(((GPU, 1), ("pods", 1)), topology="net") == (
+        ("", 26),
+        ("block", 18),
+        ("rack", 12),
+        (HOST, 8),
+    )
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE])
+def test_no_nodes_and_no_topology_are_answers_too(rules: Rules) -> None:
+    assert isinstance(place(Capacity(), [asks(1)], rules=rules), Misfit)
+    book = fabric({"b": {"r": [8]}})
+    assert isinstance(place(book, [asks(1, topology=TopologyRequest(required="shelf"))], rules=rules), Misfit)
+    assert place(book, [asks(0)], rules=rules) == {}

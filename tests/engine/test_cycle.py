@@ -1,0 +1,453 @@
+"""Cycles of the preset muster: known vectors and counterexamples, each as a row."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from admission.engine.cycle import decide
+from admission.engine.model import (
+    MUSTER,
+    Admit,
+    Claim,
+    Detail,
+    Evict,
+    Flavor,
+    Preemption,
+    PreemptionPolicy,
+    Quota,
+    Reason,
+    Standing,
+    Strategy,
+    Workload,
+)
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, node, queue
+
+F = "f"
+HOUR = 3600 * SECOND
+
+
+def shares(town: Town) -> dict[str, int]:
+    """Gangs that run, by queue."""
+    out: dict[str, int] = {}
+    for value in town.gangs():
+        if value.admission is not None:
+            out[value.admission.cluster_queue] = out.get(value.admission.cluster_queue, 0) + 1
+    return out
+
+
+def order(town: Town) -> str:
+    return "".join(d.admission.cluster_queue.upper() for d in town.log if isinstance(d, Admit))
+
+
+@pytest.mark.parametrize(
+    ("total", "demands", "weights", "expected", "sequence"),
+    [
+        pytest.param((9, 18), {"a": (1, 4), "b": (3, 1)}, {}, {"a": 3, "b": 2}, "ABABA", id="V1"),
+        pytest.param((9, 18), {"a": (1, 4), "b": (3, 1)}, {"a": 2}, {"a": 4, "b": 1}, "ABAAA", id="V2"),
+        pytest.param((9, 18), {"a": (1, 4), "b": (3, 1)}, {"b": 2}, {"a": 3, "b": 2}, None, id="V3"),
+        pytest.param((6, 100), {"a": (1, 1), "b": (1, 2), "c": (2, 1)}, {}, {"a": 2, "b": 2, "c": 1}, None, id="V6"),
+    ],
+)
+def test_flat_vectors(
+    total: tuple[int, int],
+    demands: dict[str, tuple[int, int]],
+    weights: dict[str, int],
+    expected: dict[str, int],
+    sequence: str | None,
+) -> None:
+    town = Town(*elastic(F), cohort("root", "", [(F, {"cpu": total[0], "memory": total[1]})]))
+    for name in demands:
+        town.put(queue(name, "root", [(F, {"cpu": 0, "memory": 0})], weight=Fraction(weights.get(name, 1))))
+    for name, (cpu, memory) in demands.items():
+        for i in range(12):
+            town.put(gang(f"{name}{i:02}", name, created=i, each={"cpu": cpu, "memory": memory}))
+    town.cycle()
+    assert shares(town) == expected
+    if sequence is not None:
+        assert order(town) == sequence
+
+
+def test_vector_v7() -> None:
+    town = Town(*elastic(F), cohort("root", "", [(F, {"gpu": 64, "cpu": 512, "memory": 4096})]))
+    demands = {"a": (8, 64, 512), "b": (1, 32, 64), "c": (0, 16, 128)}
+    for name, (gpu, cpu, memory) in demands.items():
+        town.put(queue(name, "root", [(F, {"gpu": 0, "cpu": 0, "memory": 0})]))
+        for i in range(20):
+            each = {"gpu": gpu, "cpu": cpu, "memory": memory}
+            town.put(gang(f"{name}{i:02}", name, created=i, each={k: v for k, v in each.items() if v}))
+    town.cycle()
+    assert shares(town) == {"a": 3, "b": 5, "c": 10}
+    # Equal shares before: the one that is smaller with the gang added goes first, so c and b before a.
+    assert order(town) == "CBACCBCCBACCBCCBAC"
+
+
+@pytest.mark.parametrize(
+    ("total", "leaves", "expected"),
+    [
+        pytest.param(
+            10,
+            {"n1": ("root", (1, 1)), "n21": ("n2", (1, 0)), "n22": ("n2", (0, 1))},
+            {"n1": 5, "n21": 5, "n22": 5},
+            id="H1",
+        ),
+        pytest.param(
+            30,
+            {
+                "n1": ("root", (1, 0)),
+                "n2": ("root", (1, 0)),
+                "n31": ("n3", (1, 0)),
+                "n32": ("n3", (0, 1)),
+                "n4": ("root", (0, 1)),
+            },
+            {"n1": 10, "n2": 10, "n31": 10, "n32": 15, "n4": 15},
+            id="H3",
+        ),
+    ],
+)
+def test_hierarchical_vectors(
+    total: int, leaves: dict[str, tuple[str, tuple[int, int]]], expected: dict[str, int]
+) -> None:
+    town = Town(*elastic(F), cohort("root", "", [(F, {"cpu": total, "memory": total})]))
+    for name, (parent, demand) in leaves.items():
+        if parent != "root":
+            town.put(cohort(parent, "root"))
+        town.put(queue(name, parent, [(F, {"cpu": 0, "memory": 0})]))
+        each = {res: amount for res, amount in zip(("cpu", "memory"), demand, strict=True) if amount}
+        for i in range(total + 5):
+            town.put(gang(f"{name}-{i:02}", name, created=i, each=each))
+    town.cycle()
+    assert shares(town) == expected
+
+
+def test_h2_a_child_is_not_starved_by_its_sibling() -> None:
+    """n1 and n2/n22 compete for memory; n2/n21 has all the cpu. Ends of n22's gangs must not all go to n1."""
+    town = Town(*elastic(F), cohort("root", "", [(F, {"cpu": 10, "memory": 10})]), cohort("n2", "root"))
+    for name, parent, res in (("n1", "root", "memory"), ("n21", "n2", "cpu"), ("n22", "n2", "memory")):
+        town.put(queue(name, parent, [(F, {"cpu": 0, "memory": 0})]))
+        for i in range(40):
+            town.put(gang(f"{name}-{i:02}", name, created=i, each={res: 1}))
+    town.settle()
+    for _ in range(12):
+        running = [g for g in town.gangs() if g.admission is not None and g.admission.cluster_queue == "n22"]
+        town.remove(Workload, running[0].key)
+        town.settle()
+    assert shares(town) == {"n1": 5, "n21": 10, "n22": 5}
+
+
+# ---------------------------------------------------------------- eviction
+
+
+def _two(nominal: tuple[int, int], total: int = 0, **more: object) -> Town:
+    town = Town(*elastic(F), cohort("root", "", [(F, {"gpu": total})]))
+    for name, amount in zip("ab", nominal, strict=True):
+        town.put(queue(name, "root", [(F, {"gpu": amount})], **more))
+    return town
+
+
+def test_k4_gives_back_half() -> None:
+    town = _two((0, 0), 12)
+    for i in range(4):
+        town.put(gang(f"a{i}", "a", 3, created=i))
+    town.settle()
+    town.now += HOUR
+    for i in range(4):
+        town.put(gang(f"b{i}", "b", 3, created=10 + i))
+    assert town.settle() == 2
+    assert shares(town) == {"a": 2, "b": 2}
+
+
+def test_k5_initial_share_once_and_no_way_back() -> None:
+    town = _two((0, 0), 12)
+    for i in range(3):
+        town.put(gang(f"a{i}", "a", 4, created=i))
+    town.settle()
+    town.now += HOUR
+    town.put(gang("b", "b", 6, created=10))
+    assert town.settle() == 2
+    assert shares(town) == {"a": 1, "b": 1}
+    town.now += HOUR
+    assert town.settle() == 0
+
+
+def test_k6_nothing_is_evicted_in_vain() -> None:
+    town = _two((0, 0), 12)
+    for i in range(3):
+        town.put(gang(f"a{i}", "a", 4, created=i))
+    town.settle()
+    town.now += 9 * 60 * SECOND
+    town.put(gang("b", "b", 8, created=town.now))
+    assert town.settle() == 0
+    assert town.pending() == ["b"]
+
+
+def test_k7_reclaim() -> None:
+    town = Town(*elastic(F))
+    for name in "abc":
+        town.put(queue(name, "root", [(F, {"gpu": 4})]))
+    for i in range(6):
+        town.put(gang(f"a{i}", "a", 2, created=i))
+    town.settle()
+    town.put(gang("b0", "b", 4, created=10))
+    assert town.settle() == 2
+    town.put(gang("c0", "c", 4, created=11))
+    assert town.settle() == 2
+    town.put(gang("b1", "b", 4, created=town.now))
+    assert town.settle() == 0
+    assert "b1" in town.pending()
+
+
+def test_young_gangs_are_spared_by_fair_sharing_but_not_by_reclaim() -> None:
+    town = _two((0, 0), 12)
+    for i in range(4):
+        town.put(gang(f"a{i}", "a", 3, created=i))
+    town.settle()
+    town.put(gang("b0", "b", 3, created=10))
+    assert town.settle() == 0
+    plan = decide(town.state, town.now, BUDGET)
+    assert plan.next_at is not None
+    town.now = plan.next_at
+    assert town.settle() == 1
+    reclaims = _two((4, 4))
+    reclaims.put(gang("a0", "a", 4), gang("a1", "a", 4, created=1))
+    reclaims.settle()
+    reclaims.put(gang("b0", "b", 4, created=5))
+    assert reclaims.settle() == 1
+    assert "b0" in reclaims.admitted()
+
+
+# ---------------------------------------------------------------- counterexamples
+
+
+def test_x1_the_reclaimer_gets_the_room() -> None:
+    town = Town(*elastic(F))
+    town.put(queue("a", "root", [(F, {"gpu": 150})]), queue("b", "root", [(F, {"gpu": 150})]))
+    town.put(queue("be", "root", [(F, {"gpu": 0})]))
+    town.put(gang("a1", "a", 250), gang("be1", "be", 50, created=1))
+    town.settle()
+    town.now += HOUR
+    town.put(gang("a2", "a", 50, created=2))
+    town.settle()
+    assert town.evictions.total() <= 1
+
+
+def test_x2_no_flapping_between_unequal_gangs() -> None:
+    town = _two((0, 0), 8)
+    for i in range(4):
+        town.put(gang(f"p{i}", "a", 2, created=i))
+    town.settle()
+    town.now += HOUR
+    town.put(gang("q0", "b", 4, created=10))
+    assert town.settle() == 2
+    town.now += HOUR
+    town.put(gang("q1", "b", 3, created=11))
+    town.settle()
+    for _ in range(5):
+        town.now += HOUR
+        assert town.settle() == 0
+
+
+def test_x4_and_x5_indivisible_gangs_come_to_rest() -> None:
+    town = _two((5, 5), 1)
+    for i in range(5):
+        town.put(gang(f"a{i}", "a", 2, created=i), gang(f"b{i}", "b", 2, created=i))
+    for _ in range(6):
+        town.settle()
+        town.now += HOUR
+    assert town.evictions.total() == 0
+    other = _two((3, 5))
+    other.put(gang("q1", "a", 4), gang("q2a", "b", 1, created=1))
+    other.settle()
+    other.put(gang("q2b", "b", 4, created=2))
+    other.settle()
+    assert "q2b" in other.admitted()
+    for _ in range(4):
+        other.now += HOUR
+        assert other.settle() == 0
+
+
+def test_nobody_comes_back_only_to_be_evicted_again() -> None:
+    """A borrower that was evicted for one queue fits into what is left, and another queue could take it back from
+    there: that one goes first, and the borrower is evicted once."""
+    lower = Preemption(within_cluster_queue=PreemptionPolicy.LOWER_PRIORITY)
+    half = Fraction(1, 2)
+    town = Town(
+        Flavor(F),
+        cohort("root", "", [(F, {"gpu": 2, "cpu": 0})]),
+        cohort("inner", "root", [(F, {"gpu": 1, "cpu": 0})]),
+        queue("a", "inner", [(F, {"gpu": 5, "cpu": Quota(6, 2)})], weight=half, preemption=lower),
+        queue("b", "inner", [(F, {"gpu": 4, "cpu": Quota(3, 4)})], weight=Fraction(2), preemption=lower),
+        queue("c", "inner", [(F, {"gpu": 1, "cpu": 1})], weight=half, strategy=Strategy.STRICT_FIFO),
+        queue("d", "root", [(F, {"gpu": Quota(0, 0), "cpu": 1})], preemption=lower),
+        node("n0", cpu=4, gpu=2),
+        node("n1", cpu=4, gpu=2),
+        node("n2", cpu=4, gpu=3),
+        node("n3", cpu=5, gpu=4),
+        gang("first", "a", each={"cpu": 4}),
+    )
+    town.settle()
+    town.put(gang("a1", "a", each={"cpu": 3}), gang("c1", "c", 3))
+    town.put(*(gang(f"d{i}", "d", 2, each={"cpu": 1}, priority=5) for i in (1, 2)))
+    town.settle()
+    town.remove(Workload, ("ns", "first"))
+    town.put(gang("c2", "c", 2, each={"cpu": 3, "gpu": 3}, created=town.now - START))
+    town.settle()
+    town.now += HOUR
+    town.settle()
+    late = town.now - START
+    town.put(*(gang(f"a{i}", "a", each={"cpu": 2, "gpu": 3}, priority=5, created=late) for i in (2, 3)))
+    town.put(gang("b1", "b", 2, each={"cpu": 3, "gpu": 1}, created=late))
+    town.settle()
+    assert town.evictions == {("ns", name): 1 for name in ("a1", "c1", "d1", "d2")}
+    assert town.admitted() == ["a2", "a3", "b1"]
+
+
+def test_x7_a_queue_without_the_dominant_resource_advances() -> None:
+    town = Town(*elastic(F), cohort("root", "", [(F, {"gpu": 10, "cpu": 100})]))
+    for name in "ab":
+        town.put(queue(name, "root", [(F, {"gpu": 0, "cpu": 0})]))
+    for i in range(20):
+        town.put(gang(f"a{i:02}", "a", created=i, each={"cpu": 10}))
+        town.put(gang(f"b{i:02}", "b", created=i, each={"cpu": 10}))
+    town.put(gang("ag", "a", created=-1, each={"gpu": 5}), gang("bg", "b", created=-1, each={"gpu": 5}))
+    town.cycle()
+    assert shares(town) == {"a": 6, "b": 6}
+
+
+# ---------------------------------------------------------------- queues
+
+
+def test_a_strict_queue_waits_behind_its_head_and_says_so() -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 4})], strategy=Strategy.STRICT_FIFO))
+    town.put(gang("big", "a", 5, priority=1), gang("small", "a", 1, created=1))
+    plan = town.cycle()
+    assert town.admitted() == []
+    why = {verdict.key[1]: verdict.why for verdict in plan.verdicts}
+    assert why["big"].reason is Reason.EXCEEDS_MAX_QUOTA
+    assert why["small"].detail is Detail.BEHIND_HEAD
+    assert why["small"].subject == "big"
+    town.remove(Workload, ("ns", "big"))
+    town.cycle()
+    assert town.admitted() == ["small"]
+
+
+def test_a_best_effort_queue_goes_on_behind_it() -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 4})]))
+    town.put(gang("big", "a", 5, priority=1), gang("small", "a", 1, created=1))
+    town.cycle()
+    assert town.admitted() == ["small"]
+
+
+def test_preemption_inside_a_queue_by_its_policy() -> None:
+    for policy, expected in ((PreemptionPolicy.LOWER_PRIORITY, ["new"]), (PreemptionPolicy.NEVER, ["old"])):
+        town = Town(*elastic(F))
+        town.put(queue("a", "", [(F, {"gpu": 4})], preemption=Preemption(within_cluster_queue=policy)))
+        town.put(gang("old", "a", 4))
+        town.settle()
+        town.put(gang("new", "a", 4, priority=10, created=5))
+        town.settle()
+        assert town.admitted() == expected
+
+
+def test_freed_room_is_kept_for_whom_it_was_freed() -> None:
+    """While the victim leaves, nobody else takes what becomes free, and the claim survives a restart."""
+    town = _two((4, 4))
+    town.put(gang("a0", "a", 2), gang("a1", "a", 6, created=1))
+    town.settle()
+    town.put(gang("b0", "b", 4, created=2))
+    plan = town.cycle()
+    assert [type(d) for d in plan.decisions] == [Evict, Claim]
+    assert any(v.standing is Standing.WAITING and v.key[1] == "b0" for v in plan.verdicts)
+    town.put(gang("a2", "a", 3, created=0, priority=100))
+    town.cycle()
+    town.leave()
+    again = decide(town.fresh(), town.now, BUDGET)
+    here = decide(town.state, town.now, BUDGET)
+    assert again.decisions == here.decisions
+    assert [d.key[1] for d in here.decisions if isinstance(d, Admit)][:1] == ["b0"]
+
+
+def test_a_claim_that_came_to_nothing_ends() -> None:
+    town = _two((4, 4))
+    town.put(gang("a0", "a", 8))
+    town.settle()
+    town.put(gang("b0", "b", 4, created=2))
+    town.cycle()
+    assert town.state.ledger.claims
+    town.now += MUSTER.claim_ms + 5 * SECOND
+    town.cycle()
+    assert not town.state.ledger.claims
+
+
+def test_the_first_of_a_queue_that_was_passed_over_gets_room_as_it_becomes_free() -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 8})]))
+    for i in range(8):
+        town.put(gang(f"s{i}", "a", 1, created=i))
+    town.settle()
+    town.put(gang("big", "a", 8, created=town.now, priority=1))
+    town.settle()
+    town.now += MUSTER.passed_over_ms + SECOND
+    town.cycle()
+    assert [key[1] for key in town.state.ledger.claims] == ["big"]
+    for i in range(8):
+        town.remove(Workload, ("ns", f"s{i}"))
+        town.put(gang(f"t{i}", "a", 1, created=town.now))
+        town.now += MUSTER.claim_ms // 3
+        town.cycle()
+    assert "big" in town.admitted()
+    assert town.evictions.total() == 0
+
+
+def test_who_becomes_the_first_of_a_queue_may_have_been_passed_over_already() -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 8})]))
+    town.put(gang("runs", "a", 4))
+    town.settle()
+    town.put(gang("never", "a", 9, created=SECOND), gang("big", "a", 8, created=2 * SECOND))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.settle()
+    assert not town.state.ledger.claims
+    town.remove(Workload, ("ns", "never"))
+    town.settle()
+    assert [key[1] for key in town.state.ledger.claims] == ["big"]
+
+
+def test_nodes_decide_too_and_the_reason_says_so() -> None:
+    town = Town(Flavor(F), queue("a", "", [(F, {"gpu": 100})]), node("n1", gpu=4), node("n2", gpu=4))
+    town.put(gang("whole", "a", 2, each={"gpu": 4}), gang("more", "a", 1, each={"gpu": 4}, created=1))
+    plan = town.cycle()
+    assert town.admitted() == ["whole"]
+    why = next(v.why for v in plan.verdicts if v.key[1] == "more")
+    assert why.reason is Reason.PLACEMENT_FAILED
+    town.put(node("n3", gpu=4))
+    town.cycle()
+    assert town.admitted() == ["more", "whole"]
+
+
+def test_a_budget_goes_on_where_it_ended() -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 3})]))
+    for i in range(30):
+        town.put(gang(f"big{i:02}", "a", 10 + i, created=i, priority=1))
+    town.put(gang("small", "a", 1, created=99))
+    calls = 0
+    while True:
+        plan = decide(town.state, town.now, 5)
+        assert plan.steps <= 6
+        calls += 1
+        if not plan.more:
+            break
+        assert calls < 20
+    assert [d.key[1] for d in plan.decisions] == ["small"]
+
+
+def test_equal_gangs_are_tried_once() -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 3})]))
+    for i in range(500):
+        town.put(gang(f"g{i:03}", "a", 2, created=i))
+    plan = town.cycle()
+    assert plan.steps == 2
+    assert len(plan.verdicts) == 500
+    town.put(gang("late", "a", 2, created=town.now))
+    plan = town.cycle()
+    assert plan.steps <= 1
+    assert [v.key[1] for v in plan.verdicts if v.key[1] == "late"]

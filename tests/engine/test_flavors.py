@@ -1,0 +1,592 @@
+"""The scan of flavors: rows through `assign`, one rule each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.engine.flavors import Assignment, Cursor, Mode, Oracle, assign, holds, is_preferred, reduce, requests
+from admission.engine.ledger import Charge, Ledger
+from admission.engine.model import (
+    KUEUE,
+    MUSTER,
+    ClusterQueue,
+    Detail,
+    Flavor,
+    FlavorQuotas,
+    FlavorResource,
+    Fungibility,
+    Node,
+    PodSet,
+    PodShape,
+    Preemption,
+    PreemptionPolicy,
+    Quota,
+    Reason,
+    Requirement,
+    ResourceGroup,
+    Rules,
+    Taint,
+    Toleration,
+    Topology,
+    TopologyRequest,
+    Transformation,
+    Workload,
+)
+from admission.engine.quota import QuotaNode
+from admission.names import HOSTNAME_LABEL
+
+QUOTA_ONLY = replace(MUSTER, capacity_unless_elastic=False)
+"""Nodes are left out, unless a flavor has a topology."""
+
+
+def group(covered: Sequence[str], **flavors: Sequence[Quota | int]) -> ResourceGroup:
+    return ResourceGroup(
+        tuple(covered),
+        tuple(
+            FlavorQuotas(
+                name,
+                tuple((r, q if isinstance(q, Quota) else Quota(q)) for r, q in zip(covered, quotas, strict=True)),
+            )
+            for name, quotas in flavors.items()
+        ),
+    )
+
+
+def gang(*pod_sets: PodSet, **more: Any) -> Workload:
+    return Workload("ns", "gang", uid="u", pod_sets=pod_sets, **more)
+
+
+def pods(name: str = "main", count: int = 1, each: Mapping[str, int] | None = None, **more: Any) -> PodSet:
+    shape = {key: more.pop(key) for key in ("node_selector", "affinity", "tolerations") if key in more}
+    return PodSet(name, count, PodShape(requests=tuple(sorted((each or {}).items())), **shape), **more)
+
+
+class Setting:
+    """A queue `q`, its flavors and what is used, ready to be asked."""
+
+    def __init__(
+        self,
+        *groups: ResourceGroup,
+        flavors: Sequence[Flavor] = (),
+        others: Sequence[ClusterQueue] = (),
+        used: Mapping[str, Mapping[FlavorResource, int]] | None = None,
+        rules: Rules = QUOTA_ONLY,
+        nodes: Sequence[Node] = (),
+        topologies: Sequence[Topology] = (),
+        **queue: Any,
+    ) -> None:
+        self.queue = ClusterQueue("q", groups=groups, **queue)
+        named = {f.name: Flavor(f.name) for g in groups for f in g.flavors}
+        self.flavors = {**named, **{flavor.name: flavor for flavor in flavors}}
+        self.rules = rules
+        self.ledger = Ledger(rules)
+        self.ledger.set_queues([self.queue, *others], [])
+        for of, amounts in (used or {}).items():
+            self.ledger.charge(Charge(("used", of), of, of, tuple(amounts.items())))
+        self.topologies = {topology.name: topology for topology in topologies}
+        for topology in topologies:
+            self.ledger.nodes.put_topology(topology)
+        for node in nodes:
+            self.ledger.nodes.put_node(node)
+        self.asked: list[tuple[FlavorResource, int]] = []
+
+    def assign(
+        self, workload: Workload, cursor: Cursor = (), answer: tuple[Mode, int] = (Mode.PREEMPT, 0), **more: Any
+    ) -> Assignment:
+        def oracle(_: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
+            self.asked.append((fr, amount))
+            return answer
+
+        told: Oracle = more.pop("oracle", oracle)
+        return assign(
+            self.ledger,
+            self.queue,
+            requests(workload, self.queue, self.rules),
+            cursor,
+            told,
+            workload=workload,
+            flavors=self.flavors,
+            rules=self.rules,
+            topologies=self.topologies,
+            **more,
+        )
+
+
+def chosen(assignment: Assignment) -> dict[str, dict[str, str]]:
+    return {c.name: {r: f.flavor for r, f in c.flavors.items()} for c in assignment.pod_sets}
+
+
+TWO = group(["gpu"], one=[4], two=[8])
+
+
+HARD, SOFT = Taint("k", "v", "NoExecute"), Taint("k", "v", "PreferNoSchedule")
+TAINTED, SOFTLY = Flavor("one", node_taints=(HARD,)), Flavor("one", node_taints=(SOFT,))
+ZONED = Flavor("one", node_labels=(("zone", "a"),))
+IN_A, IN_B = (Requirement("zone", "In", ("a",)),), (Requirement("zone", "In", ("b",)),)
+ELSEWHERE = (Requirement("other", "Exists"),)
+
+
+@pytest.mark.parametrize(
+    ("shape", "flavor", "detail"),
+    [
+        ({}, TAINTED, Detail.FLAVOR_TAINT),
+        ({}, SOFTLY, None),
+        ({"tolerations": (Toleration("k", "Equal", "v"),)}, TAINTED, None),
+        ({"tolerations": (Toleration("k", "Equal", "w"),)}, TAINTED, Detail.FLAVOR_TAINT),
+        ({"tolerations": (Toleration("k", "Exists", "", "NoSchedule"),)}, TAINTED, Detail.FLAVOR_TAINT),
+        ({"tolerations": (Toleration("", "Exists"),)}, TAINTED, None),
+        ({}, replace(TAINTED, tolerations=(Toleration("k", "Exists"),)), None),
+        ({"node_selector": (("zone", "b"),)}, ZONED, Detail.FLAVOR_AFFINITY),
+        ({"node_selector": (("other", "b"),)}, ZONED, None),
+        ({"affinity": (IN_B,)}, ZONED, Detail.FLAVOR_AFFINITY),
+        ({"affinity": (IN_B, IN_A)}, ZONED, None),
+        # A term that says nothing of this flavor's keys leaves every flavor open.
+        ({"affinity": (IN_B, ELSEWHERE)}, ZONED, None),
+    ],
+)
+def test_a_flavor_whose_nodes_the_pods_could_never_use_is_passed_over(
+    shape: dict[str, Any], flavor: Flavor, detail: Detail | None
+) -> None:
+    got = Setting(TWO, flavors=[flavor]).assign(gang(pods(each={"gpu": 1}, **shape)))
+    assert got.mode is Mode.FIT
+    assert chosen(got)["main"]["gpu"] == ("one" if detail is None else "two")
+    if detail is not None:
+        assert [short.detail for short in got.pod_sets[0].attempts[0].shortfalls] == [detail]
+
+
+@pytest.mark.parametrize(
+    ("requirement", "labels", "good"),
+    [
+        (Requirement("k", "In", ("a", "b")), {"k": "b"}, True),
+        (Requirement("k", "In", ("a",)), {}, False),
+        (Requirement("k", "NotIn", ("a",)), {}, True),
+        (Requirement("k", "NotIn", ("a",)), {"k": "a"}, False),
+        (Requirement("k", "Exists"), {"k": ""}, True),
+        (Requirement("k", "DoesNotExist"), {"k": ""}, False),
+        (Requirement("k", "Gt", ("3",)), {"k": "4"}, True),
+        (Requirement("k", "Gt", ("3",)), {"k": "3"}, False),
+        (Requirement("k", "Lt", ("3",)), {"k": "2"}, True),
+        (Requirement("k", "Lt", ("3",)), {"k": "x"}, False),
+        (Requirement("k", "Lt", ("3",)), {}, False),
+    ],
+)
+def test_match_expressions(requirement: Requirement, labels: dict[str, str], good: bool) -> None:
+    assert holds(requirement, labels) is good
+
+
+# ---------------------------------------------------------------- modes and fungibility
+
+
+def borrower(**queue: Any) -> Setting:
+    """`one` can be had by borrowing, `two` needs eviction, `three` fits."""
+    return Setting(
+        group(["gpu"], one=[2], two=[4], three=[4]),
+        cohort="c",
+        others=[ClusterQueue("other", "c", groups=(group(["gpu"], one=[4], two=[0], three=[0]),))],
+        used={"q": {("two", "gpu"): 3}},
+        **queue,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fungibility", "flavor", "mode", "tried"),
+    [
+        (Fungibility(), "one", Mode.FIT, 0),
+        (Fungibility(stop_when_borrowing=False), "three", Mode.FIT, -1),
+        (Fungibility(stop_when_borrowing=False, stop_when_preempting=True), "two", Mode.PREEMPT, 1),
+    ],
+)
+def test_the_scan_stops_where_the_queue_lets_it(fungibility: Fungibility, flavor: str, mode: Mode, tried: int) -> None:
+    got = borrower(fungibility=fungibility).assign(gang(pods(each={"gpu": 4})))
+    choice = got.pod_sets[0].flavors["gpu"]
+    assert (choice.flavor, choice.mode, choice.tried, got.mode) == (flavor, mode, tried, mode)
+
+
+@pytest.mark.parametrize(
+    ("prefer_eviction", "flavor"),
+    [(False, "one"), (True, "two")],
+)
+def test_preference_decides_between_borrowing_and_evicting(prefer_eviction: bool, flavor: str) -> None:
+    setting = Setting(
+        group(["gpu"], one=[2], two=[4]),
+        cohort="c",
+        others=[ClusterQueue("other", "c", groups=(group(["gpu"], one=[4], two=[0]),))],
+        used={"q": {("two", "gpu"): 3}},
+        fungibility=Fungibility(stop_when_borrowing=False, preempt_over_borrow=prefer_eviction),
+    )
+    got = setting.assign(gang(pods(each={"gpu": 4})))
+    assert chosen(got)["main"]["gpu"] == flavor
+
+
+def test_who_finds_no_victims_is_below_all_that_could_go() -> None:
+    liking = Fungibility(preempt_over_borrow=True)
+    assert is_preferred((Mode.PREEMPT, 3), (Mode.NO_CANDIDATES, 0), liking)
+    assert not is_preferred((Mode.NO_CANDIDATES, 0), (Mode.FIT, 9), liking)
+    assert is_preferred((Mode.NO_CANDIDATES, 0), (Mode.NO_FIT, 0), liking)
+    assert not is_preferred((Mode.NO_FIT, 0), (Mode.NO_FIT, 1), liking)
+
+
+def test_the_cursor_goes_on_behind_the_flavor_tried_last_and_wraps_at_the_end() -> None:
+    setting = borrower(fungibility=Fungibility())
+    first = setting.assign(gang(pods(each={"gpu": 4})))
+    assert first.cursor == (("main", "gpu", 0),)
+    assert first.pending_flavors
+    second = setting.assign(gang(pods(each={"gpu": 4})), first.cursor)
+    assert chosen(second)["main"]["gpu"] == "three"  # `two` needs eviction, and the queue goes on from that
+    assert second.cursor == (("main", "gpu", -1),)
+    assert not second.pending_flavors
+    assert chosen(setting.assign(gang(pods(each={"gpu": 4})), second.cursor)) == chosen(first)
+
+
+@pytest.mark.parametrize(
+    ("amount", "policy", "fair", "mode", "reason"),
+    [
+        (4, Preemption(), False, Mode.PREEMPT, None),  # within nominal: its own queue may give way
+        (6, Preemption(), False, Mode.NO_FIT, Reason.WAITING_FOR_QUOTA),  # borrowing, and no policy lets it evict
+        (6, Preemption(borrow_within_cohort=PreemptionPolicy.LOWER_PRIORITY), False, Mode.PREEMPT, None),
+        (6, Preemption(), True, Mode.PREEMPT, None),  # preset: reclaim unless said otherwise
+        (6, Preemption(reclaim_within_cohort=PreemptionPolicy.NEVER), True, Mode.NO_FIT, Reason.WAITING_FOR_QUOTA),
+        (9, Preemption(), True, Mode.NO_FIT, Reason.EXCEEDS_MAX_QUOTA),
+    ],
+)
+def test_eviction_is_thought_of_only_where_some_policy_allows_it(
+    amount: int, policy: Preemption, fair: bool, mode: Mode, reason: Reason | None
+) -> None:
+    setting = Setting(
+        group(["gpu"], one=[4]),
+        cohort="c",
+        others=[ClusterQueue("other", "c", groups=(group(["gpu"], one=[4]),))],
+        used={"other": {("one", "gpu"): 5}},
+        preemption=policy,
+        rules=replace(QUOTA_ONLY, fair_sharing=fair),
+    )
+    got = setting.assign(gang(pods(each={"gpu": amount})))
+    assert (got.mode, got.reason) == (mode, reason)
+    assert setting.asked == ([(("one", "gpu"), amount)] if mode is Mode.PREEMPT else [])
+
+
+def test_numbers_behind_a_no() -> None:
+    setting = Setting(
+        group(["gpu"], one=[Quota(4, borrowing_limit=2)]),
+        cohort="c",
+        others=[ClusterQueue("other", "c", groups=(group(["gpu"], one=[10]),))],
+        used={"q": {("one", "gpu"): 3}},
+        rules=replace(QUOTA_ONLY, fair_sharing=False),
+    )
+    (short,) = setting.assign(gang(pods(count=5, each={"gpu": 1}))).why().shortfalls
+    assert (short.detail, short.limited_by) == (Detail.BORROWING_LIMIT, "q")
+    assert (short.requested, short.nominal, short.used, short.available, short.borrowable) == (5, 4, 3, 3, 2)
+    never = setting.assign(gang(pods(count=7, each={"gpu": 1})))
+    assert never.reason is Reason.EXCEEDS_MAX_QUOTA
+    assert never.why().detail is Detail.NEVER_FITS_QUOTA
+    full = Setting(group(["gpu"], one=[4]), used={"q": {("one", "gpu"): 3}}).assign(gang(pods(each={"gpu": 2})))
+    assert (full.why().reason, full.why().detail) == (Reason.WAITING_FOR_QUOTA, Detail.QUOTA_SHORT)
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+def test_pod_sets_are_charged_on_top_of_each_other() -> None:
+    setting = Setting(TWO)
+    got = setting.assign(gang(pods("a", 3, {"gpu": 1}), pods("b", 1, {"gpu": 2}), pods("c", 1, {"gpu": 1})))
+    assert chosen(got) == {"a": {"gpu": "one"}, "b": {"gpu": "two"}, "c": {"gpu": "one"}}
+    assert got.usage == {("one", "gpu"): 4, ("two", "gpu"): 2}
+
+
+def test_a_topology_group_shares_its_flavor() -> None:
+    together = TopologyRequest(group="g")
+    got = Setting(TWO).assign(
+        gang(pods("leader", 1, {"gpu": 1}, topology=together), pods("workers", 4, {"gpu": 1}, topology=together))
+    )
+    assert chosen(got) == {"leader": {"gpu": "two"}, "workers": {"gpu": "two"}}
+
+
+def test_groups_of_resources_choose_apart_and_resources_of_a_group_together() -> None:
+    setting = Setting(group(["cpu", "gpu"], one=[8000, 1], two=[8000, 8]), group(["license"], pool=[5]))
+    got = setting.assign(gang(pods(count=2, each={"cpu": 1000, "gpu": 1, "license": 2})))
+    assert chosen(got)["main"] == {"cpu": "two", "gpu": "two", "license": "pool"}
+    assert dict(got.admission("q").pod_sets[0].usage) == {"cpu": 2000, "gpu": 2, "license": 4}
+
+
+@pytest.mark.parametrize(
+    ("ignore", "each", "mode"),
+    [
+        (False, {"gpu": 1, "odd": 1}, Mode.NO_FIT),
+        (True, {"gpu": 1, "odd": 1}, Mode.FIT),
+        (False, {"gpu": 1, "odd": 0}, Mode.FIT),
+    ],
+)
+def test_a_resource_that_the_queue_does_not_cover(ignore: bool, each: dict[str, int], mode: Mode) -> None:
+    got = Setting(TWO, rules=replace(QUOTA_ONLY, ignore_undeclared=ignore)).assign(gang(pods(each=each)))
+    assert got.mode is mode
+    if mode is Mode.FIT:
+        assert got.usage == {("one", "gpu"): 1}
+    else:
+        assert (got.reason, got.why().detail) == (Reason.NO_MATCHING_FLAVOR, Detail.RESOURCE_NOT_COVERED)
+
+
+def test_pods_are_counted_where_the_queue_covers_them() -> None:
+    setting = Setting(group(["pods"], f=[3]))
+    assert setting.assign(gang(pods(count=3))).usage == {("f", "pods"): 3}
+    assert setting.assign(gang(pods(count=4))).mode is Mode.NO_FIT
+
+
+def test_reclaimable_pods_are_not_asked_for_again() -> None:
+    setting = Setting(group(["gpu"], f=[3]))
+    got = setting.assign(gang(pods(count=5, each={"gpu": 1}), reclaimable=(("main", 2),)))
+    assert (got.mode, got.pod_sets[0].request.count) == (Mode.FIT, 3)
+
+
+def test_excluded_prefixes_and_transformations() -> None:
+    rules = replace(
+        QUOTA_ONLY,
+        excluded_prefixes=("noise.example/",),
+        transformations=(
+            Transformation("mig.example/1g", (("memory", Fraction(5)), ("credits", Fraction(1, 2))), retain=False),
+            Transformation("cpu", (("core-hours", Fraction(3, 2)),), multiply_by="hours"),
+            Transformation("dropped", retain=False),
+        ),
+    )
+    workload = gang(
+        pods(
+            count=2,
+            each={"noise.example/a": 4, "mig.example/1g": 3, "cpu": 500, "hours": 4, "dropped": 1, "memory": 1},
+        )
+    )
+    (got,) = requests(workload, ClusterQueue("q"), rules)
+    assert dict(got.each) == {"memory": 16, "credits": 2, "cpu": 500, "core-hours": 3, "hours": 4}
+    assert dict(got.total) == {"memory": 32, "credits": 4, "cpu": 1000, "core-hours": 6, "hours": 8}
+
+
+def test_allowed_flavors_and_pinned_flavors_narrow_the_scan() -> None:
+    setting = Setting(TWO)
+    assert (
+        chosen(setting.assign(gang(pods(each={"gpu": 1}), allowed_flavors=frozenset({"two"}))))["main"]["gpu"] == "two"
+    )
+    assert chosen(setting.assign(gang(pods(each={"gpu": 1})), pinned={"main": {"gpu": "two"}}))["main"]["gpu"] == "two"
+    none = setting.assign(gang(pods(each={"gpu": 1}), allowed_flavors=frozenset()))
+    assert (none.mode, none.reason) == (Mode.NO_FIT, Reason.NO_MATCHING_FLAVOR)
+
+
+def test_a_flavor_that_nobody_has_is_said() -> None:
+    setting = Setting(TWO)
+    del setting.flavors["one"]
+    got = setting.assign(gang(pods(each={"gpu": 1})))
+    assert chosen(got)["main"]["gpu"] == "two"
+    assert got.pod_sets[0].attempts[0].shortfalls[0].detail is Detail.FLAVOR_MISSING
+
+
+@pytest.mark.parametrize(("feasible", "expected"), [(10, None), (7, 7), (4, 4), (3, None)])
+def test_partial_admission_finds_the_largest_count(feasible: int, expected: int | None) -> None:
+    tried: list[int] = []
+
+    def attempt(counts: Mapping[str, int]) -> int | None:
+        tried.append(counts["w"])
+        return counts["w"] if counts["w"] <= feasible else None
+
+    got = reduce([pods("w", 10, min_count=4), pods("d", 1)], attempt)
+    assert got == (expected if feasible < 10 else 9)
+    assert all(4 <= count < 10 for count in tried)
+    assert reduce([pods("w", 10)], attempt) is None
+
+
+def test_a_queue_that_is_not_in_the_tree_fits_nothing() -> None:
+    setting = Setting(TWO)
+    setting.ledger.set_queues([], [])
+    got = setting.assign(gang(pods(each={"gpu": 1})))
+    assert (got.mode, got.reason) == (Mode.NO_FIT, Reason.MISCONFIGURED)
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def node(name: str, gpus: int, **labels: str) -> Node:
+    return Node(
+        name=name,
+        labels=tuple(sorted({HOSTNAME_LABEL: name, **labels}.items())),
+        allocatable=(("gpu", gpus), ("pods", 10)),
+    )
+
+
+A, B = Flavor("one", node_labels=(("kind", "a"),)), Flavor("two", node_labels=(("kind", "b"),))
+
+
+def on_nodes(*nodes: Node, flavors: Sequence[Flavor] = (A, B), rules: Rules = MUSTER, **more: Any) -> Setting:
+    return Setting(TWO, flavors=flavors, rules=rules, nodes=nodes, **more)
+
+
+def test_the_nodes_decide_for_every_flavor() -> None:
+    setting = on_nodes(node("n1", 4, kind="a"))
+    got = setting.assign(gang(pods(count=2, each={"gpu": 2})))
+    assert got.mode is Mode.FIT
+    topology = got.admission("q").pod_sets[0].topology
+    assert topology is not None
+    assert [(domain.values, domain.count) for domain in topology.domains] == [(("n1",), 2)]
+
+
+def test_a_flavor_whose_nodes_are_too_small_is_left_for_the_next() -> None:
+    setting = on_nodes(node("n1", 1, kind="a"), node("n2", 1, kind="a"), node("m", 8, kind="b"))
+    got = setting.assign(gang(pods(count=1, each={"gpu": 2})))
+    assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, "two")
+
+
+def test_no_flavor_whose_nodes_could_ever_hold_it() -> None:
+    setting = on_nodes(node("n1", 1, kind="a"), node("m", 1, kind="b"))
+    got = setting.assign(gang(pods(count=1, each={"gpu": 2})))
+    assert (got.mode, got.reason) == (Mode.NO_FIT, Reason.PLACEMENT_FAILED)
+    assert got.why().reason is Reason.PLACEMENT_FAILED
+    assert {misfit.flavor for misfit in got.why().misfits} == {"one", "two"}
+
+
+def test_no_nodes_at_all_fit_nothing_unless_the_flavor_is_elastic() -> None:
+    assert on_nodes().assign(gang(pods(each={"gpu": 1}))).mode is Mode.NO_FIT
+    elastic = on_nodes(flavors=[A, replace(B, elastic=True)])
+    got = elastic.assign(gang(pods(each={"gpu": 1})))
+    assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, "two")
+    assert got.admission("q").pod_sets[0].topology is None
+
+
+def test_full_nodes_of_both_flavors_mean_eviction_of_the_first() -> None:
+    setting = on_nodes(node("n1", 4, kind="a"), node("m", 4, kind="b"))
+    running = setting.assign(gang(pods(each={"gpu": 4})))
+    for name in ("one", "two"):
+        placed = running.admission("q") if name == "one" else None
+        if placed is None:
+            placed = setting.assign(gang(pods(each={"gpu": 4}))).admission("q")
+        # Charged on nodes only, so that quota is not what is short.
+        setting.ledger.charge(Charge(("ns", name), name, "q", (), placed, (("main", (("gpu", 4), ("pods", 1))),)))
+    got = setting.assign(gang(pods(each={"gpu": 4})))
+    assert got.mode is Mode.PREEMPT
+    assert chosen(got)["main"]["gpu"] == "one"
+    assert got.need_preemption() == {("one", "gpu")}
+    assert got.why().reason is Reason.PLACEMENT_FAILED
+
+
+def test_a_claim_of_its_own_is_no_obstacle() -> None:
+    setting = on_nodes(node("n1", 4, kind="a"))
+    workload = gang(pods(each={"gpu": 4}))
+    admission = setting.assign(workload).admission("q")
+    claim = Charge(
+        workload.key, "u", "q", ((("one", "gpu"), 4),), admission, (("main", (("gpu", 4), ("pods", 1))),), "claim"
+    )
+    setting.ledger.claim(claim, until=1)
+    assert setting.assign(workload).mode is Mode.FIT
+    other = replace(workload, name="other", uid="v")
+    assert setting.assign(other, answer=(Mode.NO_CANDIDATES, 0)).mode is not Mode.FIT
+
+
+@pytest.mark.parametrize(
+    ("rules", "request_", "flavor"),
+    [
+        (KUEUE, TopologyRequest(required="rack"), "two"),
+        (KUEUE, TopologyRequest(required="block"), None),
+        (KUEUE, None, "one"),
+        (MUSTER, TopologyRequest(required="rack"), "two"),
+        (MUSTER, TopologyRequest(required=HOSTNAME_LABEL), "one"),
+        (MUSTER, TopologyRequest(required="block"), None),
+        (MUSTER, None, "one"),
+    ],
+)
+def test_a_flavor_without_the_level_that_is_asked_for(
+    rules: Rules, request_: TopologyRequest | None, flavor: str | None
+) -> None:
+    setting = on_nodes(
+        node("n1", 4, kind="a"),
+        node("m", 4, kind="b", rack="r"),
+        flavors=[A, replace(B, topology="t")],
+        topologies=[Topology("t", ("rack", HOSTNAME_LABEL))],
+        rules=rules,
+    )
+    got = setting.assign(gang(pods(each={"gpu": 1}, topology=request_)))
+    if flavor is None:
+        assert (got.mode, got.reason) == (Mode.NO_FIT, Reason.NO_MATCHING_FLAVOR)
+    else:
+        assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, flavor)
+
+
+def test_nodes_that_are_chosen_later() -> None:
+    setting = on_nodes(node("n1", 1, kind="a"))
+    got = setting.assign(gang(pods(each={"gpu": 4})), delay=lambda flavor: flavor == "one")
+    assert got.mode is Mode.FIT
+    assert got.pod_sets[0].delayed
+    assert got.pod_sets[0].topology is None
+
+
+# ---------------------------------------------------------------- any queue, any usage
+
+amount = st.integers(0, 6)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[Setting, Workload]:
+    names = [f"f{i}" for i in range(draw(st.integers(1, 3)))]
+
+    def quotas() -> ResourceGroup:
+        limit = st.none() | amount
+        return group(
+            ["cpu", "gpu"],
+            **{name: [Quota(draw(amount), draw(limit), draw(limit)) for _ in range(2)] for name in names},
+        )
+
+    used = {
+        of: {(draw(st.sampled_from(names)), draw(st.sampled_from(["cpu", "gpu"]))): draw(amount)}
+        for of in ("q", "other")
+    }
+    setting = Setting(
+        quotas(),
+        cohort=draw(st.sampled_from(["", "c"])),
+        others=[ClusterQueue("other", "c", groups=(quotas(),))],
+        used=used,
+        fungibility=Fungibility(draw(st.booleans()), draw(st.booleans()), draw(st.booleans())),
+        rules=draw(st.sampled_from([QUOTA_ONLY, KUEUE])),
+    )
+    sets = [
+        pods(f"p{i}", draw(st.integers(0, 2)), {"cpu": draw(amount), "gpu": draw(amount)})
+        for i in range(draw(st.integers(1, 2)))
+    ]
+    return setting, gang(*sets)
+
+
+@given(situations(), st.sampled_from([Mode.NO_CANDIDATES, Mode.PREEMPT, Mode.RECLAIM]))
+@settings(max_examples=300, deadline=None)
+def test_what_is_said_to_fit_fits_and_the_ledger_is_left_alone(
+    situation: tuple[Setting, Workload], answer: Mode
+) -> None:
+    setting, workload = situation
+    node = setting.ledger.tree.queue("q")
+    assert node is not None
+    version, before = setting.ledger.version, dict(node.usage)
+    got = setting.assign(workload, answer=(answer, 0))
+    assert (setting.ledger.version, dict(node.usage)) == (version, before)
+    assert setting.assign(workload, answer=(answer, 0)) == got
+    asked = requests(workload, setting.queue, setting.rules)
+    if got.mode is Mode.NO_FIT:
+        assert got.reason in (Reason.EXCEEDS_MAX_QUOTA, Reason.WAITING_FOR_QUOTA)
+    else:
+        total: dict[FlavorResource, int] = {}
+        for choice, request in zip(got.pod_sets, asked, strict=True):
+            assert set(choice.flavors) == {resource for resource, _ in request.total}
+            assert len({taken.flavor for taken in choice.flavors.values()}) <= 1
+            for resource, amounts in request.total:
+                key = (choice.flavors[resource].flavor, resource)
+                total[key] = total.get(key, 0) + amounts
+        assert got.usage == total
+        assert all(node.potential(fr) >= amounts for fr, amounts in got.usage.items())
+    if got.mode is Mode.FIT:
+        assert node.fits(got.usage)
+        assert got.why().shortfalls == ()
+    if len(asked) == 1 and not setting.queue.fungibility.stop_when_preempting:
+        # With one pod set, whatever flavor fits as a whole is found; preference may still choose to evict.
+        fits = any(
+            all(node.available((flavor.name, resource)) >= amounts for resource, amounts in asked[0].total)
+            for flavor in setting.queue.groups[0].flavors
+        )
+        if fits and not setting.queue.fungibility.preempt_over_borrow and asked[0].count:
+            assert got.mode is Mode.FIT

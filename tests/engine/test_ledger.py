@@ -1,0 +1,203 @@
+"""One book for quota and nodes: whatever is tried is taken back exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.engine.ledger import Charge, Ledger, charge_of, usage_of
+from admission.engine.model import (
+    MUSTER,
+    Admission,
+    Domain,
+    Node,
+    PodSet,
+    PodSetAssignment,
+    PodShape,
+    TopologyAssignment,
+    Workload,
+)
+from admission.names import HOSTNAME_LABEL
+from tests.engine.trees import cohort, fr, queue, usage_of_tree
+
+GPU = fr("gpu")
+NODES = ("n1", "n2")
+
+
+def book() -> Ledger:
+    ledger = Ledger(MUSTER)
+    ledger.set_queues([queue("a", "c", {"gpu": 4}), queue("b", "c", {"gpu": 4})], [cohort("c", "", {"gpu": 8})])
+    for name in NODES:
+        ledger.nodes.put_node(Node(name=name, labels=((HOSTNAME_LABEL, name),), allocatable=(("gpu", 8), ("pods", 10))))
+    return ledger
+
+
+def charge(name: str, of: str = "a", gpus: int = 1, node: str = "", kind: Any = "gang") -> Charge:
+    assigned = TopologyAssignment((HOSTNAME_LABEL,), (Domain((node,), 1),)) if node else None
+    admission = Admission(of, (PodSetAssignment("main", (("gpu", "f"),), (("gpu", gpus),), 1, assigned),))
+    return Charge(
+        ("ns", name),
+        f"uid-{name}",
+        of,
+        usage_of(admission),
+        admission if node else None,
+        (("main", (("gpu", gpus), ("pods", 1))),),
+        kind,
+    )
+
+
+def picture(ledger: Ledger) -> Any:
+    return (
+        usage_of_tree(ledger.tree),
+        dict(ledger.charges),
+        dict(ledger.claims),
+        {name: ledger.nodes.free(name) for name in NODES},
+    )
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["charge", "release", "claim", "unclaim", "mark", "rollback", "keep", "outer"]),
+        st.sampled_from("uvwxyz"),
+        st.sampled_from("ab"),
+        st.integers(1, 5),
+        st.sampled_from(["", *NODES]),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+@settings(max_examples=150, deadline=None)
+def test_rollback_restores_exactly_whatever_was_done_and_however_marks_nest(ops: list[Any]) -> None:
+    ledger = book()
+    open_marks: list[tuple[int, Any]] = []
+    for op, name, of, gpus, node in ops:
+        key = ("ns", name)
+        if op == "charge" and key not in ledger.charges:
+            ledger.charge(charge(name, of, gpus, node))
+        elif op == "release" and key in ledger.charges:
+            ledger.release(key)
+        elif op == "claim":
+            ledger.claim(charge(name, of, gpus, node, "claim"), until=gpus)
+        elif op == "unclaim":
+            ledger.unclaim(key)
+        elif op == "mark":
+            open_marks.append((ledger.mark(), picture(ledger)))
+        elif op == "rollback" and open_marks:
+            mark, was = open_marks.pop()
+            ledger.rollback(mark)
+            assert picture(ledger) == was
+        elif op == "outer" and open_marks:
+            mark, was = open_marks[0]
+            open_marks.clear()
+            ledger.rollback(mark)
+            assert picture(ledger) == was
+        elif op == "keep" and open_marks:
+            ledger.keep(open_marks.pop()[0])
+        assert ledger.drift() == []
+    for mark, was in reversed(open_marks):
+        ledger.rollback(mark)
+        assert picture(ledger) == was
+    assert not ledger._journal
+
+
+def test_a_claim_is_taken_room_for_others_and_free_for_its_owner() -> None:
+    ledger = book()
+    ledger.claim(charge("mine", "a", 16, "n1", "claim"), until=5)
+    assert not ledger.fits("b", {GPU: 1})
+    assert ledger.fits("a", {GPU: 16}, owner=("ns", "mine"))
+    assert ledger.nodes.free("n1")["gpu"] == 8 - 16
+    with ledger.suspended(("ns", "mine")):
+        assert ledger.nodes.free("n1")["gpu"] == 8
+    assert ledger.nodes.free("n1")["gpu"] == 8 - 16
+    ledger.claim(charge("mine", "a", 2, "", "claim"), until=6)  # in place of the first
+    assert ledger.claims["ns", "mine"].until == 6
+    assert ledger.tree.queue("b").available(GPU) == 14  # type: ignore[union-attr]
+
+
+def test_an_owner_may_hold_a_charge_and_a_claim_on_the_same_node() -> None:
+    ledger = book()
+    ledger.charge(charge("x", "a", 2, "n1"))
+    ledger.claim(charge("x", "a", 3, "n1", "claim"), until=1)
+    assert ledger.nodes.free("n1")["gpu"] == 8 - 5
+    ledger.unclaim(("ns", "x"))
+    assert ledger.nodes.free("n1")["gpu"] == 8 - 2
+
+
+def test_charges_outlive_their_queue_and_count_again_when_it_returns() -> None:
+    ledger = book()
+    ledger.charge(charge("x", "a", 3))
+    ledger.set_queues([queue("b", "c", {"gpu": 4})], [])
+    assert ledger.tree.cohort("c").usage == {}  # type: ignore[union-attr]
+    assert ("ns", "x") in ledger.charges
+    assert not ledger.fits("a", {GPU: 1})
+    ledger.set_queues([queue("a", "d", {"gpu": 2}), queue("b", "c", {"gpu": 4})], [])
+    assert ledger.tree.queue("a").usage == {GPU: 3}  # type: ignore[union-attr]
+    assert ledger.tree.cohort("d").usage == {GPU: 3}  # type: ignore[union-attr]
+    assert ledger.drift() == []
+
+
+def test_claims_stay_when_quota_changes() -> None:
+    ledger = book()
+    ledger.claim(charge("x", "a", 3, "n1", "claim"), until=7)
+    ledger.set_queues([queue("a", "", {"gpu": 5})], [])
+    assert ledger.tree.queue("a").usage == {GPU: 3}  # type: ignore[union-attr]
+    assert ledger.drift() == []
+    ledger.unclaim(("ns", "x"))
+    assert ledger.tree.queue("a").usage == {}  # type: ignore[union-attr]
+    assert ledger.nodes.free("n1")["gpu"] == 8
+
+
+def test_what_is_misused_is_refused() -> None:
+    ledger = book()
+    ledger.charge(charge("x"))
+    with pytest.raises(ValueError, match="already"):
+        ledger.charge(charge("x"))
+    with pytest.raises(KeyError):
+        ledger.release(("ns", "nobody"))
+    with pytest.raises(ValueError, match="not open"):
+        ledger.rollback(0)
+    with ledger.trial(), pytest.raises(RuntimeError):
+        ledger.set_queues([], [])
+    assert not ledger.fits("nobody", {})
+
+
+def test_an_exception_inside_a_trial_leaves_the_book_as_it_was() -> None:
+    ledger = book()
+    was = picture(ledger)
+
+    def fail() -> None:
+        with ledger.trial():
+            ledger.charge(charge("x", "a", 3, "n1"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert picture(ledger) == was
+
+
+def test_a_drifted_tree_is_told() -> None:
+    ledger = book()
+    ledger.charge(charge("x", "a", 3))
+    ledger.tree.queue("a").usage[GPU] = 4  # type: ignore[union-attr]
+    assert ledger.drift() == ["<queue a>: f/gpu is 4, should be 3"]
+
+
+def test_charge_of_a_workload_leaves_out_pods_that_will_not_run_again() -> None:
+    shape = PodShape(requests=(("cpu", 500), ("gpu", 2)), host_ports=(80,))
+    admission = Admission(
+        "a", (PodSetAssignment("w", (("cpu", "f"), ("gpu", "f")), (("cpu", 2000), ("gpu", 8), ("other", 3)), 4),)
+    )
+    gang = Workload("ns", "x", uid="u", pod_sets=(PodSet("w", 4, shape),), admission=admission)
+    got = charge_of(gang)
+    assert got.usage == ((fr("cpu"), 2000), (fr("gpu"), 8))  # what has no flavor uses no quota
+    assert got.admission is None  # names no nodes
+    assert dict(got.per_pod)["w"] == (("cpu", 500), ("gpu", 2), ("host-port/80", 1), ("pods", 1))
+    less = Workload("ns", "x", uid="u", pod_sets=gang.pod_sets, admission=admission, reclaimable=(("w", 1),))
+    assert charge_of(less).usage == ((fr("cpu"), 1500), (fr("gpu"), 6))
+    with pytest.raises(ValueError, match="no admission"):
+        charge_of(Workload("ns", "x"))

@@ -1,0 +1,71 @@
+"""Order within a queue, and the arithmetic of usage-decayed fairness (vectors F1 and F2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from admission.engine import order
+from admission.engine.cycle import decide
+from admission.engine.model import MUSTER, LocalQueue, UsageFairness
+from tests.engine.town import BUDGET, START, Town, elastic, gang, queue
+
+HOUR = 3_600_000
+
+
+def test_queue_order() -> None:
+    gangs = [
+        gang("late", "q", created=9),
+        gang("early", "q", created=1),
+        gang("back", "q", created=0, queue_stamp=START + 100),
+        gang("high", "q", created=50, priority=7),
+        gang("twin-b", "q", created=1, uid="uid-early2"),
+    ]
+    ranked = sorted(gangs, key=lambda one: order.queue_key(one, False))
+    assert [one.name for one in ranked] == ["high", "early", "twin-b", "late", "back"]
+    assert min(gangs, key=lambda one: order.queue_key(one, one.name == "late")).name == "late"
+    boosted = [replace(one, priority_boost=8) if one.name == "back" else one for one in gangs]
+    assert min(boosted, key=lambda one: order.queue_key(one, False)).name == "back"
+
+
+def test_f1_half_life() -> None:
+    fairness = UsageFairness(half_life_ms=HOUR)
+    used: dict[str, float] = {}
+    seen = []
+    for _ in range(3):
+        used = order.consumed(fairness, used, HOUR, {"gpu": 10})
+        seen.append(used["gpu"])
+    assert seen == [5.0, 7.5, 8.75]
+
+
+def test_f2_weight_and_penalty() -> None:
+    fairness = UsageFairness(half_life_ms=168 * HOUR, sampling_ms=300_000)
+    assert order.decay(fairness, 300_000) == pytest.approx(3.4376e-4, rel=1e-4)
+    assert order.penalty(fairness, {"gpu": 8})["gpu"] == pytest.approx(0.0027501, rel=1e-4)
+
+
+def test_the_local_queue_that_used_least_goes_first_before_priority() -> None:
+    rules = replace(MUSTER, usage_fairness=UsageFairness(half_life_ms=HOUR))
+    town = Town(*elastic("f"), queue("a", "", [("f", {"gpu": 1})], usage_based_fairness=True), rules=rules)
+    for name, used, weight in (("x", 8.0, 1), ("y", 2.0, 1), ("z", 3.0, 2)):
+        town.put(LocalQueue("ns", name, "a", weight=Fraction(weight), consumed=(("gpu", used),), consumed_at=START))
+        town.put(gang(name, name, 1, priority=9 if name == "x" else 0))
+    plan = decide(town.state, town.now, BUDGET)
+    assert [d.key[1] for d in plan.decisions] == ["z"]
+
+
+def test_an_admission_counts_once_before_the_next_sample() -> None:
+    """Two LocalQueues that start equal take turns, though only one writes its usage."""
+    rules = replace(MUSTER, usage_fairness=UsageFairness(half_life_ms=HOUR))
+    town = Town(*elastic("f"), queue("a", "", [("f", {"gpu": 1})], usage_based_fairness=True), rules=rules)
+    for name in "xy":
+        town.put(LocalQueue("ns", name, "a", consumed_at=START - 1))
+        for i in range(2):
+            town.put(gang(f"{name}{i}", name, 1, created=i))
+    town.cycle()
+    assert town.admitted() == ["x0"]
+    town.put(queue("a", "", [("f", {"gpu": 2})], usage_based_fairness=True))
+    town.cycle()
+    assert town.admitted() == ["x0", "y0"]

@@ -1,0 +1,141 @@
+"""What the API says: rows of verdicts and decisions, with the sentences that people read."""
+
+from __future__ import annotations
+
+import pytest
+
+from admission.engine.model import (
+    MUSTER,
+    Admission,
+    Admit,
+    Detail,
+    Evict,
+    EvictReason,
+    Misfit,
+    PodSetAssignment,
+    Reason,
+    Shortfall,
+    Standing,
+    Verdict,
+    Why,
+    Workload,
+)
+from admission.engine.project import project, sentence
+from tests.engine.town import gang
+
+GPU = "nvidia.com/gpu"
+
+
+def short(**more: object) -> Shortfall:
+    values: dict[str, object] = {
+        "pod_set": "main",
+        "flavor": "h100",
+        "resource": GPU,
+        "detail": Detail.COHORT_SHORT,
+        "requested": 32,
+        "nominal": 64,
+        "used": 56,
+        "available": 8,
+        "borrowable": 16,
+        "limited_by": "research",
+    }
+    return Shortfall(**(values | more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("why", "text"),
+    [
+        (
+            Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (short(),)),
+            (
+                "Needs 32 nvidia.com/gpu of flavor h100; its ClusterQueue has 8 left of 64, 16 more could be borrowed, "
+                "cohort research has none free"
+            ),
+        ),
+        (
+            Why(Reason.WAITING_FOR_QUOTA, Detail.BORROWING_LIMIT, (short(detail=Detail.BORROWING_LIMIT),)),
+            (
+                "Needs 32 nvidia.com/gpu of flavor h100; its ClusterQueue has 8 left of 64, 16 more could be borrowed, "
+                "the borrowing limit of research ends it at 8"
+            ),
+        ),
+        (
+            Why(
+                Reason.EXCEEDS_MAX_QUOTA,
+                Detail.NEVER_FITS_QUOTA,
+                (short(detail=Detail.NEVER_FITS_QUOTA, requested=99),),
+            ),
+            (
+                "Needs 99 nvidia.com/gpu of flavor h100; the ClusterQueue can never have more than 80 (64 its own, "
+                "16 to borrow), limited by research"
+            ),
+        ),
+        (
+            Why(
+                Reason.NO_MATCHING_FLAVOR,
+                Detail.FLAVOR_TAINT,
+                (short(detail=Detail.FLAVOR_TAINT, limited_by="a:NoSchedule"),),
+            ),
+            "Flavor h100 has the taint a:NoSchedule, which the pods do not tolerate",
+        ),
+        (
+            Why(
+                Reason.PLACEMENT_FAILED,
+                Detail.NODES_SHORT,
+                misfits=(Misfit("main", "h100", 16, 12, nodes=4, excluded=(("not ready", 1),)),),
+            ),
+            "Quota allows it, but the nodes of flavor h100 hold 12 of 16 pod(s) of main; of 4 node(s): 1 not ready",
+        ),
+        (
+            Why(Reason.MISCONFIGURED, Detail.QUEUE_MISSING, subject="ml"),
+            "LocalQueue ml does not exist in this namespace; create it, or correct the label",
+        ),
+        (
+            Why(Reason.SUSPENDED, Detail.BACKOFF, until=0),
+            "Waits until 1970-01-01T00:00:00Z before it is tried again",
+        ),
+        (
+            Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (short(candidates=3, unlawful=(("spared", 2),)),)),
+            (
+                "Needs 32 nvidia.com/gpu of flavor h100; its ClusterQueue has 8 left of 64, 16 more could be borrowed, "
+                "cohort research has none free; of 3 running workload(s) none may be evicted for it (2 spared)"
+            ),
+        ),
+    ],
+)
+def test_sentences(why: Why, text: str) -> None:
+    assert sentence(why) == text
+
+
+def test_every_reason_and_detail_has_words() -> None:
+    for reason in Reason:
+        for detail in Detail:
+            text = sentence(Why(reason, detail, (short(detail=detail),), subject="x"))
+            assert text
+            assert text[0].isupper() or text[0] == "x"
+
+
+def conditions(workload: Workload, what: object) -> list[tuple[str, bool, str]]:
+    return [c[:3] for c in project(workload, what, MUSTER, 0).conditions]  # type: ignore[arg-type]
+
+
+def test_conditions_of_decisions() -> None:
+    workload = gang("g", "a")
+    admission = Admission("a", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 1),), 1),))
+    assert conditions(workload, Admit(workload.key, workload.uid, admission)) == [
+        ("QuotaReserved", True, "QuotaReserved"),
+        ("Admitted", True, "Admitted"),
+    ]
+    pending = Admit(workload.key, workload.uid, admission, checks=("prov",), admitted=False)
+    assert conditions(workload, pending)[1] == ("Admitted", False, "UnsatisfiedAdmissionChecks")
+    evict = Evict(workload.key, workload.uid, EvictReason.IN_COHORT_RECLAMATION, ("ns", "p"), "uid-p", "b")
+    assert conditions(workload, evict) == [
+        ("Evicted", True, "Preempted"),
+        ("Preempted", True, "InCohortReclamation"),
+    ]
+    assert [e[1] for e in project(gang("p", "b"), evict, MUSTER, 0).events] == ["PreemptedWorkload"]
+    waits = Verdict(workload.key, Standing.PARKED, Why(Reason.WAITING_FOR_QUOTA, Detail.QUOTA_SHORT, (short(),)))
+    assert conditions(workload, waits) == [
+        ("QuotaReserved", False, "WaitingForQuota"),
+        ("Admitted", False, "NoReservation"),
+    ]

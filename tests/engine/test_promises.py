@@ -1,0 +1,226 @@
+"""The promises R1 to R12 as properties: random trees, arrivals, ends, quota edits, node loss; then a freeze.
+
+What holds for one decision is checked by `Town.check`; here, what must hold once the cluster came to rest. Ordinary
+runs play 300 sequences, `THOROUGH=1` ten thousand.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from admission.engine.cycle import _Filling, decide
+from admission.engine.flavors import Mode
+from admission.engine.model import (
+    MUSTER,
+    Admit,
+    ClusterQueue,
+    Detail,
+    Evict,
+    EvictReason,
+    Flavor,
+    Node,
+    Preemption,
+    PreemptionPolicy,
+    Quota,
+    Strategy,
+    Workload,
+)
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, gang, node, queue
+
+EXAMPLES = 10_000 if os.environ.get("THOROUGH") else 300
+MINUTE = 60 * SECOND
+LEAVES = ("a", "b", "c", "d")
+
+quotas = st.builds(
+    Quota,
+    st.integers(0, 6),
+    st.none() | st.none() | st.integers(0, 6),
+    st.none(),
+)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[Any]:
+    """One root with quota of its own, a cohort below it, and four queues; gpu and cpu in an elastic flavor, or on
+    nodes."""
+    solid = draw(st.booleans())
+    flavor = Flavor("f", elastic=not solid)
+    out: list[Any] = [flavor]
+    out.append(cohort("root", "", [("f", {"gpu": draw(st.integers(0, 6)), "cpu": draw(st.integers(0, 6))})]))
+    out.append(cohort("inner", "root", [("f", {"gpu": draw(st.integers(0, 3)), "cpu": 0})]))
+    for name in LEAVES:
+        parent = draw(st.sampled_from(("root", "inner")))
+        within = draw(st.sampled_from((PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY)))
+        out.append(
+            queue(
+                name,
+                parent,
+                [("f", {"gpu": draw(quotas), "cpu": draw(quotas)})],
+                weight=draw(st.sampled_from((Fraction(1), Fraction(2), Fraction(1, 2)))),
+                strategy=draw(st.sampled_from((Strategy.BEST_EFFORT_FIFO, Strategy.STRICT_FIFO))),
+                preemption=Preemption(within_cluster_queue=within),
+            )
+        )
+    if solid:
+        out += [node(f"n{i}", gpu=draw(st.integers(1, 4)), cpu=draw(st.integers(1, 6))) for i in range(4)]
+    return out
+
+
+class Cluster(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    @initialize(values=trees())
+    def start(self, values: list[Any]) -> None:
+        self.town = Town(*values)
+        self.solid = any(isinstance(value, Node) for value in values)
+
+    @rule(
+        where=st.sampled_from(LEAVES),
+        many=st.integers(1, 4),
+        pods=st.integers(1, 3),
+        asks=st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any),
+        priority=st.sampled_from((0, 0, 0, 5)),
+    )
+    def arrive(self, where: str, many: int, pods: int, asks: tuple[int, int], priority: int) -> None:
+        for _ in range(many):
+            self.one(where, pods, asks, priority)
+
+    def one(self, where: str, pods: int, asks: tuple[int, int], priority: int) -> None:
+        gpu, cpu = asks
+        each = {name: amount for name, amount in (("gpu", gpu), ("cpu", cpu)) if amount}
+        self.count += 1
+        created = self.town.now - START
+        self.town.put(gang(f"g{self.count:03}", where, pods, each=each, priority=priority, created=created))
+
+    @precondition(lambda self: self.town.gangs())
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        value = data.draw(st.sampled_from(sorted(self.town.gangs(), key=lambda g: g.name)))
+        self.town.remove(Workload, value.key)
+
+    @rule(where=st.sampled_from(LEAVES), gpu=quotas, cpu=quotas)
+    def edit(self, where: str, gpu: Quota, cpu: Quota) -> None:
+        old = self.town.objects["ClusterQueue", where]
+        assert isinstance(old, ClusterQueue)
+        new = queue(where, old.cohort, [("f", {"gpu": gpu, "cpu": cpu})])
+        self.town.put(replace(old, groups=new.groups, generation=old.generation + 1))
+
+    @precondition(lambda self: self.solid)
+    @rule(name=st.sampled_from(("n0", "n1", "n2", "n3")), ready=st.booleans())
+    def turn(self, name: str, ready: bool) -> None:
+        old = self.town.objects["Node", name]
+        assert isinstance(old, Node)
+        self.town.put(replace(old, ready=ready))
+
+    @rule(minutes=st.sampled_from((1, 4, 6, 11, 61)))
+    def wait(self, minutes: int) -> None:
+        self.town.now += minutes * MINUTE
+
+    @rule()
+    def one_cycle(self) -> None:
+        self.town.cycle()
+        self.town.leave()
+
+    @rule()
+    def freeze(self) -> None:
+        """No arrivals, no ends, no edits: few cycles, and rest (R7); then nothing is left to do (R1, R9, R10)."""
+        town = self.town
+        town.settle()
+        self.at_rest()
+        for _ in range(6):  # spared gangs and backoffs end; claims come to nothing
+            town.now += 61 * MINUTE
+            town.settle()
+        self.at_rest()
+
+    def teardown(self) -> None:
+        if hasattr(self, "town"):
+            self.freeze()
+
+    # -- what must hold at rest
+
+    def at_rest(self) -> None:
+        town = self.town
+        state = town.state
+        # R12: who was told everything at once decides the same (nothing), for the same reasons.
+        other = town.fresh()
+        fresh = decide(other, town.now, BUDGET)
+        assert not [d for d in fresh.decisions if isinstance(d, Admit | Evict)], fresh.decisions
+        assert fresh.decisions == decide(state, town.now, BUDGET).decisions
+        for value in town.gangs():
+            mine, theirs = state.explain(value.key), other.explain(value.key)
+            same = (mine and (mine.standing, mine.why.reason)) == (theirs and (theirs.standing, theirs.why.reason))
+            assert same, (value.key, mine, theirs)
+        with state.ledger.trial():
+            run = _Filling(state, town.now, BUDGET)
+            for value in town.gangs():
+                if value.admission is not None or value.claims is not None:
+                    continue
+                spec = state.queues[value.queue]
+                line = list(state.lines[spec.name]) if spec.name in state.lines else []
+                strict_behind = spec.strategy is Strategy.STRICT_FIFO and line and line[0][3] != value.uid
+                if strict_behind or state.ledger.claims:
+                    continue
+                known = state.explain(value.key)
+                if known is not None and known.why.detail is Detail.BACKOFF:
+                    continue  # evicted minutes ago, and would be again
+                # R10: what fits without eviction does not wait.
+                assert run.look(value, spec, evict=False).mode is not Mode.FIT, value
+                # R1: on quota alone, a gang within its queue's nominal quota does not wait.
+                if not self.solid:
+                    node_of = state.ledger.tree.queue(spec.name)
+                    assert node_of is not None
+                    trial = run.look(value, spec)
+                    if trial.assignment is not None and trial.assignment.usage:
+                        within = all(not node_of.exceeds(fr, n) for fr, n in trial.assignment.usage.items())
+                        total = all(
+                            amount <= node_of.root.subtree.get(fr, 0) for fr, amount in node_of.root.usage.items()
+                        )
+                        assert not (within and total), ("R1", value, trial.why)
+
+    @invariant()
+    def books(self) -> None:
+        if hasattr(self, "town"):
+            assert self.town.state.drift() == []
+            for name in ("n0", "n1", "n2", "n3"):
+                held = self.town.state.ledger.nodes.occupants(name)
+                spec = self.town.objects.get(("Node", name))
+                if isinstance(spec, Node):
+                    for resource, amount in spec.allocatable:
+                        assert sum(amounts.get(resource, 0) for amounts in held.values()) <= 10**6 + amount
+
+    @rule()
+    def same_again(self) -> None:
+        """R12: the same decisions from a State that was told everything at once, in another order."""
+        town = self.town
+        town.state.forget()
+        mine = decide(town.state, town.now, BUDGET)
+        again = decide(town.state, town.now, BUDGET)
+        other = decide(town.fresh(), town.now, BUDGET)
+        assert mine.decisions == again.decisions
+        assert mine.decisions == other.decisions, (mine.decisions, other.decisions)
+        evicts = [d for d in mine.decisions if isinstance(d, Evict)]
+        for evict in evicts:
+            if evict.reason is EvictReason.IN_COHORT_FAIR_SHARING:
+                victim = town.state.workloads[evict.key]
+                # R6, R8: not in its first minutes, not more often than allowed.
+                assert victim.admitted_at + MUSTER.spare_first_ms <= town.now
+
+
+Cluster.TestCase.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=30,
+    deadline=None,
+    # The ordinary run plays the same sequences each time; the thorough one looks for new ones.
+    derandomize=EXAMPLES == 300,
+    suppress_health_check=list(HealthCheck),
+)
+TestPromises = Cluster.TestCase

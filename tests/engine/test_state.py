@@ -1,0 +1,221 @@
+"""The State: total and idempotent, the same whatever the order of events, and what is assumed until it is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.engine.cycle import decide
+from admission.engine.model import (
+    MUSTER,
+    Admit,
+    Assumed,
+    ClusterQueue,
+    Cohort,
+    Detail,
+    Evict,
+    EvictReason,
+    Flavor,
+    Forgotten,
+    Gone,
+    LocalQueue,
+    Namespace,
+    Node,
+    Plan,
+    PodUsage,
+    Put,
+    Reason,
+    Standing,
+    StopPolicy,
+    Topology,
+    Workload,
+)
+from admission.engine.state import State
+from tests.engine.town import BUDGET, START, Town, cohort, elastic, gang, node, queue
+
+F = "f"
+
+
+def small() -> Town:
+    return Town(*elastic(F), queue("a", "root", [(F, {"gpu": 4})]), queue("b", "root", [(F, {"gpu": 4})]))
+
+
+def admit(plan: Plan) -> Admit:
+    (decision,) = [d for d in plan.decisions if isinstance(d, Admit)]
+    return decision
+
+
+def test_an_assumed_admission_counts_until_it_is_seen_or_forgotten() -> None:
+    town = small()
+    town.put(gang("g", "a", 3))
+    state = town.state
+    decision = admit(decide(state, town.now, BUDGET))
+    assert state.queue_numbers("a").reserving == 0
+    state.apply(Assumed(decision))
+    assert state.queue_numbers("a").reserved == {(F, "gpu"): 3}
+    assert not decide(state, town.now, BUDGET).decisions
+    # An older version of the object that is seen meanwhile does not undo it ...
+    state.apply(Put(replace(town.gang("g"), priority=3)))
+    assert state.queue_numbers("a").reserving == 1
+    assert state.workloads["ns", "g"].priority == 3
+    # ... a failed write does, ...
+    state.apply(Forgotten(("ns", "g")))
+    assert state.queue_numbers("a").reserving == 0
+    assert admit(decide(state, town.now, BUDGET)) == decision
+    # ... and once the object says so, nothing is assumed any more.
+    state.apply(Assumed(decision))
+    seen = replace(town.gang("g"), admission=decision.admission, admitted=True, reserved_at=town.now)
+    state.apply(Put(seen))
+    state.apply(Forgotten(("ns", "g")))
+    assert state.workloads["ns", "g"] == seen
+    assert state.queue_numbers("a").admitted == 1
+    assert state.drift() == []
+
+
+def test_an_evicted_gang_holds_its_quota_until_its_admission_goes() -> None:
+    town = small()
+    town.put(gang("g", "a", 3))
+    town.cycle()
+    evict = Evict(("ns", "g"), "uid-g", EvictReason.IN_COHORT_RECLAMATION, ("ns", "other"), "uid-o", "b")
+    town.state.apply(Assumed(evict))
+    assert town.state.leaving == {("ns", "g")}
+    assert town.state.queue_numbers("a").reserved == {(F, "gpu"): 3}
+    town.put(replace(town.gang("g"), admission=None, evicted="Preempted", admitted=False))
+    assert town.state.leaving == set()
+    assert town.state.queue_numbers("a").reserved == {}
+
+
+def test_whoever_stands_aside_is_told_why() -> None:
+    town = small()
+    rows = {
+        "lost": (gang("lost", "nowhere"), Reason.MISCONFIGURED, Detail.QUEUE_MISSING),
+        "orphan": (gang("orphan", "points-nowhere"), Reason.MISCONFIGURED, Detail.CLUSTER_QUEUE_MISSING),
+        "held": (gang("held", "held"), Reason.ON_HOLD, Detail.NONE),
+        "off": (gang("off", "a", active=False), Reason.DEACTIVATED, Detail.NONE),
+        "gated": (gang("gated", "a", gated="owner"), Reason.GATED, Detail.NONE),
+        "later": (gang("later", "a", requeue_at=START + 60_000), Reason.SUSPENDED, Detail.BACKOFF),
+        "lame": (gang("lame", "lame"), Reason.MISCONFIGURED, Detail.CLUSTER_QUEUE_INACTIVE),
+    }
+    town.put(
+        LocalQueue("ns", "points-nowhere", "gone"),
+        LocalQueue("ns", "held", "a", stop_policy=StopPolicy.HOLD),
+        queue("lame", "", [("no-such-flavor", {"gpu": 1})]),
+        *(row[0] for row in rows.values()),
+    )
+    plan = town.cycle()
+    assert not [d for d in plan.decisions if isinstance(d, Admit)]
+    why = {v.key[1]: (v.why.reason, v.why.detail, v.standing) for v in plan.verdicts}
+    assert why == {name: (row[1], row[2], Standing.PARKED) for name, row in rows.items()}
+    assert plan.next_at == START + 60_000
+    # Each wakes by what it waits for, and nobody else.
+    town.put(LocalQueue("ns", "nowhere", "a"), *elastic("no-such-flavor"))
+    town.now = START + 60_000
+    town.cycle()
+    assert town.admitted() == ["lame", "later", "lost"]
+
+
+def test_a_namespace_that_is_not_selected() -> None:
+    from admission.engine.model import LabelSelector, Requirement
+
+    town = small()
+    selector = LabelSelector((Requirement("team", "In", ("x",)),))
+    town.put(replace(queue("c", "", [(F, {"gpu": 4})]), namespace_selector=selector), gang("g", "c"))
+    plan = town.cycle()
+    assert [v.why.detail for v in plan.verdicts] == [Detail.NAMESPACE_NOT_SELECTED]
+    town.put(Namespace("ns", (("team", "x"),)))
+    town.cycle()
+    assert town.admitted() == ["g"]
+
+
+def test_positions_and_pending() -> None:
+    town = small()
+    town.put(gang("old", "a", 9), gang("new", "a", 9, created=5), gang("urgent", "a", 7, priority=1, created=9))
+    assert [key[1] for key in town.state.pending("a")] == ["urgent", "old", "new"]
+    assert town.state.position(("ns", "new")) == 2
+    assert town.state.position(("ns", "nobody")) is None
+
+
+def test_a_cohort_cycle_stops_its_members_only() -> None:
+    town = small()
+    town.put(cohort("x", "y"), cohort("y", "x"), queue("c", "x", [(F, {"gpu": 4})]), gang("g", "c"), gang("h", "a"))
+    town.cycle()
+    assert town.admitted() == ["h"]
+    assert town.state.queue_active("c")[1] == "CohortCycle"
+    assert town.state.cohort_active("x")[0] is False
+    town.put(cohort("y"))
+    town.cycle()
+    assert town.admitted() == ["g", "h"]
+
+
+VALUES = [
+    *elastic("f", "g"),
+    Flavor("f", node_labels=(("a", "b"),)),
+    cohort("root", "", [(F, {"gpu": 2})]),
+    cohort("root", "inner"),
+    cohort("inner", "root"),
+    queue("a", "root", [(F, {"gpu": 4})]),
+    queue("a", "inner", [("g", {"gpu": 1})], stop_policy=StopPolicy.HOLD),
+    queue("b", "", [(F, {"gpu": 1})]),
+    LocalQueue("ns", "a", "a"),
+    LocalQueue("ns", "a", "b", stop_policy=StopPolicy.HOLD),
+    LocalQueue("ns", "b", "b"),
+    Namespace("ns", (("x", "y"),)),
+    Topology("t", ("rack",)),
+    node("n", gpu=4),
+    PodUsage(("ns", "p"), "p", "n", (("gpu", 1),)),
+    PodUsage(("ns", "p"), "p", "n", (("gpu", 1),), workload_uid="uid-w"),
+    gang("w", "a", 2),
+    gang("w", "b", 1),
+    gang("w", "a", 2, finished=True),
+    gang("v", "a", 1, priority=5),
+    gang("v", "a", 1, active=False),
+    gang("v", "a", 0),
+]
+GONE = [
+    Gone(kind, key)
+    for kind, key in (
+        (ClusterQueue, "a"),
+        (ClusterQueue, "nobody"),
+        (Cohort, "root"),
+        (Flavor, "f"),
+        (LocalQueue, ("ns", "a")),
+        (Namespace, "ns"),
+        (Node, "n"),
+        (PodUsage, ("ns", "p")),
+        (Topology, "t"),
+        (Workload, ("ns", "w")),
+        (Workload, ("ns", "nobody")),
+    )
+]
+EVENTS = [*(Put(value) for value in VALUES), *GONE, Forgotten(("ns", "w")), Forgotten(("ns", "nobody"))]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(EVENTS), st.just("decide")), max_size=40))
+def test_any_event_at_any_time(events: list[object]) -> None:
+    """Never an exception, never drift, and the same decisions as from the objects that are left."""
+    state = State(MUSTER)
+    left: dict[object, object] = {}
+    for event in events:
+        if event == "decide":
+            for decision in decide(state, START, BUDGET).decisions:
+                state.apply(Assumed(decision))  # type: ignore[arg-type]
+                state.apply(Forgotten(decision.key))
+            continue
+        state.apply(event)  # type: ignore[arg-type]
+        state.apply(event)  # type: ignore[arg-type]
+        if isinstance(event, Put):
+            value = event.value
+            name = getattr(value, "key", None) or (getattr(value, "namespace", ""), getattr(value, "name", ""))
+            left[type(value), name] = value
+        elif isinstance(event, Gone):
+            name = event.key if isinstance(event.key, tuple) else ("", event.key)
+            left.pop((event.kind, name), None)
+    assert state.drift() == []
+    other = State(MUSTER)
+    for value in reversed(list(left.values())):
+        other.apply(Put(value))  # type: ignore[arg-type]
+    state.forget()
+    assert decide(state, START, BUDGET).decisions == decide(other, START, BUDGET).decisions

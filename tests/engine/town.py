@@ -1,0 +1,266 @@
+"""A cluster in which every write succeeds: the engine's State, the objects it was made of, and a clock. For tests.
+
+`settle` plays cycles until nothing is decided any more; gangs that were evicted leave between two cycles. What the
+promises say about single decisions is checked at each of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from admission.engine.cycle import decide
+from admission.engine.ledger import charge_of
+from admission.engine.model import (
+    MUSTER,
+    Admit,
+    Assumed,
+    Claim,
+    ClusterQueue,
+    Cohort,
+    Evict,
+    EvictReason,
+    Flavor,
+    FlavorQuotas,
+    Gone,
+    Key,
+    LabelSelector,
+    LocalQueue,
+    Node,
+    Plan,
+    PodSet,
+    PodShape,
+    Put,
+    Quota,
+    ResourceGroup,
+    Rules,
+    Workload,
+)
+from admission.engine.quota import QuotaNode
+from admission.engine.state import State
+
+SECOND = 1000
+START = 1_000_000 * SECOND
+BUDGET = 100_000
+
+
+def queue(
+    name: str,
+    cohort: str = "",
+    flavors: Iterable[tuple[str, dict[str, int | Quota]]] = (),
+    **more: object,
+) -> ClusterQueue:
+    """A ClusterQueue that takes every namespace; (flavor, {resource: nominal or Quota}) in order."""
+    return ClusterQueue(name=name, cohort=cohort, groups=groups(flavors), namespace_selector=LabelSelector(), **more)  # type: ignore[arg-type]
+
+
+def groups(flavors: Iterable[tuple[str, dict[str, int | Quota]]]) -> tuple[ResourceGroup, ...]:
+    rows = [
+        (name, tuple((res, q if isinstance(q, Quota) else Quota(q)) for res, q in quotas.items()))
+        for name, quotas in flavors
+    ]
+    if not rows:
+        return ()
+    covered = tuple(res for res, _ in rows[0][1])
+    return (ResourceGroup(covered, tuple(FlavorQuotas(name, quotas) for name, quotas in rows)),)
+
+
+def gang(name: str, local: str, pods: int = 1, **more: object) -> Workload:
+    """`each` (default one gpu): what one pod asks for. `created` counts from START."""
+    each = more.pop("each", {"gpu": 1})
+    assert isinstance(each, dict)
+    shape = PodShape(requests=tuple(sorted(each.items())))
+    created = more.pop("created", 0)
+    assert isinstance(created, int)
+    values: dict[str, object] = {"uid": f"uid-{name}", "created": created % START + START, **more}
+    return Workload("ns", name, queue=local, pod_sets=(PodSet("main", pods, shape),), **values)  # type: ignore[arg-type]
+
+
+def node(name: str, **allocatable: int) -> Node:
+    amounts = {"pods": 100, **allocatable}
+    return Node(name, (("kubernetes.io/hostname", name),), allocatable=tuple(sorted(amounts.items())))
+
+
+class Town:
+    def __init__(self, *values: object, rules: Rules = MUSTER, now: int = START) -> None:
+        self.rules = rules
+        self.now = now
+        self.state = State(rules)
+        self.objects: dict[tuple[str, object], object] = {}
+        self.evictions: Counter[Key] = Counter()
+        self.log: list[object] = []
+        self.put(*values)
+
+    # -- objects
+
+    def put(self, *values: object) -> None:
+        for value in values:
+            key = value.key if isinstance(value, Workload) else getattr(value, "name")  # noqa: B009
+            if isinstance(value, LocalQueue):
+                key = (value.namespace, value.name)
+            self.objects[type(value).__name__, key] = value
+            self.state.apply(Put(value))  # type: ignore[arg-type]
+            if isinstance(value, ClusterQueue) and ("LocalQueue", ("ns", value.name)) not in self.objects:
+                self.put(LocalQueue("ns", value.name, value.name))
+
+    def remove(self, kind: type, key: object) -> None:
+        if self.objects.pop((kind.__name__, key), None) is not None:
+            self.state.apply(Gone(kind, key))  # type: ignore[arg-type]
+
+    def gangs(self) -> list[Workload]:
+        return [value for value in self.objects.values() if isinstance(value, Workload)]
+
+    def gang(self, name: str) -> Workload:
+        value = self.objects["Workload", ("ns", name)]
+        assert isinstance(value, Workload)
+        return value
+
+    def admitted(self) -> list[str]:
+        return sorted(gang.name for gang in self.gangs() if gang.admission is not None and not gang.evicted)
+
+    def pending(self) -> list[str]:
+        return sorted(gang.name for gang in self.gangs() if gang.admission is None)
+
+    def fresh(self, order: Iterable[tuple[str, object]] | None = None) -> State:
+        """A State of the same objects, told in another order."""
+        state = State(self.rules)
+        for name in order or reversed(list(self.objects)):
+            state.apply(Put(self.objects[name]))  # type: ignore[arg-type]
+        return state
+
+    # -- time
+
+    def cycle(self) -> Plan:
+        """One decision, checked, and written."""
+        plan = decide(self.state, self.now, BUDGET)
+        self.check(plan)
+        for decision in plan.decisions:
+            self.log.append(decision)
+            self.state.apply(Assumed(decision))  # type: ignore[arg-type]
+        for decision in plan.decisions:
+            value = self.objects["Workload", decision.key]
+            assert isinstance(value, Workload)
+            self.put(self.written(value, decision))
+        return plan
+
+    def written(self, value: Workload, decision: object) -> Workload:
+        match decision:
+            case Admit():
+                return replace(
+                    value,
+                    admission=decision.admission,
+                    reserved_at=self.now,
+                    admitted=decision.admitted,
+                    admitted_at=self.now,
+                    evicted="",
+                    evicted_for="",
+                    claims=None,
+                )
+            case Evict():
+                self.evictions[value.key] += 1
+                fair = value.fair_evictions
+                if decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
+                    fair = (*fair, self.now)
+                return replace(
+                    value,
+                    evicted="Preempted",
+                    evicted_for=decision.preemptor_uid,
+                    evicted_at=self.now,
+                    fair_evictions=fair,
+                )
+            case Claim():
+                return replace(value, claims=decision.record)
+        raise AssertionError(decision)
+
+    def leave(self) -> None:
+        """Whoever was evicted is gone from its nodes."""
+        for value in self.gangs():
+            if value.evicted and value.admission is not None:
+                self.put(replace(value, admission=None, admitted=False, reserved_at=0, admitted_at=0))
+
+    def settle(self, most: int = 60) -> int:
+        """Cycles until nothing more is decided; how many evictions it took. Fails when it does not come to rest."""
+        before = self.evictions.copy()
+        holding = {value.key for value in self.gangs() if value.admission is not None}
+        for _ in range(most):
+            plan = self.cycle()
+            gone = any(value.evicted and value.admission is not None for value in self.gangs())
+            self.leave()
+            self.now += SECOND
+            if not plan.decisions and not plan.more and not gone:
+                break
+        else:
+            raise AssertionError(f"no rest after {most} cycles: {self.log[-10:]}")
+        new = self.evictions - before
+        assert all(count <= 1 for count in new.values()), f"evicted more than once: {new}"
+        assert set(new) <= holding | set(new), new
+        return sum(new.values())
+
+    # -- what every single decision must keep
+
+    def check(self, plan: Plan) -> None:
+        state = self.state
+        assert state.drift() == []
+        admits = [decision for decision in plan.decisions if isinstance(decision, Admit)]
+        assert len({d.key for d in admits}) == len(admits)
+        with state.ledger.trial():
+            for decision in plan.decisions:
+                if isinstance(decision, Admit):
+                    state.ledger.unclaim(decision.key)
+                    self.check_admission(decision)
+                elif isinstance(decision, Claim):
+                    state.ledger.unclaim(decision.key)
+                    if decision.record.until > self.now:
+                        claim = charge_of(state.workloads[decision.key], decision.record.admission, "claim")
+                        state.ledger.claim(claim, decision.record.until)
+                elif isinstance(decision, Evict):
+                    self.check_eviction(decision)
+
+    def check_admission(self, admit: Admit) -> None:
+        """It fits quota and nodes, whole, beside all that is charged and claimed."""
+        ledger = self.state.ledger
+        gang = self.state.workloads[admit.key]
+        charge = charge_of(gang, admit.admission)
+        assert ledger.fits(charge.queue, dict(charge.usage)), admit
+        ledger.charge(charge)
+        for pod_set, got in zip(gang.pod_sets, admit.admission.pod_sets, strict=True):
+            assert got.count == pod_set.count
+            if got.topology is not None:
+                assert sum(domain.count for domain in got.topology.domains) == got.count
+                for domain in got.topology.domains:
+                    free = ledger.nodes.free(ledger.nodes.resolve(domain.values[-1]))
+                    assert min(free[res] for res, _ in pod_set.shape.requests) >= 0, (admit, domain)
+
+    def check_eviction(self, evict: Evict) -> None:
+        state = self.state
+        ledger = state.ledger
+        victim = state.workloads[evict.key]
+        assert victim.admission is not None
+        assert not victim.evicted
+        mine = ledger.tree.queue(evict.preemptor_queue)
+        theirs = ledger.tree.queue(victim.admission.cluster_queue)
+        assert mine is not None
+        assert theirs is not None
+        if mine is theirs:
+            assert evict.reason is EvictReason.IN_CLUSTER_QUEUE
+            return
+        # R2: the victim's queue and each cohort below the common one hold (not: claim) more than their quota.
+        with ledger.trial():
+            for key in list(ledger.claims):
+                ledger.unclaim(key)
+            for at in below_common(theirs, mine):
+                assert at.borrowing(at.usage), (evict, at)
+
+
+def below_common(queue: QuotaNode, other: QuotaNode) -> list[QuotaNode]:
+    path = set(other.path())
+    return [at for at in queue.path() if at not in path]
+
+
+def elastic(*names: str) -> list[Flavor]:
+    return [Flavor(name, elastic=True) for name in names]
+
+
+def cohort(name: str, parent: str = "", flavors: Iterable[tuple[str, dict[str, int | Quota]]] = ()) -> Cohort:
+    return Cohort(name, parent, groups(flavors))

@@ -1,0 +1,287 @@
+"""The rules of hold on rows. That CEL says the same is asked of a real API server, in e2e."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.jobs import hold
+from admission.jobs.hold import Caller, Messages, mutate_job, mutate_pod, validate_job, validate_pod
+from admission.names import JOB_COMPLETION_INDEX, KUEUE_GROUP, Names
+from tests.jobs.test_pins import jobset, patched
+
+NAMES = Names()
+SAY = Messages(NAMES)
+Json = dict[str, Any]
+
+TENANT = Caller("ann", field_manager="kubectl")
+ADMIN = Caller("root", may_admit=True, runs_jobsets=True, field_manager="argocd")
+US = Caller("system:serviceaccount:muster-system:muster", may_admit=True, field_manager=NAMES.job_manager)
+JOBSETS = Caller(hold.IDENTITIES.jobset_controllers[0])
+OTHER_JOBSETS = Caller("system:serviceaccount:elsewhere:jobset", runs_jobsets=True)
+CHILD = [{"kind": "JobSet", "apiVersion": "jobset.x-k8s.io/v1alpha2", "controller": True, "uid": "x", "name": "s"}]
+
+
+def job(*, label: str | None = "q", suspend: bool | None = True, started: bool = False, **more: Any) -> Json:
+    meta: Json = {"name": "j", "labels": {} if label is None else {NAMES.queue_label: label}}
+    if started:
+        meta["annotations"] = {NAMES.inverse_annotation: '{"undo":[]}'}
+    spec: Json = {"parallelism": 2, "template": {"spec": {"containers": [{"name": "c"}]}}}
+    if suspend is not None:
+        spec["suspend"] = suspend
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {**meta, **more}, "spec": spec}
+
+
+def answer(old: Json | None, new: Json, caller: Caller, *, governed: bool = False) -> tuple[str | None, bool]:
+    """(refusal, suspended afterwards)"""
+    after = patched(new, mutate_job(old, new, caller, NAMES, governed=governed))
+    refused = validate_job(old, after, caller, NAMES, governed=governed)
+    assert mutate_job(old, after, caller, NAMES, governed=governed) == []
+    return refused, after["spec"].get("suspend") is True
+
+
+@pytest.mark.parametrize("caller", [TENANT, ADMIN, US, JOBSETS], ids=lambda c: c.user)
+@pytest.mark.parametrize("suspend", [None, False, True])
+def test_a_labelled_job_is_created_suspended(suspend: bool | None, caller: Caller) -> None:
+    assert answer(None, job(suspend=suspend), caller) == (None, True)
+    assert answer(None, job(label=None, suspend=suspend), caller) == (None, suspend is True)
+    assert answer(None, job(label=None, suspend=suspend), caller, governed=True) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "caller", "refused", "suspended"),
+    [
+        # spec.suspend is ours
+        (job(), job(suspend=False), TENANT, None, True),
+        (job(), job(suspend=None), TENANT, None, True),
+        (job(), job(suspend=False), ADMIN, None, True),
+        (job(), job(suspend=False), Caller("ann", field_manager=NAMES.job_manager), None, True),
+        (job(), job(suspend=False), US, None, False),
+        (job(suspend=False, started=True), job(started=True), TENANT, None, False),
+        (job(suspend=False, started=True), job(started=True), US, None, True),
+        # of unlabelled jobs it is not
+        (job(label=None), job(label=None, suspend=False), TENANT, None, False),
+        # label games
+        (job(), job(label="other"), TENANT, None, True),
+        (job(), job(label=None), TENANT, None, True),
+        (job(), job(label=None, suspend=False), TENANT, None, True),
+        (job(label=None), job(suspend=False), TENANT, None, True),
+        (job(label=None, suspend=False), job(suspend=False), TENANT, SAY.label, False),
+        (job(suspend=False, started=True), job(label="x", suspend=False, started=True), TENANT, SAY.label, False),
+        (job(started=True), job(label=None, started=True), TENANT, SAY.label, True),
+        # children of JobSets
+        (
+            job(label=None, ownerReferences=CHILD),
+            job(label=None, suspend=False, ownerReferences=CHILD),
+            TENANT,
+            None,
+            True,
+        ),
+        (job(label=None, ownerReferences=CHILD), job(label=None, suspend=False), ADMIN, None, True),
+        (
+            job(label=None, ownerReferences=CHILD),
+            job(label=None, suspend=False, ownerReferences=CHILD),
+            JOBSETS,
+            None,
+            False,
+        ),
+        (
+            job(label=None, ownerReferences=CHILD),
+            job(label=None, suspend=False, ownerReferences=CHILD),
+            OTHER_JOBSETS,
+            None,
+            False,
+        ),
+        # our note
+        (job(), job(started=True), TENANT, SAY.inverse, True),
+        (job(suspend=False, started=True), job(suspend=False), ADMIN, SAY.label, False),
+    ],
+)
+def test_updates(old: Json, new: Json, caller: Caller, refused: str | None, suspended: bool) -> None:
+    if refused == SAY.label and new["metadata"]["labels"] == old["metadata"]["labels"]:
+        refused = SAY.inverse
+    assert answer(old, new, caller) == (refused, suspended)
+
+
+def test_without_the_first_net_the_second_refuses() -> None:
+    assert validate_job(None, job(suspend=None), TENANT, NAMES) == SAY.created_running
+    assert validate_job(job(), job(suspend=False), TENANT, NAMES) == SAY.started
+    child = job(label=None, ownerReferences=CHILD)
+    assert validate_job(child, {**child, "spec": {**child["spec"], "suspend": False}}, TENANT, NAMES) == SAY.child
+
+
+@pytest.mark.parametrize(
+    "change", [{"parallelism": 3}, {"completions": 1}, {"template": {"spec": {"containers": []}}}], ids=str
+)
+def test_what_holds_room_keeps_its_size(change: Json) -> None:
+    for started, refused in ((True, SAY.frozen), (False, None)):
+        old = job(started=started)
+        new = {**old, "spec": {**old["spec"], **change}}
+        assert validate_job(old, new, TENANT, NAMES) == refused
+        assert validate_job(old, new, US, NAMES) is None
+
+
+@pytest.mark.parametrize(
+    ("meta", "spec"),
+    [
+        ({"labels": {NAMES.managed_label: "true"}}, {}),
+        ({"labels": {NAMES.workload_uid_label: "w"}}, {}),
+        ({"annotations": {NAMES.hosts_annotation: "n1"}}, {}),
+        ({"annotations": {NAMES.pinned_annotation: "true"}}, {}),
+        ({}, {"schedulingGates": [{"name": NAMES.topology_gate}]}),
+    ],
+)
+@pytest.mark.parametrize("label", ["q", None])
+def test_our_keys_are_ours(meta: Json, spec: Json, label: str | None) -> None:
+    new = job(label=label)
+    new["spec"]["template"]["metadata"] = meta
+    new["spec"]["template"]["spec"] |= spec
+    for caller, refused in ((TENANT, SAY.reserved), (ADMIN, SAY.reserved), (JOBSETS, None)):
+        assert validate_job(None, new, caller, NAMES) == refused
+        assert validate_job(job(label=label), new, caller, NAMES) == refused
+    assert validate_job(new, copy.deepcopy(new), TENANT, NAMES) is None
+    assert validate_job(job(label=label), new, US, NAMES) is None
+    assert validate_job(None, {**job(), "spec": {**job()["spec"], "template": {"metadata": {"annotations": {
+        NAMES.required_topology_annotation: "rack"}}}}}, TENANT, NAMES) is None  # fmt: skip
+
+
+def test_templates_of_jobsets() -> None:
+    labelled = jobset()
+    labelled["spec"]["replicatedJobs"][0]["template"]["metadata"] = {"labels": {NAMES.queue_label: "q"}}
+    assert validate_job(None, labelled, TENANT, NAMES) == SAY.template_label
+    # One that was there before goes on.
+    assert validate_job(labelled, copy.deepcopy(labelled), TENANT, NAMES) is None
+    marked = jobset()
+    marked["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["metadata"] = {
+        "labels": {NAMES.managed_label: "t"}
+    }
+    assert validate_job(None, marked, TENANT, NAMES) == SAY.reserved
+
+
+def test_lists_written_anew_keep_our_keys() -> None:
+    old = jobset()
+    old["metadata"]["annotations"] = {NAMES.inverse_annotation: "{}"}
+    old["spec"]["suspend"] = False
+    for entry in old["spec"]["replicatedJobs"]:
+        entry["template"]["spec"]["template"]["metadata"] = {"labels": {NAMES.managed_label: "true"}}
+    applied = copy.deepcopy(old)
+    applied["spec"] = {**jobset()["spec"], "suspend": False}
+    after = patched(applied, mutate_job(old, applied, TENANT, NAMES))
+    assert after["spec"] == old["spec"]
+    assert validate_job(old, after, TENANT, NAMES) is None
+    assert mutate_job(old, applied, US, NAMES) == []
+    changed = copy.deepcopy(old)
+    changed["spec"]["replicatedJobs"][0]["replicas"] = 7
+    assert validate_job(old, changed, TENANT, NAMES) == SAY.frozen
+
+
+# ---------------------------------------------------------------- pods
+
+BY_JOB = Caller(hold.IDENTITIES.job_controllers[0])
+OWNED = [{"kind": "Job", "apiVersion": "batch/v1", "controller": True}]
+
+
+def pod(form: str | None = "domain", owned: bool = True, **notes: str) -> Json:
+    annotations = {f"{NAMES.group}/{key.replace('_', '-')}": value for key, value in notes.items()}
+    if form is not None:
+        annotations[NAMES.pin_form_annotation] = form
+    labels = {NAMES.managed_label: "true", JOB_COMPLETION_INDEX: "1"}
+    meta = {"labels": labels, "annotations": annotations, "ownerReferences": OWNED if owned else []}
+    return {"metadata": meta, "spec": {"containers": []}}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pod(),
+        pod("ranks", hosts="a,b"),
+        pod("gates", hosts="", node_selector="a=b", tolerations="c=:,d=e:NoSchedule"),
+        pod("ranks", hosts="a,b,c,d", rank_stride="2", node_selector="", tolerations=""),
+    ],
+)
+def test_a_pod_is_pinned_once_and_then_good(made: Json) -> None:
+    pinned = patched(made, mutate_pod(made, NAMES))
+    assert validate_pod(None, pinned, BY_JOB, NAMES) is None
+    assert mutate_pod(pinned, NAMES) == []
+    assert NAMES.hosts_annotation not in pinned["metadata"]["annotations"]
+    assert pinned["spec"]["preemptionPolicy"] == "Never"
+    assert validate_pod(None, made, BY_JOB, NAMES) == SAY.pod_unpinned
+    assert validate_pod(None, pinned, TENANT, NAMES) == SAY.pod_marker
+    assert validate_pod(None, {**pinned, "metadata": {**pinned["metadata"], "ownerReferences": []}}, BY_JOB, NAMES)
+
+
+@pytest.mark.parametrize(
+    "made", [pod(None), pod("magic"), pod("ranks"), pod("ranks", hosts="a"), pod("ranks", hosts="a,")]
+)
+def test_a_pod_without_a_place_is_refused(made: Json) -> None:
+    with pytest.raises(hold.UnpinnableError):
+        mutate_pod(made, NAMES)
+
+
+def test_pods_of_others() -> None:
+    plain: Json = {"metadata": {}, "spec": {"priorityClassName": "high"}}
+    assert mutate_pod(plain, NAMES) == []
+    assert validate_pod(None, plain, TENANT, NAMES) is None
+    grand = {"metadata": {}, "spec": {"priorityClassName": NAMES.priority_class}}
+    assert validate_pod(None, grand, TENANT, NAMES) == SAY.priority_class
+
+
+def test_only_we_change_labels_and_gates_of_admitted_pods() -> None:
+    old = pod("gates")
+    old = patched(old, mutate_pod(old, NAMES))
+    freed = copy.deepcopy(old)
+    freed["spec"]["schedulingGates"] = []
+    unmarked = copy.deepcopy(old)
+    unmarked["metadata"]["labels"].pop(NAMES.managed_label)
+    for changed in (freed, unmarked):
+        assert validate_pod(old, changed, TENANT, NAMES) == SAY.pod_gate
+        assert validate_pod(old, changed, US, NAMES) is None
+    touched = copy.deepcopy(old)
+    touched["metadata"]["annotations"]["a"] = "b"
+    assert validate_pod(old, touched, TENANT, NAMES) is None
+
+
+def test_names_follow_the_group() -> None:
+    names = Names(KUEUE_GROUP)
+    made = job()
+    made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    made["spec"]["suspend"] = False
+    assert mutate_job(None, made, TENANT, names)
+    assert mutate_job(None, made, TENANT, NAMES) == []
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "labels", "spec"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+OBJECT = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(["Job", "JobSet"]),
+        "apiVersion": st.sampled_from(["batch/v1", "jobset.x-k8s.io/v1alpha2"]),
+    },
+    optional={
+        "metadata": ANY
+        | st.fixed_dictionaries(
+            {"labels": st.just({NAMES.managed_label: "t", NAMES.queue_label: "q"}), "annotations": ANY}
+        ),
+        "spec": ANY | st.fixed_dictionaries({"template": ANY, "replicatedJobs": ANY, "schedulingGates": ANY}),
+    },
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.none() | OBJECT, OBJECT, st.sampled_from([TENANT, ADMIN, US, JOBSETS]))
+def test_the_rules_answer_about_anything(old: Json | None, new: Json, caller: Caller) -> None:
+    mutate_job(old, new, caller, NAMES)
+    validate_job(old, new, caller, NAMES)
+    validate_pod(old, new, caller, NAMES)
+    with contextlib.suppress(hold.UnpinnableError):
+        mutate_pod(new, NAMES)

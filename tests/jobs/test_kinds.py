@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.jobs.kinds import JOB, JOBSET, KINDS, kind_of, view
+from admission.names import Names
+
+NAMES = Names()
+Json = dict[str, Any]
+
+
+def job(status: Json | None = None, labels: Json | None = None, **spec: Any) -> Json:
+    template = {"spec": {"containers": [{"name": "c"}]}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j", "namespace": "a", "uid": "u", "labels": labels or {NAMES.queue_label: "q"}},
+        "spec": {"template": template, **spec},
+        "status": status or {},
+    }
+
+
+def jobset(*sets: tuple[str, int, int], status: Json | None = None, **spec: Any) -> Json:
+    entries = [
+        {
+            "name": name,
+            "replicas": replicas,
+            "template": {"spec": {**job()["spec"], "parallelism": n, "completions": n}},
+        }
+        for name, replicas, n in sets
+    ]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "s", "namespace": "a", "uid": "u", "labels": {NAMES.queue_label: "q"}},
+        "spec": {"replicatedJobs": entries, **spec},
+        "status": status or {},
+    }
+
+
+INDEXED = {"completionMode": "Indexed"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "count", "live"),
+    [
+        ({}, {}, 1, None),
+        ({"parallelism": 4}, {}, 4, None),
+        ({"parallelism": 4, "completions": 8}, {}, 4, None),
+        ({"parallelism": 4, "completions": 2}, {}, 2, None),
+        ({"parallelism": 4, "completions": 8}, {"succeeded": 6}, 2, None),
+        ({"parallelism": 4}, {"succeeded": 1}, 0, None),
+        ({"parallelism": 0}, {}, 0, None),
+        ({"parallelism": 4, "completions": 4, **INDEXED}, {}, 4, [0, 1, 2, 3]),
+        ({"parallelism": 8, "completions": 4, **INDEXED}, {}, 4, [0, 1, 2, 3]),
+        ({"parallelism": 2, "completions": 4, **INDEXED}, {}, 2, None),
+        ({"parallelism": 6, "completions": 6, **INDEXED}, {"completedIndexes": "0,2-3"}, 3, [1, 4, 5]),
+        (
+            {"parallelism": 6, "completions": 6, **INDEXED},
+            {"completedIndexes": "0,2-3", "failedIndexes": "3-4"},
+            2,
+            [1, 5],
+        ),
+        ({"parallelism": 3, "completions": 3, **INDEXED}, {"completedIndexes": "rubbish,-,7-99999999999,1"}, 2, [0, 2]),
+        ({"parallelism": 2**31 - 1, "completions": None}, {}, 2**31 - 1, None),
+        ({"parallelism": -5}, {}, 0, None),
+        ({"parallelism": "many"}, {}, 1, None),
+    ],
+)
+def test_a_job_asks_for_what_is_left(spec: Json, status: Json, count: int, live: list[int] | None) -> None:
+    (slot,) = JOB.pod_templates(job(status, **spec), NAMES)
+    assert slot.count == count
+    assert (slot.live_ranks() if slot.ranks is not None else None) == live
+
+
+def test_a_jobset_asks_for_every_replica_of_every_set() -> None:
+    driver, workers = JOBSET.pod_templates(jobset(("driver", 1, 1), ("workers", 3, 4)), NAMES)
+    assert (driver.pod_set, driver.count, driver.ranks, driver.stride) == ("driver", 1, 1, 1)
+    assert (workers.pod_set, workers.count, workers.ranks, workers.stride) == ("workers", 12, 12, 4)
+
+
+STATES = [{"name": "driver", "ready": 0, "succeeded": 0}, {"name": "workers", "ready": 0, "succeeded": 0}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "states", "due", "reclaimable"),
+    [
+        ({}, [], 5, ()),
+        ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, [], 1, ()),
+        ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, [{"name": "driver", "ready": 1}], 5, ()),
+        ({}, [{"name": "driver", "succeeded": 1}], 4, (("driver", 1),)),
+        ({"failurePolicy": {"maxRestarts": 2}}, [{"name": "driver", "succeeded": 1}], 4, ()),
+    ],
+)
+def test_what_of_a_jobset_is_due(spec: Json, states: list[Json], due: int, reclaimable: Any) -> None:
+    seen = view(
+        JOBSET, jobset(("driver", 1, 1), ("workers", 2, 2), status={"replicatedJobsStatus": states}, **spec), NAMES
+    )
+    assert seen.pods_expected == due
+    assert seen.reclaimable == reclaimable
+
+
+@pytest.mark.parametrize(("status", "due"), [(None, 1), ("Ready", 1), ("Complete", 1)])
+def test_a_set_that_depends_on_another_is_not_due_before_it(status: str | None, due: int) -> None:
+    raw = jobset(("driver", 1, 1), ("workers", 2, 2))
+    raw["spec"]["replicatedJobs"][1]["dependsOn"] = [{"name": "driver", "status": status or "Ready"}]
+    assert view(JOBSET, raw, NAMES).pods_expected == due
+    raw["status"] = {"replicatedJobsStatus": [{"name": "driver", "ready": 1}]}
+    assert view(JOBSET, raw, NAMES).pods_expected == (1 if status == "Complete" else 5)
+
+
+def test_the_view_of_a_running_job() -> None:
+    raw = job(
+        {
+            "startTime": "2026-01-01T00:00:00Z",
+            "active": 2,
+            "ready": 1,
+            "terminating": 1,
+            "conditions": [{"type": "Suspended", "status": "False"}],
+        },
+        parallelism=3,
+    )
+    raw["metadata"] |= {
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "ownerReferences": [
+            {"kind": "JobSet", "apiVersion": "jobset.x-k8s.io/v1alpha2", "uid": "o", "controller": True}
+        ],
+    }
+    seen = view(JOB, raw, NAMES)
+    assert (seen.suspended, seen.suspended_condition, seen.start_time_set) == (False, False, True)
+    assert (seen.active, seen.ready, seen.terminating, seen.finished) == (2, 1, 1, None)
+    assert seen.owner == ("jobset.x-k8s.io/v1alpha2", "JobSet", "o")
+    assert seen.created_ms == 1_767_225_600_000
+    assert seen.counts == (("main", 3),)
+    assert seen.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "finished"),
+    [
+        (JOB, "Complete", "Succeeded"),
+        (JOB, "Failed", "Failed"),
+        (JOB, "SuccessCriteriaMet", None),
+        (JOBSET, "Completed", "Succeeded"),
+        (JOBSET, "Failed", "Failed"),
+    ],
+)
+def test_how_it_ended(kind: Any, condition: str, finished: str | None) -> None:
+    raw = job() if kind is JOB else jobset(("a", 1, 1))
+    raw["status"] = {"conditions": [{"type": condition, "status": "True", "message": "so it was"}]}
+    seen = view(kind, raw, NAMES)
+    assert seen.finished == finished
+    assert seen.message == ("so it was" if finished else "")
+
+
+def test_the_hash_follows_what_is_asked_for_and_nothing_else() -> None:
+    base = view(JOB, job(parallelism=2), NAMES).spec_hash
+    assert base == view(JOB, job({"active": 2}, parallelism=2, suspend=True), NAMES).spec_hash
+    assert base != view(JOB, job(parallelism=3), NAMES).spec_hash
+    other = job(parallelism=2)
+    other["spec"]["template"]["spec"]["containers"][0]["image"] = "x"
+    assert base != view(JOB, other, NAMES).spec_hash
+    one, two = jobset(("a", 1, 2)), jobset(("a", 2, 1))
+    assert view(JOBSET, one, NAMES).spec_hash != view(JOBSET, two, NAMES).spec_hash
+
+
+def test_problems_are_said_in_words() -> None:
+    seen = view(JOBSET, jobset(("a", 1, 1), ("a", 1, 1)), NAMES)
+    assert "twice" in seen.problems[0]
+    limited = job(labels={NAMES.queue_label: "q", NAMES.max_exec_time_label: "soon"})
+    assert "number of seconds" in view(JOB, limited, NAMES).problems[0]
+    assert view(JOB, {"spec": {}}, NAMES).problems
+
+
+def test_kind_of() -> None:
+    assert [kind_of(job()), kind_of(jobset()), kind_of({"kind": "Job", "apiVersion": "v1"})] == [JOB, JOBSET, None]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**40) | st.text(max_size=4) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def broken(draw: st.DrawFn) -> Json:
+    """A job of either kind with a few places replaced by anything."""
+    raw: Any = copy.deepcopy(draw(st.sampled_from([job(parallelism=2), jobset(("a", 1, 2), ("b", 2, 1))])))
+    raw["metadata"]["annotations"] = {
+        NAMES.inverse_annotation: draw(st.sampled_from(["{}", "[", '{"undo":[[["a"]],3]}']))
+    }
+    for _ in range(draw(st.integers(1, 3))):
+        here: Any = raw
+        while True:
+            keys = list(here) if isinstance(here, dict) else list(range(len(here)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if isinstance(here[key], dict | list) and here[key] and draw(st.booleans()):
+                here = here[key]
+                continue
+            here[key] = draw(JSON)
+            break
+    return raw if isinstance(raw, dict) else {}
+
+
+@settings(max_examples=150, deadline=None)
+@given(broken())
+def test_whatever_an_object_says_there_is_a_view(raw: Json) -> None:
+    for kind in KINDS:
+        seen = view(kind, raw, NAMES)
+        assert all(count >= 0 for _, count in seen.counts)
+        hash(seen)

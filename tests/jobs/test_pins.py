@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.engine.model import (
+    Admission,
+    Check,
+    CheckState,
+    Domain,
+    Flavor,
+    PodSetAssignment,
+    Toleration,
+    TopologyAssignment,
+)
+from admission.jobs import pins
+from admission.jobs.kinds import JOB, JOBSET, JobKind, owners_form, view
+from admission.jobs.pins import open_hosts, pinned_affinity, rank_host, restore, start, suspend, ungate
+from admission.names import HOSTNAME_LABEL, JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, Names
+
+NAMES = Names()
+Json = dict[str, Any]
+FLAVORS = {
+    "gpu": Flavor(
+        "gpu",
+        node_labels=(("pool", "h100"),),
+        tolerations=(Toleration("nvidia.com/gpu", "Exists", "", "NoSchedule"),),
+    )
+}
+
+
+QUEUED = {NAMES.queue_label: "q"}
+
+
+def patched(value: Any, operations: Sequence[Json]) -> Any:
+    """RFC 6902, as far as it is used."""
+    out = copy.deepcopy(value)
+    for operation in operations:
+        *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        here = out
+        for key in path:
+            here = here[int(key)] if isinstance(here, list) else here[key]
+        key = int(last) if isinstance(here, list) and last != "-" else last
+        match operation["op"]:
+            case "test":
+                assert here[key] == operation["value"]
+            case "remove":
+                del here[key]
+            case "add" if isinstance(here, list):
+                here.insert(len(here) if key == "-" else key, copy.deepcopy(operation["value"]))
+            case "add":
+                here[key] = copy.deepcopy(operation["value"])
+    return out
+
+
+def job(pods: int = 3, *, template: Json | None = None, **spec: Any) -> Json:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j", "namespace": "a", "uid": "u", "resourceVersion": "7", "generation": 2},
+        "spec": {
+            "suspend": True,
+            "parallelism": pods,
+            "completions": pods,
+            "completionMode": "Indexed",
+            "template": template or {"spec": {"containers": [{"name": "c"}]}},
+            **spec,
+        },
+    }
+
+
+def jobset() -> Json:
+    def entry(name: str, replicas: int, pods: int) -> Json:
+        return {"name": name, "replicas": replicas, "template": {"metadata": {}, "spec": job(pods)["spec"]}}
+
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "s", "namespace": "a", "uid": "u", "resourceVersion": "7", "generation": 2},
+        "spec": {"suspend": True, "replicatedJobs": [entry("driver", 1, 1), entry("workers", 2, 2)]},
+    }
+
+
+def admission(*, levels: tuple[str, ...] = ("rack", HOSTNAME_LABEL), **hosts: Sequence[str] | int) -> Admission:
+    """Pod set -> hosts in rank order, or a count without hosts."""
+    assignments = []
+    for name, on in hosts.items():
+        topology = None
+        if not isinstance(on, int):
+            topology = TopologyAssignment(levels, tuple(Domain(("r", host)[-len(levels) :], 1) for host in on))
+        count = on if isinstance(on, int) else len(on)
+        assignments.append(PodSetAssignment(name, (("nvidia.com/gpu", "gpu"),), (), count, topology))
+    return Admission("q", tuple(assignments))
+
+
+def begin(kind: JobKind, raw: Json, given: Admission, *, can_rank: bool = True, checks: Sequence[Check] = ()) -> Json:
+    plan = start(kind, raw, "w", given, FLAVORS, NAMES, can_rank=can_rank, checks=checks)
+    assert plan.problems == ()
+    made: Json = patched(raw, plan.patch)
+    return made
+
+
+def notes(template: Json) -> Json:
+    return {key.removeprefix("muster.dev/"): value for key, value in template["metadata"]["annotations"].items()}
+
+
+def test_a_job_is_started_by_rank_in_one_write() -> None:
+    raw = job(template={"spec": {"nodeSelector": {"pool": "h100", "x": "y"}, "containers": []}})
+    made = begin(JOB, raw, admission(main=["n2", "n0", "n2"]))
+    template = made["spec"]["template"]
+    assert made["spec"]["suspend"] is False
+    assert notes(template) == {"pin": "ranks", "hosts": "n2,n0,n2"}
+    assert template["metadata"]["labels"] == {
+        NAMES.managed_label: "true",
+        NAMES.workload_uid_label: "w",
+        NAMES.pod_set_label: "main",
+    }
+    assert template["spec"]["nodeSelector"] == {"pool": "h100", "x": "y"}
+    assert template["spec"]["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    seen = view(JOB, made, NAMES)
+    assert (seen.started, seen.started_for, seen.gates) == (True, "w", False)
+
+
+def test_a_jobset_gets_the_same_keys_at_every_start() -> None:
+    first = begin(JOBSET, jobset(), admission(driver=["n9"], workers=["a", "b", "c", "d"]))
+    second = begin(JOBSET, jobset(), admission(driver=1, workers=["d", "c", "b", "a"]), can_rank=False)
+    for made in (first, second):
+        for entry in made["spec"]["replicatedJobs"]:
+            template = entry["template"]["spec"]["template"]
+            assert set(template["metadata"]["annotations"]) == set(pins.template_annotations(NAMES))
+            assert set(template["metadata"]["labels"]) == set(pins.template_labels(NAMES))
+            assert set(template["spec"]) == {"containers"}
+    workers = [made["spec"]["replicatedJobs"][1]["template"]["spec"]["template"] for made in (first, second)]
+    assert notes(workers[0]) == {
+        "pin": "ranks",
+        "hosts": "a,b,c,d",
+        "node-selector": "pool=h100",
+        "tolerations": "nvidia.com/gpu=:NoSchedule",
+        "rank-stride": "2",
+    }
+    assert (notes(workers[1])["pin"], notes(workers[1])["hosts"]) == ("gates", "")
+
+
+FORMS = [
+    (job(), ["a"] * 3, True, "ranks"),
+    (job(), ["a"] * 3, False, "gates"),
+    (job(), 3, True, "domain"),
+    (job(completionMode="NonIndexed"), ["a"] * 3, True, "gates"),
+    (job(2, completions=4), ["a"] * 2, True, "gates"),
+    (job(5, completions=3), ["a"] * 3, True, "ranks"),
+    (job(), ["x" * 80_000] * 3, True, "gates"),
+]
+
+
+@pytest.mark.parametrize(("raw", "hosts", "can_rank", "form"), FORMS)
+def test_the_least_form_that_leaves_no_choice(raw: Json, hosts: Any, can_rank: bool, form: str) -> None:
+    plan = start(JOB, raw, "w", admission(main=hosts), FLAVORS, NAMES, can_rank=can_rank)
+    assert plan.forms == (("main", form),)
+    template = patched(raw, plan.patch)["spec"]["template"]
+    assert ("schedulingGates" in template["spec"]) == (form == "gates")
+
+
+def test_one_domain_that_is_wider_than_a_node_is_a_selector() -> None:
+    made = begin(JOB, job(2), admission(levels=("rack",), main=["r1", "r1"]))
+    assert made["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "h100", "rack": "r1"}
+    assert notes(made["spec"]["template"])["pin"] == "domain"
+    several = admission(levels=("rack",), main=["r1", "r2"])
+    assert notes(begin(JOB, job(2), several)["spec"]["template"])["pin"] == "gates"
+    assert pins.places_of(several.pod_sets[0]) == [{"rack": "r1"}, {"rack": "r2"}]
+
+
+def test_a_job_resumed_half_done_keeps_its_ranks() -> None:
+    raw = job(5)
+    raw["status"] = {"completedIndexes": "0,3"}
+    made = begin(JOB, raw, admission(main=["a", "b", "c"]))
+    listed = notes(made["spec"]["template"])["hosts"]
+    assert listed == ",a,b,,c"
+    assert [rank_host({JOB_COMPLETION_INDEX: str(i)}, listed, 0) for i in range(6)] == [None, "a", "b", None, "c", None]
+
+
+def test_checks_add_to_the_pods() -> None:
+    check = Check(
+        "c",
+        CheckState.READY,
+        node_selectors=(("main", (("zone", "z"),)), ("other", (("no", "no"),))),
+        tolerations=(("main", (Toleration("t", "Exists"),)),),
+    )
+    made = begin(JOB, job(), admission(main=3), checks=[check])
+    assert made["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "h100", "zone": "z"}
+    assert len(made["spec"]["template"]["spec"]["tolerations"]) == 2
+
+
+def test_fewer_pods_than_asked_for() -> None:
+    raw = job(4)
+    made = begin(JOB, raw, admission(main=["a", "b"]))
+    assert made["spec"]["parallelism"] == 2
+    assert notes(made["spec"]["template"])["pin"] == "gates"
+    assert owners_form(made, NAMES)["spec"] == {**raw["spec"], "suspend": False}
+    # What is due and what is done is told of what runs, what it asks for as its owner wrote it.
+    seen = view(JOB, made, NAMES)
+    assert (seen.pods_expected, seen.counts, seen.reclaimable) == (2, (("main", 4),), ())
+    assert seen.spec_hash == view(JOB, {**raw, "metadata": {**raw["metadata"], "labels": QUEUED}}, NAMES).spec_hash
+    made["status"] = {"succeeded": 2, "completedIndexes": "0,1", "active": 2}
+    assert view(JOB, made, NAMES).reclaimable == ()
+    made["status"] = {"succeeded": 3, "completedIndexes": "0-2", "active": 1}
+    assert view(JOB, made, NAMES).reclaimable == (("main", 1),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "given_"),
+    [
+        (JOB, job(), admission(other=3)),
+        (JOB, job(), admission(main=4)),
+        (JOB, job(suspend=False), admission(main=3)),
+        (JOBSET, jobset(), admission(driver=1, workers=3)),
+    ],
+)
+def test_what_is_not_what_was_admitted_is_not_started(kind: JobKind, raw: Json, given_: Admission) -> None:
+    plan = start(kind, raw, "w", given_, FLAVORS, NAMES, can_rank=True)
+    assert plan.problems
+    assert plan.patch == []
+
+
+def test_nothing_is_started_twice() -> None:
+    made = begin(JOB, job(), admission(main=3))
+    made["spec"]["suspend"] = True
+    assert "earlier start" in start(JOB, made, "w", admission(main=3), FLAVORS, NAMES, can_rank=True).problems[0]
+
+
+def test_a_changed_job_takes_no_start() -> None:
+    plan = start(JOB, job(), "w", admission(main=3), FLAVORS, NAMES, can_rank=True)
+    changed = job()
+    changed["metadata"]["resourceVersion"] = "8"
+    with pytest.raises(AssertionError):
+        patched(changed, plan.patch)
+
+
+def test_a_former_leader_cannot_stop_a_later_start() -> None:
+    first = begin(JOB, job(), admission(main=["a", "b", "c"]))
+    late = suspend(JOB, first, NAMES)
+    again = job()
+    again["metadata"]["resourceVersion"] = "99"
+    second = begin(JOB, again, admission(main=["a", "b", "c"]))
+    with pytest.raises(AssertionError):
+        patched(second, late)
+    assert patched(first, late)["spec"]["suspend"] is True
+
+
+META = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        "labels": st.dictionaries(st.sampled_from(["a", "b/c", NAMES.managed_label]), st.text(max_size=3)),
+        "annotations": st.none()
+        | st.dictionaries(st.sampled_from(["x~y", NAMES.hosts_annotation]), st.text(max_size=3)),
+    },
+)
+TEMPLATES = st.builds(
+    lambda meta, spec: {"spec": {"containers": [], **spec}} | ({} if meta is None else {"metadata": meta}),
+    META,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "nodeSelector": st.dictionaries(st.sampled_from(["pool", "z"]), st.text(max_size=3)),
+            "tolerations": st.lists(st.fixed_dictionaries({"key": st.text(max_size=3)}), max_size=2),
+            "schedulingGates": st.lists(st.just({"name": "g"}), max_size=1),
+        },
+    ),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.lists(TEMPLATES, min_size=2, max_size=2),
+    st.none() | st.dictionaries(st.just("n"), st.text(max_size=3)),
+    st.booleans(),
+    st.booleans(),
+)
+def test_stop_gives_back_what_its_owner_wrote(
+    templates: list[Json], annotations: Json | None, can_rank: bool, hosts: bool
+) -> None:
+    """I6: byte for byte, for both kinds, whatever was there."""
+    one = job(2, template=templates[0])
+    many = jobset()
+    for entry, template in zip(many["spec"]["replicatedJobs"], templates, strict=True):
+        entry["template"]["spec"]["template"] = template
+    for kind, raw, given_ in (
+        (JOB, one, admission(main=["a", "b"] if hosts else 2)),
+        (JOBSET, many, admission(driver=["d"] if hosts else 1, workers=["a", "b", "c", "d"] if hosts else 4)),
+    ):
+        if annotations is not None:
+            raw["metadata"]["annotations"] = annotations
+        before = view(kind, raw, NAMES)
+        made = begin(kind, raw, given_, can_rank=can_rank)
+        assert json.dumps(owners_form(made, NAMES)["spec"]["suspend"]) == "false"
+        running = view(kind, made, NAMES)
+        assert running.counts == before.counts
+        stopped = patched(made, suspend(kind, made, NAMES))
+        patch = restore(kind, stopped, NAMES)
+        assert (patch is None) == (kind is JOBSET)
+        back = patched(stopped, patch or [])
+        assert json.dumps(back["spec"], sort_keys=True) == json.dumps(raw["spec"], sort_keys=True)
+        assert (back["metadata"].get("annotations") or {}) == (annotations or {})
+        assert restore(kind, back, NAMES) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "hosts", "stride", "host"),
+    [
+        ({JOB_COMPLETION_INDEX: "1"}, "a,b", 0, "b"),
+        ({JOB_COMPLETION_INDEX: "1", JOBSET_JOB_INDEX_LABEL: "1"}, "a,b,c,d", 2, "d"),
+        ({JOB_COMPLETION_INDEX: "1", JOBSET_JOB_INDEX_LABEL: "9"}, "a,b", 0, "b"),
+        ({JOB_COMPLETION_INDEX: "2"}, "a,b", 0, None),
+        ({}, "a", 0, None),
+        ({JOB_COMPLETION_INDEX: "0"}, "", 0, None),
+        ({JOB_COMPLETION_INDEX: "x"}, "a", 0, None),
+    ],
+)
+def test_the_host_of_a_rank(labels: Json, hosts: str, stride: int, host: str | None) -> None:
+    assert rank_host(labels, hosts, stride) == host
+
+
+def test_hosts_that_have_no_pod_yet() -> None:
+    (assignment,) = admission(main=["a", "a", "b", "c"]).pod_sets
+    assert open_hosts(assignment, []) == ["a", "a", "b", "c"]
+    assert open_hosts(assignment, ["a", "c", "elsewhere"]) == ["a", "b"]
+
+
+def test_a_pin_is_added_to_each_term_of_the_users() -> None:
+    expression = {"key": "a", "operator": "Exists"}
+    terms = [{"matchExpressions": [expression]}, {}, {"matchFields": [{"key": "metadata.name"}]}]
+    made = pinned_affinity({"podAffinity": {}, "nodeAffinity": {pins.REQUIRED: {"nodeSelectorTerms": terms}}}, "n")
+    pin = {"key": "metadata.name", "operator": "In", "values": ["n"]}
+    assert made["nodeAffinity"][pins.REQUIRED]["nodeSelectorTerms"] == [
+        {"matchExpressions": [expression], "matchFields": [pin]},
+        {"matchFields": [{"key": "metadata.name"}, pin]},
+    ]
+    assert made["podAffinity"] == {}
+    assert pinned_affinity(None, "n") == {
+        "nodeAffinity": {pins.REQUIRED: {"nodeSelectorTerms": [{"matchFields": [pin]}]}}
+    }
+
+
+def test_a_gate_goes_once() -> None:
+    pod = {"metadata": {"uid": "p"}, "spec": {"schedulingGates": [{"name": "x"}, {"name": NAMES.topology_gate}]}}
+    freed = patched(pod, ungate(pod, "n1", NAMES))
+    assert freed["spec"]["schedulingGates"] == [{"name": "x"}]
+    assert "n1" in json.dumps(freed["spec"]["affinity"])
+    assert ungate(freed, "n1", NAMES) == []
+    assert patched(pod, ungate(pod, {"rack": "r"}, NAMES))["spec"]["nodeSelector"] == {"rack": "r"}
+
+
+def test_plain_lists_come_back_as_they_were() -> None:
+    selector = {"a": "b", "c.d/e": "", "f": "1"}
+    assert pins.selector_value(pins.selector_text(selector)) == selector
+    tolerations = [
+        Toleration("a", "Equal", "b", "NoSchedule"),
+        Toleration("c", "Exists"),
+        Toleration("d", "Equal", "e"),
+    ]
+    said = pins.tolerations_text(tolerations)
+    assert said == "a=b:NoSchedule,c=:,d=e:"
+    assert pins.tolerations_value(said) == [pins.toleration_object(t) for t in tolerations]
+
+
+def test_children_are_cleaned_too() -> None:
+    child = job(
+        template={"metadata": {"labels": {NAMES.managed_label: "true", "a": "b"}, "annotations": {}}, "spec": {}}
+    )
+    patch = pins.restore_child(child, NAMES)
+    assert patch is not None
+    clean = patched(child, patch)
+    assert clean["spec"]["template"]["metadata"] == {"labels": {"a": "b"}, "annotations": {}}
+    assert pins.restore_child(clean, NAMES) is None

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.engine.model import Requirement, Toleration
+from admission.jobs.requests import complete, pod_requests, shape_of, topology_request, topology_value
+from admission.names import Names
+from admission.quantity import QuantityError
+
+NAMES = Names()
+Json = dict[str, Any]
+
+
+def c(requests: Json | None = None, limits: Json | None = None, **more: Any) -> Json:
+    return {"name": "c", "resources": {"requests": requests or {}, "limits": limits or {}}, **more}
+
+
+def sidecar(**requests: str) -> Json:
+    return c(requests, restartPolicy="Always")
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ({"containers": [c({"cpu": "1"}), c({"cpu": "500m", "memory": "1Gi"})]}, {"cpu": 1500, "memory": 2**30}),
+        ({"containers": [c({"cpu": "1"}, {"cpu": "2", "nvidia.com/gpu": "8"})]}, {"cpu": 1000, "nvidia.com/gpu": 8}),
+        ({"containers": [c({"cpu": "1"})], "initContainers": [c({"cpu": "3"}), c({"cpu": "2"})]}, {"cpu": 3000}),
+        ({"containers": [c({"cpu": "1"})], "initContainers": [sidecar(cpu="2")]}, {"cpu": 3000}),
+        # A sidecar counts beside the init containers that come after it, not beside those before.
+        ({"containers": [c({"cpu": "1"})], "initContainers": [sidecar(cpu="2"), c({"cpu": "4"})]}, {"cpu": 6000}),
+        ({"containers": [c({"cpu": "1"})], "initContainers": [c({"cpu": "4"}), sidecar(cpu="2")]}, {"cpu": 4000}),
+        (
+            {"containers": [c({"cpu": "1"})], "overhead": {"cpu": "250m", "memory": "1Ki"}},
+            {"cpu": 1250, "memory": 1024},
+        ),
+        ({"containers": [c({"cpu": "1"})], "resources": {"requests": {"cpu": "4"}}}, {"cpu": 4000}),
+        (
+            {"containers": [c({"cpu": "1"})], "resources": {"limits": {"cpu": "4", "memory": "8"}}},
+            {"cpu": 1000, "memory": 8},
+        ),
+        ({"containers": [c({"a.b/c": "1"})], "resources": {"requests": {"a.b/c": "4"}}}, {"a.b/c": 1}),
+        ({"containers": [c({"cpu": 1})]}, {"cpu": 1000}),
+        ({}, {}),
+    ],
+)
+def test_requests_count_as_the_scheduler_counts(spec: Json, wanted: Json) -> None:
+    assert pod_requests(spec) == wanted
+
+
+@pytest.mark.parametrize("quantity", ["much", "-1", None, [], True, {}])
+def test_a_quantity_that_is_none_is_named(quantity: Any) -> None:
+    with pytest.raises(QuantityError, match="cpu"):
+        pod_requests({"containers": [c({"cpu": quantity})]})
+    shape = shape_of({"spec": {"containers": [c({"cpu": quantity})]}}, NAMES)
+    assert "cpu" in shape.refused
+
+
+def ranges(**item: Any) -> Json:
+    return {"spec": {"limits": [{"type": "Container", **item}]}}
+
+
+@pytest.mark.parametrize(
+    ("containers", "limit_ranges", "wanted"),
+    [
+        ([c()], [ranges(defaultRequest={"cpu": "1"})], {"cpu": 1000}),
+        ([c({"cpu": "2"})], [ranges(defaultRequest={"cpu": "1"})], {"cpu": 2000}),
+        ([c({}, {"cpu": "3"})], [ranges(defaultRequest={"cpu": "1"})], {"cpu": 3000}),
+        ([c()], [ranges(default={"cpu": "4"})], {"cpu": 4000}),
+        ([c()], [ranges(max={"cpu": "4"})], {"cpu": 4000}),
+        ([c()], [ranges(defaultRequest={"cpu": "1"}), ranges(defaultRequest={"cpu": "2"})], {"cpu": 1000}),
+        ([c()], [{"spec": {"limits": [{"type": "Pod", "max": {"cpu": "1"}}]}}], {}),
+    ],
+)
+def test_limit_ranges(containers: list[Json], limit_ranges: list[Json], wanted: Json) -> None:
+    assert pod_requests({"containers": containers}, limit_ranges=limit_ranges) == wanted
+
+
+def test_a_runtime_class_brings_overhead_and_place() -> None:
+    runtime = {
+        "overhead": {"podFixed": {"cpu": "250m"}},
+        "scheduling": {"nodeSelector": {"sandbox": "yes"}, "tolerations": [{"key": "s", "operator": "Exists"}]},
+    }
+    template = {"spec": {"containers": [c({"cpu": "1"})], "nodeSelector": {"a": "b"}}}
+    shape = shape_of(template, NAMES, runtime_class=runtime)
+    assert shape.requests == (("cpu", 1250),)
+    assert shape.node_selector == (("a", "b"), ("sandbox", "yes"))
+    assert shape.tolerations == (Toleration(key="s", operator="Exists"),)
+    made = complete(template, runtime_class=runtime)
+    assert shape_of(made, NAMES) == shape
+    assert complete(made, runtime_class=runtime) == made
+    assert template["spec"].keys() == {"containers", "nodeSelector"}
+
+
+def pods(word: str, labels: Json, key: str = "kubernetes.io/hostname", **more: Any) -> Json:
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": labels}, **more}
+    return {"affinity": {word: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "attribute", "wanted"),
+    [
+        (pods("podAntiAffinity", {"app": "x"}), "one_per_domain", ("kubernetes.io/hostname",)),
+        (pods("podAffinity", {"app": "x"}, "rack"), "same_domain", ("rack",)),
+        (pods("podAffinity", {"app": "x"}, "rack", namespaces=["team"]), "same_domain", ("rack",)),
+        (pods("podAffinity", {"app": "y"}), "refused", "podAffinity to other pods"),
+        (pods("podAntiAffinity", {"app": "x"}, namespaces=["b"]), "refused", "podAntiAffinity to other pods"),
+        (
+            {"topologySpreadConstraints": [{"topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule"}]},
+            "refused",
+            "Key z",
+        ),
+        ({"topologySpreadConstraints": [{"topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"}]}, "refused", ""),
+        ({"resourceClaims": [{"name": "gpu"}]}, "refused", "resourceClaims"),
+        ({"nodeName": "n1"}, "affinity", ((Requirement("metadata.name", "In", ("n1",)),),)),
+        ({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}]}]}, "host_ports", (80,)),
+        ({"containers": [{"ports": [{"hostPort": 81, "containerPort": 80}]}]}, "host_ports", (81,)),
+    ],
+)
+def test_shape(spec: Json, attribute: str, wanted: Any) -> None:
+    shape = shape_of({"metadata": {"labels": {"app": "x"}}, "spec": spec}, NAMES, namespace="team")
+    found = getattr(shape, attribute)
+    assert wanted in found if attribute == "refused" else found == wanted
+    if not wanted or attribute != "refused":
+        assert shape.refused == ""
+
+
+def test_affinity_across_pod_sets_is_refused() -> None:
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": pods("podAffinity", {"app": "x"}, "rack")}
+    assert "across pod sets" in shape_of(template, NAMES, siblings=[{"app": "x"}]).refused
+
+
+def test_node_affinity_terms() -> None:
+    terms: list[Any] = [
+        {
+            "matchExpressions": [
+                {"key": "a", "operator": "Gt", "values": ["3"]},
+                {"key": "b", "operator": "DoesNotExist"},
+            ]
+        },
+        {},
+        {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]},
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    shape = shape_of({"spec": {"affinity": {"nodeAffinity": required}}}, NAMES)
+    assert shape.affinity == (
+        (Requirement("a", "Gt", ("3",)), Requirement("b", "DoesNotExist")),
+        (Requirement("metadata.name", "NotIn", ("n1",)),),
+    )
+    terms[0]["matchExpressions"][0]["operator"] = "Like"
+    assert "Like" in shape_of({"spec": {"affinity": {"nodeAffinity": required}}}, NAMES).refused
+
+
+def test_topology_annotations() -> None:
+    notes = {NAMES.required_topology_annotation: "rack", NAMES.group_name_annotation: "g"}
+    raw, problems = topology_request(notes, NAMES, indexed=True, replicas=2)
+    assert problems == []
+    value = topology_value(raw)
+    assert value is not None
+    assert (value.required, value.group, value.sub_group_count) == ("rack", "g", 2)
+    assert topology_request({}, NAMES) == (None, [])
+    assert topology_request({NAMES.slice_size_annotation: "x"}, NAMES)[1]
+
+
+KEYS = [
+    "containers",
+    "initContainers",
+    "resources",
+    "requests",
+    "limits",
+    "affinity",
+    "nodeAffinity",
+    "name",
+    "podAffinity",
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "nodeSelectorTerms",
+    "ports",
+    "cpu",
+    "matchExpressions",
+    "labelSelector",
+    "tolerations",
+    "nodeSelector",
+    "overhead",
+    "key",
+    "operator",
+]
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.sampled_from(["1", "In", "Always", "cpu"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(KEYS),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(JSON, JSON)
+def test_every_template_has_a_shape(spec: Any, meta: Any) -> None:
+    hash(
+        shape_of(
+            {"spec": spec, "metadata": meta}, NAMES, limit_ranges=[{"spec": spec}], runtime_class={"scheduling": spec}
+        )
+    )

@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import json
+import os
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.engine.model import (
+    Admission,
+    AvoidedNode,
+    ClaimRecord,
+    Domain,
+    PodSetAssignment,
+    Quota,
+    StopPolicy,
+    TopologyAssignment,
+)
+from admission.jobs import values
+from admission.jobs.kinds import JOB
+from admission.jobs.pins import start
+from admission.jobs.workload import build_workload, matches, workload_name
+from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, Names
+from tests.jobs.test_kinds import job
+from tests.jobs.test_pins import patched
+
+NAMES = Names()
+Json = dict[str, Any]
+CASES = Path(os.environ.get("CONFORMANCE", "/work/shared/conformance")) / "cases"
+
+READERS = {
+    "clusterQueues": values.cluster_queue,
+    "cohorts": values.cohort,
+    "localQueues": values.local_queue,
+    "resourceFlavors": values.flavor,
+    "topologies": values.topology,
+    "admissionChecks": values.admission_check,
+    "namespaces": values.namespace,
+    "nodes": values.node,
+    "workloads": values.workload,
+}
+
+hosts = st.lists(st.text("abc-.019", min_size=1, max_size=6), min_size=1, max_size=6)
+
+
+@given(hosts, st.data())
+def test_a_placement_is_stored_and_read_back(names: list[str], data: st.DataObject) -> None:
+    counts = data.draw(st.lists(st.integers(1, 3), min_size=len(names), max_size=len(names)))
+    domains = tuple(Domain((name,), count) for name, count in zip(names, counts, strict=True))
+    value = TopologyAssignment((HOSTNAME_LABEL,), domains)
+    stored = values.topology_assignment_object(value)
+    assert values.topology_assignment(json.loads(json.dumps(stored))) == value
+    for part in stored["slices"]:
+        for column in part["valuesPerLevel"]:
+            assert all(column.get("individual", {"roots": ["x"]})["roots"])
+
+
+def test_of_nodes_only_the_name_is_stored() -> None:
+    value = TopologyAssignment(("rack", HOSTNAME_LABEL), (Domain(("r1", "n-01"), 2), Domain(("r2", "n-02"), 2)))
+    assert values.topology_assignment_object(value) == {
+        "levels": [HOSTNAME_LABEL],
+        "slices": [
+            {
+                "domainCount": 2,
+                "valuesPerLevel": [{"individual": {"prefix": "n-0", "roots": ["1", "2"]}}],
+                "podCounts": {"universal": 2},
+            }
+        ],
+    }
+    racks = TopologyAssignment(("block", "rack"), (Domain(("b", "r1"), 1), Domain(("b", "r2"), 3)))
+    assert values.topology_assignment(values.topology_assignment_object(racks)) == racks
+
+
+ADMISSION = Admission(
+    "team-a",
+    (
+        PodSetAssignment(
+            "main",
+            (("cpu", "default"), ("nvidia.com/gpu", "h100")),
+            (("cpu", 1500), ("memory", 2**30), ("nvidia.com/gpu", 16)),
+            2,
+            TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 2),)),
+        ),
+    ),
+)
+
+
+def test_what_a_decision_remembers_comes_back() -> None:
+    assert values.admission_value(values.admission_object(ADMISSION)) == (ADMISSION, [])
+    claim = ClaimRecord(ADMISSION, ("u1", "u2"), 1_767_225_600_000)
+    assert values.claim_value(values.claim_object(claim)) == claim
+    cursor = (("main", "cpu", 1), ("main", "memory", -1))
+    assert values.cursor_value(values.cursor_object(cursor, 4)) == (cursor, 4)
+    avoid = (AvoidedNode("n1", 1_767_225_600_000, "killed it twice"),)
+    status = {
+        "conditions": [
+            {"type": "QuotaReserved", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+            {
+                "type": "Evicted",
+                "status": "True",
+                "reason": "Preempted",
+                "lastTransitionTime": "2026-01-01T00:00:01Z",
+            },
+            {
+                "type": "Preempted",
+                "status": "True",
+                "message": "Preempted to accommodate a workload (UID: abc, JobUID: d)",
+            },
+        ],
+        "admission": values.admission_object(ADMISSION),
+        "claim": values.claim_object(claim),
+        "flavorCursor": values.cursor_object(cursor, 4),
+        "avoidNodes": values.avoid_object(avoid),
+        "requeueState": {"requeueAt": "2026-01-01T00:00:02Z"},
+    }
+    raw = {"metadata": {"namespace": "a", "name": "w", "uid": "u"}, "spec": {"podSets": []}, "status": status}
+    seen, problems = values.workload(raw, NAMES)
+    assert problems == ()
+    assert (seen.admission, seen.claims, seen.cursor, seen.cursor_generation) == (ADMISSION, claim, cursor, 4)
+    assert (seen.avoid, seen.evicted, seen.evicted_for) == (avoid, "Preempted", "abc")
+    assert (seen.reserved_at, seen.evicted_at, seen.requeue_at) == (
+        1_767_225_600_000,
+        1_767_225_601_000,
+        1_767_225_602_000,
+    )
+    assert not seen.admitted
+
+
+def test_a_bad_queue_is_a_queue_with_problems() -> None:
+    raw = {
+        "metadata": {"name": "q"},
+        "spec": {
+            "stopPolicy": "Halt",
+            "fairSharing": {"weight": "-1"},
+            "namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]},
+            "resourceGroups": [
+                {
+                    "coveredResources": ["cpu", "cpu", 3],
+                    "flavors": [
+                        {"name": "a", "resources": [{"name": "cpu", "nominalQuota": "x", "borrowingLimit": "y"}]},
+                        {"name": "a", "resources": []},
+                    ],
+                }
+            ],
+        },
+    }
+    seen, problems = values.cluster_queue(raw, NAMES)
+    assert (seen.stop_policy, seen.weight, seen.namespace_selector) == (StopPolicy.NONE, Fraction(0), None)
+    assert seen.groups[0].covered == ("cpu",)
+    # A limit that cannot be read is not "no limit".
+    assert seen.groups[0].flavors[0].quotas == (("cpu", Quota(0, 0, None)),)
+    assert len(problems) == 8
+
+
+@pytest.mark.parametrize(
+    ("spec", "conditions", "lost"),
+    [
+        ({}, [("Ready", "True")], None),
+        ({}, [("Ready", "Unknown")], 1_767_225_600_000),
+        ({"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}, [("Ready", "True")], 0),
+        ({"taints": [{"key": "team", "effect": "NoExecute"}]}, [("Ready", "True")], None),
+    ],
+)
+def test_a_lost_node(spec: Json, conditions: list[tuple[str, str]], lost: int | None) -> None:
+    stamp = "2026-01-01T00:00:00Z"
+    raw = {
+        "metadata": {"name": "n"},
+        "spec": spec,
+        "status": {"conditions": [{"type": t, "status": s, "lastTransitionTime": stamp} for t, s in conditions]},
+    }
+    assert values.node(raw, NAMES)[0].lost_since == lost
+
+
+def test_a_pod_holds_room_while_it_is_bound_and_has_not_ended() -> None:
+    raw: Json = {
+        "metadata": {"name": "p", "namespace": "a", "uid": "u", "labels": {NAMES.workload_uid_label: "w"}},
+        "spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}, "ports": [{"hostPort": 80}]}]},
+        "status": {"phase": "Pending"},
+    }
+    assert values.pod_usage(raw, NAMES) is None
+    raw["spec"]["nodeName"] = "n"
+    seen = values.pod_usage(raw, NAMES)
+    assert seen is not None
+    assert (seen.requests, seen.workload_uid, seen.host_ports) == ((("cpu", 1000),), "w", (80,))
+    raw["status"]["phase"] = "Succeeded"
+    assert values.pod_usage(raw, NAMES) is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.sampled_from(["1", "True", "QuotaReserved"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = [
+    "resourceGroups",
+    "coveredResources",
+    "flavors",
+    "name",
+    "resources",
+    "nominalQuota",
+    "borrowingLimit",
+    "namespaceSelector",
+    "preemption",
+    "podSets",
+    "template",
+    "count",
+    "topologyRequest",
+    "priority",
+    "conditions",
+    "type",
+    "status",
+    "admission",
+    "podSetAssignments",
+    "topologyAssignment",
+    "slices",
+    "levels",
+    "valuesPerLevel",
+    "podCounts",
+    "domainCount",
+    "universal",
+    "individual",
+    "roots",
+    "requeueState",
+    "claim",
+    "flavorCursor",
+    "positions",
+    "avoidNodes",
+    "taints",
+    "allocatable",
+    "nodeLabels",
+    "weight",
+    "fairSharing",
+    "metadata",
+    "labels",
+    "annotations",
+    "spec",
+]
+OBJECTS = st.recursive(
+    JSON,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    max_leaves=15,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(OBJECTS, OBJECTS, OBJECTS)
+def test_every_object_has_a_value(meta: Any, spec: Any, status: Any) -> None:
+    raw = {"metadata": meta, "spec": spec, "status": status}
+    for reader in READERS.values():
+        value, problems = reader(raw, NAMES)
+        hash(value)
+        assert all(isinstance(problem, str) for problem in problems)
+    values.pod_usage(raw, NAMES)
+    values.admission_value(status)
+
+
+# ---------------------------------------------------------------- Workloads of jobs
+
+
+def test_a_workload_says_what_its_job_says() -> None:
+    raw = job(parallelism=2, completions=2)
+    raw["metadata"]["labels"] |= {NAMES.pause_label: "true", NAMES.max_exec_time_label: "60"}
+    raw["metadata"]["annotations"] = {NAMES.min_parallelism_annotation: "1", NAMES.gated_by_annotation: "x"}
+    runtime = {"gvisor": {"overhead": {"podFixed": {"cpu": "1"}}}}
+    raw["spec"]["template"]["spec"]["runtimeClassName"] = "gvisor"
+    made, problems = build_workload(
+        JOB, raw, NAMES, priority=5, priority_ref=("PriorityClass", "high"), runtime_classes=runtime
+    )
+    assert problems == ()
+    spec, meta = made["spec"], made["metadata"]
+    assert (spec["queueName"], spec["priority"], spec["active"], spec["maximumExecutionTimeSeconds"]) == (
+        "q",
+        5,
+        False,
+        60,
+    )
+    assert spec["priorityClassRef"]["group"] == "scheduling.k8s.io"
+    (pod_set,) = spec["podSets"]
+    assert (pod_set["name"], pod_set["count"], pod_set["minCount"]) == ("main", 2, 1)
+    assert pod_set["template"]["spec"]["overhead"] == {"cpu": "1"}
+    assert meta["labels"] == {NAMES.job_uid_label: "u"}
+    assert meta["ownerReferences"][0] | {"uid": "u", "controller": True} == meta["ownerReferences"][0]
+    assert matches(made, JOB, raw, NAMES)
+    assert values.workload(made, NAMES)[0].gated == "held back by x"
+    for change in ({"parallelism": 3}, {"completions": 5}):
+        assert not matches(made, JOB, {**raw, "spec": {**raw["spec"], **change}}, NAMES)
+
+
+def test_a_running_job_is_still_what_was_reserved() -> None:
+    raw = job(parallelism=2, completions=2, suspend=True, completionMode="Indexed")
+    raw["metadata"]["resourceVersion"] = "1"
+    made, _ = build_workload(JOB, raw, NAMES)
+    admission = Admission(
+        "q", (PodSetAssignment("main", (), (), 2, TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n",), 2),))),)
+    )
+    running = patched(raw, start(JOB, raw, "w", admission, {}, NAMES, can_rank=True).patch)
+    running["status"] = {"completedIndexes": "0", "succeeded": 1}
+    assert not matches(made, JOB, running, NAMES)
+    made["status"] = {"admission": values.admission_object(admission)}
+    assert matches(made, JOB, running, NAMES)
+    again, _ = build_workload(JOB, running, NAMES)
+    assert again["metadata"]["annotations"] == made["metadata"]["annotations"]
+    assert NAMES.group not in json.dumps(again["spec"])
+
+
+def test_names_are_short_and_follow_from_the_uid() -> None:
+    for name in ("a", "x" * 63, "y" * 300, "a." * 40):
+        made = workload_name(JOB, name, "u1")
+        assert len(made) <= 63
+        assert made != workload_name(JOB, name, "u2")
+        assert made == workload_name(JOB, name, "u1")
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not here")
+def test_the_cases_are_read_without_loss() -> None:
+    names = Names(KUEUE_GROUP)
+    admissions = 0
+    for file in sorted(CASES.glob("*.json")):
+        for case in json.loads(file.read_text())["cases"]:
+            for key, reader in {**READERS, "admitted": values.workload}.items():
+                for raw in case["inputs"].get(key) or ():
+                    if not isinstance(raw, dict):
+                        continue
+                    value, _ = reader(raw, names)
+                    stored = raw.get("status", {}).get("admission")
+                    if getattr(value, "admission", None) is not None and "delayedTopologyRequest" not in json.dumps(
+                        stored
+                    ):
+                        admissions += 1
+                        assert values.admission_object(value.admission) == stored
+    assert admissions > 200

@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from admission.kube import client as kube
+from admission.kube.client import Client, Fenced, Kind
+from admission.kube.credentials import Credentials
+from tests.kube.server import Server, answer, drop, hang, passing, status
+
+CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
+A = CONFIG_MAPS.path("a")
+X = CONFIG_MAPS.path("a", "x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "path"),
+    [
+        (CONFIG_MAPS, (), "/api/v1/configmaps"),
+        (CONFIG_MAPS, ("a",), "/api/v1/namespaces/a/configmaps"),
+        (CONFIG_MAPS, ("a", "x"), "/api/v1/namespaces/a/configmaps/x"),
+        (Kind("batch", "v1", "jobs", "Job"), ("a", "x", "status"), "/apis/batch/v1/namespaces/a/jobs/x/status"),
+        (Kind("", "v1", "nodes", "Node", namespaced=False), ("ignored", "n"), "/api/v1/nodes/n"),
+        (
+            Kind("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
+            (None, "system:x/y"),
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:x%2Fy",
+        ),
+    ],
+)
+def test_paths(kind, args, path):
+    assert kind.path(*args) == path
+
+
+def test_an_object_of_a_namespaced_kind_has_a_namespace():
+    with pytest.raises(ValueError, match="namespace"):
+        CONFIG_MAPS.path(None, "x")
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "kind", "reason", "message", "ambiguous"),
+    [
+        (401, status(401, "Unauthorized"), kube.Unauthorized, "Unauthorized", "", False),
+        (403, status(403, "Forbidden", "no"), kube.Forbidden, "Forbidden", "no", False),
+        (404, status(404, "NotFound", "gone"), kube.NotFound, "NotFound", "gone", False),
+        (404, "404 page not found\n", kube.NotFound, "Not Found", "404 page not found", False),
+        (409, status(409, "Conflict", "old"), kube.Conflict, "Conflict", "old", False),
+        (409, status(409, "AlreadyExists"), kube.AlreadyExists, "AlreadyExists", "", False),
+        (410, status(410, "Expired"), kube.Gone, "Expired", "", False),
+        (415, "[1]", kube.ApiError, "Unsupported Media Type", "[1]", False),
+        (422, status(422, "Invalid"), kube.Invalid, "Invalid", "", False),
+        (302, "", kube.ApiError, "Found", "", False),
+        (500, status(500, "InternalError"), kube.Unavailable, "InternalError", "", True),
+        (502, "<html>", kube.Unavailable, "Bad Gateway", "<html>", True),
+        (504, status(504, "Timeout"), kube.Unavailable, "Timeout", "", True),
+    ],
+)
+async def test_failures_have_types_and_are_sent_once(
+    server: Server, client: Client, *, code, body, kind, reason, message, ambiguous
+):
+    server.faults.append(answer(code, body) if isinstance(body, dict) else answer(code, text=body))
+    with pytest.raises(kind) as caught:
+        await client.create(A, {"metadata": {"name": "x"}})
+    error = caught.value
+    assert (type(error), error.status, error.reason, error.message) == (kind, code, reason, message)
+    assert error.ambiguous is ambiguous
+    assert len(server.requests) == 1
+    assert client.counts == {("POST", "configmaps", "", code): 1}
+
+
+async def test_causes_are_read_from_the_status(server: Server, client: Client):
+    server.faults.append(answer(422, status(422, "Invalid", causes=[{"field": "spec.x", "message": "bad"}])))
+    with pytest.raises(kube.Invalid) as caught:
+        await client.create(A, {"metadata": {"name": "x"}})
+    assert caught.value.causes == [{"field": "spec.x", "message": "bad"}]
+
+
+@pytest.mark.parametrize(
+    "fault", [answer(500), answer(503, headers={"Retry-After": "0"}), drop(), answer(429, headers={"Retry-After": "0"})]
+)
+async def test_reads_are_repeated(server: Server, client: Client, fault):
+    server.put("x", colour="red")
+    server.faults += [fault, fault]
+    assert (await client.get(X))["data"] == {"colour": "red"}
+    assert server.count("GET") == 3
+
+
+async def test_reads_give_up_after_the_attempts(server: Server, client: Client):
+    server.faults += [answer(500)] * 9
+    with pytest.raises(kube.Unavailable) as caught:
+        await client.get(X, attempts=3)
+    assert len(server.requests) == 3
+    assert not caught.value.ambiguous
+
+
+@pytest.mark.parametrize("method", ["create", "put", "delete", "merge_patch"])
+async def test_a_write_whose_reply_was_lost_is_ambiguous_and_not_repeated(server: Server, client: Client, method):
+    old = server.put("x") if method != "create" else None
+    if method == "create":
+        apply, call = lambda: server.put("x"), client.create(A, {"metadata": {"name": "x"}})
+    elif method == "delete":
+        apply, call = lambda: server.delete("x"), client.delete(X, uid=old["metadata"]["uid"])
+    elif method == "put":
+        apply, call = lambda: server.put("x", done="yes"), client.put(X, old)
+    else:
+        apply, call = lambda: server.put("x", done="yes"), client.merge_patch(X, {"data": {"done": "yes"}})
+    await client.get(CONFIG_MAPS.path("a"), query={"warm": "up"})  # a kept-alive connection tempts the library most
+    before = len(server.requests)
+    server.faults.append(drop(apply))
+    with pytest.raises(kube.Unavailable) as caught:
+        await call
+    assert caught.value.ambiguous
+    assert caught.value.status == 0
+    assert len(server.requests) == before + 1
+
+
+async def test_a_write_that_cannot_have_arrived_is_not_ambiguous():
+    async with Client.plain("http://127.0.0.1:1", backoff=(0.001, 0.002)) as client:
+        with pytest.raises(kube.Unavailable) as caught:
+            await client.create(A, {"metadata": {"name": "x"}}, attempts=2)
+    assert not caught.value.ambiguous
+    assert client.counts["POST", "configmaps", "", 0] == 2
+
+
+async def test_a_black_hole_is_given_up(server: Server, client: Client):
+    server.faults.append(hang())
+    with pytest.raises(kube.Unavailable) as caught:
+        await client.create(A, {"metadata": {"name": "x"}}, timeout=0.02)
+    assert caught.value.ambiguous
+    assert client.flow.in_flight == 0
+
+
+async def test_a_read_on_a_dead_connection_is_asked_again_on_another(server: Server):
+    server.put("x", colour="red")
+    server.faults += [hang(), hang()]
+    async with Client.plain(server.url, read_idle=0.03, backoff=(0.001, 0.01)) as client:
+        assert (await client.get(X, attempts=50))["data"] == {"colour": "red"}
+    assert server.count("GET") >= 3
+
+
+async def test_the_server_is_told_the_limit_of_a_write(server: Server, client: Client):
+    await client.create(A, {"metadata": {"name": "x"}})
+    assert server.requests[-1].query["timeout"] == "5s"
+
+
+async def test_a_push_back_is_repeated_for_writes_too_and_slows_everybody(server: Server, client: Client):
+    limit = client.flow.limit
+    server.faults += [answer(429, status(429, "TooManyRequests"), headers={"Retry-After": "0"})] * 2
+    await client.create(A, {"metadata": {"name": "x"}})
+    assert server.count("POST") == 3
+    assert limit / 2 <= client.flow.limit < limit / 2 + 1
+
+
+async def test_a_push_back_beyond_the_time_allowed_is_reported(server: Server, client: Client):
+    server.faults.append(answer(429, headers={"Retry-After": "60"}))
+    with pytest.raises(kube.TooManyRequests) as caught:
+        await client.create(A, {"metadata": {"name": "x"}})
+    assert caught.value.retry_after == 60
+    # The gate is closed for whoever comes next, but not for what is urgent.
+    with pytest.raises(kube.Unavailable) as refused:
+        await client.create(A, {"metadata": {"name": "y"}}, timeout=0.01)
+    assert (refused.value.reason, refused.value.ambiguous) == ("Throttled", False)
+    await client.create(A, {"metadata": {"name": "z"}}, urgent=True)
+    assert ("a", "z") in server.objects
+
+
+async def test_a_refused_eviction_is_an_answer_and_no_push_back(server: Server, client: Client):
+    limit = client.flow.limit
+    server.faults.append(answer(429, status(429, "TooManyRequests", causes=[{"reason": "DisruptionBudget"}])))
+    with pytest.raises(kube.TooManyRequests):
+        await client.create("/api/v1/namespaces/a/pods/p/eviction", {"metadata": {"name": "p"}})
+    assert len(server.requests) == 1
+    assert client.flow.limit >= limit
+    assert client.counts["POST", "pods", "eviction", 429] == 1
+
+
+async def test_a_fenced_write_is_not_sent(server: Server, client: Client):
+    server.put("x")
+
+    def fence() -> None:
+        raise Fenced
+
+    client.fence = fence
+    calls = [
+        lambda **o: client.create(A, {"metadata": {"name": "y"}}, **o),
+        lambda **o: client.put(X, server.objects["a", "x"], **o),
+        lambda **o: client.merge_patch(X, {}, **o),
+        lambda **o: client.json_patch(X, [], **o),
+        lambda **o: client.apply(X, {}, manager="m", **o),
+        lambda **o: client.delete(X, **o),
+    ]
+    for call in calls:
+        with pytest.raises(Fenced):
+            await call()
+    assert server.requests == []
+    assert client.flow.in_flight == 0
+    await client.get(X)
+    await client.merge_patch(X, {}, dry_run=True)
+    await client.merge_patch(X, {}, fenced=False)
+    assert len(server.requests) == 3
+
+
+async def test_the_fence_is_asked_again_before_each_repetition(server: Server, client: Client):
+    asked = []
+
+    def fence() -> None:
+        asked.append(1)
+        if len(asked) == 2:
+            raise Fenced
+
+    client.fence = fence
+    server.faults += [answer(429, headers={"Retry-After": "0"})] * 5
+    with pytest.raises(Fenced):
+        await client.create(A, {"metadata": {"name": "x"}})
+    assert server.count("POST") == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "method", "content_type", "query", "body"),
+    [
+        (lambda c: c.merge_patch(X, {"a": 1}), "PATCH", kube.MERGE_PATCH, {}, b'{"a":1}'),
+        (lambda c: c.json_patch(X, [{"op": "test"}]), "PATCH", kube.JSON_PATCH, {}, b'[{"op":"test"}]'),
+        (
+            lambda c: c.apply(X, {"a": 1}, manager="m"),
+            "PATCH",
+            kube.APPLY_PATCH,
+            {"fieldManager": "m", "force": "true"},
+            b'{"a":1}',
+        ),
+        (lambda c: c.apply(X, {}, manager="m", force=False), "PATCH", kube.APPLY_PATCH, {"fieldManager": "m"}, b"{}"),
+        (
+            lambda c: c.put(X, b"{}", dry_run=True, field_manager="m"),
+            "PUT",
+            kube.JSON,
+            {"dryRun": "All", "fieldManager": "m"},
+            b"{}",
+        ),
+        (
+            lambda c: c.delete(X, uid="u", resource_version="7", propagation="Foreground", dry_run=True),
+            "DELETE",
+            kube.JSON,
+            {"dryRun": "All"},
+            (
+                b'{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"u","resourceVersion":"7"},'
+                b'"propagationPolicy":"Foreground","dryRun":["All"]}'
+            ),
+        ),
+    ],
+)
+async def test_what_is_sent(server: Server, client: Client, *, call, method, content_type, query, body):
+    server.faults.append(answer(200, {}))
+    await call(client)
+    (request,) = server.requests
+    assert request.method == method
+    assert request.headers["Content-Type"] == content_type
+    assert {k: v for k, v in request.query.items() if k != "timeout"} == query
+    assert await request.read() == body
+
+
+async def test_pages_come_from_one_revision(server: Server, client: Client):
+    for i in range(5):
+        server.put(f"x{i}")
+    pages = []
+    async for page in client.list_pages(A, limit=2):
+        pages.append(page)
+        server.put("x9")  # after the first page: no part of this list
+    assert [len(page.items) for page in pages] == [2, 2, 1]
+    assert {page.resource_version for page in pages} == {"105"}
+    assert [page.remaining for page in pages] == [3, 1, None]
+    assert client.counts["LIST", "configmaps", "", 200] == 3
+
+
+async def test_an_expired_token_is_gone(server: Server, client: Client):
+    for i in range(3):
+        server.put(f"x{i}")
+    with pytest.raises(kube.Gone):  # noqa: PT012
+        async for _ in client.list_pages(A, limit=2):
+            server.compact()
+
+
+async def test_an_answer_that_is_not_a_list_is_unavailable(server: Server, client: Client):
+    server.faults.append(answer(200, text="<html>"))
+    with pytest.raises(kube.Unavailable, match="NotAList"):
+        async for _ in client.list_pages(A):
+            pass
+
+
+async def test_a_url_with_a_path_and_a_trailing_slash(server: Server):
+    async with Client.plain(server.url + "/k8s/clusters/c-1/", "secret") as client:
+        server.faults.append(answer(200, {}))
+        await client.get(X)
+    assert server.requests[0].path == "/k8s/clusters/c-1" + X
+    assert server.requests[0].headers["Authorization"] == "Bearer secret"
+
+
+async def test_a_refused_token_is_read_again_once(server: Server):
+    tokens = iter(["Bearer new"])
+
+    async def reload(force: bool) -> str | None:
+        assert force
+        return next(tokens)
+
+    who = Credentials(server.url, authorization="Bearer old", reload=reload)
+    async with Client(who) as client:
+        server.put("x")
+        server.faults += [answer(401), passing(), answer(401)]
+        await client.get(X)
+        with pytest.raises(kube.Unauthorized):  # there is no newer one: the plug-in failed
+            await client.get(X)
+    assert [r.headers["Authorization"] for r in server.requests] == ["Bearer old", "Bearer new", "Bearer new"]
+
+
+async def test_a_token_is_read_again_as_time_passes(server: Server):
+    now, tokens = [0.0], iter(["Bearer 2", "Bearer 3"])
+
+    async def reload(force: bool) -> str | None:
+        assert not force
+        return next(tokens)
+
+    who = Credentials(server.url, authorization="Bearer 1", reload=reload, reload_every=60, clock=lambda: now[0])
+    seen = []
+    for at in (0, 59, 60, 61, 119, 121):
+        now[0] = at
+        seen.append(await who.header())
+    assert seen == ["Bearer 1", "Bearer 1", "Bearer 2", "Bearer 2", "Bearer 2", "Bearer 3"]
+
+
+async def test_requests_in_flight_are_bounded_and_waiting_ones_can_be_cancelled(server: Server):
+    release = asyncio.Event()
+    running = peak = 0
+
+    async def slow(_: object) -> None:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await release.wait()
+        running -= 1
+
+    server.put("x")
+    server.faults += [slow] * 20
+    async with Client.plain(server.url, flow=kube.Flow(start=4, most=4)) as client:
+        calls = [asyncio.ensure_future(client.get(X)) for _ in range(20)]
+        while client.flow.waiting < 16 or running < 4:
+            await asyncio.sleep(0.001)
+        for call in calls[4:10]:
+            call.cancel()
+        release.set()
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        assert client.flow.in_flight == 0
+    assert peak == 4
+    assert sum(isinstance(one, asyncio.CancelledError) for one in done) == 6
+    assert len(server.requests) == 14
+
+
+async def test_the_environment_is_left_alone(server: Server, client: Client, monkeypatch):
+    # Reading proxies and netrc for each request costs more than the request; the switch must not come back.
+    assert isinstance(client._unary, aiohttp.ClientSession)
+    assert client._unary.trust_env is False
+    assert client._streams.trust_env is False
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    server.put("x")
+    await client.get(X)

@@ -1,0 +1,428 @@
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import random  # noqa: TID251  # seeded
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from admission.kube.client import ApiError, Conflict, Fenced, NotFound, Unavailable
+from admission.kube.lease import LeaderElector, LeadershipLost
+from tests.kube.virtual import virtually
+
+WRITE_TIMEOUT = 10.0
+
+
+class Books:
+    """The Lease as an API server keeps it."""
+
+    def __init__(self) -> None:
+        self.lease: dict | None = None
+        self.revision = 0
+        self.history: list[dict] = []
+
+    def store(self, body: dict) -> dict:
+        self.revision += 1
+        self.lease = copy.deepcopy(body)
+        self.lease["metadata"]["resourceVersion"] = str(self.revision)
+        self.history.append(self.lease["spec"])
+        return copy.deepcopy(self.lease)
+
+
+class Machine:
+    """A process on a machine of its own: its clocks may be off, its network may fail, and it may freeze."""
+
+    def __init__(self, books: Books, *, name: str, offset: float = 0.0, rate: float = 1.0, wall: float = 0.0) -> None:
+        self.books = books
+        self.write_timeout = WRITE_TIMEOUT
+        self.awake = asyncio.Event()
+        self.awake.set()
+        self.reachable = True
+        self.lose_reply = False
+        self.doubtful = 0.0
+        self.calls: list[str] = []
+        loop = asyncio.get_running_loop()
+        self.elector = LeaderElector(
+            self,
+            "muster",
+            "controller",
+            identity=name,
+            clock=lambda: loop.time() * rate + offset,
+            wall=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=loop.time() + wall),
+            sleep=self.sleep,
+        )
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self.awake.wait()
+
+    def doubt(self) -> float:
+        return self.doubtful
+
+    async def _network(self, call: str) -> None:
+        self.calls.append(call)
+        await self.sleep(0.01)
+        if not self.reachable:
+            await self.sleep(1.0)
+            raise Unavailable(0, "NoAnswer", call)
+
+    async def get(self, path: str, **_: object) -> dict:
+        await self._network("get")
+        if self.books.lease is None:
+            raise NotFound(404, "NotFound", path)
+        return copy.deepcopy(self.books.lease)
+
+    async def create(self, path: str, body: dict, **_: object) -> dict:
+        await self._network("create")
+        if self.books.lease is not None:
+            raise Conflict(409, "AlreadyExists", path)
+        return await self._answer(self.books.store(body))
+
+    async def put(self, path: str, body: dict, **_: object) -> dict:
+        await self._network("put")
+        if self.books.lease is None:
+            raise NotFound(404, "NotFound", path)
+        if body["metadata"]["resourceVersion"] != self.books.lease["metadata"]["resourceVersion"]:
+            raise Conflict(409, "Conflict", path)
+        return await self._answer(self.books.store(body))
+
+    async def _answer(self, lease: dict) -> dict:
+        if self.lose_reply:
+            self.lose_reply = False
+            raise Unavailable(0, "NoAnswer", "the reply was lost")
+        await self.sleep(0.01)
+        return lease
+
+
+class Work:
+    """Writes as often as it may, and keeps a log of when, and by whom."""
+
+    def __init__(self, machine: Machine, log: list[tuple[float, str]]) -> None:
+        self.machine = machine
+        self.log = log
+        self.began: list[float] = []
+        self.ended: list[float] = []
+
+    async def __call__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.began.append(loop.time())
+        try:
+            while True:
+                await self.machine.sleep(0.5)
+                if self.machine.elector.may_write():
+                    self.log.append((loop.time(), self.machine.elector.identity))
+        finally:
+            self.ended.append(loop.time())
+
+
+async def campaign(machine: Machine, work: Work) -> None:
+    while True:
+        try:
+            await machine.elector.lead(work)
+        except LeadershipLost:
+            await machine.sleep(0.1)
+
+
+def start(machine: Machine, log: list[tuple[float, str]]) -> tuple[asyncio.Task, Work]:
+    work = Work(machine, log)
+    return asyncio.ensure_future(campaign(machine, work)), work
+
+
+def alternations(log: list[tuple[float, str]]) -> list[tuple[str, str, float]]:
+    """(from, to, seconds between the last write of one and the first of the other)."""
+    return [(a[1], b[1], b[0] - a[0]) for a, b in itertools.pairwise(log) if a[1] != b[1]]
+
+
+def test_a_new_lease_is_taken_at_once_and_kept():
+    async def main() -> None:
+        books, log = Books(), []
+        one = Machine(books, name="one")
+        start(one, log)
+        await asyncio.sleep(100)
+        assert log[0][0] < 1
+        assert len(log) > 190
+        spec = books.lease["spec"]
+        assert spec["holderIdentity"] == one.elector.identity
+        assert spec["holderIdentity"].startswith("one_")
+        assert spec["leaseTransitions"] == 0
+        assert spec["leaseDurationSeconds"] == 15
+        assert spec["acquireTime"] == "2026-01-01T00:00:00.010000Z"
+        assert spec["renewTime"] > "2026-01-01T00:01:37"
+        assert one.calls.count("get") == 1  # a leader's own last write needs no reading
+        assert 40 < one.calls.count("put") < 60
+
+    virtually(main)
+
+
+def test_a_clean_stop_hands_over_without_waiting_and_only_after_the_work_has_ended():
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = Machine(books, name="one"), Machine(books, name="two")
+        task, work = start(one, log)
+        await asyncio.sleep(1)
+        _, other = start(two, log)
+        await asyncio.sleep(20)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert books.lease["spec"]["holderIdentity"] == ""
+        assert not one.elector.may_write()
+        assert len(work.ended) == 1
+        await asyncio.sleep(5)
+        assert other.began[0] - work.ended[0] < 3
+        assert books.lease["spec"]["leaseTransitions"] == 1
+
+    virtually(main)
+
+
+def test_a_stop_with_a_write_in_doubt_waits_for_it_before_the_lease_is_given_up():
+    async def main() -> None:
+        books, log = Books(), []
+        one = Machine(books, name="one")
+        task, work = start(one, log)
+        await asyncio.sleep(3)
+        one.doubtful = 7.0
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert asyncio.get_running_loop().time() - work.ended[0] >= 7
+        assert books.lease["spec"]["holderIdentity"] == ""
+
+    virtually(main)
+
+
+@pytest.mark.parametrize("fault", ["frozen", "cut off"])
+def test_a_leader_that_goes_silent_is_fenced_before_the_next_one_writes(fault):
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        books, log = Books(), []
+        one, two = Machine(books, name="one"), Machine(books, name="two", offset=5000)
+        _, first = start(one, log)
+        await asyncio.sleep(1)
+        _, second = start(two, log)
+        await asyncio.sleep(30)
+        at = loop.time()
+        if fault == "frozen":
+            one.awake.clear()
+        else:
+            one.reachable = False
+        await asyncio.sleep(60)
+        assert two.elector.may_write()
+        # Its last renewal is at most a retry before the fault; then the duration, a retry, and a write's limit.
+        assert 15 - 2 + WRITE_TIMEOUT <= second.began[0] - at <= 15 + 3 + WRITE_TIMEOUT
+        if fault == "frozen":
+            one.awake.set()  # in the middle of whatever it did
+            assert not one.elector.may_write()
+            with pytest.raises(Fenced):
+                one.elector.fence()
+        else:
+            assert first.ended[0] - at <= 10
+            one.reachable = True
+        await asyncio.sleep(60)
+        assert len({who for _, who in log}) == 2
+        ((_, _, gap),) = alternations(log)
+        assert gap >= WRITE_TIMEOUT
+        assert books.lease["spec"]["leaseTransitions"] == 1
+        assert len(first.began) == 1
+
+    virtually(main)
+
+
+def test_a_short_outage_costs_no_leadership():
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = Machine(books, name="one"), Machine(books, name="two")
+        _, work = start(one, log)
+        await asyncio.sleep(1)
+        start(two, log)
+        for _ in range(10):
+            await asyncio.sleep(20)
+            one.reachable = False
+            await asyncio.sleep(6)
+            one.reachable = True
+        assert len(work.began) == 1
+        assert work.ended == []
+        assert {spec["holderIdentity"] for spec in books.history} == {one.elector.identity}
+
+    virtually(main)
+
+
+def test_clocks_that_disagree_change_nothing():
+    async def main() -> None:
+        books, log = Books(), []
+        one = Machine(books, name="one", offset=-1e6, wall=-3600)
+        two = Machine(books, name="two", offset=1e6, wall=3600)
+        start(one, log)
+        await asyncio.sleep(1)
+        start(two, log)
+        await asyncio.sleep(600)
+        assert {who for _, who in log} == {one.elector.identity}
+
+    virtually(main)
+
+
+def test_a_renewal_whose_reply_was_lost_is_found_again():
+    async def main() -> None:
+        books, log = Books(), []
+        one = Machine(books, name="one")
+        _, work = start(one, log)
+        await asyncio.sleep(5)
+        for _ in range(10):
+            one.lose_reply = True
+            await asyncio.sleep(7)
+        assert len(work.began) == 1
+        assert one.elector.leading
+
+    virtually(main)
+
+
+def test_taking_a_lease_with_the_reply_lost_keeps_the_wait_of_a_takeover():
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = Machine(books, name="one"), Machine(books, name="two")
+        start(one, log)
+        await asyncio.sleep(1)
+        _, second = start(two, log)
+        await asyncio.sleep(10)
+        one.awake.clear()
+        two.lose_reply = True
+        at = asyncio.get_running_loop().time()
+        await asyncio.sleep(60)
+        assert second.began[0] - at >= 15 - 2 + WRITE_TIMEOUT
+        assert books.lease["spec"]["leaseTransitions"] == 1
+
+    virtually(main)
+
+
+def test_a_lease_deleted_under_its_leader_gives_nobody_an_early_write():
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = Machine(books, name="one"), Machine(books, name="two")
+        start(one, log)
+        await asyncio.sleep(1)
+        start(two, log)
+        await asyncio.sleep(20)
+        one.awake.clear()
+        books.lease = None
+        await asyncio.sleep(60)
+        one.awake.set()
+        await asyncio.sleep(60)
+        assert [(a, b) for a, b, _ in alternations(log)] == [(one.elector.identity, two.elector.identity)]
+        assert all(gap >= WRITE_TIMEOUT for _, _, gap in alternations(log))
+
+    virtually(main)
+
+
+@pytest.mark.parametrize("ending", ["returns", "raises", "is fenced"])
+def test_work_that_ends_ends_the_leadership(ending):
+    async def main() -> None:
+        books = Books()
+        one = Machine(books, name="one")
+
+        async def work() -> None:
+            await one.sleep(3)
+            if ending == "raises":
+                raise RuntimeError("a bug")
+            if ending == "is fenced":
+                raise Fenced
+
+        if ending == "returns":
+            await one.elector.lead(work)
+        else:
+            with pytest.raises(RuntimeError if ending == "raises" else Fenced):
+                await one.elector.lead(work)
+        assert books.lease["spec"]["holderIdentity"] == ""
+        assert not one.elector.may_write()
+        puts = one.calls.count("put")
+        await asyncio.sleep(60)
+        assert one.calls.count("put") == puts
+
+    virtually(main)
+
+
+def test_the_holder_is_told_as_it_changes():
+    async def main() -> None:
+        books, told = Books(), []
+        one, two = Machine(books, name="one"), Machine(books, name="two")
+        two.elector._on_change = told.append
+        task, _ = start(one, [])
+        await asyncio.sleep(1)
+        start(two, [])
+        await asyncio.sleep(5)
+        task.cancel()
+        await asyncio.sleep(10)
+        assert [who.split("_")[0] for who in told if who] == ["one", "two"]
+
+    virtually(main)
+
+
+@pytest.mark.parametrize("times", [(15, 15, 2), (15, 10, 10), (10, 12, 1), (5, 3, 0)])
+def test_times_that_cannot_work_are_refused(times):
+    duration, deadline, retry = times
+    with pytest.raises(ValueError, match="must hold"):
+        LeaderElector(None, "a", "b", lease_duration=duration, renew_deadline=deadline, retry=retry)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_never_write_within_a_writes_time_limit(seed):
+    """Freezes, cuts, lost replies, deleted leases and clocks that run 5 % apart, in any order."""
+    chance = random.Random(seed)
+
+    async def main() -> None:
+        books, log = Books(), []
+        machines = [
+            Machine(books, name=name, offset=chance.uniform(0, 1e6), rate=chance.uniform(0.975, 1.025))
+            for name in ("one", "two", "three")
+        ]
+        tasks = [start(machine, log)[0] for machine in machines]
+        for _ in range(60):
+            machine = chance.choice(machines)
+            match chance.randrange(5):
+                case 0:
+                    machine.awake.clear()
+                case 1:
+                    machine.reachable = False
+                case 2:
+                    machine.lose_reply = True
+                case _:
+                    machine.awake.set()
+                    machine.reachable = True
+            await asyncio.sleep(chance.uniform(0, 40))
+            assert sum(machine.elector.may_write() for machine in machines) <= 1
+        for machine in machines:
+            machine.awake.set()
+            machine.reachable = True
+        before = len(log)
+        await asyncio.sleep(120)
+        assert len(log) > before  # somebody leads once the faults stop
+        assert len({who for _, who in log[-20:]}) == 1
+        # After a hand-over in good order the next may write at once; after any other, not before the limit.
+        for _, successor, gap in alternations(log):
+            assert gap >= WRITE_TIMEOUT * 0.9 or _released_before(books, successor)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    virtually(main)
+
+
+def _released_before(books: Books, successor: str) -> bool:
+    holders = [spec["holderIdentity"] for spec in books.history]
+    return any(a == "" and b == successor for a, b in itertools.pairwise(holders))
+
+
+def test_api_errors_do_not_escape_a_candidate():
+    async def main() -> None:
+        books, log = Books(), []
+        one = Machine(books, name="one")
+        one.reachable = False
+        task, work = start(one, log)
+        await asyncio.sleep(300)
+        assert not task.done()
+        assert work.began == []
+        one.reachable = True
+        await asyncio.sleep(5)
+        assert len(work.began) == 1
+        assert issubclass(Unavailable, ApiError)
+
+    virtually(main)
