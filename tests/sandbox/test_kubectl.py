@@ -64,7 +64,7 @@ FLAVOR = {
 
 
 @pytest.fixture
-async def kubectl(tmp_path: Path) -> AsyncIterator[Callable[..., object]]:
+async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
     sandbox = Sandbox()
     await sandbox.start()
     definitions = sandbox.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
@@ -72,31 +72,43 @@ async def kubectl(tmp_path: Path) -> AsyncIterator[Callable[..., object]]:
     for definition in read_definitions(CRDS):
         sandbox.store.do(Request("create", definitions, body=definition), sandbox.clock())
     sandbox.write_kubeconfig(tmp_path / "config")
+    yield tmp_path / "config"
+    await sandbox.stop()
 
+
+@pytest.fixture
+def kubectl(kubeconfig: Path) -> Kubectl:
     async def run(*arguments: str, stdin: object = None, code: int | None = 0) -> str:
         text = yaml.safe_dump_all(stdin if isinstance(stdin, list) else [stdin]) if stdin else ""
-        command = ["kubectl", "--kubeconfig", str(tmp_path / "config"), f"--cache-dir={tmp_path / 'cache'}", *arguments]
+        command = [*kubectl_with(kubeconfig), *arguments]
         done = await asyncio.to_thread(
             subprocess.run, command, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30
         )
         assert code is None or done.returncode == code, done.stdout
         return done.stdout
 
-    yield run
-    await sandbox.stop()
+    return run  # type: ignore[return-value]
+
+
+def kubectl_with(kubeconfig: Path) -> list[str]:
+    return ["kubectl", f"--kubeconfig={kubeconfig}", f"--cache-dir={kubeconfig.parent / 'cache'}"]
 
 
 def rows(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-async def test_the_life_of_a_job(kubectl: Callable[..., asyncio.Future[str]]) -> None:
+async def test_the_life_of_a_job(kubectl: Kubectl, kubeconfig: Path) -> None:
     assert "created" in await kubectl("create", "-f", "-", stdin=[NODE, JOB])
     table = rows(await kubectl("get", "jobs"))
     assert table[0] == ["NAME", "STATUS", "COMPLETIONS", "DURATION", "AGE"]
     assert table[1][:3] == ["train", "Suspended", "0/2"]
-    watcher = asyncio.ensure_future(kubectl("get", "jobs", "-w", "--request-timeout=3s", code=None))
-    await asyncio.sleep(0.7)
+    watcher = await asyncio.create_subprocess_exec(
+        *kubectl_with(kubeconfig), "get", "jobs", "-w", stdout=asyncio.subprocess.PIPE
+    )
+    assert watcher.stdout is not None
+    assert await watcher.stdout.readline()  # the header
+    assert (await watcher.stdout.readline()).split()[:2] == [b"train", b"Suspended"]
     assert "patched" in await kubectl("patch", "job", "train", "-p", '{"spec":{"suspend":false}}')
     await kubectl("wait", "job/train", "--for=jsonpath={.status.ready}=2", "--timeout=10s")
     table = rows(await kubectl("get", "pods", "-o", "wide"))
@@ -109,14 +121,18 @@ async def test_the_life_of_a_job(kubectl: Callable[..., asyncio.Future[str]]) ->
     assert "annotated" in await kubectl("annotate", "job", "train", "note=hi")
     assert rows(await kubectl("get", "jobs", "-l", "team=a", "--no-headers"))[0][0] == "train"
     assert "deleted" in await kubectl("delete", "job", "train")
-    while "No resources found" not in await kubectl("get", "pods"):  # the collector and the kubelet take their time
-        await asyncio.sleep(0.1)
-    seen = [r[:2] for r in rows(await watcher)]
-    assert ["train", "Suspended"] in seen
-    assert ["train", "Running"] in seen
+    async with asyncio.timeout(60):
+        while "No resources found" not in await kubectl("get", "pods"):  # the collector and the kubelet take their time
+            pass
+        seen = []
+        while b"Running" not in seen:
+            seen = (await watcher.stdout.readline()).split()
+            assert seen, "the watch ended"
+    watcher.kill()
+    await watcher.wait()
 
 
-async def test_apply_in_both_ways(kubectl: Callable[..., asyncio.Future[str]]) -> None:
+async def test_apply_in_both_ways(kubectl: Kubectl) -> None:
     assert "created" in await kubectl("apply", "-f", "-", stdin=JOBSET)
     version = ["get", "jobset", "pair", "-o", "jsonpath={.metadata.resourceVersion}"]
     before = await kubectl(*version)
@@ -150,7 +166,7 @@ async def test_apply_in_both_ways(kubectl: Callable[..., asyncio.Future[str]]) -
     )  # type: ignore[dict-item]
 
 
-async def test_our_own_kinds(kubectl: Callable[..., asyncio.Future[str]]) -> None:
+async def test_our_own_kinds(kubectl: Kubectl) -> None:
     if not list(CRDS.glob("*.yaml")):
         pytest.skip("no CRDs")
     assert "created" in await kubectl("apply", "-f", "-", stdin=FLAVOR)
@@ -161,7 +177,7 @@ async def test_our_own_kinds(kubectl: Callable[..., asyncio.Future[str]]) -> Non
     assert "muster.dev/v1beta1" in await kubectl("api-resources")
 
 
-async def test_what_kubectl_makes_up_from_flags(kubectl: Callable[..., asyncio.Future[str]]) -> None:
+async def test_what_kubectl_makes_up_from_flags(kubectl: Kubectl) -> None:
     assert "created" in await kubectl("create", "namespace", "team-a")
     assert "created" in await kubectl("create", "configmap", "c", "--from-literal=a=1", "-n", "team-a")
     assert await kubectl("get", "configmap", "c", "-n", "team-a", "-o", "jsonpath={.data.a}") == "1"
@@ -175,7 +191,7 @@ async def test_what_kubectl_makes_up_from_flags(kubectl: Callable[..., asyncio.F
     assert "deleted" in await kubectl("delete", "namespace", "team-a")
 
 
-async def test_what_is_not_served_is_refused(kubectl: Callable[..., asyncio.Future[str]]) -> None:
+async def test_what_is_not_served_is_refused(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=[NODE, {**JOB, "spec": {**JOB["spec"], "suspend": False}}])  # type: ignore[dict-item]
     await kubectl("wait", "job/train", "--for=jsonpath={.status.ready}=2", "--timeout=10s")
     name = rows(await kubectl("get", "pods", "--no-headers"))[0][0]
