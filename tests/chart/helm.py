@@ -49,7 +49,7 @@ def template(values: Mapping[str, Any] | None = None, *, namespace: str = NAMESP
                 values or {},
             )
         ]
-    return [document for text in out for document in yaml.safe_load_all(text) if document]
+    return [document for text in out for document in _documents(text)]
 
 
 def template_with(
@@ -60,7 +60,12 @@ def template_with(
     text = _run(
         ["template", "muster", str(CHART), "--namespace", NAMESPACE, "--kube-version", kube_version, *flags], values
     )
-    return [document for document in yaml.safe_load_all(text) if document]
+    return _documents(text)
+
+
+def _documents(text: str) -> list[Object]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the chart's kinds are long
+    return [document for document in yaml.load_all(text, loader) if document]
 
 
 def lint(values: Mapping[str, Any] | None = None) -> list[str]:
