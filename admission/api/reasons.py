@@ -193,7 +193,8 @@ DETAILS: Mapping[Detail, Advice] = {
         "The nodes of the flavor hold only some of the pods now. A gang starts whole or not at all.",
         "Wait, or ask for less: the sentence says how many pods fit.",
         "See the excluded nodes in the sentence (cordoned, not ready, tainted), and `muster nodes`.",
-        r"the nodes of flavor .* hold (?!.*if they were empty)",
+        r"the nodes of flavor .* hold (?!.*(if they were empty|with none of them kept out))|would fit alone, but not "
+        r"beside",
         (_PLACE,),
     ),
     Detail.NO_NODES: Advice(
@@ -201,6 +202,16 @@ DETAILS: Mapping[Detail, Advice] = {
         "Wait, or use another queue.",
         "Label the nodes as nodeLabels of the ResourceFlavor says. Where an autoscaler brings them: elastic: true.",
         r"^No node belongs to flavor",
+        (_PLACE,),
+    ),
+    Detail.NODES_UNUSABLE: Advice(
+        "The flavor has nodes enough, but some of them are cordoned, not ready, tainted or avoided, and without these "
+        "the gang does not fit even when all others are empty.",
+        "Wait, or ask for less. Where the sentence names a taint and the job belongs on those nodes, add a toleration "
+        "to the pod template.",
+        "Bring back the nodes that the sentence counts: `kubectl uncordon NODE`, repair what is not ready, take the "
+        "taint off. `muster nodes` marks them.",
+        r"with none of them kept out, and empty, they could take",
         (_PLACE,),
     ),
     Detail.NEVER_FITS_NODES: Advice(

@@ -676,14 +676,7 @@ class _Muster:
     def _misfit(self, part: _Part, parts: Sequence[_Part]) -> Misfit:
         counts = self._thinned(part, self._counts(part, {}, None))
         tree, shape = part.tree, part.shape
-        placeable = 0
-        if len(tree.order):
-            caps = topology.capacities(tree, counts[tree.order], shape)[shape.required or 0]
-            placeable = int(caps.max(initial=0)) if shape.required is not None else int(caps.sum())
-            for key in part.request.pod_set.shape.same_domain:
-                codes = self.table.column(key)[0]
-                totals = np.bincount(codes[codes >= 0], counts[codes >= 0])
-                placeable = min(placeable, int(totals.max(initial=0)))
+        placeable = self._placeable(part, counts)
         message = ""
         if placeable >= part.request.count and len(parts) > 1:
             message = f"its {part.request.count} pods would fit alone, but not beside the other pod sets"
@@ -703,12 +696,30 @@ class _Muster:
         if not self.empty:
             empty = replace(self.question, empty=True, explain=False)
             fits = isinstance(_Muster(empty).placed(), Placement)
-        detail = Detail.NODES_SHORT
+        detail, sound = Detail.NODES_SHORT, 0
         if not nodes:
             detail = Detail.NO_NODES
         elif not fits:
-            detail = Detail.NEVER_FITS_NODES
-        return replace(misfit, nodes=nodes, excluded=excluded, fits_when_empty=fits, detail=detail)
+            # What only repair keeps from it is no reason to call it too large.
+            bare = self._placeable(part, self._thinned(part, self.table.counts(part.filter, part.per_pod, True)))
+            sound = self._placeable(part, self._thinned(part, self.table.sound_counts(part.filter, part.per_pod)))
+            unusable = sound > bare and sound >= part.request.count
+            detail = Detail.NODES_UNUSABLE if unusable else Detail.NEVER_FITS_NODES
+            sound = min(sound, part.request.count)
+        return replace(misfit, nodes=nodes, excluded=excluded, fits_when_empty=fits, detail=detail, sound=sound)
+
+    def _placeable(self, part: _Part, counts: Ints) -> int:
+        """How many of its pods rows with these counts hold, in one domain where it asks for one."""
+        tree, shape = part.tree, part.shape
+        if not len(tree.order):
+            return 0
+        caps = topology.capacities(tree, counts[tree.order], shape)[shape.required or 0]
+        placeable = int(caps.max(initial=0)) if shape.required is not None else int(caps.sum())
+        for key in part.request.pod_set.shape.same_domain:
+            codes = self.table.column(key)[0]
+            totals = np.bincount(codes[codes >= 0], counts[codes >= 0])
+            placeable = min(placeable, int(totals.max(initial=0)))
+        return placeable
 
     def _excluded(self, part: _Part, counts: Ints) -> tuple[int, tuple[tuple[str, int], ...]]:
         """Nodes of the flavor, and why each of them takes no pod: the first reason in this order."""

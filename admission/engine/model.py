@@ -594,6 +594,7 @@ class Detail(Enum):
     NO_LAWFUL_VICTIMS = "NoLawfulVictims"
     NODES_SHORT = "NodesShort"
     NO_NODES = "NoNodesOfFlavor"
+    NODES_UNUSABLE = "NodesUnusable"
     NEVER_FITS_NODES = "NeverFitsNodes"
     CONSTRAINT_REFUSED = "ConstraintNotSupported"
     CLAIMED = "RoomClaimedForOther"
@@ -649,6 +650,9 @@ class Misfit:
     level: str = ""
     """The topology level at which the gang had to stay together."""
     fits_when_empty: bool = False
+    sound: int = 0
+    """Pods that the nodes would hold if they were empty, and none cordoned, not ready or tainted; counted only where it
+    would not fit if they were merely empty."""
     message: str = ""
 
 

@@ -349,11 +349,14 @@ class Table:
     def mask(self, wanted: Filter) -> Bools:
         got = self._masks.get(wanted)
         if got is None:
-            got = self.well & self.pairs(wanted.labels) & self.pairs(wanted.selector)
-            got &= self.tolerated(wanted.tolerations)
-            if wanted.affinity is not None:
-                got &= self.affinity(wanted.affinity)
-            self._masks[wanted] = got
+            got = self._masks[wanted] = self.well & self.tolerated(wanted.tolerations) & self.chosen(wanted)
+        return got
+
+    def chosen(self, wanted: Filter) -> Bools:
+        """Rows that labels, selector and affinity leave, well or not, tainted or not."""
+        got = self.pairs(wanted.labels) & self.pairs(wanted.selector)
+        if wanted.affinity is not None:
+            got &= self.affinity(wanted.affinity)
         return got
 
     def counts(self, wanted: Filter, per_pod: Amounts, empty: bool) -> Ints:
@@ -378,6 +381,10 @@ class Table:
         counts = self._count(np.flatnonzero(self.mask(wanted)), per_pod, False)
         self._counts[key] = _Counts(counts, now)
         return counts
+
+    def sound_counts(self, wanted: Filter, per_pod: Amounts) -> Ints:
+        """As `counts` of an empty table on which no node were cordoned, not ready or tainted."""
+        return self._count(np.flatnonzero(self.chosen(wanted)), per_pod, True)
 
     def _count(self, rows: Ints, per_pod: Amounts, empty: bool) -> Ints:
         out = np.zeros(len(self.names), dtype=np.int64)

@@ -282,8 +282,12 @@ def misfit_sentence(misfit: Misfit) -> str:
     )
     if misfit.excluded:
         text += f"; of {misfit.nodes} node(s): " + ", ".join(f"{count} {reason}" for reason, count in misfit.excluded)
-    if misfit.detail is Detail.NEVER_FITS_NODES:
+    if misfit.detail is Detail.NODES_UNUSABLE:
+        text += f"; with none of them kept out, and empty, they could take {misfit.sound} of {misfit.pods}"
+    elif misfit.detail is Detail.NEVER_FITS_NODES:
         text += "; it would not fit if they were empty"
+        if misfit.sound > misfit.placeable:
+            text += f" (those kept out included, they could take {misfit.sound} of {misfit.pods})"
     elif misfit.fits_when_empty:
         text += "; it fits once running workloads end"
     return text

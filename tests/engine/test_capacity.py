@@ -131,7 +131,51 @@ def test_filters(change: dict[str, Any], shape: dict[str, Any], excluded: str) -
         return
     assert isinstance(got, Misfit)
     assert (got.placeable, got.nodes, dict(got.excluded)) == (0, 1, {excluded: 1})
-    assert got.detail is Detail.NEVER_FITS_NODES
+    repairable = excluded.startswith(("not ready", "cordoned", "taint"))
+    assert got.detail is (Detail.NODES_UNUSABLE if repairable else Detail.NEVER_FITS_NODES)
+    assert got.sound == (1 if repairable else 0)
+
+
+@pytest.mark.parametrize(
+    ("pods", "kept_out", "detail", "sound"),
+    [
+        (8, 1, None, 0),
+        (9, 0, None, 0),
+        (9, 1, Detail.NODES_UNUSABLE, 9),
+        (16, 2, Detail.NODES_UNUSABLE, 16),
+        (17, 1, Detail.NEVER_FITS_NODES, 16),
+        (17, 0, Detail.NEVER_FITS_NODES, 16),
+    ],
+)
+@pytest.mark.parametrize(
+    "how", [{"unschedulable": True}, {"ready": False}, {"taints": (Taint("k", "", "NoSchedule"),)}]
+)
+def test_nodes_that_are_kept_out_make_no_gang_too_large(
+    how: dict[str, Any], pods: int, kept_out: int, detail: Detail | None, sound: int
+) -> None:
+    """Two nodes of 8, of which so many are kept out: what repair would mend is not called too large."""
+    book = Capacity()
+    for i in range(2):
+        book.put_node(replace(node(f"n{i}"), **(how if i < kept_out else {})))
+    got = place(book, [asks(pods)], rules=MUSTER)
+    if detail is None:
+        assert isinstance(got, Placement)
+        return
+    assert isinstance(got, Misfit)
+    assert (got.detail, got.sound, got.placeable) == (detail, sound, min(pods, 8 * (2 - kept_out)))
+    for i in range(kept_out):
+        book.put_node(node(f"n{i}"))
+    assert isinstance(place(book, [asks(pods)], rules=MUSTER), Placement) is (detail is Detail.NODES_UNUSABLE)
+
+
+def test_a_domain_that_is_kept_out_counts_where_one_domain_is_asked_for() -> None:
+    book = fabric({"b": {"r": [8, 8], "s": [8]}})
+    book.put_node(replace(node("r-0", 8, block="b", rack="r"), unschedulable=True))
+    rack = TopologyRequest(required="rack")
+    for pods, detail in ((16, Detail.NODES_UNUSABLE), (17, Detail.NEVER_FITS_NODES)):
+        got = place(book, [asks(pods, topology=rack)], rules=MUSTER)
+        assert isinstance(got, Misfit)
+        assert (got.detail, got.placeable, got.sound) == (detail, 8, 16)
 
 
 def test_flavor_labels_decide_which_nodes_count() -> None:

@@ -87,6 +87,32 @@ def short(**more: object) -> Shortfall:
             "Quota allows it, but the nodes of flavor h100 hold 12 of 16 pod(s) of main; of 4 node(s): 1 not ready",
         ),
         (
+            Why(
+                Reason.PLACEMENT_FAILED,
+                Detail.NODES_UNUSABLE,
+                misfits=(
+                    Misfit("main", "h100", 16, 8, Detail.NODES_UNUSABLE, 2, excluded=(("cordoned", 1),), sound=16),
+                ),
+            ),
+            (
+                "Quota allows it, but the nodes of flavor h100 hold 8 of 16 pod(s) of main; of 2 node(s): 1 cordoned; "
+                "with none of them kept out, and empty, they could take 16 of 16"
+            ),
+        ),
+        (
+            Why(
+                Reason.PLACEMENT_FAILED,
+                Detail.NEVER_FITS_NODES,
+                misfits=(
+                    Misfit("main", "h100", 17, 8, Detail.NEVER_FITS_NODES, 2, excluded=(("cordoned", 1),), sound=16),
+                ),
+            ),
+            (
+                "Quota allows it, but the nodes of flavor h100 hold 8 of 17 pod(s) of main; of 2 node(s): 1 cordoned; "
+                "it would not fit if they were empty (those kept out included, they could take 16 of 17)"
+            ),
+        ),
+        (
             Why(Reason.MISCONFIGURED, Detail.QUEUE_MISSING, subject="ml"),
             "LocalQueue ml does not exist in this namespace; create it, or correct the label",
         ),
