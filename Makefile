@@ -46,8 +46,8 @@ e2e-kind: $(READY) ## the portable part of the suite on kind (needs Docker and k
 	 $(PYTEST) e2e -p no:cacheprovider --kubeconfig build/kind.kubeconfig; status=$$?; \
 	 kind delete cluster --name muster-e2e; exit $$status
 
-up: $(READY) ## a real control plane to play with, until Ctrl-C
-	@$(BIN)/python -m e2e.up
+up: $(READY) ## a real control plane with Muster and NODES=4 to play with, until Ctrl-C
+	@$(BIN)/python -m e2e.build && $(BIN)/python -m e2e.up --muster $(if $(NODES),--nodes $(NODES))
 
 conformance: $(READY) ## replay cases with known answers; CASES=DIR ONLY=regex VERBOSE=1
 	@$(BIN)/python -m tests.conformance.replay --cases $(CASES) $(if $(ONLY),--only "$(ONLY)") $(if $(VERBOSE),--verbose)
