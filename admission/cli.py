@@ -44,9 +44,22 @@ def controller(
     log_format: Annotated[str | None, typer.Option(help="json or console.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     api_group: Annotated[str | None, typer.Option(help="muster.dev or kueue.x-k8s.io.")] = None,
+    workloads_only: Annotated[
+        bool, typer.Option("--workloads-only", help="Admit bare Workloads: no kinds of jobs, no hold, no lease.")
+    ] = False,
+    metrics_port: Annotated[int, typer.Option("--metricsPort", help="Serve metrics and health here.")] = 0,
+    zap_log_level: Annotated[str, typer.Option("--zap-log-level", hidden=True)] = "",
+    enable_tas: Annotated[bool, typer.Option("--enableTAS", hidden=True)] = False,
+    cpuprofile: Annotated[Path | None, typer.Option("--cpuprofile", hidden=True)] = None,
+    memprofile: Annotated[Path | None, typer.Option("--memprofile", hidden=True)] = None,
 ) -> None:
     """Run the controller."""
     from admission.api.config import ConfigError, load_config
+
+    # What tools made for Kueue's controller say: topologies always count, and memory is not profiled.
+    del enable_tas, memprofile
+    if log_level is None and zap_log_level:
+        log_level = {"0": "info", "1": "info", "error": "error", "info": "info"}.get(zap_log_level, "debug")
 
     try:
         loaded = load_config(config) if config is not None else load_config("")
@@ -67,22 +80,42 @@ def controller(
         run: Any = uvloop.run
     except ImportError:
         run = asyncio.run
-    code = run(_controller(loaded, kubeconfig, namespace, identity, webhook_url))
+    if metrics_port or workloads_only:
+        at = {"bind_address": f":{metrics_port}" if metrics_port else "0"}
+        shown = {"metrics": loaded.metrics.model_copy(update=at), "health": loaded.health.model_copy(update=at)}
+        loaded = loaded.model_copy(update=shown)
+    work = _controller(loaded, kubeconfig, namespace, identity, webhook_url, workloads_only=workloads_only)
+    if cpuprofile is None:
+        raise typer.Exit(run(work))
+    import cProfile
+
+    with cProfile.Profile() as profile:
+        code = run(work)
+    profile.dump_stats(cpuprofile)
     raise typer.Exit(code)
 
 
 async def _controller(
-    config: Any, kubeconfig: Path | None, namespace: str, identity: str | None, webhook_url: str | None
+    config: Any,
+    kubeconfig: Path | None,
+    namespace: str,
+    identity: str | None,
+    webhook_url: str | None,
+    *,
+    workloads_only: bool = False,
 ) -> int:
-    from admission.controller.serve import Replica, serve
+    from admission.controller.serve import Replica, serve, serve_workloads
     from admission.kube.client import Client
+    from admission.kube.flow import Flow
     from admission.web import health
     from admission.web.metrics import Metrics
 
+    limits = config.client_connection
+    flow = Flow(qps=limits.kube_api_qps, burst=limits.burst)
     if kubeconfig is not None:
-        client = await Client.from_kubeconfig(str(kubeconfig))
+        client = await Client.from_kubeconfig(str(kubeconfig), flow=flow)
     else:
-        client = await Client.from_environment()
+        client = await Client.from_environment(flow=flow)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -114,7 +147,9 @@ async def _controller(
             or client.namespace
         )
         serving = asyncio.ensure_future(
-            serve(client, config, namespace=home, identity=identity, webhook_url=webhook_url, started=started)
+            serve_workloads(client, config, started=started)
+            if workloads_only
+            else serve(client, config, namespace=home, identity=identity, webhook_url=webhook_url, started=started)
         )
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 MUSTER_GROUP = "muster.dev"
 KUEUE_GROUP = "kueue.x-k8s.io"
@@ -38,6 +39,12 @@ DEACTIVATION_TARGET = "DeactivationTarget"
 ACTIVE = "Active"
 JOBS_HELD = "JobsHeld"
 """On a ClusterQueue: was it proven that labelled jobs are held until they are admitted?"""
+
+
+_NOT_IN_KUEUE = {
+    "Workload": frozenset({"claim", "avoidNodes", "fairEvictions", "flavorCursor", "placementBlocked"}),
+    "Cohort": frozenset({"conditions", "flavorsReservation", "flavorsUsage"}),
+}
 
 
 @dataclass(frozen=True)
@@ -203,6 +210,12 @@ class Names:
     @cached_property
     def event_source(self) -> str:
         return "kueue" if self.group == KUEUE_GROUP else "muster"
+
+    def stored(self, kind: str, status: dict[str, Any]) -> dict[str, Any]:
+        """A status without the fields for which Kueue's CRDs have no place (an apply that names one is refused). In
+        Kueue mode what they remember lasts as long as the process."""
+        absent = _NOT_IN_KUEUE.get(kind, frozenset()) if self.group == KUEUE_GROUP else frozenset()
+        return {name: value for name, value in status.items() if name not in absent} if absent else status
 
     @property
     def lease_name(self) -> str:

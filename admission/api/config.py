@@ -211,6 +211,11 @@ class ClientConnection(Section):
     kube_api_burst: Annotated[int, Field(gt=0)] | None = Field(default=None, alias="kubeAPIBurst")
     request_timeout: LongDuration = 15.0
 
+    @property
+    def burst(self) -> int:
+        """Left out: twice what a second allows, as client libraries do."""
+        return self.kube_api_burst or max(1, round(2 * (self.kube_api_qps or 50.0)))
+
 
 class Metrics(Section):
     bind_address: Address = ":8080"

@@ -51,6 +51,8 @@ from admission.names import (
 _TEST_FAILED = "the server rejected our request due to an error in our request"
 """All that the API server says when a `test` of a JSON patch fails."""
 
+_ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
+
 AVOID_MS = 24 * 3_600_000
 
 KIND_OF: Mapping[str, JobKind] = {kind.kind: kind for kind in KINDS}
@@ -188,8 +190,7 @@ class Actuator:
             case lifecycle.ReleaseWorkload():
                 await self._release(_there(seen))
             case lifecycle.AdmitWorkload():
-                changes: list[Condition] = [(ADMITTED, True, "Admitted", "The workload is admitted")]
-                await self._change(_there(seen), changes, ("Normal", "Admitted", "All admission checks are ready"))
+                await self._change(_there(seen), [_ADMITTED], ("Normal", "Admitted", "All admission checks are ready"))
             case lifecycle.FinishWorkload(succeeded, message):
                 reason = "Succeeded" if succeeded else "Failed"
                 text = message or f"Job {reason.lower()}"
@@ -200,6 +201,18 @@ class Actuator:
                 await self._give_back(_there(seen), pods)
             case lifecycle.Ungate(pods):
                 await self._ungate(_there(seen), pods)
+
+    async def take_bare(self, seen: WorkloadSeen, step: Step) -> None:
+        """Carry out one step of a Workload that no job stands behind (`lifecycle.bare_step`). Raises ApiError."""
+        match step:
+            case lifecycle.AdmitWorkload():
+                await self._change(seen, [_ADMITTED])
+            case lifecycle.EvictWorkload():
+                await self._evict(seen, step)
+            case lifecycle.ReleaseWorkload():
+                await self._release(seen)
+            case _:
+                raise AssertionError(f"{step} needs a job")
 
     async def delete_workload(self, seen: WorkloadSeen) -> None:
         """Delete a Workload that stands for nothing. A background GC may have been quicker."""
@@ -411,7 +424,7 @@ class Actuator:
                 "uid": seen.uid,
                 "resourceVersion": seen.resource_version,
             },
-            "status": status,
+            "status": self._names.stored("Workload", status),
         }
         path = self._workloads.path(seen.namespace, seen.name, "status")
         self._learn("Workload", await self._client.apply(path, body, manager=self._names.admission_manager))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +31,7 @@ from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import Settings, Step, next_step
-from admission.controller.world import JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
+from admission.controller.world import ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.cycle import decide
 from admission.engine.model import (
     AdmissionCheck,
@@ -56,11 +56,12 @@ from admission.engine.model import (
     Topology,
     Verdict,
     Why,
+    Workload,
 )
 from admission.engine.project import project
 from admission.engine.state import QueueNumbers, State
 from admission.jobs import values
-from admission.jobs.kinds import JobView
+from admission.jobs.kinds import JobKind, JobView
 from admission.kube.client import ApiError, Client, Conflict, Fenced, Invalid, Kind, NotFound
 from admission.kube.events import EventRecorder
 from admission.kube.informer import Informer
@@ -81,7 +82,15 @@ class Tuning:
     step_budget: int = 2_000
     explain_after_s: float = 5.0
     explain_per_s: float = 50.0
+    explain_busy_per_s: float = 5.0
+    """While jobs wait for writes of theirs."""
+    busy_s: float = 0.25
+    """After a write for a job, more of them are expected for so long."""
     queue_status_s: float = 1.0
+    """The status of one queue is written at most once in so long ..."""
+    queue_statuses_per_s: float = 20.0
+    """... and of all together so many a second, while jobs wait for writes of theirs."""
+    queue_statuses_at_once: int = 8
     catch_up_s: float = 10.0
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
     nobody led would else be let in by the order of names."""
@@ -99,6 +108,16 @@ class Watchers:
     decision: list[Callable[[Decision], None]] = field(default_factory=list)
     failure: list[Callable[[JobKey, Exception], None]] = field(default_factory=list)
     drift: list[Callable[[int], None]] = field(default_factory=list)
+
+
+QueueName = tuple[str, str, str]
+"""(ClusterQueue, LocalQueue or Cohort, namespace or "", name)."""
+QUEUES = (ClusterQueue, LocalQueue, Cohort)
+_STATUS_OF: dict[str, Callable[[State, Item[Any], int], dict[str, Any]]] = {
+    "ClusterQueue": queues.queue_status,
+    "LocalQueue": queues.local_queue_status,
+    "Cohort": queues.cohort_status,
+}
 
 
 def wall_ms() -> int:
@@ -121,7 +140,9 @@ class Controller:
         looked_at: LabelSelector | None = None,
         now: Callable[[], int] = wall_ms,
         lost_after_ms: int = 120_000,
+        workloads_only: bool = False,
     ) -> None:
+        """workloads_only: kinds of jobs are not watched; who makes a Workload runs it too."""
         self.client = client
         self.names = names
         self.rules = rules
@@ -130,8 +151,7 @@ class Controller:
         self.watchers = Watchers()
         self.now = now
         self.leading = False
-        self.held: Condition | None = None
-        """What the proof of the hold found; shown on every ClusterQueue."""
+        self._held: Condition | None = None
         self.decided_at = 0
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
@@ -144,6 +164,12 @@ class Controller:
         self._failures: dict[JobKey, int] = {}
         self._unexplained: dict[Key, float] = {}
         self._queues_dirty = asyncio.Event()
+        self._stale: dict[QueueName, None] = {}
+        """Queues whose status may differ from what is stored."""
+        self._wrote_at = 0.0
+        """The last write for a job; monotonic seconds."""
+        self._stale_all = True
+        self._written_at: dict[QueueName, float] = {}
         self._decide_at: asyncio.TimerHandle | None = None
         self.state = State(rules)
         self.jobs: KeyedQueue[JobKey] = KeyedQueue(self._work, self.tuning.workers)
@@ -171,11 +197,11 @@ class Controller:
             options=options,
         )
         self.informers: dict[str, Informer[Any]] = {}
-        self._build_informers()
+        self._build_informers(() if workloads_only else KIND_OF.values())
 
     # ------------------------------------------------------------ informers
 
-    def _build_informers(self) -> None:
+    def _build_informers(self, job_kinds: Iterable[JobKind]) -> None:
         names = self.names
 
         def watch(
@@ -192,7 +218,7 @@ class Controller:
         def ours(plural: str, kind: str, *, namespaced: bool = False) -> Kind:
             return Kind(names.group, names.version, plural, kind, namespaced)
 
-        for job_kind in KIND_OF.values():
+        for job_kind in job_kinds:
             watch(
                 path_kind(job_kind),
                 partial(self._decode_job, job_kind),
@@ -266,19 +292,26 @@ class Controller:
             self.world.workload_lost(old)
             self.verdicts.pop(old.key, None)
             self._unexplained.pop(old.key, None)
-        self._queues_dirty.set()
+        for seen in (old, new):
+            if seen is not None:
+                self._queues_of(seen.view.value)
 
     def _on_item(self, engine_class: type, old: Item[Any] | None, new: Item[Any] | None) -> None:
         # A status write of our own comes back as a change of nothing the engine reads.
         if new is not None:
             if new.value is not None and (old is None or old.value != new.value):
                 self.world.apply(Put(new.value))
-                if engine_class in (ClusterQueue, LocalQueue) and not _only_usage_differs(old, new):
-                    self.world.queue_changed()
+                if not _only_usage_differs(old, new):
+                    self._all_stale()
+                    if engine_class in (ClusterQueue, LocalQueue):
+                        self.world.queue_changed()
+            if engine_class in QUEUES:
+                self._queue_stale(engine_class.__name__, new.namespace, new.name)
         elif old is not None:
             key: str | Key = (old.namespace, old.name) if engine_class is LocalQueue else old.name
             self.world.apply(Gone(engine_class, key))
-        self._queues_dirty.set()
+            self._written_at.pop((engine_class.__name__, old.namespace, old.name), None)
+            self._all_stale()
 
     def _on_node(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
         if new is not None:
@@ -321,6 +354,16 @@ class Controller:
         if informer is not None and obj.get("metadata", {}).get("resourceVersion"):
             informer.learn(obj)
 
+    @property
+    def held(self) -> Condition | None:
+        """What the proof of the hold found; shown on every ClusterQueue."""
+        return self._held
+
+    @held.setter
+    def held(self, found: Condition | None) -> None:
+        self._held = found
+        self._all_stale()
+
     def _workload_of_uid(self, job_uid: str) -> WorkloadSeen | None:
         return self.world.workload_of_uid(job_uid)
 
@@ -332,7 +375,35 @@ class Controller:
 
     def _state_changed(self) -> None:
         self._dirty.set()
+
+    def _busy(self) -> bool:
+        """Are there writes to be made that somebody waits for? Statuses and reasons then take little of the server."""
+        return not self.jobs.idle or time.monotonic() < self._wrote_at + self.tuning.busy_s
+
+    def _queue_stale(self, kind: str, namespace: str, name: str) -> None:
+        self._stale[kind, namespace, name] = None
         self._queues_dirty.set()
+
+    def _all_stale(self) -> None:
+        self._stale_all = True
+        self._queues_dirty.set()
+
+    def _queues_of(self, value: Workload) -> None:
+        """Something of a gang changed: the numbers of its queues, and of the cohorts above, may have."""
+        self._queue_stale("LocalQueue", value.namespace, value.queue)
+        local = self.state.local_queue((value.namespace, value.queue))
+        names = {local.cluster_queue} if local is not None else set[str]()
+        if value.admission is not None:
+            names.add(value.admission.cluster_queue)
+        for name in names:
+            self._queue_stale("ClusterQueue", "", name)
+            queue = self.state.cluster_queue(name)
+            above, seen = queue.cohort if queue is not None else "", set[str]()
+            while above and above not in seen:
+                seen.add(above)
+                self._queue_stale("Cohort", "", above)
+                cohort = self.state.cohorts.get(above)
+                above = cohort.parent if cohort is not None else ""
 
     def _sweep_soon(self, seen: WorkloadSeen) -> None:
         if self.leading:
@@ -366,7 +437,7 @@ class Controller:
             for key in list(self.world.jobs):
                 self.jobs.add(key)
             self._dirty.set()
-            self._queues_dirty.set()
+            self._all_stale()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.jobs.run(), name="jobs")
                 group.create_task(self._decide(), name="decide")
@@ -413,8 +484,7 @@ class Controller:
             key = job or (ORPHAN, *decision.key)
             if isinstance(decision, Evict | Cancel) and isinstance(self._decisions.get(key), Admit):
                 # What it takes back is not written yet: neither is.
-                del self._decisions[key]
-                self.state.apply(Forgotten(decision.key))
+                self._forget(self._decisions.pop(key))
                 continue
             self.state.apply(Assumed(decision))
             self._decisions[key] = decision
@@ -459,18 +529,21 @@ class Controller:
                 try:
                     await self.actuator.carry_out(decision, based_on)
                 except BaseException as error:
-                    self.state.apply(Forgotten(decision.key))
+                    self._forget(decision)
                     if isinstance(error, Exception):
                         self._hold_off(key, decision.key)
                     raise
+                self._wrote_at = time.monotonic()
                 self._told_decision(decision)
-                self.jobs.add(key)
+                if key[0] != ORPHAN:
+                    self.jobs.add(key)
             elif key[0] == ORPHAN:
                 await self._orphan((key[1], key[2]))
             else:
                 now = self.now()
                 due = next_step(self.world.sight(key, now), self.settings, now)
                 if due.step is not None:
+                    self._wrote_at = time.monotonic()
                     await self.actuator.take(key, due.step)
                     for told in self.watchers.step:
                         told(key, due.step)
@@ -497,6 +570,12 @@ class Controller:
                 told_failure(key, error)
             log.exception("step failed", kind=key[0], namespace=key[1], name=key[2])
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
+
+    def _forget(self, decision: Decision) -> None:
+        self.state.apply(Forgotten(decision.key))
+        value = self.state.workload(decision.key)
+        if value is not None:
+            self._queues_of(value)
 
     def _hold_off(self, job: JobKey, key: Key) -> None:
         """A decision whose write failed is not made again at once: the gang sits out a moment, in memory alone.
@@ -537,7 +616,15 @@ class Controller:
 
     async def _orphan(self, key: Key) -> None:
         seen = self.world.workloads.get(key)
-        if seen is None or not seen.view.value.job_uid or self.world.job_of(seen) is not None:
+        if seen is None or self.world.job_of(seen) is not None:
+            return
+        if not seen.view.value.job_uid:
+            now = self.now()
+            due = self.world.bare(key, now)
+            if due.step is not None:
+                await self.actuator.take_bare(seen, due.step)
+            elif due.at is not None:
+                self.jobs.add_after((ORPHAN, *key), (due.at - now) / 1000 + 0.005)
             return
         if seen.view.deleting or self.world.pods_live(seen.uid, self.now()):
             self.jobs.add_after((ORPHAN, *key), 1.0)
@@ -546,7 +633,6 @@ class Controller:
             await self.actuator.delete_workload(seen)
 
     async def _explain(self) -> None:
-        pause = 1 / self.tuning.explain_per_s
         while True:
             await asyncio.sleep(0.25)
             tick = time.monotonic()
@@ -569,16 +655,22 @@ class Controller:
                     self._unexplained[key] = time.monotonic()
                     continue
                 if wrote:
-                    await asyncio.sleep(pause)
+                    busy = self._busy()
+                    await asyncio.sleep(1 / (self.tuning.explain_busy_per_s if busy else self.tuning.explain_per_s))
 
     async def _write_queues(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(self._until_sample()):
                     await self._queues_dirty.wait()
+            except TimeoutError:
+                self._all_stale()
+            began = loop.time()
             self._queues_dirty.clear()
-            await self.write_queue_status()
-            await asyncio.sleep(self.tuning.queue_status_s)
+            share = self.tuning.queue_statuses_per_s * self.tuning.queue_status_s
+            await self.write_queue_status(max(1, round(share)) if self._busy() else None)
+            await asyncio.sleep(max(0.05, began + self.tuning.queue_status_s - loop.time()))
 
     def _until_sample(self) -> float | None:
         """Seconds until the usage of some LocalQueue is to be noted again; None where turns are not taken by usage."""
@@ -588,33 +680,54 @@ class Controller:
         due = [at for one in stored if (at := queues.next_sample(self.state, one)) is not None]
         return max(0.0, (min(due) - self.now()) / 1000) + 0.01 if due else None
 
-    async def write_queue_status(self) -> int:
-        """Write each queue status that differs from what is stored; how many were written."""
-        now = self.now()
+    async def write_queue_status(self, most: int | None = None) -> int:
+        """Write each queue status that differs from what is stored, those not written for longest first; how many were
+        written. most: leave the others for the next time."""
+        if self._stale_all:
+            self._stale_all = False
+            for engine_class in QUEUES:
+                kind = engine_class.__name__
+                self._stale.update(dict.fromkeys((kind, *key) for key in self.informers[kind].store))
+        due = sorted(self._stale, key=lambda queue: (self._written_at.get(queue, 0.0), queue))
         written = 0
-        for kind, plural, make in (
-            ("ClusterQueue", "clusterqueues", queues.queue_status),
-            ("LocalQueue", "localqueues", queues.local_queue_status),
-            ("Cohort", "cohorts", queues.cohort_status),
-        ):
-            resource = Kind(self.names.group, self.names.version, plural, kind, kind == "LocalQueue")
-            for seen in list(self.informers[kind].store.values()):
-                if seen.value is None:
-                    continue
-                status = make(self.state, seen, now)
-                if kind == "ClusterQueue" and self.held is not None:
-                    status = queues.with_hold(status, seen, self.held, now)
-                if not queues.differs(seen.status, status):
-                    continue
-                try:
-                    await self._write_status(resource, seen, status)
-                    written += 1
-                except (Conflict, NotFound):
-                    self._queues_dirty.set()
-                except (ApiError, OSError, TimeoutError) as error:
-                    log.warning("queue status not written", kind=kind, name=seen.name, error=str(error))
-                    self._queues_dirty.set()
+        step = self.tuning.queue_statuses_at_once if most is None else 1
+        while due and (most is None or written < most):
+            now = self.now()
+            wanted: list[tuple[QueueName, Item[Any], dict[str, Any]]] = []
+            while due and len(wanted) < step:
+                queue = due.pop(0)
+                self._stale.pop(queue, None)
+                seen = self.informers[queue[0]].store.get(queue[1:])
+                status = self._status_due(queue[0], seen, now) if seen is not None else None
+                if seen is not None and status is not None:
+                    wanted.append((queue, seen, status))
+            written += sum(await asyncio.gather(*(self._write_queue(*one) for one in wanted)))
+        if due:
+            self._queues_dirty.set()
         return written
+
+    def _status_due(self, kind: str, seen: Item[Any], now: int) -> dict[str, Any] | None:
+        """The status that is to be written; None where what is stored says the same."""
+        if seen.value is None:
+            return None
+        status: dict[str, Any] = _STATUS_OF[kind](self.state, seen, now)
+        if kind == "ClusterQueue" and self.held is not None:
+            status = queues.with_hold(status, seen, self.held, now)
+        status = self.names.stored(kind, status)
+        return status if queues.differs(seen.status, status) else None
+
+    async def _write_queue(self, queue: QueueName, seen: Item[Any], status: dict[str, Any]) -> bool:
+        kind, _, name = queue
+        resource = Kind(self.names.group, self.names.version, f"{kind.lower()}s", kind, kind == "LocalQueue")
+        self._written_at[queue] = time.monotonic()
+        try:
+            await self._write_status(resource, seen, status)
+        except (Conflict, NotFound):
+            self._queue_stale(*queue)
+        except (ApiError, OSError, TimeoutError) as error:
+            log.warning("queue status not written", kind=kind, name=name, error=str(error))
+            self._queue_stale(*queue)
+        return True
 
     async def _write_status(self, resource: Kind, seen: Item[Any], status: dict[str, Any]) -> None:
         body = {
@@ -637,6 +750,7 @@ class Controller:
             await asyncio.sleep(self.tuning.sweep_s)
             for key in list(self.world.jobs):
                 self.jobs.add(key)
+            self._all_stale()
 
     async def _check_books(self) -> None:
         """The books against a fresh computation from the same facts; a difference is a bug, and is reported."""
@@ -698,7 +812,3 @@ class Numbers:
 
     def leading(self) -> bool:
         return self._controller.leading
-
-
-ORPHAN = "Workload"
-"""The kind under which a Workload without a job stands in the queue of jobs."""

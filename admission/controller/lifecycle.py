@@ -271,6 +271,25 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
     return Next(None, _deadline(seen, settings))
 
 
+def bare_step(workload: WorkloadView, stop: StopPolicy, stopped_by: str, now: int) -> Next:
+    """The same for a Workload that somebody made without a job that Muster knows. Whoever runs it starts at Admitted,
+    stops at Evicted, and says by taking status.admission away that nothing of it runs any more."""
+    value = workload.value
+    if value.admission is None or value.finished or workload.deleting:
+        return NOTHING
+    if value.evicted:
+        return NOTHING if value.admitted else Next(ReleaseWorkload())
+    leaves = _told_to_leave(workload, stop, stopped_by) or _ran_out(workload, now)
+    if leaves is not None:
+        return Next(leaves)
+    if not value.admitted:
+        ready = value.checks and all(check.state is CheckState.READY for check in value.checks)
+        return Next(AdmitWorkload()) if ready else NOTHING
+    if workload.max_execution_s is None:
+        return NOTHING
+    return Next(None, value.admitted_at + workload.max_execution_s * 1000 - value.run_ms)
+
+
 def spare(job: JobView, value: Workload) -> tuple[tuple[str, int], ...]:
     """(pod set, pods that will not run again) where that is more than the Workload says yet; else nothing."""
     if value.admission is None or not value.admitted or value.evicted or value.finished or job.suspended:
@@ -326,19 +345,9 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     assert job is not None
     assert workload is not None
     value = workload.value
-    if not value.active:
-        refused = next((check for check in value.checks if check.state is CheckState.REJECTED), None)
-        because = f": check {refused.name} refused it: {refused.message}" if refused is not None else ""
-        return EvictWorkload("Deactivated", f"The workload is deactivated{because}")
-    if job.paused:
-        return EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True)
-    if seen.stop_policy is StopPolicy.HOLD_AND_DRAIN or (seen.stop_policy is StopPolicy.HOLD and not value.admitted):
-        return EvictWorkload(f"{seen.stopped_by}Stopped", f"The {seen.stopped_by} is stopped")
-    for check in value.checks:
-        if check.state is CheckState.REJECTED:
-            return EvictWorkload("AdmissionCheck", f"Check {check.name} refused: {check.message}", deactivate=True)
-        if check.state is CheckState.RETRY:
-            return EvictWorkload("AdmissionCheck", f"Check {check.name} asks to try again: {check.message}")
+    told = _told_to_leave(workload, seen.stop_policy, seen.stopped_by, paused=job.paused)
+    if told is not None:
+        return told
     if seen.lost_nodes:
         return EvictWorkload("NodeFailures", f"Lost {_some(seen.lost_nodes)}", nodes=seen.lost_nodes)
     if workload.spec_hash and workload.spec_hash != job.spec_hash:
@@ -349,9 +358,9 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         if job.started:
             return EvictWorkload("OutOfSync", "The job was suspended by somebody else while it ran")
         return None
-    limit = workload.max_execution_s
-    if limit is not None and value.run_ms + now - value.admitted_at >= limit * 1000:
-        return EvictWorkload("Deactivated", f"Ran for its maximum of {limit} s", deactivate=True)
+    ran_out = _ran_out(workload, now)
+    if ran_out is not None:
+        return ran_out
     if pods.unschedulable_since is not None and now - pods.unschedulable_since >= settings.unschedulable_ms:
         return EvictWorkload(
             "PodsReadyTimeout",
@@ -368,6 +377,34 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
             backoff=True,
         )
     return None
+
+
+def _told_to_leave(
+    workload: WorkloadView, stop: StopPolicy, stopped_by: str, *, paused: bool = False
+) -> EvictWorkload | None:
+    """Somebody said so: its owner, a queue's stop policy, or an admission check."""
+    value = workload.value
+    if not value.active:
+        refused = next((check for check in value.checks if check.state is CheckState.REJECTED), None)
+        because = f": check {refused.name} refused it: {refused.message}" if refused is not None else ""
+        return EvictWorkload("Deactivated", f"The workload is deactivated{because}")
+    if paused:
+        return EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True)
+    if stop is StopPolicy.HOLD_AND_DRAIN or (stop is StopPolicy.HOLD and not value.admitted):
+        return EvictWorkload(f"{stopped_by}Stopped", f"The {stopped_by} is stopped")
+    for check in value.checks:
+        if check.state is CheckState.REJECTED:
+            return EvictWorkload("AdmissionCheck", f"Check {check.name} refused: {check.message}", deactivate=True)
+        if check.state is CheckState.RETRY:
+            return EvictWorkload("AdmissionCheck", f"Check {check.name} asks to try again: {check.message}")
+    return None
+
+
+def _ran_out(workload: WorkloadView, now: int) -> EvictWorkload | None:
+    value, limit = workload.value, workload.max_execution_s
+    if limit is None or not value.admitted or value.run_ms + now - value.admitted_at < limit * 1000:
+        return None
+    return EvictWorkload("Deactivated", f"Ran for its maximum of {limit} s", deactivate=True)
 
 
 def _ready_deadline(seen: Sight, settings: Settings) -> int | None:

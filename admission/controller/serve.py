@@ -109,6 +109,31 @@ async def serve(
         group.create_task(_campaign(elector, work), name="campaign")
 
 
+async def serve_workloads(
+    client: Client, config: Configuration, *, started: Callable[[Replica], Awaitable[None]] | None = None
+) -> None:
+    """Queueing and admission of Workloads alone, until cancelled: no kinds of jobs, no hold, no lease.
+
+    For whoever makes Workloads and runs what is behind them; one at a time, for nothing keeps a second one out.
+    """
+    controller = Controller(
+        client,
+        names=config.names,
+        rules=rules_of(config),
+        settings=settings_of(config),
+        options=Options(can_rank=False),
+        tuning=tuning_of(config),
+        looked_at=looked_at(config),
+        lost_after_ms=round(config.node_loss_grace_period * 1000),
+        workloads_only=True,
+    )
+    async with asyncio.TaskGroup() as group:
+        group.create_task(controller.watch(), name="watch")
+        if started is not None:
+            await started(Replica(controller, None))
+        group.create_task(controller.lead(), name="lead")
+
+
 async def _mode(client: Client, config: Configuration) -> Any:
     if config.hold != "auto":
         return config.hold

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from admission.controller.lifecycle import PodTally, Sight, WorkloadView, spare
+from admission.controller.lifecycle import NOTHING, Next, PodTally, Sight, WorkloadView, bare_step, spare
 from admission.engine.model import (
     Event,
     Gone,
@@ -29,6 +29,9 @@ from admission.names import JOBSET_GROUP, Names
 
 JobKey = tuple[str, str, str]
 """(kind, namespace, name)."""
+
+ORPHAN = "Workload"
+"""The kind under which a Workload without a job stands in the queue of jobs."""
 
 NEVER = 1 << 62
 DEVICES_GONE_MS = 30_000
@@ -517,9 +520,19 @@ class World:
             self._workloads_on.setdefault(node, set()).add(seen.key)
 
     def _wake_workload(self, seen: WorkloadSeen) -> None:
-        key = self._job_by_uid.get(seen.view.value.job_uid)
+        value = seen.view.value
+        key = self._job_by_uid.get(value.job_uid)
         if key is not None:
             self._changed_job(key)
+        elif not value.job_uid and value.admission is not None and not value.finished:
+            self._changed_job((ORPHAN, *seen.key))
+
+    def bare(self, key: Key, now: int) -> Next:
+        """What is due for a Workload that names no job."""
+        seen = self.workloads.get(key)
+        if seen is None or seen.view.value.job_uid:
+            return NOTHING
+        return bare_step(seen.view, *self._stopped(seen.view.value), now)
 
     def _wake_pod(self, pod: PodView) -> None:
         for uid in (pod.owner_uid, pod.jobset_uid, self._job_of_workload.get(pod.workload_uid, "")):
