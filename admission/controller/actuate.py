@@ -83,7 +83,7 @@ class Actuator:
         events: EventRecorder,
         recent: Recent,
         *,
-        learn: Callable[[str, dict[str, Any]], None],
+        learn: Callable[[str, dict[str, Any] | bytes], None],
         now: Callable[[], int],
         options: Options,
     ) -> None:
@@ -427,7 +427,7 @@ class Actuator:
             "status": self._names.stored("Workload", status),
         }
         path = self._workloads.path(seen.namespace, seen.name, "status")
-        self._learn("Workload", await self._client.apply(path, body, manager=self._names.admission_manager))
+        self._learn("Workload", await self._client.apply_raw(path, body, manager=self._names.admission_manager))
 
     async def _patch_job(self, key: JobKey, ops: list[dict[str, Any]] | None) -> None:
         if not ops:

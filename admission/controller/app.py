@@ -349,9 +349,9 @@ class Controller:
     def _bad(self, kind: str, key: Key, error: Exception) -> None:
         log.warning("object left out", kind=kind, namespace=key[0], name=key[1], error=str(error))
 
-    def _learn(self, kind: str, obj: dict[str, Any]) -> None:
+    def _learn(self, kind: str, obj: dict[str, Any] | bytes) -> None:
         informer = self.informers.get(kind)
-        if informer is not None and obj.get("metadata", {}).get("resourceVersion"):
+        if informer is not None and (isinstance(obj, bytes) or obj.get("metadata", {}).get("resourceVersion")):
             informer.learn(obj)
 
     @property
@@ -739,7 +739,7 @@ class Controller:
         if seen.namespace:
             body["metadata"] = {"name": seen.name, "namespace": seen.namespace, "uid": seen.uid}
         path = resource.path(seen.namespace or None, seen.name, "status")
-        self._learn(resource.kind, await self.client.apply(path, body, manager=self.names.admission_manager))
+        self._learn(resource.kind, await self.client.apply_raw(path, body, manager=self.names.admission_manager))
 
     async def _sweep(self) -> None:
         """Now and then: Workloads without a job, jobs that nothing woke."""

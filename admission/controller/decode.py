@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, PriorityClassSeen, WorkloadSeen
+from admission.engine.model import PodSet
 from admission.jobs import pins, values
 from admission.jobs.kinds import JobKind, JobView, view
 from admission.names import CONTROLLER_UID_LABEL, JOBSET_UID_LABEL, Names
@@ -80,39 +82,81 @@ def job(kind: JobKind, names: Names, raw: msgspec.Raw, recent: Recent) -> JobVie
     return seen
 
 
+class _Meta(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Of a Workload's metadata what is read; managedFields, the larger part of it, is skipped."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 1
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
+    owner_references: list[dict[str, Any]] = []
+
+
+class _Spec(msgspec.Struct, rename="camel", omit_defaults=True):
+    pod_sets: msgspec.Raw = msgspec.Raw(b"[]")
+    queue_name: Any = None
+    priority: Any = None
+    active: Any = None
+    preemption_gates: Any = None
+    maximum_execution_time_seconds: Any = None
+
+
+class _Workload(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: dict[str, Any] | None = None
+
+
+_decode_workload = msgspec.json.Decoder(_Workload).decode
+_decode_list = msgspec.json.Decoder(list[dict[str, Any]]).decode
+PodSets = tuple[tuple[tuple[PodSet, ...], tuple[str, ...]], tuple[tuple[str, int], ...]]
+
+
+@lru_cache(maxsize=4096)
+def _pod_sets(names: Names, namespace: str, raw: bytes) -> PodSets:
+    """(pod sets and problems, counts) of spec.podSets. A status write changes none of it, and many jobs are alike."""
+    entries = _decode_list(raw)
+    counts = tuple((str(entry.get("name", "main")), int(entry.get("count", 1))) for entry in entries)
+    return values.pod_sets(entries, names, namespace), counts
+
+
 def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
-    obj = _decode(raw)
-    meta = obj["metadata"]
-    spec = obj.get("spec") or {}
-    status = obj.get("status") or {}
-    value, _problems = values.workload(obj, names)
-    annotations = meta.get("annotations") or {}
-    counts = tuple((str(p.get("name", "main")), int(p.get("count", 1))) for p in spec.get("podSets") or ())
+    seen = _decode_workload(raw)
+    meta, spec, status = seen.metadata, seen.spec, seen.status or {}
+    read, counts = _pod_sets(names, meta.namespace, bytes(spec.pod_sets))
+    spec.pod_sets = msgspec.Raw(b"[]")
+    obj = {"metadata": msgspec.to_builtins(meta), "spec": msgspec.to_builtins(spec), "status": status}
+    value, _problems = values.workload(obj, names, read=read)
     state = status.get("requeueState") or {}
-    limit = spec.get("maximumExecutionTimeSeconds")
+    limit = spec.maximum_execution_time_seconds
     return WorkloadSeen(
         namespace=value.namespace,
         name=value.name,
         uid=value.uid,
-        resource_version=str(meta.get("resourceVersion", "")),
-        generation=int(meta.get("generation", 1)),
+        resource_version=meta.resource_version,
+        generation=meta.generation,
         status={} if value.finished else status,
         view=WorkloadView(
             value=value,
-            resource_version=str(meta.get("resourceVersion", "")),
-            spec_hash=str(annotations.get(names.spec_hash_annotation, "")),
+            resource_version=meta.resource_version,
+            spec_hash=str(meta.annotations.get(names.spec_hash_annotation, "")),
             counts=counts,
             requeue_count=int(state.get("count") or 0),
-            deleting="deletionTimestamp" in meta,
-            paused=annotations.get(names.pause_label) == "true",
+            deleting=meta.deletion_timestamp is not None,
+            paused=meta.annotations.get(names.pause_label) == "true",
             max_execution_s=int(limit) if limit else None,
-            owner=_controller(meta),
+            owner=_controller(meta.owner_references),
         ),
     )
 
 
-def _controller(meta: dict[str, Any]) -> tuple[str, str]:
-    for ref in meta.get("ownerReferences") or ():
+def _controller(owners: list[dict[str, Any]]) -> tuple[str, str]:
+    for ref in owners:
         if ref.get("controller"):
             return str(ref.get("kind", "")), str(ref.get("name", ""))
     return "", ""

@@ -603,23 +603,20 @@ def _preemptor(raw: Json) -> str:
     return rest.split(",")[0].split(")")[0].strip() if found else ""
 
 
-def workload(
-    raw: Json,
+def pod_sets(
+    entries: Sequence[Json],
     names: Names,
+    namespace: str,
     *,
     limit_ranges: Sequence[Json] = (),
     runtime_classes: Mapping[str, Json] | None = None,
-) -> tuple[Workload, tuple[str, ...]]:
-    """A Workload as the engine has it.
+) -> tuple[tuple[PodSet, ...], tuple[str, ...]]:
+    """spec.podSets as the engine has them.
 
     LimitRanges and RuntimeClasses are for Workloads of others; those that we write say it all in their templates.
     """
-    meta, where, name = _meta(raw)
-    spec, status = obj(raw.get("spec")), obj(raw.get("status"))
-    labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
     problems: list[str] = []
-    entries = objects(spec.get("podSets"))
-    pod_sets = []
+    out = []
     for entry in entries:
         template = obj(entry.get("template"))
         runtime = (runtime_classes or {}).get(text(obj(template.get("spec")).get("runtimeClassName")))
@@ -634,13 +631,13 @@ def workload(
                 for other in entries
                 if other is not entry
             ],
-            namespace=where,
+            namespace=namespace,
             many=count > 1,
         )
         if shape.refused:
             problems.append(f"pod set {text(entry.get('name')) or MAIN}: {shape.refused}")
         least = entry.get("minCount")
-        pod_sets.append(
+        out.append(
             PodSet(
                 name=text(entry.get("name")) or MAIN,
                 count=count,
@@ -649,6 +646,25 @@ def workload(
                 topology=topology_value(entry.get("topologyRequest")),
             )
         )
+    return tuple(out), tuple(problems)
+
+
+def workload(
+    raw: Json,
+    names: Names,
+    *,
+    limit_ranges: Sequence[Json] = (),
+    runtime_classes: Mapping[str, Json] | None = None,
+    read: tuple[tuple[PodSet, ...], tuple[str, ...]] | None = None,
+) -> tuple[Workload, tuple[str, ...]]:
+    """A Workload as the engine has it. read: its pod sets, as `pod_sets` gave them for an equal spec."""
+    meta, where, name = _meta(raw)
+    spec, status = obj(raw.get("spec")), obj(raw.get("status"))
+    labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
+    if read is None:
+        entries = objects(spec.get("podSets"))
+        read = pod_sets(entries, names, where, limit_ranges=limit_ranges, runtime_classes=runtime_classes)
+    problems = list(read[1])
     admission, wrong = admission_value(status.get("admission"))
     problems.extend(wrong)
     reserved, admitted = _condition(raw, QUOTA_RESERVED), _condition(raw, ADMITTED)
@@ -666,7 +682,7 @@ def workload(
         name=name,
         uid=text(meta.get("uid")),
         queue=text(spec.get("queueName")),
-        pod_sets=tuple(pod_sets),
+        pod_sets=read[0],
         priority=priority if isinstance(priority, int) else 0,
         created=millis(meta.get("creationTimestamp")),
         active=spec.get("active") is not False,

@@ -613,6 +613,11 @@ class Client:
             query["force"] = "true"
         return await self.request("PATCH", path, query=query, body=obj, content_type=APPLY_PATCH, **options)
 
+    async def apply_raw(self, path: str, obj: dict[str, Any], *, manager: str, **options: Any) -> bytes:
+        """Server-side apply by force; the answer's bytes."""
+        query = {**_query(False, manager), "force": "true"}
+        return await self.raw("PATCH", path, query=query, body=obj, content_type=APPLY_PATCH, **options)
+
     # --- lists and watches --------------------------------------------------------------------------------------------
 
     async def list_pages(

@@ -150,12 +150,13 @@ class Informer(Generic[T]):
     def get(self, namespace: str, name: str) -> T | None:
         return self.store.get((namespace, name))
 
-    def learn(self, obj: dict[str, Any]) -> None:
-        """Lays the answer of a write of one's own over the copy, so that the next look does not miss it.
+    def learn(self, obj: dict[str, Any] | bytes) -> None:
+        """Lays the answer of a write of one's own (decoded or not) over the copy, so that the next look does not miss
+        it.
 
         An answer that the watch has overtaken is left alone: the object may have been deleted since.
         """
-        raw = msgspec.Raw(msgspec.json.encode(obj))
+        raw = msgspec.Raw(obj if isinstance(obj, bytes) else msgspec.json.encode(obj))
         if _older(self.resource_version, self._bare(raw).resource_version):
             self._lay(raw)
 
@@ -355,13 +356,20 @@ class Informer(Generic[T]):
 
     def _lay(self, raw: msgspec.Raw, *, restarted: bool = False) -> tuple[Key, str]:
         """Lays one object over the copy, unless the copy is newer; its key and version."""
+        meta = self._bare(raw)
+        key = (meta.namespace, meta.name)
+        old = self.store.get(key)
+        if old is not None and key not in self.bad:
+            # Decoding costs the most, and what one wrote oneself comes twice.
+            if old.uid == meta.uid and old.resource_version == meta.resource_version:
+                return key, meta.resource_version
+            if not restarted and _older(meta.resource_version, old.resource_version):
+                return key, meta.resource_version
         try:
             new = self._decode(raw)
         except Exception as error:  # the decoder is the caller's, and one bad object must not hide the others
             return self._bad(raw, error)
-        key = (new.namespace, new.name)
         self.bad.discard(key)
-        old = self.store.get(key)
         if old is not None:
             if old.uid == new.uid and old.resource_version == new.resource_version:
                 return key, new.resource_version
