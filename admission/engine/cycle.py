@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from admission.engine import flavors as scan
 from admission.engine import order, reclaim
 from admission.engine.flavors import Assignment, Mode
-from admission.engine.ledger import Charge, Ledger, charge_of
+from admission.engine.ledger import Charge, Held, Ledger, charge_of
 from admission.engine.model import (
     Admission,
     Admit,
@@ -446,7 +447,7 @@ class _Walk:
         self.strict = self.queue.strategy is Strategy.STRICT_FIFO
         self.taken: dict[int, int] = {}
         """Bucket -> gangs of it that were dealt with in this cycle."""
-        fair = state.rules.usage_fairness is not None and self.queue.usage_based_fairness
+        self.fair = fair = state.rules.usage_fairness is not None and self.queue.usage_based_fairness
         if self.strict:
             buckets = [(held[0], bucket) for bucket, held in self.line.buckets.items()]
             heapq.heapify(buckets)
@@ -480,6 +481,11 @@ class _Walk:
         else:
             heapq.heappop(self.heap)
 
+    def add(self, place: QueueKey, bucket: int) -> None:
+        """One that was parked is worth a trial after all."""
+        usage = self._usage(place) if self.fair else 0.0
+        heapq.heappush(self.heap, (usage, place, bucket))
+
     def skip(self) -> None:
         """The gang cannot go, nor can those like it."""
         if self.strict:
@@ -498,16 +504,19 @@ class _Filling(_Run):
         self.told_of_claims: set[str] = set()
         self.served: set[Key] = set()
         """Gangs that were dealt with before their turn."""
+        self.kept: dict[Key, Held] = {}
+        """Room kept for gangs that were passed over. It is out of the book, so that shares are of what is held, and
+        entered while one is looked at whom it binds."""
+        self.admitted: dict[str, list[QueueKey]] = {}
+        """Queue -> places in its line of those whom this cycle admitted."""
+        self.turned: set[Key] = set()
+        """Of the owners of `kept`: those who had their turn, and did not fit."""
+        for key in sorted(self.ledger.claims):
+            record = state.workloads[key].claims
+            if record is not None and not record.victims and (held := self.ledger.unclaim(key)) is not None:
+                self.kept[key] = held
         for name in state.ready():
-            walk = _Walk(state, name)
-            if walk.peek() is None:
-                continue
-            self.walks[name] = walk
-            node = self.node(name)
-            label = order.label(node.root)
-            if label not in self.tournaments:
-                self.tournaments[label] = Tournament(node.root, self._ranks)
-            self.tournaments[label].enter(node)
+            self._enter(name)
         for label in sorted(self.tournaments):
             self._root(label)
         while self.roots:
@@ -515,6 +524,7 @@ class _Filling(_Run):
                 self.more = True
                 return
             _, label = heapq.heappop(self.roots)
+            self.at = label
             tournament = self.tournaments[label]
             best = tournament.best()
             assert best is not None
@@ -524,6 +534,19 @@ class _Filling(_Run):
             else:
                 tournament.enter(best)
             self._root(label)
+
+    def _enter(self, name: str) -> str | None:
+        """The queue takes part, if somebody in it is worth a trial: the label of its root."""
+        walk = _Walk(self.state, name)
+        if walk.peek() is None:
+            return None
+        self.walks[name] = walk
+        node = self.node(name)
+        label = order.label(node.root)
+        if label not in self.tournaments:
+            self.tournaments[label] = Tournament(node.root, self._ranks)
+        self.tournaments[label].enter(node)
+        return label
 
     def _root(self, label: str) -> None:
         winner = self.tournaments[label].best()
@@ -566,15 +589,23 @@ class _Filling(_Run):
         claims = gang.key in self.ledger.claims
         with self.ledger.suspended(gang.key):
             trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang))
-        if not claims and trial.mode is not Mode.FIT and not trial.found.enough and trial.assignment is not None:
+        if not claims and self.kept and (trial.mode is Mode.FIT or trial.found.enough):
+            beside = self._beside_kept(trial, place)
+            if beside is None:
+                return  # others have their turn first
+            trial = beside
+        elif not claims and trial.mode is not Mode.FIT and not trial.found.enough and trial.assignment is not None:
             trial = self._over_claims(trial)
+        claims = claims or gang.key in self.kept
         if trial.mode is Mode.FIT and gang.evicted == "Preempted" and not claims and self.rules.promises:
             trial = self._come_back(trial)
         if trial.mode is Mode.FIT:
             self.admit(trial)
+            self.kept.pop(gang.key, None)
             walk.next()
             return
         if trial.found.enough and not gang.preemption_gated and self._claim_room(trial):
+            self.kept.pop(gang.key, None)
             walk.next() if not walk.strict else walk.skip()
             return
         if claims:
@@ -582,10 +613,97 @@ class _Filling(_Run):
             return
         if trial.found.enough and gang.preemption_gated:
             trial.why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
-        if trial.assignment is not None and self._passed_over(walk, trial):
+        if trial.assignment is not None and self._passed_over(walk, place, trial):
             walk.next() if not walk.strict else walk.skip()
             return
         self._park(walk, bucket, trial, self._refused(trial))
+
+    # -- room that is kept for those who were passed over
+
+    def _kept_since(self, gang: Workload) -> int:
+        """When it has been passed over for too long, if it is the first of its queue."""
+        evicted = gang.evicted_at if gang.evicted_at < NEW else 0
+        return max(order.stamp(gang), gang.requeue_at, evicted) + self.rules.passed_over_ms
+
+    def _is_first(self, gang: Workload, place: QueueKey) -> bool:
+        """Does nobody stand before it in its queue but who was admitted in this cycle."""
+        before = self.admitted.get(self.state.queue_of(gang), ())
+        return self.state.position(gang.key) == sum(1 for other in before if other < place)
+
+    def _kept_around(self, trial: Trial) -> list[Held]:
+        """What is kept for others in the tree of this gang, or on nodes."""
+        tree, root = self.ledger.tree, trial.node.root
+        return [
+            held
+            for key, held in self.kept.items()
+            if key != trial.gang.key
+            and (
+                held.charge.admission is not None
+                or ((at := tree.queue(held.charge.queue)) is not None and at.root is root)
+            )
+        ]
+
+    @contextmanager
+    def _kept_entered(self, kept: list[Held]) -> Iterator[None]:
+        """With this room taken; whoever unclaims some of it inside has ended that claim."""
+        for held in kept:
+            self.ledger.claim(held.charge, held.until)
+        yield
+        for held in kept:
+            if self.ledger.unclaim(held.charge.key) is None:
+                del self.kept[held.charge.key]
+
+    def _beside_kept(self, trial: Trial, place: QueueKey) -> Trial | None:
+        """The same gang with the room taken that is kept for others; None when some of them must be asked first.
+
+        All of it binds whoever has not been passed over himself. Among those who have, the tournament decides, but
+        nobody goes before one who had been passed over when he came.
+        """
+        gang = trial.gang
+        binding = self._kept_around(trial)
+        at = self._kept_since(gang)
+        first = self.rules.promises and self.now >= at and self._is_first(gang, place)
+        untried: list[Key] = []
+        if first:
+            came = at - self.rules.passed_over_ms
+            equals = [
+                key
+                for held in binding
+                if (key := held.charge.key) not in self.turned and came <= self._kept_since(self.state.workloads[key])
+            ]
+            untried = [key for key in equals if self.state.is_parked(key)]
+            after = set(equals).difference(untried)
+            binding = [held for held in binding if held.charge.key not in after]
+        if not binding:
+            return trial
+        with self._kept_entered(binding):
+            beside = self.look(gang, trial.queue, evict=self._may_evict(gang))
+            good = beside.mode is Mode.FIT or beside.found.enough
+            if not good and not untried and beside.assignment is not None:
+                beside = self._over_claims(beside)
+        if good or not untried:
+            return beside
+        for key in untried:
+            self._ask_again(key)
+        return None
+
+    def _ask_again(self, key: Key) -> None:
+        """It has its turn in this cycle after all."""
+        name, bucket, place = self.state.unpark(key)
+        walk = self.walks.get(name)
+        if walk is None:
+            self._enter(name)
+        elif not walk.strict:
+            walk.add(place, bucket)
+            self.tournaments[order.label(self.node(name).root)].enter(self.node(name))
+        label = order.label(self.node(name).root)
+        if label != self.at and label in self.tournaments and all(other != label for _, other in self.roots):
+            self._root(label)
+
+    def admit(self, trial: Trial) -> None:
+        super().admit(trial)
+        name, _, place = self.state.stands(trial.gang.key)
+        self.admitted.setdefault(name, []).append(place)
 
     # -- nobody comes back only to be evicted again
 
@@ -635,7 +753,12 @@ class _Filling(_Run):
                 firsts = self._firsts(other.name, queue)
                 for place in firsts:
                     rival = state.workloads[order.key_of(place)]
-                    if rival.key in self.served or rival.key in ledger.claims or rival.preemption_gated:
+                    if (
+                        rival.key in self.served
+                        or rival.key in ledger.claims
+                        or rival.key in self.kept
+                        or rival.preemption_gated
+                    ):
                         continue
                     if self._may_evict(rival) and self._outranks(rival, queue, other, node):
                         rivals.append((place, rival, queue))
@@ -679,14 +802,20 @@ class _Filling(_Run):
 
     def _may_evict(self, gang: Workload) -> bool:
         """After a claim that came to nothing, it evicts nobody for as long again."""
-        return gang.claims is None or self.now >= gang.claims.until + self.rules.claim_ms
+        record = gang.claims
+        return record is None or not record.victims or self.now >= record.until + self.rules.claim_ms
 
     def _claim(self, trial: Trial, admission: Admission, victims: tuple[str, ...]) -> None:
         """Keep this room for it."""
         gang = trial.gang
         until = -(-(self.now + self.rules.claim_ms) // 1000) * 1000  # stored in whole seconds
         self.decisions.append(Claim(gang.key, gang.uid, ClaimRecord(admission, victims, until)))
-        self.ledger.claim(charge_of(gang, admission, "claim"), until)
+        charge = charge_of(gang, admission, "claim")
+        if victims:
+            self.ledger.claim(charge, until)
+        else:
+            self.kept[gang.key] = Held(charge, until)
+            self.turned.add(gang.key)
 
     def _claim_room(self, trial: Trial) -> bool:
         """Evict for it, and keep what becomes free."""
@@ -716,14 +845,17 @@ class _Filling(_Run):
     def _wait(self, walk: _Walk, bucket: int, trial: Trial) -> None:
         """It has a claim, and the room is not free yet."""
         gang = trial.gang
-        held = self.ledger.claims[gang.key]
-        until = held.until
         record = gang.claims
-        if record is not None and not record.victims:
+        held = self.kept.get(gang.key)
+        if held is None or record is None:
+            held = self.ledger.claims[gang.key]
+            until = held.until
+        else:
             # Nobody was evicted for this one: the claim lasts until it is admitted.
+            self.turned.add(gang.key)
             if held.until - self.now <= self.rules.claim_ms // 2:
                 self._claim(trial, record.admission, ())
-                held = self.ledger.claims[gang.key]
+                held = self.kept[gang.key]
             until = held.until - self.rules.claim_ms // 2
         leaving = 0 if record is None else sum(1 for uid in record.victims if self._holds(uid))
         if leaving:
@@ -839,20 +971,19 @@ class _Filling(_Run):
         gang = self.state.workloads[key]
         self.decisions.append(Claim(key, gang.uid, replace(record, until=self.now)))
 
-    def _passed_over(self, walk: _Walk, trial: Trial) -> bool:
+    def _passed_over(self, walk: _Walk, place: QueueKey, trial: Trial) -> bool:
         """The first of its queue has waited too long: room becomes its own as it becomes free. Nobody is evicted."""
         gang, rules = trial.gang, self.rules
         if not rules.promises or trial.mode is Mode.NO_FIT or gang.preemption_gated:
             return False
-        if self.state.position(gang.key) != 0:
+        if not self._is_first(gang, place):
             return False
-        since = max(order.stamp(gang), gang.requeue_at, gang.evicted_at if gang.evicted_at < NEW else 0)
-        if self.now - since < rules.passed_over_ms:
-            at = since + rules.passed_over_ms
+        at = self._kept_since(gang)
+        if self.now < at:
             until = trial.found.until
             trial.found = replace(trial.found, until=at if until is None else min(at, until))
             return False
-        with self.ledger.without_gangs(walk.queue.name):
+        with self._kept_entered(self._kept_around(trial)), self.ledger.without_gangs(walk.queue.name):
             there = self._again(trial)
         if there.mode is not Mode.FIT:
             return False

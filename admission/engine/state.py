@@ -481,8 +481,12 @@ class State:
                 self._room_on.update((self._ledger.nodes.node_of(value.key), value.node))
                 self._ledger.nodes.put_pod(value)
             case Node():
-                self._ledger.nodes.put_node(value)
-                self._room_changed = True
+                old = self._ledger.nodes.node(value.name)
+                if old != value:
+                    self._ledger.nodes.put_node(value)
+                    self._room_changed = True
+                    # Who waits for quota was told that empty nodes would hold it; fewer of them may not.
+                    self._everything_changed = self._everything_changed or old is not None
             case ClusterQueue():
                 if self.queues.get(value.name) != value:
                     self.queues[value.name] = value
@@ -529,7 +533,7 @@ class State:
         elif isinstance(key, str):
             if kind is Node:
                 self._ledger.nodes.remove_node(key)
-                self._room_changed = True
+                self._room_changed = self._everything_changed = True
             elif kind is Namespace:
                 if self.namespaces.pop(key, None) is not None:
                     self._namespace_changed(key)
@@ -973,6 +977,21 @@ class State:
         self._room_on.clear()
         self._changed_roots.clear()
 
+    def stands(self, key: Key) -> tuple[str, int, QueueKey]:
+        """(ClusterQueue, bucket, place) of a gang in line. Raises KeyError when it does not stand in one."""
+        return self._entry[key]
+
+    def is_parked(self, key: Key) -> bool:
+        """Does a gang stand in line, and is not tried before something changes."""
+        entry = self._entry.get(key)
+        return entry is not None and entry[1] in self.lines[entry[0]].parked
+
+    def unpark(self, key: Key) -> tuple[str, int, QueueKey]:
+        """A parked gang is worth a trial after all; where it stands."""
+        entry = self._entry[key]
+        self._unpark(entry[0], entry[1])
+        return entry
+
     def ready(self) -> list[str]:
         """ClusterQueues in which somebody is worth a trial, by name."""
         out = []
@@ -1081,8 +1100,21 @@ class State:
 
     def next_alarm(self) -> int | None:
         """When time alone may change something."""
+        while self._alarms and not self._rings(*self._alarms[0]):
+            heapq.heappop(self._alarms)
+        while self._memo_alarms and not self._wakes(*self._memo_alarms[0]):
+            heapq.heappop(self._memo_alarms)
         times = [alarms[0][0] for alarms in (self._alarms, self._memo_alarms) if alarms]
         return min(times, default=None)
+
+    def _rings(self, at: int, kind: str, key: Key) -> bool:
+        """Does this alarm still stand for something."""
+        return self._sleeping.get(key) == at if kind == "backoff" else self._claims.get(key, (None,))[0] == at
+
+    def _wakes(self, at: int, queue: str, bucket: int) -> bool:
+        line = self.lines.get(queue)
+        memo = None if line is None else line.parked.get(bucket)
+        return memo is not None and memo.until == at
 
     # ------------------------------------------------------------ checking
 

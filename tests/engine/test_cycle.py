@@ -399,6 +399,50 @@ def test_the_first_of_a_queue_that_was_passed_over_gets_room_as_it_becomes_free(
     assert town.evictions.total() == 0
 
 
+@pytest.mark.parametrize(
+    ("queues", "total", "pods", "leave", "after"),
+    [
+        (2, 12, 1, 3, (6, 6)),
+        (2, 12, 2, 2, (3, 3)),
+        (5, 12, 1, 3, (2, 3, 3, 2, 2)),
+        (5, 20, 1, 4, (4, 4, 4, 4, 4)),
+        (8, 16, 1, 2, (2,) * 8),
+    ],
+)
+def test_room_kept_for_many_is_given_by_share_and_never_to_nobody(
+    queues: int, total: int, pods: int, leave: int, after: tuple[int, ...]
+) -> None:
+    """The first of every queue has been passed over, so room is kept for all of them; several gangs of one queue leave
+    at once. What is kept for one must not be in the way of the others whose turn comes first."""
+    town = Town(*elastic(F), cohort("root", "", [(F, {"gpu": total})]))
+    names = [f"q{i}" for i in range(queues)]
+    town.put(*(queue(name, "root", [(F, {"gpu": 0})]) for name in names))
+    for i in range(10):
+        town.put(*(gang(f"{name}-{i}", name, pods, created=10 * i + at) for at, name in enumerate(names)))
+    town.settle()
+    town.now += 2 * MUSTER.passed_over_ms
+    town.settle()
+    assert {value.queue for value in town.gangs() if value.claims is not None} == set(names)
+    for value in [value for value in town.gangs() if value.queue == "q0" and value.admission is not None][:leave]:
+        town.remove(Workload, value.key)
+    assert town.settle() == 0
+    assert tuple(shares(town)[name] for name in names) == after
+
+
+def test_who_was_passed_over_still_takes_what_becomes_his_by_right() -> None:
+    town = _two((0, 12), 0)
+    for i in range(6):
+        town.put(gang(f"b{i}", "b", 2, created=i))
+    town.settle()
+    town.put(gang("a0", "a", 4, created=7))
+    town.now += 2 * MUSTER.passed_over_ms
+    town.settle()
+    assert [key[1] for key in town.state.ledger.claims] == ["a0"]
+    town.put(queue("a", "root", [(F, {"gpu": 4})]), queue("b", "root", [(F, {"gpu": 8})]))
+    assert town.settle() == 2
+    assert "a0" in town.admitted()
+
+
 def test_who_becomes_the_first_of_a_queue_may_have_been_passed_over_already() -> None:
     town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 8})]))
     town.put(gang("runs", "a", 4))

@@ -81,6 +81,7 @@ class Cluster(RuleBasedStateMachine):
     @initialize(values=trees())
     def start(self, values: list[Any]) -> None:
         self.town = Town(*values)
+        self.town.twin = True
         self.solid = any(isinstance(value, Node) for value in values)
 
     @rule(
@@ -161,6 +162,13 @@ class Cluster(RuleBasedStateMachine):
             assert same, (value.key, mine, theirs)
         with state.ledger.trial():
             run = _Filling(state, town.now, BUDGET)
+            # R10, R11: room may be kept for who cannot have it yet, but not for nobody.
+            kept = [value for value in town.gangs() if value.claims is not None and not value.claims.victims]
+            with state.ledger.trial():
+                for value in kept:
+                    state.ledger.unclaim(value.key)
+                fit = [run.look(value, state.queues[value.queue], evict=False).mode is Mode.FIT for value in kept]
+                assert not fit or not all(fit), kept
             for value in town.gangs():
                 if value.admission is not None or value.claims is not None:
                     continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import zip_longest
 
 from admission.engine.cycle import decide
 from admission.engine.ledger import charge_of
@@ -90,6 +91,8 @@ class Town:
         self.objects: dict[tuple[str, object], object] = {}
         self.evictions: Counter[Key] = Counter()
         self.log: list[object] = []
+        self.twin = False
+        """Compare each Plan with that of a State made anew from the same objects."""
         self.put(*values)
 
     # -- objects
@@ -133,8 +136,11 @@ class Town:
 
     def cycle(self) -> Plan:
         """One decision, checked, and written."""
+        parked = {key for name in self.state.lines for key in self.state.parked(name)} if self.twin else set()
         plan = decide(self.state, self.now, BUDGET)
         self.check(plan)
+        if self.twin:
+            self.compare(plan, parked)
         for decision in plan.decisions:
             self.log.append(decision)
             self.state.apply(Assumed(decision))  # type: ignore[arg-type]
@@ -143,6 +149,25 @@ class Town:
             assert isinstance(value, Workload)
             self.put(self.written(value, decision))
         return plan
+
+    def compare(self, plan: Plan, parked: set[Key]) -> None:
+        """R12: a State that was told everything at once decides the same, up to the first decision for a gang that was
+        set aside here: what this very plan changed is looked at in the next cycle. Where nothing is decided, both say
+        the same of everybody who waits."""
+        other = self.fresh()
+        again = decide(other, self.now, BUDGET).decisions
+        for mine, theirs in zip_longest(plan.decisions, again):
+            if mine != theirs:
+                owner = theirs.preemptor if isinstance(theirs, Evict) else None if theirs is None else theirs.key
+                assert plan.decisions, ("hidden", theirs)
+                assert mine != plan.decisions[0], (mine, theirs)
+                assert owner in parked, (mine, theirs)
+                return
+        if not again:
+            told = {key: self.state.explain(key) for key in self.state.workloads}
+            assert told == {key: other.explain(key) for key in told}, [
+                (a, b) for key, a in told.items() if a != (b := other.explain(key))
+            ]
 
     def written(self, value: Workload, decision: object) -> Workload:
         match decision:
@@ -204,33 +229,45 @@ class Town:
         assert state.drift() == []
         admits = [decision for decision in plan.decisions if isinstance(decision, Admit)]
         assert len({d.key for d in admits}) == len(admits)
+        kept = {
+            key
+            for key in state.ledger.claims
+            if (record := state.workloads[key].claims) is not None and not record.victims
+        }
         with state.ledger.trial():
             for decision in plan.decisions:
                 if isinstance(decision, Admit):
                     state.ledger.unclaim(decision.key)
-                    self.check_admission(decision)
+                    self.check_admission(decision, kept)
                 elif isinstance(decision, Claim):
                     state.ledger.unclaim(decision.key)
+                    (kept.discard if decision.record.victims else kept.add)(decision.key)
                     if decision.record.until > self.now:
                         claim = charge_of(state.workloads[decision.key], decision.record.admission, "claim")
                         state.ledger.claim(claim, decision.record.until)
                 elif isinstance(decision, Evict):
                     self.check_eviction(decision)
 
-    def check_admission(self, admit: Admit) -> None:
-        """It fits quota and nodes, whole, beside all that is charged and claimed."""
+    def check_admission(self, admit: Admit, kept: Iterable[Key]) -> None:
+        """It fits quota and nodes, whole, beside all that is charged and claimed; of what is `kept` for those who were
+        passed over, beside as much as binds it."""
         ledger = self.state.ledger
         gang = self.state.workloads[admit.key]
         charge = charge_of(gang, admit.admission)
-        assert ledger.fits(charge.queue, dict(charge.usage)), admit
+        with ledger.trial():
+            if self.now - max(gang.created, gang.requeue_at) >= self.rules.passed_over_ms:
+                for key in kept:
+                    ledger.unclaim(key)
+            assert ledger.fits(charge.queue, dict(charge.usage)), admit
+            ledger.charge(charge)
+            for pod_set, got in zip(gang.pod_sets, admit.admission.pod_sets, strict=True):
+                assert got.count == pod_set.count
+                if got.topology is not None:
+                    assert sum(domain.count for domain in got.topology.domains) == got.count
+                    for domain in got.topology.domains:
+                        free = ledger.nodes.free(ledger.nodes.resolve(domain.values[-1]))
+                        assert min(free[res] for res, _ in pod_set.shape.requests) >= 0, (admit, domain)
         ledger.charge(charge)
-        for pod_set, got in zip(gang.pod_sets, admit.admission.pod_sets, strict=True):
-            assert got.count == pod_set.count
-            if got.topology is not None:
-                assert sum(domain.count for domain in got.topology.domains) == got.count
-                for domain in got.topology.domains:
-                    free = ledger.nodes.free(ledger.nodes.resolve(domain.values[-1]))
-                    assert min(free[res] for res, _ in pod_set.shape.requests) >= 0, (admit, domain)
 
     def check_eviction(self, evict: Evict) -> None:
         state = self.state
