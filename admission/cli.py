@@ -23,13 +23,17 @@ cli = typer.Typer(
 @cli.command()
 def version() -> None:
     """Print the version."""
+    print(_version())
+
+
+def _version() -> str:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
     try:
-        print(installed("muster-admission"))
+        return installed("muster-admission")
     except PackageNotFoundError:
-        print("0.1.0 (from source)")
+        return "0.1.0 (from source)"
 
 
 @cli.command()
@@ -125,7 +129,9 @@ async def _controller(
 
         async def started(replica: Replica) -> None:
             shown = replica.controller
-            metrics = Metrics(shown.numbers)
+            metrics = Metrics(
+                shown.numbers, version=_version(), by_resource=config.metrics.enable_cluster_queue_resources
+            )
             shown.watchers.plan.append(metrics.plan)
             shown.watchers.decision.append(metrics.decision)
             shown.watchers.step.append(metrics.step)

@@ -25,6 +25,7 @@ from admission.api import config, crd
 from admission.controller import policies
 from admission.jobs.hold import Identities
 from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
+from charts import monitoring
 
 Object = dict[str, Any]
 
@@ -231,6 +232,7 @@ def values_schema() -> Object:
         metrics=_object(
             (),
             serviceMonitor=_object((), enabled=_choice("auto", True, False), interval=_TEXT, **monitor),
+            dashboards=_object((), enabled=_BOOL, annotations=_LABELS, **monitor),
             rules=_object(
                 (), enabled=_choice("auto", True, False), longWaitSeconds={"type": "integer", "minimum": 1}, **monitor
             ),
@@ -278,6 +280,10 @@ def files() -> Iterator[tuple[str, str]]:
             yield f"{folder}/{part}.json", json.dumps(made, indent=1, ensure_ascii=False) + "\n"
     where = config.Configuration().namespace_selector.model_dump(by_alias=True, exclude_none=True)
     yield "files/namespaces.json", json.dumps(where, indent=1) + "\n"
+    yield "files/rules.json", json.dumps(monitoring.rules(), indent=1, ensure_ascii=False) + "\n"
+    for board in monitoring.DASHBOARDS:
+        made = monitoring.grafana(board)
+        yield f"files/dashboards/{board.name}.json", json.dumps(made, indent=1, ensure_ascii=False) + "\n"
     yield "values.schema.json", json.dumps(values_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

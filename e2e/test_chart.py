@@ -138,7 +138,7 @@ class Charted(Installed):
 
     def config(self) -> Object:
         """The file that was rendered, on ports of its own."""
-        (found,) = [o for o in self.objects if o["kind"] == "ConfigMap"]
+        (found,) = [o for o in self.objects if "config.yaml" in o.get("data", ())]
         said: Object = yaml.safe_load(found["data"]["config.yaml"])
         off = {"bindAddress": "0"}
         return {**said, "health": off, "metrics": off, "webhook": {"host": "127.0.0.1", "port": _free_port()}}

@@ -152,6 +152,8 @@ class Controller:
         self.now = now
         self.leading = False
         self._held: Condition | None = None
+        self.certificate_ends: float | None = None
+        """Of the webhook, where one holds; seconds since the epoch."""
         self.decided_at = 0
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
@@ -803,6 +805,37 @@ class Numbers:
             return ""
         local = self._controller.state.local_queue((key[0], seen.view.value.queue))
         return local.cluster_queue if local is not None else ""
+
+    def waiting(self) -> Iterator[tuple[str, str, float]]:
+        controller, now = self._controller, self._controller.now()
+        if not controller.leading:
+            return  # what was found while it led says nothing now
+        for verdict in list(controller.verdicts.values()):
+            seen = controller.world.workloads.get(verdict.key)
+            if seen is not None:
+                seconds = max(0, now - seen.view.value.created) / 1000
+                yield self.queue_of(verdict.key), verdict.why.reason.value, seconds
+
+    def flavors(self) -> list[tuple[str, str, int, int]]:
+        return self._controller.state.flavor_totals()
+
+    def queue_of_gang(self, key: Key) -> str:
+        value = self._controller.state.workload(key)
+        return self._controller.state.queue_of(value) if value is not None else ""
+
+    def queue_of_job(self, key: JobKey) -> str:
+        seen = self._controller.world.workload_of(key)
+        return self.queue_of_gang(seen.key) if seen is not None else ""
+
+    def held(self) -> tuple[str, bool] | None:
+        proof = self._controller.held
+        return (proof[2].rpartition("HeldBy")[2].lower(), proof[1]) if proof is not None else None
+
+    def events_dropped(self) -> dict[str, int]:
+        return dict(self._controller.events.dropped)
+
+    def certificate_ends(self) -> float | None:
+        return self._controller.certificate_ends
 
     def api_calls(self) -> list[tuple[tuple[str, str, str, int], int]]:
         return list(self._controller.client.counts.items())

@@ -884,31 +884,12 @@ def _room(node: QuotaNode, fr: FlavorResource, asked: int = 0) -> Room:
         nominal=own,
         used=used,
         borrowed=node.borrowed(fr),
-        lent=_lent(node, fr),
+        lent=node.lent(fr),
         free=node.available(fr),
         most=node.potential(fr),
         asked=asked,
         limited_by=ends[0].name if ends else "",
     )
-
-
-def _lent(node: QuotaNode, fr: FlavorResource) -> int:
-    """Of its own quota, what siblings hold. Nobody knows whose quota a borrower holds: the cohort's own counts first,
-    then the unused quota of each member in equal parts."""
-    parent = node.parent
-    if parent is None:
-        return 0
-    over = unused = mine = 0
-    for child in parent.children:
-        shared = child.subtree.get(fr, 0) - child.local_quota(fr)
-        risen = max(0, child.usage.get(fr, 0) - child.local_quota(fr))
-        over += max(0, risen - shared)
-        unused += max(0, shared - risen)
-        if child is node:
-            mine = max(0, shared - risen)
-    own = parent.quotas[fr].nominal if fr in parent.quotas else 0
-    given = min(max(0, over - own), unused)
-    return given * mine // unused if unused else 0
 
 
 def _active(raw: Json) -> tuple[Json, bool, str]:

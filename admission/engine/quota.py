@@ -243,6 +243,24 @@ class QuotaNode:
         """What the subtree holds beyond its own quota; 0 for a root, which has nobody to borrow from."""
         return 0 if self.parent is None else max(0, self.usage.get(fr, 0) - self.subtree.get(fr, 0))
 
+    def lent(self, fr: FlavorResource) -> int:
+        """Of its own quota, what siblings hold. Nobody knows whose quota a borrower holds: the cohort's own counts
+        first, then the unused quota of each member in equal parts."""
+        parent = self.parent
+        if parent is None:
+            return 0
+        over = unused = mine = 0
+        for child in parent.children:
+            shared = child.subtree.get(fr, 0) - child.local_quota(fr)
+            risen = max(0, child.usage.get(fr, 0) - child.local_quota(fr))
+            over += max(0, risen - shared)
+            unused += max(0, shared - risen)
+            if child is self:
+                mine = max(0, shared - risen)
+        own = parent.quotas[fr].nominal if fr in parent.quotas else 0
+        given = min(max(0, over - own), unused)
+        return given * mine // unused if unused else 0
+
     def borrowing(self, frs: Iterable[FlavorResource]) -> bool:
         """Is any of the pairs held beyond quota."""
         usage, subtree = self.usage, self.subtree

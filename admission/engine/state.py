@@ -82,11 +82,14 @@ class QueueNumbers:
     used: Mapping[FlavorResource, int] = field(default_factory=dict)
     """Of the admitted ones."""
     nominal: Mapping[FlavorResource, int] = field(default_factory=dict)
+    lent: Mapping[FlavorResource, int] = field(default_factory=dict)
+    """Of `nominal`, what siblings hold."""
     order: tuple[FlavorResource, ...] = ()
     """In the order in which the object names them."""
     weighted_share: int = 0
     alone: bool = False
     """Without a cohort: what it holds beyond its quota is borrowed from nobody."""
+    cohort: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +389,10 @@ class State:
             reserved=total,
             used=used,
             nominal=dict(node.subtree),
+            lent={fr: node.lent(fr) for fr in node.subtree},
             order=tuple(dict.fromkeys((*own_order, *frs))),
             weighted_share=node.share().value_status(),
+            alone=node.parent is None,
         )
 
     def _numbers(
@@ -400,10 +405,29 @@ class State:
             reserved=dict(self._reserved.get(owner, {})),
             used=dict(self._used.get(owner, {})),
             nominal={} if node is None else {fr: quota.nominal for fr, quota in node.quotas.items()},
+            lent={} if node is None else {fr: node.lent(fr) for fr in node.quotas},
             order=() if queue is None else _order(queue),
             weighted_share=0 if node is None else node.share().value_status(),
             alone=node is None or node.parent is None,
+            cohort="" if queue is None else queue.cohort,
         )
+
+    def flavor_totals(self) -> list[tuple[str, str, int, int]]:
+        """(flavor, resource, nominal quota of all queues and cohorts, allocatable of its nodes that are ready and not
+        cordoned) of each flavor that has nodes to count: not of elastic ones."""
+        self._settle()
+        tree, table = self._ledger.tree, self._ledger.nodes.table
+        nominal: Counter[FlavorResource] = Counter()
+        for node in (*map(tree.queue, self.queues), *map(tree.cohort, self.cohorts)):
+            for fr, quota in {} if node is None else node.quotas.items():
+                nominal[fr] += quota.nominal
+        out: list[tuple[str, str, int, int]] = []
+        for name, resource in sorted(nominal):
+            flavor = self.flavors.get(name)
+            if flavor is not None and not flavor.elastic:
+                mask = table.pairs(flavor.node_labels) & table.well
+                out.append((name, resource, nominal[name, resource], int(table.most(resource)[mask].sum())))
+        return out
 
     # -- is it active
 

@@ -1,22 +1,132 @@
 """Prometheus metrics, folded from the stream of Plans, decisions and steps, and read from the State when scraped.
 
-Label values come from names of queues, cohorts, flavors and resources, and from closed enums: their number is bounded
-by what the platform team wrote, never by how many jobs there are.
+`FAMILIES` is all of them: name, type, labels and meaning; the reference page, the alerts and the dashboards are held to
+it. Label values come from names of queues, cohorts, flavors and resources, and from closed enums: their number is
+bounded by what the platform team wrote, never by how many jobs there are. Amounts are in the base unit of the resource
+(cores, bytes, devices), times in seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from admission.engine.model import Admit, Decision, Evict, Plan, Verdict
+from admission.engine.model import Admit, Decision, Evict, Plan, Reason
 
 _CYCLE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _WAIT = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric. A counter is shown with `_total`, a histogram with `_bucket`, `_sum` and `_count`."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    def series(self) -> tuple[str, ...]:
+        """Names under which its samples stand."""
+        if self.type == "counter":
+            return (f"{self.name}_total",)
+        if self.type == "histogram":
+            return tuple(f"{self.name}_{end}" for end in ("bucket", "sum", "count"))
+        return (self.name,)
+
+
+_AMOUNTS = {
+    "nominal_quota": "Quota of its own; of a Cohort, with that of its members.",
+    "reserved": "Held by gangs with a reservation, the admitted ones among them.",
+    "used": "Held by gangs that are admitted.",
+    "borrowed": "Held beyond its own quota.",
+    "lent": "Of its own quota, what its siblings hold.",
+}
+_OF_QUEUE = ("cluster_queue", "cohort", "flavor", "resource")
+_OF_COHORT = ("cohort", "flavor", "resource")
+
+FAMILIES: tuple[Family, ...] = (
+    Family("muster_build_info", "gauge", "1, with the version of the program.", ("version",)),
+    Family("muster_leading", "gauge", "1 on the replica that decides, 0 on the others."),
+    Family("muster_jobs_held", "gauge", "1 if the proof at the start found that jobs are held, else 0.", ("mode",)),
+    Family("muster_workloads", "gauge", "Gangs by state: pending, reserved, admitted.", ("cluster_queue", "state")),
+    Family("muster_pending_workloads", "gauge", "Gangs that wait, by reason.", ("cluster_queue", "reason")),
+    Family(
+        "muster_oldest_pending_seconds",
+        "gauge",
+        "Since the creation of the gang that waits longest for quota or nodes.",
+        ("cluster_queue",),
+    ),
+    Family("muster_admitted_workloads", "counter", "Gangs admitted.", ("cluster_queue",)),
+    Family(
+        "muster_evicted_workloads",
+        "counter",
+        "Gangs evicted, by the reason of the condition Evicted; cause: of Preempted, for whom.",
+        ("cluster_queue", "reason", "cause"),
+    ),
+    Family(
+        "muster_admission_wait_seconds",
+        "histogram",
+        "From a gang's creation, or its last return to the queue, to its reservation.",
+        ("cluster_queue",),
+        _WAIT,
+    ),
+    Family("muster_cycle_duration_seconds", "histogram", "Time that one decision cycle took.", (), _CYCLE),
+    Family("muster_cycle_steps", "counter", "Trials made by decision cycles."),
+    Family("muster_steps", "counter", "Steps taken in the lives of jobs.", ("step",)),
+    Family("muster_write_failures", "counter", "Writes that failed.", ("error",)),
+    *(Family(f"muster_cluster_queue_{what}", "gauge", text, _OF_QUEUE) for what, text in _AMOUNTS.items()),
+    Family(
+        "muster_cluster_queue_weighted_share",
+        "gauge",
+        "Dominant share of what it borrows, in thousandths, divided by its weight.",
+        ("cluster_queue", "cohort"),
+    ),
+    *(Family(f"muster_cohort_{what}", "gauge", text, _OF_COHORT) for what, text in _AMOUNTS.items()),
+    Family("muster_cohort_weighted_share", "gauge", "The same of a Cohort.", ("cohort",)),
+    Family(
+        "muster_flavor_nominal_quota",
+        "gauge",
+        "Nominal quota of all ClusterQueues and Cohorts for a flavor that is not elastic.",
+        ("flavor", "resource"),
+    ),
+    Family(
+        "muster_flavor_capacity",
+        "gauge",
+        "Allocatable of the nodes of a flavor that is not elastic and are ready and not cordoned.",
+        ("flavor", "resource"),
+    ),
+    Family("muster_ledger_drift", "gauge", "Differences between the books and their recomputation; must be 0."),
+    Family(
+        "muster_api_requests",
+        "counter",
+        "Answers of the API server; code 0 is none.",
+        ("verb", "resource", "subresource", "code"),
+    ),
+    Family("muster_watch_age_seconds", "gauge", "Since a watch last said anything.", ("kind",)),
+    Family("muster_events_dropped", "counter", "Events that were given up, by why.", ("why",)),
+    Family(
+        "muster_webhook_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "When the webhook's certificate ends; absent where policies hold.",
+    ),
+)
+"""Beside them stand `process_*`, of the process itself."""
+
+_BY_NAME: Mapping[str, Family] = {family.name: family for family in FAMILIES}
 
 
 class Numbers(Protocol):
@@ -25,42 +135,59 @@ class Numbers(Protocol):
     def queues(self) -> Iterable[tuple[str, str, Any]]:
         """(kind: ClusterQueue or Cohort, name, QueueNumbers)."""
 
-    def verdicts(self) -> Iterable[Verdict]: ...
-    def queue_of(self, key: tuple[str, str]) -> str: ...
+    def waiting(self) -> Iterable[tuple[str, str, float]]:
+        """(ClusterQueue, reason, seconds since its creation) of each gang that waits."""
+
+    def flavors(self) -> Iterable[tuple[str, str, int, int]]:
+        """(flavor, resource, nominal quota, capacity) of those that are not elastic."""
+
+    def queue_of_job(self, key: tuple[str, str, str]) -> str:
+        """ClusterQueue of a job's gang; "" if there is none."""
+
+    def queue_of_gang(self, key: tuple[str, str]) -> str: ...
     def api_calls(self) -> Iterable[tuple[tuple[str, str, str, int], int]]: ...
     def watch_age(self) -> Iterable[tuple[str, float]]: ...
     def leading(self) -> bool: ...
+    def held(self) -> tuple[str, bool] | None:
+        """(mode, are jobs held), once it was tried."""
+
+    def events_dropped(self) -> Mapping[str, int]: ...
+    def certificate_ends(self) -> float | None:
+        """Seconds since the epoch."""
 
 
 class Metrics:
-    """All metrics of one controller."""
+    """All metrics of one controller. by_resource: amounts of each queue, cohort, flavor and resource among them."""
 
-    def __init__(self, numbers: Numbers) -> None:
+    def __init__(self, numbers: Numbers, *, version: str = "", by_resource: bool = True) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which nobody asks for
         self.registry = CollectorRegistry()
-        self._cycle = Histogram(
-            "muster_cycle_duration_seconds", "Time one decision cycle took.", buckets=_CYCLE, registry=self.registry
-        )
-        self._steps = Counter("muster_cycle_steps", "Trials made by decision cycles.", registry=self.registry)
-        self._admitted = Counter(
-            "muster_admitted_workloads", "Gangs admitted.", ["cluster_queue"], registry=self.registry
-        )
-        self._wait = Histogram(
-            "muster_admission_wait_seconds",
-            "From a gang's creation to its reservation.",
-            ["cluster_queue"],
-            buckets=_WAIT,
-            registry=self.registry,
-        )
-        self._evicted = Counter(
-            "muster_evicted_workloads", "Gangs evicted for another gang.", ["reason"], registry=self.registry
-        )
-        self._taken = Counter("muster_steps", "Steps taken in the lives of jobs.", ["step"], registry=self.registry)
-        self._failed = Counter("muster_write_failures", "Writes that failed.", ["error"], registry=self.registry)
-        self._drift = Gauge(
-            "muster_ledger_drift", "Differences between the books and their recomputation; 0.", registry=self.registry
-        )
-        self._events_dropped = Gauge("muster_events_dropped", "Events given up under load.", registry=self.registry)
-        self.registry.register(_Scraped(numbers))
+        self._numbers = numbers
+        counted = {
+            name: _counted(_BY_NAME[f"muster_{name}"], self.registry)
+            for name in (
+                "cycle_duration_seconds",
+                "cycle_steps",
+                "admitted_workloads",
+                "admission_wait_seconds",
+                "evicted_workloads",
+                "steps",
+                "write_failures",
+                "ledger_drift",
+                "build_info",
+            )
+        }
+        self._cycle: Histogram = counted["cycle_duration_seconds"]
+        self._steps: Counter = counted["cycle_steps"]
+        self._admitted: Counter = counted["admitted_workloads"]
+        self._wait: Histogram = counted["admission_wait_seconds"]
+        self._evicted: Counter = counted["evicted_workloads"]
+        self._taken: Counter = counted["steps"]
+        self._failed: Counter = counted["write_failures"]
+        self._drift: Gauge = counted["ledger_drift"]
+        counted["build_info"].labels(version).set(1)
+        self.registry.register(_Scraped(numbers, by_resource=by_resource))
+        ProcessCollector(registry=self.registry)
 
     def plan(self, plan: Plan, seconds: float) -> None:
         self._cycle.observe(seconds)
@@ -71,10 +198,14 @@ class Metrics:
             self._admitted.labels(decision.admission.cluster_queue).inc()
             self._wait.labels(decision.admission.cluster_queue).observe(decision.waited_ms / 1000)
         elif isinstance(decision, Evict):
-            self._evicted.labels(decision.reason.value).inc()
+            queue = self._numbers.queue_of_gang(decision.key)
+            self._evicted.labels(queue, "Preempted", decision.reason.value).inc()
 
-    def step(self, _key: object, step: object) -> None:
-        self._taken.labels(type(step).__name__).inc()
+    def step(self, key: tuple[str, str, str], step: object) -> None:
+        name = type(step).__name__
+        self._taken.labels(name).inc()
+        if name == "EvictWorkload":
+            self._evicted.labels(self._numbers.queue_of_job(key), getattr(step, "reason", ""), "").inc()
 
     def failure(self, _key: object, error: Exception) -> None:
         self._failed.labels(type(error).__name__).inc()
@@ -86,68 +217,89 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+def _counted(family: Family, registry: CollectorRegistry) -> Any:
+    if family.type == "histogram":
+        return Histogram(family.name, family.help, family.labels, buckets=family.buckets, registry=registry)
+    made = Counter if family.type == "counter" else Gauge
+    return made(family.name, family.help, family.labels, registry=registry)
+
+
 class _Scraped:
     """Numbers that are read rather than counted."""
 
-    def __init__(self, numbers: Numbers) -> None:
+    def __init__(self, numbers: Numbers, *, by_resource: bool) -> None:
         self._numbers = numbers
+        self._by_resource = by_resource
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._queues()
-        yield self._pending()
-        calls = GaugeMetricFamily(
-            "muster_api_calls", "Answers of the API server.", labels=["verb", "resource", "subresource", "code"]
-        )
-        for (verb, resource, subresource, code), count in self._numbers.api_calls():
-            calls.add_metric([verb, resource, subresource, str(code)], count)
-        yield calls
-        age = GaugeMetricFamily("muster_watch_age_seconds", "Since a watch last said anything.", labels=["kind"])
-        for kind, seconds in self._numbers.watch_age():
-            age.add_metric([kind], seconds)
-        yield age
-        leading = GaugeMetricFamily("muster_leading", "1 on the replica that decides.")
-        leading.add_metric([], float(self._numbers.leading()))
-        yield leading
+        made: dict[str, Metric] = {}
 
-    def _queues(self) -> Iterator[Metric]:
-        counts = GaugeMetricFamily("muster_workloads", "Gangs of a ClusterQueue.", labels=["cluster_queue", "state"])
-        amounts = GaugeMetricFamily(
-            "muster_quota",
-            "Quota and its use, in the units of the resource (milli for cpu).",
-            labels=["kind", "name", "flavor", "resource", "what"],
-        )
-        share = GaugeMetricFamily("muster_weighted_share", "Weighted dominant share.", labels=["kind", "name"])
+        def put(name: str, value: float, *labels: str) -> None:
+            family = _BY_NAME[f"muster_{name}"]
+            if family.name not in made:
+                kind = CounterMetricFamily if family.type == "counter" else GaugeMetricFamily
+                made[family.name] = kind(family.name, family.help, labels=family.labels)
+            made[family.name].add_metric(list(labels), value)  # type: ignore[attr-defined]
+
+        numbers = self._numbers
+        put("leading", float(numbers.leading()))
+        if (held := numbers.held()) is not None:
+            put("jobs_held", float(held[1]), held[0])
+        self._queues(put)
+        self._waiting(put)
+        for flavor, resource, nominal, capacity in numbers.flavors():
+            put("flavor_nominal_quota", _base(resource, nominal), flavor, resource)
+            put("flavor_capacity", _base(resource, capacity), flavor, resource)
+        for (verb, resource, subresource, code), count in numbers.api_calls():
+            put("api_requests", count, verb, resource, subresource, str(code))
+        for kind, seconds in numbers.watch_age():
+            put("watch_age_seconds", seconds, kind)
+        for why, count in sorted(numbers.events_dropped().items()):
+            put("events_dropped", count, why)
+        if (ends := numbers.certificate_ends()) is not None:
+            put("webhook_certificate_expiry_timestamp_seconds", ends)
+        yield from made.values()
+
+    def _queues(self, put: Any) -> None:
         for kind, name, numbers in self._numbers.queues():
+            prefix = "cluster_queue" if kind == "ClusterQueue" else "cohort"
+            labels = (name, numbers.cohort) if kind == "ClusterQueue" else (name,)
             if kind == "ClusterQueue":
-                counts.add_metric([name, "pending"], numbers.pending)
-                counts.add_metric([name, "reserving"], numbers.reserving)
-                counts.add_metric([name, "admitted"], numbers.admitted)
-            share.add_metric([kind, name], float(numbers.weighted_share))
-            for flavor, resource in numbers.order:
+                put("workloads", numbers.pending, name, "pending")
+                put("workloads", numbers.reserving - numbers.admitted, name, "reserved")
+                put("workloads", numbers.admitted, name, "admitted")
+            put(f"{prefix}_weighted_share", float(numbers.weighted_share), *labels)
+            for flavor, resource in numbers.order if self._by_resource else ():
                 pair = (flavor, resource)
                 nominal, reserved = numbers.nominal.get(pair, 0), numbers.reserved.get(pair, 0)
                 for what, amount in (
-                    ("nominal", nominal),
+                    ("nominal_quota", nominal),
                     ("reserved", reserved),
                     ("used", numbers.used.get(pair, 0)),
-                    ("borrowed", max(0, reserved - nominal)),
+                    ("borrowed", 0 if numbers.alone else max(0, reserved - nominal)),
+                    ("lent", numbers.lent.get(pair, 0)),
                 ):
-                    amounts.add_metric([kind, name, flavor, resource, what], amount)
-        yield counts
-        yield amounts
-        yield share
+                    put(f"{prefix}_{what}", _base(resource, amount), *labels, flavor, resource)
 
-    def _pending(self) -> Metric:
-        pending = GaugeMetricFamily(
-            "muster_pending_workloads", "Gangs that wait, by reason.", labels=["cluster_queue", "reason"]
-        )
+    def _waiting(self, put: Any) -> None:
         counted: dict[tuple[str, str], int] = {}
-        for verdict in self._numbers.verdicts():
-            at = (self._numbers.queue_of(verdict.key), verdict.why.reason.value)
-            counted[at] = counted.get(at, 0) + 1
+        oldest: dict[str, float] = {}
+        for queue, reason, seconds in self._numbers.waiting():
+            counted[queue, reason] = counted.get((queue, reason), 0) + 1
+            if reason in _FOR_ROOM:
+                oldest[queue] = max(oldest.get(queue, 0.0), seconds)
         for (queue, reason), count in sorted(counted.items()):
-            pending.add_metric([queue, reason], count)
-        return pending
+            put("pending_workloads", count, queue, reason)
+        for queue, seconds in sorted(oldest.items()):
+            put("oldest_pending_seconds", seconds, queue)
+
+
+_FOR_ROOM = {Reason.WAITING_FOR_QUOTA.value, Reason.PLACEMENT_FAILED.value}
+
+
+def _base(resource: str, amount: int) -> float:
+    """Cores for cpu, of which the engine counts thousandths."""
+    return amount / 1000 if resource == "cpu" else float(amount)

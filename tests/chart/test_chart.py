@@ -7,18 +7,15 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from admission.api import crd, lint
 from admission.api.config import load_config
 from admission.api.kinds import BY_NAME, validate_object
 from admission.controller import policies
 from admission.names import KUEUE_GROUP, Names
-from admission.web.metrics import Metrics
 from charts import generate
 from tests.chart import helm
 from tests.chart.helm import CHART, NAMESPACE, Object, RefusedError, needs_binary, needs_helm, template
@@ -53,7 +50,11 @@ MATRIX: dict[str, Object] = {
         "rbac": {"aggregate": False, "queueAdmins": ["platform", "oidc:ops"]},
     },
     "prometheus": {
-        "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "p"}}, "rules": {"enabled": True}}
+        "metrics": {
+            "serviceMonitor": {"enabled": True, "labels": {"release": "p"}, "interval": "15s"},
+            "rules": {"enabled": True, "labels": {"release": "p"}},
+            "dashboards": {"labels": {"grafana_dashboard": "yes"}, "annotations": {"grafana_folder": "Batch"}},
+        }
     },
     "image": {
         "image": {"repository": "registry.example.com/muster", "digest": "sha256:" + "0" * 64, "pullPolicy": "Always"},
@@ -237,7 +238,7 @@ def test_it_is_lawful(row: str) -> None:
 @pytest.mark.parametrize("row", sorted(set(MATRIX) - {path.stem for path in EXAMPLES}))
 def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
     objects, values = rendered(row), MATRIX[row]
-    file = load_config(of(objects, "ConfigMap")["data"]["config.yaml"])
+    file = load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"])
     mode = "policy" if values.get("hold") == "policy" else "webhook"
     assert (file.hold, file.api_group) == (mode, values.get("apiGroup", "muster.dev"))
     deployment = of(objects, "Deployment")
@@ -293,9 +294,13 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
             {"CustomResourceDefinition/workloads.kueue.x-k8s.io"},
             {"CustomResourceDefinition/workloads.muster.dev"},
         ),
-        ("defaults", set(), {"ServiceMonitor/muster-controller", "PrometheusRule/muster-controller"}),
+        (
+            "defaults",
+            {"ConfigMap/muster-dashboards"},
+            {"ServiceMonitor/muster-controller", "PrometheusRule/muster-controller"},
+        ),
         ("prometheus", {"ServiceMonitor/muster-controller", "PrometheusRule/muster-controller"}, set()),
-        ("no-ports", set(), {"Service/muster-metrics"}),
+        ("no-ports", set(), {"Service/muster-metrics", "ConfigMap/muster-dashboards"}),
         ("open", {"ClusterRoleBinding/muster-queue-admins"}, {"NetworkPolicy/muster-controller"}),
         ("bare-pods", {"ValidatingAdmissionPolicyBinding/muster-bare-pods"}, set()),
         (
@@ -430,39 +435,6 @@ def test_an_example_is_without_fault(example: Path) -> None:
     assert [f for f in lint.lint(documents) if f.severity is lint.Severity.ERROR] == []
 
 
-# ---------------------------------------------------------------- metrics
-
-
-class _Nothing:
-    def queues(self) -> list[Any]:
-        return []
-
-    verdicts = api_calls = watch_age = queues
-
-    def queue_of(self, key: tuple[str, str]) -> str:
-        return ""
-
-    def leading(self) -> bool:
-        return False
-
-
-@needs_helm
-def test_alerts_ask_for_metrics_that_there_are() -> None:
-    known = set()
-    for family in text_string_to_metric_families(Metrics(_Nothing()).text().decode()):
-        known |= {family.name, f"{family.name}_total", f"{family.name}_bucket"}
-    rules = of(rendered("prometheus"), "PrometheusRule")["spec"]["groups"][0]["rules"]
-    assert len({rule["alert"] for rule in rules}) == len(rules)
-    for rule in rules:
-        asked = set(re.findall(r"\bmuster_\w+", rule["expr"]))
-        assert asked
-        assert asked <= known, rule["alert"]
-        assert rule["expr"].count("(") == rule["expr"].count(")")
-        assert rule["labels"]["severity"] in ("critical", "warning", "info")
-        assert rule["annotations"]["summary"]
-        assert rule["annotations"]["description"]
-
-
 # ---------------------------------------------------------------- what only the binary can be asked
 
 
@@ -470,7 +442,7 @@ def test_alerts_ask_for_metrics_that_there_are() -> None:
 @pytest.mark.parametrize(("apis", "mode"), [((), "webhook"), ((helm.POLICY_API,), "policy")])
 def test_auto_means_policies_where_the_api_server_has_them(apis: tuple[str, ...], mode: str) -> None:
     objects = helm.template_with({}, apis=apis)
-    assert load_config(of(objects, "ConfigMap")["data"]["config.yaml"]).hold == mode
+    assert load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"]).hold == mode
     assert ("MutatingAdmissionPolicy" in {o["kind"] for o in objects}) == (mode == "policy")
 
 

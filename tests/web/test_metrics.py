@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from admission.controller.lifecycle import EvictWorkload
 from admission.engine.cycle import decide
 from admission.engine.model import (
     MUSTER,
@@ -21,34 +22,45 @@ from admission.engine.model import (
     LabelSelector,
     LocalQueue,
     Namespace,
+    Node,
     PodSet,
     PodShape,
     Put,
     Quota,
     ResourceGroup,
-    Verdict,
     Workload,
 )
 from admission.engine.state import QueueNumbers, State
 from admission.web import health
-from admission.web.metrics import Metrics
+from admission.web.metrics import FAMILIES, Metrics
 
 GPU = "nvidia.com/gpu"
 
 
 class Small:
-    """A queue of 16 GPUs on elastic nodes: one gang of 12 runs, one of 8 waits."""
+    """A cohort on one node of 24 GPUs: team-a (16 of its own) runs a gang of 20 on what team-b lends, and a gang
+    of 9 waits."""
 
     def __init__(self) -> None:
         self.state = State(MUSTER)
-        group = ResourceGroup(covered=(GPU,), flavors=(FlavorQuotas(name="h100", quotas=((GPU, Quota(16)),)),))
+
+        def groups(gpus: int) -> tuple[ResourceGroup, ...]:
+            return (
+                ResourceGroup(covered=(GPU,), flavors=(FlavorQuotas(name="h100", quotas=((GPU, Quota(gpus)),)),)),
+                ResourceGroup(covered=("cpu",), flavors=(FlavorQuotas(name="any", quotas=(("cpu", Quota(8_500)),)),)),
+            )
+
         for value in (
-            Flavor(name="h100", elastic=True),
-            ClusterQueue(name="team-a", groups=(group,), namespace_selector=LabelSelector()),
+            Flavor(name="h100", node_labels=(("gpu", "h100"),)),
+            Flavor(name="any", elastic=True),
+            Node(name="n", labels=(("gpu", "h100"),), allocatable=((GPU, 24), ("cpu", 64_000), ("pods", 10))),
+            Node(name="gone", labels=(("gpu", "h100"),), allocatable=((GPU, 8), ("pods", 10)), ready=False),
+            ClusterQueue(name="team-a", cohort="all", groups=groups(16), namespace_selector=LabelSelector()),
+            ClusterQueue(name="team-b", cohort="all", groups=groups(12), namespace_selector=LabelSelector()),
             Namespace(name="a"),
             LocalQueue(namespace="a", name="main", cluster_queue="team-a"),
-            self.gang("first", 12, 1_000),
-            self.gang("second", 8, 2_000),
+            self.gang("first", 20, 1_000),
+            self.gang("second", 9, 2_000),
         ):
             self.state.apply(Put(value))
         self.plan = decide(self.state, 10_000, 100)
@@ -57,17 +69,28 @@ class Small:
 
     @staticmethod
     def gang(name: str, gpus: int, created: int) -> Workload:
-        pods = PodSet(name="main", count=1, shape=PodShape(requests=((GPU, gpus),)))
+        pods = PodSet(name="main", count=1, shape=PodShape(requests=(("cpu", 500), (GPU, gpus))))
         return Workload(namespace="a", name=name, uid=name, queue="main", created=created, pod_sets=(pods,))
 
     def queues(self) -> Iterator[tuple[str, str, QueueNumbers]]:
-        yield "ClusterQueue", "team-a", self.state.queue_numbers("team-a")
+        for name in ("team-a", "team-b"):
+            yield "ClusterQueue", name, self.state.queue_numbers(name)
+        yield "Cohort", "all", self.state.cohort_numbers("all")
 
-    def verdicts(self) -> list[Verdict]:
-        return [verdict for verdict in self.plan.verdicts if verdict.key[1] == "second"]
+    def waiting(self) -> list[tuple[str, str, float]]:
+        return [
+            ("team-a", verdict.why.reason.value, 8.0) for verdict in self.plan.verdicts if verdict.key[1] == "second"
+        ]
 
-    def queue_of(self, key: tuple[str, str]) -> str:
-        return "team-a"
+    def flavors(self) -> list[tuple[str, str, int, int]]:
+        return self.state.flavor_totals()
+
+    def queue_of_gang(self, key: tuple[str, str]) -> str:
+        value = self.state.workload(key)
+        return self.state.queue_of(value) if value is not None else ""
+
+    def queue_of_job(self, key: tuple[str, str, str]) -> str:
+        return self.queue_of_gang((key[1], key[2]))
 
     def api_calls(self) -> list[tuple[tuple[str, str, str, int], int]]:
         return [(("PATCH", "workloads", "status", 200), 3)]
@@ -78,18 +101,19 @@ class Small:
     def leading(self) -> bool:
         return True
 
+    def held(self) -> tuple[str, bool] | None:
+        return ("policy", True)
 
-def samples(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text.decode())
-        for sample in family.samples
-    }
+    def events_dropped(self) -> dict[str, int]:
+        return {"queue": 2}
+
+    def certificate_ends(self) -> float | None:
+        return 1_900_000_000.0
 
 
-def test_a_run_is_counted() -> None:
-    small = Small()
-    metrics = Metrics(small)
+def played(small: Small, *, by_resource: bool = True) -> Metrics:
+    """Metrics that were told all that a run of it tells."""
+    metrics = Metrics(small, version="1.2.3", by_resource=by_resource)
     metrics.plan(small.plan, 0.002)
     for decision in small.plan.decisions:
         metrics.decision(decision)
@@ -102,33 +126,103 @@ def test_a_run_is_counted() -> None:
             preemptor_uid="x",
         )
     )
+    metrics.step(("Job", "a", "first"), EvictWorkload("NodeFailures", "Lost node n"))
     metrics.failure(None, TimeoutError())
     metrics.drift(0)
-    found = samples(metrics.text())
+    return metrics
+
+
+def samples(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def test_a_run_is_counted() -> None:
+    small = Small()
+    found = samples(played(small).text())
     (admit,) = [decision for decision in small.plan.decisions if isinstance(decision, Admit)]
     assert admit.key == ("a", "first")
+    queue, cohort = {"cluster_queue": "team-a"}, {"cohort": "all"}
+    lender = {"cluster_queue": "team-b", **cohort, "flavor": "h100", "resource": GPU}
+    gpus = {**queue, **cohort, "flavor": "h100", "resource": GPU}
+    all_gpus = {**cohort, "flavor": "h100", "resource": GPU}
+    cores = {**queue, **cohort, "flavor": "any", "resource": "cpu"}
+    for metric, labels, value in (
+        ("muster_build_info", {"version": "1.2.3"}, 1),
+        ("muster_leading", {}, 1),
+        ("muster_jobs_held", {"mode": "policy"}, 1),
+        ("muster_admitted_workloads_total", queue, 1),
+        ("muster_admission_wait_seconds_sum", queue, 9),
+        ("muster_evicted_workloads_total", {**queue, "reason": "Preempted", "cause": "InCohortReclamation"}, 1),
+        ("muster_evicted_workloads_total", {**queue, "reason": "NodeFailures", "cause": ""}, 1),
+        ("muster_steps_total", {"step": "EvictWorkload"}, 1),
+        ("muster_write_failures_total", {"error": "TimeoutError"}, 1),
+        ("muster_ledger_drift", {}, 0),
+        ("muster_cycle_duration_seconds_count", {}, 1),
+        ("muster_cycle_steps_total", {}, small.plan.steps),
+        ("muster_workloads", {**queue, "state": "pending"}, 1),
+        ("muster_workloads", {**queue, "state": "reserved"}, 0),
+        ("muster_workloads", {**queue, "state": "admitted"}, 1),
+        ("muster_pending_workloads", {**queue, "reason": "WaitingForQuota"}, 1),
+        ("muster_oldest_pending_seconds", queue, 8),
+        ("muster_cluster_queue_nominal_quota", gpus, 16),
+        ("muster_cluster_queue_reserved", gpus, 20),
+        ("muster_cluster_queue_used", gpus, 20),
+        ("muster_cluster_queue_borrowed", gpus, 4),
+        ("muster_cluster_queue_lent", gpus, 0),
+        ("muster_cluster_queue_lent", lender, 4),
+        ("muster_cluster_queue_nominal_quota", cores, 8.5),
+        ("muster_cluster_queue_used", cores, 0.5),
+        ("muster_cluster_queue_weighted_share", {**queue, **cohort}, 143),  # 4 of 28 that could be lent
+        ("muster_cohort_nominal_quota", all_gpus, 28),
+        ("muster_cohort_reserved", all_gpus, 20),
+        ("muster_cohort_used", all_gpus, 20),
+        ("muster_cohort_borrowed", all_gpus, 0),
+        ("muster_cohort_lent", all_gpus, 0),
+        ("muster_cohort_weighted_share", cohort, 0),
+        ("muster_flavor_nominal_quota", {"flavor": "h100", "resource": GPU}, 28),
+        ("muster_flavor_capacity", {"flavor": "h100", "resource": GPU}, 24),
+        (
+            "muster_api_requests_total",
+            {"verb": "PATCH", "resource": "workloads", "subresource": "status", "code": "200"},
+            3,
+        ),
+        ("muster_watch_age_seconds", {"kind": "Pod"}, 1.5),
+        ("muster_events_dropped_total", {"why": "queue"}, 2),
+        ("muster_webhook_certificate_expiry_timestamp_seconds", {}, 1_900_000_000),
+    ):
+        assert found[metric, frozenset(labels.items())] == value, metric
+    assert not [name for name, labels in found if name.startswith("muster_flavor") and ("flavor", "any") in labels]
 
-    def value(metric: str, /, **labels: str) -> float:
-        return found[metric, frozenset(labels.items())]
 
-    assert value("muster_admitted_workloads_total", cluster_queue="team-a") == 1
-    assert value("muster_admission_wait_seconds_sum", cluster_queue="team-a") == 9
-    assert value("muster_evicted_workloads_total", reason="InCohortReclamation") == 1
-    assert value("muster_write_failures_total", error="TimeoutError") == 1
-    assert value("muster_ledger_drift") == 0
-    assert value("muster_cycle_duration_seconds_count") == 1
-    assert value("muster_workloads", cluster_queue="team-a", state="pending") == 1
-    assert value("muster_workloads", cluster_queue="team-a", state="admitted") == 1
-    assert value("muster_pending_workloads", cluster_queue="team-a", reason="WaitingForQuota") == 1
-    quota = {"kind": "ClusterQueue", "name": "team-a", "flavor": "h100", "resource": GPU}
-    assert {what: value("muster_quota", **quota, what=what) for what in ("nominal", "reserved", "borrowed")} == {
-        "nominal": 16,
-        "reserved": 12,
-        "borrowed": 0,
+def test_all_that_is_shown_is_declared_and_all_that_is_declared_is_shown() -> None:
+    """By name, type, help and labels; and every name is one that Prometheus' guide would have."""
+    shown = {family.name: family for family in text_string_to_metric_families(played(Small()).text().decode())}
+    assert {name for name in shown if not name.startswith(("process_", "muster_build"))} >= {
+        family.name for family in FAMILIES if family.name != "muster_build_info"
     }
-    assert value("muster_api_calls", verb="PATCH", resource="workloads", subresource="status", code="200") == 3
-    assert value("muster_watch_age_seconds", kind="Pod") == 1.5
-    assert value("muster_leading") == 1
+    for name, family in shown.items():
+        if name.startswith("process_") or name.endswith("_created"):
+            continue
+        (declared,) = [one for one in FAMILIES if one.name == name]
+        assert (family.type, family.documentation) == (declared.type, declared.help)
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                assert sample.name in declared.series()
+                assert set(sample.labels) - {"le"} == set(declared.labels)
+    for declared in FAMILIES:
+        assert declared.help.endswith(".") or "; " in declared.help
+        assert not declared.name.endswith(("_total", "_count", "_sum", "_milliseconds", "_ms"))
+        assert not set(declared.labels) & {"namespace", "name", "pod", "job", "uid", "workload"}, "unbounded"
+
+
+def test_amounts_by_resource_can_be_left_out() -> None:
+    names = {name for name, _ in samples(played(Small(), by_resource=False).text())}
+    assert not [name for name in names if name.endswith(("_nominal_quota", "_used")) and "flavor" not in name]
+    assert "muster_cluster_queue_weighted_share" in names
 
 
 @pytest.mark.parametrize(("why_not", "status"), [("", 200), ("waiting for the first list of Pod", 503)])

@@ -1,0 +1,598 @@
+"""Alerts and dashboards, from one source: what is asked of the metrics in `admission.web.metrics`.
+
+`charts.generate` writes them into the chart as files; the reference page is made of the same values, and the tests
+parse and try each expression. `@LONG_WAIT@` and `@NAMESPACE@` are put in by the chart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Alert:
+    """`runbook`: what it means, where to look, what to do."""
+
+    name: str
+    expr: str
+    after: str
+    severity: Literal["critical", "warning", "info"]
+    summary: str
+    runbook: str
+
+
+ALERTS: tuple[Alert, ...] = (
+    Alert(
+        "MusterNotLeading",
+        "absent(muster_leading) or sum(muster_leading) != 1",
+        "3m",
+        "critical",
+        "No replica of Muster leads, or more than one says so",
+        "Jobs with a queue are held and nothing is admitted; gangs that run go on. Look at the replicas and the lease "
+        "(kubectl -n @NAMESPACE@ get pods,lease) and at the logs: a replica that cannot reach the API server, or may "
+        "not write the lease muster-controller, does not lead. Two leaders for longer than a scrape are a bug: the "
+        "former one is fenced and writes nothing, but report it.",
+    ),
+    Alert(
+        "MusterJobsNotHeld",
+        "max(muster_jobs_held) == 0",
+        "5m",
+        "critical",
+        "Jobs with a queue are not held back",
+        "The dry run at the start of the leader came back unsuspended: policies or webhooks of the chart are missing, "
+        "or somebody else's admission undoes them. The condition JobsHeld of each ClusterQueue has the details. Until "
+        "it is mended Muster suspends such jobs after the fact. Install the chart again (helm upgrade).",
+    ),
+    Alert(
+        "MusterLedgerDrift",
+        "max(muster_ledger_drift) > 0",
+        "5m",
+        "critical",
+        "The books of Muster differ from what the API server says",
+        "Quota or nodes may be counted wrong. Delete the leader's pod (the next one counts anew from lists) and report "
+        "the log lines 'the ledger differs from its recomputation', which tell the difference.",
+    ),
+    Alert(
+        "MusterWebhookCertificate",
+        "min(muster_webhook_certificate_expiry_timestamp_seconds) - time() < 7 * 86400",
+        "1h",
+        "critical",
+        "The webhook's certificate ends in less than a week",
+        "When it has ended, no job with a queue can be created. Made by the controller, it is renewed at two thirds of "
+        "its 90 days: look for 'certificate not looked after' in the logs (the right to update the Secret "
+        "muster-webhook). Made by cert-manager: kubectl -n @NAMESPACE@ describe certificate muster-webhook.",
+    ),
+    Alert(
+        "MusterQueueBlocked",
+        'max by (cluster_queue) (muster_workloads{state="pending"}) > 0 '
+        'unless on (cluster_queue) max by (cluster_queue) (muster_workloads{state="admitted"}) > 0 '
+        "unless on (cluster_queue) max by (cluster_queue) (increase(muster_admitted_workloads_total[30m])) > 0",
+        "30m",
+        "warning",
+        "Gangs wait in {{ $labels.cluster_queue }}, and none of them runs",
+        "See why: `muster why JOB`, or the reasons in muster_pending_workloads. Often a quota that no gang fits into, "
+        "a flavor without nodes, or a queue that is stopped or inactive (kubectl describe clusterqueue).",
+    ),
+    Alert(
+        "MusterGangStarved",
+        "(max by (cluster_queue) (muster_oldest_pending_seconds) > @LONG_WAIT@) "
+        "and on (cluster_queue) sum by (cluster_queue) (increase(muster_admitted_workloads_total[6h])) > 0",
+        "15m",
+        "warning",
+        "A gang of {{ $labels.cluster_queue }} waits for {{ $value | humanizeDuration }} while others are admitted",
+        "Smaller or more important gangs pass it by. `muster jobs -A` lists who waits in which place, `muster why JOB` "
+        "what is missing. Give it a higher priority, more quota, or set queueingStrategy: StrictFIFO where order "
+        "counts for more than use.",
+    ),
+    Alert(
+        "MusterLongWait",
+        "histogram_quantile(0.95, sum by (cluster_queue, le) (rate(muster_admission_wait_seconds_bucket[6h]))) "
+        "> @LONG_WAIT@",
+        "10m",
+        "info",
+        "Gangs of {{ $labels.cluster_queue }} waited {{ $value | humanizeDuration }}",
+        "Its quota is small for what is asked of it, or it gets back late what others borrowed. The team dashboard "
+        "shows which.",
+    ),
+    Alert(
+        "MusterQuotaAboveCapacity",
+        "max by (flavor, resource) (muster_flavor_nominal_quota) "
+        "> on (flavor, resource) max by (flavor, resource) (muster_flavor_capacity)",
+        "30m",
+        "warning",
+        "More {{ $labels.resource }} of flavor {{ $labels.flavor }} is promised than its nodes have",
+        "Not every team can have its own at once: some wait within their quota, for nodes. Nodes are cordoned or not "
+        "ready (`muster nodes`), or the quotas add up to too much (`muster lint --cluster` names them). Flavors whose "
+        "nodes an autoscaler brings are marked elastic: true and not counted.",
+    ),
+    Alert(
+        "MusterEvictionsRepeat",
+        "sum by (cluster_queue, reason) (increase("
+        'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|NodeFailures"}[1h])) > 5',
+        "10m",
+        "warning",
+        "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",
+        "PodsReadyTimeout: images, volumes or pinned nodes that do not take the pods; the Workload's condition Evicted "
+        "names them. NodeFailures: nodes that come and go.",
+    ),
+    Alert(
+        "MusterForbidden",
+        'sum by (verb, resource) (increase(muster_api_requests_total{code="403"}[15m])) > 0',
+        "5m",
+        "warning",
+        "Muster may not {{ $labels.verb }} {{ $labels.resource }}",
+        "Its ClusterRole lacks a right, or a policy of somebody else refuses its writes. Compare the role with that of "
+        "the chart's version.",
+    ),
+    Alert(
+        "MusterWritesFail",
+        "sum by (error) (rate(muster_write_failures_total[10m])) > 0.1",
+        "15m",
+        "warning",
+        "Writes of Muster fail with {{ $labels.error }}",
+        "Single conflicts are part of the trade; a steady rate means that another controller writes the same objects, "
+        "or that the API server refuses them. The log has each with its job.",
+    ),
+    Alert(
+        "MusterWatchSilent",
+        "max by (kind) (muster_watch_age_seconds) > 900",
+        "5m",
+        "warning",
+        "Nothing heard of {{ $labels.kind }} for 15 minutes",
+        "Decisions rest on an old picture. Look at the connection to the API server, and at its flow control "
+        "(priority and fairness).",
+    ),
+    Alert(
+        "MusterCycleSlow",
+        "histogram_quantile(0.99, sum by (le) (rate(muster_cycle_duration_seconds_bucket[10m]))) > 1",
+        "15m",
+        "warning",
+        "One decision in a hundred takes longer than a second",
+        "Admissions come late, not wrong. Give the controller more CPU, and look at how many gangs of different shape "
+        "wait: those of one shape are tried once.",
+    ),
+)
+
+
+def rules() -> list[Object]:
+    """The rules of the PrometheusRule."""
+    return [
+        {
+            "alert": one.name,
+            "expr": one.expr,
+            "for": one.after,
+            "labels": {"severity": one.severity},
+            "annotations": {"summary": one.summary, "description": one.runbook},
+        }
+        for one in ALERTS
+    ]
+
+
+# ---------------------------------------------------------------- dashboards
+
+
+@dataclass(frozen=True)
+class Panel:
+    """`queries`: (expression, legend). Widths are of 24."""
+
+    title: str
+    about: str
+    queries: tuple[tuple[str, str], ...]
+    unit: str = "short"
+    kind: Literal["timeseries", "stat", "table", "bargauge"] = "timeseries"
+    width: int = 12
+    stacked: bool = False
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    name: str
+    title: str
+    about: str
+    variables: tuple[tuple[str, str, bool], ...]
+    """(name, query of its values, all of them at first)."""
+    rows: tuple[tuple[str, tuple[Panel, ...]], ...]
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        return tuple(panel for _, panels in self.rows for panel in panels)
+
+
+_WAITS = "muster_admission_wait_seconds_bucket"
+
+
+def _quantiles(of: str, by: str = "") -> tuple[tuple[str, str], ...]:
+    group = f"{by}, le" if by else "le"
+    return tuple(
+        (f"histogram_quantile({q}, sum by ({group}) (rate({of}[$__rate_interval])))", f"{{{{{by}}}}} {name}".strip())
+        for q, name in ((0.5, "median"), (0.95, "95 %"))
+    )
+
+
+PLATFORM = Dashboard(
+    "muster-platform",
+    "Muster: fleet and fairness",
+    "Whether the controller is well, how full the fleet is, and who has which share of it.",
+    (
+        ("cohort", "label_values(muster_cluster_queue_weighted_share, cohort)", True),
+        ("resource", "label_values(muster_flavor_nominal_quota, resource)", False),
+    ),
+    (
+        (
+            "Is it well",
+            (
+                Panel("Leaders", "One, always.", (("sum(muster_leading)", ""),), kind="stat", width=4),
+                Panel(
+                    "Jobs are held", "1: proven at the start.", (("min(muster_jobs_held)", ""),), kind="stat", width=4
+                ),
+                Panel("Ledger drift", "0, always.", (("max(muster_ledger_drift)", ""),), kind="stat", width=4),
+                Panel(
+                    "Oldest watch",
+                    "How old the picture of the cluster may be.",
+                    (("max(muster_watch_age_seconds)", ""),),
+                    unit="s",
+                    kind="stat",
+                    width=4,
+                ),
+                Panel(
+                    "Gangs that run",
+                    "Admitted now.",
+                    (('sum(max by (cluster_queue) (muster_workloads{state="admitted"}))', ""),),
+                    kind="stat",
+                    width=4,
+                ),
+                Panel(
+                    "Gangs that wait",
+                    "Pending now.",
+                    (('sum(max by (cluster_queue) (muster_workloads{state="pending"}))', ""),),
+                    kind="stat",
+                    width=4,
+                ),
+            ),
+        ),
+        (
+            "The fleet",
+            (
+                Panel(
+                    "Nodes and promises",
+                    "What nodes that are well have, what quota promises, and what is in use. Promised above what there "
+                    "is means that teams wait within their quota.",
+                    (
+                        (
+                            'max by (flavor) (muster_flavor_capacity{resource=~"$resource"})',
+                            "{{flavor}} nodes",
+                        ),
+                        (
+                            'max by (flavor) (muster_flavor_nominal_quota{resource=~"$resource"})',
+                            "{{flavor}} quota",
+                        ),
+                        (
+                            (
+                                "sum by (flavor) (max by (cluster_queue, flavor) "
+                                '(muster_cluster_queue_used{resource=~"$resource"}))'
+                            ),
+                            "{{flavor}} used",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Used by queue",
+                    "Held by admitted gangs.",
+                    (
+                        (
+                            (
+                                "sum by (cluster_queue) (max by (cluster_queue, flavor) "
+                                '(muster_cluster_queue_used{resource=~"$resource",cohort=~"$cohort"}))'
+                            ),
+                            "{{cluster_queue}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
+                    "Waiting, by reason",
+                    "Why gangs wait; docs/reasons.md says what to do.",
+                    (
+                        (
+                            "sum by (reason) (max by (cluster_queue, reason) (muster_pending_workloads))",
+                            "{{reason}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
+                    "Wait for admission",
+                    "Of those that were admitted.",
+                    _quantiles(_WAITS),
+                    unit="s",
+                ),
+            ),
+        ),
+        (
+            "Fairness",
+            (
+                Panel(
+                    "Weighted share",
+                    "What each queue borrows, in thousandths of what could be lent, divided by its weight: the lowest "
+                    "goes next.",
+                    (
+                        (
+                            'max by (cluster_queue) (muster_cluster_queue_weighted_share{cohort=~"$cohort"})',
+                            "{{cluster_queue}}",
+                        ),
+                        ("max by (cohort) (muster_cohort_weighted_share)", "cohort {{cohort}}"),
+                    ),
+                ),
+                Panel(
+                    "Borrowed and lent",
+                    "Above zero: beyond its own. Below: of its own, in use by others.",
+                    (
+                        (
+                            (
+                                "sum by (cluster_queue) (max by (cluster_queue, flavor) "
+                                '(muster_cluster_queue_borrowed{resource=~"$resource",cohort=~"$cohort"}))'
+                            ),
+                            "{{cluster_queue}} borrows",
+                        ),
+                        (
+                            (
+                                "-sum by (cluster_queue) (max by (cluster_queue, flavor) "
+                                '(muster_cluster_queue_lent{resource=~"$resource",cohort=~"$cohort"}))'
+                            ),
+                            "{{cluster_queue}} lends",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Evictions",
+                    "By reason and cause, in an hour.",
+                    (
+                        (
+                            "sum by (reason, cause) (increase(muster_evicted_workloads_total[1h]))",
+                            "{{reason}} {{cause}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Admissions",
+                    "In an hour.",
+                    (
+                        (
+                            "sum by (cluster_queue) (increase(muster_admitted_workloads_total[1h]))",
+                            "{{cluster_queue}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+            ),
+        ),
+        (
+            "What it costs",
+            (
+                Panel("Time of a decision", "One cycle.", _quantiles("muster_cycle_duration_seconds_bucket"), unit="s"),
+                Panel(
+                    "Writes by kind",
+                    "To the API server, per second.",
+                    (
+                        (
+                            'sum by (verb, resource) (rate(muster_api_requests_total{verb!="GET"}[$__rate_interval]))',
+                            "{{verb}} {{resource}}",
+                        ),
+                    ),
+                    unit="reqps",
+                ),
+                Panel(
+                    "Failed writes",
+                    "Per second, by error.",
+                    (
+                        (
+                            "sum by (error) (rate(muster_write_failures_total[$__rate_interval]))",
+                            "{{error}}",
+                        ),
+                    ),
+                    unit="reqps",
+                ),
+                Panel(
+                    "Memory and CPU",
+                    "Of each replica.",
+                    (
+                        ("process_resident_memory_bytes", "memory {{pod}}"),
+                        ("rate(process_cpu_seconds_total[$__rate_interval])", "cores {{pod}}"),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+_MINE = 'cluster_queue=~"$cluster_queue"'
+
+TEAM = Dashboard(
+    "muster-team",
+    "Muster: my queue",
+    "What a team has, uses, borrows and waits for.",
+    (
+        ("cluster_queue", "label_values(muster_workloads, cluster_queue)", False),
+        (
+            "resource",
+            'label_values(muster_cluster_queue_nominal_quota{cluster_queue=~"$cluster_queue"}, resource)',
+            False,
+        ),
+    ),
+    (
+        (
+            "Now",
+            (
+                Panel(
+                    "Running",
+                    "Gangs that are admitted.",
+                    ((f'sum(max by (cluster_queue) (muster_workloads{{{_MINE},state="admitted"}}))', ""),),
+                    kind="stat",
+                    width=6,
+                ),
+                Panel(
+                    "Waiting",
+                    "Gangs in the queue.",
+                    ((f'sum(max by (cluster_queue) (muster_workloads{{{_MINE},state="pending"}}))', ""),),
+                    kind="stat",
+                    width=6,
+                ),
+                Panel(
+                    "Waits longest",
+                    "Since its creation.",
+                    ((f"max(muster_oldest_pending_seconds{{{_MINE}}}) or vector(0)", ""),),
+                    unit="s",
+                    kind="stat",
+                    width=6,
+                ),
+                Panel(
+                    "Weighted share",
+                    "Zero: within its own. The lower, the sooner it is its turn to borrow.",
+                    ((f"max(muster_cluster_queue_weighted_share{{{_MINE}}})", ""),),
+                    kind="stat",
+                    width=6,
+                ),
+            ),
+        ),
+        (
+            "Quota",
+            (
+                Panel(
+                    "Own, used, borrowed, lent",
+                    "Used above its own is borrowed, and goes back when its owner comes for it.",
+                    tuple(
+                        (
+                            f'max by (flavor) (muster_cluster_queue_{what}{{{_MINE},resource=~"$resource"}})',
+                            f"{{{{flavor}}}} {word}",
+                        )
+                        for what, word in (
+                            ("nominal_quota", "own"),
+                            ("used", "used"),
+                            ("borrowed", "borrowed"),
+                            ("lent", "lent"),
+                        )
+                    ),
+                    width=24,
+                ),
+            ),
+        ),
+        (
+            "Waiting",
+            (
+                Panel(
+                    "By reason",
+                    "`muster why JOB` has the numbers.",
+                    (
+                        (
+                            f"sum by (reason) (max by (cluster_queue, reason) (muster_pending_workloads{{{_MINE}}}))",
+                            "{{reason}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
+                    "Wait for admission",
+                    "Of those that were admitted.",
+                    _quantiles(f"{_WAITS}{{{_MINE}}}"),
+                    unit="s",
+                ),
+                Panel(
+                    "Admissions",
+                    "In an hour.",
+                    ((f"sum(increase(muster_admitted_workloads_total{{{_MINE}}}[1h]))", "admitted"),),
+                ),
+                Panel(
+                    "Evictions",
+                    "In an hour, by reason and cause.",
+                    (
+                        (
+                            f"sum by (reason, cause) (increase(muster_evicted_workloads_total{{{_MINE}}}[1h]))",
+                            "{{reason}} {{cause}}",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
+
+DASHBOARDS = (PLATFORM, TEAM)
+_SOURCE: Object = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def grafana(dashboard: Dashboard) -> Object:
+    """The model that Grafana imports."""
+    panels: list[Object] = []
+    y = 0
+    for title, row in dashboard.rows:
+        panels.append(_placed({"type": "row", "title": title, "collapsed": False}, len(panels), 0, y, 24, 1))
+        x, y = 0, y + 1
+        for panel in row:
+            height = 4 if panel.kind == "stat" else 8
+            if x + panel.width > 24:
+                x, y = 0, y + height
+            panels.append(_placed(_panel(panel), len(panels), x, y, panel.width, height))
+            x += panel.width
+        y += 4 if row[-1].kind == "stat" else 8
+    return {
+        "uid": dashboard.name,
+        "title": dashboard.title,
+        "description": dashboard.about,
+        "tags": ["muster"],
+        "timezone": "browser",
+        "schemaVersion": 39,
+        "version": 1,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {
+            "list": [_variable("datasource", "prometheus", False), *(_asked(*v) for v in dashboard.variables)]
+        },
+        "panels": panels,
+    }
+
+
+def _variable(name: str, query: str, every: bool) -> Object:
+    return {"name": name, "type": "datasource", "query": query, "includeAll": every, "multi": False}
+
+
+def _asked(name: str, query: str, every: bool) -> Object:
+    asked: Object = {
+        "name": name,
+        "type": "query",
+        "datasource": _SOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "sort": 1,
+        "includeAll": every,
+        "multi": every,
+    }
+    return asked | ({"allValue": ".*", "current": {"text": "All", "value": "$__all"}} if every else {})
+
+
+def _placed(panel: Object, number: int, x: int, y: int, width: int, height: int) -> Object:
+    return {"id": number + 1, **panel, "gridPos": {"x": x, "y": y, "w": width, "h": height}}
+
+
+def _panel(panel: Panel) -> Object:
+    defaults: Object = {"unit": panel.unit}
+    if panel.kind == "timeseries":
+        defaults["custom"] = {
+            "fillOpacity": 20 if panel.stacked else 0,
+            "stacking": {"mode": "normal" if panel.stacked else "none"},
+        }
+    return {
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": _SOURCE,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}} if panel.kind == "timeseries" else {},
+        "targets": [
+            {"refId": chr(ord("A") + i), "datasource": _SOURCE, "expr": expr, "legendFormat": legend}
+            for i, (expr, legend) in enumerate(panel.queries)
+        ],
+    }

@@ -1,0 +1,176 @@
+"""Alerts and dashboards: parsed by Prometheus' parser, held to the metrics that there are, and tried on a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+from admission.web.metrics import FAMILIES
+from charts.monitoring import ALERTS, DASHBOARDS, Alert, Panel, grafana
+from tests.chart.helm import CHART, needs_helm, template
+from tests.chart.promql import Scrape, evaluate, names, needs_parser, scrape
+from tests.web.test_metrics import Small, played
+
+PUT = {
+    "$__rate_interval": "5m",
+    "$cluster_queue": "team-a",
+    "$cohort": ".*",
+    "$resource": "nvidia.com/gpu",
+    "@LONG_WAIT@": "3600",
+}
+NOW = 1_800_000_000.0
+OF_THE_PROCESS = {"process_resident_memory_bytes": set(), "process_cpu_seconds_total": set()}
+KNOWN = {series: set(family.labels) | {"le"} for family in FAMILIES for series in family.series()} | OF_THE_PROCESS
+BY_SCRAPER = {"pod", "instance", "job", "namespace"}
+
+
+def asked(expression: str) -> str:
+    for name, value in PUT.items():
+        expression = expression.replace(name, value)
+    return expression
+
+
+PANELS = [pytest.param(panel, id=f"{board.name}: {panel.title}") for board in DASHBOARDS for panel in board.panels]
+EXPRESSIONS = [
+    *((one.name, one.expr) for one in ALERTS),
+    *(
+        (f"{board.name}/{panel.title}", expr)
+        for board in DASHBOARDS
+        for panel in board.panels
+        for expr, _ in panel.queries
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def run() -> tuple[Scrape, Scrape]:
+    """Before and after a run: one gang was admitted, one waits, one was evicted."""
+    metrics = played(Small())
+    return {}, scrape(metrics.text().decode())
+
+
+@needs_parser
+@pytest.mark.parametrize(("where", "expression"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])
+def test_it_asks_for_metrics_and_labels_that_there_are(where: str, expression: str) -> None:
+    found = list(names(asked(expression)))
+    assert found, where
+    for metric, labels in found:
+        assert metric in KNOWN, metric
+        assert labels - BY_SCRAPER <= KNOWN[metric], (metric, labels)
+
+
+@needs_parser
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_shows_something_of_a_run(panel: Panel, run: tuple[Scrape, Scrape]) -> None:
+    for expression, legend in panel.queries:
+        answer = evaluate(asked(expression), *run, now=NOW)
+        assert answer, expression
+        assert not any(math.isnan(value) for value in answer.values()), expression
+        for labels in answer:
+            assert set(re.findall(r"\{\{(\w+)\}\}", legend)) - BY_SCRAPER <= {name for name, _ in labels}, legend
+
+
+@needs_parser
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_an_alert_is_silent_on_a_healthy_run_and_fires_on_its_fault(alert: Alert, run: tuple[Scrape, Scrape]) -> None:
+    before, after = run
+    healthy = {**after, ("muster_flavor_capacity", H100): 64.0, ("muster_flavor_nominal_quota", H100): 28.0}
+    assert evaluate(asked(alert.expr), before, healthy, now=NOW) == {}
+    told = evaluate(asked(alert.expr), before, FAULTS[alert.name](healthy), now=NOW)
+    assert told
+    for labels in told:
+        assert set(re.findall(r"\$labels\.(\w+)", alert.summary)) <= {name for name, _ in labels}
+
+
+H100 = frozenset({("flavor", "h100"), ("resource", "nvidia.com/gpu")})
+A = ("cluster_queue", "team-a")
+
+
+def _without(scraped: Scrape, name: str) -> Scrape:
+    return {key: value for key, value in scraped.items() if key[0] != name}
+
+
+def _slow(scraped: Scrape, name: str, bound: float) -> Scrape:
+    """All observations in the last buckets."""
+    return {
+        (metric, labels): 0.0 if metric == f"{name}_bucket" and float(dict(labels)["le"]) <= bound else value
+        for (metric, labels), value in scraped.items()
+    }
+
+
+def _with(name: str, value: float, *labels: tuple[str, str]):  # type: ignore[no-untyped-def]
+    return lambda scraped: {**scraped, (name, frozenset(labels)): value}
+
+
+FAULTS = {
+    "MusterNotLeading": lambda scraped: _without(scraped, "muster_leading"),
+    "MusterJobsNotHeld": _with("muster_jobs_held", 0, ("mode", "policy")),
+    "MusterLedgerDrift": _with("muster_ledger_drift", 1),
+    "MusterWebhookCertificate": _with("muster_webhook_certificate_expiry_timestamp_seconds", NOW + 6 * 86400),
+    "MusterQueueBlocked": lambda scraped: {
+        **_without(scraped, "muster_admitted_workloads_total"),
+        ("muster_workloads", frozenset({A, ("state", "admitted")})): 0.0,
+    },
+    "MusterGangStarved": _with("muster_oldest_pending_seconds", 3601, A),
+    "MusterLongWait": lambda scraped: _slow(scraped, "muster_admission_wait_seconds", 4000),
+    "MusterQuotaAboveCapacity": _with("muster_flavor_capacity", 27, *H100),
+    "MusterEvictionsRepeat": _with(
+        "muster_evicted_workloads_total", 6, A, ("reason", "PodsReadyTimeout"), ("cause", "")
+    ),
+    "MusterForbidden": _with(
+        "muster_api_requests_total",
+        1,
+        ("verb", "PATCH"),
+        ("resource", "jobs"),
+        ("subresource", ""),
+        ("code", "403"),
+    ),
+    "MusterWritesFail": _with("muster_write_failures_total", 60, ("error", "Conflict")),
+    "MusterWatchSilent": _with("muster_watch_age_seconds", 901, ("kind", "Node")),
+    "MusterCycleSlow": lambda scraped: _slow(scraped, "muster_cycle_duration_seconds", 2.5),
+}
+
+
+def test_each_alert_says_what_to_do() -> None:
+    assert len({one.name for one in ALERTS}) == len(ALERTS)
+    for one in ALERTS:
+        assert one.name.startswith("Muster")
+        assert len(one.runbook) > 80
+        assert re.fullmatch(r"\d+[mh]", one.after)
+
+
+@pytest.mark.parametrize("board", DASHBOARDS, ids=lambda board: board.name)
+def test_a_dashboard_is_laid_out_without_overlap(board) -> None:  # type: ignore[no-untyped-def]
+    made = grafana(board)
+    taken: set[tuple[int, int]] = set()
+    for panel in made["panels"]:
+        at = panel["gridPos"]
+        cells = {(at["x"] + i, at["y"] + j) for i in range(at["w"]) for j in range(at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in made["panels"]}) == len(made["panels"])
+    variables = {one["name"] for one in made["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(made["panels"])))
+    assert used <= variables
+    assert {name for name, _, _ in board.variables} <= used
+
+
+@needs_helm
+def test_the_chart_carries_them() -> None:
+    objects = template({"metrics": {"rules": {"enabled": True, "longWaitSeconds": 7200}}}, namespace="elsewhere")
+    (rules,) = [one for one in objects if one["kind"] == "PrometheusRule"]
+    (group,) = rules["spec"]["groups"]
+    assert [one["alert"] for one in group["rules"]] == [one.name for one in ALERTS]
+    assert "@" not in json.dumps(group)
+    assert "> 7200" in json.dumps(group)
+    assert "-n elsewhere get pods" in json.dumps(group)
+    (boards,) = [one for one in objects if one["metadata"]["name"] == "muster-dashboards"]
+    assert {name: json.loads(text) for name, text in boards["data"].items()} == {
+        f"{board.name}.json": grafana(board) for board in DASHBOARDS
+    }
+    files = {path.name: json.loads(path.read_text()) for path in (CHART / "files" / "dashboards").iterdir()}
+    assert files == {name: json.loads(text) for name, text in boards["data"].items()}
