@@ -495,8 +495,8 @@ class Controller:
         tick = time.monotonic()
         for verdict in plan.verdicts:
             old = self.verdicts.get(verdict.key)
-            self.verdicts[verdict.key] = verdict
-            if old is None or old.why != verdict.why:
+            told_of = self.verdicts[verdict.key] = self._in_jobs_words(verdict)
+            if old is None or old.why != told_of.why:
                 self._unexplained.setdefault(verdict.key, tick)
         self.decided_at = now
         took = time.perf_counter() - began
@@ -507,6 +507,15 @@ class Controller:
         elif plan.next_at is not None:
             self._decide_later(max(0.0, (plan.next_at - now) / 1000))
         return plan
+
+    def _in_jobs_words(self, verdict: Verdict) -> Verdict:
+        """People know jobs, not Workloads: a reason that speaks of another gang names its job."""
+        namespace, _, name = verdict.why.subject.partition("/")
+        seen = self.world.workloads.get((namespace, name))
+        if seen is None or not seen.view.owner[1]:
+            return verdict
+        kind, job = seen.view.owner
+        return replace(verdict, why=replace(verdict.why, subject=f"{kind} {namespace}/{job}"))
 
     def _decide_later(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()

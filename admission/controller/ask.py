@@ -14,23 +14,17 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from admission import quantity
-from admission.api.lint import CLUSTER, Document
 from admission.api.reasons import REASONS, Advice, advice_for, detail_of, reason_of
-from admission.engine.capacity import Capacity, PlaceRequest, place, takes
 from admission.engine.model import (
-    MUSTER,
     Detail,
     Flavor,
     FlavorResource,
     Key,
-    Misfit,
-    PodSet,
-    PodShape,
     Reason,
     TopologyAssignment,
     Workload,
@@ -42,6 +36,10 @@ from admission.jobs.kinds import JobKind, JobView, millis, obj, objects, text, t
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
 from admission.names import ADMITTED, EVICTED, FINISHED, KUEUE_GROUP, MUSTER_GROUP, QUOTA_RESERVED, Names
 
+if TYPE_CHECKING:
+    from admission.api.lint import Document
+    from admission.engine.capacity import Capacity
+
 Json = dict[str, Any]
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 
@@ -50,6 +48,9 @@ PODS = Kind("", "v1", "pods", "Pod")
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", False)
 EVENTS = Kind("", "v1", "events", "Event")
 PRIORITY_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
+LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+STALE_MS = 30_000
+"""A lease that was not renewed for so long beyond its duration has no holder: clocks may differ by less."""
 
 
 class NotThere(Exception):  # noqa: N818  # an answer, not a fault
@@ -138,6 +139,18 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Unready:
+    """Pods of a started gang that are not ready for the same reason."""
+
+    reason: str
+    count: int
+    message: str = ""
+    pods: tuple[str, ...] = ()
+    """Their names."""
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Standing:
     """One job: how it stands and why."""
 
@@ -180,9 +193,13 @@ class Why:
     """Quota of its queue, for what it asks."""
     checks: tuple[tuple[str, str, str], ...] = ()
     """(admission check, state, message)."""
+    unready: tuple[Unready, ...] = ()
+    """Of a gang that was started: pods that are not ready, the most frequent reason first."""
     history: tuple[Happening, ...] = ()
     hidden: tuple[str, ...] = ()
     """What the asker may not see."""
+    leaderless: str = ""
+    """What is wrong with who leads; "" when a controller does, or when that may not be seen."""
 
     def as_json(self) -> Json:
         return dict(plain(self))
@@ -211,6 +228,7 @@ class QueueRow:
 class Queues:
     rows: tuple[QueueRow, ...]
     hidden: tuple[str, ...] = ()
+    leaderless: str = ""
 
     def as_json(self) -> Json:
         return dict(plain(self))
@@ -220,6 +238,9 @@ class Queues:
 class Jobs:
     rows: tuple[Standing, ...]
     hidden: tuple[str, ...] = ()
+    leaderless: str = ""
+    namespace: str = ""
+    """Whose jobs these are; "" for those of all."""
 
     def as_json(self) -> Json:
         return dict(plain(self))
@@ -282,10 +303,12 @@ async def names_of(client: Client, group: str | None = None) -> Names:
 class Ask:
     """One person's look at one cluster. `now` in ms since the epoch."""
 
-    def __init__(self, client: Client, names: Names, now: int) -> None:
+    def __init__(self, client: Client, names: Names, now: int, *, home: str = "muster-system") -> None:
+        """`home`: the namespace of the controller's Lease."""
         self.client = client
         self.names = names
         self.now = now
+        self.home = home
         self._hidden: dict[str, None] = {}
 
     @property
@@ -321,6 +344,43 @@ class Ask:
             return None
         return found
 
+    async def leaderless(self) -> str:
+        """What is wrong with who leads; "" when a controller does, or when the Lease may not be seen."""
+        where = f"{self.home}/{self.names.lease_name}"
+        then = "nothing is admitted or started until one does, and what is shown may be old"
+        try:
+            lease = await self.client.get(LEASES.path(self.home, self.names.lease_name))
+        except NotFound:
+            return f"No controller leads: there is no Lease {where} (--controller-namespace, if elsewhere); {then}."
+        except Forbidden:
+            return ""
+        spec = obj(lease.get("spec"))
+        renewed = millis(spec.get("renewTime"))
+        if not text(spec.get("holderIdentity")):
+            return f"No controller leads: Lease {where} was given up; {then}."
+        late = self.now - renewed - whole(spec.get("leaseDurationSeconds"), 15) * 1000
+        if renewed and late > STALE_MS:
+            return f"No controller leads: Lease {where} was last renewed {values.rfc3339(renewed)}; {then}."
+        return ""
+
+    async def called(self, kind: str, namespace: str) -> list[tuple[str, str]]:
+        """(name, a word about it) of all "jobs" (JobSets among them), "localqueues" of a namespace, or of all
+        "clusterqueues", "cohorts" or "namespaces": for completion by a shell."""
+        kinds = {
+            "jobs": [_resource(one) for one in JOB_KINDS],
+            "localqueues": [self._local_queues],
+            "clusterqueues": [self._kind("clusterqueues", "ClusterQueue", namespaced=False)],
+            "cohorts": [self._kind("cohorts", "Cohort", namespaced=False)],
+            "namespaces": [NAMESPACES],
+        }[kind]
+        lists = await asyncio.gather(*(self._list(one, namespace if one.namespaced else None) for one in kinds))
+        return [
+            (_name(raw), one.kind if kind == "jobs" else "")
+            for one, found in zip(kinds, lists, strict=True)
+            for raw in found or ()
+            if kind != "jobs" or self.names.queue_label in texts(obj(raw.get("metadata")).get("labels"))
+        ]
+
     # ------------------------------------------------------------ one job
 
     async def why(self, wanted: str, namespace: str) -> Why:
@@ -335,32 +395,37 @@ class Ask:
             return await self._without_workload(job, events)
         uid = text(obj(workload.get("metadata")).get("uid"))
         name = text(obj(workload.get("metadata")).get("name"))
-        peers, of_workload = await asyncio.gather(
-            self._list(self._workloads, namespace), self._events(namespace, {uid}, {name})
-        )
         value, _problems = values.workload(workload, self.names)
-        standing = _standing(workload, value, job, self.now)
+        queue_path = self._get(self._local_queues, value.queue, namespace) if value.queue else _nothing()
+        peers, of_workload, queue, leaderless = await asyncio.gather(
+            self._list(self._workloads, namespace),
+            self._events(namespace, {uid}, {name}),
+            queue_path,
+            self.leaderless(),
+        )
+        standing = _standing(workload, value, job, self.names, self.now)
         in_line = [values.workload(peer, self.names)[0] for peer in peers or () if _queue(peer) == value.queue]
         standing = _with_place(standing, _places(_lines(in_line)))
-        queue = await self._get(self._local_queues, value.queue, namespace) if value.queue else None
         target = (
             value.admission.cluster_queue
             if value.admission is not None
             else text(obj(obj(queue).get("spec")).get("clusterQueue"))
         )
         standing = replace(standing, cluster_queue=target)
-        room = await self._room(target, standing) if target and standing.state is State.WAITING else ()
-        reason = reason_of(standing.reason)
-        detail = Detail(standing.detail)
-        advice: Advice | None = None
+        room: tuple[Room, ...] = ()
         if standing.state is State.WAITING:
-            advice = advice_for(reason, detail)
-        elif standing.state is State.RESERVED:
-            advice = Advice(
-                "Its quota is reserved; it starts when all admission checks are Ready.",
-                "Wait, and see the messages of the checks.",
-                "See the controllers that answer the checks.",
-            )
+            forest = await self._forest() if target else None
+            room = _room_for(forest, target, standing)
+            standing = _stopped(standing, queue, None if forest is None else forest[1].get(target))
+        unready: tuple[Unready, ...] = ()
+        if value.admitted and not value.finished:
+            wanted = f"{self.names.workload_uid_label}={uid}"
+            pods = await self._list(PODS, namespace, label_selector=wanted)
+            if pods is not None:
+                ready = sum(_trouble(pod) is None for pod in pods)
+                unready = _unready(pods, standing.pods)
+                standing = replace(standing, ready=ready)
+        advice = self._advice(standing, job, unready)
         return Why(
             standing=standing,
             means=advice.means if advice is not None else "",
@@ -368,9 +433,46 @@ class Ask:
             platform=advice.platform if advice is not None else "",
             room=room,
             checks=tuple((check.name, check.state.value, check.message) for check in value.checks),
+            unready=unready if standing.state in (State.STARTING, State.RUNNING) else (),
             history=_history(raw, workload, [*events, *of_workload]),
             hidden=self.hidden,
+            leaderless=leaderless,
         )
+
+    def _advice(self, standing: Standing, job: JobView, unready: Sequence[Unready]) -> Advice | None:
+        reason, where = reason_of(standing.reason), f"{job.kind.lower()} {job.name} -n {job.namespace}"
+        if standing.state is State.RESERVED:
+            return Advice(
+                "Its quota is reserved; it starts when all admission checks are Ready.",
+                "Wait, and see the messages of the checks.",
+                "See the controllers that answer the checks.",
+            )
+        if standing.state is State.STARTING and unready:
+            return Advice(
+                "It was admitted and started; it counts as running when all its pods are ready.",
+                _ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events."),
+                "If they do not get ready in time, the gang is evicted and tried again later.",
+            )
+        if standing.state is not State.WAITING:
+            return None
+        if reason is Reason.DEACTIVATED and job.paused:
+            return Advice(
+                "Its owner paused it: while the label stands it is neither queued nor started, whatever else changes.",
+                f"Take the label off: `kubectl label {where} {self.names.pause_label}-`.",
+            )
+        if reason is Reason.DEACTIVATED:
+            return Advice(
+                "Its Workload is switched off (spec.active is false): it ran for its maximum time, a check refused it, "
+                "it was tried too often, or somebody switched it off. The history says which.",
+                "Mend what the history tells of and create the job anew, or ask the platform team to queue it again.",
+                f"Queue it again: `muster requeue {job.kind.lower()}/{job.name} -n {job.namespace}`.",
+            )
+        if reason is Reason.ON_HOLD:
+            kind, _, queue = standing.message.partition(" is stopped")[0].rpartition(" ")
+            option = f" -n {job.namespace}" if kind.endswith("LocalQueue") else ""
+            name = f"{kind.split()[-1].lower()}/{queue}" if kind else "QUEUE"
+            return replace(REASONS[Reason.ON_HOLD], platform=f"Let the queue go on: `muster resume {name}{option}`.")
+        return advice_for(reason, Detail(standing.detail))
 
     async def _without_workload(self, job: JobView, events: Sequence[Json]) -> Why:
         standing = Standing(
@@ -414,7 +516,15 @@ class Ask:
             owner = advice.owner if advice else ""
             platform = advice.platform if advice else "If it lasts: see whether the controller runs and leads."
         raw = {"metadata": {"creationTimestamp": values.rfc3339(job.created_ms)}}
-        return Why(standing, means, owner, platform, history=_history(raw, {}, events), hidden=self.hidden)
+        return Why(
+            standing,
+            means,
+            owner,
+            platform,
+            history=_history(raw, {}, events),
+            hidden=self.hidden,
+            leaderless=await self.leaderless() if standing.state is State.HELD else "",
+        )
 
     async def _job(self, wanted: str, namespace: str) -> tuple[JobKind, Json]:
         said, _, name = wanted.rpartition("/")
@@ -476,17 +586,11 @@ class Ask:
                 tree.add(node, _held(raw))
         return tree, {_name(raw): raw for raw in queues}, {_name(raw): raw for raw in cohorts or ()}
 
-    async def _room(self, queue: str, standing: Standing) -> tuple[Room, ...]:
-        forest = await self._forest()
-        node = forest[0].queue(queue) if forest is not None else None
-        if node is None:
-            return ()
-        asked = dict(standing.requests)
-        return tuple(_room(node, fr, asked[fr[1]]) for fr in node.quotas if fr[1] in asked)
-
     async def queues(self, namespace: str | None) -> Queues:
         """The cohort tree with its queues, and the LocalQueues of a namespace (None: of all)."""
-        forest, locals_ = await asyncio.gather(self._forest(), self._list(self._local_queues, namespace))
+        forest, locals_, leaderless = await asyncio.gather(
+            self._forest(), self._list(self._local_queues, namespace), self.leaderless()
+        )
         rows: list[QueueRow] = []
         below: dict[str, list[QueueRow]] = {}
         for raw in sorted(locals_ or (), key=lambda raw: (_namespace(raw), _name(raw))):
@@ -498,7 +602,7 @@ class Ask:
                 self._rows(root, 0, queues, cohorts, below, rows)
         for left in below.values():
             rows.extend(left)
-        return Queues(tuple(rows), self.hidden)
+        return Queues(tuple(rows), self.hidden, leaderless)
 
     def _rows(
         self,
@@ -542,9 +646,12 @@ class Ask:
     async def jobs(self, namespace: str | None) -> Jobs:
         """All jobs of a namespace (None: of all) that name a queue, waiting ones first."""
         labelled = self.names.queue_label
-        workloads, *lists = await asyncio.gather(
-            self._list(self._workloads, namespace),
-            *(self._list(_resource(kind), namespace, label_selector=labelled) for kind in JOB_KINDS),
+        leaderless, (workloads, *lists) = await asyncio.gather(
+            self.leaderless(),
+            asyncio.gather(
+                self._list(self._workloads, namespace),
+                *(self._list(_resource(kind), namespace, label_selector=labelled) for kind in JOB_KINDS),
+            ),
         )
         jobs = {
             seen.uid: seen
@@ -557,7 +664,7 @@ class Ask:
         places = _places(_lines(gangs))
         for raw, gang in zip(workloads or (), gangs, strict=True):
             told.add(gang.job_uid)
-            rows.append(_with_place(_standing(raw, gang, jobs.get(gang.job_uid), self.now), places))
+            rows.append(_with_place(_standing(raw, gang, jobs.get(gang.job_uid), self.names, self.now), places))
         rows.extend(
             Standing(
                 namespace=job.namespace,
@@ -583,7 +690,7 @@ class Ask:
                 row.name,
             )
         )
-        return Jobs(tuple(rows), self.hidden)
+        return Jobs(tuple(rows), self.hidden, leaderless, namespace or "")
 
     # ------------------------------------------------------------ nodes
 
@@ -602,6 +709,8 @@ class Ask:
         )
         if raw_nodes is None:
             raise NotThere("you may not see the nodes of this cluster (list nodes)")
+        from admission.engine.capacity import Capacity, takes
+
         book = Capacity()
         for raw in raw_nodes:
             book.put_node(values.node(raw, self.names)[0])
@@ -644,6 +753,8 @@ class Ask:
 
     async def documents(self) -> list[Document]:
         """All that the linter looks at, as the cluster holds it."""
+        from admission.api.lint import CLUSTER, Document
+
         kinds = [
             *(
                 self._kind(plural, kind, namespaced=kind == "LocalQueue")
@@ -718,7 +829,7 @@ def _condition(raw: Json, kind: str) -> Json:
     return next((c for c in _conditions(raw) if c.get("type") == kind), {})
 
 
-def _standing(raw: Json, value: Workload, job: JobView | None, now: int) -> Standing:
+def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now: int) -> Standing:
     """How a job stands, from its Workload, and from the job where it may be seen."""
     kind, name = _owner(raw)
     reserved, admitted = _condition(raw, QUOTA_RESERVED), _condition(raw, ADMITTED)
@@ -731,7 +842,7 @@ def _standing(raw: Json, value: Workload, job: JobView | None, now: int) -> Stan
     elif value.admission is not None and value.evicted:
         state, shown = State.LEAVING, evicted
     elif value.admitted:
-        ready = job is not None and not job.suspended and job.ready + job.succeeded >= job.pods_expected > 0
+        ready = job is not None and not job.suspended and job.ready >= job.pods_expected
         state, shown = (State.RUNNING if ready else State.STARTING), admitted
     elif value.admission is not None:
         state, shown = State.RESERVED, reserved
@@ -741,9 +852,12 @@ def _standing(raw: Json, value: Workload, job: JobView | None, now: int) -> Stan
     since = millis(shown.get("lastTransitionTime")) or created
     if state is State.WAITING:
         since = max(millis(evicted.get("lastTransitionTime")), created) if value.evicted else created
-        if not value.active:
-            reason = Reason.DEACTIVATED.value
-            message = message or REASONS[Reason.DEACTIVATED].means
+        if job is not None and job.paused:
+            reason, message = Reason.DEACTIVATED.value, f"Its owner paused it (label {names.pause_label}: true)"
+        elif not value.active:
+            reason, message = Reason.DEACTIVATED.value, "Its Workload is switched off (spec.active is false)"
+            if text(evicted.get("reason")) == "Deactivated":
+                message += f": {text(evicted.get('message'))}"
         elif value.requeue_at > now:
             reason, detail = Reason.SUSPENDED.value, Detail.BACKOFF.value
             message = f"Waits until {values.rfc3339(value.requeue_at)} before it is tried again"
@@ -769,6 +883,18 @@ def _standing(raw: Json, value: Workload, job: JobView | None, now: int) -> Stan
         requests=_requests(raw, value),
         where=_where(value),
     )
+
+
+def _stopped(standing: Standing, local: Json | None, cluster: Json | None) -> Standing:
+    """A stopped queue is why it waits, whatever the condition said before; not where something nearer holds it back."""
+    if standing.reason == Reason.DEACTIVATED.value or standing.detail == Detail.BACKOFF.value:
+        return standing
+    for kind, raw in (("LocalQueue", local), ("ClusterQueue", cluster)):
+        policy = text(obj(obj(raw).get("spec")).get("stopPolicy"))
+        if policy not in ("", "None"):
+            message = f"{kind} {_name(obj(raw))} is stopped ({policy}); it waits until the stop policy is lifted"
+            return replace(standing, reason=Reason.ON_HOLD.value, detail="", message=message)
+    return standing
 
 
 def _requests(raw: Json, value: Workload) -> tuple[tuple[str, int], ...]:
@@ -830,6 +956,96 @@ def _with_place(standing: Standing, places: dict[Key, tuple[int, int]]) -> Stand
     return replace(standing, position=place[0], waiting=place[1])
 
 
+_ON_PODS = {
+    **dict.fromkeys(
+        ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
+        "Correct the image name, or give the pods a pull secret that may read it.",
+    ),
+    **dict.fromkeys(
+        ("CrashLoopBackOff", "Error", "Failed", "OOMKilled"), "See why it ended: `kubectl logs POD --previous`."
+    ),
+    **dict.fromkeys(
+        ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
+        "See the message: a Secret, ConfigMap, volume or command that the container names is not there or wrong.",
+    ),
+    "NotReady": "Its containers run and their readiness probe says no: see `kubectl logs POD`.",
+    "Unschedulable": "Tell the platform team: these nodes were set aside for it, and kube-scheduler refuses them.",
+}
+_ON_THE_WAY = ("ContainerCreating", "PodInitializing", "")
+
+
+def _trouble(pod: Json) -> tuple[str, str] | None:
+    """(reason, message) why a pod is not ready; None once it is, or has succeeded."""
+    status = obj(pod.get("status"))
+    phase = text(status.get("phase"))
+    if phase == "Succeeded":
+        return None
+    found = {text(c.get("type")): c for c in objects(status.get("conditions"))}
+    if phase != "Failed" and found.get("Ready", {}).get("status") == "True":
+        return None
+    if obj(pod.get("metadata")).get("deletionTimestamp"):
+        return "Terminating", "It is being deleted"
+    scheduled = found.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return text(scheduled.get("reason")) or "Unschedulable", text(scheduled.get("message"))
+    waiting: tuple[str, str] | None = None
+    for container in [
+        *objects(status.get("initContainerStatuses")),
+        *objects(status.get("containerStatuses")),
+    ]:
+        state, last = obj(container.get("state")), obj(obj(container.get("lastState")).get("terminated"))
+        wait, ended = obj(state.get("waiting")), obj(state.get("terminated"))
+        if wait:
+            said = text(wait.get("message"))
+            if last:
+                said = f"{said} (ended before: {text(last.get('reason'))}, exit code {last.get('exitCode')})".strip()
+            told = (text(wait.get("reason")), said)
+            if waiting is None or (waiting[0] in _ON_THE_WAY and told[0] not in _ON_THE_WAY):
+                waiting = told
+        elif ended and ended.get("exitCode"):
+            return text(
+                ended.get("reason")
+            ) or "Error", f"Exit code {ended['exitCode']}. {text(ended.get('message'))}".strip()
+    if waiting is not None and waiting[0]:
+        return waiting
+    if phase == "Failed":
+        return text(status.get("reason")) or "Failed", text(status.get("message"))
+    if phase == "Running":
+        return "NotReady", text(found.get("Ready", {}).get("message")) or "Its containers run, and are not ready"
+    if text(obj(pod.get("spec")).get("nodeName")):
+        return "ContainerCreating", "Its node has not started it yet"
+    return "Pending", "kube-scheduler has not placed it yet"
+
+
+def _unready(pods: Sequence[Json], expected: int) -> tuple[Unready, ...]:
+    """Pods that are not ready, by reason; those that do not exist yet too."""
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for pod in sorted(pods, key=_name):
+        trouble = _trouble(pod)
+        if trouble is not None:
+            node = text(obj(pod.get("spec")).get("nodeName"))
+            groups.setdefault(trouble[0], []).append((_name(pod), node, trouble[1]))
+    out = [
+        Unready(
+            reason,
+            len(held),
+            message=next((said for *_, said in held if said), ""),
+            pods=tuple(name for name, *_ in held),
+            nodes=tuple(dict.fromkeys(node for _, node, _ in held if node)),
+        )
+        for reason, held in groups.items()
+    ]
+    out.sort(key=lambda one: (one.reason in _ON_THE_WAY, -one.count, one.reason))
+    if len(pods) < expected:
+        missing = expected - len(pods)
+        out.append(Unready("NotCreated", missing, f"{missing} of {expected} pods do not exist yet"))
+    return tuple(out)
+
+
+async def _nothing() -> None:
+    return None
+
+
 def _history(job: Json, workload: Json, events: Iterable[Json]) -> tuple[Happening, ...]:
     """What happened, oldest first: the job's creation, events, and conditions that no event tells of."""
     out = [Happening(millis(obj(job.get("metadata")).get("creationTimestamp")), "Created", "The job was created")]
@@ -872,6 +1088,15 @@ def _held(raw: Json) -> dict[FlavorResource, int]:
             if amount > 0:
                 out[text(flavor.get("name")), text(resource.get("name"))] = amount
     return out
+
+
+def _room_for(forest: tuple[Tree, Any, Any] | None, queue: str, standing: Standing) -> tuple[Room, ...]:
+    """Quota of a ClusterQueue for what a job asks; nothing where the tree may not be seen."""
+    node = forest[0].queue(queue) if forest is not None else None
+    if node is None:
+        return ()
+    asked = dict(standing.requests)
+    return tuple(_room(node, fr, asked[fr[1]]) for fr in node.quotas if fr[1] in asked)
 
 
 def _room(node: QuotaNode, fr: FlavorResource, asked: int = 0) -> Room:
@@ -940,6 +1165,8 @@ def _largest(
 
 def _fitting(book: Capacity, flavor: Flavor, per_pod: dict[str, int]) -> int:
     """How many pods of this size the flavor's nodes take at once: the engine's own answer, by bisection."""
+    from admission.engine.capacity import PlaceRequest, place, takes
+    from admission.engine.model import MUSTER, Misfit, PodSet, PodShape
 
     def fits(count: int) -> bool:
         shape = PodShape(requests=tuple(sorted(per_pod.items())))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console, Group, RenderableType
@@ -16,8 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from admission import quantity
-from admission.api.lint import Finding, Severity
 from admission.controller.ask import Jobs, Nodes, QueueRow, Queues, Room, Standing, State, Why
+
+if TYPE_CHECKING:
+    from admission.api.lint import Finding
 
 FORMS = ("text", "wide", "json", "yaml", "name")
 _BAR = 20
@@ -111,12 +113,16 @@ def _hidden(hidden: Sequence[str]) -> list[RenderableType]:
     return [Text(f"You may not see: {', '.join(hidden)}.", style="dim")] if hidden else []
 
 
+def _leaderless(said: str) -> list[RenderableType]:
+    return [Text(said, style="bold red"), Text("")] if said else []
+
+
 # ---------------------------------------------------------------- why
 
 
 def why(answer: Why, now: int) -> RenderableType:
     seen = answer.standing
-    out: list[RenderableType] = []
+    out: list[RenderableType] = _leaderless(answer.leaderless)
     head = Text.assemble(
         (f"{seen.kind} {seen.namespace}/{seen.name} ", "bold"), (_WORDS[seen.state], _COLOUR[seen.state])
     )
@@ -143,6 +149,15 @@ def why(answer: Why, now: int) -> RenderableType:
         facts.add_row(f"check {name}", f"{state}{f': {message}' if message else ''}")
     if facts.row_count:
         out += [Text(""), facts]
+    if answer.unready:
+        out += [Text(""), Text("Pods that are not ready", style="bold")]
+        pods = _table("PODS", "REASON", "WHICH", "", right=("PODS",))
+        for group in answer.unready:
+            which = ", ".join(group.pods[:3]) + (f" and {len(group.pods) - 3} more" if len(group.pods) > 3 else "")
+            on = f" on {', '.join(group.nodes[:3])}" if group.nodes else ""
+            more = " ..." if len(group.nodes) > 3 else ""
+            pods.add_row(str(group.count), Text(group.reason, style="yellow"), which + on + more, group.message)
+        out.append(pods)
     if answer.means or answer.owner or answer.platform:
         out += [Text(""), Text("What it means, and what would have to change", style="bold")]
         out += [Text(f"  {line}") for line in (answer.means,) if line]
@@ -249,7 +264,7 @@ def queues(answer: Queues, form: str = "text") -> RenderableType:
             cells.append(_state(row) if first else "")
             table.add_row(*cells)
             first = False
-    return Group(table, *_hidden(answer.hidden))
+    return Group(*_leaderless(answer.leaderless), table, *_hidden(answer.hidden))
 
 
 def _label(row: QueueRow) -> Text:
@@ -270,8 +285,8 @@ def _state(row: QueueRow) -> Text:
 # ---------------------------------------------------------------- jobs
 
 
-def jobs(answer: Jobs, now: int, form: str = "text", *, namespaces: bool = False) -> RenderableType:
-    wide = form == "wide"
+def jobs(answer: Jobs, now: int, form: str = "text") -> RenderableType:
+    wide, namespaces = form == "wide", not answer.namespace
     table = _table(*(("NAMESPACE",) if namespaces else ()), "NAME", "QUEUE", "STATE", "PLACE", "AGE", "REASON", "WHERE")
     if wide:
         for column in ("PODS", "ASKS FOR", "PRIORITY", "BECAUSE"):
@@ -293,10 +308,13 @@ def jobs(answer: Jobs, now: int, form: str = "text", *, namespaces: bool = False
             ready = f"{row.ready}/{row.pods}" if row.ready is not None else str(row.pods)
             cells += [ready, amounts(row.requests), str(row.priority), row.message]
         table.add_row(*cells)
-    if not answer.rows:
-        hint: list[RenderableType] = [Text("Name a namespace with -n to see its jobs.")] if namespaces else []
-        return Group(*(_hidden(answer.hidden) + hint if answer.hidden else [Text("No jobs that name a queue.")]))
-    return Group(table, *_hidden(answer.hidden))
+    head = _leaderless(answer.leaderless)
+    if answer.rows:
+        return Group(*head, table, *_hidden(answer.hidden))
+    if answer.hidden and namespaces:
+        return Group(*head, *_hidden(answer.hidden), Text("Name a namespace with -n to see its jobs."))
+    where = f" in namespace {answer.namespace}: -A shows those of all namespaces" if answer.namespace else ""
+    return Group(*head, Text(f"No jobs that name a queue{where}."), *_hidden(answer.hidden))
 
 
 def job_name(row: Standing) -> str:
@@ -349,6 +367,8 @@ def _cells(whole: int, free: int) -> Text:
 
 
 def findings(found: Sequence[Finding]) -> RenderableType:
+    from admission.api.lint import Severity
+
     colour = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
     out: list[RenderableType] = []
     for finding in found:

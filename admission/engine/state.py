@@ -1051,7 +1051,8 @@ class State:
         if self.queues[name].strategy is Strategy.STRICT_FIFO:
             head = min(held[0] for held in line.buckets.values())
             if head != place:
-                return Verdict(key, Standing.ACTIVE, Why(Reason.WAITING_FOR_QUOTA, Detail.BEHIND_HEAD, subject=head[5]))
+                first = "/".join(order.key_of(head))
+                return Verdict(key, Standing.ACTIVE, Why(Reason.WAITING_FOR_QUOTA, Detail.BEHIND_HEAD, subject=first))
         memo = line.parked.get(bucket)
         if memo is not None:
             return replace(memo.verdict, key=key)

@@ -81,6 +81,7 @@ class Outcome:
     started: bool = False
     """A start time is set."""
     active: int = 0
+    """Pods, as all counts here."""
     ready: int = 0
     succeeded: int = 0
     terminating: int = 0
@@ -430,9 +431,10 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         jobs_done = min(whole(state.get("succeeded"), 0), slot.replicas)
         jobs_ready = whole(state.get("ready"), 0) + jobs_done
         per_job = slot.count // slot.replicas if slot.replicas else 0
-        active += whole(state.get("active"), 0)
-        ready += whole(state.get("ready"), 0)
-        succeeded += jobs_done
+        # The set counts its child jobs; a child is ready, or done, with all of its pods.
+        active += whole(state.get("active"), 0) * per_job
+        ready += whole(state.get("ready"), 0) * per_job
+        succeeded += jobs_done * per_job
         waits = in_order and not before_ready
         for dependency in objects(entries.get(slot.pod_set, {}).get("dependsOn")):
             other = by_name.get(text(dependency.get("name")), {})

@@ -3,213 +3,48 @@ written, asked with the rights that the row grants."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from aiohttp import web
-from click.testing import Result
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from admission.api.reasons import DETAILS, REASONS, advice_for, detail_of, reason_of, reference
 from admission.cli import cli
 from admission.controller import tell
-from admission.controller.ask import Ask, NotThere, State, names_of
+from admission.controller.ask import NotThere, State, names_of
 from admission.engine.model import Detail, EvictReason, Misfit, Reason, Shortfall, Why
 from admission.engine.project import sentence
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client
 from admission.names import Names
 from admission.sandbox.http import Sandbox
-from admission.sandbox.store import Request
-
-Json = dict[str, Any]
-NAMES = Names()
-API = NAMES.api_version
-T0 = 1_800_000_000_000
-NOW = T0 + 900_000
-GPU = "nvidia.com/gpu"
-
-
-# ---------------------------------------------------------------- a cluster
-
-
-class World:
-    """A sandbox that is filled by hand."""
-
-    def __init__(self, sandbox: Sandbox, client: Client) -> None:
-        self.sandbox = sandbox
-        self.client = client
-        self.denied: set[str] = set()
-        sandbox.faults.append(self._refuse)
-
-    def _refuse(self, request: web.Request) -> web.Response | None:
-        """403 for the plurals in `denied`; "pods*" denies the list of all namespaces only."""
-        parts = request.path.strip("/").split("/")
-        everywhere = "namespaces" not in parts
-        for denied in self.denied:
-            if denied.rstrip("*") in parts and (everywhere or not denied.endswith("*")):
-                body = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": f"may not see {denied}"}
-                return web.json_response(body, status=403)
-        return None
-
-    async def put(self, obj: Json) -> Json:
-        """Create an object, its status too; the answer is the object as stored."""
-        group, _, version = obj["apiVersion"].rpartition("/")
-        plural = {"LocalQueue": "localqueues", "Topology": "topologies"}.get(obj["kind"], obj["kind"].lower() + "s")
-        if obj["kind"] == "PriorityClass":
-            plural = "priorityclasses"
-        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
-        namespace = obj["metadata"].get("namespace")
-        path = f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
-        made = await self.client.create(path, {key: value for key, value in obj.items() if key != "status"})
-        if "status" in obj:
-            made["status"] = obj["status"]
-            made = await self.client.put(f"{path}/{made['metadata']['name']}/status", made)
-        return made
-
-    def ask(self) -> Ask:
-        return Ask(self.client, NAMES, NOW)
-
-
-@cache
-def crds() -> tuple[Json, ...]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return tuple(yaml.load(path.read_bytes(), loader) for path in sorted(Path("crds").glob("muster.dev_*.yaml")))
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with Sandbox(with_actors=False, clock=lambda: T0) as sandbox:
-        kind = sandbox.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
-        assert kind is not None
-        for body in crds():
-            sandbox.store.do(Request("create", kind, body=body, manager="test"), T0)
-        sandbox.write_kubeconfig(tmp_path / "kubeconfig")
-        async with Client.plain(sandbox.url, token="admin-token", backoff=(0.001, 0.01)) as client:
-            world = World(sandbox, client)
-            for name in ("ml", "web"):
-                await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-            yield world
-
-
-def own(kind: str, name: str, spec: Json | None = None, *, namespace: str = "", **more: Any) -> Json:
-    out: Json = {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec or {}, **more}
-    if namespace:
-        out["metadata"]["namespace"] = namespace
-    return out
-
-
-def cluster_queue(name: str, nominal: int, used: int = 0, *, cohort: str = "lab", **fields: Any) -> Json:
-    resource = {"name": GPU, "nominalQuota": nominal, **fields}
-    flavors = [{"name": "h100", "resources": [resource]}]
-    spec: Json = {
-        "namespaceSelector": {},
-        "resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}],
-    }
-    if cohort:
-        spec["cohortName"] = cohort
-    held = [{"name": "h100", "resources": [{"name": GPU, "total": str(used)}]}]
-    return own(
-        "ClusterQueue", name, spec, status={"flavorsReservation": held, "pendingWorkloads": 1, "admittedWorkloads": 2}
-    )
-
-
-def local_queue(name: str, to: str, namespace: str = "ml") -> Json:
-    return own("LocalQueue", name, {"clusterQueue": to}, namespace=namespace, status={"pendingWorkloads": 1})
-
-
-def template(gpus: int) -> Json:
-    container = {"name": "main", "image": "x", "resources": {"requests": {GPU: str(gpus)}, "limits": {GPU: str(gpus)}}}
-    return {"spec": {"containers": [container], "restartPolicy": "Never"}}
-
-
-def job(name: str, queue: str = "team-a", *, pods: int = 2, gpus: int = 8, status: Json | None = None) -> Json:
-    labels = {NAMES.queue_label: queue} if queue else {}
-    out: Json = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": "ml", "labels": labels},
-        "spec": {
-            "suspend": status is None,
-            "parallelism": pods,
-            "completions": pods,
-            "completionMode": "Indexed",
-            "template": template(gpus),
-        },
-    }
-    if status is not None:
-        out["status"] = status
-    return out
-
-
-def condition(kind: str, holds: bool, reason: str, message: str, at: int = T0) -> Json:
-    return {
-        "type": kind,
-        "status": "True" if holds else "False",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": rfc3339(at),
-    }
-
-
-def workload(made: Json, status: Json, *, priority: int = 0, queue: str = "team-a", active: bool = True) -> Json:
-    """The Workload of a job that was made."""
-    meta = made["metadata"]
-    spec = {
-        "queueName": queue,
-        "priority": priority,
-        "active": active,
-        "podSets": [
-            {"name": "main", "count": made["spec"]["parallelism"], "template": made["spec"]["template"]},
-        ],
-    }
-    out = own("Workload", f"job-{meta['name']}", spec, namespace="ml", status=status)
-    out["metadata"]["labels"] = {NAMES.job_uid_label: meta["uid"]}
-    out["metadata"]["ownerReferences"] = [
-        {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
-    ]
-    return out
-
-
-def waiting(why: Why) -> Json:
-    return {"conditions": [condition("QuotaReserved", False, why.reason.value, sentence(why, NOW))]}
-
-
-def admission(*nodes: str, pods: int = 2, gpus: int = 8) -> Json:
-    each = pods // len(nodes)
-    slices = {
-        "domainCount": len(nodes),
-        "valuesPerLevel": [{"individual": {"roots": list(nodes)}} if len(nodes) > 1 else {"universal": nodes[0]}],
-        "podCounts": {"universal": each},
-    }
-    assignment = {
-        "name": "main",
-        "count": pods,
-        "flavors": {GPU: "h100"},
-        "resourceUsage": {GPU: str(pods * gpus)},
-        "topologyAssignment": {"levels": ["kubernetes.io/hostname"], "slices": [slices]},
-    }
-    return {"clusterQueue": "team-a", "podSetAssignments": [assignment]}
-
-
-async def lab(world: World) -> None:
-    """Two teams of 16 and 16 devices, of which 8 and 24 are in use."""
-    await world.put(own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}))
-    await world.put(cluster_queue("team-a", 16, 8))
-    await world.put(cluster_queue("team-b", 16, 24))
-    await world.put(local_queue("team-a", "team-a"))
-    await world.put(local_queue("team-b", "team-b", "web"))
-
-
-SHORT = Shortfall("main", "h100", GPU, Detail.COHORT_SHORT, 16, 16, 8, 8, 16, limited_by="lab")
-
+from tests.controller.lab import (
+    ADMITTED_,
+    GPU,
+    NAMES,
+    NOW,
+    RESERVED,
+    SHORT,
+    STARTED,
+    T0,
+    World,
+    admission,
+    condition,
+    job,
+    jobs_of,
+    lab,
+    own,
+    run,
+    template,
+    waiting,
+    with_workload,
+    workload,
+)
 
 # ---------------------------------------------------------------- why
 
@@ -248,7 +83,8 @@ async def test_why_a_job_waits(world: World, name: str) -> None:
     assert seen.requests == ((GPU, 16),)
     wanted = advice_for(why.reason, why.detail)
     assert wanted is not None
-    assert (answer.owner, answer.platform) == (wanted.owner, wanted.platform)
+    assert answer.owner == wanted.owner
+    assert answer.platform == wanted.platform or "muster resume clusterqueue/team-a" in answer.platform
     # 8 of its own are free; the 8 that team-b borrowed are exactly what is missing.
     (room,) = answer.room
     assert (room.nominal, room.used, room.free, room.most, room.asked) == (16, 8, 0, 32, 16)
@@ -256,22 +92,6 @@ async def test_why_a_job_waits(world: World, name: str) -> None:
     assert not answer.hidden
 
 
-def jobs_of(name: str, **more: Any) -> Callable[[World], Any]:
-    async def put(world: World) -> None:
-        await world.put(job(name, **more))
-
-    return put
-
-
-STARTED = {"active": 2, "ready": 2, "startTime": rfc3339(T0)}
-
-
-async def _with(world: World, made: Json, status: Json, **more: Any) -> None:
-    await world.put(workload(await world.put(made), status, **more))
-
-
-RESERVED = condition("QuotaReserved", True, "QuotaReserved", "Quota reserved in ClusterQueue team-a")
-ADMITTED_ = condition("Admitted", True, "Admitted", "The workload is admitted", T0 + 60_000)
 ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
     "without a queue": (jobs_of("train", queue=""), State.UNMANAGED, "", "no label muster.dev/queue-name"),
     "without a Workload yet": (jobs_of("train"), State.HELD, "", "has no Workload yet"),
@@ -282,25 +102,27 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         "LocalQueue nowhere does not exist",
     ),
     "waiting for its first look": (
-        lambda world: _with(world, job("train"), {}),
+        lambda world: with_workload(world, job("train"), {}),
         State.WAITING,
         Detail.NEXT_CYCLE.value,
         "next cycle",
     ),
     "waiting out a backoff": (
-        lambda world: _with(world, job("train"), {"requeueState": {"count": 2, "requeueAt": rfc3339(NOW + 60_000)}}),
+        lambda world: with_workload(
+            world, job("train"), {"requeueState": {"count": 2, "requeueAt": rfc3339(NOW + 60_000)}}
+        ),
         State.WAITING,
         Detail.BACKOFF.value,
         rfc3339(NOW + 60_000),
     ),
     "deactivated": (
-        lambda world: _with(world, job("train"), {}, active=False),
+        lambda world: with_workload(world, job("train"), {}, active=False),
         State.WAITING,
         "",
-        "not active",
+        "switched off",
     ),
     "reserved, with a check pending": (
-        lambda world: _with(
+        lambda world: with_workload(
             world,
             job("train"),
             {
@@ -316,17 +138,17 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         "budget",
     ),
     "starting": (
-        lambda world: _with(
+        lambda world: with_workload(
             world,
             job("train", status={**STARTED, "ready": 1}),
             {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")},
         ),
         State.STARTING,
         "",
-        "1 of 2 pods ready",
+        "is admitted; its pods are starting",
     ),
     "running": (
-        lambda world: _with(
+        lambda world: with_workload(
             world,
             job("train", status=STARTED),
             {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")},
@@ -336,7 +158,7 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         "n1, n2",
     ),
     "leaving": (
-        lambda world: _with(
+        lambda world: with_workload(
             world,
             job("train", status=STARTED),
             {
@@ -349,7 +171,7 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         "for ml/other",
     ),
     "finished": (
-        lambda world: _with(
+        lambda world: with_workload(
             world, job("train"), {"conditions": [condition("Finished", True, "Succeeded", "Job finished")]}
         ),
         State.FINISHED,
@@ -358,15 +180,6 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
     ),
 }
 GOES_ON = {State.UNMANAGED, State.STARTING, State.RUNNING, State.FINISHED}
-
-
-async def run(world: World, tmp_path: Path, *arguments: str, code: int = 0) -> Result:
-    """The command, as a person runs it."""
-    runner = CliRunner()
-    given = [*arguments, "--kubeconfig", str(tmp_path / "kubeconfig")]
-    result = await asyncio.to_thread(runner.invoke, cli, given)
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -384,10 +197,176 @@ async def test_every_state_in_words(world: World, tmp_path: Path, name: str) -> 
     assert data["standing"]["state"] == state.value
 
 
+# ---------------------------------------------------------------- what keeps it, seen from its pods and labels
+
+
+def pod(name: str, *, node: str = "n1", **status: Any) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ml"},
+        "spec": {**template(8)["spec"], **({"nodeName": node} if node else {})},
+    }
+    if status:
+        out["status"] = status
+    return out
+
+
+def container(**state: Any) -> dict[str, Any]:
+    return {"name": "main", "ready": False, "restartCount": 0, "image": "x", "imageID": "", "state": state}
+
+
+def ended_before(code: int) -> dict[str, Any]:
+    return {
+        **container(waiting={"reason": "CrashLoopBackOff", "message": "back-off 10s"}),
+        "lastState": {"terminated": {"reason": "Error", "exitCode": code}},
+    }
+
+
+UNREADY: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "no image": (
+        {
+            "phase": "Pending",
+            "containerStatuses": [container(waiting={"reason": "ImagePullBackOff", "message": "no such image x:1"})],
+        },
+        "ImagePullBackOff",
+        "no such image x:1",
+        "image name",
+    ),
+    "it crashes": (
+        {"phase": "Running", "containerStatuses": [ended_before(3)]},
+        "CrashLoopBackOff",
+        "exit code 3",
+        "kubectl logs POD --previous",
+    ),
+    "an init container": (
+        {
+            "phase": "Pending",
+            "initContainerStatuses": [
+                container(waiting={"reason": "CreateContainerConfigError", "message": "no secret"})
+            ],
+            "containerStatuses": [container(waiting={"reason": "PodInitializing"})],
+        },
+        "CreateContainerConfigError",
+        "no secret",
+        "Secret",
+    ),
+    "kube-scheduler refuses it": (
+        {
+            "phase": "Pending",
+            "conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
+            ],
+        },
+        "Unschedulable",
+        "0/4 nodes",
+        "platform team",
+    ),
+    "its probe says no": (
+        {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]},
+        "NotReady",
+        "are not ready",
+        "readiness probe",
+    ),
+    "its node is slow": ({"phase": "Pending"}, "ContainerCreating", "has not started it yet", "kubectl describe pod"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADY)
+async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, name: str) -> None:
+    status, reason, message, advice = UNREADY[name]
+    await lab(world)
+    made = await world.put(job("train", pods=3, status={**STARTED, "active": 2, "ready": 1}))
+    started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=3)}
+    uid = (await world.put(workload(made, started)))["metadata"]["uid"]
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for one in (pod("train-0", **ready), pod("train-1", **status), pod("stranger", **status)):
+        if one["metadata"]["name"] != "stranger":
+            one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+        await world.put(one)
+    answer = await world.ask().why("train", "ml")
+    assert (answer.standing.state, answer.standing.ready, answer.standing.pods) == (State.STARTING, 1, 3)
+    bad, missing = answer.unready
+    assert (bad.reason, bad.count, bad.pods, bad.nodes) == (reason, 1, ("train-1",), ("n1",))
+    assert message in bad.message
+    assert (missing.reason, missing.count) == ("NotCreated", 1)
+    assert advice in answer.owner
+    text = (await run(world, tmp_path, "why", "train", "-n", "ml")).stdout
+    assert re.search(rf"1 +{reason} +train-1 on n1", text)
+    world.denied = {"pods"}
+    assert (await world.ask().why("train", "ml")).hidden == ("pods in namespace ml",)
+
+
+def paused(made: dict[str, Any]) -> dict[str, Any]:
+    made["metadata"]["labels"][NAMES.pause_label] = "true"
+    return made
+
+
+STOPPED = [condition("Evicted", True, "Deactivated", "Ran for its maximum of 60 s")]
+HOLDS: dict[str, tuple[bool, bool, bool, str, str, str]] = {
+    "the label": (True, False, False, "Deactivated", "label muster.dev/pause: true", "muster.dev/pause-"),
+    "the label and what it wrote": (True, True, False, "Deactivated", "label muster.dev/pause", "muster.dev/pause-"),
+    "label, switch and stopped queue": (True, True, True, "Deactivated", "label muster.dev/pause", "muster.dev/pause-"),
+    "the switch": (False, True, False, "Deactivated", "Ran for its maximum", "muster requeue job/train -n ml"),
+    "the switch and a stopped queue": (False, True, True, "Deactivated", "Ran for", "muster requeue job/train"),
+    "a stopped queue": (False, False, True, "OnHold", "is stopped (Hold)", "muster resume localqueue/held -n ml"),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS)
+async def test_what_holds_a_job_back_and_who_lifts_it(world: World, tmp_path: Path, name: str) -> None:
+    label, inactive, stopped, reason, message, advice = HOLDS[name]
+    await lab(world)
+    await world.put(own("LocalQueue", "held", {"clusterQueue": "team-a", "stopPolicy": "Hold"}, namespace="ml"))
+    queue = "held" if stopped else "team-a"
+    made = job("train", queue=queue)
+    status = (
+        {"conditions": STOPPED} if inactive else waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.QUOTA_SHORT, (SHORT,)))
+    )
+    await with_workload(world, paused(made) if label else made, status, active=not inactive, queue=queue)
+    answer = await world.ask().why("train", "ml")
+    assert (answer.standing.state, answer.standing.reason) == (State.WAITING, reason)
+    assert message in answer.standing.message
+    assert advice in answer.owner + answer.platform
+    assert ("spec.active" in answer.owner + answer.platform) is False
+
+
+def leads(renewed: int, holder: str = "replica") -> dict[str, Any]:
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": rfc3339(renewed)}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "muster-controller", "namespace": "muster-system"},
+        "spec": spec,
+    }
+
+
+LEADERS: dict[str, tuple[dict[str, Any] | None, str]] = {
+    "nobody": (None, "there is no Lease muster-system/muster-controller"),
+    "given up": (leads(NOW, ""), "was given up"),
+    "long ago": (leads(NOW - 60_000), "was last renewed"),
+    "a moment ago": (leads(NOW - 5_000), ""),
+}
+
+
+@pytest.mark.parametrize("name", LEADERS)
+async def test_who_leads(world: World, name: str) -> None:
+    lease, said = LEADERS[name]
+    await lab(world)
+    await with_workload(world, job("train"), {})
+    if lease is not None:
+        await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
+        await world.put(lease)
+    for answer in (await world.ask().why("train", "ml"), await world.ask().queues("ml"), await world.ask().jobs("ml")):
+        assert (said in answer.leaderless) if said else not answer.leaderless
+    world.denied = {"leases"}
+    assert not (await world.ask().jobs("ml")).leaderless
+
+
 async def test_why_with_the_rights_of_a_tenant(world: World, tmp_path: Path) -> None:
     """No ClusterQueues, Cohorts or Events: the reason is there all the same, and what is hidden is said."""
     await lab(world)
-    await _with(world, job("train"), waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (SHORT,))))
+    await with_workload(world, job("train"), waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (SHORT,))))
     world.denied = {"clusterqueues", "cohorts", "events"}
     answer = await world.ask().why("train", "ml")
     assert answer.standing.detail == Detail.COHORT_SHORT.value
@@ -445,7 +424,7 @@ async def test_what_is_not_there(world: World, tmp_path: Path) -> None:
     result = await run(world, tmp_path, "why", "train", "-n", "ml", code=3)
     assert "there is no Job or JobSet" in result.stderr
     result = await run(world, tmp_path, "why", "train", "-o", "xml", code=2)
-    assert "use one of text" in result.stderr
+    assert "is not one of 'text'" in result.stderr
     world.denied = {"jobs", "jobsets"}
     with pytest.raises(NotThere, match="you may not see Job ml/train"):
         await world.ask().why("train", "ml")
@@ -512,9 +491,9 @@ async def test_queues_and_jobs_of_a_tenant(world: World, tmp_path: Path) -> None
 async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
     await lab(world)
     why = waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT, (SHORT,)))
-    await _with(world, job("low"), why)
-    await _with(world, job("high"), why, priority=10)
-    await _with(
+    await with_workload(world, job("low"), why)
+    await with_workload(world, job("high"), why, priority=10)
+    await with_workload(
         world,
         job("runs", status=STARTED),
         {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")},
@@ -535,7 +514,7 @@ async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
     named = (await run(world, tmp_path, "jobs", "-n", "ml", "-o", "name")).stdout.split()
     assert named[0] == "job/high"
     empty = (await run(world, tmp_path, "jobs", "-n", "web")).stdout
-    assert "No jobs that name a queue." in empty
+    assert "No jobs that name a queue in namespace web: -A shows those of all namespaces." in empty
 
 
 async def fleet(world: World) -> None:
@@ -559,7 +538,7 @@ async def test_the_map_of_nodes(world: World, tmp_path: Path) -> None:
     await lab(world)
     await fleet(world)
     made = job("runs", pods=1, status=STARTED)
-    await _with(world, made, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=1)})
+    await with_workload(world, made, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=1)})
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -326,7 +326,7 @@ def test_a_strict_queue_waits_behind_its_head_and_says_so() -> None:
     why = {verdict.key[1]: verdict.why for verdict in plan.verdicts}
     assert why["big"].reason is Reason.EXCEEDS_MAX_QUOTA
     assert why["small"].detail is Detail.BEHIND_HEAD
-    assert why["small"].subject == "big"
+    assert why["small"].subject == "ns/big"
     town.remove(Workload, ("ns", "big"))
     town.cycle()
     assert town.admitted() == ["small"]

@@ -217,3 +217,20 @@ def test_whatever_an_object_says_there_is_a_view(raw: Json) -> None:
         seen = view(kind, raw, NAMES)
         assert all(count >= 0 for _, count in seen.counts)
         hash(seen)
+
+
+@pytest.mark.parametrize(
+    ("told", "active", "ready", "succeeded"),
+    [
+        ({"active": 2}, 6, 0, 0),
+        ({"active": 2, "ready": 1}, 6, 3, 0),
+        ({"active": 1, "ready": 1, "succeeded": 1}, 3, 3, 3),
+        ({"succeeded": 2}, 0, 0, 6),
+    ],
+)
+def test_a_jobset_counts_pods_and_not_its_child_jobs(
+    told: dict[str, int], active: int, ready: int, succeeded: int
+) -> None:
+    raw = jobset(("workers", 2, 3), status={"replicatedJobsStatus": [{"name": "workers", **told}]})
+    seen = view(JOBSET, raw, NAMES)
+    assert (seen.active, seen.ready, seen.succeeded, seen.counts) == (active, ready, succeeded, (("workers", 6),))

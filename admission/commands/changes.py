@@ -1,0 +1,5 @@
+"""Commands that change a cluster."""
+
+from __future__ import annotations
+
+COMMANDS = ()

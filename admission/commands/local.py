@@ -1,0 +1,197 @@
+"""Commands that need no cluster, or only to read what files say against it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from admission.commands.options import (
+    BAD_USE,
+    NO,
+    NO_CLUSTER,
+    NOT_THERE,
+    Scope,
+    asking,
+    connected,
+    examples,
+    fail,
+    quiet_logs,
+)
+
+
+def version_number() -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("muster-admission")
+    except PackageNotFoundError:
+        return "0.1.0 (from source)"
+
+
+@click.command(epilog=examples("muster version", "muster version -o json"))
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="Form of the answer.")
+def version(output: str) -> None:
+    """Print the version."""
+    number = version_number()
+    if output == "text":
+        print(number)
+    elif output == "json":
+        print(json.dumps({"version": number}))
+    else:
+        print(f"version: {number}")
+
+
+@click.command(
+    epilog=examples(
+        "muster lint quota/",
+        "helm template charts/muster | muster lint -",
+        "muster lint --cluster",
+        "muster lint new.yaml --cluster       # as if it were applied",
+        codes="0 clean (infos aside); 1 findings; 2 bad use; 4 no cluster, or no rights.",
+    )
+)
+@click.argument("files", nargs=-1, type=click.Path())
+@click.option("--cluster", is_flag=True, help="What the cluster holds, with the files over it.")
+@asking(namespace=False, watch=False, forms=("text", "json", "yaml"))
+def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
+    """Find quota that does not do what its author thinks, each with the line and the fix.
+
+    FILES are files, folders, or - for standard input.
+    """
+    from admission.api.lint import Severity
+    from admission.api.lint import lint as judged
+    from admission.controller import tell
+
+    if not files and not cluster:
+        raise fail(BAD_USE, "nothing to lint: name files, or --cluster")
+    documents, found = manifests(files)
+    hidden: tuple[str, ...] = ()
+    if cluster:
+        quiet_logs()
+        held, hidden = asyncio.run(_cluster_documents(scope))
+        if hidden and not held:
+            raise fail(NO_CLUSTER, f"you may not see {', '.join(hidden)}")
+        documents = [*held, *documents]
+    found = [*found, *judged(documents, live=cluster and not hidden)]
+    text = tell.written(scope.output, [finding.as_json() for finding in found], ())
+    if text is not None:
+        print(text)
+    else:
+        tell.show(tell.console(), tell.findings(found))
+    if hidden:
+        print(f"muster: you may not see {', '.join(hidden)}: what they hold was not judged", file=sys.stderr)
+    raise click.exceptions.Exit(NO if any(finding.severity is not Severity.INFO for finding in found) else 0)
+
+
+def manifests(files: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
+    """(the linter's Documents, its Findings about what cannot be read) of files, folders and standard input."""
+    from admission.api.lint import read
+
+    documents: list[Any] = []
+    found: list[Any] = []
+    for name in files:
+        path = Path(name)
+        if name != "-" and not path.exists():
+            raise fail(BAD_USE, f"{name}: no such file or folder")
+        if name == "-":
+            texts = [("stdin", sys.stdin.read())]
+        else:
+            paths = [path]
+            if path.is_dir():
+                paths = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml", ".json") and p.is_file())
+            try:
+                texts = [(str(one), one.read_text(encoding="utf-8")) for one in paths]
+            except (OSError, UnicodeDecodeError) as error:
+                raise fail(BAD_USE, f"{name}: {error}") from None
+        for label, text in texts:
+            more, wrong = read(text, label)
+            documents += more
+            found += wrong
+    return documents, found
+
+
+async def _cluster_documents(scope: Scope) -> tuple[list[Any], tuple[str, ...]]:
+    async with connected(scope) as session:
+        ask = session.ask()
+        return await ask.documents(), ask.hidden
+
+
+@click.command("explain-reasons", epilog=examples("muster explain-reasons", "muster explain-reasons CohortShort"))
+@click.argument("word", required=False)
+@click.option("--markdown", is_flag=True, help="The whole reference, as docs/reasons.md.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml", "name"]), default="text", help="Form.")
+def explain_reasons(word: str | None, markdown: bool, output: str) -> None:
+    """Say what each reason for waiting means, and what to do about it.
+
+    WORD is a reason or detail, as conditions and `muster why` name it.
+    """
+    from admission.api import reasons
+    from admission.controller import tell
+
+    if markdown:
+        print(reasons.reference(), end="")
+        return
+    table = {
+        entry.value: advice for entry, advice in [*reasons.REASONS.items(), *reasons.DETAILS.items()] if entry.value
+    }
+    if word is not None:
+        found = {name: advice for name, advice in table.items() if name.lower() == word.lower()}
+        if not found:
+            import difflib
+
+            near = difflib.get_close_matches(word, table, n=1)
+            raise fail(NOT_THERE, f"no reason {word!r}" + (f": did you mean {near[0]}?" if near else ""))
+        table = found
+    rows = [
+        {"reason": name, "means": advice.means, "owner": advice.owner, "platform": advice.platform}
+        for name, advice in table.items()
+    ]
+    text = tell.written(output, rows, table)
+    if text is not None:
+        print(text)
+        return
+    for name, advice in table.items():
+        print(f"{name}: {advice.means}")
+        for who, what in (("you", advice.owner), ("platform team", advice.platform)):
+            if what:
+                print(f"    {who}: {what}")
+
+
+@click.command(
+    epilog=examples(
+        'eval "$(muster completion bash)"                                # in ~/.bashrc',
+        'eval "$(muster completion zsh)"                                 # in ~/.zshrc',
+        "muster completion fish > ~/.config/fish/completions/muster.fish",
+    )
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    It completes commands, options, and names of jobs, queues and namespaces from the cluster. kubectl completes
+    `kubectl muster` by itself: it finds the program kubectl_complete-muster beside this one.
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    print(found(click.get_current_context().find_root().command, {}, "muster", "_MUSTER_COMPLETE").source())
+
+
+@click.command("reference", hidden=True)
+def reference() -> None:
+    """Print docs/commands.md."""
+    from admission.commands.reference import text
+
+    group = click.get_current_context().find_root().command
+    assert isinstance(group, click.Group)
+    print(text(group), end="")
+
+
+COMMANDS = (lint, explain_reasons, version, completion, reference)

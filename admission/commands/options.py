@@ -1,0 +1,375 @@
+"""What commands share: how one is told which cluster it is about, how it runs against it, and how it ends.
+
+    @click.command(epilog=examples("muster nodes"))
+    @asking(everywhere=True)
+    def nodes(scope: Scope, ...) -> None: ...
+
+Exit codes are for scripts: 0 yes, or done; 1 the answer is no, or it waits; 2 bad use; 3 what was named is not there;
+4 no cluster, or no rights; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from admission.controller.ask import Ask
+    from admission.kube.client import Client
+    from admission.names import Names
+
+OK, NO, BAD_USE, NOT_THERE, NO_CLUSTER, INTERRUPTED = 0, 1, 2, 3, 4, 130
+FORMS = ("text", "wide", "json", "yaml", "name")
+HOME = "muster-system"
+"""Namespace of the controller and its Lease, where nothing else is said."""
+EVERY_S = 2.0
+"""Between two looks of --watch."""
+TAB_S = 3.0
+"""So long a completion may ask the cluster."""
+
+T = TypeVar("T")
+Command = Callable[..., Any]
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def fail(code: int, message: str) -> click.exceptions.Exit:
+    """To be raised: say why on standard error, and end with this code."""
+    print(f"muster: {message}", file=sys.stderr)
+    return click.exceptions.Exit(code)
+
+
+def examples(*lines: str, codes: str = "") -> str:
+    """The end of a command's help."""
+    shown = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+    return shown + (f"\n\nExit codes: {codes}" if codes else "")
+
+
+# ---------------------------------------------------------------- which cluster, which namespace, which form
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a command was told of the cluster and of the form of its answer."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    api_group: str | None = None
+    controller_namespace: str = HOME
+    namespace: str | None = None
+    all_namespaces: bool = False
+    output: str = "text"
+    watch: bool = False
+
+
+def asking(
+    *,
+    namespace: bool = True,
+    everywhere: bool = False,
+    watch: bool = True,
+    forms: Sequence[str] = FORMS,
+) -> Callable[[Command], Command]:
+    """The options of a command about a cluster; the command gets them as its first argument, a Scope."""
+    options = [
+        click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, else ~/.kube/config."),
+        click.option("--context", help="Context of the kubeconfig.", shell_complete=_contexts),
+        click.option(
+            "--api-group", metavar="GROUP", help="muster.dev or kueue.x-k8s.io. Default: the one the cluster serves."
+        ),
+        click.option(
+            "--controller-namespace",
+            metavar="NAMESPACE",
+            default=HOME,
+            show_default=True,
+            envvar="MUSTER_NAMESPACE",
+            help="Where the controller and its Lease live.",
+        ),
+    ]
+    if watch:
+        text = "Ask again every two seconds, until interrupted."
+        options.insert(0, click.option("-w", "--watch", is_flag=True, help=text))
+    if forms:
+        options.insert(
+            0,
+            click.option("-o", "--output", type=click.Choice(list(forms)), default="text", help="Form of the answer."),
+        )
+    if everywhere:
+        options.insert(0, click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces."))
+    if namespace:
+        options.insert(
+            0,
+            click.option(
+                "-n", "--namespace", help="Default: that of the context.", shell_complete=names_of_kind("namespaces")
+            ),
+        )
+
+    def wrap(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(**given: Any) -> Any:
+            told = {field: given.pop(field) for field in Scope.__dataclass_fields__ if field in given}
+            return command(Scope(**told), **given)
+
+        made: Command = run
+        for option in reversed(options):
+            made = option(made)
+        return made
+
+    return wrap
+
+
+# ---------------------------------------------------------------- running against a cluster
+
+
+@dataclass
+class Session:
+    """A connected client with the names in use. `namespace`: the one asked for, else that of the context."""
+
+    client: Client
+    names: Names
+    namespace: str
+    home: str
+
+    def ask(self) -> Ask:
+        """A fresh look, at the time of the asker's clock."""
+        from admission.controller.ask import Ask
+
+        return Ask(self.client, self.names, now_ms(), home=self.home)
+
+
+def now_ms() -> int:
+    import time
+
+    return time.time_ns() // 1_000_000
+
+
+@asynccontextmanager
+async def connected(scope: Scope) -> AsyncIterator[Session]:
+    """Raises click's Exit with 3 or 4 and a sentence for all that can go wrong on the way to an answer."""
+    from admission.controller.ask import NotThere, names_of
+    from admission.kube.client import ApiError, Client, Forbidden, Unauthorized
+
+    try:
+        client = await Client.from_kubeconfig(scope.kubeconfig or None, scope.context, user_agent="muster-cli")
+    except Exception as error:  # a kubeconfig, and its plugins, can be wrong in every way there is
+        raise fail(NO_CLUSTER, f"no usable kubeconfig: {error}") from None
+    try:
+        async with client:
+            names = await names_of(client, scope.api_group)
+            yield Session(client, names, scope.namespace or client.namespace, scope.controller_namespace)
+    except NotThere as error:
+        raise fail(NOT_THERE, str(error)) from None
+    except Forbidden as error:
+        raise fail(NO_CLUSTER, forbidden(error.message)) from None
+    except Unauthorized as error:
+        raise fail(NO_CLUSTER, f"{client.url} does not know you: {error.message or error.reason}") from None
+    except ApiError as error:
+        raise fail(NO_CLUSTER, f"{client.url}: {error.message or error.reason}") from None
+
+
+_CANNOT = re.compile(
+    r'User "(?P<who>[^"]*)" cannot (?P<verb>\w+) resource "(?P<what>[^"]*)".*?(?P<where>in the .*|at .*)$'
+)
+
+
+def forbidden(message: str) -> str:
+    """What the API server's authorizer said, as a sentence for a person."""
+    found = _CANNOT.search(message)
+    if found is None:
+        return f"the API server refuses: {message or 'forbidden'}"
+    where = found["where"].replace('"', "").split(":")[0]
+    return f"{found['who']} may not {found['verb']} {found['what']} {where}; ask your platform team for this right"
+
+
+def run(scope: Scope, work: Callable[[Session], Awaitable[T]], doing: str = "") -> T:
+    """Connect, do the work, and show what is being done when it takes longer than a second."""
+    quiet_logs()
+
+    async def whole() -> T:
+        async with connected(scope) as session, patience(doing):
+            return await work(session)
+
+    try:
+        return asyncio.run(whole())
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def answer(
+    scope: Scope,
+    question: Callable[[Ask, str], Awaitable[Any]],
+    show: Callable[[Any, int], tuple[RenderableType, Iterable[str]]],
+    doing: str = "",
+) -> Any:
+    """Put `question(ask, namespace)` to the cluster and print its answer in the form asked for, again and again where
+    that was asked for. `show(answer, now)` gives what people read, and the names; the last answer is returned."""
+    quiet_logs()
+
+    async def asked() -> Any:
+        from rich.live import Live
+
+        from admission.controller import tell
+
+        console = tell.console()
+        live: Live | None = None
+        try:
+            async with connected(scope) as session:
+                while True:
+                    ask = session.ask()
+                    async with patience(doing if live is None else ""):
+                        found = await question(ask, session.namespace)
+                    shown, called = show(found, ask.now)
+                    text = tell.written(scope.output, found.as_json(), called)
+                    if text is not None:
+                        print(text, flush=True)
+                    elif scope.watch and console.is_terminal:
+                        if live is None:
+                            live = Live(console=console, auto_refresh=False)
+                            live.start()
+                        live.update(shown, refresh=True)
+                    else:
+                        tell.show(console, shown)
+                    if not scope.watch:
+                        return found
+                    await asyncio.sleep(EVERY_S)
+        finally:
+            if live is not None:
+                live.stop()
+
+    try:
+        return asyncio.run(asked())
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+@asynccontextmanager
+async def patience(doing: str) -> AsyncIterator[None]:
+    """On a terminal: say what is being done, once it takes longer than a second."""
+    if not doing or not sys.stderr.isatty():
+        yield
+        return
+
+    async def say() -> None:
+        from rich.console import Console
+
+        await asyncio.sleep(1)
+        with Console(stderr=True).status(doing):
+            await asyncio.Event().wait()
+
+    saying = asyncio.ensure_future(say())
+    try:
+        yield
+    finally:
+        saying.cancel()
+        await asyncio.gather(saying, return_exceptions=True)
+
+
+@contextmanager
+def steps(doing: str, total: int) -> Any:
+    """A bar of steps on standard error, on a terminal; gives the function that takes one."""
+    if total < 2 or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(doing, total=total)
+        yield lambda: progress.advance(task)
+
+
+def quiet_logs() -> None:
+    configure_logs("console", "error")
+
+
+def configure_logs(form: str, level: str) -> None:
+    """`form`: json, or console for people. Lines go to standard error."""
+    import logging
+
+    import structlog
+
+    number = getattr(logging, level.upper(), logging.INFO)
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        # Asked for at each line: who runs a command inside a program may have put another stream there.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def agreed(question: str, *, yes: bool) -> None:
+    """Go on only where a person says so: by --yes, or on a terminal. Raises Exit with 1 or 2."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise fail(BAD_USE, f"{question} Say --yes where nobody can be asked.")
+    if not click.confirm(question):
+        raise fail(NO, "nothing was changed")
+
+
+# ---------------------------------------------------------------- completion by the shell
+
+
+def names_of_kind(*kinds: str) -> Completer:
+    """Names from the cluster: of "jobs" (with jobsets), "namespaces", "clusterqueues", "localqueues". Where several are
+    given, names are written KIND/NAME for those after the first. Silent when the cluster cannot be asked."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+        try:
+            found = asyncio.run(asyncio.wait_for(_names(ctx.params, kinds), TAB_S))
+        except Exception:  # a shell that waits for a word is no place for an error
+            return []
+        return [CompletionItem(name, help=about or None) for name, about in found if name.startswith(typed)]
+
+    return complete
+
+
+async def _names(params: dict[str, Any], kinds: Sequence[str]) -> list[tuple[str, str]]:
+    from admission.controller.ask import Ask, names_of
+    from admission.kube.client import Client
+
+    quiet_logs()
+    async with await Client.from_kubeconfig(params.get("kubeconfig") or None, params.get("context")) as client:
+        ask = Ask(client, await names_of(client, params.get("api_group")), now_ms())
+        out: list[tuple[str, str]] = []
+        for i, kind in enumerate(kinds):
+            where = params.get("namespace") or client.namespace
+            found = await ask.called(kind, where)
+            out += [(name if i == 0 else f"{kind.removesuffix('s')}/{name}", about) for name, about in found]
+        return out
+
+
+def _contexts(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
+    import os
+    from pathlib import Path
+
+    import yaml
+
+    path = ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+    try:
+        said = yaml.safe_load(Path(path or Path.home() / ".kube" / "config").read_text(encoding="utf-8"))
+        known = [str(entry["name"]) for entry in said["contexts"]]
+    except Exception:  # as above
+        return []
+    return [CompletionItem(name) for name in known if name.startswith(typed)]

@@ -1,0 +1,111 @@
+"""Commands that ask a cluster and change nothing."""
+
+from __future__ import annotations
+
+import click
+
+from admission.commands.options import (
+    BAD_USE,
+    NO,
+    Scope,
+    answer,
+    asking,
+    examples,
+    fail,
+    names_of_kind,
+)
+
+WAITS = ("waiting", "held", "reserved", "leaving")
+
+
+@click.command(
+    epilog=examples(
+        "muster why train",
+        "muster why jobset/llm -n team-a",
+        "until muster why train; do sleep 5; done",
+        codes="0 it goes on (admitted, running, finished, not governed); 1 it waits; 2 bad use; 3 no such job; "
+        "4 no cluster, or no rights.",
+    )
+)
+@click.argument("job", shell_complete=names_of_kind("jobs"))
+@asking()
+def why(scope: Scope, job: str) -> None:
+    """Say why a job waits, with numbers, and what would have to change.
+
+    JOB is NAME, job/NAME or jobset/NAME. Of a job that was started, it says which pods are not ready and why.
+    """
+    from admission.controller import tell
+
+    found = answer(
+        scope,
+        lambda ask, where: ask.why(job, where),
+        lambda answer, now: (tell.why(answer, now), [tell.job_name(answer.standing)]),
+        f"asking about {job}",
+    )
+    raise click.exceptions.Exit(NO if found.standing.state.value in WAITS else 0)
+
+
+@click.command(epilog=examples("muster queues", "muster queues -A -o wide", "muster queues --watch"))
+@asking(everywhere=True)
+def queues(scope: Scope) -> None:
+    """Show the cohort tree: # used, . free, - lent, + borrowed beyond one's own.
+
+    LocalQueues (>) are those of one namespace, or of all with -A.
+    """
+    from admission.controller import tell
+
+    answer(
+        scope,
+        lambda ask, where: ask.queues(None if scope.all_namespaces else where),
+        lambda answer, _now: (
+            tell.queues(answer, scope.output),
+            [f"{row.kind.lower()}/{row.name}" for row in answer.rows],
+        ),
+        "reading queues",
+    )
+
+
+@click.command(epilog=examples("muster jobs", "muster jobs -A -o wide", "muster jobs -o json"))
+@asking(everywhere=True)
+def jobs(scope: Scope) -> None:
+    """List jobs that name a queue: state, place in the queue, reason, and where they run.
+
+    The place is counted by priority and age among those that wait in the same LocalQueue.
+    """
+    from admission.controller import tell
+
+    answer(
+        scope,
+        lambda ask, where: ask.jobs(None if scope.all_namespaces else where),
+        lambda answer, now: (
+            tell.jobs(answer, now, scope.output),
+            [tell.job_name(row) for row in answer.rows],
+        ),
+        "reading jobs",
+    )
+
+
+@click.command(epilog=examples("muster nodes", "muster nodes --per-pod nvidia.com/gpu=8,cpu=64"))
+@click.option("--per-pod", default="", help="What each pod of a gang takes, as nvidia.com/gpu=8,cpu=64.")
+@asking(namespace=False)
+def nodes(scope: Scope, per_pod: str) -> None:
+    """Show who sits where, what is free, and the largest gang that fits now."""
+    from admission import quantity
+    from admission.controller import tell
+
+    wanted: dict[str, int] | None = None
+    if per_pod:
+        try:
+            pairs = dict(part.split("=", 1) for part in per_pod.split(","))
+            wanted = quantity.parse_resources(pairs)
+        except ValueError as error:
+            raise fail(BAD_USE, f"--per-pod {per_pod}: {error}; write resource=amount,...") from None
+    answer(
+        scope,
+        lambda ask, _where: ask.nodes(wanted),
+        lambda answer, _now: (tell.nodes(answer, scope.output), [f"node/{row.name}" for row in answer.rows]),
+        "reading nodes and pods",
+    )
+
+
+COMMANDS = (why, queues, jobs, nodes)
