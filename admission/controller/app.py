@@ -571,7 +571,7 @@ class Controller:
         except (ApiError, OSError, TimeoutError) as error:
             for told_failure in self.watchers.failure:
                 told_failure(key, error)
-            level = log.warning if self._failures.get(key, 0) in (0, 5) else log.debug
+            level = _told_of(error) if self._failures.get(key, 0) in (0, 5) else log.debug
             level("write failed", kind=key[0], namespace=key[1], name=key[2], error=str(error))
             if isinstance(error, Invalid):
                 self._refused(key, error)
@@ -662,7 +662,7 @@ class Controller:
                 except (Conflict, NotFound):
                     continue
                 except (ApiError, OSError, TimeoutError) as error:
-                    log.warning("reason not written", namespace=key[0], name=key[1], error=str(error))
+                    _told_of(error)("reason not written", namespace=key[0], name=key[1], error=str(error))
                     self._unexplained[key] = time.monotonic()
                     continue
                 if wrote:
@@ -736,7 +736,7 @@ class Controller:
         except (Conflict, NotFound):
             self._queue_stale(*queue)
         except (ApiError, OSError, TimeoutError) as error:
-            log.warning("queue status not written", kind=kind, name=name, error=str(error))
+            _told_of(error)("queue status not written", kind=kind, name=name, error=str(error))
             self._queue_stale(*queue)
         return True
 
@@ -783,6 +783,11 @@ class Controller:
     def why(self, key: Key) -> Why | None:
         verdict = self.verdicts.get(key)
         return verdict.why if verdict is not None else None
+
+
+def _told_of(error: Exception) -> Any:
+    """Where to tell it: that the API server does not answer is told by the client, once for all that is not written."""
+    return log.debug if isinstance(error, ApiError) and not error.status else log.warning
 
 
 def _only_usage_differs(old: Item[Any] | None, new: Item[Any]) -> bool:

@@ -29,11 +29,14 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
+import structlog
 from yarl import URL
 
 from admission.kube import credentials as _credentials
 from admission.kube.credentials import Credentials
-from admission.kube.flow import Backoff, Flow
+from admission.kube.flow import Backoff, Flow, Told
+
+_log = structlog.get_logger(__name__)
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -259,6 +262,7 @@ class Client:
         self.read_timeout = read_timeout
         self.read_idle = read_idle
         self.write_timeout = write_timeout
+        self._away = Told()
         self._who = who
         self._agent = user_agent
         self._backoff = backoff
@@ -505,6 +509,13 @@ class Client:
     def _count(self, verb: str, path: str, status: int, seconds: float) -> None:
         resource, subresource = _resource_of(path)
         self.counts[verb, resource, subresource, status] += 1
+        if status:
+            if (lasted := self._away.over()) is not None:
+                _log.info("the API server answers again", url=self.url, after_s=round(lasted, 1))
+        elif self._away.due():
+            _log.warning(
+                "the API server does not answer", url=self.url, verb=verb, path=path, times=self._away.times
+            )
         if self.observe is not None:
             self.observe(verb, resource, subresource, status, seconds)
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from secrets import SystemRandom
+from time import monotonic
 
 _chance = SystemRandom()
 
@@ -36,6 +38,44 @@ class Backoff:
 def between(low: float, high: float) -> float:
     """A number drawn evenly from [low, high]: for spreading what would otherwise happen at once."""
     return _chance.uniform(low, high)
+
+
+class Told:
+    """When to say what goes on and on: at once, then after pauses that double from `first` to `most` seconds.
+
+    clock: monotonic seconds.
+    """
+
+    def __init__(self, first: float = 10.0, most: float = 600.0, *, clock: Callable[[], float] = monotonic) -> None:
+        self._first = first
+        self._most = most
+        self._clock = clock
+        self._pause = first
+        self._since: float | None = None
+        self._next = 0.0
+        self.times = 0
+        """How often it happened since it began."""
+
+    def due(self) -> bool:
+        """It happened (again): is that to be said?"""
+        now = self._clock()
+        self.times += 1
+        if self._since is None:
+            self._since, self._pause = now, self._first
+        elif now < self._next:
+            return False
+        else:
+            self._pause = min(self._most, self._pause * 2)
+        self._next = now + self._pause
+        return True
+
+    def over(self) -> float | None:
+        """It is over: seconds that it lasted, once; None if there was nothing."""
+        if self._since is None:
+            return None
+        lasted = self._clock() - self._since
+        self._since, self.times = None, 0
+        return lasted
 
 
 class Flow:

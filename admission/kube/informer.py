@@ -28,7 +28,7 @@ import msgspec
 import structlog
 
 from admission.kube.client import ApiError, Client, Gone, Kind, NotFound, Unavailable, error_of
-from admission.kube.flow import Backoff, between
+from admission.kube.flow import Backoff, Told, between
 
 _log = structlog.get_logger(__name__)
 
@@ -134,6 +134,7 @@ class Informer(Generic[T]):
         self._stall_seconds = stall_seconds
         self._absent_retry = absent_retry
         self._pauses = Backoff(*backoff)
+        self._refused = Told(clock=clock)
         self._clock = clock
         self._sleep = sleep
         self._heard_at = clock()
@@ -284,8 +285,14 @@ class Informer(Generic[T]):
                 self.synced.set()
                 return between(self._absent_retry * 0.8, self._absent_retry * 1.2)
         pause = max(self._pauses.next(), error.retry_after or 0.0)
-        _log.warning("list failed", path=self._path, error=str(error), retry_in=round(pause, 2))
+        self._say("list failed", error, pause)
         return pause
+
+    def _say(self, what: str, error: ApiError, pause: float) -> None:
+        """A server that is away is told once, by the client, for all that is watched of it; what it refuses here, now
+        and then."""
+        told = error.status and self._refused.due()
+        (_log.warning if told else _log.debug)(what, path=self._path, error=str(error), retry_in=round(pause, 2))
 
     # --- watch -------------------------------------------------------------------------------------------------------
 
@@ -301,7 +308,10 @@ class Informer(Generic[T]):
                     pause = self._pauses.next()  # a server that hangs up at once is not pressed
             except ApiError as error:
                 pause = max(self._pauses.next(), error.retry_after or 0.0)
-                _log.info("watch broke", path=self._path, error=str(error), retry_in=round(pause, 2))
+                if isinstance(error, Gone):
+                    _log.info("watch too old, listing again", path=self._path)
+                else:
+                    self._say("watch broke", error, pause)
                 if self._lines > lines:
                     refused = 0
                 # No answer, and an overloaded server, say nothing about our version; other answers in a row do.
@@ -330,6 +340,7 @@ class Informer(Generic[T]):
                 version = self._take(line)
                 self._lines += 1
                 self._pauses.reset()
+                self._refused.over()
                 if version and not _older(version, self.resource_version):
                     self.resource_version = version
 

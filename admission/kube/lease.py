@@ -27,7 +27,7 @@ from uuid import uuid4
 import structlog
 
 from admission.kube.client import ApiError, Client, Conflict, Fenced, Kind, NotFound
-from admission.kube.flow import between
+from admission.kube.flow import Told, between
 
 _log = structlog.get_logger(__name__)
 
@@ -90,6 +90,7 @@ class LeaderElector:
         self._seen_spec: tuple[object, ...] | None = None
         self._other_until = float("-inf")
         self._wrote = False
+        self._unreached = Told(clock=clock)
 
     @property
     def leading(self) -> bool:
@@ -164,12 +165,16 @@ class LeaderElector:
         limit = self._deadline / 2 if expires is None else max(0.01, min(self._deadline / 2, expires - self._clock()))
         try:
             async with asyncio.timeout(limit):
-                return await self._attempt(limit)
+                took = await self._attempt(limit)
+            if (lasted := self._unreached.over()) is not None:
+                _log.info("lease reached again", lease=self._name, after_s=round(lasted, 1))
+            return took
         except (ApiError, TimeoutError) as error:
             # Not believed any more: what was written, if anything, is read next time.
             self._seen = None
             if not isinstance(error, Conflict):
-                _log.warning("lease not reached", lease=self._name, error=str(error) or type(error).__name__)
+                level = _log.warning if self._unreached.due() else _log.debug
+                level("lease not reached", lease=self._name, error=str(error) or type(error).__name__)
             return False
 
     async def _attempt(self, limit: float) -> bool:

@@ -3,10 +3,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.kube.flow import Backoff, Flow
+from admission.kube.flow import Backoff, Flow, Told
 from tests.kube.virtual import virtually
 
 
@@ -106,3 +107,22 @@ def test_no_place_is_lost_or_doubled(moves):
         assert flow.waiting == 0
 
     virtually(main)
+
+
+@given(st.lists(st.floats(0.001, 100), min_size=1, max_size=300))
+def test_what_goes_on_is_told_at_once_then_ever_more_seldom(steps):
+    at = [0.0]
+    told = Told(10.0, 600.0, clock=lambda: at[0])
+    said = []
+    for step in steps:
+        if told.due():
+            said.append(at[0])
+        at[0] += step
+    assert said[0] == 0.0
+    pauses = [later - sooner for sooner, later in itertools.pairwise(said)]
+    wanted = [min(600.0, 10.0 * 2**i) for i in range(len(pauses))]
+    assert all(pause >= least for pause, least in zip(pauses, wanted, strict=True))
+    assert told.times == len(steps)
+    assert told.over() == pytest.approx(sum(steps))
+    assert told.over() is None
+    assert told.due()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from admission.kube.client import Client, Kind
 from admission.kube.informer import Informer
@@ -305,6 +306,28 @@ async def test_an_outage_causes_no_list_but_refusals_do(server, client, settle):
         server.faults += [answer(500)] * 5
         await server.cut()
         await settle(lambda: informer.relists == 2 and len(server.watches) == 1)
+
+
+async def test_an_outage_is_told_once_for_all_that_is_watched_and_so_is_its_end(server, client, settle):
+    with capture_logs() as lines:
+        async with informing(client) as (one, _, _), informing(client) as (other, _, _):
+            await settle(lambda: len(server.watches) == 2)
+            before = sum(client.counts.values())
+            server.faults += [drop()] * 40
+            await server.cut()
+            await settle(lambda: not server.faults and len(server.watches) == 2)
+            assert sum(client.counts.values()) > before + 40
+            assert one.relists == other.relists == 1
+    told = [line["event"] for line in lines if line["log_level"] != "debug"]
+    assert told == ["the API server does not answer", "the API server answers again"]
+
+
+async def test_refusals_of_one_kind_are_told_once_in_a_while(server, client):
+    with capture_logs() as lines:
+        server.faults += [answer(500)] * 30
+        async with informing(client) as (informer, _, _):
+            assert informer.synced.is_set()
+    assert [line["event"] for line in lines if line["log_level"] != "debug"] == ["list failed"]
 
 
 async def test_an_optional_kind_that_is_not_served_counts_as_empty_until_it_is(server, client, settle):

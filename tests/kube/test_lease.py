@@ -7,6 +7,7 @@ import random  # noqa: TID251  # seeded
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from admission.kube.client import ApiError, Conflict, Fenced, NotFound, Unavailable
 from admission.kube.lease import LeaderElector, LeadershipLost
@@ -243,6 +244,21 @@ def test_a_short_outage_costs_no_leadership():
         assert len(work.began) == 1
         assert work.ended == []
         assert {spec["holderIdentity"] for spec in books.history} == {one.elector.identity}
+
+    virtually(main)
+
+
+def test_a_lease_out_of_reach_is_told_once_and_so_is_its_return():
+    async def main() -> None:
+        one = Machine(Books(), name="one")
+        one.reachable = False
+        with capture_logs() as lines:
+            start(one, [])
+            await asyncio.sleep(9)
+            one.reachable = True
+            await asyncio.sleep(9)
+        told = [line["event"] for line in lines if "reach" in line["event"] and line["log_level"] != "debug"]
+        assert told == ["lease not reached", "lease reached again"]
 
     virtually(main)
 
