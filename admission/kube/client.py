@@ -513,9 +513,7 @@ class Client:
             if (lasted := self._away.over()) is not None:
                 _log.info("the API server answers again", url=self.url, after_s=round(lasted, 1))
         elif self._away.due():
-            _log.warning(
-                "the API server does not answer", url=self.url, verb=verb, path=path, times=self._away.times
-            )
+            _log.warning("the API server does not answer", url=self.url, verb=verb, path=path, times=self._away.times)
         if self.observe is not None:
             self.observe(verb, resource, subresource, status, seconds)
 
