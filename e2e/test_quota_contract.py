@@ -377,11 +377,21 @@ def test_checks_are_asked_after_quota_and_before_the_start(muster: Installed) ->
     assert (entry["retryCount"], entry.get("podSetUpdates") or []) == (1, [])
 
     # Ready, with a node selector: in the template while it runs, gone afterwards.
-    update = {"name": "main", "nodeSelector": {"pool": "booked"}, "labels": {"booking": "7"}}
+    update = {
+        "name": "main",
+        "nodeSelector": {"pool": "booked"},
+        "labels": {"booking": "7"},
+        "annotations": {"example.com/request": "r7"},
+        "tolerations": [{"key": "booked", "operator": "Exists"}],
+    }
     checker.answer("team-a", "train", "Ready", podSetUpdates=[update])
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 20, "the gang to run")
     template = cp.get("jobs", "train", "team-a")["spec"]["template"]
     assert template["spec"]["nodeSelector"] == {**LABELS, "pool": "booked"}
+    assert {"key": "booked", "operator": "Exists"} in template["spec"]["tolerations"]
+    for pod in running_pods(cp, "team-a"):
+        assert pod["metadata"]["labels"]["booking"] == "7"
+        assert pod["metadata"]["annotations"]["example.com/request"] == "r7"
     cp.apply(
         cluster_queue(
             "team-a",
@@ -394,6 +404,22 @@ def test_checks_are_asked_after_quota_and_before_the_start(muster: Installed) ->
     assert cp.get("jobs", "train", "team-a")["spec"]["template"] == before
     entry = checker.entry("team-a", "train")
     assert (entry["state"], entry.get("podSetUpdates") or []) == ("Pending", []), "a new admission needs a new answer"
+
+    # An answer that contradicts the job starts nothing: it is as if the check had refused.
+    asks = cluster_queue("team-a", {GPU: 16}, admissionChecksStrategy={"admissionChecks": [{"name": "budget"}]})
+    cp.apply(asks)
+    cp.wait(lambda: checker.asked("team-a", "train"), 30, "the check to be asked after the drain")
+    checker.answer("team-a", "train", "Ready", podSetUpdates=[{"name": "main", "nodeSelector": {"gpu": "other"}}])
+
+    def given_up() -> bool:
+        workload = workload_of(cp, "team-a", "train") or {}
+        return workload.get("spec", {}).get("active") is False and not held(cp)
+
+    cp.wait(given_up, 30, "it to be given up")
+    assert not running_pods(cp, "team-a")
+    assert cp.get("jobs", "train", "team-a")["spec"]["template"] == before
+    said = "adds the node selector gpu=other to pod set main, and flavor gpu says h100"
+    cp.wait(lambda: any(said in e["message"] for e in cp.list("events", "team-a")), 20, "an event that says why")
 
 
 def test_who_a_check_rejects_is_deactivated_until_somebody_says_otherwise(muster: Installed) -> None:

@@ -303,6 +303,13 @@ class Actuator:
             # What was reserved is not what the job asks for now: reserve anew.
             await self._evict(seen, lifecycle.EvictWorkload("OutOfSync", "; ".join(started.problems)))
             return
+        if started.refused:
+            # Nobody but people can solve it: as if the check had refused the job.
+            because = (
+                f"Cannot start: {started.refused}; change one of them, then set spec.active of the Workload to true"
+            )
+            await self._evict(seen, lifecycle.EvictWorkload("AdmissionCheck", because, deactivate=True))
+            return
         await self._patch_job(key, started.patch)
         self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
 

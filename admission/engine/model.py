@@ -338,6 +338,8 @@ class Check:
     node_selectors: tuple[tuple[str, Pairs], ...] = ()
     """(pod set, selector) that a Ready check adds."""
     tolerations: tuple[tuple[str, tuple[Toleration, ...]], ...] = ()
+    labels: tuple[tuple[str, Pairs], ...] = ()
+    annotations: tuple[tuple[str, Pairs], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

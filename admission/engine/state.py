@@ -31,6 +31,7 @@ from admission.engine.model import (
     AdmissionCheck,
     Admit,
     Assumed,
+    Cancel,
     CheckState,
     Claim,
     ClusterQueue,
@@ -209,7 +210,8 @@ class State:
         """uid of a gang -> how many others were evicted for it and have not been admitted since."""
 
         self._seen: dict[Key, Workload] = {}
-        self._assumed: dict[Key, Decision] = {}
+        self._assumed: dict[Key, tuple[Decision, ...]] = {}
+        """What was decided and is not seen yet: one decision, or an Admit and what was decided after it."""
         self._blocked: dict[Key, Why] = {}
         self._untold: dict[Key, None] = {}
         self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
@@ -493,8 +495,10 @@ class State:
             case Assumed(decision):
                 self._assume(decision)
             case Forgotten(key):
-                if self._assumed.pop(key, None) is not None and key in self._seen:
-                    self._show(key, self._seen[key])
+                if (assumed := self._assumed.pop(key, None)) is not None and key in self._seen:
+                    if len(assumed) > 1:
+                        self._assumed[key] = assumed[:-1]  # its admission was written: only the last write failed
+                    self._show(key, self._laid_over(self._seen[key]))
 
     def _put(self, value: object) -> None:
         match value:
@@ -604,20 +608,38 @@ class State:
                 self._hide(key)
             return
         self._seen[key] = value
-        assumed = self._assumed.get(key)
-        if assumed is not None and _shown(assumed, value):
-            del self._assumed[key]
-            assumed = None
-        self._show(key, value if assumed is None else _overlay(value, assumed))
+        assumed = self._assumed.get(key, ())
+        if old is not None and value.admission is None and value.evicted and value.evicted_at > old.evicted_at:
+            assumed = ()  # admitted, evicted and released since: what was assumed is past
+        while assumed and _shown(assumed[0], value):
+            assumed = assumed[1:]
+        if assumed:
+            self._assumed[key] = assumed
+        else:
+            self._assumed.pop(key, None)
+        self._show(key, self._laid_over(value))
 
     def _assume(self, decision: Decision) -> None:
         key = decision.key
         self._open_plan.pop(key, None)
         value = self._seen.get(key)
-        if value is None or (decision.uid and value.uid and decision.uid != value.uid) or _shown(decision, value):
+        if value is None or (decision.uid and value.uid and decision.uid != value.uid):
             return
-        self._assumed[key] = decision
-        self._show(key, _overlay(value, decision))
+        before = self._assumed.get(key, ())
+        if isinstance(decision, Evict | Cancel | Replace) and before and isinstance(before[0], Admit):
+            # The admission that it changes is not seen yet.
+            self._assumed[key] = (before[0], decision)
+        elif _shown(decision, value):
+            return
+        else:
+            self._assumed[key] = (decision,)
+        self._show(key, self._laid_over(value))
+
+    def _laid_over(self, value: Workload) -> Workload:
+        """The gang as it counts, with what is assumed of it."""
+        for decision in self._assumed.get(value.key, ()):
+            value = _overlay(value, decision)
+        return value
 
     # ------------------------------------------------------------ one gang
 

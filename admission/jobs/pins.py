@@ -26,7 +26,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from admission.engine.model import Admission, Check, Flavor, PodSetAssignment, Toleration
 from admission.jobs.kinds import (
@@ -48,6 +48,8 @@ from admission.names import HOSTNAME_LABEL, JOB_COMPLETION_INDEX, JOBSET_JOB_IND
 
 DOMAIN, RANKS, GATES = "domain", "ranks", "gates"
 
+_Pairs = Literal["labels", "annotations", "node_selectors"]
+
 HOSTS_LIMIT = 200_000
 """Bytes of all host lists of a job together: all annotations of an object may have 256 KiB."""
 
@@ -63,6 +65,8 @@ class Start:
     inverse: Json
     problems: tuple[str, ...] = ()
     """Why it must not be started (then `patch` is empty): the job is not what was admitted."""
+    refused: str = ""
+    """Why it can never be started as it is (then `patch` is empty): what a check adds contradicts the template."""
 
 
 # ---------------------------------------------------------------- reserved keys
@@ -205,7 +209,9 @@ def start(
 ) -> Start:
     """The write that starts a held job as it was admitted.
 
-    `can_rank`: policies or the webhook rewrite pods as they are created. `checks` may add selectors and tolerations.
+    `can_rank`: policies or the webhook rewrite pods as they are created. `checks` may add to pod templates: labels,
+    annotations, node selectors and tolerations. They add only: where the template, a flavor or another check says
+    otherwise of the same key, or the key is one of ours, the job is refused.
     """
     owned = owners_form(raw, names)
     slots = kind.slots(owned)
@@ -223,6 +229,9 @@ def start(
         problems.append("it is not suspended")
     if problems:
         return Start([], (), {}, tuple(problems))
+    clashes = [clash for slot in slots for clash in _clashes(slot, given[slot.pod_set], flavors, checks, names)]
+    if clashes:
+        return Start([], (), {}, refused="; ".join(clashes))
     edit = _Edit(raw)
     forms = []
     budget = HOSTS_LIMIT
@@ -250,6 +259,8 @@ def start(
             }
         elif form == RANKS:
             notes[names.hosts_annotation] = listed
+        labels |= _added(checks, "labels", slot.pod_set)
+        notes |= _added(checks, "annotations", slot.pod_set)
         edit.entries((*slot.path, "metadata", "labels"), labels)
         edit.entries((*slot.path, "metadata", "annotations"), notes)
         if not kind.fixed_template:
@@ -295,14 +306,59 @@ def _additions(
         if flavor is not None:
             selector.update(flavor.node_labels)
             tolerations.extend(flavor.tolerations)
+    selector |= _added(checks, "node_selectors", assignment.name)
     for check in checks:
-        for pod_set, pairs in check.node_selectors:
-            if pod_set == assignment.name:
-                selector.update(pairs)
         for pod_set, more in check.tolerations:
             if pod_set == assignment.name:
                 tolerations.extend(more)
     return selector, list(dict.fromkeys(tolerations))
+
+
+def _added(checks: Sequence[Check], field: _Pairs, pod_set: str) -> dict[str, str]:
+    """Keys that checks add to a pod set."""
+    return {
+        key: value
+        for check in checks
+        for name, pairs in getattr(check, field)
+        if name == pod_set
+        for key, value in pairs
+    }
+
+
+def _clashes(
+    slot: Slot, assignment: PodSetAssignment, flavors: Mapping[str, Flavor], checks: Sequence[Check], names: Names
+) -> list[str]:
+    """Where what a check adds contradicts what is there, in words."""
+    meta = obj(slot.template.get("metadata"))
+    by_flavor = {
+        key: (f"flavor {name}", value)
+        for _, name in assignment.flavors
+        if (flavor := flavors.get(name)) is not None
+        for key, value in flavor.node_labels
+    }
+    ours = {*template_labels(names), *template_annotations(names), names.pinned_annotation}
+    out = []
+    fields: tuple[tuple[_Pairs, str, object], ...] = (
+        ("labels", "label", meta.get("labels")),
+        ("annotations", "annotation", meta.get("annotations")),
+        ("node_selectors", "node selector", obj(slot.template.get("spec")).get("nodeSelector")),
+    )
+    for field, word, own in fields:
+        said = {key: ("the job", value) for key, value in texts(own).items()}
+        if field == "node_selectors":
+            said = {**by_flavor, **said}
+        for check in checks:
+            for name, pairs in getattr(check, field):
+                if name != slot.pod_set:
+                    continue
+                for key, value in pairs:
+                    who, there = said.setdefault(key, (f"check {check.name}", value))
+                    text = f"check {check.name} adds the {word} {key}={value} to pod set {slot.pod_set}"
+                    if key in ours and field != "node_selectors":
+                        out.append(f"{text}, and only the controller writes that key")
+                    elif there != value:
+                        out.append(f"{text}, and {who} says {there}")
+    return out
 
 
 def _form(slot: Slot, assignment: PodSetAssignment, *, can_rank: bool, budget: int) -> tuple[str, list[str]]:

@@ -569,18 +569,22 @@ def _checks(status: Json, problems: list[str]) -> tuple[Check, ...]:
     checks = []
     for entry in objects(status.get("admissionChecks")):
         updates = objects(entry.get("podSetUpdates"))
+
+        def pairs(field: str, updates: Sequence[Json] = updates) -> tuple[tuple[str, Pairs], ...]:
+            return tuple((text(u.get("name")), _pairs(u.get(field))) for u in updates if u.get(field))
+
         checks.append(
             Check(
                 name=text(entry.get("name")),
                 state=_enum(CheckState, entry.get("state"), CheckState.PENDING, "admissionChecks.state", problems),
                 message=text(entry.get("message")),
                 at=millis(entry.get("lastTransitionTime")),
-                node_selectors=tuple(
-                    (text(u.get("name")), _pairs(u.get("nodeSelector"))) for u in updates if u.get("nodeSelector")
-                ),
+                node_selectors=pairs("nodeSelector"),
                 tolerations=tuple(
                     (text(u.get("name")), _tolerations(u.get("tolerations"))) for u in updates if u.get("tolerations")
                 ),
+                labels=pairs("labels"),
+                annotations=pairs("annotations"),
             )
         )
     return tuple(checks)

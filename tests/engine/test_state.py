@@ -33,7 +33,7 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.state import State
-from tests.engine.town import BUDGET, START, Town, cohort, elastic, gang, node, queue
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, node, queue
 
 F = "f"
 
@@ -85,6 +85,46 @@ def test_an_evicted_gang_holds_its_quota_until_its_admission_goes() -> None:
     town.put(replace(town.gang("g"), admission=None, evicted="Preempted", admitted=False))
     assert town.state.leaving == set()
     assert town.state.queue_numbers("a").reserved == {}
+
+
+def test_an_eviction_may_come_before_the_admission_is_seen() -> None:
+    """A gang whose admission is written and not seen yet is evicted: it counts as leaving, and stays so when the
+    admission shows; if the eviction's write fails it counts as admitted again."""
+    town = small()
+    town.put(gang("g", "a", 3))
+    (admit,) = [d for d in decide(town.state, START, BUDGET).decisions if isinstance(d, Admit)]
+    evict = Evict(("ns", "g"), "uid-g", EvictReason.IN_COHORT_RECLAMATION, ("ns", "other"), "uid-o", "b")
+    pending = town.gang("g")
+    seen = replace(pending, admission=admit.admission, reserved_at=START, admitted=True, admitted_at=START)
+    state = town.state
+    state.apply(Assumed(admit))
+    state.apply(Assumed(evict))
+    assert state.leaving == {("ns", "g")}
+    assert state.queue_numbers("a").reserved == {(F, "gpu"): 3}
+    state.apply(Forgotten(("ns", "g")))
+    assert state.leaving == set()
+    assert state.queue_numbers("a").reserved == {(F, "gpu"): 3}
+    state.apply(Assumed(evict))
+    state.apply(Put(replace(pending, cursor=(("main", "gpu", 0),))))  # an older version of it comes late
+    assert state.leaving == {("ns", "g")}
+    state.apply(Put(seen))
+    assert state.leaving == {("ns", "g")}
+    state.apply(Put(replace(seen, evicted="Preempted", evicted_at=START + SECOND, evicted_for="uid-o")))
+    assert state.leaving == {("ns", "g")}
+    state.apply(Put(replace(pending, evicted="Preempted", evicted_at=START + SECOND)))
+    assert (state.leaving, state.queue_numbers("a").reserved) == (set(), {})
+    assert state.drift() == []
+
+
+def test_versions_between_may_never_be_seen() -> None:
+    """Admitted, evicted and released, and only the last of it is seen: what was assumed is past."""
+    town = small()
+    town.put(gang("g", "a", 3))
+    (admit,) = [d for d in decide(town.state, START, BUDGET).decisions if isinstance(d, Admit)]
+    town.state.apply(Assumed(admit))
+    town.state.apply(Put(replace(town.gang("g"), evicted="NodeFailures", evicted_at=START + SECOND)))
+    assert town.state.queue_numbers("a").reserved == {}
+    assert town.state.position(("ns", "g")) == 0
 
 
 def test_whoever_stands_aside_is_told_why() -> None:

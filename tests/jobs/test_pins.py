@@ -190,10 +190,54 @@ def test_checks_add_to_the_pods() -> None:
         CheckState.READY,
         node_selectors=(("main", (("zone", "z"),)), ("other", (("no", "no"),))),
         tolerations=(("main", (Toleration("t", "Exists"),)),),
+        labels=(("main", (("booking", "7"),)),),
+        annotations=(("main", (("example.com/request", "r1"),)), ("other", (("no", "no"),))),
     )
-    made = begin(JOB, job(), admission(main=3), checks=[check])
-    assert made["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "h100", "zone": "z"}
-    assert len(made["spec"]["template"]["spec"]["tolerations"]) == 2
+    raw = job(template={"metadata": {"labels": {"app": "train"}}, "spec": {"containers": [{"name": "c"}]}})
+    made = begin(JOB, raw, admission(main=3), checks=[check])
+    template = made["spec"]["template"]
+    assert template["spec"]["nodeSelector"] == {"pool": "h100", "zone": "z"}
+    assert len(template["spec"]["tolerations"]) == 2
+    assert {"app": "train", "booking": "7"}.items() <= template["metadata"]["labels"].items()
+    assert template["metadata"]["annotations"]["example.com/request"] == "r1"
+    assert owners_form(made, NAMES)["spec"] == {**raw["spec"], "suspend": False}
+    again = patched(made, suspend(JOB, made, NAMES))
+    back = patched(again, restore(JOB, again, NAMES) or [])
+    assert back["spec"] == raw["spec"]
+
+
+@pytest.mark.parametrize(
+    ("update", "says"),
+    [
+        ({"labels": (("main", (("app", "serve"),)),)}, "the label app=serve to pod set main, and the job says train"),
+        ({"annotations": (("main", (("note", "b"),)),)}, "the annotation note=b to pod set main, and the job says a"),
+        ({"node_selectors": (("main", (("disk", "hdd"),)),)}, "disk=hdd to pod set main, and the job says ssd"),
+        ({"node_selectors": (("main", (("pool", "a100"),)),)}, "pool=a100 to pod set main, and flavor gpu says h100"),
+        ({"labels": (("main", (("zone", "2"),)),)}, "zone=2 to pod set main, and check first says 1"),
+        ({"labels": (("main", ((NAMES.managed_label, "true"),)),)}, "only the controller writes that key"),
+    ],
+)
+def test_what_a_check_adds_must_not_contradict_the_job(update: Json, says: str) -> None:
+    raw = job(
+        template={
+            "metadata": {"labels": {"app": "train"}, "annotations": {"note": "a"}},
+            "spec": {"containers": [{"name": "c"}], "nodeSelector": {"disk": "ssd"}},
+        }
+    )
+    agrees = Check("first", CheckState.READY, labels=(("main", (("app", "train"), ("zone", "1"))),))
+    plan = start(
+        JOB,
+        raw,
+        "w",
+        admission(main=3),
+        FLAVORS,
+        NAMES,
+        can_rank=True,
+        checks=[agrees, Check("c", CheckState.READY, **update)],
+    )
+    assert plan.patch == []
+    assert plan.refused.startswith("check c adds the ")
+    assert says in plan.refused
 
 
 def test_fewer_pods_than_asked_for() -> None:
