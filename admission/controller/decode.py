@@ -37,6 +37,8 @@ class Item(Generic[V]):
     problems: tuple[str, ...] = ()
     generation: int = 0
     status: dict[str, Any] | None = None
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
 
 
 class Recent:
@@ -97,8 +99,11 @@ class _Meta(msgspec.Struct, rename="camel", omit_defaults=True):
     owner_references: list[dict[str, Any]] = []
 
 
+_NO_POD_SETS = msgspec.Raw(b"[]")
+
+
 class _Spec(msgspec.Struct, rename="camel", omit_defaults=True):
-    pod_sets: msgspec.Raw = msgspec.Raw(b"[]")
+    pod_sets: msgspec.Raw = _NO_POD_SETS
     queue_name: Any = None
     priority: Any = None
     active: Any = None
@@ -129,7 +134,7 @@ def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
     seen = _decode_workload(raw)
     meta, spec, status = seen.metadata, seen.spec, seen.status or {}
     read, counts = _pod_sets(names, meta.namespace, bytes(spec.pod_sets))
-    spec.pod_sets = msgspec.Raw(b"[]")
+    spec.pod_sets = _NO_POD_SETS  # the very default: left out below, where raw bytes have no place
     obj = {"metadata": msgspec.to_builtins(meta), "spec": msgspec.to_builtins(spec), "status": status}
     value, _problems = values.workload(obj, names, read=read)
     state = status.get("requeueState") or {}
@@ -255,4 +260,6 @@ def _item(
         problems=problems,
         generation=int(meta.get("generation", 0)),
         status=status,
+        finalizers=tuple(meta.get("finalizers") or ()),
+        deleting="deletionTimestamp" in meta,
     )
