@@ -34,6 +34,7 @@ from admission.engine.model import (
     Decision,
     Detail,
     Evict,
+    EvictReason,
     FlavorResource,
     Key,
     Pairs,
@@ -188,7 +189,9 @@ class _Run:
 
             def attempt(counts: Mapping[str, int]) -> Trial | None:
                 self.steps += 1
-                trial = self._try(gang, queue, node, (), counts, evict)
+                trial = self._try(
+                    gang, queue, node, () if self.rules.heads_per_queue is None else cursor, counts, evict
+                )
                 return trial if trial.mode is Mode.FIT or trial.found.enough else None
 
             reduced = scan.reduce(gang.pod_sets, attempt)
@@ -1183,7 +1186,7 @@ class _Heads(_Run):
         if not fits and self._recompute(entry):
             trial = entry.trial
             fits = self._still_fits(entry)
-        if self._favoured_sibling(trial):
+        if self._sibling(trial, lambda theirs, mine: theirs < mine) is not None:
             why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
             self._requeue(entry, active=True, why=why, scanned=False)
             return
@@ -1218,6 +1221,10 @@ class _Heads(_Run):
             return
         self.preempted |= {key for key, _ in trial.found.victims}
         if trial.mode is Mode.FIT:
+            worse = self._sibling(trial, lambda theirs, mine: theirs > mine)
+            if worse is not None:
+                self._migrate(entry, worse)
+                return
             self.admit(trial)
             return
         self._keep(entry.usage)
@@ -1320,26 +1327,50 @@ class _Heads(_Run):
             self._renew(entry, trial)
         return trial.mode is Mode.FIT
 
-    def _favoured_sibling(self, trial: Trial) -> bool:
-        """Concurrent admission: another variant of the same job stands in a flavor that comes before this one's."""
-        gang = trial.gang
-        if "ConcurrentAdmission" not in self.rules.gates or not gang.parent_uid or not trial.queue.groups:
-            return False
-        flavors = [flavor.name for flavor in trial.queue.groups[0].flavors]
+    def _flavor_rank(self, gang: Workload, queue: ClusterQueue) -> int | None:
+        """Of a variant: where the queue lists the flavor that it is for."""
+        allowed = gang.allowed_flavors or frozenset()
+        return next((i for i, flavor in enumerate(queue.groups[0].flavors) if flavor.name in allowed), None)
 
-        def rank(one: Workload) -> int | None:
-            allowed = one.allowed_flavors or frozenset()
-            return next((i for i, name in enumerate(flavors) if name in allowed), None)
-
-        mine = rank(gang)
-        return mine is not None and any(
-            other.parent_uid == gang.parent_uid
-            and other.key != gang.key
-            and other.admitted
-            and (theirs := rank(other)) is not None
-            and theirs < mine
-            for other in self.state.holders(trial.queue.name)
+    def _sibling(self, trial: Trial, wanted: Callable[[int, int], bool]) -> Workload | None:
+        """Concurrent admission: an admitted variant of the same job whose flavor stands so (`theirs`, `mine`)."""
+        gang, queue = trial.gang, trial.queue
+        if "ConcurrentAdmission" not in self.rules.gates or not gang.parent_uid or not queue.groups:
+            return None
+        mine = self._flavor_rank(gang, queue)
+        if mine is None:
+            return None
+        return next(
+            (
+                other
+                for other in self.state.holders(queue.name)
+                if other.parent_uid == gang.parent_uid
+                and other.key != gang.key
+                and other.admitted
+                and (theirs := self._flavor_rank(other, queue)) is not None
+                and wanted(theirs, mine)
+            ),
+            None,
         )
+
+    def _migrate(self, entry: _Entry, worse: Workload) -> None:
+        """There is room in a better flavor than the one that its job runs in: that variant goes first."""
+        trial = entry.trial
+        gang, queue = trial.gang, trial.queue
+        self._keep(entry.usage)
+        names = [flavor.name for flavor in queue.groups[0].flavors]
+        mine = self._flavor_rank(gang, queue)
+        last = names.index(queue.migrates_to) if queue.migrates_to in names else len(names)
+        if mine is None or mine > last:
+            why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
+            self._requeue(entry, active=False, why=why)
+            return
+        if not worse.evicted and worse.key not in self.leaving:
+            self.leaving.add(worse.key)
+            migration = EvictReason.FLAVOR_MIGRATION
+            self.decisions.append(Evict(worse.key, worse.uid, migration, gang.key, gang.uid, queue.name))
+        why = Why(Reason.WAITING_FOR_PREEMPTED, Detail.VICTIMS_LEAVING, subject="another variant of the job")
+        self._requeue(entry, active=True, why=why, scanned=False)
 
     def _reserve(self, entry: _Entry) -> Charge:
         """What a gang keeps from others for this cycle that would have to evict and finds nobody: no more than its

@@ -965,17 +965,17 @@ Found = TypeVar("Found")
 
 def reduce(pod_sets: Sequence[PodSet], attempt: Callable[[Mapping[str, int]], Found | None]) -> Found | None:
     """Partial admission: the answer of `attempt` for the largest counts for which it has one, found by bisection
-    between `count` (excluded: that was tried) and `min_count`; None if there is none, or nothing may be reduced."""
+    between `count` and `min_count`; None if there is none, or nothing may be reduced."""
     deltas = {p.name: p.count - p.min_count for p in pod_sets if p.min_count is not None and p.min_count < p.count}
     whole = sum(deltas.values())
     found: Found | None = None
-    low, high = 1, whole
-    while low <= high:
+    low, high = 0, whole + 1 if whole else 0
+    while low < high:
         step = (low + high) // 2
         counts = {p.name: p.count - deltas.get(p.name, 0) * step // whole for p in pod_sets}
         answer = attempt(counts)
         if answer is None:
             low = step + 1
         else:
-            found, high = answer, step - 1
+            found, high = answer, step
     return found

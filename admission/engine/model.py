@@ -129,6 +129,8 @@ class ClusterQueue:
     weight: Fraction = Fraction(1)
     usage_based_fairness: bool = False
     """admissionScope UsageBasedAdmissionFairSharing."""
+    migrates_to: str = ""
+    """Concurrent admission: the last flavor to which a running job is moved; "" for any."""
     generation: int = 0
     created: int = 0
     uid: str = ""
@@ -383,6 +385,9 @@ class Workload:
     gated: str = ""
     """Why the queue must not consider it (admission gate of its owner); "" when it may."""
     preemption_gated: bool = False
+    """It may evict nobody yet."""
+    blocked_on_gates: bool = False
+    """Its condition says that it would have to."""
     cursor: tuple[tuple[str, str, int], ...] = ()
     """(pod set, resource, index of the flavor last tried): where the flavor scan goes on."""
     cursor_generation: int = 0
@@ -699,12 +704,14 @@ class Verdict:
 
 
 class EvictReason(Enum):
-    """Kueue's reasons of the condition Preempted."""
+    """Kueue's reasons of the condition Preempted (but the last)."""
 
     IN_CLUSTER_QUEUE = "InClusterQueue"
     IN_COHORT_RECLAMATION = "InCohortReclamation"
     IN_COHORT_FAIR_SHARING = "InCohortFairSharing"
     IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
+    FLAVOR_MIGRATION = "FlavorMigration"
+    """Concurrent admission: another variant of the same job has room in a better flavor. (A reason of Evicted.)"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from admission.engine.model import (
     Why,
     Workload,
 )
-from admission.names import ADMITTED, EVICTED, PREEMPTED, QUOTA_RESERVED
+from admission.names import ADMITTED, BLOCKED_ON_GATES, EVICTED, PREEMPTED, QUOTA_RESERVED
 
 Condition = tuple[str, bool, str, str]
 """(type, status, reason, message)."""
@@ -97,10 +97,12 @@ def _verdict(workload: Workload, verdict: Verdict, now: int) -> Projection:
     if verdict.standing is Standing.ADMITTED or workload.admission is not None:
         return Projection()
     text = sentence(verdict.why, now)
+    gated = verdict.why.detail is Detail.PREEMPTION_GATED
     return Projection(
         conditions=(
             (QUOTA_RESERVED, False, verdict.why.reason.value, text),
             (ADMITTED, False, "NoReservation", "The workload has no reservation"),
+            *([(BLOCKED_ON_GATES, True, "PreemptionGated", text)] if gated else []),
         ),
         events=(("Warning", verdict.why.reason.value, text),),
         requests=verdict.requests,
@@ -119,6 +121,8 @@ def _admit(workload: Workload, admit: Admit) -> Projection:
     else:
         pending = ", ".join(admit.checks)
         conditions.append((ADMITTED, False, "UnsatisfiedAdmissionChecks", f"Waiting for admission checks: {pending}"))
+    if workload.blocked_on_gates:
+        conditions.append((BLOCKED_ON_GATES, False, "QuotaReserved", "Previously: its preemption gate was closed"))
     if workload.evicted:
         conditions.append((EVICTED, False, "QuotaReserved", "Previously: evicted"))
         conditions.append((PREEMPTED, False, "QuotaReserved", "Previously: preempted"))
@@ -135,6 +139,8 @@ _FOR = {
 
 def _evicting(evict: Evict) -> Projection:
     """For the gang that somebody is evicted for."""
+    if evict.reason is EvictReason.FLAVOR_MIGRATION:
+        return Projection()
     namespace, name = evict.key
     text = f"Evicted workload {namespace}/{name} (UID: {evict.uid}) to make room for this one"
     return Projection(events=(("Normal", "PreemptedWorkload", text),))
@@ -142,6 +148,12 @@ def _evicting(evict: Evict) -> Projection:
 
 def _evicted(evict: Evict) -> Projection:
     namespace, name = evict.preemptor
+    if evict.reason is EvictReason.FLAVOR_MIGRATION:
+        text = f"Evicted for {namespace}/{name} (UID: {evict.preemptor_uid}), which has room in a better flavor"
+        return Projection(
+            conditions=((EVICTED, True, evict.reason.value, text),),
+            events=(("Normal", "EvictedDueToFlavorMigration", text),),
+        )
     text = (
         f"Preempted to make room for workload {namespace}/{name} (UID: {evict.preemptor_uid}), "
         f"{_FOR[evict.reason].format(queue=evict.preemptor_queue)}"

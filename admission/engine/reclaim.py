@@ -391,8 +391,8 @@ class _Classical(_Search):
 
         def holds(node: QuotaNode) -> bool:
             fit = all(not node.exceeds(fr, amount) for fr, amount in rest.items())
-            for fr in rest:
-                rest[fr] -= node.local_available(fr)
+            for fr, amount in rest.items():
+                rest[fr] = max(0, amount - node.local_available(fr))
             return fit
 
         advantage = holds(self.node)

@@ -54,6 +54,7 @@ from admission.jobs.kinds import MAIN, Json, items, millis, obj, objects, text, 
 from admission.jobs.requests import pod_requests, requirement, shape_of, toleration, topology_value
 from admission.names import (
     ADMITTED,
+    BLOCKED_ON_GATES,
     EVICTED,
     FINISHED,
     HOSTNAME_LABEL,
@@ -260,6 +261,11 @@ def cluster_queue(raw: Json, names: Names) -> tuple[ClusterQueue, tuple[str, ...
         stop_policy=_enum(StopPolicy, spec.get("stopPolicy"), StopPolicy.NONE, "stopPolicy", problems),
         weight=_weight(raw, problems),
         usage_based_fairness=obj(spec.get("admissionScope")).get("admissionMode") == "UsageBasedAdmissionFairSharing",
+        migrates_to=text(
+            obj(obj(obj(spec.get("concurrentAdmissionPolicy")).get("migration")).get("constraints")).get(
+                "lastAcceptableFlavorName"
+            )
+        ),
         generation=whole(meta.get("generation"), 0),
         created=millis(meta.get("creationTimestamp")),
         uid=text(meta.get("uid")),
@@ -715,6 +721,7 @@ def workload(
             obj(gates.get(text(gate.get("name")))).get("position") != "Open"
             for gate in objects(spec.get("preemptionGates"))
         ),
+        blocked_on_gates=_condition(raw, BLOCKED_ON_GATES) is not None,
         cursor=cursor,
         cursor_generation=generation,
         avoid=tuple(

@@ -18,6 +18,7 @@ from admission.engine.model import (
     ClusterQueue,
     Detail,
     Evict,
+    EvictReason,
     Forgotten,
     Gone,
     Key,
@@ -165,7 +166,9 @@ class Outcome:
         return ({k: sorted(v) for k, v in active.items()}, {k: sorted(v) for k, v in parked.items()})
 
     def preempted(self) -> Json:
-        return {name_of(key): d.reason.value for key, d in self.evicts.items()}
+        """A migration is an eviction, and no preemption."""
+        migrates = EvictReason.FLAVOR_MIGRATION
+        return {name_of(key): d.reason.value for key, d in self.evicts.items() if d.reason is not migrates}
 
     def shown(self, key: Key) -> list[Any]:
         """Projections of all that became of one workload."""

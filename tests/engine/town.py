@@ -280,7 +280,7 @@ class Town:
         assert mine is not None
         assert theirs is not None
         if mine is theirs:
-            assert evict.reason is EvictReason.IN_CLUSTER_QUEUE
+            assert evict.reason in (EvictReason.IN_CLUSTER_QUEUE, EvictReason.FLAVOR_MIGRATION)
             return
         # R2: the victim's queue and each cohort below the common one hold (not: claim) more than their quota.
         with ledger.trial():

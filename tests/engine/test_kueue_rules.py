@@ -1,0 +1,145 @@
+"""Rules of the preset kueue that are seldom met, each by `decide` and what `project` makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from admission.engine import reclaim
+from admission.engine.cycle import decide
+from admission.engine.flavors import Assignment, FlavorChoice, Mode, PodSetChoice, requests
+from admission.engine.model import (
+    KUEUE,
+    Admit,
+    Detail,
+    Evict,
+    EvictReason,
+    Preemption,
+    PreemptionPolicy,
+    Quota,
+    Rules,
+    Standing,
+    Verdict,
+)
+from admission.engine.project import Projection, project
+from tests.engine.town import BUDGET, START, Town, cohort, elastic, gang, queue
+
+F = "f"
+LOWER = PreemptionPolicy.LOWER_PRIORITY
+
+
+def shown(town: Town, name: str, rules: Rules = KUEUE) -> tuple[Projection, Verdict | None]:
+    """What one cycle makes of a gang."""
+    plan = decide(town.state, START, BUDGET)
+    value = town.state.workloads["ns", name]
+    verdict = next((v for v in plan.verdicts if v.key == value.key), None)
+    what = next((d for d in plan.decisions if d.key == value.key), None) or verdict
+    assert what is not None
+    return project(value, what, rules, START), verdict
+
+
+def conditions(projection: Projection) -> dict[str, tuple[bool, str]]:
+    return {kind: (on, reason) for kind, on, reason, _ in projection.conditions}
+
+
+@pytest.mark.parametrize(
+    ("room", "lower", "expected"),
+    [
+        pytest.param(
+            2,
+            True,
+            {"QuotaReserved": (False, "AdmissionGated"), "BlockedOnPreemptionGates": (True, "PreemptionGated")},
+            id="would evict",
+        ),
+        pytest.param(2, False, {"QuotaReserved": (False, "WaitingForQuota")}, id="nobody to evict"),
+        pytest.param(4, True, {"QuotaReserved": (True, "QuotaReserved"), "Admitted": (True, "Admitted")}, id="fits"),
+    ],
+)
+def test_a_closed_preemption_gate_holds_back_only_who_would_evict(
+    room: int, lower: bool, expected: dict[str, tuple[bool, str]]
+) -> None:
+    town = Town(*elastic(F), rules=KUEUE)
+    town.put(queue("a", "", [(F, {"gpu": room})], preemption=Preemption(within_cluster_queue=LOWER)))
+    town.put(gang("old", "a", 2))
+    town.cycle()
+    town.put(gang("new", "a", 2, priority=1 if lower else 0, created=1, preemption_gated=True))
+    got, _ = shown(town, "new")
+    assert expected.items() <= conditions(got).items()
+    assert ("BlockedOnPreemptionGates" in conditions(got)) == ("BlockedOnPreemptionGates" in expected)
+
+
+def test_when_the_gate_opens_the_condition_goes() -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 2})]), rules=KUEUE)
+    town.put(gang("new", "a", 2, blocked_on_gates=True))
+    got, _ = shown(town, "new")
+    assert conditions(got)["BlockedOnPreemptionGates"] == (False, "QuotaReserved")
+
+
+@pytest.mark.parametrize("last", ["", "middle", "worst"])
+def test_a_variant_in_a_better_flavor_takes_the_place_of_the_worse(last: str) -> None:
+    rules = replace(KUEUE, gates=KUEUE.gates | {"ConcurrentAdmission"})
+    town = Town(*elastic("best", "middle", "worst"), rules=rules)
+    town.put(replace(queue("a", "", [(name, {"gpu": 2}) for name in ("best", "middle", "worst")]), migrates_to=last))
+    town.put(gang("slow", "a", 2, allowed_flavors=frozenset({"worst"}), parent_uid="job"))
+    town.cycle()
+    town.put(gang("fast", "a", 2, created=1, allowed_flavors=frozenset({"middle"}), parent_uid="job"))
+    plan = decide(town.state, START, BUDGET)
+    assert [(d.key[1], d.reason) for d in plan.decisions if isinstance(d, Evict)] == [
+        ("slow", EvictReason.FLAVOR_MIGRATION)
+    ]
+    told = project(town.state.workloads["ns", "slow"], plan.decisions[0], rules, START)
+    assert conditions(told) == {"Evicted": (True, "FlavorMigration")}
+    got = next(v for v in plan.verdicts if v.key[1] == "fast")
+    assert (got.standing, got.why.detail) == (Standing.ACTIVE, Detail.VICTIMS_LEAVING)
+    town.cycle()
+    town.leave()
+    town.cycle()
+    assert "fast" in town.admitted()
+
+
+def test_no_job_moves_below_the_last_acceptable_flavor() -> None:
+    rules = replace(KUEUE, gates=KUEUE.gates | {"ConcurrentAdmission"})
+    town = Town(*elastic("best", "middle", "worst"), rules=rules)
+    town.put(replace(queue("a", "", [(name, {"gpu": 2}) for name in ("best", "middle", "worst")]), migrates_to="best"))
+    town.put(gang("slow", "a", 2, allowed_flavors=frozenset({"worst"}), parent_uid="job"))
+    town.cycle()
+    town.put(gang("fast", "a", 2, created=1, allowed_flavors=frozenset({"middle"}), parent_uid="job"))
+    plan = decide(town.state, START, BUDGET)
+    assert not plan.decisions
+    got = next(v for v in plan.verdicts if v.key[1] == "fast")
+    assert got.why.detail is Detail.VARIANT_ADMITTED
+
+
+def test_a_cohort_over_its_quota_gives_nobody_an_advantage() -> None:
+    """What a queue keeps for itself covers the gang's cpu; its cohort holds more cpu than its quota all the same, so
+    there is no hierarchical advantage by the gpu alone, and priority decides."""
+    town = Town(*elastic(F), rules=KUEUE)
+    town.put(cohort("root"), cohort("inner", "root"))
+    within = Preemption(reclaim_within_cohort=PreemptionPolicy.ANY)
+    town.put(
+        queue("a", "inner", [(F, {"cpu": Quota(4, lending_limit=0), "gpu": 0})], preemption=within),
+        queue("b", "inner", [(F, {"cpu": 0, "gpu": 4})]),
+        queue("c", "root", [(F, {"cpu": 8, "gpu": 0})]),
+        queue("d", "root", [(F, {"cpu": 0, "gpu": 0})]),
+    )
+    town.put(gang("c1", "b", each={"cpu": 2}, created=0))
+    town.cycle()
+    assert town.admitted() == ["c1"]
+    town.put(gang("d1", "d", each={"gpu": 4}, created=1))
+    town.cycle()
+    assert town.admitted() == ["c1", "d1"]
+    new = gang("new", "a", each={"cpu": 1, "gpu": 4}, created=2)
+    town.put(new)
+    (asked,) = requests(new, town.state.queues["a"], KUEUE)
+    choice = PodSetChoice(asked, {"cpu": FlavorChoice(F, Mode.FIT, 0, -1), "gpu": FlavorChoice(F, Mode.PREEMPT, 1, -1)})
+    wanted = Assignment((choice,), Mode.PREEMPT, {(F, "cpu"): 1, (F, "gpu"): 4}, 1)
+    found = reclaim.targets(town.state.ledger, new, "a", wanted, KUEUE, now=START, holders=town.state.holders)
+    assert found.victims == ()
+
+
+def test_what_is_admitted_is_told_once() -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 2})]), rules=KUEUE)
+    town.put(gang("new", "a", 2))
+    plan = decide(town.state, START, BUDGET)
+    assert [type(d) for d in plan.decisions] == [Admit]
