@@ -61,6 +61,8 @@ def controller(
     """Run the controller."""
     from admission.api.config import ConfigError, load_config
 
+    # Until the loop runs and answers signals itself, there is nothing to be wound up.
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     # What tools made for Kueue's controller say: topologies always count, and memory is not profiled.
     del enable_tas, memprofile
     if log_level is None and zap_log_level:

@@ -103,6 +103,7 @@ MODULES = (
             "config/components/webhook": "webhooks",
         },
     ),
+    Module("kueue", "sigs.k8s.io/kueue", {}, {"config/components/crd/bases": "crds"}),
 )  # fmt: skip
 BINARIES = {name: module for module in MODULES for name in module.binaries}
 

@@ -1,0 +1,63 @@
+"""What is kept of a Workload is what its full form says, whatever else it carries."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from admission.controller import decode
+from admission.jobs import values
+from admission.names import KUEUE_GROUP, Names
+
+NAMES = Names(KUEUE_GROUP)
+TEMPLATE = {"spec": {"containers": [{"name": "c", "image": "c", "resources": {"requests": {"cpu": "500m"}}}]}}
+
+
+def workload(**spec) -> dict:
+    return {
+        "metadata": {
+            "name": "w",
+            "namespace": "team",
+            "uid": "u-1",
+            "resourceVersion": "7",
+            "generation": 3,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "managedFields": [{"manager": "somebody", "fieldsV1": {"f:spec": {}}}],
+            "labels": {NAMES.job_uid_label: "job-1"},
+            "annotations": {NAMES.spec_hash_annotation: "abc"},
+            "ownerReferences": [{"kind": "Job", "name": "train", "controller": True, "uid": "job-1"}],
+        },
+        "spec": {"queueName": "main", "podSets": [{"name": "main", "count": 2, "template": TEMPLATE}], **spec},
+    }
+
+
+CONDITIONS = [
+    {"type": "QuotaReserved", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"},
+    {"type": "Admitted", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"},
+]
+ADMISSION = {"clusterQueue": "q", "podSetAssignments": [{"name": "main", "count": 2, "flavors": {"cpu": "rf"}}]}
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        workload(),
+        workload(priority=5, active=False, maximumExecutionTimeSeconds=60),
+        workload(preemptionGates=[{"name": "gate"}]),
+        workload() | {"status": {"conditions": CONDITIONS, "admission": ADMISSION}},
+        workload() | {"status": {"conditions": [{"type": "Finished", "status": "True"}]}},
+        {"metadata": {"name": "bare", "namespace": "team"}},
+    ],
+    ids=["plain", "said more", "gated", "admitted", "finished", "empty"],
+)
+def test_a_workload_is_read_as_its_full_form_says(obj):
+    # An equal spec is read from what is remembered of the first.
+    for _ in range(2):
+        seen = decode.workload(NAMES, msgspec.Raw(json.dumps(obj).encode()))
+        assert seen.view.value == values.workload(obj, NAMES)[0]
+    meta = obj["metadata"]
+    assert (seen.uid, seen.resource_version) == (meta.get("uid", ""), meta.get("resourceVersion", ""))
+    assert seen.view.max_execution_s == obj.get("spec", {}).get("maximumExecutionTimeSeconds")
+    assert seen.status == ({} if seen.view.value.finished else obj.get("status", {}))
