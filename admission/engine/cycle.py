@@ -159,8 +159,11 @@ class _Run:
         assert node is not None, queue
         return node
 
-    def look(self, gang: Workload, queue: ClusterQueue, *, evict: bool = True) -> Trial:
-        """Flavors, nodes and, where needed (and if it may `evict`), victims for one gang, against the book as it is."""
+    def look(
+        self, gang: Workload, queue: ClusterQueue, *, evict: bool = True, pinned: scan.Pinned | None = None
+    ) -> Trial:
+        """Flavors, nodes and, where needed (and if it may `evict`), victims for one gang, against the book as it is.
+        `pinned`: in no other flavors than these."""
         node = self.node(queue.name)
         if not self.state.selected(gang, queue):
             why = Why(Reason.MISCONFIGURED, Detail.NAMESPACE_NOT_SELECTED, subject=queue.name)
@@ -173,7 +176,7 @@ class _Run:
         cursor = gang.cursor if keeps or gang.cursor_generation >= self.state.generation(queue.name) else ()
         first: Trial | None = None
         while True:
-            trial = self._try(gang, queue, node, cursor, None, evict)
+            trial = self._try(gang, queue, node, cursor, None, evict, pinned)
             if trial.mode is Mode.FIT or trial.found.enough:
                 return trial
             first = first or trial
@@ -189,9 +192,8 @@ class _Run:
 
             def attempt(counts: Mapping[str, int]) -> Trial | None:
                 self.steps += 1
-                trial = self._try(
-                    gang, queue, node, () if self.rules.heads_per_queue is None else cursor, counts, evict
-                )
+                scanned = () if self.rules.heads_per_queue is None else cursor
+                trial = self._try(gang, queue, node, scanned, counts, evict, pinned)
                 return trial if trial.mode is Mode.FIT or trial.found.enough else None
 
             reduced = scan.reduce(gang.pod_sets, attempt)
@@ -207,6 +209,7 @@ class _Run:
         cursor: scan.Cursor,
         counts: Mapping[str, int] | None,
         evict: bool,
+        pinned: scan.Pinned | None,
     ) -> Trial:
         asked = self.asks(gang, queue) if counts is None else scan.requests(gang, queue, self.rules, counts)
         avoid = frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now)
@@ -235,6 +238,7 @@ class _Run:
             topologies=self.state.topologies,
             avoid=avoid,
             delay=self._delay(gang, queue),
+            pinned=pinned,
         )
         if not evict or not assignment.mode.preempts:
             return Trial(gang, queue, node, assignment, _NONE, self._why(assignment, _NONE))
@@ -294,10 +298,7 @@ class _Run:
         avoid: frozenset[str],
     ) -> reclaim.Found:
         """Who would have to go for this assignment."""
-        pinned = {
-            choice.name: {resource: got.flavor for resource, got in choice.flavors.items()}
-            for choice in assignment.pod_sets
-        }
+        pinned = assignment.flavors()
         node = self.node(queue.name)
 
         def fits() -> bool:
@@ -324,7 +325,7 @@ class _Run:
         gang: Workload,
         queue: ClusterQueue,
         asked: tuple[scan.PodSetRequest, ...],
-        pinned: Mapping[str, Mapping[str, str]],
+        pinned: scan.Pinned,
         avoid: frozenset[str],
     ) -> Assignment:
         """The same flavors, on the book as it is now, with nobody to evict."""
@@ -376,10 +377,7 @@ class _Run:
         """The same flavors and counts on the book as it is now."""
         assert trial.assignment is not None
         counts = {choice.name: choice.request.count for choice in trial.assignment.pod_sets}
-        pinned = {
-            choice.name: {resource: got.flavor for resource, got in choice.flavors.items()}
-            for choice in trial.assignment.pod_sets
-        }
+        pinned = trial.assignment.flavors()
         asked = scan.requests(trial.gang, trial.queue, self.rules, counts)
         avoid = frozenset(avoided.node for avoided in trial.gang.avoid if avoided.until > self.now)
         return self.pinned(trial.gang, trial.queue, asked, pinned, avoid)
@@ -1303,7 +1301,7 @@ class _Heads(_Run):
                     self.ledger.release(key)
             if not trial.node.fits(dict(entry.usage.usage)):
                 return False
-        self._renew(entry, self.look(replace(trial.gang, cursor=()), trial.queue))
+        self._renew(entry, self.look(replace(trial.gang, cursor=()), trial.queue, pinned=trial.assignment.flavors()))
         return True
 
     def _renew(self, entry: _Entry, trial: Trial) -> None:
@@ -1321,7 +1319,9 @@ class _Heads(_Run):
             for key in sorted(self.preempted):
                 if key in self.ledger.charges:
                     self.ledger.release(key)
-            trial = self.look(replace(entry.trial.gang, cursor=()), entry.trial.queue)
+            before = entry.trial
+            pinned = None if before.assignment is None else before.assignment.flavors()
+            trial = self.look(replace(before.gang, cursor=()), before.queue, pinned=pinned)
             if trial.mode is not Mode.FIT and not trial.found.victims:
                 return None
             self._renew(entry, trial)

@@ -57,6 +57,9 @@ PODS = "pods"
 Cursor = tuple[tuple[str, str, int], ...]
 """(pod set, resource, index of the flavor last tried; -1 when the last was the end of the list)."""
 
+Pinned = Mapping[str, Mapping[str, str]]
+"""Pod set -> resource -> flavor: an earlier answer, to which a scan is kept."""
+
 
 class Mode(IntEnum):
     """How a flavor could be had; the larger the better."""
@@ -227,6 +230,10 @@ class Assignment:
         """The scan stopped before the end of some list: there is more to try in a later cycle."""
         return any(index != -1 for _, _, index in self.cursor)
 
+    def flavors(self) -> Pinned:
+        """Pod set -> resource -> flavor."""
+        return {choice.name: {name: got.flavor for name, got in choice.flavors.items()} for choice in self.pod_sets}
+
     def need_preemption(self) -> frozenset[FlavorResource]:
         """The (flavor, resource) pairs that only eviction could make room in."""
         return frozenset(
@@ -372,7 +379,7 @@ class _Scan:
         rules: Rules,
         topologies: Mapping[str, Topology],
         avoid: Collection[str],
-        pinned: Mapping[str, Mapping[str, str]] | None,
+        pinned: Pinned | None,
         replaces: Admission | None,
         delay: Callable[[str], bool] | None,
         place: bool,
@@ -922,7 +929,7 @@ def assign(
     rules: Rules,
     topologies: Mapping[str, Topology] | None = None,
     avoid: Collection[str] = (),
-    pinned: Mapping[str, Mapping[str, str]] | None = None,
+    pinned: Pinned | None = None,
     replaces: Admission | None = None,
     delay: Callable[[str], bool] | None = None,
     place: bool = True,

@@ -15,6 +15,7 @@ from admission.engine.model import (
     Detail,
     Evict,
     EvictReason,
+    Fungibility,
     Preemption,
     PreemptionPolicy,
     Quota,
@@ -143,3 +144,23 @@ def test_what_is_admitted_is_told_once() -> None:
     town.put(gang("new", "a", 2))
     plan = decide(town.state, START, BUDGET)
     assert [type(d) for d in plan.decisions] == [Admit]
+
+
+def test_who_looks_again_in_a_cycle_keeps_to_the_flavors_of_the_first_look() -> None:
+    """Two gangs would evict the same one in the first flavor. The second looks again beside the first, and does not
+    switch to the other flavor, where there is room, before the next cycle."""
+    town = Town(*elastic("first", "second"), cohort("root"), rules=KUEUE)
+    policy = Preemption(reclaim_within_cohort=LOWER)
+    stops = Fungibility(stop_when_preempting=True)
+    flavors: list[tuple[str, dict[str, int | Quota]]] = [("first", {"gpu": 2}), ("second", {"gpu": 2})]
+    town.put(queue("old", "root", [("first", {"gpu": 0})]))
+    town.put(*(queue(name, "root", flavors, preemption=policy, fungibility=stops) for name in ("a", "b")))
+    town.put(gang("safe", "old", 2, priority=9), gang("held", "old", 2))
+    town.settle()
+    assert town.admitted() == ["held", "safe"]
+    town.put(gang("one", "a", 2, priority=1, created=1), gang("two", "b", 2, priority=1, created=2))
+    plan = decide(town.state, START, BUDGET)
+    assert [(d.key[1], d.preemptor[1]) for d in plan.decisions if isinstance(d, Evict)] == [("held", "one")]
+    two = next(v for v in plan.verdicts if v.key[1] == "two")
+    assert (two.standing, two.why.detail) == (Standing.ACTIVE, Detail.NEXT_CYCLE)
+    assert not [d for d in plan.decisions if isinstance(d, Admit)]
