@@ -371,7 +371,12 @@ def findings(found: Sequence[Finding]) -> RenderableType:
 
     colour = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
     out: list[RenderableType] = []
+    alike: dict[tuple[Any, ...], list[Finding]] = {}
     for finding in found:
+        alike.setdefault((finding.file, finding.subject, finding.rule, finding.message, finding.fix), []).append(
+            finding
+        )
+    for finding, *others in alike.values():
         head = Text.assemble(
             (f"{finding.place()}: ", "bold"),
             (f"{finding.severity.value}: ", colour[finding.severity]),
@@ -380,6 +385,10 @@ def findings(found: Sequence[Finding]) -> RenderableType:
             (f" [{finding.rule}]", "dim"),
         )
         out += [head, Text(f"    fix: {finding.fix}" + (f" ({finding.path})" if finding.path else ""), style="dim")]
+        if others:
+            places = [f"line {other.line}" if other.line else other.path for other in others]
+            shown = ", ".join(places[:5]) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
+            out.append(Text(f"    the same at {shown}", style="dim"))
     counted = ", ".join(
         f"{count} {severity.value}{'s' if count != 1 and severity is not Severity.INFO else ''}"
         for severity in Severity

@@ -13,6 +13,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from admission.api.lint import lint as judged
+from admission.api.lint import read
 from admission.api.reasons import DETAILS, REASONS, advice_for, detail_of, reason_of, reference
 from admission.cli import cli
 from admission.controller import tell
@@ -592,6 +594,20 @@ async def test_lint_without_rights(world: World, tmp_path: Path) -> None:
         *("resourceflavors", "topologies", "admissionchecks"),
     }
     await run(world, tmp_path, "lint", "--cluster", code=4)
+
+
+def test_what_is_wrong_in_the_same_way_is_said_once() -> None:
+    resource = [{"name": name, "nominalQuota": 8, "borrowingLimit": 1} for name in ("cpu", "memory", GPU)]
+    groups = [{"coveredResources": ["cpu", "memory", GPU], "flavors": [{"name": "h100", "resources": resource}]}]
+    text = yaml.safe_dump(own("ClusterQueue", "alone", {"namespaceSelector": {}, "resourceGroups": groups}))
+    documents, _ = read(text, "a.yaml")
+    found = [finding for finding in judged(documents) if finding.rule == "limit-without-cohort"]
+    console = tell.console(width=200)
+    with console.capture() as said:
+        console.print(tell.findings(found))
+    assert len(found) == 3
+    assert said.get().count("there is nobody to borrow from") == 1
+    assert f"the same at line {found[1].line}, line {found[2].line}" in said.get()
 
 
 async def test_lint_codes(world: World, tmp_path: Path) -> None:
