@@ -1,5 +1,468 @@
-"""Commands that change a cluster."""
+"""Commands that change a cluster, each with a dry run."""
 
 from __future__ import annotations
 
-COMMANDS = ()
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from admission.commands.local import manifests
+from admission.commands.options import (
+    BAD_USE,
+    NO,
+    NO_CLUSTER,
+    OK,
+    Scope,
+    Session,
+    agreed,
+    asking,
+    examples,
+    fail,
+    names_of_kind,
+    run,
+    steps,
+)
+
+FORMS = ("text", "json", "yaml", "name")
+SOURCES: dict[str, str] = {}
+"""What `import --from` can read: its name -> "module:function", which turns a list of objects into quota objects."""
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Let the API server check it, and change nothing.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+queue_argument = click.argument("queue", shell_complete=names_of_kind("clusterqueues", "localqueues"))
+
+
+def tell_changes(scope: Scope, changes: Any) -> None:
+    """Print what was done, and end with 1 where something was refused."""
+    from admission.controller import tell
+
+    names = [row.subject for row in changes.rows]
+    text = tell.written(scope.output, changes.as_json(), names)
+    if text is not None:
+        print(text)
+    else:
+        tell.show(tell.console(), tell.changes(changes))
+    if changes.refused:
+        raise click.exceptions.Exit(NO)
+
+
+# ---------------------------------------------------------------- queues
+
+
+@click.command(
+    epilog=examples(
+        "muster stop team-a                       # the ClusterQueue admits nothing; what runs goes on",
+        "muster stop team-a --drain               # and what runs is evicted, to wait in the queue",
+        "muster stop localqueue/main -n team-a",
+    )
+)
+@queue_argument
+@click.option("--drain", is_flag=True, help="Evict what runs, too (HoldAndDrain).")
+@dry_run_option
+@yes_option
+@asking(watch=False, forms=FORMS)
+def stop(scope: Scope, queue: str, drain: bool, dry_run: bool, yes: bool) -> None:
+    """Stop a queue: it admits nothing until it is resumed.
+
+    QUEUE is the NAME of a ClusterQueue, or localqueue/NAME. With --drain its running jobs are evicted, and wait.
+    """
+
+    async def work(session: Session) -> Any:
+        from admission.controller import change
+
+        ask = session.ask()
+        if drain and not dry_run:
+            running = await change.admitted_in(ask, queue, session.namespace)
+            if running:
+                agreed(f"This stops {running} running job(s) of {queue}, which then wait in the queue.", yes=yes)
+        policy = "HoldAndDrain" if drain else "Hold"
+        return await change.stop_policy(ask, queue, session.namespace, policy, dry_run=dry_run)
+
+    tell_changes(scope, run(scope, work, f"stopping {queue}"))
+
+
+@click.command(epilog=examples("muster resume team-a", "muster resume localqueue/main -n team-a"))
+@queue_argument
+@dry_run_option
+@asking(watch=False, forms=FORMS)
+def resume(scope: Scope, queue: str, dry_run: bool) -> None:
+    """Let a stopped queue go on.
+
+    QUEUE is the NAME of a ClusterQueue, or localqueue/NAME.
+    """
+
+    async def work(session: Session) -> Any:
+        from admission.controller import change
+
+        return await change.stop_policy(session.ask(), queue, session.namespace, "None", dry_run=dry_run)
+
+    tell_changes(scope, run(scope, work, f"resuming {queue}"))
+
+
+@click.command(
+    epilog=examples(
+        "muster requeue train                     # paused, switched off or in backoff: back into the queue",
+        "muster requeue jobset/llm -n team-a --yes  # runs: stopped, and queued again",
+        codes="0 done, or in the queue already; 2 bad use; 3 no such job; 4 no cluster, or no rights.",
+    )
+)
+@click.argument("job", shell_complete=names_of_kind("jobs"))
+@dry_run_option
+@yes_option
+@asking(watch=False, forms=FORMS)
+def requeue(scope: Scope, job: str, dry_run: bool, yes: bool) -> None:
+    """Put a job back into its queue, whatever keeps it out.
+
+    A pause of its owner's is lifted, a Workload that was switched off is switched on, a backoff ends now. A job that
+    runs is stopped and queued again, after a question.
+    """
+
+    async def work(session: Session) -> Any:
+        from admission.controller import change
+
+        ask = session.ask()
+        what = await change.again(ask, job, session.namespace)
+        if what.step == "restart" and not dry_run:
+            agreed(f"{job} holds its room: this stops its pods, and it waits in the queue again.", yes=yes)
+        return await change.requeue(ask, what, dry_run=dry_run, told=_tell)
+
+    tell_changes(scope, run(scope, work, f"queueing {job} again"))
+
+
+def _tell(message: str) -> None:
+    if sys.stderr.isatty():
+        print(message, file=sys.stderr)
+
+
+# ---------------------------------------------------------------- create
+
+
+@click.group()
+def create() -> None:
+    """Create objects for the common cases."""
+
+
+@create.command(
+    "queue",
+    epilog=examples(
+        "muster create queue team-a --quota h100:nvidia.com/gpu=64 --cohort research --for team-a",
+        "muster create queue team-b --quota h100:nvidia.com/gpu=64,cpu=768 --borrow 16 --for team-b:main",
+        "muster create queue ml --quota h100:nvidia.com/gpu=8 --node-label gpu=h100 --dry-run -o yaml > ml.yaml",
+    ),
+)
+@click.argument("name")
+@click.option(
+    "--quota",
+    "quotas",
+    multiple=True,
+    required=True,
+    metavar="FLAVOR:RESOURCE=AMOUNT,...",
+    help="Nominal quota of a flavor; again for the next flavor, in order of preference.",
+)
+@click.option("--cohort", help="Cohort that lends and borrows.", shell_complete=names_of_kind("cohorts"))
+@click.option("--borrow", metavar="AMOUNT", help="borrowingLimit of each device. Default: whatever is idle.")
+@click.option("--lend", metavar="AMOUNT", help="lendingLimit of each device. Default: all of it.")
+@click.option("--weight", metavar="NUMBER", help="Weight in fair sharing. Default: 1.")
+@click.option("--strict", is_flag=True, help="StrictFIFO: nobody passes the first. Default: BestEffortFIFO.")
+@click.option(
+    "--for",
+    "users",
+    multiple=True,
+    metavar="NAMESPACE[:LOCALQUEUE]",
+    help="Make a LocalQueue (default: main) there; only these namespaces may use the queue.",
+)
+@click.option("--node-label", "labels", multiple=True, metavar="KEY=VALUE", help="Create the flavor, of these nodes.")
+@click.option("--dry-run", is_flag=True, help="Let the API server check it, and change nothing.")
+@asking(namespace=False, watch=False, forms=FORMS)
+def create_queue(
+    scope: Scope,
+    name: str,
+    quotas: tuple[str, ...],
+    cohort: str | None,
+    borrow: str | None,
+    lend: str | None,
+    weight: str | None,
+    strict: bool,
+    users: tuple[str, ...],
+    labels: tuple[str, ...],
+    dry_run: bool,
+) -> None:
+    """Create a ClusterQueue with its quota, and the LocalQueues of those who use it.
+
+    With --dry-run -o yaml it prints the objects, for a repository.
+    """
+    made: list[dict[str, Any]] = []
+
+    async def work(session: Session) -> Any:
+        from admission.controller import change
+
+        spec = _queue_spec(quotas, cohort, borrow, lend, weight, strict, users)
+        api = session.names.api_version
+        if labels:
+            of_nodes = {"nodeLabels": dict(_pair(label) for label in labels)}
+            flavors = [one["name"] for one in spec["resourceGroups"][0]["flavors"]]
+            made.extend(_object(api, "ResourceFlavor", flavor, of_nodes) for flavor in flavors)
+        made.append(_object(api, "ClusterQueue", name, spec))
+        for user in users:
+            namespace, _, local = user.partition(":")
+            made.append(_object(api, "LocalQueue", local or "main", {"clusterQueue": name}, namespace))
+        return await change.put(session.ask(), made, "", dry_run=dry_run)
+
+    changes = run(scope, work, f"creating {name}")
+    if dry_run and scope.output in ("json", "yaml") and not changes.refused:
+        _print_objects(made, scope.output)
+        return
+    tell_changes(scope, changes)
+
+
+def _queue_spec(
+    quotas: tuple[str, ...],
+    cohort: str | None,
+    borrow: str | None,
+    lend: str | None,
+    weight: str | None,
+    strict: bool,
+    users: tuple[str, ...],
+) -> dict[str, Any]:
+    flavors: list[dict[str, Any]] = []
+    covered: list[str] = []
+    for said in quotas:
+        flavor, colon, amounts = said.partition(":")
+        if not colon or not amounts:
+            raise fail(BAD_USE, f"--quota {said}: write FLAVOR:RESOURCE=AMOUNT,...")
+        resources = []
+        for part in amounts.split(","):
+            resource, amount = _pair(part)
+            entry = {"name": resource, "nominalQuota": amount}
+            if borrow is not None and "/" in resource:
+                entry["borrowingLimit"] = borrow
+            if lend is not None and "/" in resource:
+                entry["lendingLimit"] = lend
+            resources.append(entry)
+        named = [entry["name"] for entry in resources]
+        if covered and covered != named:
+            raise fail(BAD_USE, f"--quota {said}: every flavor must name the same resources ({', '.join(covered)})")
+        covered = named
+        flavors.append({"name": flavor, "resources": resources})
+    namespaces = sorted({user.partition(":")[0] for user in users})
+    wanted = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": namespaces}]
+    spec: dict[str, Any] = {
+        "namespaceSelector": {"matchExpressions": wanted} if namespaces else {},
+        "resourceGroups": [{"coveredResources": covered, "flavors": flavors}],
+    }
+    if cohort:
+        spec["cohortName"] = cohort
+    if weight:
+        spec["fairSharing"] = {"weight": weight}
+    if strict:
+        spec["queueingStrategy"] = "StrictFIFO"
+    return spec
+
+
+def _pair(said: str) -> tuple[str, str]:
+    key, equals, value = said.partition("=")
+    if not key or not equals or not value:
+        raise fail(BAD_USE, f"{said}: write KEY=VALUE")
+    return key, value
+
+
+def _object(api: str, kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> dict[str, Any]:
+    meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec}
+
+
+# ---------------------------------------------------------------- quota as files
+
+
+@click.command(epilog=examples("muster export > quota.yaml", "muster export -n team-a", "muster export -o name"))
+@asking(watch=False, forms=("yaml", "json", "name", "text"))
+def export(scope: Scope) -> None:
+    """Print all quota objects as YAML that can be applied again.
+
+    LocalQueues are those of all namespaces, or of one with -n.
+    """
+
+    async def work(session: Session) -> Any:
+        from admission.controller import change
+
+        return await change.export(session.ask(), scope.namespace)
+
+    objects, hidden = run(scope, work, "reading quota")
+    if scope.output == "name":
+        for one in objects:
+            print(f"{one['kind'].lower()}/{one['metadata']['name']}")
+    else:
+        _print_objects(objects, "json" if scope.output == "json" else "yaml")
+    if hidden:
+        print(f"muster: you may not see {', '.join(hidden)}: left out", file=sys.stderr)
+        raise click.exceptions.Exit(NO_CLUSTER if not objects else OK)
+
+
+def _print_objects(objects: list[dict[str, Any]], form: str) -> None:
+    import json
+
+    import yaml
+
+    if form == "json":
+        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2))
+    elif objects:
+        print(yaml.safe_dump_all(objects, sort_keys=False, width=120), end="")
+
+
+@click.command(
+    "import",
+    epilog=examples(
+        "muster import quota.yaml                 # what would change; nothing is written",
+        "muster import quota/ --apply",
+        "muster export --context old | muster import - --context new --apply",
+        codes="0 nothing refused; 1 something was, and with --apply nothing was written; 2 bad use; 4 no cluster.",
+    ),
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option("--apply", is_flag=True, help="Write it, if the dry run refuses nothing.")
+@click.option("--from", "source", help="Translate quota of another system first.")
+@asking(watch=False, forms=FORMS)
+def import_(scope: Scope, files: tuple[str, ...], apply: bool, source: str | None) -> None:
+    """Apply quota objects from files, after a dry run that shows what would change.
+
+    Fields that somebody else manages (a GitOps tool) are not taken from them: such an object is refused.
+    """
+    documents, wrong = manifests(files)
+    for finding in wrong:
+        print(f"muster: {finding.place()}: {finding.message}", file=sys.stderr)
+    if wrong:
+        raise click.exceptions.Exit(BAD_USE)
+    objects = [document.obj for document in documents]
+    if source is not None:
+        if source not in SOURCES:
+            known = ", ".join(sorted(SOURCES)) or "none yet"
+            raise fail(BAD_USE, f"--from {source}: known are {known}")
+        module, _, function = SOURCES[source].partition(":")
+        objects = getattr(importlib.import_module(module), function)(objects)
+
+    async def work(session: Session) -> Any:
+        from admission.controller import change
+
+        tried = await change.put(session.ask(), objects, session.namespace, dry_run=True)
+        if tried.refused or not apply:
+            return tried
+        return await change.put(session.ask(), objects, session.namespace, dry_run=False)
+
+    tell_changes(scope, run(scope, work, "applying quota" if apply else "trying"))
+
+
+# ---------------------------------------------------------------- submit
+
+
+@click.command(
+    epilog=examples(
+        "muster submit train.yaml                 # would it start now, and where?",
+        "muster submit train.yaml --create",
+        "muster submit train.yaml -o json | jq '.[0].where'",
+        codes="0 it would start now (with --create: it was created); 1 it would wait; 2 bad use; 3 refused; "
+        "4 no cluster, or no rights to know.",
+    )
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option("--create", is_flag=True, help="Create it afterwards, whether it would start or wait.")
+@click.option(
+    "--config", type=click.Path(), help="The controller's configuration file, if its rules are not the preset."
+)
+@asking(watch=False)
+def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | None) -> None:
+    """Say whether a job would start now and on which nodes, else why not; then create it, with --create.
+
+    The API server checks the manifest by a dry run, and the engine decides on what the cluster holds now. To know, one
+    must be allowed to read nodes, pods and queues of the whole cluster; who may not is told what can be known.
+    """
+    from admission.controller import tell
+
+    documents, wrong = manifests(files)
+    for finding in wrong:
+        raise fail(BAD_USE, f"{finding.place()}: {finding.message}")
+    if not documents:
+        raise fail(BAD_USE, "no object in these files")
+
+    async def work(session: Session) -> Any:
+        from dataclasses import replace
+
+        from admission.controller import whatif
+        from admission.controller.ask import resource_of
+        from admission.engine.model import KUEUE, MUSTER
+        from admission.jobs.kinds import kind_of
+        from admission.names import KUEUE_GROUP
+
+        rules = KUEUE if session.names.group == KUEUE_GROUP else MUSTER
+        if config is not None:
+            from admission.api.config import ConfigError, load_config
+            from admission.controller.setup import rules_of
+
+            try:
+                rules = rules_of(load_config(click.format_filename(config)))
+            except (ConfigError, ValueError, OSError) as error:
+                raise fail(BAD_USE, str(error)) from None
+        out = []
+        for document in documents:
+            try:
+                seen = await whatif.foresee(session.ask(), document.obj, session.namespace, rules)
+            except ValueError as error:
+                raise fail(BAD_USE, f"{document.file}: {error}") from None
+            kind = kind_of(document.obj)
+            if create and kind is not None and seen.answer is not whatif.Foresight.REFUSED:
+                await session.client.create(resource_of(kind).path(seen.namespace), document.obj)
+                seen = replace(seen, created=True)
+            out.append(seen)
+        return out
+
+    seen = run(scope, work, "asking the engine")
+    names = [f"{one.kind.lower()}/{one.name}" for one in seen]
+    text = tell.written(scope.output, [one.as_json() for one in seen], names)
+    if text is not None:
+        print(text)
+    else:
+        tell.show(tell.console(), tell.foreseen(seen, scope.output))
+    codes = {"starts": 0, "unmanaged": 0, "waits": NO, "refused": 3, "unknown": NO_CLUSTER}
+    raise click.exceptions.Exit(max(0 if one.created else codes[one.answer.value] for one in seen))
+
+
+# ---------------------------------------------------------------- release-all
+
+
+@click.command(
+    "release-all",
+    epilog=examples(
+        "kubectl -n muster-system scale deployment muster-controller --replicas=0",
+        "muster release-all                       # what would be done",
+        "muster release-all --yes",
+        "muster release-all --yes --unlabel       # and Muster will not take them back if it is installed again",
+        codes="0 done, or nothing refused; 1 something was refused, or a controller leads; 4 no cluster, or no rights.",
+    ),
+)
+@yes_option
+@click.option("--unlabel", is_flag=True, help="Take the queue label off, too.")
+@asking(watch=False, forms=FORMS)
+def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
+    """Give back every job that Muster holds, before it is uninstalled; without --yes, only say what would be done.
+
+    Jobs that wait are restored and unsuspended: they all start at once, as far as nodes have room. Jobs that run are
+    left running. Paused ones stay as their owner left them. Without -n: in all namespaces.
+    """
+
+    async def work(session: Session) -> Any:
+        from admission.controller import change
+
+        ask = session.ask()
+        if not await ask.leaderless() and yes:
+            down = f"kubectl -n {session.home} scale deployment muster-controller --replicas=0"
+            raise fail(NO, f"a controller leads, or you may not see whether: it would hold them again. First: {down}")
+        jobs = await change.held_back(ask, scope.namespace)
+        with steps("giving back", len(jobs)) as step:
+            return await change.release_all(ask, jobs, unlabel=unlabel, dry_run=not yes, step=step)
+
+    changes = run(scope, work, "looking for jobs")
+    tell_changes(scope, changes)
+
+
+COMMANDS = (stop, resume, requeue, create, export, import_, submit, release_all)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
 import click
 
 from admission.commands.options import (
     BAD_USE,
+    EVERY_S,
     NO,
     Scope,
+    Session,
     answer,
     asking,
     examples,
     fail,
     names_of_kind,
+    run,
 )
 
 WAITS = ("waiting", "held", "reserved", "leaving")
@@ -108,4 +115,48 @@ def nodes(scope: Scope, per_pod: str) -> None:
     )
 
 
-COMMANDS = (why, queues, jobs, nodes)
+@click.command(epilog=examples("muster top", "muster top -n team-a", "muster top --svg now.svg    # a picture, once"))
+@click.option("--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Draw it once, into an SVG file.")
+@asking(watch=False, forms=())
+def top(scope: Scope, svg: str | None) -> None:
+    """Watch queues, nodes and jobs on one screen, until interrupted.
+
+    It shows what the asker may see: all namespaces, else that of the context or of -n. Not on a terminal: once.
+    """
+
+    async def work(session: Session) -> str:
+        from rich.live import Live
+
+        from admission.controller import tell
+
+        async def look(height: int) -> Any:
+            from admission.controller.ask import NotThere
+
+            ask, own = session.ask(), session.ask()
+            found = await ask.queues(scope.namespace)
+            jobs = await ask.jobs(scope.namespace)
+            if not jobs.rows and jobs.hidden:
+                found, jobs = await own.queues(session.namespace), await own.jobs(session.namespace)
+            try:
+                nodes = await session.ask().nodes()
+            except NotThere:
+                nodes = None
+            return tell.top(found, jobs, nodes, ask.now, height=height)
+
+        if svg is not None:
+            return tell.picture(await look(36), "muster top", height=36)
+        console = tell.console()
+        if not console.is_terminal:
+            tell.show(tell.console(width=160, height=40), await look(40))
+            return ""
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(await look(console.size.height), refresh=True)
+                await asyncio.sleep(EVERY_S)
+
+    drawn = run(scope, work, "reading queues, jobs and nodes")
+    if svg is not None:
+        Path(svg).write_text(drawn, encoding="utf-8")
+
+
+COMMANDS = (why, queues, jobs, nodes, top)

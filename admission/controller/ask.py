@@ -21,6 +21,7 @@ import msgspec
 from admission import quantity
 from admission.api.reasons import REASONS, Advice, advice_for, detail_of, reason_of
 from admission.engine.model import (
+    Admission,
     Detail,
     Flavor,
     FlavorResource,
@@ -316,10 +317,10 @@ class Ask:
         """What was asked for and may not be seen, sorted."""
         return tuple(sorted(self._hidden))
 
-    def _kind(self, plural: str, kind: str, *, namespaced: bool) -> Kind:
+    def kind(self, plural: str, kind: str, *, namespaced: bool) -> Kind:
         return Kind(self.names.group, self.names.version, plural, kind, namespaced)
 
-    async def _get(self, kind: Kind, name: str, namespace: str | None = None) -> Json | None:
+    async def read_one(self, kind: Kind, name: str, namespace: str | None = None) -> Json | None:
         """The object; None when it is not there, and when it may not be seen (then it is noted)."""
         try:
             return await self.client.get(kind.path(namespace, name))
@@ -330,12 +331,12 @@ class Ask:
             self._hidden[f"{kind.kind} {where}"] = None
             return None
 
-    async def _list(self, kind: Kind, namespace: str | None = None, **selectors: str) -> list[Json] | None:
+    async def read(self, kind: Kind, namespace: str | None = None, **selectors: str) -> list[Json] | None:
         """All of a kind, in a namespace or everywhere; None when they may not be seen or are not served."""
         found: list[Json] = []
         try:
             async for page in self.client.list_pages(kind.path(namespace), **selectors):  # type: ignore[arg-type]
-                found.extend(_typed(_decode(item), kind) for item in page.items)
+                found.extend(typed(_decode(item), kind) for item in page.items)
         except NotFound:
             return None
         except Forbidden:
@@ -367,13 +368,13 @@ class Ask:
         """(name, a word about it) of all "jobs" (JobSets among them), "localqueues" of a namespace, or of all
         "clusterqueues", "cohorts" or "namespaces": for completion by a shell."""
         kinds = {
-            "jobs": [_resource(one) for one in JOB_KINDS],
-            "localqueues": [self._local_queues],
-            "clusterqueues": [self._kind("clusterqueues", "ClusterQueue", namespaced=False)],
-            "cohorts": [self._kind("cohorts", "Cohort", namespaced=False)],
+            "jobs": [resource_of(one) for one in JOB_KINDS],
+            "localqueues": [self.local_queues],
+            "clusterqueues": [self.kind("clusterqueues", "ClusterQueue", namespaced=False)],
+            "cohorts": [self.kind("cohorts", "Cohort", namespaced=False)],
             "namespaces": [NAMESPACES],
         }[kind]
-        lists = await asyncio.gather(*(self._list(one, namespace if one.namespaced else None) for one in kinds))
+        lists = await asyncio.gather(*(self.read(one, namespace if one.namespaced else None) for one in kinds))
         return [
             (_name(raw), one.kind if kind == "jobs" else "")
             for one, found in zip(kinds, lists, strict=True)
@@ -385,20 +386,18 @@ class Ask:
 
     async def why(self, wanted: str, namespace: str) -> Why:
         """Why a job stands where it stands. `wanted`: name, or kind/name. Raises NotThere."""
-        kind, raw = await self._job(wanted, namespace)
+        kind, raw = await self.job(wanted, namespace)
         job = view(kind, raw, self.names)
-        workloads, events = await asyncio.gather(
-            self._workloads_of(job), self._events(namespace, {job.uid}, {job.name})
-        )
-        workload = _newest(workloads)
+        workloads, events = await asyncio.gather(self.workloads_of(job), self._events(namespace, {job.uid}, {job.name}))
+        workload = newest(workloads)
         if workload is None:
             return await self._without_workload(job, events)
         uid = text(obj(workload.get("metadata")).get("uid"))
         name = text(obj(workload.get("metadata")).get("name"))
         value, _problems = values.workload(workload, self.names)
-        queue_path = self._get(self._local_queues, value.queue, namespace) if value.queue else _nothing()
+        queue_path = self.read_one(self.local_queues, value.queue, namespace) if value.queue else _nothing()
         peers, of_workload, queue, leaderless = await asyncio.gather(
-            self._list(self._workloads, namespace),
+            self.read(self.workloads, namespace),
             self._events(namespace, {uid}, {name}),
             queue_path,
             self.leaderless(),
@@ -420,7 +419,7 @@ class Ask:
         unready: tuple[Unready, ...] = ()
         if value.admitted and not value.finished:
             wanted = f"{self.names.workload_uid_label}={uid}"
-            pods = await self._list(PODS, namespace, label_selector=wanted)
+            pods = await self.read(PODS, namespace, label_selector=wanted)
             if pods is not None:
                 ready = sum(_trouble(pod) is None for pod in pods)
                 unready = _unready(pods, standing.pods)
@@ -497,7 +496,7 @@ class Ask:
                 if unseen
                 else "It is held and has no Workload yet. The controller makes one within a second or so."
             )
-            queue = await self._get(self._local_queues, job.queue, job.namespace)
+            queue = await self.read_one(self.local_queues, job.queue, job.namespace)
             if queue is None and not any("LocalQueue" in hidden for hidden in self._hidden):
                 standing = replace(
                     standing,
@@ -526,31 +525,32 @@ class Ask:
             leaderless=await self.leaderless() if standing.state is State.HELD else "",
         )
 
-    async def _job(self, wanted: str, namespace: str) -> tuple[JobKind, Json]:
+    async def job(self, wanted: str, namespace: str) -> tuple[JobKind, Json]:
+        """The job that is called so: NAME, or KIND/NAME. Raises NotThere."""
         said, _, name = wanted.rpartition("/")
         kinds = [kind for kind in JOB_KINDS if not said or said.lower().split(".")[0] in _called(kind)]
         if not kinds:
             known = ", ".join(kind.name.lower() for kind in JOB_KINDS)
             raise NotThere(f"{said!r} is no kind of job that Muster governs: use one of {known}")
         for kind in kinds:
-            raw = await self._get(_resource(kind), name, namespace)
+            raw = await self.read_one(resource_of(kind), name, namespace)
             if raw is not None:
-                return kind, _typed(raw, _resource(kind))
+                return kind, typed(raw, resource_of(kind))
         if self._hidden:
             raise NotThere(f"you may not see {', '.join(self._hidden)}")
         tried = " or ".join(kind.name for kind in kinds)
         raise NotThere(f"there is no {tried} {name!r} in namespace {namespace!r}")
 
     @property
-    def _workloads(self) -> Kind:
-        return self._kind("workloads", "Workload", namespaced=True)
+    def workloads(self) -> Kind:
+        return self.kind("workloads", "Workload", namespaced=True)
 
     @property
-    def _local_queues(self) -> Kind:
-        return self._kind("localqueues", "LocalQueue", namespaced=True)
+    def local_queues(self) -> Kind:
+        return self.kind("localqueues", "LocalQueue", namespaced=True)
 
-    async def _workloads_of(self, job: JobView) -> list[Json]:
-        found = await self._list(self._workloads, job.namespace, label_selector=f"{self.names.job_uid_label}={job.uid}")
+    async def workloads_of(self, job: JobView) -> list[Json]:
+        found = await self.read(self.workloads, job.namespace, label_selector=f"{self.names.job_uid_label}={job.uid}")
         return found or []
 
     async def _events(self, namespace: str, uids: set[str], names: set[str]) -> list[Json]:
@@ -558,11 +558,11 @@ class Ask:
         found: list[Json] = []
         for name in sorted(names):
             try:
-                part = await self._list(EVENTS, namespace, field_selector=f"involvedObject.name={name}")
+                part = await self.read(EVENTS, namespace, field_selector=f"involvedObject.name={name}")
             except ApiError as error:
                 if error.status != 400:
                     raise
-                part = await self._list(EVENTS, namespace)
+                part = await self.read(EVENTS, namespace)
             found.extend(part or ())
         return [event for event in found if text(obj(event.get("involvedObject")).get("uid")) in uids]
 
@@ -571,8 +571,8 @@ class Ask:
     async def _forest(self) -> tuple[Tree, dict[str, Json], dict[str, Json]] | None:
         """The cohort tree with what its queues hold now; None when ClusterQueues may not be seen."""
         queues, cohorts = await asyncio.gather(
-            self._list(self._kind("clusterqueues", "ClusterQueue", namespaced=False)),
-            self._list(self._kind("cohorts", "Cohort", namespaced=False)),
+            self.read(self.kind("clusterqueues", "ClusterQueue", namespaced=False)),
+            self.read(self.kind("cohorts", "Cohort", namespaced=False)),
         )
         if queues is None:
             return None
@@ -589,7 +589,7 @@ class Ask:
     async def queues(self, namespace: str | None) -> Queues:
         """The cohort tree with its queues, and the LocalQueues of a namespace (None: of all)."""
         forest, locals_, leaderless = await asyncio.gather(
-            self._forest(), self._list(self._local_queues, namespace), self.leaderless()
+            self._forest(), self.read(self.local_queues, namespace), self.leaderless()
         )
         rows: list[QueueRow] = []
         below: dict[str, list[QueueRow]] = {}
@@ -649,8 +649,8 @@ class Ask:
         leaderless, (workloads, *lists) = await asyncio.gather(
             self.leaderless(),
             asyncio.gather(
-                self._list(self._workloads, namespace),
-                *(self._list(_resource(kind), namespace, label_selector=labelled) for kind in JOB_KINDS),
+                self.read(self.workloads, namespace),
+                *(self.read(resource_of(kind), namespace, label_selector=labelled) for kind in JOB_KINDS),
             ),
         )
         jobs = {
@@ -701,11 +701,11 @@ class Ask:
         nodes may not be seen.
         """
         raw_nodes, raw_pods, raw_workloads, raw_flavors, raw_topologies = await asyncio.gather(
-            self._list(NODES),
-            self._list(PODS),
-            self._list(self._workloads),
-            self._list(self._kind("resourceflavors", "ResourceFlavor", namespaced=False)),
-            self._list(self._kind("topologies", "Topology", namespaced=False)),
+            self.read(NODES),
+            self.read(PODS),
+            self.read(self.workloads),
+            self.read(self.kind("resourceflavors", "ResourceFlavor", namespaced=False)),
+            self.read(self.kind("topologies", "Topology", namespaced=False)),
         )
         if raw_nodes is None:
             raise NotThere("you may not see the nodes of this cluster (list nodes)")
@@ -757,7 +757,7 @@ class Ask:
 
         kinds = [
             *(
-                self._kind(plural, kind, namespaced=kind == "LocalQueue")
+                self.kind(plural, kind, namespaced=kind == "LocalQueue")
                 for plural, kind in (
                     ("clusterqueues", "ClusterQueue"),
                     ("cohorts", "Cohort"),
@@ -771,14 +771,14 @@ class Ask:
             NAMESPACES,
             PRIORITY_CLASSES,
         ]
-        lists = await asyncio.gather(*(self._list(kind) for kind in kinds))
+        lists = await asyncio.gather(*(self.read(kind) for kind in kinds))
         return [Document(raw, CLUSTER) for found in lists for raw in found or ()]
 
 
 # ---------------------------------------------------------------- reading objects
 
 
-def _resource(kind: JobKind) -> Kind:
+def resource_of(kind: JobKind) -> Kind:
     return Kind(kind.group, kind.version, kind.plural, kind.name)
 
 
@@ -786,7 +786,7 @@ def _called(kind: JobKind) -> tuple[str, ...]:
     return (kind.name.lower(), kind.plural)
 
 
-def _typed(raw: Json, kind: Kind) -> Json:
+def typed(raw: Json, kind: Kind) -> Json:
     """Items of a list say neither kind nor version."""
     return {"apiVersion": kind.api_version, "kind": kind.kind, **raw}
 
@@ -811,7 +811,7 @@ def _owner(raw: Json) -> tuple[str, str]:
     return "", ""
 
 
-def _newest(workloads: Iterable[Json]) -> Json | None:
+def newest(workloads: Iterable[Json]) -> Json | None:
     """The Workload that counts, should there be several: one that is not finished, the youngest."""
 
     def rank(raw: Json) -> tuple[bool, int, str]:
@@ -914,8 +914,11 @@ def _requests(raw: Json, value: Workload) -> tuple[tuple[str, int], ...]:
 
 
 def _where(value: Workload) -> tuple[Place, ...]:
-    if value.admission is None:
-        return ()
+    return () if value.admission is None else places(value.admission)
+
+
+def places(admission: Admission) -> tuple[Place, ...]:
+    """Where the pods of an admission go."""
     return tuple(
         Place(
             pod_set.name,
@@ -923,7 +926,7 @@ def _where(value: Workload) -> tuple[Place, ...]:
             tuple(sorted({flavor for _, flavor in pod_set.flavors})),
             _nodes_of(pod_set.topology),
         )
-        for pod_set in value.admission.pod_sets
+        for pod_set in admission.pod_sets
     )
 
 

@@ -6,12 +6,16 @@ as ages beside `now`, which is the asker's clock in ms since the epoch.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console, Group, RenderableType
+from rich.layout import Layout
+from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +24,8 @@ from admission.controller.ask import Jobs, Nodes, QueueRow, Queues, Room, Standi
 
 if TYPE_CHECKING:
     from admission.api.lint import Finding
+    from admission.controller.change import Changes
+    from admission.controller.whatif import Foreseen
 
 FORMS = ("text", "wide", "json", "yaml", "name")
 _BAR = 20
@@ -45,9 +51,10 @@ _WORDS = {
 }
 
 
-def console(*, colour: bool | None = None, width: int | None = None) -> Console:
+def console(*, colour: bool | None = None, width: int | None = None, height: int | None = None) -> Console:
     """Of standard output. Without a TTY: no colours, and lines as long as they are."""
-    found = Console(no_color=None if colour is None else not colour, highlight=False, soft_wrap=False, width=width)
+    plain = None if colour is None else not colour
+    found = Console(no_color=plain, highlight=False, soft_wrap=False, width=width, height=height)
     if not found.is_terminal and width is None:
         return Console(no_color=True, highlight=False, width=10_000, legacy_windows=False)
     return found
@@ -396,3 +403,173 @@ def findings(found: Sequence[Finding]) -> RenderableType:
     )
     out.append(Text(counted or "Nothing found.", style="bold"))
     return Group(*out)
+
+
+# ---------------------------------------------------------------- what was changed, or would be
+
+
+def changes(answer: Changes) -> RenderableType:
+    colour = {"created": "green", "changed": "yellow", "unchanged": "dim", "refused": "red", "skipped": "dim"}
+    out: list[RenderableType] = []
+    for row in answer.rows:
+        where = f" -n {row.namespace}" if row.namespace else ""
+        head = Text.assemble(f"{row.subject}{where} ", (row.did.value, colour[row.did.value]))
+        if row.message:
+            head.append(f": {row.message}")
+        out.append(head)
+        out += [Text(f"    {line}", style="dim") for line in row.lines]
+    if not answer.rows:
+        out.append(Text("Nothing to do."))
+    if answer.dry_run:
+        out.append(Text("Dry run: nothing was changed.", style="bold"))
+    return Group(*out, *_hidden(answer.hidden))
+
+
+def foreseen(answers: Sequence[Foreseen], form: str = "text") -> RenderableType:
+    words = {
+        "starts": ("would start now", "green"),
+        "waits": ("would wait", "yellow"),
+        "refused": ("would be refused", "red"),
+        "unknown": ("cannot be foreseen", "yellow"),
+        "unmanaged": ("is not governed by Muster", "dim"),
+    }
+    out: list[RenderableType] = []
+    for seen in answers:
+        word, colour = words[seen.answer.value]
+        out.append(Text.assemble((f"{seen.kind} {seen.namespace}/{seen.name} ", "bold"), (word, colour)))
+        facts = _table("", "")
+        facts.show_header = False
+        if seen.queue:
+            place = f", place {seen.position}" if seen.position else ""
+            target = f" -> ClusterQueue {seen.cluster_queue}" if seen.cluster_queue else ""
+            facts.add_row("  queue", f"LocalQueue {seen.queue}{target}{place}")
+        if seen.requests:
+            facts.add_row("  asks for", amounts(seen.requests))
+        for place_ in seen.where:
+            placed = _where(place_.count, place_.flavors, place_.nodes, wide=True)
+            facts.add_row(f"  pods {place_.pod_set}", placed)
+        if seen.reason:
+            facts.add_row("  reason", seen.reason + (f" ({seen.detail})" if seen.detail else ""))
+        if seen.message:
+            facts.add_row("  because", seen.message)
+        if seen.evicts:
+            facts.add_row("  evicts", ", ".join(seen.evicts))
+        for check in seen.checks:
+            facts.add_row("  check", check)
+        for who, what in (("  you", seen.owner), ("  platform team", seen.platform)):
+            if what:
+                facts.add_row(who, what)
+        if form == "wide" and seen.hidden:
+            facts.add_row("  hidden", ", ".join(seen.hidden))
+        if facts.row_count:
+            out.append(facts)
+        if seen.created:
+            out.append(Text("  created", style="green"))
+    return Group(*out)
+
+
+# ---------------------------------------------------------------- all of it on one screen
+
+
+def top(queues: Queues, jobs: Jobs, nodes: Nodes | None, now: int, *, height: int) -> Layout:
+    """A screen of `height` lines: the tree of queues, the nodes, the jobs. What does not fit is counted."""
+    screen = Layout()
+    wrong = queues.leaderless or jobs.leaderless
+    summary = Group(_summary(jobs, nodes, now), *([Text(wrong, style="bold red")] if wrong else []))
+    head = 5 if wrong else 3
+    body = max(8, height - head)
+    above = max(4, body // 2)
+    screen.split_column(Layout(Panel(summary), size=head), Layout(name="above", size=above), Layout(name="jobs"))
+    screen["above"].split_row(
+        Layout(Panel(_tree(queues, above - 3), title="queues", title_align="left"), ratio=3),
+        Layout(Panel(_map(nodes, above - 2), title="nodes", title_align="left"), ratio=2),
+    )
+    screen["jobs"].update(Panel(_line_up(jobs, now, body - above - 3), title="jobs", title_align="left"))
+    return screen
+
+
+def _summary(jobs: Jobs, nodes: Nodes | None, now: int) -> Text:
+    line = Text("Muster  ", style="bold")
+    line.append(f"{datetime.fromtimestamp(now / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC   ", style="dim")
+    counts = {state: sum(row.state is state for row in jobs.rows) for state in State}
+    shown = (State.RUNNING, State.STARTING, State.RESERVED, State.WAITING, State.HELD, State.LEAVING)
+    for state in shown:
+        if counts[state]:
+            line.append(f"{counts[state]} {state.value}   ", style=_COLOUR[state])
+    rows = nodes.rows if nodes is not None else ()
+    for resource in nodes.resources if nodes is not None else ():
+        whole = sum(dict(row.capacity).get(resource, 0) for row in rows)
+        free = sum(max(0, dict(row.free).get(resource, 0)) for row in rows)
+        line.append(f"{short(resource, whole - free)} of {short(resource, whole)} {resource} in use   ")
+    return line
+
+
+def _tree(queues: Queues, most: int) -> RenderableType:
+    table = _table("", "", "USED", "OWN", "", "WAIT", "RUN", right=("USED", "OWN", "WAIT", "RUN"))
+    lines = 0
+    left = 0
+    for row in queues.rows:
+        if row.kind == "LocalQueue":
+            continue
+        for i, room in enumerate(row.room or (None,)):
+            if lines >= most:
+                left += 1
+                continue
+            lines += 1
+            counts = (str(row.pending), str(row.admitted)) if row.kind == "ClusterQueue" and i == 0 else ("", "")
+            name = Text.assemble(_label(row), " ", _state(row)) if i == 0 else ""
+            if room is None:
+                table.add_row(name, "", "", "", "", *counts)
+                continue
+            used, own = short(room.resource, room.used), short(room.resource, room.nominal)
+            table.add_row(name, f"{room.flavor} {room.resource.rpartition('/')[2]}", used, own, bar(room, 12), *counts)
+    more = [Text(f"and {left} more", style="dim")] if left else []
+    return Group(table, *more, *_hidden(queues.hidden))
+
+
+def _map(nodes: Nodes | None, most: int) -> RenderableType:
+    if nodes is None:
+        return Text("You may not see nodes.", style="dim")
+    lines: list[Text] = []
+    for row in nodes.rows:
+        free = dict(row.free)
+        line = Text(f"{row.name:<18.18} ", style="red" if not row.ready else "yellow" if row.cordoned else "")
+        for resource, whole in row.capacity:
+            line.append_text(_cells(whole, free.get(resource, 0)))
+            line.append(" ")
+        line.append(", ".join(who for who, held in row.gangs if held), style="dim")
+        line.no_wrap, line.overflow = True, "ellipsis"
+        lines.append(line)
+    if len(lines) > most:
+        lines = [*lines[: most - 1], Text(f"and {len(lines) - most + 1} more", style="dim")]
+    return Group(*lines)
+
+
+def _line_up(jobs: Jobs, now: int, most: int) -> RenderableType:
+    open_ones = [row for row in jobs.rows if row.state not in (State.FINISHED, State.UNMANAGED)]
+    table = _table("NAMESPACE", "NAME", "QUEUE", "STATE", "PLACE", "AGE", "REASON OR WHERE")
+    table.expand = True
+    for column in table.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    table.columns[-1].ratio = 1
+    shown = open_ones if len(open_ones) <= most else open_ones[: most - 1]
+    for row in shown:
+        where = "; ".join(_where(place.count, place.flavors, place.nodes, wide=False) for place in row.where)
+        table.add_row(
+            row.namespace,
+            job_name(row),
+            row.queue,
+            Text(row.state.value, style=_COLOUR[row.state]),
+            f"{row.position}/{row.waiting}" if row.position else "",
+            age(row.created, now),
+            where or f"{row.detail or row.reason}: {row.message}",
+        )
+    more = [Text(f"and {len(open_ones) - len(shown)} more", style="dim")] if len(shown) < len(open_ones) else []
+    return Group(table, *more, *_hidden(jobs.hidden))
+
+
+def picture(shown: RenderableType, title: str, *, width: int = 120, height: int = 36) -> str:
+    """A terminal of this size as SVG."""
+    to = Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True, legacy_windows=False)
+    to.print(shown)
+    return to.export_svg(title=title)

@@ -10,7 +10,9 @@ import pytest
 HEAVY = ("pydantic", "aiohttp", "numpy", "kubernetes_asyncio", "rich", "yaml", "structlog", "msgspec")
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["why", "--help"], ["completion", "bash"]])
+@pytest.mark.parametrize(
+    "arguments", [["version"], ["--help"], ["why", "--help"], ["create", "queue", "--help"], ["completion", "zsh"]]
+)
 def test_what_needs_no_cluster_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys; from admission.cli import cli\n"

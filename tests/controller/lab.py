@@ -228,3 +228,19 @@ async def run(world: World, tmp_path: Path, *arguments: str, code: int = 0) -> R
     result = await asyncio.to_thread(runner.invoke, cli, given)
     assert result.exit_code == code, result.output
     return result
+
+
+async def fleet(world: World) -> None:
+    for name, more in (("n1", {}), ("n2", {}), ("n3", {"unschedulable": True}), ("n4", {})):
+        await world.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": {"gpu": "h100", "kubernetes.io/hostname": name}},
+                "spec": more,
+                "status": {
+                    "allocatable": {GPU: "8", "cpu": "64", "memory": "256Gi", "pods": "110"},
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            }
+        )

@@ -37,6 +37,7 @@ from tests.controller.lab import (
     World,
     admission,
     condition,
+    fleet,
     job,
     jobs_of,
     lab,
@@ -517,22 +518,6 @@ async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
     assert named[0] == "job/high"
     empty = (await run(world, tmp_path, "jobs", "-n", "web")).stdout
     assert "No jobs that name a queue in namespace web: -A shows those of all namespaces." in empty
-
-
-async def fleet(world: World) -> None:
-    for name, more in (("n1", {}), ("n2", {}), ("n3", {"unschedulable": True}), ("n4", {})):
-        await world.put(
-            {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": name, "labels": {"gpu": "h100", "kubernetes.io/hostname": name}},
-                "spec": more,
-                "status": {
-                    "allocatable": {GPU: "8", "cpu": "64", "memory": "256Gi", "pods": "110"},
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                },
-            }
-        )
 
 
 async def test_the_map_of_nodes(world: World, tmp_path: Path) -> None:

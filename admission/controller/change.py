@@ -1,0 +1,403 @@
+"""What people change in a cluster by command: with their own rights, and by dry run where they ask for one.
+
+Nothing here is the controller's. What it takes to stop a queue, to queue a job again, to carry quota from one cluster
+to another or to give everything back before Muster is taken off is a few writes to objects that people may write
+themselves; the answers say what was, or would be, written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from admission.controller.ask import NAMESPACES, PODS, Ask, NotThere, State, newest, plain, resource_of, typed
+from admission.jobs import pins
+from admission.jobs.kinds import KINDS as JOB_KINDS
+from admission.jobs.kinds import JobKind, JobView, obj, objects, text, view
+from admission.kube.client import AlreadyExists, ApiError, Conflict, Kind, NotFound
+from admission.names import JOBSET_GROUP, Names
+
+Json = dict[str, Any]
+MANAGER = "muster-cli"
+TOGETHER = 16
+"""Writes under way at once."""
+LEAVES_S = 600.0
+"""So long the pods of a gang that is queued again may take to end."""
+
+QUOTA_KINDS = (
+    ("Topology", "topologies", False),
+    ("ResourceFlavor", "resourceflavors", False),
+    ("AdmissionCheck", "admissionchecks", False),
+    ("WorkloadPriorityClass", "workloadpriorityclasses", False),
+    ("Cohort", "cohorts", False),
+    ("ClusterQueue", "clusterqueues", False),
+    ("LocalQueue", "localqueues", True),
+)
+"""(kind, plural, namespaced), in the order in which they can be created."""
+
+
+class Did(Enum):
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One object, and what was, or would be, done to it."""
+
+    subject: str
+    """kind/name, as kubectl writes it."""
+    did: Did
+    namespace: str = ""
+    message: str = ""
+    lines: tuple[str, ...] = ()
+    """What differs: "path: before -> after"."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    rows: tuple[Change, ...]
+    dry_run: bool = False
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def refused(self) -> bool:
+        return any(row.did is Did.REFUSED for row in self.rows)
+
+    def as_json(self) -> Json:
+        return dict(plain(self))
+
+
+# ---------------------------------------------------------------- queues
+
+
+def queue_named(ask: Ask, said: str) -> tuple[Kind, str]:
+    """A ClusterQueue by its name, or clusterqueue/NAME, localqueue/NAME, and their short forms. Raises NotThere."""
+    kind, slash, name = said.rpartition("/")
+    if not slash or kind.lower() in ("clusterqueue", "clusterqueues", "cq", "mcq"):
+        return ask.kind("clusterqueues", "ClusterQueue", namespaced=False), name
+    if kind.lower() in ("localqueue", "localqueues", "lq", "mlq"):
+        return ask.local_queues, name
+    raise NotThere(f"{kind!r} is no kind of queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
+
+
+async def admitted_in(ask: Ask, said: str, namespace: str) -> int:
+    """How many gangs a queue's status says that run in it. Raises NotThere."""
+    kind, name = queue_named(ask, said)
+    raw = await ask.client.get(kind.path(namespace, name))
+    found = obj(raw.get("status")).get("admittedWorkloads")
+    return found if isinstance(found, int) else 0
+
+
+async def stop_policy(ask: Ask, said: str, namespace: str, policy: str, *, dry_run: bool) -> Changes:
+    """Set the stop policy of a queue: None, Hold or HoldAndDrain. Raises NotThere and ApiError."""
+    kind, name = queue_named(ask, said)
+    path = kind.path(namespace, name)
+    subject = f"{kind.kind.lower()}/{name}"
+    where = namespace if kind.namespaced else ""
+    try:
+        before = text(obj((await ask.client.get(path)).get("spec")).get("stopPolicy")) or "None"
+    except NotFound:
+        raise NotThere(f"there is no {kind.kind} {name!r}" + (f" in namespace {where!r}" if where else "")) from None
+    if before == policy:
+        return Changes((Change(subject, Did.UNCHANGED, where, f"stopPolicy is {policy} already"),), dry_run)
+    patch = {"spec": {"stopPolicy": policy}}
+    await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
+    return Changes((Change(subject, Did.CHANGED, where, lines=(f"spec.stopPolicy: {before} -> {policy}",)),), dry_run)
+
+
+# ---------------------------------------------------------------- one job, queued again
+
+
+@dataclass(frozen=True)
+class Again:
+    """What it takes to queue a job again."""
+
+    view: JobView
+    workload: Json | None
+    state: State
+    step: str
+    """unpause, activate, hurry, restart, or "" when it is in the queue or past it."""
+    message: str
+
+
+async def again(ask: Ask, wanted: str, namespace: str) -> Again:
+    """What keeps a job out of the queue, or, of one that runs, that it would have to leave. Raises NotThere."""
+    kind, raw = await ask.job(wanted, namespace)
+    job = view(kind, raw, ask.names)
+    workload = newest(await ask.workloads_of(job))
+    standing = (await ask.why(wanted, namespace)).standing
+
+    def found(step: str, message: str) -> Again:
+        return Again(job, workload, standing.state, step, message)
+
+    if standing.state is State.UNMANAGED:
+        return found("", f"it names no queue (label {ask.names.queue_label})")
+    if standing.state is State.FINISHED:
+        return found("", "it has finished: create it anew")
+    if job.paused:
+        return found("unpause", f"its owner paused it: the label {ask.names.pause_label} is taken off")
+    if workload is None:
+        return found("", "it has no Workload yet: the controller makes one when it next looks")
+    if obj(workload.get("spec")).get("active") is False:
+        return found("activate", "its Workload was switched off: spec.active is set to true")
+    if standing.state in (State.STARTING, State.RUNNING, State.RESERVED):
+        return found(
+            "restart", f"it holds its room ({standing.state.value}): it is stopped, and goes back into the queue"
+        )
+    if standing.state is State.LEAVING:
+        return found("", "it was evicted and its pods are leaving; it is queued again by itself")
+    if standing.detail == "Backoff":
+        return found("hurry", "it waits out a backoff: the wait ends now")
+    return found("", f"it is in the queue: {standing.message}")
+
+
+async def requeue(ask: Ask, what: Again, *, dry_run: bool, told: Callable[[str], None]) -> Changes:
+    """Do it. A job that runs is paused, and the pause is lifted once its room is free. Raises ApiError, and NotThere
+    when its pods do not leave within ten minutes (the job is queued again all the same)."""
+    job, names = what.view, ask.names
+    kind = next(kind for kind in JOB_KINDS if kind.name == job.kind)
+    path = resource_of(kind).path(job.namespace, job.name)
+    subject = f"{job.kind.lower()}/{job.name}"
+
+    async def pause(value: str | None) -> None:
+        patch = {"metadata": {"uid": job.uid, "labels": {names.pause_label: value}}}
+        await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
+
+    if not what.step:
+        return Changes((Change(subject, Did.UNCHANGED, job.namespace, what.message),), dry_run)
+    meta = obj((what.workload or {}).get("metadata"))
+    of_workload = ask.workloads.path(job.namespace, text(meta.get("name")) or "none")
+    exactly = {"metadata": {"resourceVersion": meta.get("resourceVersion")}}
+    if what.step == "unpause":
+        await pause(None)
+    elif what.step == "activate":
+        patch = {**exactly, "spec": {"active": True}}
+        await ask.client.merge_patch(of_workload, patch, dry_run=dry_run, field_manager=MANAGER)
+    elif what.step == "hurry":
+        patch = {**exactly, "status": {"requeueState": {"requeueAt": None}}}
+        await ask.client.merge_patch(of_workload + "/status", patch, dry_run=dry_run, field_manager=MANAGER)
+    else:
+        await pause("true")
+        if not dry_run:
+            try:
+                await _left(ask, job, told)
+            finally:
+                await pause(None)
+    return Changes((Change(subject, Did.CHANGED, job.namespace, what.message),), dry_run)
+
+
+async def _left(ask: Ask, job: JobView, told: Callable[[str], None]) -> None:
+    """Until the Workload holds nothing any more."""
+    told("waiting for its pods to leave")
+    try:
+        async with asyncio.timeout(LEAVES_S):
+            while True:
+                workload = newest(await ask.workloads_of(job))
+                if workload is None or "admission" not in obj(workload.get("status")):
+                    return
+                await asyncio.sleep(0.5)
+    except TimeoutError:
+        raise NotThere(f"the pods of {job.name} did not leave within {LEAVES_S:.0f} s") from None
+
+
+# ---------------------------------------------------------------- quota as files
+
+
+def _quota_kinds(names: Names) -> list[Kind]:
+    return [Kind(names.group, names.version, plural, kind, namespaced) for kind, plural, namespaced in QUOTA_KINDS]
+
+
+async def export(ask: Ask, namespace: str | None) -> tuple[list[Json], tuple[str, ...]]:
+    """(all quota objects as one would write them, what may not be seen), in an order in which they can be applied.
+    `namespace`: whose LocalQueues; None: those of all."""
+    kinds = _quota_kinds(ask.names)
+    lists = await asyncio.gather(*(ask.read(kind, namespace if kind.namespaced else None) for kind in kinds))
+    out = [as_written(raw) for found in lists for raw in sorted(found or (), key=_key)]
+    return out, ask.hidden
+
+
+def as_written(raw: Json) -> Json:
+    """An object without what the API server and controllers wrote into it."""
+    meta = obj(raw.get("metadata"))
+    kept: Json = {name: meta[name] for name in ("name", "namespace", "labels", "annotations") if meta.get(name)}
+    notes = {k: v for k, v in obj(kept.pop("annotations", {})).items() if not k.startswith("kubectl.kubernetes.io/")}
+    if notes:
+        kept["annotations"] = notes
+    out: Json = {"apiVersion": raw.get("apiVersion"), "kind": raw.get("kind"), "metadata": kept}
+    return out | {name: value for name, value in raw.items() if name not in (*out, "status")}
+
+
+def _key(raw: Json) -> tuple[str, str]:
+    meta = obj(raw.get("metadata"))
+    return text(meta.get("namespace")), text(meta.get("name"))
+
+
+async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool) -> Changes:
+    """Apply quota objects (and Namespaces) server-side, each in the order in which it can be. An object whose fields
+    somebody else manages is refused with their name, never taken from them. Raises ApiError when nobody answers."""
+    kinds = {kind.kind: kind for kind in (NAMESPACES, *_quota_kinds(ask.names))}
+    order = list(kinds)
+    rows: list[Change] = []
+    new_namespaces = {_key(one)[1] for one in given if one.get("kind") == "Namespace"}
+    known = [one for one in given if one.get("kind") in kinds and _group(one) in ("", ask.names.group)]
+    rows.extend(
+        Change(_subject(one), Did.SKIPPED, message=f"not a quota object of {ask.names.group}")
+        for one in given
+        if one not in known
+    )
+    in_order = sorted(known, key=lambda one: (order.index(one["kind"]), _key(one)))
+    rows += [await _put(ask, kinds[one["kind"]], one, namespace, new_namespaces, dry_run=dry_run) for one in in_order]
+    return Changes(tuple(rows), dry_run, ask.hidden)
+
+
+async def _put(ask: Ask, kind: Kind, one: Json, namespace: str, coming: set[str], *, dry_run: bool) -> Change:
+    meta = obj(one.get("metadata"))
+    where = (text(meta.get("namespace")) or namespace) if kind.namespaced else ""
+    path = kind.path(where, text(meta.get("name")))
+    wanted = as_written({**one, "apiVersion": kind.api_version, "kind": kind.kind})
+    if where:
+        wanted["metadata"]["namespace"] = where
+    try:
+        before: Json | None = typed(await ask.client.get(path), kind)
+    except NotFound:
+        before = None
+    try:
+        after = await ask.client.apply(path, wanted, manager=MANAGER, force=False, dry_run=dry_run)
+    except NotFound as error:
+        if dry_run and where in coming:
+            return Change(_subject(one), Did.CREATED, where, "after its namespace")
+        return Change(_subject(one), Did.REFUSED, where, error.message)
+    except Conflict as error:
+        return Change(_subject(one), Did.REFUSED, where, f"somebody else manages fields of it: {error.message}")
+    except ApiError as error:
+        if error.status not in (400, 403, 422):
+            raise
+        return Change(_subject(one), Did.REFUSED, where, error.message)
+    if before is None:
+        return Change(_subject(one), Did.CREATED, where)
+    lines = tuple(differences(as_written(before), as_written(typed(after, kind))))
+    return Change(_subject(one), Did.CHANGED if lines else Did.UNCHANGED, where, lines=lines)
+
+
+def _group(one: Json) -> str:
+    group, slash, _ = text(one.get("apiVersion")).partition("/")
+    return group if slash else ""
+
+
+def _subject(one: Json) -> str:
+    return f"{text(one.get('kind')).lower() or 'object'}/{_key(one)[1]}"
+
+
+def differences(before: Any, after: Any, at: str = "") -> Iterator[str]:
+    """ "path: before -> after" for all that differs.
+
+    >>> list(differences({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}], "c": 4}))
+    ['a[1].b: 2 -> 3', 'c: - -> 4']
+    """
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}):
+            yield from differences(before.get(key), after.get(key), f"{at}.{key}" if at else key)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for i, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from differences(old, new, f"{at}[{i}]")
+    elif before != after:
+        yield f"{at}: {'-' if before is None else before} -> {'-' if after is None else after}"
+
+
+# ---------------------------------------------------------------- everything given back
+
+
+async def held_back(ask: Ask, namespace: str | None) -> list[tuple[JobKind, Json]]:
+    """Every job that Muster governs or has started and that has not finished. Raises ApiError."""
+    out: list[tuple[JobKind, Json]] = []
+    for kind in JOB_KINDS:
+        for raw in await ask.read(resource_of(kind), namespace) or ():
+            job = view(kind, raw, ask.names)
+            child = job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
+            if (job.queue or job.started) and job.finished is None and not child and not job.deleting:
+                out.append((kind, raw))
+    return out
+
+
+async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_run: bool) -> Change:
+    """Let one job go: what a start wrote into a stopped one is taken back, and it is unsuspended; one that runs is left
+    running, and its pods that wait behind a gate of Muster's are let go."""
+    job, names = view(kind, raw, ask.names), ask.names
+    resource = resource_of(kind)
+    path = resource.path(job.namespace, job.name)
+    change = Change(f"{job.kind.lower()}/{job.name}", Did.CHANGED, job.namespace)
+    off = {names.queue_label: None} if unlabel and job.queue else {}
+    try:
+        if not job.suspended:
+            gated = await _ungate(ask, job, dry_run=dry_run)
+            if off:
+                await ask.client.merge_patch(
+                    path, {"metadata": {"labels": off}}, dry_run=dry_run, field_manager=MANAGER
+                )
+            said = f"runs on; {gated} pod(s) let go that waited for their host" if gated else "runs on"
+            return replace(change, did=Did.CHANGED if gated or off else Did.UNCHANGED, message=said)
+        if job.paused:
+            return replace(change, did=Did.SKIPPED, message=f"its owner paused it (label {names.pause_label})")
+        if job.started and (undo := pins.restore(kind, raw, names)) is not None:
+            if job.template_frozen and (clear := pins.clear_start_time(kind, raw)):
+                await ask.client.json_patch(path + "/status", clear, dry_run=dry_run)
+            raw = await ask.client.json_patch(path, undo, dry_run=dry_run)
+        patch: Json = {"metadata": {"uid": job.uid}, "spec": {"suspend": False}}
+        if off:
+            patch["metadata"]["labels"] = off
+        after = await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
+    except (AlreadyExists, NotFound):
+        return replace(change, did=Did.SKIPPED, message="it is gone")
+    except ApiError as error:
+        return replace(change, did=Did.REFUSED, message=error.message or error.reason)
+    if obj(after.get("spec")).get("suspend") is True:
+        said = f"the API server holds it: you lack the right admit on workloads.{names.group}, or remove the hold first"
+        return replace(change, did=Did.REFUSED, message=said)
+    return replace(change, message="restored and unsuspended" if job.started else "unsuspended")
+
+
+async def _ungate(ask: Ask, job: JobView, *, dry_run: bool) -> int:
+    """Take our scheduling gate off the pods of a gang; how many had it."""
+    if not job.started_for:
+        return 0
+    wanted = f"{ask.names.workload_uid_label}={job.started_for}"
+    done = 0
+    for pod in await ask.read(PODS, job.namespace, label_selector=wanted) or ():
+        gates = objects(obj(pod.get("spec")).get("schedulingGates"))
+        index = next((i for i, gate in enumerate(gates) if gate.get("name") == ask.names.topology_gate), None)
+        if index is None:
+            continue
+        at = f"/spec/schedulingGates/{index}"
+        ops = [{"op": "test", "path": f"{at}/name", "value": ask.names.topology_gate}, {"op": "remove", "path": at}]
+        await ask.client.json_patch(PODS.path(*_key(pod)), ops, dry_run=dry_run)
+        done += 1
+    return done
+
+
+async def release_all(
+    ask: Ask,
+    jobs: Sequence[tuple[JobKind, Json]],
+    *,
+    unlabel: bool,
+    dry_run: bool,
+    step: Callable[[], None],
+) -> Changes:
+    """Let all of these jobs go, some at a time; `step` is called after each."""
+    places = asyncio.Semaphore(TOGETHER)
+
+    async def one(kind: JobKind, raw: Json) -> Change:
+        async with places:
+            try:
+                return await give_back(ask, kind, raw, unlabel=unlabel, dry_run=dry_run)
+            finally:
+                step()
+
+    rows = await asyncio.gather(*(one(kind, raw) for kind, raw in jobs))
+    return Changes(tuple(rows), dry_run, ask.hidden)

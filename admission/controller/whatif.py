@@ -1,0 +1,251 @@
+"""Before a job is submitted: would it start now, and where; else why not?
+
+The same engine that decides in the controller is asked, on a State that is built from what the API server holds now, by
+one who may read it. The API server is asked first, by a dry run, whether it would take the job at all. Rules are those
+of the preset, unless the controller's configuration file is given: what it leaves out or transforms counts otherwise
+here than there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from admission.api.reasons import advice_for
+from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, Place, plain, resource_of
+from admission.controller.ask import places as places_of
+from admission.engine.cycle import decide
+from admission.engine.model import Admit, Assumed, Claim, Detail, Evict, Key, Put, Reason, Rules, Verdict
+from admission.engine.model import Why as Cause
+from admission.engine.project import sentence
+from admission.engine.state import State
+from admission.jobs import values
+from admission.jobs.kinds import JobKind, kind_of, obj, objects, text, texts, whole
+from admission.jobs.workload import build_workload
+from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
+
+Json = dict[str, Any]
+_STEPS = 10_000
+_CYCLES = 100
+LIMIT_RANGES = Kind("", "v1", "limitranges", "LimitRange")
+RUNTIME_CLASSES = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
+
+
+class Foresight(Enum):
+    STARTS = "starts"
+    WAITS = "waits"
+    REFUSED = "refused"
+    """The API server would not take it, or Muster could not read it."""
+    UNKNOWN = "unknown"
+    """The asker may not see what it would take to know."""
+    UNMANAGED = "unmanaged"
+    """It names no queue: it starts at once, and kube-scheduler places it."""
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    namespace: str
+    name: str
+    kind: str
+    answer: Foresight
+    queue: str = ""
+    cluster_queue: str = ""
+    reason: str = ""
+    detail: str = ""
+    message: str = ""
+    owner: str = ""
+    """What its owner could do."""
+    platform: str = ""
+    position: int | None = None
+    """Where it would stand in its ClusterQueue, from 1."""
+    requests: tuple[tuple[str, int], ...] = ()
+    where: tuple[Place, ...] = ()
+    evicts: tuple[str, ...] = ()
+    """Jobs that would have to leave first."""
+    checks: tuple[str, ...] = ()
+    """Admission checks that it would wait for."""
+    hidden: tuple[str, ...] = ()
+    created: bool = False
+
+    def as_json(self) -> Json:
+        return dict(plain(self))
+
+
+async def foresee(ask: Ask, manifest: Json, namespace: str, rules: Rules) -> Foreseen:
+    """What would become of a Job or JobSet if it were created now; nothing is created. `namespace` counts where the
+    manifest names none. Raises ApiError when the cluster cannot be asked, ValueError for another kind of object."""
+    kind = kind_of(manifest)
+    if kind is None:
+        raise ValueError(f"{manifest.get('kind') or 'an object without kind'} is no kind of job that Muster governs")
+    where = text(obj(manifest.get("metadata")).get("namespace")) or namespace
+    seen = Foreseen(where, text(obj(manifest.get("metadata")).get("name")), kind.name, Foresight.UNKNOWN)
+    try:
+        made = await ask.client.create(resource_of(kind).path(where), manifest, dry_run=True)
+    except (AlreadyExists, Invalid, Forbidden, NotFound) as error:
+        return replace(seen, answer=Foresight.REFUSED, reason=error.reason, message=error.message)
+    except ApiError as error:
+        if error.status != 400:
+            raise
+        return replace(seen, answer=Foresight.REFUSED, reason=error.reason, message=error.message)
+    made = {**made, "apiVersion": kind.api_version, "kind": kind.name}
+    meta = obj(made.get("metadata"))
+    queue = texts(meta.get("labels")).get(ask.names.queue_label, "")
+    seen = replace(seen, name=text(meta.get("name")), queue=queue)
+    if not queue:
+        said = f"it has no label {ask.names.queue_label}: Muster leaves it alone, and it starts at once"
+        return replace(seen, answer=Foresight.UNMANAGED, message=said)
+    return await _decided(ask, kind, made, seen, rules)
+
+
+async def _decided(ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: Rules) -> Foreseen:
+    names = ask.names
+    local = await ask.read_one(ask.local_queues, seen.queue, seen.namespace)
+    if local is None and not ask.hidden:
+        cause = Cause(Reason.MISCONFIGURED, Detail.QUEUE_MISSING, subject=seen.queue)
+        return _waits(seen, cause, ask.now)
+    seen = replace(seen, cluster_queue=text(obj(obj(local).get("spec")).get("clusterQueue")))
+    stop = text(obj(obj(local).get("spec")).get("stopPolicy"))
+    if stop not in ("", "None"):
+        return _waits(seen, Cause(Reason.ON_HOLD, subject=f"LocalQueue {seen.queue}"), ask.now)
+
+    def ours(plural: str, kind: str) -> Kind:
+        return ask.kind(plural, kind, namespaced=False)
+
+    folded: tuple[tuple[Kind, Callable[..., Any], bool], ...] = (
+        (ours("clusterqueues", "ClusterQueue"), values.cluster_queue, True),
+        (ours("cohorts", "Cohort"), values.cohort, False),
+        (ours("resourceflavors", "ResourceFlavor"), values.flavor, True),
+        (ours("topologies", "Topology"), values.topology, False),
+        (ours("admissionchecks", "AdmissionCheck"), values.admission_check, False),
+        (ask.local_queues, values.local_queue, True),
+        (NAMESPACES, values.namespace, True),
+        (NODES, values.node, True),
+        (ask.workloads, values.workload, True),
+    )
+    pods, limits, runtimes, ranks, pod_ranks, *lists = await asyncio.gather(
+        ask.read(PODS),
+        ask.read(LIMIT_RANGES, seen.namespace),
+        ask.read(RUNTIME_CLASSES),
+        ask.read(ours("workloadpriorityclasses", "WorkloadPriorityClass")),
+        ask.read(PRIORITY_CLASSES),
+        *(ask.read(one) for one, _, _ in folded),
+    )
+    needed = [one.plural for (one, _, must), found in zip(folded, lists, strict=True) if must and found is None]
+    if pods is None:
+        needed.append("pods")
+    if needed:
+        said = f"you may not see {', '.join(needed)} of the whole cluster, which decide about it; the queue is there"
+        return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
+    state = State(rules)
+    called: dict[Key, str] = {}
+    for (one, convert, _), found in zip(folded, lists, strict=True):
+        for raw in found or ():
+            value, _problems = convert(raw, names)
+            state.apply(Put(value))
+            if one is folded[-1][0]:
+                called[value.key] = _job_of(raw)
+    for raw in pods or ():
+        usage = values.pod_usage(raw, names)
+        if usage is not None:
+            state.apply(Put(usage))
+    value, problems = build_workload(
+        kind,
+        made,
+        names,
+        priority=_priority(made, kind, ask, ranks or (), pod_ranks or ()),
+        limit_ranges=limits or (),
+        runtime_classes={text(obj(raw.get("metadata")).get("name")): raw for raw in runtimes or ()},
+    )
+    if problems:
+        return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
+    value["metadata"] |= {"uid": "what-if", "creationTimestamp": values.rfc3339(ask.now)}
+    gang, _ = values.workload(value, names)
+    state.apply(Put(gang))
+    return _run(state, gang.key, seen, called, ask)
+
+
+def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: Ask) -> Foreseen:
+    """Let the engine decide until it has dealt with this gang."""
+    verdict: Verdict | None = None
+    evicts: list[str] = []
+    gang = state.workloads[key]
+    total: dict[str, int] = {}
+    for pod_set in gang.pod_sets:
+        for name, amount in pod_set.shape.requests:
+            total[name] = total.get(name, 0) + amount * pod_set.count
+    seen = replace(seen, requests=tuple(sorted(total.items())), hidden=ask.hidden)
+    for _ in range(_CYCLES):
+        plan = decide(state, ask.now, _STEPS)
+        evicts += [
+            called.get(one.key, "/".join(one.key))
+            for one in plan.decisions
+            if isinstance(one, Evict) and one.preemptor == key
+        ]
+        for one in plan.decisions:
+            if isinstance(one, Admit) and one.key == key:
+                return replace(
+                    seen,
+                    answer=Foresight.STARTS if one.admitted else Foresight.WAITS,
+                    where=places_of(one.admission),
+                    checks=() if one.admitted else one.checks,
+                    message="" if one.admitted else "it gets its quota, and waits for admission checks",
+                )
+            if isinstance(one, Claim) and one.key == key:
+                seen = replace(seen, where=places_of(one.record.admission))
+        verdict = next((one for one in plan.verdicts if one.key == key), verdict)
+        if not plan.more or any(isinstance(one, Claim) and one.key == key for one in plan.decisions):
+            break
+        for one in plan.decisions:
+            state.apply(Assumed(one))
+    verdict = verdict or state.explain(key)
+    cause = verdict.why if verdict is not None else Cause(Reason.PENDING_EVALUATION, Detail.NEXT_CYCLE)
+    namespace, _, name = cause.subject.partition("/")
+    cause = replace(cause, subject=called.get((namespace, name), cause.subject))
+    place = state.position(key)
+    return _waits(
+        replace(seen, evicts=tuple(dict.fromkeys(evicts)), position=None if place is None else place + 1),
+        cause,
+        ask.now,
+    )
+
+
+def _waits(seen: Foreseen, cause: Cause, now: int) -> Foreseen:
+    advice = advice_for(cause.reason, cause.detail)
+    return replace(
+        seen,
+        answer=Foresight.WAITS,
+        reason=cause.reason.value,
+        detail=cause.detail.value,
+        message=sentence(cause, now),
+        owner=advice.owner if advice is not None else "",
+        platform=advice.platform if advice is not None else "",
+    )
+
+
+def _job_of(raw: Json) -> str:
+    """A Workload by the job that it stands for."""
+    meta = obj(raw.get("metadata"))
+    owner: Json = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("controller") is True), {})
+    where = text(meta.get("namespace"))
+    return f"{text(owner.get('kind')) or 'Workload'} {where}/{text(owner.get('name')) or text(meta.get('name'))}"
+
+
+def _priority(made: Json, kind: JobKind, ask: Ask, ours: Any, theirs: Any) -> int:
+    """As the controller counts it: of the WorkloadPriorityClass, else of the pods' PriorityClass, else the default."""
+
+    def value_of(classes: Any, wanted: str) -> int:
+        found: Json = next((raw for raw in classes if obj(raw.get("metadata")).get("name") == wanted), {})
+        value = found.get("value")
+        return value if isinstance(value, int) else 0
+
+    label = texts(obj(made.get("metadata")).get("labels")).get(ask.names.priority_class_label)
+    if label:
+        return value_of(ours, label)
+    for slot in kind.slots(made):
+        of_pods = text(obj(slot.template.get("spec")).get("priorityClassName"))
+        if of_pods:
+            return value_of(theirs, of_pods)
+    return next((whole(raw.get("value"), 0) for raw in theirs if raw.get("globalDefault") is True), 0)

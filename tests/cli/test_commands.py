@@ -1,0 +1,399 @@
+"""Each command, as a person runs it against a cluster: what it prints, what it writes, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from admission.cli import cli
+from admission.commands.options import forbidden
+from admission.engine.model import Detail, Reason, Why
+from admission.jobs.values import rfc3339
+from tests.controller.lab import (
+    ADMITTED_,
+    GPU,
+    NAMES,
+    RESERVED,
+    SHORT,
+    STARTED,
+    World,
+    admission,
+    condition,
+    fleet,
+    job,
+    lab,
+    own,
+    run,
+    waiting,
+    with_workload,
+    workload,
+)
+
+CLUSTER_QUEUES = f"/apis/{NAMES.api_version}/clusterqueues"
+JOBS = "/apis/batch/v1/namespaces/ml/jobs"
+WORKLOADS = f"/apis/{NAMES.api_version}/namespaces/ml/workloads"
+
+
+def test_the_reference_is_the_code_s() -> None:
+    told = CliRunner().invoke(cli, ["reference"]).stdout
+    assert Path("docs/commands.md").read_text(encoding="utf-8") == told
+    for name, command in cli.commands.items():
+        assert command.hidden or f"## muster {name}" in told
+        assert command.help, name
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            'clusterqueues "a" is forbidden: User "ann" cannot patch resource "clusterqueues" at the cluster scope',
+            "ann may not patch clusterqueues at the cluster scope; ask your platform team for this right",
+        ),
+        (
+            'jobs.batch is forbidden: User "ann" cannot list resource "jobs" in API group "batch" in the namespace "b"',
+            "ann may not list jobs in the namespace b; ask your platform team for this right",
+        ),
+        ("no", "the API server refuses: no"),
+    ],
+)
+def test_what_may_not_be_done_is_said_in_a_sentence(said: str, told: str) -> None:
+    assert forbidden(said) == told
+
+
+# ---------------------------------------------------------------- queues
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy"),
+    [(["stop", "team-a"], "Hold"), (["stop", "team-a", "--drain", "--yes"], "HoldAndDrain")],
+)
+async def test_stop_and_resume(world: World, tmp_path: Path, arguments: list[str], policy: str) -> None:
+    await lab(world)
+
+    async def stored() -> str:
+        return str((await world.client.get(f"{CLUSTER_QUEUES}/team-a"))["spec"].get("stopPolicy", "None"))
+
+    tried = await run(world, tmp_path, *arguments, "--dry-run")
+    assert "Dry run" in tried.stdout
+    assert await stored() == "None"
+    done = await run(world, tmp_path, *arguments, "-o", "json")
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["subject"], row["did"]) == ("clusterqueue/team-a", "changed")
+    assert await stored() == policy
+    assert "unchanged" in (await run(world, tmp_path, *arguments)).stdout
+    assert f"stopPolicy: {policy} -> None" in (await run(world, tmp_path, "resume", "team-a")).stdout
+    assert await stored() == "None"
+
+
+async def test_stop_names_what_it_cannot_find_and_asks_before_it_drains(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    await run(world, tmp_path, "stop", "team-c", code=3)
+    await run(world, tmp_path, "stop", "cohort/lab", code=3)
+    asked = await run(world, tmp_path, "stop", "team-a", "--drain", code=2)
+    assert "2 running job(s) of team-a" in asked.stderr
+    await run(world, tmp_path, "stop", "localqueue/team-a", "-n", "ml")
+    assert "is stopped" not in (await run(world, tmp_path, "resume", "lq/team-a", "-n", "ml")).stdout
+    world.denied = {"clusterqueues"}
+    assert "refuses" in (await run(world, tmp_path, "stop", "team-a", code=4)).stderr
+
+
+# ---------------------------------------------------------------- requeue
+
+PENDING = waiting(Why(Reason.WAITING_FOR_QUOTA, Detail.QUOTA_SHORT, (SHORT,)))
+BACKOFF = {"requeueState": {"count": 2, "requeueAt": rfc3339(4_000_000_000_000)}}
+AGAIN: dict[str, tuple[bool, bool, Mapping[str, Any], str, str]] = {
+    "paused": (True, False, PENDING, "changed", "its owner paused it"),
+    "switched off": (False, False, PENDING, "changed", "spec.active is set to true"),
+    "in backoff": (False, True, BACKOFF, "changed", "the wait ends now"),
+    "in the queue": (False, True, PENDING, "unchanged", "it is in the queue"),
+    "finished": (
+        False,
+        True,
+        {"conditions": [condition("Finished", True, "Succeeded", "x")]},
+        "unchanged",
+        "create it",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+async def test_requeue(world: World, tmp_path: Path, name: str) -> None:
+    paused, active, status, did, message = AGAIN[name]
+    await lab(world)
+    made = job("train")
+    if paused:
+        made["metadata"]["labels"][NAMES.pause_label] = "true"
+    await with_workload(world, made, dict(status), active=active)
+    await run(world, tmp_path, "requeue", "train", "-n", "ml", "--dry-run")
+    (row,) = json.loads((await run(world, tmp_path, "requeue", "train", "-n", "ml", "-o", "json")).stdout)["rows"]
+    assert (row["did"], message in row["message"]) == (did, True)
+    after = await world.client.get(f"{WORKLOADS}/job-train")
+    stored = await world.client.get(f"{JOBS}/train")
+    assert NAMES.pause_label not in stored["metadata"]["labels"]
+    if name == "switched off":
+        assert after["spec"]["active"] is True
+    assert "requeueAt" not in after["status"].get("requeueState", {})
+
+
+async def test_requeue_of_one_that_runs_pauses_it_until_its_room_is_free(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    made = job("train", status=STARTED)
+    await with_workload(world, made, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")})
+    refused = await run(world, tmp_path, "requeue", "train", "-n", "ml", code=2)
+    assert "Say --yes" in refused.stderr
+    asked = asyncio.ensure_future(run(world, tmp_path, "requeue", "train", "-n", "ml", "--yes"))
+
+    async def labelled() -> bool:
+        return NAMES.pause_label in (await world.client.get(f"{JOBS}/train"))["metadata"]["labels"]
+
+    while not await labelled():
+        await asyncio.sleep(0.02)
+    held = await world.client.get(f"{WORKLOADS}/job-train")
+    held["status"] = {"conditions": []}  # what the controller writes when the pods are gone
+    await world.client.put(f"{WORKLOADS}/job-train/status", held)
+    assert "job/train -n ml changed" in (await asked).stdout
+    assert not await labelled()
+
+
+# ---------------------------------------------------------------- quota as files
+
+
+async def test_create_queue_export_and_import(world: World, tmp_path: Path) -> None:
+    said = ["create", "queue", "team-c", "--quota", f"h100:{GPU}=16,cpu=64", "--cohort", "lab", "--borrow", "8"]
+    said += ["--for", "ml", "--for", "web:batch", "--node-label", "gpu=h100", "--weight", "2", "--strict"]
+    printed = await run(world, tmp_path, *said, "--dry-run", "-o", "yaml")
+    objects = list(yaml.safe_load_all(printed.stdout))
+    kinds = ["ResourceFlavor", "ClusterQueue", "LocalQueue", "LocalQueue"]
+    assert [one["kind"] for one in objects] == kinds
+    assert (await run(world, tmp_path, "export", "-o", "name")).stdout == ""
+    await run(world, tmp_path, *said)
+    again = await run(world, tmp_path, *said, "-o", "json")
+    assert {row["did"] for row in json.loads(again.stdout)["rows"]} == {"unchanged"}
+    exported = (await run(world, tmp_path, "export")).stdout
+    kept = list(yaml.safe_load_all(exported))
+    assert [one["kind"] for one in kept] == kinds
+    assert all("uid" not in one["metadata"] and "status" not in one for one in kept)
+    queue = next(one for one in kept if one["kind"] == "ClusterQueue")
+    assert queue["spec"]["fairSharing"] == {"weight": "2"}
+    assert queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0] == {
+        "name": GPU,
+        "nominalQuota": "16",
+        "borrowingLimit": "8",
+    }
+    # Into another cluster, and changed.
+    file = tmp_path / "quota.yaml"
+    queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] = "24"
+    file.write_text(yaml.safe_dump_all(kept))
+    tried = await run(world, tmp_path, "import", str(file))
+    assert "nominalQuota: 16 -> 24" in tried.stdout
+    assert "Dry run" in tried.stdout
+    await run(world, tmp_path, "import", str(file), "--apply")
+    stored = await world.client.get(f"{CLUSTER_QUEUES}/team-c")
+    assert stored["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] == "24"
+
+
+async def test_import_refuses_what_another_manages_and_what_is_wrong(world: World, tmp_path: Path) -> None:
+    flavor = own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}})
+    path = f"/apis/{NAMES.api_version}/resourceflavors/h100"
+    await world.client.apply(path, flavor, manager="gitops")
+    changed = own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h200"}})
+    file = tmp_path / "quota.yaml"
+    file.write_text(yaml.safe_dump_all([changed, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}]))
+    refused = await run(world, tmp_path, "import", str(file), "--apply", code=1)
+    assert "gitops" in refused.stdout
+    assert "configmap/x skipped" in refused.stdout
+    assert (await world.client.get(path))["spec"]["nodeLabels"] == {"gpu": "h100"}
+    file.write_text(yaml.safe_dump(own("ClusterQueue", "a", {"resourceGroups": "none"})))
+    await run(world, tmp_path, "import", str(file), "--apply", code=1)
+    await run(world, tmp_path, "import", str(file), "--from", "slurm", code=2)
+
+
+@pytest.mark.parametrize("quota", ["h100", "h100:gpu", "h100:", "h100:gpu=1 h200:cpu=1"])
+async def test_create_queue_says_how_quota_is_written(world: World, tmp_path: Path, quota: str) -> None:
+    given = [part for one in quota.split(" ") for part in ("--quota", one)]
+    await run(world, tmp_path, "create", "queue", "a", *given, code=2)
+
+
+# ---------------------------------------------------------------- submit
+
+
+def written(tmp_path: Path, made: dict[str, Any]) -> str:
+    file = tmp_path / "job.yaml"
+    del made["spec"]["suspend"]
+    file.write_text(yaml.safe_dump(made))
+    return str(file)
+
+
+async def alone(world: World) -> None:
+    """One queue of 32 devices on three nodes of 8 and one that is cordoned, with nobody in it."""
+    await fleet(world)
+    await world.put(own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}))
+    resource = {"name": GPU, "nominalQuota": 32}
+    groups = [{"coveredResources": [GPU], "flavors": [{"name": "h100", "resources": [resource]}]}]
+    await world.put(own("ClusterQueue", "all", {"namespaceSelector": {}, "resourceGroups": groups}))
+    await world.put(own("LocalQueue", "team-a", {"clusterQueue": "all"}, namespace="ml"))
+
+
+SUBMITTED: dict[str, tuple[dict[str, Any], int, str, str, str]] = {
+    "fits": (job("train", pods=3), 0, "starts", "", ""),
+    "one is cordoned": (job("train", pods=4), 1, "waits", "NodesUnusable", "with none of them kept out"),
+    "too large": (job("train", pods=5), 1, "waits", "NeverFitsQuota", "can never have more than 32"),
+    "no such queue": (job("train", queue="none"), 1, "waits", "LocalQueueDoesNotExist", "LocalQueue none does not"),
+    "no queue": (job("train", queue=""), 0, "unmanaged", "", "no label"),
+    "no name": ({**job("train"), "metadata": {"namespace": "ml", "labels": {}}}, 3, "refused", "", ""),
+}
+
+
+@pytest.mark.parametrize("name", SUBMITTED)
+async def test_submit(world: World, tmp_path: Path, name: str) -> None:
+    made, code, answer, detail, message = SUBMITTED[name]
+    await alone(world)
+    file = written(tmp_path, json.loads(json.dumps(made)))
+    (seen,) = json.loads((await run(world, tmp_path, "submit", file, "-o", "json", code=code)).stdout)
+    assert (seen["answer"], seen["detail"]) == (answer, detail)
+    assert message in seen["message"]
+    if answer == "starts":
+        assert sorted(seen["where"][0]["nodes"]) == [["n1", 1], ["n2", 1], ["n4", 1]]
+    shown = (await run(world, tmp_path, "submit", file, code=code)).stdout
+    assert message in shown
+    assert [item async for page in world.client.list_pages(JOBS) for item in page.items] == []
+
+
+async def test_submit_creates_after_it_said_what_will_happen(world: World, tmp_path: Path) -> None:
+    """The first takes all nodes that are free, and the second, by what is stored then, waits behind it."""
+    await alone(world)
+    file = written(tmp_path, job("train", pods=3))
+    told = await run(world, tmp_path, "submit", file, "--create")
+    assert re.search("would start now(.|\n)*created", told.stdout)
+    stored = await world.client.get(f"{JOBS}/train")
+    await world.put(
+        workload(stored, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2", "n4", pods=3)})
+    )
+    await run(world, tmp_path, "submit", file, "--create", code=3)
+    second = await run(world, tmp_path, "submit", written(tmp_path, job("next", pods=1)), code=1)
+    assert "NodesShort" in second.stdout
+
+
+async def test_submit_with_the_rights_of_a_tenant(world: World, tmp_path: Path) -> None:
+    await alone(world)
+    world.denied = {"nodes", "pods*", "clusterqueues", "workloads*"}
+    told = await run(world, tmp_path, "submit", written(tmp_path, job("train")), code=4)
+    assert "you may not see clusterqueues, nodes, workloads, pods of the whole cluster" in told.stdout
+    none = await run(world, tmp_path, "submit", written(tmp_path, job("train", queue="none")), code=1)
+    assert "LocalQueue none does not exist" in none.stdout
+
+
+# ---------------------------------------------------------------- release-all
+
+
+async def test_release_all(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    await with_workload(world, job("waits"), dict(PENDING))
+    paused = job("paused")
+    paused["metadata"]["labels"][NAMES.pause_label] = "true"
+    await world.put(paused)
+    await world.put(job("runs", status=STARTED))
+    await world.put(job("foreign", queue=""))
+    undo = {"for": "w", "forms": ["ranks"], "undo": [[["spec", "template", "spec", "nodeSelector"]]]}
+    evicted = job("evicted")
+    evicted["metadata"]["annotations"] = {NAMES.inverse_annotation: json.dumps(undo)}
+    evicted["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "h100"}
+    await world.put(evicted)
+
+    async def suspended() -> dict[str, bool]:
+        names = ("waits", "paused", "runs", "foreign", "evicted")
+        return {name: (await world.client.get(f"{JOBS}/{name}"))["spec"].get("suspend", False) for name in names}
+
+    before = await suspended()
+    tried = await run(world, tmp_path, "release-all")
+    assert "Dry run" in tried.stdout
+    assert await suspended() == before
+    done = await run(world, tmp_path, "release-all", "--yes", "--unlabel", "-o", "json")
+    rows = {row["subject"]: (row["did"], row["message"]) for row in json.loads(done.stdout)["rows"]}
+    assert rows == {
+        "job/waits": ("changed", "unsuspended"),
+        "job/paused": ("skipped", f"its owner paused it (label {NAMES.pause_label})"),
+        "job/runs": ("changed", "runs on"),
+        "job/evicted": ("changed", "restored and unsuspended"),
+    }
+    assert await suspended() == {**before, "waits": False, "evicted": False}
+    after = await world.client.get(f"{JOBS}/evicted")
+    assert "nodeSelector" not in after["spec"]["template"]["spec"]
+    assert NAMES.inverse_annotation not in after["metadata"].get("annotations", {})
+    assert NAMES.queue_label not in after["metadata"].get("labels", {})
+
+
+async def test_release_all_waits_for_the_controller_to_go(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    await world.put(job("waits"))
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
+    lease = {"holderIdentity": "replica", "leaseDurationSeconds": 15, "renewTime": rfc3339(4_000_000_000_000)}
+    meta = {"name": "muster-controller", "namespace": "muster-system"}
+    await world.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": lease})
+    refused = await run(world, tmp_path, "release-all", "--yes", code=1)
+    assert "scale deployment muster-controller --replicas=0" in refused.stderr
+    assert (await world.client.get(f"{JOBS}/waits"))["spec"]["suspend"] is True
+
+
+# ---------------------------------------------------------------- top, watch, completion
+
+
+async def busy(world: World) -> None:
+    await lab(world)
+    await fleet(world)
+    await with_workload(world, job("waits"), dict(PENDING))
+    started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")}
+    await with_workload(world, job("runs", status=STARTED), started)
+
+
+async def test_top_on_a_screen_of_a_fixed_size(world: World, tmp_path: Path) -> None:
+    await busy(world)
+    text = (await run(world, tmp_path, "top")).stdout
+    assert len(text.splitlines()) <= 41
+    assert re.search(r"ml +job/runs +team-a +running .*n1, n2", text)
+    assert re.search(r"team-a +h100 gpu +8 +16 +#{6}-{6}\|", text)
+    picture = tmp_path / "top.svg"
+    await run(world, tmp_path, "top", "--svg", str(picture))
+    told = re.sub(r"&#160;", " ", re.sub(r"<[^>]+>", "", picture.read_text(encoding="utf-8")))
+    for part in ("muster top", "queues", "nodes", "jobs", "No controller leads", "team-b", "job/waits", "n3"):
+        assert part in told, part
+    world.denied = {"nodes"}
+    assert "You may not see nodes." in (await run(world, tmp_path, "top", "-n", "ml")).stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        (["why", "-n", "ml", ""], {"waits", "runs"}),
+        (["why", "-n", "ml", "w"], {"waits"}),
+        (["stop", "-n", "ml", "team"], {"team-a", "team-b"}),
+        (["resume", "-n", "ml", "local"], {"localqueue/team-a"}),
+        (["jobs", "-n", ""], {"ml", "web", "default", "kube-system"}),
+        (["queues", "-o", "j"], {"json"}),
+        (["st"], {"stop"}),
+    ],
+)
+async def test_completion_from_the_cluster(world: World, tmp_path: Path, typed: list[str], found: set[str]) -> None:
+    await busy(world)
+    kubeconfig = ["--kubeconfig", str(tmp_path / "kubeconfig")] if len(typed) > 1 else []
+    *before, last = typed
+    given = [before[0], *kubeconfig, *before[1:]] if before else []
+    shell = ShellComplete(cli, {}, "muster", "_MUSTER_COMPLETE")
+    items = await asyncio.to_thread(shell.get_completions, given, last)
+    assert {item.value for item in items} & found == found
+    assert all(item.value.startswith(last) for item in items)
+
+
+async def test_completion_is_silent_where_there_is_no_cluster(tmp_path: Path) -> None:
+    shell = ShellComplete(cli, {}, "muster", "_MUSTER_COMPLETE")
+    given = ["why", "--kubeconfig", str(tmp_path / "none")]
+    assert await asyncio.to_thread(shell.get_completions, given, "") == []
