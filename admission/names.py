@@ -86,6 +86,12 @@ class Names:
         return f"{self.group}/job-min-parallelism"
 
     @cached_property
+    def replace_lost_pods_annotation(self) -> str:
+        """On a job, by its owner: "true" says that it survives the loss of a pod. When a node dies, only the pods that
+        stood there are replaced."""
+        return f"{self.group}/replace-lost-pods"
+
+    @cached_property
     def inverse_annotation(self) -> str:
         """On a started job: what was there before the start, for restoring it byte for byte."""
         return f"{self.group}/restore"
@@ -159,6 +165,11 @@ class Names:
     @cached_property
     def slice_size_annotation(self) -> str:
         return f"{self.group}/podset-slice-size"
+
+    @cached_property
+    def slice_layers_annotation(self) -> str:
+        """Slices of several layers, the widest first, as JSON: `[{"topology": LEVEL, "size": PODS}, ...]`."""
+        return f"{self.group}/podset-slice-required-topology-constraints"
 
     @cached_property
     def group_name_annotation(self) -> str:

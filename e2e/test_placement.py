@@ -429,6 +429,9 @@ def test_lost_nodes_take_whole_gangs_and_these_start_again_elsewhere(muster: Ins
     again = time.monotonic()
     assert not admitted(cp, "team-a", "later-0")
     new = moved()
+    for name, at in new.items():
+        kept = [(was, now) for was, now in zip(held[name], at, strict=True) if was not in lost]
+        assert all(was == now for was, now in kept), f"{name} was on {held[name]} and is on {at}"
     cp.wait(lambda: all(live_by_gang(cp)[n] == sizes[n] for n in new), 30, "they run again")
     log.catch_up()
     assert not partial_after(log, lost, detected, 3.0)
@@ -472,6 +475,85 @@ def test_gpus_that_vanish_cordons_and_drains(muster: Installed) -> None:
         return not {first[0], second[0]} & set(hosts)
 
     cp.wait(elsewhere, 60, "the gang to be on other nodes")
+
+
+def test_a_job_that_survives_a_pod_gets_just_that_pod_replaced(muster: Installed) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    cp.add_nodes(6, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 64})
+    muster.started(config={"nodeLossGracePeriod": "3s"})
+    tough = job("team-a", "tough", 4, seconds=None, backoffLimit=6)
+    tough["metadata"]["annotations"] = {NAMES.replace_lost_pods_annotation: "true"}
+    cp.apply([tough])
+    cp.wait(lambda: live_by_gang(cp)["tough"] == 4, 40, "its pods to run")
+    before = {p["metadata"]["labels"][INDEX]: p for p in running_pods(cp, "team-a")}
+    held = chosen_nodes(workload_of(cp, "team-a", "tough") or {})["main"]
+    lost = {held[1], held[3]}
+    for node in sorted(lost):
+        cp.set_node_ready(node, False, wait=False)
+
+    def live() -> dict[str, Object]:
+        pods = [p for p in running_pods(cp, "team-a") if "deletionTimestamp" not in p["metadata"]]
+        return {p["metadata"]["labels"][INDEX]: p for p in pods}
+
+    def replaced() -> bool:
+        return len(live()) == 4 and not lost & {p["spec"]["nodeName"] for p in live().values()}
+
+    cp.wait(replaced, 60, "two pods to be replaced", describe=lambda: workload_of(cp, "team-a", "tough"))
+    now = live()
+    assert {i: p["metadata"]["uid"] for i, p in now.items() if i in "02"} == {
+        i: p["metadata"]["uid"] for i, p in before.items() if i in "02"
+    }
+    at = chosen_nodes(workload_of(cp, "team-a", "tough") or {})["main"]
+    assert [now[str(i)]["spec"]["nodeName"] for i in range(4)] == at
+    log.catch_up()
+    workloads = [e for e in log.entries() if e.kind == "Workload"]
+    assert not any(entry_of(e.object, "Evicted") for e in workloads), "the gang was never evicted"
+    hosts = [chosen_nodes(e.object)["main"] for e in workloads if (e.object.get("status") or {}).get("admission")]
+    assert [hosts[0], hosts[-1]] == [held, at]
+    assert len({tuple(h) for h in hosts}) == 2, "both nodes were replaced in one decision"
+    assert not double_booked(log)
+    for node in sorted(lost):
+        cp.set_node_ready(node, True)
+
+
+def test_drains_and_disruption_budgets_are_honoured(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 64})
+    muster.started(config={"podsUnschedulableTimeout": "2s"})
+    guarded, moved = job("team-a", "guarded", 2, seconds=15), job("team-a", "moved", 1, seconds=None, backoffLimit=6)
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    labels = {"batch.kubernetes.io/job-name": "guarded"}
+    spec = {"minAvailable": 2, "selector": {"matchLabels": labels}}
+    cp.create({**budget, "metadata": {"name": "guarded", "namespace": "team-a"}, "spec": spec})
+    cp.apply([guarded, moved])
+    cp.wait(lambda: live_by_gang(cp) == {"guarded": 2, "moved": 1}, 40, "both to run")
+
+    def budget_known() -> bool:
+        status = cp.get("poddisruptionbudgets", "guarded", "team-a").get("status") or {}
+        return status.get("currentHealthy") == 2
+
+    cp.wait(budget_known, 20, "the budget to count its pods")
+    mine = {p["metadata"]["labels"]["batch.kubernetes.io/job-name"]: p for p in running_pods(cp, "team-a")}
+    drained = {name: pod["spec"]["nodeName"] for name, pod in mine.items()}
+    # The gang without a budget: drained, and it goes on elsewhere as a whole.
+    cp.kubectl("drain", drained["moved"], "--force", "--ignore-daemonsets", "--timeout=20s")
+    # The one with a budget: nobody gets its pods off the node, and it finishes there.
+    refused = cp.kubectl("drain", drained["guarded"], "--force", "--ignore-daemonsets", "--timeout=1s", check=False)
+    assert live_by_gang(cp)["guarded"] == 2, refused
+    cp.apply([job("team-a", "late", 1, seconds=None)])
+
+    def elsewhere(name: str) -> bool:
+        found = workload_of(cp, "team-a", name) or {}
+        return live_by_gang(cp)[name] == 1 and not set(drained.values()) & set(chosen_nodes(found)["main"])
+
+    cp.wait(lambda: elsewhere("moved"), 60, "the drained gang to run on another node")
+    cp.wait(done(cp, "jobs", "team-a", "guarded"), 60, "the guarded gang to finish where it was")
+    assert finished(cp.get("jobs", "guarded", "team-a")) == "Complete"
+    cp.wait(lambda: admitted(cp, "team-a", "late"), 30, "the next gang to start")
+    assert not set(drained.values()) & set(chosen_nodes(workload_of(cp, "team-a", "late") or {})["main"])
 
 
 def test_a_node_that_killed_a_job_twice_is_avoided_for_that_job(muster: Installed) -> None:

@@ -29,6 +29,7 @@ from admission.engine.model import (
     Flavor,
     PodSet,
     PodSetAssignment,
+    Replace,
     Rules,
 )
 from admission.engine.project import Projection, project
@@ -138,6 +139,9 @@ class Actuator:
                     status["fairEvictions"] = [*(status.get("fairEvictions") or ()), rfc3339(now)][-16:]
             case Claim():
                 status["claim"] = values.claim_object(decision.record)
+            case Replace():
+                status["admission"] = values.admission_object(decision.admission, self._names)
+                status.pop("unhealthyNodes", None)
             case _:
                 status.pop("admission", None)
         await self._apply_status(seen, status)
@@ -187,6 +191,10 @@ class Actuator:
                 await self._patch_job(key, pins.restore(KIND_OF[key[0]], raw, self._names))
             case lifecycle.EvictWorkload():
                 await self._evict(_there(seen), step)
+            case lifecycle.ReplaceNodes(nodes):
+                await self._replace_nodes(_there(seen), nodes)
+            case lifecycle.EvictPods(wanted):
+                await self._evict_pods(key, _there(job), wanted)
             case lifecycle.ReleaseWorkload():
                 await self._release(_there(seen))
             case lifecycle.AdmitWorkload():
@@ -350,6 +358,35 @@ class Actuator:
             status["requeueState"] = {**(status.get("requeueState") or {}), **again}
         await self._apply_status(seen, status)
         self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{step.reason}: {step.message}"),))
+
+    async def _replace_nodes(self, seen: WorkloadSeen, nodes: tuple[str, ...]) -> None:
+        now = self._now()
+        status = with_conditions(seen.status, (), now, seen.generation)
+        told = {str(one.get("name")) for one in status.get("unhealthyNodes") or ()}
+        status["unhealthyNodes"] = [{"name": node} for node in sorted(nodes)]
+        new = [node for node in nodes if node not in told]
+        status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, new, now))
+        await self._apply_status(seen, status)
+        self._tell(seen, (("Warning", "NodesLost", f"Asks for other nodes for {', '.join(sorted(nodes))}"),))
+
+    async def _evict_pods(self, key: JobKey, job: JobView, wanted: tuple[tuple[str, str], ...]) -> None:
+        """A disruption budget may refuse one: then it is tried again later, with all that backs off."""
+        pods = {(pod.namespace, pod.name): pod for pod in self._world.pods_of(job.uid)}
+        for namespace, name in wanted:
+            pod = pods.get((namespace, name))
+            if pod is None:
+                continue
+            body = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": name, "namespace": namespace},
+                "deleteOptions": {"preconditions": {"uid": pod.uid}},
+            }
+            try:
+                await self._client.create(Kind("", "v1", "pods", "Pod").path(namespace, name, "eviction"), body)
+            except NotFound:
+                continue
+            self.record(key, job, "Normal", "PodReplaced", f"Pod {name} leaves the lost node {pod.node}")
 
     async def _release(self, seen: WorkloadSeen) -> None:
         now = self._now()

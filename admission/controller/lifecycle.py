@@ -24,6 +24,9 @@ from dataclasses import dataclass, field
 from admission.engine.model import CheckState, StopPolicy, Workload
 from admission.jobs.kinds import JobView
 
+IN_PLACE = 8
+"""Most nodes that are replaced under a running gang at once; beyond that it starts anew as a whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -66,6 +69,8 @@ class PodTally:
     unschedulable_message: str = ""
     gated: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of pods that wait for their host behind our scheduling gate."""
+    stranded: tuple[tuple[str, str], ...] = ()
+    """(namespace, name) of pods on nodes that are no longer in the reservation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,21 @@ class EvictWorkload:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceNodes:
+    """Ask the engine for other nodes for those that are lost, while the rest of the gang runs on."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvictPods:
+    """Other nodes were found: take the pods off the lost ones, by the Eviction API, so that their Job makes them
+    anew."""
+
+    pods: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseWorkload:
     """The pods are gone: give quota and nodes back."""
 
@@ -173,6 +193,8 @@ Step = (
     | ClearStartTime
     | RestoreJob
     | EvictWorkload
+    | ReplaceNodes
+    | EvictPods
     | ReleaseWorkload
     | AdmitWorkload
     | FinishWorkload
@@ -264,6 +286,11 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
         return NOTHING
     if job.suspended:
         return Next(StartJob())
+    if _in_place(seen):
+        if set(seen.lost_nodes) - set(value.lost_nodes):
+            return Next(ReplaceNodes(seen.lost_nodes))
+        if seen.pods.stranded:
+            return Next(EvictPods(seen.pods.stranded))
     if seen.pods.gated:
         return Next(Ungate(seen.pods.gated))
     if seen.spare_since is not None and now >= seen.spare_since + settings.give_back_ms:
@@ -339,6 +366,21 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     return Next(then)
 
 
+def _in_place(seen: Sight) -> bool:
+    """Are single pods of this gang replaced when they lose their node: it survives that, and its pods ask for their
+    hosts one by one."""
+    job, workload = seen.job, seen.workload
+    return (
+        job is not None
+        and workload is not None
+        and job.survives
+        and job.gates
+        and not job.suspended
+        and workload.value.admitted
+        and len(seen.lost_nodes) <= IN_PLACE
+    )
+
+
 def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
     """Why a reserved or admitted gang must leave for reasons of its own, or None."""
     job, workload, pods = seen.job, seen.workload, seen.pods
@@ -348,7 +390,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     told = _told_to_leave(workload, seen.stop_policy, seen.stopped_by, paused=job.paused)
     if told is not None:
         return told
-    if seen.lost_nodes:
+    if seen.lost_nodes and not _in_place(seen):
         return EvictWorkload("NodeFailures", f"Lost {_some(seen.lost_nodes)}", nodes=seen.lost_nodes)
     if workload.spec_hash and workload.spec_hash != job.spec_hash:
         return EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew")

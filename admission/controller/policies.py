@@ -690,6 +690,7 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule("batch", ["jobs/finalizers"], ["update"]),
             rule(JOBSET_GROUP, ["jobsets/finalizers"], ["update"]),
             rule("", ["pods"], [*_READ, "patch"]),
+            rule("", ["pods/eviction"], ["create"]),
             rule("", ["nodes", "namespaces", "limitranges"], _READ),
             rule("node.k8s.io", ["runtimeclasses"], _READ),
             rule("scheduling.k8s.io", ["priorityclasses"], _READ),

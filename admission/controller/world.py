@@ -406,6 +406,8 @@ class World:
         unready: int | None = None
         message = ""
         gated: list[Key] = []
+        stranded: list[Key] = []
+        standing = _nodes_of(workload.view.value) if workload is not None and job is not None and job.survives else None
         for key in sorted(pods):
             pod = pods[key]
             if not pod.done:
@@ -423,6 +425,8 @@ class World:
                 last = max(last, pod.created_at)
                 if pod.gated and not pod.done:
                     gated.append(key)
+                if standing and not pod.done and pod.node and pod.node not in standing:
+                    stranded.append(key)
                 if pod.unschedulable_since is not None and (since is None or pod.unschedulable_since < since):
                     since, message = pod.unschedulable_since, pod.unschedulable_message
         return PodTally(
@@ -436,6 +440,7 @@ class World:
             unschedulable_since=since,
             unschedulable_message=message,
             gated=tuple(gated),
+            stranded=tuple(stranded),
         )
 
     # ------------------------------------------------------------ inside

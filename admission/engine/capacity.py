@@ -81,6 +81,7 @@ def place(
     without: Collection[Key] = (),
     lost: Collection[str] = (),
     explain: bool = True,
+    again: bool = False,
 ) -> Placement | Misfit:
     """Where all pods of all pod sets would stand, or why they cannot.
 
@@ -89,6 +90,8 @@ def place(
     previous: where the gang stands now; its pods keep their places. If some of these nodes are `lost` (default: those
     that are to be avoided, are gone, or are not fit for new pods) only their pods get new places, and the gang's
     charge must be on the book. If none is, the gang grows or shrinks, and its charge must be looked away from.
+    again: the gang left `previous` and is on the book no more. Its pods go back where there is still room for them, the
+    others beside them by the rules of its topology (Muster's rule only); a Misfit where that cannot be.
     explain: a Misfit says what excluded the nodes and whether it would fit an empty cluster (which costs a second
     trial); without, only how many pods could be placed.
     """
@@ -104,6 +107,7 @@ def place(
                 previous=previous,
                 lost=lost,
                 explain=explain,
+                again=again,
             )
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
     for request in wanted:
@@ -117,7 +121,7 @@ def place(
                 message=request.pod_set.shape.refused,
             )
     question = Question(
-        capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside)
+        capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside), again
     )
     return _Muster(question).placed() if rules.pack_against_fragmentation else Tas(question).placed()
 
@@ -185,7 +189,10 @@ class _Muster:
         except _RefusedError as refused:
             return refused.misfit
         standing: dict[int, dict[str, int]] = {}
-        if self.question.previous is not None and not any(s.row is None for part in parts for s in part.slots):
+        if self.question.again:
+            for part in parts:
+                self._stand_again(part, standing)
+        elif self.question.previous is not None and not any(s.row is None for part in parts for s in part.slots):
             for part in parts:  # grows: what it holds is not on the book
                 self._hold(standing, part, part.kept())
         for key in self.question.beside:
@@ -205,8 +212,11 @@ class _Muster:
                     break
                 takes_of.update(got)
             else:
+                if self.question.again and not all(self._lawful(part, takes_of[part.name]) for part in parts):
+                    failed = parts[0]
+                    break
                 return self._answer(parts, takes_of)
-        if len(parts) > 1 and all(part.plain for part in parts):
+        if len(parts) > 1 and not self.question.again and all(part.plain for part in parts):
             joint = self._search(units)
             if joint is not None:
                 return self._answer(parts, joint)
@@ -260,6 +270,44 @@ class _Muster:
         if not self.question.lost and not self.table.nodes[row].ready:
             return _Slot(None, domain.count)
         return _Slot(row, domain.count)
+
+    def _stand_again(self, part: _Part, standing: dict[int, dict[str, int]]) -> None:
+        """Leave of its slots those that have room; what stands there is noted in `standing`."""
+        slots: list[_Slot] = []
+        left = part.request.count
+        for slot in part.slots:
+            pods = min(slot.pods, left)
+            left -= pods
+            room = 0
+            if slot.row is not None:
+                room = min(pods, int(self._counts(part, standing, None)[slot.row]))
+            if room:
+                slots.append(_Slot(slot.row, room))
+                self._hold(standing, part, [(slot.row or 0, room)])
+            if room < pods:
+                slots.append(_Slot(None, pods - room))
+        part.slots = slots
+
+    def _lawful(self, part: _Part, take: Take) -> bool:
+        """Does a pod set that partly stands again keep all that it asks for: its nodes or its owner's wishes may have
+        changed since it stood there."""
+        every = [*part.kept(), *take]
+        rows = np.array([row for row, pods in every for _ in range(pods)], dtype=np.int64)
+        pod, shape = part.request.pod_set.shape, part.shape
+        for key in pod.same_domain:
+            codes = self.table.column(key)[0][rows]
+            if (codes != codes[0]).any() or codes[0] < 0:
+                return False
+        for key in pod.one_per_domain:
+            codes = self.table.column(key)[0][rows]
+            codes = codes[codes >= 0]
+            if len(np.unique(codes)) < len(codes):
+                return False
+        if shape.required is not None:
+            around = self._leaf_domain(part, shape.required)[rows]
+            if (around != around[0]).any() or not part.tree.known[shape.required][around[0]]:
+                return False
+        return all(not (np.bincount(self._leaf_domain(part, depth)[rows]) % size).any() for depth, size in shape.slices)
 
     def _depth(self, part: _Part, level: str) -> int:
         depth = part.tree.depth(level)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from admission.engine import flavors as scan
 from admission.engine import order, reclaim
 from admission.engine.flavors import Assignment, Mode
-from admission.engine.ledger import Charge, Held, Ledger, charge_of
+from admission.engine.ledger import Charge, Held, Ledger, charge_of, claim_of
 from admission.engine.model import (
     Admission,
     Admit,
@@ -239,6 +239,7 @@ class _Run:
             avoid=avoid,
             delay=self._delay(gang, queue),
             pinned=pinned,
+            stood=self._stood(gang),
         )
         if not evict or not assignment.mode.preempts:
             return Trial(gang, queue, node, assignment, _NONE, self._why(assignment, _NONE))
@@ -247,8 +248,12 @@ class _Run:
 
     def going(self, gang: Workload, queue: ClusterQueue) -> set[Key]:
         """Who has been evicted, still holds its room, and leaves it to this gang. One that lost a node stands before
-        it in the same queue once its pods are gone, and needs the room itself."""
-        return {key for key in self.leaving | self.state.leaving if not self._comes_back_before(key, gang, queue)}
+        it in the same queue once its pods are gone, and needs the room itself; or it claims it."""
+        return {
+            key
+            for key in self.leaving | self.state.leaving
+            if key not in self.ledger.claims and not self._comes_back_before(key, gang, queue)
+        }
 
     def _comes_back_before(self, key: Key, gang: Workload, queue: ClusterQueue) -> bool:
         other = self.state.workloads.get(key)
@@ -341,7 +346,13 @@ class _Run:
             topologies=self.state.topologies,
             avoid=avoid,
             pinned=pinned,
+            stood=self._stood(gang),
         )
+
+    @staticmethod
+    def _stood(gang: Workload) -> Admission | None:
+        """Where a gang stood that lost nodes: on what is left of them it claims room."""
+        return gang.claims.admission if gang.evicted == "NodeFailures" and gang.claims is not None else None
 
     def stand_again(self, gang: Workload, queue: ClusterQueue) -> Assignment:
         """Nodes for a gang that holds its quota already; its charge must be out of the book. (Its nodes are put back
@@ -360,7 +371,8 @@ class _Run:
                 flavors=self.state.flavors,
                 rules=self.rules,
                 topologies=self.state.topologies,
-                avoid=frozenset(gang.lost_nodes),
+                avoid=frozenset(gang.lost_nodes)
+                | {avoided.node for avoided in gang.avoid if avoided.until > self.now and self.rules.promises},
             )
 
     @staticmethod
@@ -498,6 +510,7 @@ class _Walk:
 class _Filling(_Run):
     def go(self) -> None:
         self._replacements()
+        self._claims_of_the_hit()
         state = self.state
         self.walks: dict[str, _Walk] = {}
         self.tournaments: dict[str, Tournament] = {}
@@ -811,7 +824,7 @@ class _Filling(_Run):
         gang = trial.gang
         until = -(-(self.now + self.rules.claim_ms) // 1000) * 1000  # stored in whole seconds
         self.decisions.append(Claim(gang.key, gang.uid, ClaimRecord(admission, victims, until)))
-        charge = charge_of(gang, admission, "claim")
+        charge = claim_of(gang, admission)
         if victims:
             self.ledger.claim(charge, until)
         else:
@@ -1029,6 +1042,32 @@ class _Filling(_Run):
                 self.decisions.append(Replace(key, gang.uid, admission))
             else:
                 self.ledger.charge(charge)
+
+    def _claims_of_the_hit(self) -> None:
+        """A gang that is on its way out because it lost nodes claims what is left of them, and others in their place,
+        so that it finds them when its last pod is gone."""
+        for key in sorted(self.state.leaving):
+            gang = self.state.workloads[key]
+            held = gang.admission
+            queue = None if held is None else self.state.queues.get(held.cluster_queue)
+            if gang.evicted != "NodeFailures" or held is None or queue is None or not self.rules.promises:
+                continue
+            if gang.claims is not None and gang.claims.until - self.now > self.rules.claim_ms // 2:
+                continue
+            self.steps += 1
+            waits = replace(gang, admission=None, admitted=False, claims=ClaimRecord(held, (), 0), cursor=())
+            pinned = {part.name: dict(part.flavors) for part in held.pod_sets}
+            avoid = frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now)
+            with self.ledger.trial(), self.ledger.suspended(key):
+                self.ledger.release(key)
+                asked = scan.requests(waits, queue, self.rules)
+                assignment = self.pinned(waits, queue, asked, pinned, avoid)
+            if assignment.mode is not Mode.FIT:
+                continue
+            admission = assignment.admission(queue.name)
+            until = -(-(self.now + self.rules.claim_ms) // 1000) * 1000
+            self.decisions.append(Claim(key, gang.uid, ClaimRecord(admission, (), until)))
+            self.ledger.claim(claim_of(gang, admission), until)
 
 
 # ---------------------------------------------------------------- heads

@@ -383,6 +383,7 @@ class _Scan:
         replaces: Admission | None,
         delay: Callable[[str], bool] | None,
         place: bool,
+        stood: Admission | None,
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -399,6 +400,7 @@ class _Scan:
         self.is_replacement = replaces is not None
         self.delay = delay
         self.place = place
+        self.stood = stood
         self.group_of: dict[str, ResourceGroup] = {}
         for group in queue.groups:
             for resource in group.covered:
@@ -793,7 +795,13 @@ class _Scan:
         previous = self.workload.admission if self.workload.lost_nodes else None
         by_name = {choice.name: choice for choice in assignment.pod_sets}
         if assignment.mode is Mode.FIT:
-            answer = self.ledger.places(asked, owner=self.workload.key, avoid=self.avoid, previous=previous)
+            answer: Mapping[str, TopologyAssignment] | Misfit | None = None
+            if self.stood is not None:
+                answer = self.ledger.places(
+                    asked, owner=self.workload.key, avoid=self.avoid, previous=self.stood, again=True
+                )
+            if answer is None or isinstance(answer, Misfit):
+                answer = self.ledger.places(asked, owner=self.workload.key, avoid=self.avoid, previous=previous)
             if not isinstance(answer, Misfit):
                 for choice in assignment.pod_sets:
                     placed = answer.get(choice.name)
@@ -933,6 +941,7 @@ def assign(
     replaces: Admission | None = None,
     delay: Callable[[str], bool] | None = None,
     place: bool = True,
+    stood: Admission | None = None,
 ) -> Assignment:
     """Flavors and nodes for a gang in a queue that is in the ledger's tree.
 
@@ -940,7 +949,8 @@ def assign(
     drops a cursor that is older than the queue's configuration). `oracle` is asked once per (flavor, resource, amount).
     `avoid` names nodes not to use. `pinned` keeps the scan to the flavors of an earlier answer (pod set -> resource ->
     flavor). `replaces` is an admission of an earlier slice of the same job: same flavors, and only the difference is
-    asked for. `delay` says of a flavor that its nodes are chosen later. `place=False` leaves nodes out.
+    asked for. `delay` says of a flavor that its nodes are chosen later. `place=False` leaves nodes out. `stood` is
+    where the gang stood before it lost nodes: on what is left of them it stands again, if the rest finds room beside.
 
     A workload that has an admission keeps its flavors, and its nodes unless some of them are in `lost_nodes`; its own
     charge must not be in the ledger then. A queue that the tree does not have, or that is in a cycle, fits nothing.
@@ -964,6 +974,7 @@ def assign(
             replaces=replaces,
             delay=delay,
             place=place,
+            stood=stood,
         ).run(pod_sets)
 
 

@@ -14,13 +14,25 @@ A charge whose ClusterQueue is gone is kept, counts nowhere in the tree, and cou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
-from admission.engine.model import Admission, ClusterQueue, Cohort, FlavorResource, Key, Misfit, Rules, Usage, Workload
+from admission.engine.model import (
+    Admission,
+    ClusterQueue,
+    Cohort,
+    FlavorResource,
+    Key,
+    Misfit,
+    Rules,
+    TopologyAssignment,
+    Usage,
+    Workload,
+)
 from admission.engine.quota import QuotaNode, Tree
 
 Kind = Literal["gang", "claim"]
@@ -98,6 +110,33 @@ def charge_of(
         per_pod=tuple((pod_set.name, takes(pod_set.shape)) for pod_set in workload.pod_sets),
         kind=kind,
     )
+
+
+def claim_of(workload: Workload, admission: Admission) -> Charge:
+    """What a workload's claim on an admission takes. While it still holds another one (it was evicted, and its pods
+    are not gone yet), only the nodes that it does not hold: its quota is charged already."""
+    held = workload.admission
+    if held is None:
+        return charge_of(workload, admission, "claim")
+    standing = {part.name: part.topology for part in held.pod_sets}
+    parts = tuple(
+        replace(part, topology=_beyond(part.topology, standing.get(part.name))) for part in admission.pod_sets
+    )
+    return replace(charge_of(workload, replace(admission, pod_sets=parts), "claim"), usage=())
+
+
+def _beyond(wanted: TopologyAssignment | None, held: TopologyAssignment | None) -> TopologyAssignment | None:
+    """The pods of an assignment that do not stand where another one has them."""
+    if wanted is None or held is None:
+        return wanted
+    left = Counter({domain.values[-1]: domain.count for domain in held.domains})
+    domains = []
+    for domain in wanted.domains:
+        kept = min(domain.count, left[domain.values[-1]])
+        left[domain.values[-1]] -= kept
+        if domain.count > kept:
+            domains.append(replace(domain, count=domain.count - kept))
+    return replace(wanted, domains=tuple(domains)) if domains else None
 
 
 def _claim_key(key: Key) -> Key:
@@ -262,6 +301,7 @@ class Ledger:
         empty: bool = False,
         previous: Admission | None = None,
         without: Collection[Key] = (),
+        again: bool = False,
     ) -> Placement | Misfit:
         """Nodes for all pods of all pod sets at once, or why not (see `capacity.place`)."""
         with self.suspended(owner):
@@ -274,6 +314,8 @@ class Ledger:
                 beside=[_claim_key(key) for key in self.claims] if self._bare else (),
                 previous=previous,
                 without=without,
+                explain=not again,
+                again=again,
             )
 
     # ------------------------------------------------------------ checking

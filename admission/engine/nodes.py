@@ -870,6 +870,8 @@ class Question:
     lost: frozenset[str]
     explain: bool
     beside: tuple[Key, ...] = ()
+    again: bool = False
+    """The gang left `previous`, and comes back: whoever of it fits where it stood stands there again."""
 
     def before(self, pod_set: str) -> TopologyAssignment | None:
         if self.previous is None:

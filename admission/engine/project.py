@@ -58,6 +58,9 @@ def project(workload: Workload, what: Verdict | Decision, rules: Rules, now: int
             return _admit(workload, what)
         case Evict():
             return _evicted(what) if what.key == workload.key else _evicting(what)
+        case Claim() if workload.admission is not None:
+            text = "The nodes that it has left, and others for those it lost, are kept for it until its pods are gone"
+            return Projection(events=(("Normal", "RoomKept", text),))
         case Claim(record=record):
             waits = f"Waiting for {len(record.victims)} evicted workload(s) to leave; the room they free is kept for it"
             return Projection(((QUOTA_RESERVED, False, Reason.WAITING_FOR_PREEMPTED.value, waits),))

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import TypeVar
 
 from admission.engine import order
-from admission.engine.ledger import Ledger, charge_of, usage_of
+from admission.engine.ledger import Ledger, charge_of, claim_of, usage_of
 from admission.engine.model import (
     Admission,
     AdmissionCheck,
@@ -698,6 +698,8 @@ class State:
             return
         charge = charge_of(gang)
         self._ledger.charge(charge)
+        if gang.claims is not None and gang.evicted:
+            self._claim(gang)
         queue = charge.queue
         self._holding_in.setdefault(local, set()).add(key)
         self._holding_of.setdefault(queue, set()).add(key)
@@ -725,6 +727,8 @@ class State:
             if key in self._claims:
                 self._unclaim(key)
             return
+        if key in self._claims:
+            self._unclaim(key)
         charge = self._ledger.release(key)
         node = self._ledger.tree.queue(charge.queue)
         if node is not None:
@@ -764,7 +768,7 @@ class State:
             return
         self._claims[gang.key] = (record.until, gang)
         heapq.heappush(self._alarms, (record.until, "claim", gang.key))
-        self._ledger.claim(charge_of(gang, record.admission, "claim"), record.until)
+        self._ledger.claim(claim_of(gang, record.admission), record.until)
         self._tree_changed(record.admission.cluster_queue, freed=False)
 
     def _unclaim(self, key: Key) -> None:
@@ -940,7 +944,7 @@ class State:
             self._ledger.unclaim(key)
             gang = self.workloads[key]
             if gang.claims is not None:
-                self._ledger.claim(charge_of(gang, gang.claims.admission, "claim"), gang.claims.until)
+                self._ledger.claim(claim_of(gang, gang.claims.admission), gang.claims.until)
 
     def _unpark(self, name: str, bucket: int) -> None:
         line = self.lines.get(name)
@@ -1255,7 +1259,7 @@ def _shown(decision: Decision, value: Workload) -> bool:
         case Evict():
             return value.admission is None or bool(value.evicted)
         case Claim():
-            return value.admission is not None or (
+            return (value.admission is not None and not value.evicted) or (
                 value.claims is not None and value.claims.until == decision.record.until
             )
         case Replace():

@@ -174,6 +174,8 @@ class JobView:
     max_execution_s: int | None = None
     gates: bool = False
     """It was started with pods that wait behind our scheduling gate."""
+    survives: bool = False
+    """It says that it survives the loss of a pod, and a pod that fails does not end it."""
     problems: tuple[str, ...] = ()
 
 
@@ -499,6 +501,32 @@ def kind_of(raw: Json) -> JobKind | None:
     return next((kind for kind in KINDS if (kind.group, kind.name) == (group, raw.get("kind"))), None)
 
 
+def survives_a_pod(kind: JobKind, raw: Json, names: Names) -> bool:
+    """Does its owner say so, and is it so: a pod that is deleted counts against the backoffLimit of its Job, unless a
+    podFailurePolicy ignores disruptions."""
+    annotations = texts(obj(raw.get("metadata")).get("annotations"))
+    if annotations.get(names.replace_lost_pods_annotation) != "true":
+        return False
+    spec, failed = obj(raw.get("spec")), whole(obj(raw.get("status")).get("failed"), 0)
+    jobs = [spec] if kind is JOB else [obj(obj(entry.get("template")).get("spec")) for _, entry in _replicated(raw)]
+    return all(_ignores_disruption(job) or _failures_left(job, failed if kind is JOB else 0) for job in jobs)
+
+
+def _ignores_disruption(spec: Json) -> bool:
+    """The first rule that applies to a deleted pod decides; one by exit codes applies to none."""
+    for rule in objects(obj(spec.get("podFailurePolicy")).get("rules")):
+        for pattern in objects(rule.get("onPodConditions")):
+            if pattern.get("type") == "DisruptionTarget" and pattern.get("status", "True") == "True":
+                return rule.get("action") == "Ignore"
+    return False
+
+
+def _failures_left(spec: Json, failed: int) -> bool:
+    if spec.get("backoffLimitPerIndex") is not None:
+        return whole(spec.get("backoffLimitPerIndex"), 0) > 0
+    return whole(spec["backoffLimit"], 0) > failed if spec.get("backoffLimit") is not None else failed < 6
+
+
 def index_label(kind: JobKind) -> tuple[str, str]:
     """(label of a pod's index in its Job, label of that Job's index in its parent or "")."""
     return JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL if kind.fixed_template else ""
@@ -561,6 +589,7 @@ def view(kind: JobKind, raw: Json, names: Names) -> JobView:
         gated_by=annotations.get(names.gated_by_annotation, ""),
         max_execution_s=int(limit) if limit else None,
         gates=inverse is not None and "gates" in items(inverse.get("forms")),
+        survives=survives_a_pod(kind, raw, names),
         problems=tuple(problems),
     )
 

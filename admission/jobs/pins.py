@@ -40,6 +40,7 @@ from admission.jobs.kinds import (
     obj,
     objects,
     owners_form,
+    survives_a_pod,
     text,
     texts,
 )
@@ -235,10 +236,12 @@ def start(
     edit = _Edit(raw)
     forms = []
     budget = HOSTS_LIMIT
+    # A pod that is replaced gets another host, and a list of hosts is written but once.
+    survives = survives_a_pod(kind, owned, names)
     for slot in slots:
         assignment = given[slot.pod_set]
         selector, tolerations = _additions(assignment, flavors, checks)
-        form, hosts = _form(slot, assignment, can_rank=can_rank, budget=budget)
+        form, hosts = _form(slot, assignment, can_rank=can_rank and not survives, budget=budget)
         listed = ",".join(hosts)
         budget -= len(listed)
         if form == DOMAIN and (places := places_of(assignment)):

@@ -14,11 +14,12 @@ shape says it in `refused`, in words, and such a gang is not admitted on real no
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from admission.engine.model import PodShape, Requirement, Toleration, TopologyRequest
 from admission.jobs.kinds import Json, items, obj, objects, text, texts, whole
-from admission.names import HOSTNAME_LABEL, JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, Names
+from admission.names import JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, Names
 from admission.quantity import QuantityError, parse, saturate
 
 NODE_NAME = "metadata.name"
@@ -336,7 +337,7 @@ def topology_request(
     required, preferred = said.get(names.required_topology_annotation), said.get(names.preferred_topology_annotation)
     loose = said.get(names.unconstrained_topology_annotation) == "true"
     if sum((bool(required), bool(preferred), loose)) > 1:
-        problems.append("more than one of required, preferred and unconstrained topology: the first of them counts")
+        problems.append("more than one of required, preferred and unconstrained topology: write one")
     if required:
         out["required"] = required
     elif preferred:
@@ -349,19 +350,48 @@ def topology_request(
             out["podSetSliceRequiredTopology"], out["podSetSliceSize"] = slice_level, int(slice_size)
         else:
             problems.append("a slice needs both its topology and its size, a number above 0")
+    if layers := said.get(names.slice_layers_annotation):
+        found, wrong = _layers(layers, names)
+        problems.extend(wrong)
+        if slice_level or slice_size:
+            problems.append("slices are asked for in two ways: write either one pair or the layers")
+        elif found:
+            out["podsetSliceRequiredTopologyConstraints"] = found
     if group := said.get(names.group_name_annotation):
         out["podSetGroupName"] = group
+    if exclusive:
+        problems.append(
+            f"exclusive topology ({exclusive}) cannot be honoured, for its webhook would override the chosen hosts: drop"
+            f" it, and annotate the pod template with {names.slice_required_topology_annotation}: {exclusive} and"
+            f" {names.slice_size_annotation}, the pods of one child job"
+        )
     if not out:
         return None, problems
     if indexed:
         out["podIndexLabel"] = JOB_COMPLETION_INDEX
     if replicas:
         out["subGroupIndexLabel"], out["subGroupCount"] = JOBSET_JOB_INDEX_LABEL, replicas
-    if exclusive == HOSTNAME_LABEL:
-        problems.append(
-            "exclusive topology by hostname cannot be honoured: its webhook would override the chosen hosts"
-        )
     return out, problems
+
+
+def _layers(said: str, names: Names) -> tuple[list[Json], list[str]]:
+    """Slices of several layers as the annotation has them, and what is wrong with it."""
+    try:
+        listed = json.loads(said)
+    except ValueError:
+        listed = None
+    entries = objects(listed)
+    good = [
+        {"topology": text(entry.get("topology")), "size": whole(entry.get("size"), 0)}
+        for entry in entries
+        if text(entry.get("topology")) and whole(entry.get("size"), 0) > 0
+    ]
+    if not entries or len(entries) > 3 or len(good) != len(items(listed)):
+        return [], [
+            f"annotation {names.slice_layers_annotation} must be a list of one to three"
+            ' {"topology": LEVEL, "size": PODS}'
+        ]
+    return good, []
 
 
 def topology_value(raw: object) -> TopologyRequest | None:

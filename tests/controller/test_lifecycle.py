@@ -64,6 +64,7 @@ RESERVED: dict[str, Any] = {"admission": ADMISSION, "reserved_at": NOW - 100}
 ADMITTED: dict[str, Any] = {**RESERVED, "admitted": True, "admitted_at": NOW - 100}
 LEAVING: dict[str, Any] = {**ADMITTED, "evicted": "Preempted", "evicted_at": NOW - 1000}
 RUNNING: dict[str, Any] = {"suspended": False, "suspended_condition": False, "started": True}
+SURVIVES: dict[str, Any] = {"survives": True, "gates": True}
 STOPPED: dict[str, Any] = {"suspended": True, "suspended_condition": True, "started": True}
 
 ROWS: dict[str, tuple[Sight, Any]] = {
@@ -113,6 +114,43 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     "pods behind a gate": (
         Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=1, gated=(("ns", "p"),)), queue="q"),
         life.Ungate((("ns", "p"),)),
+    ),
+    "it survives the loss of a pod: other nodes are asked for": (
+        Sight(job(**RUNNING, **SURVIVES), workload(**ADMITTED), PodTally(live=2), queue="q", lost_nodes=("n1", "n2")),
+        life.ReplaceNodes(("n1", "n2")),
+    ),
+    "they were asked for": (
+        Sight(
+            job(**RUNNING, **SURVIVES),
+            workload(**ADMITTED, lost_nodes=("n1",)),
+            PodTally(live=2),
+            queue="q",
+            lost_nodes=("n1",),
+        ),
+        None,
+    ),
+    "other nodes were found: the pods leave the lost ones before new ones are let go": (
+        Sight(
+            job(**RUNNING, **SURVIVES),
+            workload(**ADMITTED),
+            PodTally(live=2, stranded=(("ns", "p0"),), gated=(("ns", "p1"),)),
+            queue="q",
+        ),
+        life.EvictPods((("ns", "p0"),)),
+    ),
+    "it would survive, but more is lost than is replaced in place": (
+        Sight(
+            job(**RUNNING, **SURVIVES),
+            workload(**ADMITTED),
+            PodTally(live=2),
+            queue="q",
+            lost_nodes=tuple(f"n{i}" for i in range(9)),
+        ),
+        life.EvictWorkload("NodeFailures", "Lost nodes n0, n1, n2 and 6 more", nodes=tuple(f"n{i}" for i in range(9))),
+    ),
+    "it says so, and its pods were pinned by a list": (
+        Sight(job(**RUNNING, survives=True), workload(**ADMITTED), PodTally(live=2), queue="q", lost_nodes=("n1",)),
+        life.EvictWorkload("NodeFailures", "Lost node n1", nodes=("n1",)),
     ),
     "evicted: suspend first": (
         Sight(job(**RUNNING), workload(**LEAVING), PodTally(live=2), queue="q"),

@@ -1,15 +1,19 @@
-"""Gangs that lost a node, in the line of their queue."""
+"""Gangs that lost a node: what they claim, where they stand again, and who goes before whom."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from admission.engine.cycle import decide
 from admission.engine.model import (
     MUSTER,
     Admission,
     Admit,
+    Assumed,
+    Claim,
     ClusterQueue,
     Domain,
     Flavor,
@@ -18,47 +22,189 @@ from admission.engine.model import (
     LocalQueue,
     Namespace,
     Node,
+    Plan,
     PodSet,
     PodSetAssignment,
     PodShape,
     Put,
     Quota,
+    Replace,
     ResourceGroup,
+    Topology,
     TopologyAssignment,
+    TopologyRequest,
     Workload,
 )
 from admission.engine.state import State
 
+GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
 
-def test_whoever_lost_a_node_comes_back_before_newcomers_and_nobody_claims_its_room() -> None:
+
+def town(racks: dict[str, list[str]], queues: tuple[str, ...] = ("q",)) -> State:
+    """Nodes of 8 GPUs in racks, and queues with more quota than nodes."""
     state = State(MUSTER)
-    gpu, host = "nvidia.com/gpu", "kubernetes.io/hostname"
-    nodes = [Node(f"n{i}", ((host, f"n{i}"),), (), ((gpu, 8), ("pods", 10))) for i in range(5)]
-    group = ResourceGroup((gpu,), (FlavorQuotas("f", ((gpu, Quota(320)),)),))
-    queue = ClusterQueue("q", groups=(group,), namespace_selector=LabelSelector())
-    for value in (Namespace("a", ()), *nodes, Flavor("f"), queue, LocalQueue("a", "main", "q")):
+    group = ResourceGroup((GPU,), (FlavorQuotas("f", ((GPU, Quota(320)),)),))
+    values: list[Any] = [Namespace("a", ()), Flavor("f", topology="net"), Topology("net", ("rack", HOST))]
+    values += [node(name, rack) for rack, names in racks.items() for name in names]
+    for name in queues:
+        values += [ClusterQueue(name, groups=(group,), namespace_selector=LabelSelector()), LocalQueue("a", name, name)]
+    for value in values:
         state.apply(Put(value))
+    return state
 
-    def gang(name: str, pods: int, **said: Any) -> Workload:
-        shape = PodShape(requests=((gpu, 8),))
-        return Workload("a", name, uid=name, queue="main", pod_sets=(PodSet("main", pods, shape),), **said)
 
-    def on(name: str, *hosts: str) -> Workload:
-        topology = TopologyAssignment((host,), tuple(Domain((h,), 1) for h in hosts))
-        got = PodSetAssignment("main", ((gpu, "f"),), ((gpu, 8 * len(hosts)),), len(hosts), topology)
-        held = Admission("q", (got,))
-        return gang(name, len(hosts), created=100, admission=held, reserved_at=200, admitted=True, admitted_at=200)
+def node(name: str, rack: str, **said: Any) -> Node:
+    return Node(name, ((HOST, name), ("rack", rack)), (), ((GPU, 8), ("pods", 10)), **said)
 
-    state.apply(Put(replace(on("one", "n0", "n1"), evicted="NodeFailures", evicted_at=400, queue_stamp=0)))
-    state.apply(Put(replace(nodes[0], ready=False, lost_since=300)))
-    state.apply(Put(on("two", "n4")))
-    for name in ("older", "newer"):
-        state.apply(Put(gang(name, 3, created=50 if name == "older" else 300)))
+
+def gang(name: str, pods: int, queue: str = "q", asked: TopologyRequest | None = None, **said: Any) -> Workload:
+    shape = PodShape(requests=((GPU, 8),))
+    pod_set = PodSet("main", pods, shape, topology=asked)
+    return Workload("a", name, uid=name, queue=queue, pod_sets=(pod_set,), **{"created": 100, **said})
+
+
+def on(of: Workload, *hosts: str) -> Workload:
+    """The gang admitted on these nodes, one pod on each."""
+    topology = TopologyAssignment((HOST,), tuple(Domain((h,), 1) for h in hosts))
+    got = PodSetAssignment("main", ((GPU, "f"),), ((GPU, 8 * len(hosts)),), len(hosts), topology)
+    return replace(of, admission=Admission(of.queue, (got,)), reserved_at=200, admitted=True, admitted_at=200)
+
+
+def hit(of: Workload) -> Workload:
+    """It is on its way out, for it lost a node."""
+    return replace(of, evicted="NodeFailures", evicted_at=400, queue_stamp=0)
+
+
+def hosts(admission: Admission) -> list[str]:
+    (part,) = admission.pod_sets
+    assert part.topology is not None
+    return [domain.values[-1] for domain in part.topology.domains for _ in range(domain.count)]
+
+
+def decided(plan: Plan) -> list[tuple[str, str, list[str]]]:
+    return [
+        (type(d).__name__, d.key[1], hosts(d.record.admission if isinstance(d, Claim) else d.admission))
+        for d in plan.decisions
+        if isinstance(d, Claim | Admit | Replace)
+    ]
+
+
+def lose(state: State, rack: str, *names: str) -> None:
+    for name in names:
+        state.apply(Put(node(name, rack, ready=False, lost_since=300)))
+
+
+def released(of: Workload, plan: Plan) -> Workload:
+    """It as its objects say once its last pod is gone: the claim stays."""
+    record = next((d.record for d in plan.decisions if isinstance(d, Claim) and d.key == of.key), None)
+    return replace(of, admission=None, admitted=False, claims=record)
+
+
+Row = tuple[dict[str, list[str]], TopologyRequest | None, list[str], list[str], list[str] | None]
+ROWS: dict[str, Row] = {
+    # racks, asked, stood on, lost, stands again on (None: no room for it now)
+    "the next free node takes its rank": ({"r": ["n0", "n1", "n2", "n3"]}, None, ["n0", "n1"], ["n0"], ["n2", "n1"]),
+    "several nodes in one decision": (
+        {"r": ["n0", "n1", "n2", "n3", "n4"]},
+        None,
+        ["n0", "n1", "n2"],
+        ["n0", "n2"],
+        ["n3", "n1", "n4"],
+    ),
+    "the rest of its rack before another": (
+        {"r": ["n0", "n1", "n2"], "s": ["n3", "n4", "n5"]},
+        TopologyRequest(required="rack"),
+        ["n0", "n1"],
+        ["n1"],
+        ["n0", "n2"],
+    ),
+    "a rack that is full now is left whole": (
+        {"r": ["n0", "n1"], "s": ["n2", "n3", "n4"]},
+        TopologyRequest(required="rack"),
+        ["n0", "n1"],
+        ["n1"],
+        ["n2", "n3"],
+    ),
+    "slices are made whole where the rest of them stands": (
+        {"r": ["n0", "n1", "n2"], "s": ["n3", "n4"]},
+        TopologyRequest(slice_required="rack", slice_size=2),
+        ["n0", "n1", "n3", "n4"],
+        ["n1"],
+        ["n0", "n2", "n3", "n4"],
+    ),
+    "no room for it": ({"r": ["n0", "n1"]}, None, ["n0", "n1"], ["n1"], None),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_who_lost_nodes_claims_what_is_left_of_them_and_stands_there_again(row: str) -> None:
+    racks, asked, stood, lost, again = ROWS[row]
+    state = town(racks)
+    one = hit(on(gang("one", len(stood), asked=asked), *stood))
+    state.apply(Put(one))
+    lose(state, next(rack for rack, names in racks.items() if lost[0] in names), *lost)
+    plan = decide(state, 500, 1000)
+    assert decided(plan) == ([("Claim", "one", again)] if again else [])
+    for decision in plan.decisions:
+        state.apply(Assumed(decision))
+    assert not decide(state, 501, 1000).decisions, "said once"
+    state.apply(Put(released(one, plan)))
+    last = decide(state, 600, 1000)
+    assert decided(last) == ([("Admit", "one", again)] if again else [])
+    assert not state.drift()
+
+
+def test_nobody_takes_the_room_of_a_gang_that_comes_back() -> None:
+    state = town({"r": ["n0", "n1", "n2", "n3", "n4"]}, ("q", "other"))
+    one = hit(on(gang("one", 2), "n0", "n1"))
+    for value in (one, on(gang("two", 1), "n4")):
+        state.apply(Put(value))
+    lose(state, "r", "n0")
+    for name, queue, created in (("older", "q", 50), ("newer", "q", 300), ("stranger", "other", 10)):
+        state.apply(Put(gang(name, 2, queue, created=created)))
     first = decide(state, 500, 1000)
-    assert not first.decisions, "the room of a gang that comes back is nobody's to claim"
-    state.apply(Put(gang("one", 2, created=100, evicted="NodeFailures", evicted_at=400, queue_stamp=0)))
+    assert decided(first) == [("Claim", "one", ["n2", "n1"])], "n3 alone is left for gangs of two"
+    for decision in first.decisions:
+        state.apply(Assumed(decision))
+    assert not decide(state, 501, 1000).decisions
+    # The copy that a new leader makes from the objects decides alike.
+    fresh = town({"r": ["n0", "n1", "n2", "n3", "n4"]}, ("q", "other"))
+    lose(fresh, "r", "n0")
+    back = released(one, first)
+    for value in (*(gang(n, 2, q, created=c) for n, q, c in (("older", "q", 50), ("stranger", "other", 10))), back):
+        fresh.apply(Put(value))
+    fresh.apply(Put(on(gang("two", 1), "n4")))
+    state.apply(Put(back))
+    state.apply(Put(gang("small", 1, "other", created=500)))
+    fresh.apply(Put(gang("small", 1, "other", created=500)))
     plan = decide(state, 600, 1000)
-    assert [(type(d), d.key) for d in plan.decisions] == [(Admit, ("a", "one"))]
-    (decision,) = plan.decisions
-    assert isinstance(decision, Admit)
-    assert decision.waited_ms < 1000
+    assert sorted(decided(plan)) == [("Admit", "one", ["n2", "n1"]), ("Admit", "small", ["n3"])]
+    assert sorted(decided(decide(fresh, 600, 1000))) == sorted(decided(plan))
+
+
+def test_a_survivor_that_is_no_longer_fit_is_replaced_too() -> None:
+    state = town({"r": ["n0", "n1", "n2", "n3"]})
+    one = hit(on(gang("one", 2), "n0", "n1"))
+    state.apply(Put(one))
+    lose(state, "r", "n0")
+    first = decide(state, 500, 1000)
+    assert decided(first) == [("Claim", "one", ["n2", "n1"])]
+    for decision in first.decisions:
+        state.apply(Assumed(decision))
+    state.apply(Put(node("n1", "r", unschedulable=True)))
+    state.apply(Put(released(one, first)))
+    assert decided(decide(state, 600, 1000)) == [("Admit", "one", ["n2", "n3"])]
+
+
+def test_only_the_lost_pods_of_a_gang_that_survives_their_loss_are_placed_anew() -> None:
+    state = town({"r": ["n0", "n1", "n2"], "s": ["n3", "n4", "n5"]})
+    one = on(gang("one", 3), "n0", "n1", "n3")
+    for value in (replace(one, lost_nodes=("n0", "n3")), gang("later", 2)):
+        state.apply(Put(value))
+    lose(state, "r", "n0")
+    lose(state, "s", "n3")
+    plan = decide(state, 500, 1000)
+    (first, *rest) = decided(plan)
+    assert (first[0], first[1], len(set(first[2])), first[2][1]) == ("Replace", "one", 3, "n1")
+    assert not {"n0", "n3"} & set(first[2])
+    assert [(what, who) for what, who, _ in rest] == [], "one node is left, and it asks for two"

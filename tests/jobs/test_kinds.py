@@ -158,6 +158,35 @@ def test_how_it_ended(kind: Any, condition: str, finished: str | None) -> None:
     assert seen.message == ("so it was" if finished else "")
 
 
+DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "failed", "survives"),
+    [
+        ({}, 0, True),  # six failures, unless it says otherwise
+        ({}, 6, False),
+        ({"backoffLimit": 0}, 0, False),
+        ({"backoffLimit": 2}, 1, True),
+        ({"backoffLimit": 2}, 2, False),
+        ({"backoffLimitPerIndex": 1}, 9, True),
+        ({"backoffLimitPerIndex": 0}, 0, False),
+        ({"backoffLimit": 0, "podFailurePolicy": {"rules": [{"action": "Ignore", **DISRUPTED}]}}, 0, True),
+        ({"backoffLimit": 0, "podFailurePolicy": {"rules": [{"action": "FailJob", **DISRUPTED}]}}, 0, False),
+    ],
+)
+def test_who_survives_the_loss_of_a_pod(spec: Json, failed: int, survives: bool) -> None:
+    said = job({"failed": failed}, **spec)
+    assert not view(JOB, said, NAMES).survives, "not without being asked for"
+    said["metadata"].setdefault("annotations", {})[NAMES.replace_lost_pods_annotation] = "true"
+    assert view(JOB, said, NAMES).survives is survives
+    whole = jobset(("a", 1, 1))
+    whole["metadata"].setdefault("annotations", {})[NAMES.replace_lost_pods_annotation] = "true"
+    whole["spec"]["replicatedJobs"][0]["template"]["spec"].update(spec)
+    if not failed:
+        assert view(JOBSET, whole, NAMES).survives is survives
+
+
 def test_the_hash_follows_what_is_asked_for_and_nothing_else() -> None:
     base = view(JOB, job(parallelism=2), NAMES).spec_hash
     assert base == view(JOB, job({"active": 2}, parallelism=2, suspend=True), NAMES).spec_hash

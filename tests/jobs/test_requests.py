@@ -165,6 +165,34 @@ def test_topology_annotations() -> None:
     assert topology_request({NAMES.slice_size_annotation: "x"}, NAMES)[1]
 
 
+@pytest.mark.parametrize(
+    ("said", "slices"),
+    [
+        (
+            '[{"topology": "net/block", "size": 8}, {"topology": "net/rack", "size": 2}]',
+            (("net/block", 8), ("net/rack", 2)),
+        ),
+        ("[]", ()),
+        ("no JSON", ()),
+        ('[{"topology": "net/rack", "size": 0}]', ()),
+        ('[{"topology": "net/rack", "size": "2"}]', ()),
+        ('[{"topology": "a", "size": 8}, {"topology": "b", "size": 4}, {"topology": "c", "size": 2}, 1]', ()),
+    ],
+)
+def test_slices_of_several_layers(said: str, slices: tuple[tuple[str, int], ...]) -> None:
+    raw, problems = topology_request({NAMES.slice_layers_annotation: said}, NAMES)
+    assert bool(problems) is not bool(slices), problems
+    value = topology_value(raw)
+    assert (value.slices if value is not None else ()) == slices
+
+
+@pytest.mark.parametrize("key", ["kubernetes.io/hostname", "net/rack"])
+def test_exclusive_topology_is_refused_and_what_to_write_instead_is_said(key: str) -> None:
+    _, (problem,) = topology_request({}, NAMES, replicas=2, exclusive=key)
+    assert key in problem
+    assert NAMES.slice_required_topology_annotation in problem
+
+
 KEYS = [
     "containers",
     "initContainers",
