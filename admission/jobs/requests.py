@@ -361,8 +361,8 @@ def topology_request(
         out["podSetGroupName"] = group
     if exclusive:
         problems.append(
-            f"exclusive topology ({exclusive}) cannot be honoured, for its webhook would override the chosen hosts: drop"
-            f" it, and annotate the pod template with {names.slice_required_topology_annotation}: {exclusive} and"
+            f"exclusive topology ({exclusive}) cannot be honoured, for its webhook overrides the chosen hosts: drop it,"
+            f" and annotate the pod template with {names.slice_required_topology_annotation}: {exclusive} and"
             f" {names.slice_size_annotation}, the pods of one child job"
         )
     if not out:
@@ -387,10 +387,8 @@ def _layers(said: str, names: Names) -> tuple[list[Json], list[str]]:
         if text(entry.get("topology")) and whole(entry.get("size"), 0) > 0
     ]
     if not entries or len(entries) > 3 or len(good) != len(items(listed)):
-        return [], [
-            f"annotation {names.slice_layers_annotation} must be a list of one to three"
-            ' {"topology": LEVEL, "size": PODS}'
-        ]
+        wanted = 'one to three {"topology": LEVEL, "size": PODS}'
+        return [], [f"annotation {names.slice_layers_annotation} must be a list of {wanted}"]
     return good, []
 
 
