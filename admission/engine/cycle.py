@@ -526,8 +526,10 @@ class _Filling(_Run):
         self.turned: set[Key] = set()
         """Of the owners of `kept`: those who had their turn, and did not fit."""
         for key in sorted(self.ledger.claims):
-            record = state.workloads[key].claims
-            if record is not None and not record.victims and (held := self.ledger.unclaim(key)) is not None:
+            gang = state.workloads[key]
+            if gang.claims is None or gang.claims.victims or gang.evicted == "NodeFailures":
+                continue
+            if (held := self.ledger.unclaim(key)) is not None:
                 self.kept[key] = held
         for name in state.ready():
             self._enter(name)

@@ -698,7 +698,7 @@ class State:
             return
         charge = charge_of(gang)
         self._ledger.charge(charge)
-        if gang.claims is not None and gang.evicted:
+        if gang.claims is not None and gang.evicted == "NodeFailures":
             self._claim(gang)
         queue = charge.queue
         self._holding_in.setdefault(local, set()).add(key)
@@ -1259,7 +1259,7 @@ def _shown(decision: Decision, value: Workload) -> bool:
         case Evict():
             return value.admission is None or bool(value.evicted)
         case Claim():
-            return (value.admission is not None and not value.evicted) or (
+            return (value.admission is not None and value.evicted != "NodeFailures") or (
                 value.claims is not None and value.claims.until == decision.record.until
             )
         case Replace():
