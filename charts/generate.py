@@ -51,22 +51,6 @@ MADE_BY_THE_CHART = {"mutatingwebhookconfigurations", "validatingwebhookconfigur
 """The chart makes these, empty, and the controller fills them: nobody needs the right to create them, which no name can
 limit; and they go when the release goes, so that no webhook is left behind that nobody answers."""
 
-ONLY_WATCHED = {
-    "admissionchecks",
-    "clusterqueues",
-    "cohorts",
-    "limitranges",
-    "localqueues",
-    "namespaces",
-    "nodes",
-    "priorityclasses",
-    "resourceflavors",
-    "runtimeclasses",
-    "topologies",
-    "workloadpriorityclasses",
-}
-"""The controller lists and watches these, and gets none of them by name."""
-
 DERIVED = {
     "": {"apiVersion", "kind", "apiGroup", "hold", "jobControllerUsers", "jobsetControllerUsers"},
     "leaderElection": {"resourceName", "resourceNamespace"},
@@ -80,21 +64,8 @@ def roles(names: Names) -> list[Object]:
     made = copy.deepcopy(policies.roles(names, SETTINGS))
     for role in made:
         if role["metadata"]["name"] in ("muster-controller", "muster-hold-proof") and "rules" in role:
-            narrowed = [narrow for rule in role["rules"] for narrow in _narrowed(rule)]
-            role["rules"] = [marked for rule in narrowed if (marked := _marked(rule)) is not None]
+            role["rules"] = [marked for rule in role["rules"] if (marked := _marked(rule)) is not None]
     return made
-
-
-def _narrowed(rule: Object) -> list[Object]:
-    """The rule without verbs that the controller never uses; e2e/test_chart.py counts them."""
-    if rule["resources"] == ["leases"]:
-        return [{**rule, "verbs": [verb for verb in rule["verbs"] if verb != "patch"]}]
-    watched = [resource for resource in rule["resources"] if resource in ONLY_WATCHED]
-    if not watched or "get" not in rule["verbs"]:
-        return [rule]
-    others = [resource for resource in rule["resources"] if resource not in ONLY_WATCHED]
-    less = {**rule, "resources": watched, "verbs": [verb for verb in rule["verbs"] if verb != "get"]}
-    return [less, {**rule, "resources": others}] if others else [less]
 
 
 def _marked(rule: Object) -> Object | None:

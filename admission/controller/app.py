@@ -29,6 +29,7 @@ from admission.controller import decode, queues
 from admission.controller.actuate import KIND_OF, Actuator, Options, path_kind
 from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
+from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import Settings, Step, next_step
 from admission.controller.world import ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
@@ -200,6 +201,7 @@ class Controller:
         )
         self.informers: dict[str, Informer[Any]] = {}
         self._build_informers(() if workloads_only else KIND_OF.values())
+        self.keeper = Keeper(client, names, self.state, self.informers, self.events)
 
     # ------------------------------------------------------------ informers
 
@@ -299,6 +301,7 @@ class Controller:
                 self._queues_of(seen.view.value)
 
     def _on_item(self, engine_class: type, old: Item[Any] | None, new: Item[Any] | None) -> None:
+        self.keeper.look()
         # A status write of our own comes back as a change of nothing the engine reads.
         if new is not None:
             if new.value is not None and (old is None or old.value != new.value):
@@ -377,6 +380,7 @@ class Controller:
 
     def _state_changed(self) -> None:
         self._dirty.set()
+        self.keeper.look()
 
     def _busy(self) -> bool:
         """Are there writes to be made that somebody waits for? Statuses and reasons then take little of the server."""
@@ -445,6 +449,7 @@ class Controller:
                 group.create_task(self._decide(), name="decide")
                 group.create_task(self._explain(), name="explain")
                 group.create_task(self._write_queues(), name="queues")
+                group.create_task(self.keeper.run(), name="keep")
                 group.create_task(self._sweep(), name="sweep")
                 group.create_task(self._check_books(), name="check")
         except BaseExceptionGroup as errors:

@@ -627,6 +627,7 @@ def priority_class(names: Names, settings: Settings | None = None) -> Object:
 
 
 _READ = ["get", "list", "watch"]
+_WATCH = ["list", "watch"]
 _HOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
 
 
@@ -676,8 +677,10 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
     controller = cluster_role(
         "muster-controller",
         [
-            rule(group, kinds, _READ),
-            rule(group, ["workloads"], ["create", "patch", "delete", "admit"]),
+            rule(group, [kind for kind in kinds if kind != "workloads"], _WATCH),
+            # Their finalizers.
+            rule(group, ["admissionchecks", "clusterqueues", "resourceflavors", "topologies"], ["patch"]),
+            rule(group, ["workloads"], [*_READ, "create", "patch", "delete", "admit"]),
             rule(
                 group,
                 [f"{kind}/status" for kind in ("clusterqueues", "cohorts", "localqueues", "workloads")],
@@ -691,9 +694,9 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule(JOBSET_GROUP, ["jobsets/finalizers"], ["update"]),
             rule("", ["pods"], [*_READ, "patch"]),
             rule("", ["pods/eviction"], ["create"]),
-            rule("", ["nodes", "namespaces", "limitranges"], _READ),
-            rule("node.k8s.io", ["runtimeclasses"], _READ),
-            rule("scheduling.k8s.io", ["priorityclasses"], _READ),
+            rule("", ["nodes", "namespaces", "limitranges"], _WATCH),
+            rule("node.k8s.io", ["runtimeclasses"], _WATCH),
+            rule("scheduling.k8s.io", ["priorityclasses"], _WATCH),
             rule("", ["events"], ["create", "patch"]),
             rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
             rule(
@@ -712,7 +715,7 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
         "metadata": {"name": "muster-controller", "namespace": settings.namespace, "labels": dict(settings.labels)},
         "rules": [
             rule("coordination.k8s.io", ["leases"], ["create"]),
-            rule("coordination.k8s.io", ["leases"], ["get", "update", "patch"], [names.lease_name]),
+            rule("coordination.k8s.io", ["leases"], ["get", "update"], [names.lease_name]),
             rule("", ["secrets"], ["create"]),
             rule("", ["secrets"], ["get", "update"], ["muster-webhook"]),
         ],
@@ -742,7 +745,8 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
                 [kind for kind in kinds if kind != "workloads"],
                 [*_READ, "create", "update", "patch", "delete"],
             ),
-            rule(group, ["workloads"], _READ),
+            # To delete one sends its gang back to the queue, or frees what nothing else frees.
+            rule(group, ["workloads"], [*_READ, "delete"]),
         ],
     )
     account = {

@@ -1,0 +1,177 @@
+"""What is in use does not vanish, by the controller's own loops on a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from admission.controller.actuate import Options
+from admission.controller.app import Controller, Tuning
+from admission.controller.lifecycle import Settings
+from admission.engine.model import MUSTER
+from admission.kube.client import NotFound
+from tests.controller import lab
+from tests.controller.lab import NAMES, World, cluster_queue, job, local_queue, own
+
+FLAVOR = {"nodeLabels": {"gpu": "h100"}, "topologyName": "racks"}
+NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "n", "labels": {"gpu": "h100", "kubernetes.io/hostname": "n"}},
+    "status": {
+        "allocatable": {"nvidia.com/gpu": "16", "cpu": "64", "memory": "1Ti", "pods": "100"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    },
+}
+CHECK = own(
+    "AdmissionCheck",
+    "budget",
+    {"controllerName": "example.com/budget"},
+    status={"conditions": [lab.condition("Active", True, "Active", "It answers")]},
+)
+PLURALS = {
+    "ClusterQueue": "clusterqueues",
+    "ResourceFlavor": "resourceflavors",
+    "Topology": "topologies",
+    "AdmissionCheck": "admissionchecks",
+}
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[Controller]:
+    controller = Controller(
+        world.client,
+        names=NAMES,
+        rules=MUSTER,
+        settings=Settings(),
+        options=Options(can_rank=True),
+        tuning=Tuning(explain_after_s=0.0),
+        now=lambda: lab.NOW,
+    )
+    tasks = [asyncio.ensure_future(controller.watch()), asyncio.ensure_future(controller.lead())]
+    try:
+        yield controller
+        for task in tasks:
+            assert not task.done(), task.exception()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
+    """What the condition gives, once it is true. The limit is there against hanging for ever."""
+    async with asyncio.timeout(30):
+        while not (found := await condition()):
+            await asyncio.sleep(0.01)
+    return found
+
+
+def path(kind: str, name: str) -> str:
+    return f"/apis/{NAMES.api_version}/{PLURALS[kind]}/{name}"
+
+
+async def test_what_is_in_use_waits_for_its_end_and_what_is_not_goes_at_once(world: World) -> None:
+    queue = cluster_queue("team-a", 16)
+    queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": "budget"}]}
+    levels = {"levels": [{"nodeLabel": "kubernetes.io/hostname"}]}
+    for one in (
+        NODE,
+        own("Topology", "racks", levels),
+        own("ResourceFlavor", "h100", FLAVOR),
+        own("ResourceFlavor", "spare", {}),
+        CHECK,
+        queue,
+        local_queue("main", "team-a"),
+    ):
+        await world.put(one)
+    kept = [("ClusterQueue", "team-a"), ("ResourceFlavor", "h100"), ("Topology", "racks"), ("AdmissionCheck", "budget")]
+
+    async def there(kind: str, name: str) -> dict[str, Any] | None:
+        try:
+            return await world.client.get(path(kind, name))
+        except NotFound:
+            return None
+
+    async with running(world) as controller:
+
+        async def marked() -> bool:
+            found = [await there(kind, name) for kind, name in [*kept, ("ResourceFlavor", "spare")]]
+            return all(one and one["metadata"].get("finalizers") == [NAMES.finalizer] for one in found)
+
+        await until(marked)
+        await world.client.delete(path("ResourceFlavor", "spare"))
+
+        async def gone() -> bool:
+            return await there("ResourceFlavor", "spare") is None
+
+        await until(gone)
+        made = await world.put(job("train", "main"))
+
+        async def reserved() -> bool:
+            return controller.state.queue_numbers("team-a").reserving == 1
+
+        await until(reserved)
+        for kind, name in kept:
+            await world.client.delete(path(kind, name))
+
+        async def told() -> bool:
+            events = (await world.client.get("/api/v1/namespaces/default/events"))["items"]
+            said = {
+                (e["involvedObject"]["kind"], e["message"].partition(": ")[2]) for e in events if e["reason"] == "InUse"
+            }
+            return said >= {
+                ("ClusterQueue", "1 gang holds quota of it"),
+                ("ResourceFlavor", "gangs of ClusterQueue team-a hold quota of it"),
+                ("Topology", "ResourceFlavor h100 names it"),
+                ("AdmissionCheck", "ClusterQueue team-a names it"),
+            }
+
+        await until(told)
+        for kind, name in kept:
+            found = await there(kind, name)
+            assert found is not None
+            assert found["metadata"]["deletionTimestamp"]
+        active = await until(lambda: inactive(world))
+        assert active["reason"] == "Terminating"
+        await world.client.delete(
+            f"/apis/batch/v1/namespaces/ml/jobs/{made['metadata']['name']}", propagation="Background"
+        )
+
+        async def all_gone() -> bool:
+            return not any([await there(kind, name) for kind, name in kept])
+
+        await until(all_gone)
+
+
+async def inactive(world: World) -> dict[str, Any] | None:
+    status = (await world.client.get(path("ClusterQueue", "team-a"))).get("status") or {}
+    return next((c for c in status.get("conditions") or () if c["type"] == "Active" and c["status"] == "False"), None)
+
+
+@pytest.mark.parametrize("others", [[], ["example.com/other"]])
+async def test_finalizers_of_others_are_left_alone(world: World, others: list[str]) -> None:
+    flavor = own("ResourceFlavor", "h100")
+    flavor["metadata"]["finalizers"] = others
+    await world.put(flavor)
+    at = path("ResourceFlavor", "h100")
+    async with running(world):
+
+        async def is_ours() -> bool:
+            return NAMES.finalizer in ((await world.client.get(at))["metadata"].get("finalizers") or ())
+
+        await until(is_ours)
+        assert (await world.client.get(at))["metadata"]["finalizers"] == [*others, NAMES.finalizer]
+        await world.client.delete(at)
+
+        async def released() -> bool:
+            try:
+                return (await world.client.get(at))["metadata"]["finalizers"] == others
+            except NotFound:
+                return not others
+
+        await until(released)
