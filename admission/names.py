@@ -43,7 +43,7 @@ JOBS_HELD = "JobsHeld"
 
 
 _NOT_IN_KUEUE = {
-    "Workload": frozenset({"claim", "avoidNodes", "fairEvictions", "flavorCursor", "placementBlocked"}),
+    "Workload": frozenset({"claim", "avoidNodes", "fairEvictions", "flavorCursor", "placementBlocked", "decision"}),
     "Cohort": frozenset({"conditions", "flavorsReservation", "flavorsUsage"}),
 }
 
@@ -200,6 +200,11 @@ class Names:
     def claim_annotation(self) -> str:
         """On a Workload, in status-free form: what a decision must remember across restarts."""
         return f"{self.group}/claim"
+
+    @cached_property
+    def decision_annotation(self) -> str:
+        """On an Event: the decision that it tells of, as logs and the Workload's status.decision name it."""
+        return f"{self.group}/decision"
 
     @cached_property
     def priority_boost_annotation(self) -> str:

@@ -381,6 +381,9 @@ class WorkloadStatus(Model):
         "When it was evicted by fair sharing, the last times."
     )
     flavor_cursor: FlavorCursor | None = opt("Where the scan of flavors goes on.")
+    decision: Annotated[str, Field(max_length=64)] | None = opt(
+        "Id of the decision that changed this status last, as the controller's log and the job's Events name it."
+    )
 
 
 def _true(workload: Workload, condition: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2s
 from typing import Any
 
 from admission import quantity
@@ -102,10 +103,11 @@ class Actuator:
 
     # ------------------------------------------------------------ decisions of the engine
 
-    async def carry_out(self, decision: Decision, based_on: tuple[PodSet, ...] | None = None) -> None:
-        """Write what the engine decided. Raises ApiError (Conflict: the Workload is another than was decided on)."""
+    async def carry_out(self, decision: Decision, based_on: tuple[PodSet, ...] | None = None) -> str:
+        """Write what the engine decided; its id. Raises ApiError (Conflict: the Workload is another than was decided
+        on)."""
         if isinstance(decision, Evict) and self._world.ghost_leaves(decision.key, decision.preemptor_uid):
-            return
+            return ""
         seen = self._world.workloads.get(decision.key)
         if seen is None or (seen.uid and seen.uid != decision.uid):
             raise NotFound(404, "NotFound", "the workload is gone")
@@ -144,11 +146,13 @@ class Actuator:
                 status.pop("unhealthyNodes", None)
             case _:
                 status.pop("admission", None)
-        await self._apply_status(seen, status)
+        made = await self._apply_status(seen, status)
         self._tell(seen, shown.events)
+        return made
 
-    async def explain(self, seen: WorkloadSeen, shown: Projection) -> bool:
-        """Write why a Workload waits, if its conditions do not say so yet; was a write due?"""
+    async def explain(self, seen: WorkloadSeen, shown: Projection) -> str:
+        """Write why a Workload waits, if its conditions do not say so yet; the id of the write, empty if
+        none was due."""
         now = self._now()
         status = with_conditions(seen.status, shown.conditions, now, seen.generation)
         if shown.requests:
@@ -157,10 +161,10 @@ class Actuator:
                 for name, amounts in shown.requests
             ]
         if _conditions(status) == _conditions(seen.status):
-            return False
-        await self._apply_status(seen, status)
+            return ""
+        made = await self._apply_status(seen, status)
         self._tell(seen, shown.events)
-        return True
+        return made
 
     # ------------------------------------------------------------ steps of one job
 
@@ -458,7 +462,8 @@ class Actuator:
         if event is not None:
             self._tell(seen, (event,))
 
-    async def _apply_status(self, seen: WorkloadSeen, status: dict[str, Any]) -> None:
+    async def _apply_status(self, seen: WorkloadSeen, status: dict[str, Any]) -> str:
+        made = decision_id(seen.uid, seen.resource_version)
         body = {
             "apiVersion": self._names.api_version,
             "kind": "Workload",
@@ -468,10 +473,11 @@ class Actuator:
                 "uid": seen.uid,
                 "resourceVersion": seen.resource_version,
             },
-            "status": self._names.stored("Workload", status),
+            "status": self._names.stored("Workload", {**status, "decision": made}),
         }
         path = self._workloads.path(seen.namespace, seen.name, "status")
         self._learn("Workload", await self._client.apply_raw(path, body, manager=self._names.admission_manager))
+        return made
 
     async def _patch_job(self, key: JobKey, ops: list[dict[str, Any]] | None) -> None:
         if not ops:
@@ -503,10 +509,12 @@ class Actuator:
         job = self._world.jobs.get(key) if key is not None else None
         if key is None or job is None:
             return
+        made = decision_id(seen.uid, seen.resource_version)
         for kind, reason, message in events:
-            self.record(key, job, kind, reason, message)
+            self.record(key, job, kind, reason, message, made)
 
-    def record(self, key: JobKey, job: JobView, kind: str, reason: str, message: str) -> None:
+    def record(self, key: JobKey, job: JobView, kind: str, reason: str, message: str, decision: str = "") -> None:
+        """An Event of a job. decision: what it comes from; empty for that which the Workload's status names."""
         about = {
             "apiVersion": KIND_OF[key[0]].api_version,
             "kind": key[0],
@@ -515,7 +523,21 @@ class Actuator:
             "uid": job.uid,
             "resourceVersion": job.resource_version,
         }
-        self._events.record(about, kind, reason, message, action=reason)
+        made = decision or self.decision_of(key)
+        notes = {self._names.decision_annotation: made} if made else {}
+        self._events.record(about, kind, reason, message, action=reason, annotations=notes)
+
+    def decision_of(self, key: JobKey) -> str:
+        """Id of the decision that a job's Workload stands on; empty if there is none."""
+        seen = self._world.workload_of(key)
+        return str(seen.status.get("decision", "")) if seen is not None else ""
+
+
+def decision_id(uid: str, resource_version: str) -> str:
+    """Names a decision about a Workload in logs, Events and status.decision: eight hex digits, the same wherever they
+    are made, from the version that was decided on. Its write is conditional on that version, so only one can succeed.
+    """
+    return blake2s(f"{uid}/{resource_version}".encode(), digest_size=4).hexdigest()
 
 
 def _rank(pod: PodView) -> tuple[int, int, str]:

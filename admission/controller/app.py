@@ -31,7 +31,7 @@ from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
 from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
-from admission.controller.lifecycle import Settings, Step, next_step
+from admission.controller.lifecycle import EvictWorkload, Settings, Step, next_step
 from admission.controller.world import ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.cycle import decide
 from admission.engine.model import (
@@ -543,14 +543,14 @@ class Controller:
         try:
             if decision is not None:
                 try:
-                    await self.actuator.carry_out(decision, based_on)
+                    made = await self.actuator.carry_out(decision, based_on)
                 except BaseException as error:
                     self._forget(decision)
                     if isinstance(error, Exception):
                         self._hold_off(key, decision.key)
                     raise
                 self._wrote_at = time.monotonic()
-                self._told_decision(decision)
+                self._told_decision(decision, made)
                 if key[0] != ORPHAN:
                     self.jobs.add(key)
             elif key[0] == ORPHAN:
@@ -563,7 +563,8 @@ class Controller:
                     await self.actuator.take(key, due.step)
                     for told in self.watchers.step:
                         told(key, due.step)
-                    log.debug("step", kind=key[0], namespace=key[1], name=key[2], step=type(due.step).__name__)
+                    level = log.info if isinstance(due.step, EvictWorkload) else log.debug
+                    level("step", **self._who(key), step=type(due.step).__name__, why=getattr(due.step, "message", ""))
                 elif due.at is not None:
                     self.jobs.add_after(key, (due.at - now) / 1000 + 0.005)
             self._failures.pop(key, None)
@@ -577,14 +578,14 @@ class Controller:
             for told_failure in self.watchers.failure:
                 told_failure(key, error)
             level = _told_of(error) if self._failures.get(key, 0) in (0, 5) else log.debug
-            level("write failed", kind=key[0], namespace=key[1], name=key[2], error=str(error))
+            level("write failed", **self._who(key), error=str(error))
             if isinstance(error, Invalid):
                 self._refused(key, error)
             self.jobs.add_after(key, self._wait_after(key, 0.5, 60.0))
         except Exception as error:
             for told_failure in self.watchers.failure:
                 told_failure(key, error)
-            log.exception("step failed", kind=key[0], namespace=key[1], name=key[2])
+            log.exception("step failed", **self._who(key))
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
 
     def _forget(self, decision: Decision) -> None:
@@ -614,21 +615,38 @@ class Controller:
         if job is not None:
             self.actuator.record(key, job, "Warning", "Refused", f"The API server refused a change: {error}"[:900])
 
-    def _told_decision(self, decision: Decision) -> None:
+    def _told_decision(self, decision: Decision, made: str) -> None:
         for told in self.watchers.decision:
             told(decision)
         if isinstance(decision, Admit):
-            log.info(
-                "admitted", namespace=decision.key[0], workload=decision.key[1], queue=decision.admission.cluster_queue
-            )
+            log.info("admitted", **self._who_of(decision.key, made))
         elif isinstance(decision, Evict):
             log.info(
                 "evicted",
-                namespace=decision.key[0],
-                workload=decision.key[1],
+                **self._who_of(decision.key, made),
                 reason=decision.reason.value,
                 by="/".join(decision.preemptor),
             )
+
+    def _who_of(self, key: Key, decision: str) -> dict[str, str]:
+        """What a line of the log says of the gang that it is about."""
+        seen = self.world.workloads.get(key)
+        job = self.world.job_of(seen) if seen is not None else None
+        return {
+            "kind": job[0] if job is not None else "Workload",
+            "namespace": key[0],
+            "name": job[2] if job is not None else key[1],
+            "workload": key[1],
+            "queue": self.numbers.queue_of_gang(key),
+            "decision": decision,
+        }
+
+    def _who(self, key: JobKey) -> dict[str, str]:
+        """The same of a job, whose Workload may not be there."""
+        seen = self.world.workload_of(key)
+        if seen is not None:
+            return self._who_of(seen.key, self.actuator.decision_of(key))
+        return {"kind": key[0], "namespace": key[1], "name": key[2]}
 
     async def _orphan(self, key: Key) -> None:
         seen = self.world.workloads.get(key)
@@ -671,6 +689,8 @@ class Controller:
                     self._unexplained[key] = time.monotonic()
                     continue
                 if wrote:
+                    why = verdict.why
+                    log.info("waits", **self._who_of(key, wrote), reason=why.reason.value, detail=why.detail.value)
                     busy = self._busy()
                     await asyncio.sleep(1 / (self.tuning.explain_busy_per_s if busy else self.tuning.explain_per_s))
 

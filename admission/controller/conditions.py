@@ -29,6 +29,7 @@ _OURS = (
     "reclaimablePods",
     "unhealthyNodes",
     "fairEvictions",
+    "decision",
 )
 MESSAGE_LIMIT = 1024
 

@@ -47,6 +47,7 @@ class _News:
     action: str
     first: str
     last: str
+    annotations: dict[str, str]
     count: int = 1
     name: str = ""  # of the Event once it is written
     unwritten: int = 0  # repeats since
@@ -98,11 +99,19 @@ class EventRecorder:
         self._flushed_at = clock()
         self._wake = asyncio.Event()
 
-    def record(self, regarding: Mapping[str, Any], type: str, reason: str, note: str, action: str = "") -> None:  # noqa: A002
+    def record(
+        self,
+        regarding: Mapping[str, Any],
+        type: str,  # noqa: A002
+        reason: str,
+        note: str,
+        action: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
         """Notes one piece of news. Never blocks, never fails.
 
         regarding: an object reference (apiVersion, kind, namespace, name, uid). type: Normal or Warning. reason,
-        action: CamelCase words. note: a sentence; cut at 1024 bytes.
+        action: CamelCase words. note: a sentence; cut at 1024 bytes. annotations: of the Event; repeats keep the first.
         """
         about = {field: str(regarding[field]) for field in _REFERENCE if regarding.get(field)}
         note = note.encode()[:_LONGEST_NOTE].decode("utf-8", "ignore")
@@ -127,7 +136,7 @@ class EventRecorder:
         if len(self._queue) >= self._limit:
             self._queue.popitem(last=False)
             self.dropped["queue"] += 1
-        self._queue[key] = _News(about, type, reason, note, action or reason, first=now, last=now)
+        self._queue[key] = _News(about, type, reason, note, action or reason, now, now, dict(annotations or {}))
         self._wake.set()
 
     async def run(self) -> None:
@@ -187,7 +196,7 @@ class EventRecorder:
             {
                 "apiVersion": "v1",
                 "kind": "Event",
-                "metadata": {"name": news.name, "namespace": namespace},
+                "metadata": {"name": news.name, "namespace": namespace, "annotations": news.annotations},
                 "involvedObject": news.regarding,
                 "type": news.type,
                 "reason": news.reason,

@@ -1,0 +1,65 @@
+"""A decision can be followed by its id: from the log to the Events of the job and to its Workload's status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from admission.controller.actuate import decision_id
+from tests.controller.lab import NAMES, World, cluster_queue, job, local_queue, own
+from tests.controller.test_keep import NODE, running, until
+
+
+async def test_from_the_log_to_the_event_to_the_condition(world: World) -> None:
+    for one in (own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}), cluster_queue("team-a", 16)):
+        await world.put(one)
+    await world.put(local_queue("main", "team-a"))
+    await world.put(job("train", "main"))
+
+    async def workload() -> dict[str, Any]:
+        items = (await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads"))["items"]
+        return items[0] if items else {}
+
+    async def said(reason: str) -> list[str]:
+        """Decisions that Events of the job name, by their reason."""
+        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+        found = [event for event in events if event["reason"] == reason and event["involvedObject"]["kind"] == "Job"]
+        return [event["metadata"].get("annotations", {}).get(NAMES.decision_annotation, "") for event in found]
+
+    def logged(event: str) -> list[str]:
+        about = [line for line in lines if line["event"] == event]
+        assert all(
+            (line["kind"], line["namespace"], line["name"], line["queue"]) == ("Job", "ml", "train", "team-a")
+            for line in about
+        )
+        return [line["decision"] for line in about]
+
+    with capture_logs() as lines:
+        async with running(world):
+
+            async def waits() -> dict[str, Any]:
+                found = await workload()
+                return found if found.get("status", {}).get("decision") and logged("waits") else {}
+
+            waiting = await until(waits)
+            (line,) = [line for line in lines if line["event"] == "waits"]
+            why = line["decision"]
+            assert (line["log_level"], line["reason"]) == ("info", "TopologyPlacementFailed")
+            assert waiting["status"]["decision"] == why
+            (condition,) = [c for c in waiting["status"]["conditions"] if c["type"] == "QuotaReserved"]
+            assert condition["reason"] == line["reason"]
+            assert await until(lambda: said(line["reason"])) == [why]
+
+            await world.put(NODE)
+
+            async def started() -> list[str]:
+                return await said("Started")
+
+            begun = await until(started)
+            (admitted,) = logged("admitted")
+            assert admitted != why
+            assert begun == [admitted]
+            assert admitted in await said("QuotaReserved")
+            assert (await workload())["status"]["decision"] == admitted
+            assert admitted == decision_id(waiting["metadata"]["uid"], waiting["metadata"]["resourceVersion"])
