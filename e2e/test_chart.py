@@ -57,6 +57,7 @@ RARE = {
     ("batch", "jobs", "get"),  # a Workload whose job the copies do not show
     ("jobset.x-k8s.io", "jobsets", "get"),
     (NAMES.group, "workloads", "get"),  # a create whose answer was lost
+    ("", "pods/eviction", "create"),  # a pod that stays behind when its gang has gone
 }
 """Rights for what these tests do not bring about."""
 
@@ -225,6 +226,7 @@ TEAM = {"cohort": "all", "quota": [{"flavor": "gpu", "resources": {"nvidia.com/g
 QUOTA = {
     "only": True,
     "flavors": {"gpu": {"nodeLabels": {"gpu": "h100"}}},
+    "topologies": {"hosts": ["kubernetes.io/hostname"]},
     "cohorts": {"all": {}},
     "teams": {"vision": TEAM, "speech": TEAM},
 }
@@ -373,13 +375,15 @@ def test_people_have_the_rights_of_the_chart_and_no_more(plane: ControlPlane) ->
         lambda: tenant.list("workloads.muster.dev", "default"),
         lambda: tenant.list("clusterqueues.muster.dev"),
         lambda: platform.create(job("team-a", "a")),
-        lambda: platform.delete("workloads.muster.dev", "any", "team-a"),
+        lambda: tenant.delete("workloads.muster.dev", "any", "team-a"),
+        lambda: platform.patch("workloads.muster.dev", "any", {"spec": {"active": False}}, "team-a"),
     ):
         with pytest.raises(ApiError) as error:
             attempt()
         assert error.value.status == 403
     platform.create(queue)
     platform.create(local)
+    assert platform.delete("workloads.muster.dev", "any", "team-a") is None  # allowed, and there is none
     tenant.create(job("team-a", "train"), dryRun="All")
     release.uninstall()
 
@@ -405,6 +409,8 @@ def _play(muster: Charted, held: str) -> None:
     """A Job, a JobSet and a Job without index run; a fourth is edited and taken out while it waits."""
     cp = muster.cp
     muster.started()
+    check = {"apiVersion": NAMES.api_version, "kind": "AdmissionCheck", "metadata": {"name": "unused"}}
+    cp.apply({**check, "spec": {"controllerName": "example.com/nobody"}})
     cp.apply([job("vision", "train", 4), jobset("speech", "sim", {"driver": (1, 1), "workers": (1, 3)})])
     cp.wait(lambda: admitted(cp, "vision", "train") and admitted(cp, "speech", "sim"), 30, "both to be admitted")
     _edit_a_held_job(cp, "vision")
