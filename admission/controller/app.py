@@ -153,8 +153,8 @@ class Controller:
         self.now = now
         self.leading = False
         self._held: Condition | None = None
-        self.certificate_ends: float | None = None
-        """Of the webhook, where one holds; seconds since the epoch."""
+        self.certificate_ends: Callable[[], float | None] = lambda: None
+        """When the webhook's certificate ends, where one holds; seconds since the epoch."""
         self.decided_at = 0
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
@@ -874,7 +874,7 @@ class Numbers:
         return dict(self._controller.events.dropped)
 
     def certificate_ends(self) -> float | None:
-        return self._controller.certificate_ends
+        return self._controller.certificate_ends()
 
     def api_calls(self) -> list[tuple[tuple[str, str, str, int], int]]:
         return list(self._controller.client.counts.items())

@@ -1,5 +1,7 @@
 """Certificates of the webhook: made here, renewed here, swapped under a running server.
 
+Or made by somebody else and read from files, which are looked at again and again.
+
 A CA of our own and one leaf for the webhook's Service, both EC P-256. `issue` is pure but for randomness: it takes what
 there is and the time, and answers what there should be. A leaf is renewed at two thirds of its life; a CA likewise, and
 then the old one stays in the bundle until every leaf it signed has ended, so that callers and server may change over in
@@ -88,6 +90,22 @@ def issue(have: Certificates | None, hosts: Sequence[str], now: datetime) -> Cer
         return Certificates(have.ca_cert, have.ca_key, have.cert, have.key, old)
     cert, key = _leaf(ca, ca_key, hosts, now)
     return Certificates(ca.public_bytes(serialization.Encoding.PEM), _pem(ca_key), cert, key, old)
+
+
+def from_files(folder: Path) -> Certificates:
+    """What somebody else (cert-manager) put into a folder: tls.crt and tls.key, and ca.crt where callers are to trust
+    it. Raises ValueError or OSError when there is none, or half of a new one."""
+    cert, key = (folder / CERT).read_bytes(), (folder / KEY).read_bytes()
+    ca = (folder / CA_CERT).read_bytes() if (folder / CA_CERT).exists() else b""
+    private = serialization.load_pem_private_key(key, None)
+    if x509.load_pem_x509_certificate(cert).public_key() != private.public_key():
+        raise ValueError(f"{folder}: the key does not belong to the certificate")
+    return Certificates(ca, b"", cert, key)
+
+
+def ends_at(have: Certificates) -> datetime:
+    """When the leaf ends."""
+    return x509.load_pem_x509_certificate(have.cert).not_valid_after_utc
 
 
 def renew_at(have: Certificates) -> datetime:

@@ -2,7 +2,9 @@
 
 Every replica serves. Whoever comes first makes the certificate; the others find it in the Secret, for each write is a
 create or carries the version that was read. The API server is told of a new CA before a leaf of it is served. Renewal
-is looked after once an hour, and swapped in under the running server.
+is looked after once an hour, and swapped in under the running server. A certificate that somebody else makes
+(cert-manager) is read from files instead, and they are looked at every ten seconds; its CA, where the files do not have
+it, is left to whoever writes it into the configurations.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import asyncio
 import base64
 import ssl
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -35,7 +38,10 @@ _CONFIGURATIONS = {
 
 
 class Hooks:
-    """See the module. `service` is (namespace, name); without one the API server reaches `url`, whose host counts."""
+    """See the module. `service` is (namespace, name); without one the API server reaches `url`, whose host counts.
+
+    folder: of tls.crt and tls.key (and ca.crt) that somebody else makes. look_every_s: seconds between looks.
+    """
 
     def __init__(
         self,
@@ -49,6 +55,8 @@ class Hooks:
         url: str = "",
         identities: Identities | None = None,
         governed_namespaces: Mapping[str, Any] | None = None,
+        folder: Path | None = None,
+        look_every_s: float | None = None,
         now: Any = lambda: datetime.now(UTC),  # noqa: TID251 - certificates live by the calendar
     ) -> None:
         self._client = client
@@ -59,6 +67,8 @@ class Hooks:
         self._service = service
         self._url = url
         self._governed = governed_namespaces
+        self._folder = folder
+        self._look_every_s = look_every_s if look_every_s is not None else 3600.0 if folder is None else 10.0
         self._now = now
         reviews = Access(_Unfenced(client))
         self.webhook = Webhook(reviews, names) if identities is None else Webhook(reviews, names, identities=identities)
@@ -80,10 +90,10 @@ class Hooks:
         """Keep the certificate fresh; until cancelled."""
         try:
             while True:
-                await asyncio.sleep(timedelta(hours=1).total_seconds())
+                await asyncio.sleep(self._look_every_s)
                 try:
                     await self._renew()
-                except (ApiError, OSError, TimeoutError) as error:
+                except (ApiError, OSError, TimeoutError, ValueError) as error:
                     log.warning("certificate not looked after", error=str(error))
         finally:
             if self._runner is not None:
@@ -102,8 +112,15 @@ class Hooks:
             certificates.load(self._tls, have)
         self._held = have
 
+    @property
+    def ends_at(self) -> datetime | None:
+        """When the certificate that is served ends."""
+        return certificates.ends_at(self._held) if self._held is not None else None
+
     async def _certificates(self) -> Certificates:
-        """From the Secret; made or renewed there when it is time."""
+        """From the files, else from the Secret; made or renewed there when it is time."""
+        if self._folder is not None:
+            return certificates.from_files(self._folder)
         path = _SECRETS.path(self._namespace, SECRET)
         for _ in range(5):
             try:
@@ -155,6 +172,8 @@ class Hooks:
                         break
                     except AlreadyExists:
                         continue
+                if not have.bundle:
+                    _keep_bundles(wanted, raw)
                 if raw.get("webhooks") == wanted["webhooks"]:
                     break
                 try:
@@ -162,6 +181,17 @@ class Hooks:
                     break
                 except Conflict:
                     continue
+
+
+def _keep_bundles(wanted: dict[str, Any], there: dict[str, Any]) -> None:
+    """Leave the CAs that stand in a configuration as they are."""
+    held = {hook["name"]: hook["clientConfig"].get("caBundle") for hook in there.get("webhooks") or ()}
+    for hook in wanted["webhooks"]:
+        bundle = held.get(hook["name"])
+        if bundle:
+            hook["clientConfig"]["caBundle"] = bundle
+        else:
+            hook["clientConfig"].pop("caBundle", None)
 
 
 class _Unfenced:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -94,7 +95,11 @@ async def serve(
                 url=webhook_url or "",
                 identities=Identities(tuple(config.job_controller_users), tuple(config.jobset_controller_users)),
                 governed_namespaces=selector_of(config) if config.manage_jobs_without_queue_name else None,
+                folder=Path(config.webhook.cert_dir)
+                if config.webhook.certificate == "files" and config.webhook.cert_dir
+                else None,
             )
+            controller.certificate_ends = lambda: ends.timestamp() if (ends := hooks.ends_at) is not None else None
             await hooks.start()
             group.create_task(hooks.run(), name="webhook")
         if started is not None:
