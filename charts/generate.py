@@ -72,6 +72,8 @@ def _marked(rule: Object) -> Object | None:
     resources = set(rule["resources"])
     if rule["verbs"] == ["create"] and resources <= MADE_BY_THE_CHART:
         return None
+    if rule.get("resourceNames") == ["muster-webhook"] and resources == {"secrets"}:
+        return {"when": "own-certificate", **rule}
     if resources <= BY_WEBHOOK:
         return {"when": "webhook", **rule}
     if resources <= BY_POLICY:
@@ -176,6 +178,11 @@ def values_schema() -> Object:
         imagePullSecrets={"type": "array", "items": _object(("name",), name=_NAME)},
         crds=_object((), install=_BOOL),
         config=_configuration(),
+        webhook=_object(
+            (),
+            certificate=_choice("controller", "cert-manager"),
+            issuerRef=_object((), name=_NAME, kind=_TEXT, group=_TEXT),
+        ),
         identities=_object((), jobControllers=_USERS, jobsetControllers=_USERS),
         refuseBarePods={"type": "array", "items": _TEXT},
         replicas={"type": "integer", "minimum": 1, "maximum": 10},

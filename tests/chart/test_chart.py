@@ -15,6 +15,7 @@ from admission.api import crd, lint
 from admission.api.config import load_config
 from admission.api.kinds import BY_NAME, validate_object
 from admission.controller import policies
+from admission.controller.certificates import service_names
 from admission.names import KUEUE_GROUP, Names
 from charts import generate
 from tests.chart import helm
@@ -30,6 +31,12 @@ MATRIX: dict[str, Object] = {
     "defaults": {},
     "policy": {"hold": "policy"},
     "webhook": {"hold": "webhook", "config": {"webhook": {"port": 10250}}},
+    "cert-manager": {"hold": "webhook", "webhook": {"certificate": "cert-manager"}},
+    "cert-manager-ca": {
+        "hold": "webhook",
+        "webhook": {"certificate": "cert-manager", "issuerRef": {"name": "ca", "kind": "ClusterIssuer"}},
+        "config": {"webhook": {"port": 10250}},
+    },
     "kueue": {"apiGroup": KUEUE_GROUP, "hold": "policy"},
     "kueue-webhook": {"apiGroup": KUEUE_GROUP, "hold": "webhook"},
     "governed": {"hold": "policy", **GOVERNED},
@@ -286,6 +293,9 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
         ("policy", {"MutatingAdmissionPolicy/muster-hold"}, {"Service/muster-webhook", "Secret/muster-webhook"}),
         ("policy", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"ValidatingWebhookConfiguration/muster"}),
         ("webhook", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"MutatingAdmissionPolicy/muster-hold"}),
+        ("cert-manager", {"Certificate/muster-webhook", "Issuer/muster-webhook"}, {"Secret/muster-webhook"}),
+        ("cert-manager-ca", {"Certificate/muster-webhook"}, {"Issuer/muster-webhook", "Secret/muster-webhook"}),
+        ("webhook", {"Secret/muster-webhook"}, {"Certificate/muster-webhook"}),
         ("kinds-elsewhere", {"PriorityClass/muster-gang"}, {"CustomResourceDefinition/workloads.muster.dev"}),
         (
             "kueue",
@@ -340,6 +350,31 @@ def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
 def test_what_is_wrong_is_refused_and_named(values: Object, told: str) -> None:
     with pytest.raises(RefusedError, match=re.escape(told)):
         template(values)
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("row", "issuer"),
+    [
+        ("cert-manager", {"kind": "Issuer", "name": "muster-webhook"}),
+        ("cert-manager-ca", {"kind": "ClusterIssuer", "name": "ca"}),
+    ],
+)
+def test_cert_manager_makes_the_certificate_and_the_controller_reads_files(row: str, issuer: Object) -> None:
+    objects = rendered(row)
+    file = load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"])
+    assert (file.webhook.certificate, file.webhook.port) == ("files", 10250 if row.endswith("ca") else 9443)
+    made = of(objects, "Certificate")["spec"]
+    assert made["issuerRef"] == issuer
+    assert set(made["dnsNames"]) <= set(service_names("muster-webhook", NAMESPACE))
+    pod = of(objects, "Deployment")["spec"]["template"]["spec"]
+    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["mountPath"] == file.webhook.cert_dir]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == mount["name"]]
+    assert volume["secret"]["secretName"] == made["secretName"]
+    assert not [right for right in rights(objects) if right[2] == "secrets"]
+    for kind in ("Mutating", "Validating"):
+        hook = of(objects, f"{kind}WebhookConfiguration")
+        assert hook["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/muster-webhook"}
 
 
 # ---------------------------------------------------------------- quota

@@ -54,11 +54,19 @@ webhook
 {{ dig "webhook" "port" 9443 .Values.config }}
 {{- end }}
 
+{{/* "true" where cert-manager makes the webhook's certificate. */}}
+{{- define "muster.certManager" -}}
+{{ and (eq (include "muster.hold" .) "webhook") (eq .Values.webhook.certificate "cert-manager") }}
+{{- end }}
+
 {{/* The configuration file. */}}
 {{- define "muster.config" -}}
 {{- $made := dict "apiVersion" "config.muster.dev/v1beta1" "kind" "Configuration" "apiGroup" .Values.apiGroup "hold" (include "muster.hold" .) -}}
 {{- $_ := set $made "jobControllerUsers" .Values.identities.jobControllers -}}
 {{- $_ := set $made "jobsetControllerUsers" .Values.identities.jobsetControllers -}}
+{{- if eq "true" (include "muster.certManager" .) -}}
+{{- $_ := set $made "webhook" (dict "certificate" "files" "certDir" "/etc/muster-webhook") -}}
+{{- end -}}
 {{- toYaml (merge $made (deepCopy .Values.config)) }}
 {{- end }}
 
