@@ -261,7 +261,8 @@ def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
     mark = cp.audit_mark()
     objects = release.upgrade(hold="webhook")
     assert not cp.list("mutatingadmissionpolicies")
-    assert {p["metadata"]["name"] for p in cp.list("validatingadmissionpolicies")} == {"muster-priority-class"}
+    guards = {p["metadata"]["name"] for p in cp.list("validatingadmissionpolicies")}
+    assert guards == {"muster-priority-class", "muster-kinds"}
     with running(cp, tmp_path, objects) as muster:
         Release(cp, "muster-quota").install(quota=QUOTA)
         cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
@@ -309,6 +310,8 @@ def test_governed_namespaces_hold_all_jobs_and_keep_bare_gpu_pods_out(plane: Con
 
     cp.wait(refused, 20, "the policy to be seen")
     cp.create(pod("governed", 0), dryRun="All")
+    with pytest.raises(ApiError, match="remove Muster first"):
+        cp.delete("customresourcedefinitions", "workloads.muster.dev", dryRun="All")
     cp.create(pod("free", 1), dryRun="All")
     for namespace, held in (("governed", True), ("free", False)):
         made = cp.create(job(namespace, "unlabelled", queue=None), dryRun="All")

@@ -593,6 +593,24 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
     return [*created, *updated, *of_others]
 
 
+def kinds_kept(names: Names, settings: Settings) -> list[Object]:
+    """While Muster is installed, its kinds are not deleted: with them all Workloads would go, and with these every gang
+    that runs. This policy goes first when Muster is removed."""
+    rule = {
+        "apiGroups": ["apiextensions.k8s.io"],
+        "apiVersions": ["*"],
+        "resources": ["customresourcedefinitions"],
+        "operations": ["DELETE"],
+        "scope": "Cluster",
+    }
+    message = (
+        f"Muster is installed, and all gangs stop when the kinds of {names.group} go: remove Muster first (helm "
+        "uninstall, or delete its policies)"
+    )
+    ours = [_condition("ours", f"oldObject.spec.group == {_text(names.group)}")]
+    return _validating("muster-kinds", settings, {"resourceRules": [rule]}, ours, [("false", message)])
+
+
 def policies(names: Names, settings: Settings | None = None) -> list[Object]:
     """All policies and their bindings."""
     settings = settings or Settings()
@@ -604,6 +622,7 @@ def policies(names: Names, settings: Settings | None = None) -> list[Object]:
         *_jobset_templates(names, settings),
         *pins(names, settings),
         *_pod_guard(names, settings),
+        *kinds_kept(names, settings),
     ]
     if settings.governed_namespaces is not None:
         out += [*hold(names, settings, governed=True), *_guard(names, settings, governed=True)]

@@ -293,6 +293,7 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
         ("policy", {"MutatingAdmissionPolicy/muster-hold"}, {"Service/muster-webhook", "Secret/muster-webhook"}),
         ("policy", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"ValidatingWebhookConfiguration/muster"}),
         ("webhook", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"MutatingAdmissionPolicy/muster-hold"}),
+        *((mode, {"ValidatingAdmissionPolicyBinding/muster-kinds"}, set()) for mode in ("webhook", "policy", "kueue")),
         ("cert-manager", {"Certificate/muster-webhook", "Issuer/muster-webhook"}, {"Secret/muster-webhook"}),
         ("cert-manager-ca", {"Certificate/muster-webhook"}, {"Issuer/muster-webhook", "Secret/muster-webhook"}),
         ("webhook", {"Secret/muster-webhook"}, {"Certificate/muster-webhook"}),
