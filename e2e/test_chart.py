@@ -289,11 +289,11 @@ def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
     cp.wait(done(cp, "jobs", "vision", "free"), 30, "a labelled job to run as any other")
 
 
-def test_governed_namespaces_hold_all_jobs_and_keep_bare_gpu_pods_out(plane: ControlPlane) -> None:
+def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: ControlPlane, tmp_path: Path) -> None:
     cp, release = plane, Release(plane)
     where = {"namespaceSelector": {"matchLabels": {"muster": "governed"}}, "manageJobsWithoutQueueName": True}
     cp.clean()
-    release.install(config=where, refuseBarePods=["nvidia.com/gpu"])
+    objects = release.install(config={**where, "defaultQueueName": "main"}, refuseBarePods=["nvidia.com/gpu"])
     cp.namespace("governed", {"muster": "governed"})
     cp.namespace("free")
 
@@ -316,6 +316,17 @@ def test_governed_namespaces_hold_all_jobs_and_keep_bare_gpu_pods_out(plane: Con
     for namespace, held in (("governed", True), ("free", False)):
         made = cp.create(job(namespace, "unlabelled", queue=None), dryRun="All")
         assert bool(made["spec"].get("suspend")) is held
+    quota = {**QUOTA, "teams": {"governed": {"quota": TEAM["quota"]}}, "cohorts": {}}
+    Release(cp, "muster-quota").install(quota=quota)
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    with running(cp, tmp_path, objects) as muster:
+        muster.started()
+        cp.apply(job("governed", "unlabelled", 2, queue=None))
+        cp.wait(done(cp, "jobs", "governed", "unlabelled"), 60, "a job without a label to run by the default queue")
+        entry = workload_of(cp, "governed", "unlabelled")
+        assert entry is not None
+        assert entry["spec"]["queueName"] == "main"
+        assert entry["status"]["admission"]["clusterQueue"] == "governed"
     release.uninstall()
 
 

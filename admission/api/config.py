@@ -280,6 +280,8 @@ class Configuration(Section):
     """Namespaces whose jobs are looked at."""
     manage_jobs_without_queue_name: bool = False
     """Hold jobs without a queue label too."""
+    default_queue_name: ObjectName = "default"
+    """LocalQueue of the namespace in which such jobs wait."""
     wait_for_pods_ready: WaitForPodsReady = WaitForPodsReady()
     fair_sharing: FairSharing | None = None
     """None: as the preset says."""

@@ -276,7 +276,7 @@ class Controller:
         )
 
     def _decode_job(self, kind: Any, raw: msgspec.Raw) -> JobView:
-        return decode.job(kind, self.names, raw, self.recent)
+        return decode.job(kind, self.names, raw, self.recent, every=bool(self.world.default_queue))
 
     def _on_job(self, old: JobView | None, new: JobView | None) -> None:
         if new is not None:

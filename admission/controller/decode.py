@@ -76,10 +76,10 @@ def rfc3339(ms: int) -> str:
     return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def job(kind: JobKind, names: Names, raw: msgspec.Raw, recent: Recent) -> JobView:
+def job(kind: JobKind, names: Names, raw: msgspec.Raw, recent: Recent, *, every: bool = False) -> JobView:
     data = bytes(raw)
-    seen = view(kind, _decode(data), names)
-    if seen.finished is None and (seen.queue or seen.started):
+    seen = view(kind, _decode(data), names, every=every)
+    if seen.finished is None and (seen.queue or seen.started or every):
         recent.put(seen.uid, seen.resource_version, data)
     return seen
 

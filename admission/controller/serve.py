@@ -20,7 +20,7 @@ from admission.controller.actuate import Options
 from admission.controller.app import Controller
 from admission.controller.hold import Held, policies_bound, policies_served, prove
 from admission.controller.hooks import Hooks
-from admission.controller.setup import looked_at, rules_of, selector_of, settings_of, tuning_of
+from admission.controller.setup import default_queue, looked_at, rules_of, selector_of, settings_of, tuning_of
 from admission.jobs.hold import Identities
 from admission.kube.client import Client, Fenced
 from admission.kube.lease import LeaderElector, LeadershipLost
@@ -65,6 +65,7 @@ async def serve(
         settings=settings_of(config),
         options=Options(can_rank=can_rank),
         tuning=tuning_of(config),
+        default_queue=default_queue(config),
         looked_at=looked_at(config),
         lost_after_ms=round(config.node_loss_grace_period * 1000),
     )

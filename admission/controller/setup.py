@@ -72,5 +72,10 @@ def looked_at(config: Configuration) -> LabelSelector | None:
     return label_selector(selector_of(config), [])
 
 
+def default_queue(config: Configuration) -> str:
+    """LocalQueue of jobs without a label; "" where such jobs are left alone."""
+    return config.default_queue_name if config.manage_jobs_without_queue_name else ""
+
+
 def tuning_of(config: Configuration) -> Tuning:
     return Tuning(queue_status_s=config.status_interval)

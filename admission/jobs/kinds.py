@@ -535,8 +535,9 @@ def index_label(kind: JobKind) -> tuple[str, str]:
 # ---------------------------------------------------------------- the view
 
 
-def view(kind: JobKind, raw: Json, names: Names) -> JobView:
-    """What the controller keeps of an object. Never raises; what is wrong with the object is in `problems`."""
+def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobView:
+    """What the controller keeps of an object. Never raises; what is wrong with the object is in `problems`. every: jobs
+    without a queue label are queued, too."""
     meta, spec = obj(raw.get("metadata")), obj(raw.get("spec"))
     labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
     queue = labels.get(names.queue_label, "")
@@ -579,7 +580,7 @@ def view(kind: JobKind, raw: Json, names: Names) -> JobView:
         created_ms=millis(meta.get("creationTimestamp")),
         counts=tuple((slot.pod_set, slot.count) for slot in slots),
         # Jobs that nobody queues cost nothing.
-        spec_hash=spec_hash(slots, kind.size(owned)) if queue or inverse is not None else "",
+        spec_hash=spec_hash(slots, kind.size(owned)) if queue or every or inverse is not None else "",
         pods_expected=outcome.due,
         reclaimable=outcome.reclaimable,
         started=inverse is not None,

@@ -42,7 +42,7 @@ PLURALS = {
 
 
 @asynccontextmanager
-async def running(world: World) -> AsyncIterator[Controller]:
+async def running(world: World, **options: Any) -> AsyncIterator[Controller]:
     controller = Controller(
         world.client,
         names=NAMES,
@@ -51,6 +51,7 @@ async def running(world: World) -> AsyncIterator[Controller]:
         options=Options(can_rank=True),
         tuning=Tuning(explain_after_s=0.0),
         now=lambda: lab.NOW,
+        **options,
     )
     tasks = [asyncio.ensure_future(controller.watch()), asyncio.ensure_future(controller.lead())]
     try:
@@ -146,6 +147,41 @@ async def test_what_is_in_use_waits_for_its_end_and_what_is_not_goes_at_once(wor
             return not any([await there(kind, name) for kind, name in kept])
 
         await until(all_gone)
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_job_without_a_label_waits_in_the_queue_of_its_namespace(world: World, there: bool) -> None:
+    for one in (NODE, own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}), cluster_queue("team-a", 16)):
+        await world.put(one)
+    if there:
+        await world.put(local_queue("default", "team-a"))
+    bare = job("bare")
+    bare["metadata"]["labels"].pop(NAMES.queue_label)
+    made = await world.put(bare)
+    async with running(world, default_queue="default"):
+
+        async def decided() -> dict[str, Any] | None:
+            items = (await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads"))["items"]
+            held = [
+                c
+                for one in items
+                for c in one.get("status", {}).get("conditions") or ()
+                if c["type"] == "QuotaReserved"
+            ]
+            return held[0] if held else None
+
+        condition = await until(decided)
+        if there:
+            assert condition["status"] == "True"
+
+            async def begun() -> bool:
+                path = f"/apis/batch/v1/namespaces/ml/jobs/{made['metadata']['name']}"
+                return (await world.client.get(path))["spec"]["suspend"] is False
+
+            await until(begun)
+        else:
+            assert (condition["status"], condition["reason"]) == ("False", "Misconfigured")
+            assert "default" in condition["message"]
 
 
 async def inactive(world: World) -> dict[str, Any] | None:
