@@ -24,7 +24,7 @@ from tests.chart.helm import CHART, NAMESPACE, Object, RefusedError, needs_binar
 ROOT = Path(__file__).parents[2]
 CONTROLLER = ("muster-controller", "muster-hold-proof")
 SELECTOR = {"matchLabels": {"muster": "governed"}}
-GOVERNED = {"config": {"namespaceSelector": SELECTOR, "manageJobsWithoutQueueName": True}}
+GOVERNED = {"config": {"namespaceSelector": SELECTOR, "manageJobsWithoutQueueName": True, "defaultQueueName": "main"}}
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
 
 MATRIX: dict[str, Object] = {
