@@ -129,6 +129,7 @@ async def _controller(
         loop.add_signal_handler(number, stop.set)
     async with client:
         runners: list[Any] = []
+        showing: list[asyncio.Future[None]] = []
 
         async def started(replica: Replica) -> None:
             shown = replica.controller
@@ -141,13 +142,11 @@ async def _controller(
             shown.watchers.failure.append(metrics.failure)
             shown.watchers.drift.append(metrics.drift)
 
-            def ready() -> str:
-                missing = [name for name, informer in shown.informers.items() if not informer.synced.is_set()]
-                return f"waiting for the first list of {', '.join(missing)}" if missing else ""
-
-            app = health.application(ready=ready, metrics=metrics.text)
+            app = health.application(ready=shown.numbers.ready, metrics=metrics.text)
             addresses = dict.fromkeys((config.health.bind_address, config.metrics.bind_address))
             runners.extend([await health.serve(app, address) for address in addresses if address not in ("", "0")])
+            if config.web.bind_address != "0":
+                showing.append(asyncio.ensure_future(_show(client, config, shown, home, runners)))
 
         home = (
             namespace
@@ -162,14 +161,38 @@ async def _controller(
         )
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (serving, stopping):
+        tasks: list[asyncio.Future[Any]] = [serving, stopping, *showing]
+        for task in tasks:
             task.cancel()
-        result, _ = await asyncio.gather(serving, stopping, return_exceptions=True)
+        result, *_ = await asyncio.gather(*tasks, return_exceptions=True)
         for runner in runners:
             await runner.cleanup()
         if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
             raise result
     return 0
+
+
+async def _show(client: Any, config: Any, shown: Any, namespace: str, runners: list[Any]) -> None:
+    """Serve the page and the visibility API, off the way of decisions; until cancelled."""
+    import structlog
+
+    from admission.controller.aggregate import Aggregate
+    from admission.web import health
+    from admission.web.server import Web
+
+    try:
+        web = Web(shown.numbers, client, config.names)
+        shown.watchers.workload.append(web.stories.seen)
+
+        async def serve(tls: Any) -> None:
+            runners.append(await health.serve(web.app, config.web.bind_address, tls))
+
+        if config.web.tls == "none":
+            await serve(None)
+        else:
+            await Aggregate(client, config.names, namespace=namespace, believe=web.believe).run(serve)
+    except Exception as error:  # whatever it is: decisions go on without a page
+        structlog.get_logger("muster.web").warning("the page is not served", error=f"{type(error).__name__}: {error}")
 
 
 @cli.command()

@@ -62,6 +62,11 @@ class Names:
     def api_version(self) -> str:
         return f"{self.group}/{self.version}"
 
+    @property
+    def visibility_group(self) -> str:
+        """The aggregated API, of the same version, that tells where pending gangs stand."""
+        return f"visibility.{self.group}"
+
     # Labels and annotations on jobs.
     @cached_property
     def queue_label(self) -> str:

@@ -44,7 +44,7 @@ SETTINGS = policies.Settings(
     labels={},
 )
 
-BY_WEBHOOK = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets", "subjectaccessreviews"}
+BY_WEBHOOK = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
 BY_POLICY = {"mutatingadmissionpolicies", "mutatingadmissionpolicybindings"}
 
 MADE_BY_THE_CHART = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
@@ -74,7 +74,7 @@ def _marked(rule: Object) -> Object | None:
         return None
     if rule.get("resourceNames") == ["muster-webhook"] and resources == {"secrets"}:
         return {"when": "own-certificate", **rule}
-    if resources <= BY_WEBHOOK:
+    if resources <= BY_WEBHOOK and "muster-web" not in rule.get("resourceNames", ()):
         return {"when": "webhook", **rule}
     if resources <= BY_POLICY:
         return {"when": "policy", **rule}
@@ -207,6 +207,7 @@ def values_schema() -> Object:
             },
             metricsFrom={"type": "array", "items": _FREE},
         ),
+        visibility=_object((), enabled=_BOOL),
         metrics=_object(
             (),
             serviceMonitor=_object((), enabled=_choice("auto", True, False), interval=_TEXT, **monitor),

@@ -130,6 +130,7 @@ class Installed:
             "kind": "Configuration",
             "health": {"bindAddress": "0"},
             "metrics": {"bindAddress": "0"},
+            "web": {"bindAddress": "0"},
             "leaderElection": {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"},
             **(config or {}),
         }

@@ -58,6 +58,10 @@ RARE = {
     ("jobset.x-k8s.io", "jobsets", "get"),
     (NAMES.group, "workloads", "get"),  # a create whose answer was lost
     ("", "pods/eviction", "create"),  # a pod that stays behind when its gang has gone
+    # Somebody looks at the page, or asks the visibility API: test_visibility.py
+    ("authentication.k8s.io", "tokenreviews", "create"),
+    ("authorization.k8s.io", "subjectaccessreviews", "create"),
+    ("apiregistration.k8s.io", "apiservices", "update"),
 }
 """Rights for what these tests do not bring about."""
 
@@ -142,7 +146,14 @@ class Charted(Installed):
         (found,) = [o for o in self.objects if "config.yaml" in o.get("data", ())]
         said: Object = yaml.safe_load(found["data"]["config.yaml"])
         off = {"bindAddress": "0"}
-        return {**said, "health": off, "metrics": off, "webhook": {"host": "127.0.0.1", "port": _free_port()}}
+        web = {"bindAddress": f"127.0.0.1:{_free_port()}"}
+        return {
+            **said,
+            "health": off,
+            "metrics": off,
+            "web": web,
+            "webhook": {"host": "127.0.0.1", "port": _free_port()},
+        }
 
     def start(self, identity: str | None = None, *, config: Mapping[str, Any] | None = None) -> Replica:
         assert config is None

@@ -21,10 +21,11 @@ from typing import Any
 import pytest
 
 from admission.controller import certificates, policies
-from admission.controller.webhook import Access, Webhook, configurations
+from admission.controller.webhook import Webhook, configurations
 from admission.engine.model import Admission, Domain, Flavor, PodSetAssignment, Toleration, TopologyAssignment
 from admission.jobs import hold, pins
 from admission.jobs.kinds import JOB, JOBSET, JobKind, owners_form
+from admission.kube.access import Access
 from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, Names
 from e2e.api_client import ApiClient, ApiError, Object, condition, merged
 from e2e.control_plane import JOBSET_USER, ControlPlane

@@ -91,6 +91,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
                 "hold": "policy",
                 "health": off,
                 "metrics": off,
+                "web": off,
             }
         )
     )

@@ -32,7 +32,7 @@ def test_what_the_page_says_runs(cp: ControlPlane, page: str, tmp_path: Path) ->
     kubectl = ensure(["kubectl"])["kubectl"].parent
     environment = {**os.environ, "KUBECONFIG": str(cp.kubeconfig()), "PATH": f"{kubectl}:{os.environ['PATH']}"}
     config = tmp_path / "ports.yaml"
-    config.write_text("health: {bindAddress: '0'}\nmetrics: {bindAddress: '0'}\n")
+    config.write_text("health: {bindAddress: '0'}\nmetrics: {bindAddress: '0'}\nweb: {bindAddress: '0'}\n")
     going: list[subprocess.Popen[bytes]] = []
     said = ""
     try:

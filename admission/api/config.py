@@ -230,6 +230,9 @@ class Web(Section):
     """The page and the visibility API."""
 
     bind_address: Address = ":8082"
+    tls: Literal["self", "none"] = "self"
+    """`self`: a certificate made and renewed by the controller. `none`: plain HTTP and the page alone, for a proxy in
+    the same pod that has a certificate."""
 
 
 class Webhook(Section):

@@ -109,6 +109,8 @@ class Watchers:
     decision: list[Callable[[Decision], None]] = field(default_factory=list)
     failure: list[Callable[[JobKey, Exception], None]] = field(default_factory=list)
     drift: list[Callable[[int], None]] = field(default_factory=list)
+    workload: list[Callable[[WorkloadSeen | None, WorkloadSeen | None], None]] = field(default_factory=list)
+    """(as it was, as it is); on every replica."""
 
 
 QueueName = tuple[str, str, str]
@@ -152,6 +154,8 @@ class Controller:
         self.watchers = Watchers()
         self.now = now
         self.leading = False
+        self.revision = 0
+        """Counts changes of what is shown."""
         self._held: Condition | None = None
         self.certificate_ends: Callable[[], float | None] = lambda: None
         """When the webhook's certificate ends, where one holds; seconds since the epoch."""
@@ -299,6 +303,8 @@ class Controller:
         for seen in (old, new):
             if seen is not None:
                 self._queues_of(seen.view.value)
+        for told in self.watchers.workload:
+            told(old, new)
 
     def _on_item(self, engine_class: type, old: Item[Any] | None, new: Item[Any] | None) -> None:
         self.keeper.look()
@@ -379,6 +385,7 @@ class Controller:
             self.jobs.add(key)
 
     def _state_changed(self) -> None:
+        self.revision += 1
         self._dirty.set()
         self.keeper.look()
 
@@ -504,6 +511,7 @@ class Controller:
             if old is None or old.why != told_of.why:
                 self._unexplained.setdefault(verdict.key, tick)
         self.decided_at = now
+        self.revision += 1
         took = time.perf_counter() - began
         for told in self.watchers.plan:
             told(plan, took)
@@ -884,3 +892,37 @@ class Numbers:
 
     def leading(self) -> bool:
         return self._controller.leading
+
+    # -- what the page and the visibility API show beside
+
+    @property
+    def state(self) -> State:
+        return self._controller.state
+
+    @property
+    def revision(self) -> int:
+        return self._controller.revision
+
+    def ready(self) -> str:
+        """Why not every list is in yet; "" when they are."""
+        missing = [name for name, informer in self._controller.informers.items() if not informer.synced.is_set()]
+        return f"waiting for the first list of {', '.join(missing)}" if missing else ""
+
+    def now(self) -> int:
+        return self._controller.now()
+
+    def verdict(self, key: Key) -> Verdict | None:
+        return self._controller.verdicts.get(key)
+
+    def owner(self, key: Key) -> tuple[str, str]:
+        """(kind, name) of the job that a Workload stands for; ("", "") when none is known."""
+        seen = self._controller.world.workloads.get(key)
+        return seen.view.owner if seen is not None else ("", "")
+
+    def job(self, key: Key) -> JobView | None:
+        seen = self._controller.world.workloads.get(key)
+        at = self._controller.world.job_of(seen) if seen is not None else None
+        return self._controller.world.jobs.get(at) if at is not None else None
+
+    def workload(self, key: Key) -> WorkloadSeen | None:
+        return self._controller.world.workloads.get(key)

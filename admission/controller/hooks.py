@@ -22,8 +22,9 @@ from aiohttp import web
 
 from admission.controller import certificates
 from admission.controller.certificates import Certificates
-from admission.controller.webhook import Access, Webhook, configurations
+from admission.controller.webhook import Webhook, configurations
 from admission.jobs.hold import Identities
+from admission.kube.access import Access, Unfenced
 from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Kind, NotFound
 from admission.names import Names
 
@@ -70,7 +71,7 @@ class Hooks:
         self._folder = folder
         self._look_every_s = look_every_s if look_every_s is not None else 3600.0 if folder is None else 10.0
         self._now = now
-        reviews = Access(_Unfenced(client))
+        reviews = Access(Unfenced(client))
         self.webhook = Webhook(reviews, names) if identities is None else Webhook(reviews, names, identities=identities)
         self._tls: ssl.SSLContext | None = None
         self._held: Certificates | None = None
@@ -121,35 +122,7 @@ class Hooks:
         """From the files, else from the Secret; made or renewed there when it is time."""
         if self._folder is not None:
             return certificates.from_files(self._folder)
-        path = _SECRETS.path(self._namespace, SECRET)
-        for _ in range(5):
-            try:
-                raw = await self._client.get(path)
-            except NotFound:
-                raw = None
-            data = {key: base64.b64decode(value) for key, value in ((raw or {}).get("data") or {}).items()}
-            have = Certificates.from_data(data)
-            wanted = certificates.issue(have, self._hosts(), self._now())
-            if wanted == have:
-                return wanted
-            body = {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": SECRET, "namespace": self._namespace},
-                "type": "kubernetes.io/tls",
-                "data": {key: base64.b64encode(value).decode() for key, value in wanted.data().items()},
-            }
-            try:
-                if raw is None:
-                    await self._client.create(_SECRETS.path(self._namespace), body, fenced=False)
-                else:
-                    body["metadata"] = raw["metadata"]
-                    body["type"] = raw.get("type", "kubernetes.io/tls")
-                    await self._client.put(path, body, fenced=False)
-            except (AlreadyExists, Conflict):
-                continue  # another replica was quicker
-            return wanted
-        raise TimeoutError("the webhook's certificate keeps changing under this replica")
+        return await kept(self._client, self._namespace, SECRET, self._hosts(), self._now())
 
     async def _configure(self, have: Certificates) -> None:
         for wanted in configurations(
@@ -194,11 +167,35 @@ def _keep_bundles(wanted: dict[str, Any], there: dict[str, Any]) -> None:
             hook["clientConfig"].pop("caBundle", None)
 
 
-class _Unfenced:
-    """Reviews change nothing that the leader owns: every replica may ask."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def create(self, path: str, obj: dict[str, Any], /) -> dict[str, Any]:
-        return await self._client.create(path, obj, fenced=False)
+async def kept(client: Client, namespace: str, secret: str, hosts: Sequence[str], now: datetime) -> Certificates:
+    """The certificates that a Secret keeps for these hosts; made or renewed there when it is time. Replicas agree, for
+    each write is a create or carries the version that was read. Raises TimeoutError when they do not."""
+    path = _SECRETS.path(namespace, secret)
+    for _ in range(5):
+        try:
+            raw = await client.get(path)
+        except NotFound:
+            raw = None
+        data = {key: base64.b64decode(value) for key, value in ((raw or {}).get("data") or {}).items()}
+        have = Certificates.from_data(data)
+        wanted = certificates.issue(have, hosts, now)
+        if wanted == have:
+            return wanted
+        body = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": secret, "namespace": namespace},
+            "type": "kubernetes.io/tls",
+            "data": {key: base64.b64encode(value).decode() for key, value in wanted.data().items()},
+        }
+        try:
+            if raw is None:
+                await client.create(_SECRETS.path(namespace), body, fenced=False)
+            else:
+                body["metadata"] = raw["metadata"]
+                body["type"] = raw.get("type", "kubernetes.io/tls")
+                await client.put(path, body, fenced=False)
+        except (AlreadyExists, Conflict):
+            continue  # another replica was quicker
+        return wanted
+    raise TimeoutError(f"the certificate in Secret {secret} keeps changing under this replica")

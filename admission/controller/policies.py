@@ -653,7 +653,7 @@ _HOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
 def roles(names: Names, settings: Settings | None = None) -> list[Object]:
     """ServiceAccount, what the controller may do, and roles for people. No wildcard, no pod creation."""
     settings = settings or Settings()
-    group = names.group
+    group, visibility = names.group, names.visibility_group
     kinds = [
         "admissionchecks",
         "clusterqueues",
@@ -717,7 +717,10 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule("node.k8s.io", ["runtimeclasses"], _WATCH),
             rule("scheduling.k8s.io", ["priorityclasses"], _WATCH),
             rule("", ["events"], ["create", "patch"]),
+            # Whoever asks the webhook, the page or the visibility API: who it is, and what it may.
             rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
+            rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
+            rule("apiregistration.k8s.io", ["apiservices"], ["get", "update"], [f"{names.version}.{visibility}"]),
             rule(
                 "admissionregistration.k8s.io",
                 ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
@@ -737,6 +740,7 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule("coordination.k8s.io", ["leases"], ["get", "update"], [names.lease_name]),
             rule("", ["secrets"], ["create"]),
             rule("", ["secrets"], ["get", "update"], ["muster-webhook"]),
+            rule("", ["secrets"], ["get", "update"], ["muster-web"]),
         ],
     }
     # The proof of hold offers a Job there, as a dry run.
@@ -750,10 +754,20 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
         },
         "rules": [rule("batch", ["jobs"], ["create"])],
     }
+    # Which front proxy speaks for the callers of the visibility API.
+    front_proxy = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "muster-front-proxy", "namespace": "kube-system", "labels": dict(settings.labels)},
+        "rules": [rule("", ["configmaps"], ["get"], ["extension-apiserver-authentication"])],
+    }
     aggregate = "rbac.authorization.k8s.io/aggregate-to-"
     viewer = cluster_role(
         "muster-viewer",
-        [rule(group, ["localqueues", "workloads"], _READ)],
+        [
+            rule(group, ["localqueues", "workloads"], _READ),
+            rule(visibility, ["localqueues/pendingworkloads"], ["get"]),
+        ],
         **{f"{aggregate}{role}": "true" for role in ("view", "edit", "admin")},
     )
     admin = cluster_role(
@@ -766,6 +780,7 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             ),
             # To delete one sends its gang back to the queue, or frees what nothing else frees.
             rule(group, ["workloads"], [*_READ, "delete"]),
+            rule(visibility, ["clusterqueues/pendingworkloads", "localqueues/pendingworkloads"], ["get"]),
         ],
     )
     account = {
@@ -785,6 +800,8 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
         binding("RoleBinding", "muster-controller", "muster-controller", settings.namespace),
         proof,
         binding("RoleBinding", "muster-hold-proof", "muster-hold-proof", settings.proof_namespace),
+        front_proxy,
+        binding("RoleBinding", "muster-front-proxy", "muster-front-proxy", "kube-system"),
         viewer,
         admin,
     ]

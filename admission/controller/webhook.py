@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import base64
 import ssl
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -23,6 +21,7 @@ from aiohttp import web
 from admission.jobs import hold
 from admission.jobs.hold import IDENTITIES, Caller, Identities
 from admission.jobs.kinds import Json, Operation, obj, text
+from admission.kube.access import Access
 from admission.names import JOBSET_GROUP, JOBSET_NAME_LABEL, Names
 
 BODY_LIMIT = 3 << 20
@@ -30,45 +29,6 @@ BODY_LIMIT = 3 << 20
 
 ADMISSION_API = "admission.k8s.io/v1"
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
-
-
-class Client(Protocol):
-    """What is needed of the API client."""
-
-    def create(self, path: str, obj: dict[str, Any], /) -> Awaitable[dict[str, Any]]: ...
-
-
-class Access:
-    """What the authorizer says of callers, kept for `keep` seconds."""
-
-    def __init__(self, client: Client, *, keep: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
-        self._keep = keep
-        self._clock = clock
-        self._known: OrderedDict[tuple[Any, ...], tuple[float, bool]] = OrderedDict()
-
-    async def allowed(self, user: Json, group: str, resource: str, verb: str, subresource: str = "") -> bool:
-        """May this user do so in all namespaces? Raises what the client raises."""
-        name, groups = text(user.get("username")), tuple(user.get("groups") or ())
-        asked = (name, groups, group, resource, verb, subresource)
-        known = self._known.get(asked)
-        if known is not None and self._clock() < known[0]:
-            return known[1]
-        spec = {
-            "user": name,
-            "groups": list(groups),
-            "uid": text(user.get("uid")),
-            "extra": obj(user.get("extra")),
-            "resourceAttributes": {"group": group, "resource": resource, "verb": verb, "subresource": subresource},
-        }
-        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        answer = await self._client.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
-        allowed = obj(answer.get("status")).get("allowed") is True
-        self._known[asked] = (self._clock() + self._keep, allowed)
-        self._known.move_to_end(asked)
-        while len(self._known) > 4096:
-            self._known.popitem(last=False)
-        return allowed
 
 
 class Webhook:

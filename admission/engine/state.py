@@ -316,6 +316,17 @@ class State:
         )
         return out
 
+    def aside(self, queue: str) -> list[Key]:
+        """Gangs of a ClusterQueue that wait and may not stand in its line (stopped, gated), in its order."""
+        self._settle()
+        kept = [
+            self.workloads[key]
+            for local in self._locals_of.get(queue, ())
+            for key in self._waiting_in.get(local, ())
+            if key in self._blocked
+        ]
+        return [gang.key for gang in sorted(kept, key=lambda gang: order.queue_key(gang, sticky=False))]
+
     def position(self, key: Key) -> int | None:
         """How many stand before a gang in its ClusterQueue; None when it does not stand in line."""
         self._settle()

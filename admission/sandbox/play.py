@@ -441,7 +441,10 @@ async def _on(stage: Stage, console: Console, folder: Path, *, serve: bool, real
         for number in range(NODES):
             await _make(client, node_object(number))
         logfile = folder / "controller.log"
-        controller = await _start_controller(stage, logfile, folder)
+        page = _free_port()
+        controller = await _start_controller(stage, logfile, folder, page)
+        if serve:
+            console.print(f"{_page(stage, page)}\n")
         try:
             for obj in setup_objects():
                 await _make(client, obj)
@@ -449,7 +452,7 @@ async def _on(stage: Stage, console: Console, folder: Path, *, serve: bool, real
             if code:
                 console.print(f"[red]the controller's log ends with:[/red]\n{_tail(logfile)}")
             if serve:
-                await _stay(stage, console)
+                await _stay(stage, console, page)
             return code
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -513,7 +516,12 @@ async def _make(client: Client, obj: dict[str, Any]) -> None:
             await asyncio.sleep(0.1)
 
 
-async def _start_controller(stage: Stage, logfile: Path, folder: Path) -> asyncio.subprocess.Process:
+def _page(stage: Stage, port: int) -> str:
+    token = yaml.safe_load(stage.kubeconfig.read_text())["users"][0]["user"].get("token", "")
+    return f"The page: http://127.0.0.1:{port}/  (token: {token})"
+
+
+async def _start_controller(stage: Stage, logfile: Path, folder: Path, page: int) -> asyncio.subprocess.Process:
     config, port = folder / "muster.yaml", _free_port()
     config.write_text(
         yaml.safe_dump(
@@ -522,6 +530,7 @@ async def _start_controller(stage: Stage, logfile: Path, folder: Path) -> asynci
                 "kind": "Configuration",
                 "health": {"bindAddress": "0"},
                 "metrics": {"bindAddress": "0"},
+                "web": {"bindAddress": f"127.0.0.1:{page}", "tls": "none"},
                 "webhook": {"host": "127.0.0.1", "port": port},
                 "leaderElection": {"retryPeriod": "1s"},
                 "nodeLossGracePeriod": "2s",
@@ -772,12 +781,13 @@ def _tail(path: Path) -> str:
     return "\n".join(path.read_text(errors="replace").splitlines()[-25:])
 
 
-async def _stay(stage: Stage, console: Console) -> None:
+async def _stay(stage: Stage, console: Console, page: int) -> None:
     kept = Path.cwd() / "build" / "demo.kubeconfig"
     kept.parent.mkdir(exist_ok=True)
     kept.write_bytes(stage.kubeconfig.read_bytes())
     console.print(
-        f"\nStaying up until Ctrl-C. Try:\n  export KUBECONFIG={kept}\n  kubectl get clusterqueues,workloads -A"
+        f"\nStaying up until Ctrl-C. Try:\n  export KUBECONFIG={kept}\n  kubectl get clusterqueues,workloads -A\n"
+        f"{_page(stage, page)}"
     )
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -6,6 +6,7 @@ once; `/metrics` is for Prometheus. Nothing here is in the way of a decision.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 
 from aiohttp import web
@@ -31,10 +32,10 @@ def application(*, ready: Callable[[], str], metrics: Callable[[], bytes]) -> we
     return app
 
 
-async def serve(app: web.Application, address: str) -> web.AppRunner:
+async def serve(app: web.Application, address: str, tls: ssl.SSLContext | None = None) -> web.AppRunner:
     """Serve on "host:port" (an empty host is every interface); the runner is to be cleaned up by the caller."""
     host, _, port = address.rpartition(":")
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
     await runner.setup()
-    await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+    await web.TCPSite(runner, host.strip("[]") or None, int(port), ssl_context=tls).start()
     return runner

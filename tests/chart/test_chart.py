@@ -47,7 +47,12 @@ MATRIX: dict[str, Object] = {
     },
     "kinds-elsewhere": {"crds": {"install": False}},
     "one-replica": {"replicas": 1, "affinity": {"nodeAffinity": {}}, "priorityClassName": ""},
-    "no-ports": {"config": {"metrics": {"bindAddress": "0"}, "health": {"bindAddress": "0"}}},
+    "no-ports": {
+        "config": {"metrics": {"bindAddress": "0"}, "health": {"bindAddress": "0"}, "web": {"bindAddress": "0"}}
+    },
+    "visibility": {"visibility": {"enabled": True}},
+    "kueue-visibility": {"apiGroup": KUEUE_GROUP, "visibility": {"enabled": True}},
+    "page-behind-a-proxy": {"config": {"web": {"bindAddress": "127.0.0.1:8888", "tls": "none"}}},
     "one-port": {"config": {"metrics": {"bindAddress": ":9000"}, "health": {"bindAddress": ":9000"}}},
     "closed": {
         "networkPolicy": {"apiServerPorts": [6443], "metricsFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}]}
@@ -309,7 +314,15 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
             {"ServiceMonitor/muster-controller", "PrometheusRule/muster-controller"},
         ),
         ("prometheus", {"ServiceMonitor/muster-controller", "PrometheusRule/muster-controller"}, set()),
-        ("no-ports", set(), {"Service/muster-metrics", "ConfigMap/muster-dashboards"}),
+        (
+            "no-ports",
+            set(),
+            {"Service/muster-metrics", "ConfigMap/muster-dashboards", "Service/muster-web", "Secret/muster-web"},
+        ),
+        ("defaults", {"Service/muster-web", "Secret/muster-web"}, {"APIService/v1beta1.visibility.muster.dev"}),
+        ("visibility", {"APIService/v1beta1.visibility.muster.dev"}, set()),
+        ("kueue-visibility", {"APIService/v1beta2.visibility.kueue.x-k8s.io"}, set()),
+        ("page-behind-a-proxy", {"Service/muster-web"}, {"Secret/muster-web"}),
         ("open", {"ClusterRoleBinding/muster-queue-admins"}, {"NetworkPolicy/muster-controller"}),
         ("bare-pods", {"ValidatingAdmissionPolicyBinding/muster-bare-pods"}, set()),
         (

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from admission.controller.webhook import BODY_LIMIT, Access, Webhook, configurations
+from admission.controller.webhook import BODY_LIMIT, Webhook, configurations
+from admission.kube.access import Access
 from admission.names import JOB_COMPLETION_INDEX, Names
 
 NAMES = Names()

@@ -50,6 +50,9 @@ webhook
 {{- define "muster.healthPort" -}}
 {{ include "muster.port" (dig "health" "bindAddress" ":8081" .Values.config) }}
 {{- end }}
+{{- define "muster.webPort" -}}
+{{ include "muster.port" (dig "web" "bindAddress" ":8082" .Values.config) }}
+{{- end }}
 {{- define "muster.webhookPort" -}}
 {{ dig "webhook" "port" 9443 .Values.config }}
 {{- end }}

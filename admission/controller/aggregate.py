@@ -1,0 +1,113 @@
+"""The visibility API made known to the API server: a certificate that it trusts, and whom this server may believe.
+
+The certificate is kept in a Secret that all replicas share, its CA in the `caBundle` of the APIService (which the chart
+makes); both are looked after once an hour, and the new leaf is swapped in under the running server. The CA of the API
+server's front proxy comes from kube-system/extension-apiserver-authentication. One that is added is believed from the
+next look on; one that was taken away until the replica restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+
+import structlog
+
+from admission.controller import certificates
+from admission.controller.certificates import Certificates
+from admission.controller.hooks import kept
+from admission.kube.client import ApiError, Client, Conflict, Kind, NotFound
+from admission.names import Names
+
+log = structlog.get_logger("muster.web")
+
+SECRET = SERVICE = "muster-web"  # noqa: S105 - a name
+_API_SERVICES = Kind("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
+_CONFIG = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+LOOK_S = 3600.0
+AGAIN_S = 30.0
+
+
+class Aggregate:
+    """See the module."""
+
+    def __init__(
+        self,
+        client: Client,
+        names: Names,
+        *,
+        namespace: str,
+        believe: Callable[[Mapping[str, str]], str],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),  # noqa: TID251 - certificates live by the calendar
+    ) -> None:
+        """`believe`: takes the data of the ConfigMap and returns the CA (PEM) of the front proxy; raises ValueError."""
+        self._client = client
+        self._api_service = f"{names.version}.{names.visibility_group}"
+        self._namespace = namespace
+        self._believe = believe
+        self._now = now
+        self._held: Certificates | None = None
+        self._trusted = ""
+        self.context: ssl.SSLContext | None = None
+
+    async def run(self, serve: Callable[[ssl.SSLContext], Awaitable[None]]) -> None:
+        """Serve as soon as there is a certificate, and keep it fresh; until cancelled. Never raises for an API server
+        that refuses or does not answer: what can be shown waits, decisions do not."""
+        served = False
+        while True:
+            try:
+                await self._look()
+                if not served and self.context is not None:
+                    await serve(self.context)
+                    served = True
+                await asyncio.sleep(LOOK_S)
+            except (ApiError, OSError, TimeoutError, ValueError) as error:
+                log.warning("visibility API not looked after", error=str(error), again_in_s=AGAIN_S)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _look(self) -> None:
+        hosts = certificates.service_names(SERVICE, self._namespace)
+        have = await kept(self._client, self._namespace, SECRET, (*hosts, "localhost"), self._now())
+        if self.context is None:
+            self.context = certificates.context(have)
+            self._held = have
+        await self._trust(self.context)
+        # Callers must know a new CA before a leaf of it is served.
+        await self._publish(have)
+        if have != self._held:
+            certificates.load(self.context, have)
+            self._held = have
+
+    async def _trust(self, context: ssl.SSLContext) -> None:
+        """Whom this server believes. Without the ConfigMap nobody; the page, which asks for tokens, is served."""
+        try:
+            found = await self._client.get(_CONFIG)
+            ca = self._believe(found.get("data") or {})
+        except (ApiError, ValueError) as error:
+            log.warning("the front proxy of the API server is not known", error=str(error))
+            return
+        if ca != self._trusted:
+            context.load_verify_locations(cadata=ca)
+            # A browser has no such certificate, and asks for the page.
+            context.verify_mode = ssl.CERT_OPTIONAL
+            self._trusted = ca
+
+    async def _publish(self, have: Certificates) -> None:
+        bundle = base64.b64encode(have.bundle).decode()
+        path = _API_SERVICES.path(name=self._api_service)
+        for _ in range(5):
+            try:
+                raw = await self._client.get(path)
+            except NotFound:
+                return  # not wanted here: the chart makes it
+            if raw["spec"].get("caBundle") == bundle:
+                return
+            try:
+                await self._client.put(path, {**raw, "spec": {**raw["spec"], "caBundle": bundle}}, fenced=False)
+            except Conflict:
+                continue
+            log.info("APIService updated", name=self._api_service)
+            return

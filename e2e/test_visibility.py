@@ -1,0 +1,153 @@
+"""The visibility API behind the real API server: its discovery, its authentication, its RBAC, its proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e.api_client import ApiError, condition
+from e2e.control_plane import ControlPlane
+from e2e.gangs import GPU, admitted, reason, teams
+from e2e.installed import HOME, NAMES, Installed, job, ours
+
+GROUP = f"visibility.{NAMES.group}/{NAMES.version}"
+ROOT = f"/apis/{GROUP}"
+API_SERVICE = f"{NAMES.version}.visibility.{NAMES.group}"
+
+
+def free_port() -> int:
+    """Below those that the kernel gives to outgoing connections."""
+    while True:
+        port = 12000 + secrets.randbelow(18000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+@contextlib.contextmanager
+def aggregated(cp: ControlPlane, port: int) -> Iterator[None]:
+    """What the chart makes, with a Service that leads to a process on this machine."""
+    cp.apply([service(port), api_service(port)])
+    try:
+        yield
+    finally:
+        cp.delete("apiservices", API_SERVICE)
+        cp.delete("services", "muster-web", HOME)
+
+
+def service(port: int) -> dict[str, Any]:
+    spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
+    meta = {"name": "muster-web", "namespace": HOME}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
+
+
+def api_service(port: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": API_SERVICE},
+        "spec": {
+            "group": f"visibility.{NAMES.group}",
+            "version": NAMES.version,
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+            "service": {"name": "muster-web", "namespace": HOME, "port": port},
+        },
+    }
+
+
+def available(cp: ControlPlane) -> bool:
+    return condition(cp.get("apiservices", API_SERVICE), "Available") == "True"
+
+
+def let_view(cp: ControlPlane, user: str, namespace: str) -> None:
+    """What the ClusterRole `view`, into which the role of the chart aggregates, gives to tenants."""
+    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    meta = {"name": f"{user}-views", "namespace": namespace}
+    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": meta}
+    cp.apply(binding | {"roleRef": ref, "subjects": [subject]})
+
+
+def _told(cp: ControlPlane, name: str) -> Callable[[], bool]:
+    return lambda: bool(reason(cp, "red", name)[0])
+
+
+def pending(cp: ControlPlane, path: str, user: str = "admin") -> list[tuple[str, int, str, str]]:
+    """(job, position, reason, message) as kubectl prints them."""
+    body = json.loads(cp.kubectl("get", "--raw", f"{ROOT}/{path}/pendingworkloads", user=user))
+    assert (body["kind"], body["apiVersion"]) == ("PendingWorkloadsSummary", GROUP)
+    return [
+        (i["metadata"]["ownerReferences"][0]["name"], i["positionInClusterQueue"], i["reason"], i["message"])
+        for i in body["items"]
+    ]
+
+
+def test_the_api_server_shows_where_pending_gangs_stand(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(2, labels={"gpu": "h100"})
+    teams(cp, {"red": 16, "blue": 0})
+    urgent = {"apiVersion": NAMES.api_version, "kind": "WorkloadPriorityClass", "metadata": {"name": "urgent"}}
+    cp.apply(urgent | {"value": 1000})
+    let_view(cp, "tenant", "red")
+    ports = [free_port(), free_port()]
+    muster.started(config={"web": {"bindAddress": f"127.0.0.1:{ports[0]}"}})
+    cp.create(job("red", "runs", pods=2, seconds=None))
+    cp.wait(lambda: admitted(cp, "red", "runs"), 30, "the first gang to run")
+    for name, labels in (("first", {}), ("second", {}), ("vip", {NAMES.priority_class_label: "urgent"})):
+        cp.create(job("red", name, pods=2, labels=labels))
+        cp.wait(_told(cp, name), 30, f"{name} to be told why it waits")
+    with aggregated(cp, ports[0]):
+        cp.wait(lambda: available(cp), 60, "the APIService to be available")
+
+        # Discovery, as kubectl reads it: the group is served, and takes no name away from our kinds.
+        assert GROUP in cp.kubectl("api-versions").split()
+        served = json.loads(cp.kubectl("get", "--raw", ROOT))["resources"]
+        assert {one["name"] for one in served} == {"clusterqueues/pendingworkloads", "localqueues/pendingworkloads"}
+        assert "red" in cp.kubectl("get", "clusterqueues", "-o", "name")
+
+        # Order and reasons are the controller's; the reason is the text of the condition.
+        told = pending(cp, "clusterqueues/red")
+        assert [(name, at) for name, at, *_ in told] == [("vip", 0), ("first", 1), ("second", 2)]
+        for name, _, word, message in told:
+            assert (word, message) == reason(cp, "red", name)
+        assert pending(cp, "clusterqueues/red", "admin") == pending(cp, "namespaces/red/localqueues/main")
+        page = json.loads(cp.kubectl("get", "--raw", f"{ROOT}/clusterqueues/red/pendingworkloads?offset=1&limit=1"))
+        assert [i["positionInClusterQueue"] for i in page["items"]] == [1]
+        assert page["metadata"]["remainingItemCount"] == 1
+        (short,) = page["items"][0]["numbers"]
+        assert (short["resource"], short["requested"], short["nominal"]) == (GPU, "16", "16")
+
+        # A tenant asks about their own queue, and about nothing else.
+        assert pending(cp, "namespaces/red/localqueues/main", "tenant") == told
+        for path in ("clusterqueues/red", "namespaces/blue/localqueues/main"):
+            with pytest.raises(AssertionError, match=r"Forbidden.*tenant.*pendingworkloads"):
+                pending(cp, path, "tenant")
+        status, body = cp.raw("GET", f"{ROOT}/clusterqueues/nil/pendingworkloads")
+        assert (status, json.loads(body)["reason"]) == (404, "NotFound")
+
+        # A replica that does not lead says the same, from its own copies and what the leader wrote.
+        muster.start(config={"web": {"bindAddress": f"127.0.0.1:{ports[1]}"}})
+        cp.apply([service(ports[1]), api_service(ports[1])])
+
+        def follows() -> bool:
+            try:
+                answer = json.loads(cp.kubectl("get", "--raw", f"{ROOT}/clusterqueues/red/pendingworkloads"))
+            except (AssertionError, ApiError):
+                return False
+            return answer["live"] is False and len(answer["items"]) == len(told)
+
+        cp.wait(follows, 60, "the second replica to answer")
+        assert pending(cp, "clusterqueues/red") == told
+
+        # Nobody there: the API server says so, and everything else goes on.
+        for replica in muster.replicas:
+            replica.stop()
+        cp.wait(lambda: cp.raw("GET", f"{ROOT}/clusterqueues/red/pendingworkloads")[0] == 503, 60, "it to be gone")
+        cp.create(ours("Cohort", "still-written", {}))

@@ -1,0 +1,258 @@
+"""What the page is told: to each what they may see, in the words of the conditions, in bounded amounts."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from admission.engine.model import Workload
+from admission.web import page, stories
+from admission.web.stories import Stories
+from tests.web.running import NAMES, Running, running
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+async def town() -> AsyncIterator[Running]:
+    async with running() as one:
+        yield one
+
+
+async def test_each_sees_what_they_may_see(town: Running) -> None:
+    await town.submit("team-a", "alpha", pods=2)
+    await town.submit("team-b", "beta", pods=1)
+    await town.until(lambda: town.running() == {"alpha", "beta"})
+    rows: list[tuple[str, str, set[str], bool]] = [
+        ("ops-token", "olga", {"team-a/alpha", "team-b/beta"}, True),
+        ("ann-token", "ann", {"team-a/alpha"}, False),
+        ("bob-token", "bob", {"team-b/beta"}, False),
+        ("nobody-token", "nobody", set(), False),
+    ]
+    for token, user, seen, platform in rows:
+        me = await town.get("/api/me", token)
+        assert (me["user"], me["queues"], me["nodes"]) == (user, platform, platform)
+        jobs = await town.get("/api/jobs", token)
+        assert {f"{job['namespace']}/{job['name']}" for job in jobs["items"]} == seen
+        assert jobs["total"] == len(seen)
+        queues = (await town.get("/api/queues", token))["items"]
+        assert {row["namespace"] for row in queues if row["kind"] == "LocalQueue"} == {
+            one.split("/")[0] for one in seen
+        }
+        assert any(row["kind"] == "ClusterQueue" for row in queues) == platform
+        assert bool((await town.get("/api/nodes", token))["items"]) == platform
+    beta = town.workloads()["beta"]
+    told = await town.get("/api/job", "ann-token", 403, namespace="team-b", workload=beta.name)
+    assert told["message"] == "you may not see the jobs of namespace team-b"
+    assert (await town.get("/api/job", "bob-token", namespace="team-b", workload=beta.name))["job"]["name"] == "beta"
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "x" * 20_000, "ops-token "])
+async def test_without_a_token_that_the_api_server_knows_there_is_nothing(town: Running, token: str) -> None:
+    for path in ("/api/me", "/api/queues", "/api/jobs", "/api/nodes", "/api/job", "/api/changes"):
+        async with town.http.get(path, headers={"Authorization": f"Bearer {token}"}) as answer:
+            # Around a token white space counts for nothing; a header of that length is refused by the server itself.
+            wanted = 200 if token == "ops-token " and path != "/api/job" else 404 if token == "ops-token " else 401
+            assert answer.status == (400 if len(token) > 8000 else wanted)
+            if answer.status == 401:
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+async def test_a_right_that_is_taken_away_ends_with_its_time(town: Running) -> None:
+    access = town.web.visibility._access
+    now = 0.0
+    access._clock = lambda: now
+    assert (await town.get("/api/me", "ann-token"))["namespaces"] == ["team-a"]
+    town.cluster.users["ann-token"] = town.cluster.users["nobody-token"]
+    assert (await town.get("/api/me", "ann-token"))["user"] == "ann"
+    now = 61.0
+    assert (await town.get("/api/me", "ann-token"))["namespaces"] == []
+    del town.cluster.users["ann-token"]
+    now = 122.0
+    await town.get("/api/me", "ann-token", 401)
+
+
+async def test_the_tree_adds_up_and_shows_who_has_borrowed(town: Running) -> None:
+    await town.submit("team-a", "large", pods=3)
+    await town.until(lambda: town.running() == {"large"})
+    rows = {(row["kind"], row["name"]): row for row in (await town.get("/api/queues"))["items"]}
+    assert [row[1] for row in rows if row[0] != "LocalQueue"] == ["lab", "team-a", "team-b"]
+    (lab,), (a,), (b,) = (
+        rows[key]["quota"] for key in (("Cohort", "lab"), ("ClusterQueue", "team-a"), ("ClusterQueue", "team-b"))
+    )
+    assert (a["nominal"], a["used"], a["borrowed"], a["lent"], a["free"]) == (16, 24, 8, 0, 0)
+    assert (b["nominal"], b["used"], b["borrowed"], b["lent"], b["free"]) == (8, 0, 0, 8, 0)
+    assert (lab["nominal"], lab["used"], lab["free"]) == (24, 24, 0)
+    nodes = (await town.get("/api/nodes"))["items"]
+    assert len(nodes) == 4
+    held = sum(one["amount"] for node in nodes for gang in node["gangs"] for one in gang["holds"])
+    assert held == 24 == sum(one["amount"] - one["free"] for node in nodes for one in node["capacity"])
+    assert {gang["label"] for node in nodes for gang in node["gangs"]} == {"team-a/large"}
+
+
+async def test_a_job_that_waits_is_told_in_the_words_of_its_condition(town: Running) -> None:
+    await town.submit("team-a", "runs", pods=3)
+    await town.until(lambda: town.running() == {"runs"})
+    await town.submit("team-a", "waits", pods=2)
+    await town.until(town.settled("waits"))
+    gang = town.workloads()["waits"]
+
+    def told() -> Json | None:
+        seen = town.controller.world.workloads[gang.key]
+        entries = {one["type"]: one for one in seen.status.get("conditions") or ()}
+        return entries.get("QuotaReserved")
+
+    condition = await town.until(told)
+    answer = await town.get("/api/job", "ann-token", namespace="team-a", workload=gang.name)
+    job = answer["job"]
+    assert (job["state"], job["position"], job["of"], job["ahead"]) == ("waiting", 1, 1, 0)
+    assert (job["reason"], job["message"]) == (condition["reason"], condition["message"])
+    assert job["means"]
+    assert job["numbers"][0]["requested"] == "16"
+    assert [entry["what"] for entry in answer["story"]] == ["Created", "Waits"]
+    assert answer["story"][1]["message"] == condition["message"]
+
+
+async def test_a_story_goes_from_creation_to_the_end(town: Running) -> None:
+    """A borrower runs, is evicted for the owner of the quota, waits, and runs again."""
+    await town.submit("team-a", "borrower", pods=3)
+    await town.until(lambda: town.running() == {"borrower"})
+    name = town.workloads()["borrower"].name
+    await town.submit("team-b", "owner", pods=1)
+    await town.until(lambda: "owner" in town.running() and "borrower" not in town.running())
+    await town.delete("team-b", "owner")
+    await town.until(lambda: town.running() == {"borrower"})
+    story = (await town.get("/api/job", namespace="team-a", workload=name))["story"]
+    titles = [entry["what"] for entry in story]
+    assert titles[:3] == ["Created", "Quota and nodes reserved", "Admitted"]
+    evicted = next(entry for entry in story if entry["what"] == "Evicted")
+    assert "team-b" in evicted["message"]
+    assert titles.index("Evicted") < len(titles) - 1 - titles[::-1].index("Admitted")
+    assert [entry["at"] for entry in story] == sorted(entry["at"] for entry in story)
+    nodes = [node["name"] for entry in story for part in entry["where"] for node in part["nodes"]]
+    assert nodes
+    path = "/apis/batch/v1/namespaces/team-a/jobs/borrower"
+    await town.client.delete(path, propagation="Background")
+    await town.until(lambda: "borrower" not in town.workloads())
+
+
+async def test_changes_are_told_to_so_many_and_no_more(town: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "TICK_S", 0.02)
+    monkeypatch.setattr(page, "QUIET_S", 0.1)
+    headers = {"Authorization": "Bearer ann-token"}
+
+    async def event(answer: Any) -> bytes:
+        async with asyncio.timeout(30):
+            return bytes(await answer.content.readuntil(b"\n\n"))
+
+    async with town.http.get("/api/changes", headers=headers) as first:
+        assert first.content_type == "text/event-stream"
+        assert (await event(first)).startswith(b"event: changed\ndata: ")
+        before = town.controller.revision
+        await town.submit("team-a", "one")
+        told = 0
+        while told <= before:
+            told = int((await event(first)).split(b"data: ")[1])
+        more = [await town.http.get("/api/changes", headers=headers) for _ in range(page.MOST_STREAMS_OF_ONE - 1)]
+        async with town.http.get("/api/changes", headers=headers) as refused:
+            assert (refused.status, refused.headers["Retry-After"]) == (503, "30")
+        async with town.http.get("/api/changes", headers={"Authorization": "Bearer bob-token"}) as other:
+            assert other.status == 200
+        for answer in more:
+            answer.close()
+
+    async def room() -> int:
+        async with town.http.get("/api/changes", headers=headers) as answer:
+            return answer.status
+
+    async with asyncio.timeout(30):  # a place is free again as soon as it shows that nobody reads
+        while await room() != 200:
+            await asyncio.sleep(0.02)
+
+
+async def test_bad_questions_get_a_clear_answer(town: Running) -> None:
+    for query in ({"limit": "-1"}, {"offset": "x"}, {"limit": "9" * 30}):
+        assert "is no whole number" in (await town.get("/api/jobs", "ops-token", 400, **query))["message"]
+    assert (await town.get("/api/job", "ops-token", 404, namespace="team-a", workload="nil"))["message"]
+    assert (await town.get("/api/jobs", "ops-token", limit=999_999_999))["items"] == []
+    assert (await town.get("/api/jobs", "ops-token", queue="nil"))["items"] == []
+    async with town.http.post("/api/jobs") as answer:
+        assert answer.status == 405
+
+
+async def test_the_page_is_whole_and_asks_nobody_else(town: Running) -> None:
+    """No address of somebody else's, no inline script or style, and a policy that would stop them."""
+    folder = resources.files("admission.web") / "static"
+    assert {file.name for file in folder.iterdir()} == {file for file, _ in page.FILES.values()}
+    for name, (file, kind) in page.FILES.items():
+        async with town.http.get(f"/{name}") as answer:
+            text = await answer.text()
+            assert (answer.status, answer.content_type) == (200, kind)
+            assert text == (folder / file).read_text()
+            policy = answer.headers["Content-Security-Policy"]
+            assert policy.startswith("default-src 'none'")
+            assert "unsafe" not in policy
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            tag = answer.headers["ETag"]
+        async with town.http.get(f"/{name}", headers={"If-None-Match": tag}) as again:
+            assert again.status == 304
+        outside = set(re.findall(r"(?:https?:)?//[a-z][^\s\"'`]*", re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)))
+        assert outside <= {"http://www.w3.org/2000/svg"}, outside
+        assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(|<style|\son[a-z]+=|\sstyle=", text)
+
+
+class _Seen:
+    """A Workload with these conditions."""
+
+    def __init__(self, name: str, *conditions: tuple[str, str, str, str], finished: bool = False) -> None:
+        self.key = ("ns", name)
+        self.uid = name
+        self.view = self
+        self.value = Workload("ns", name, uid=name, created=1_000, finished=finished)
+        self.status = {
+            "conditions": [
+                {
+                    "type": kind,
+                    "status": status,
+                    "reason": reason,
+                    "message": message,
+                    "lastTransitionTime": "1970-01-01T00:00:02Z",
+                }
+                for kind, status, reason, message in conditions
+            ]
+        }
+
+
+def test_stories_are_bounded_and_a_no_with_new_numbers_is_the_same_no() -> None:
+    clock = iter(range(10_000, 10_000_000))
+    told = Stories(lambda: next(clock))
+    old = None
+    for free in range(100):
+        new = _Seen("job", ("QuotaReserved", "False", "WaitingForQuota", f"{free} free"))
+        told.seen(old, new)
+        old = new
+    assert [(entry["what"], entry["message"]) for entry in told.of(("ns", "job"))] == [
+        ("Created", ""),
+        ("Waits", "99 free"),
+    ]
+    assert told.of(("ns", "job"))[1]["at"] == 2_000
+    for turn in range(200):
+        word = "WaitingForQuota" if turn % 2 else "TopologyPlacementFailed"
+        new = _Seen("job", ("QuotaReserved", "False", word, str(turn)))
+        told.seen(old, new)
+        old = new
+    kept = told.of(("ns", "job"))
+    assert len(kept) == stories.MOST_ENTRIES
+    assert kept[-1]["message"] == "199"
+    told.seen(old, _Seen("job", finished=True))
+    assert told.of(("ns", "job"))[-1]["what"] == "Finished"
+    for number in range(stories.MOST_JOBS):
+        told.seen(None, _Seen(f"other-{number}"))
+    assert told.of(("ns", "job")) == []
+    assert told.of(("ns", f"other-{stories.MOST_JOBS - 1}"))
+    assert NAMES.group == "muster.dev"
