@@ -97,13 +97,13 @@ def test_the_api_server_shows_where_pending_gangs_stand(muster: Installed) -> No
     cp.apply(urgent | {"value": 1000})
     let_view(cp, "tenant", "red")
     ports = [free_port(), free_port()]
-    muster.started(config={"web": {"bindAddress": f"127.0.0.1:{ports[0]}"}})
-    cp.create(job("red", "runs", pods=2, seconds=None))
-    cp.wait(lambda: admitted(cp, "red", "runs"), 30, "the first gang to run")
-    for name, labels in (("first", {}), ("second", {}), ("vip", {NAMES.priority_class_label: "urgent"})):
-        cp.create(job("red", name, pods=2, labels=labels))
-        cp.wait(_told(cp, name), 30, f"{name} to be told why it waits")
     with aggregated(cp, ports[0]):
+        muster.started(config={"web": {"bindAddress": f"127.0.0.1:{ports[0]}"}})
+        cp.create(job("red", "runs", pods=2, seconds=None))
+        cp.wait(lambda: admitted(cp, "red", "runs"), 30, "the first gang to run")
+        for name, labels in (("first", {}), ("second", {}), ("vip", {NAMES.priority_class_label: "urgent"})):
+            cp.create(job("red", name, pods=2, labels=labels))
+            cp.wait(_told(cp, name), 30, f"{name} to be told why it waits")
         cp.wait(lambda: available(cp), 60, "the APIService to be available")
 
         # Discovery, as kubectl reads it: the group is served, and takes no name away from our kinds.

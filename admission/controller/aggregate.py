@@ -1,7 +1,7 @@
 """The visibility API made known to the API server: a certificate that it trusts, and whom this server may believe.
 
 The certificate is kept in a Secret that all replicas share, its CA in the `caBundle` of the APIService (which the chart
-makes); both are looked after once an hour, and the new leaf is swapped in under the running server. The CA of the API
+makes); both are looked after once a minute, and the new leaf is swapped in under the running server. The CA of the API
 server's front proxy comes from kube-system/extension-apiserver-authentication. One that is added is believed from the
 next look on; one that was taken away until the replica restarts.
 """
@@ -27,7 +27,7 @@ log = structlog.get_logger("muster.web")
 SECRET = SERVICE = "muster-web"  # noqa: S105 - a name
 _API_SERVICES = Kind("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
 _CONFIG = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
-LOOK_S = 3600.0
+LOOK_S = 60.0
 AGAIN_S = 30.0
 
 

@@ -13,6 +13,7 @@ There are no cookies and no writes: nothing can be done in somebody's name. Stre
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections import Counter
@@ -63,6 +64,7 @@ class Page:
         self._access = access
         self._group = names.group
         self._streams: Counter[str] = Counter()
+        self._closing = asyncio.Event()
         folder = resources.files("admission.web") / "static"
         self._files = {name: ((folder / file).read_bytes(), kind) for name, (file, kind) in FILES.items()}
         self.routes = [
@@ -74,6 +76,10 @@ class Page:
             web.get("/api/nodes", self._answering(self._nodes)),
             web.get("/api/changes", self._changes),
         ]
+
+    async def close(self, _: web.Application) -> None:
+        """End the streams; a server that stops would wait for them."""
+        self._closing.set()
 
     async def _file(self, request: web.Request) -> web.Response:
         body, kind = self._files[request.path.rpartition("/")[2]]
@@ -213,7 +219,7 @@ class Page:
         ends = time.monotonic() + STREAM_S
         told, spoke = -1, 0.0
         source = self._view.source
-        while time.monotonic() < ends:
+        while time.monotonic() < ends and not self._closing.is_set():
             tick = time.monotonic()
             if source.revision != told:
                 told, spoke = source.revision, tick
@@ -224,7 +230,8 @@ class Page:
                 spoke = tick
                 async with asyncio.timeout(QUIET_S):
                     await response.write(b": still here\n\n")
-            await asyncio.sleep(TICK_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), TICK_S)
         return response
 
 

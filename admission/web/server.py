@@ -26,8 +26,10 @@ class Web:
         access = Access(Unfenced(client), keep=RIGHTS_S)
         self.stories = Stories(source.now)
         self.visibility = Visibility(view, access, names, FrontProxy())
+        page = Page(view, self.stories, access, names)
         self.app = web.Application(client_max_size=16 * 1024)
-        self.app.add_routes([*self.visibility.routes, *Page(view, self.stories, access, names).routes])
+        self.app.add_routes([*self.visibility.routes, *page.routes])
+        self.app.on_shutdown.append(page.close)
 
     def believe(self, data: Mapping[str, str]) -> str:
         """From now on the API server is who the ConfigMap says; returns the CA (PEM) of its client certificate.

@@ -87,10 +87,12 @@ function nodeBar(node, whole) {
     s("title", {}, said), s("rect", { class: "own", width: WIDTH, height: 16 }), parts);
 }
 
+// One after the other, so that neighbours differ; a gang keeps its own for as long as the page is open.
+const colours = new Map();
+
 function colour(label) {
-  let sum = 0;
-  for (const letter of label) sum = (sum * 31 + letter.codePointAt(0)) % 65521;
-  return sum % 6;
+  if (!colours.has(label)) colours.set(label, colours.size % 6);
+  return colours.get(label);
 }
 
 // ---------------------------------------------------------------- views
