@@ -447,10 +447,13 @@ def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
     """Give back every job that Muster holds, before it is uninstalled; without --yes, only say what would be done.
 
     Jobs that wait are restored and unsuspended: they all start at once, as far as nodes have room. Jobs that run are
-    left running. Paused ones stay as their owner left them. Without -n: in all namespaces.
+    left running. Paused ones stay as their owner left them. Without -n it is about all namespaces, and the quota
+    objects lose the finalizer that would keep them from being deleted.
     """
 
     async def work(session: Session) -> Any:
+        from dataclasses import replace
+
         from admission.controller import change
 
         ask = session.ask()
@@ -459,7 +462,10 @@ def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
             raise fail(NO, f"a controller leads, or you may not see whether: it would hold them again. First: {down}")
         jobs = await change.held_back(ask, scope.namespace)
         with steps("giving back", len(jobs)) as step:
-            return await change.release_all(ask, jobs, unlabel=unlabel, dry_run=not yes, step=step)
+            done = await change.release_all(ask, jobs, unlabel=unlabel, dry_run=not yes, step=step)
+        if scope.namespace is not None:
+            return done
+        return replace(done, rows=(*done.rows, *await change.unkeep(ask, dry_run=not yes)))
 
     changes = run(scope, work, "looking for jobs")
     tell_changes(scope, changes)

@@ -16,8 +16,8 @@ from typing import Any
 from admission.controller.ask import NAMESPACES, PODS, Ask, NotThere, State, newest, plain, resource_of, typed
 from admission.jobs import pins
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import JobKind, JobView, obj, objects, text, view
-from admission.kube.client import AlreadyExists, ApiError, Conflict, Kind, NotFound
+from admission.jobs.kinds import JobKind, JobView, items, obj, objects, text, view
+from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Kind, NotFound
 from admission.names import JOBSET_GROUP, Names
 
 Json = dict[str, Any]
@@ -177,12 +177,15 @@ async def requeue(ask: Ask, what: Again, *, dry_run: bool, told: Callable[[str],
     exactly = {"metadata": {"resourceVersion": meta.get("resourceVersion")}}
     if what.step == "unpause":
         await pause(None)
-    elif what.step == "activate":
-        patch = {**exactly, "spec": {"active": True}}
-        await ask.client.merge_patch(of_workload, patch, dry_run=dry_run, field_manager=MANAGER)
-    elif what.step == "hurry":
-        patch = {**exactly, "status": {"requeueState": {"requeueAt": None}}}
-        await ask.client.merge_patch(of_workload + "/status", patch, dry_run=dry_run, field_manager=MANAGER)
+    elif what.step in ("activate", "hurry"):
+        path_, patch = of_workload, {**exactly, "spec": {"active": True}}
+        if what.step == "hurry":
+            path_, patch = f"{of_workload}/status", {**exactly, "status": {"requeueState": {"requeueAt": None}}}
+        try:
+            await ask.client.merge_patch(path_, patch, dry_run=dry_run, field_manager=MANAGER)
+        except Forbidden:
+            # Who runs the queues may not write Workloads, and may delete one: the controller makes it anew.
+            await ask.client.delete(of_workload, uid=text(meta.get("uid")), dry_run=dry_run)
     else:
         await pause("true")
         if not dry_run:
@@ -379,6 +382,27 @@ async def _ungate(ask: Ask, job: JobView, *, dry_run: bool) -> int:
         await ask.client.json_patch(PODS.path(*_key(pod)), ops, dry_run=dry_run)
         done += 1
     return done
+
+
+async def unkeep(ask: Ask, *, dry_run: bool) -> tuple[Change, ...]:
+    """Take the finalizer of the controller off the quota objects, which nobody else would do once it is gone."""
+    rows: list[Change] = []
+    for kind in _quota_kinds(ask.names):
+        for raw in await ask.read(kind) or ():
+            meta = obj(raw.get("metadata"))
+            held = [one for one in items(meta.get("finalizers")) if isinstance(one, str)]
+            if ask.names.finalizer not in held:
+                continue
+            rest = [one for one in held if one != ask.names.finalizer]
+            patch = {"metadata": {"resourceVersion": meta.get("resourceVersion"), "finalizers": rest or None}}
+            change = Change(_subject(raw), Did.CHANGED, message="may be deleted (finalizer taken off)")
+            try:
+                path = kind.path(*_key(raw))
+                await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
+            except ApiError as error:
+                change = replace(change, did=Did.REFUSED, message=error.message or error.reason)
+            rows.append(change)
+    return tuple(rows)
 
 
 async def release_all(

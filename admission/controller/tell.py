@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -569,7 +570,7 @@ def _line_up(jobs: Jobs, now: int, most: int) -> RenderableType:
 
 
 def picture(shown: RenderableType, title: str, *, width: int = 120, height: int = 36) -> str:
-    """A terminal of this size as SVG."""
+    """A terminal of this size as SVG, in the reader's own fonts."""
     to = Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True, legacy_windows=False)
     to.print(shown)
-    return to.export_svg(title=title)
+    return re.sub(r"\s*@font-face \{.*?\}", "", to.export_svg(title=title), flags=re.DOTALL)

@@ -18,6 +18,7 @@ from admission.cli import cli
 from admission.commands.options import forbidden
 from admission.engine.model import Detail, Reason, Why
 from admission.jobs.values import rfc3339
+from admission.kube.client import NotFound
 from tests.controller.lab import (
     ADMITTED_,
     GPU,
@@ -142,6 +143,21 @@ async def test_requeue(world: World, tmp_path: Path, name: str) -> None:
     if name == "switched off":
         assert after["spec"]["active"] is True
     assert "requeueAt" not in after["status"].get("requeueState", {})
+
+
+@pytest.mark.parametrize("name", ["switched off", "in backoff"])
+async def test_who_may_only_delete_workloads_queues_a_job_again_by_that(
+    world: World, tmp_path: Path, name: str
+) -> None:
+    _, active, status, _, _ = AGAIN[name]
+    await lab(world)
+    await with_workload(world, job("train"), dict(status), active=active)
+    world.denied = {"PATCH workloads"}
+    await run(world, tmp_path, "requeue", "train", "-n", "ml", "--dry-run")
+    await world.client.get(f"{WORKLOADS}/job-train")
+    await run(world, tmp_path, "requeue", "train", "-n", "ml")
+    with pytest.raises(NotFound):
+        await world.client.get(f"{WORKLOADS}/job-train")
 
 
 async def test_requeue_of_one_that_runs_pauses_it_until_its_room_is_free(world: World, tmp_path: Path) -> None:
@@ -303,6 +319,9 @@ async def test_release_all(world: World, tmp_path: Path) -> None:
     await world.put(paused)
     await world.put(job("runs", status=STARTED))
     await world.put(job("foreign", queue=""))
+    kept = own("ResourceFlavor", "old", {})
+    kept["metadata"]["finalizers"] = [NAMES.finalizer, "example.com/other"]
+    await world.put(kept)
     undo = {"for": "w", "forms": ["ranks"], "undo": [[["spec", "template", "spec", "nodeSelector"]]]}
     evicted = job("evicted")
     evicted["metadata"]["annotations"] = {NAMES.inverse_annotation: json.dumps(undo)}
@@ -324,7 +343,10 @@ async def test_release_all(world: World, tmp_path: Path) -> None:
         "job/paused": ("skipped", f"its owner paused it (label {NAMES.pause_label})"),
         "job/runs": ("changed", "runs on"),
         "job/evicted": ("changed", "restored and unsuspended"),
+        "resourceflavor/old": ("changed", "may be deleted (finalizer taken off)"),
     }
+    flavor = await world.client.get(f"/apis/{NAMES.api_version}/resourceflavors/old")
+    assert flavor["metadata"]["finalizers"] == ["example.com/other"]
     assert await suspended() == {**before, "waits": False, "evicted": False}
     after = await world.client.get(f"{JOBS}/evicted")
     assert "nodeSelector" not in after["spec"]["template"]["spec"]

@@ -42,10 +42,13 @@ class World:
         sandbox.faults.append(self._refuse)
 
     def _refuse(self, request: web.Request) -> web.Response | None:
-        """403 for the plurals in `denied`; "pods*" denies the list of all namespaces only."""
+        """403 for the plurals in `denied`; "pods*" denies the list of all namespaces only, "PATCH pods" one method."""
         parts = request.path.strip("/").split("/")
         everywhere = "namespaces" not in parts
-        for denied in self.denied:
+        for said in self.denied:
+            method, _, denied = said.rpartition(" ")
+            if method and method != request.method:
+                continue
             if denied.rstrip("*") in parts and (everywhere or not denied.endswith("*")):
                 body = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": f"may not see {denied}"}
                 return web.json_response(body, status=403)
