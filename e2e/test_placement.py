@@ -21,7 +21,19 @@ from e2e.api_client import Object, finished
 from e2e.control_plane import ControlPlane
 from e2e.event_log import DELETED, EventLog
 from e2e.gangs import GPU, WORKLOADS, admitted, chosen_nodes, done, entry_of, reason, running_pods, teams, workload_of
-from e2e.installed import NAMES, SOURCES, Installed, cluster_queue, flavor, job, jobset, local_queue, ours, pod_template
+from e2e.installed import (
+    NAMES,
+    SOURCES,
+    USER,
+    Installed,
+    cluster_queue,
+    flavor,
+    job,
+    jobset,
+    local_queue,
+    ours,
+    pod_template,
+)
 from e2e.invariants import figures
 
 GANGS = 1_000 if os.environ.get("THOROUGH") else 150
@@ -348,6 +360,152 @@ def _map(cp: ControlPlane) -> str:
     environment = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=SOURCES, env=environment)
     return done.stdout
+
+
+# ---------------------------------------------------------------- slots
+
+
+def slots(cp: ControlPlane) -> dict[tuple[str, ...], Object]:
+    """Live pods in team-a by (job or set, replicated job, index of the child job, completion index)."""
+    out: dict[tuple[str, ...], Object] = {}
+    for pod in running_pods(cp, "team-a"):
+        labels = pod["metadata"]["labels"]
+        name = labels.get("jobset.sigs.k8s.io/jobset-name") or labels["batch.kubernetes.io/job-name"]
+        if "deletionTimestamp" not in pod["metadata"]:
+            out[name, labels.get(SET, ""), labels.get(SET_INDEX, ""), labels[INDEX]] = pod
+    return out
+
+
+def test_pods_that_are_made_again_get_their_slot_with_no_write_of_ours(muster: Installed) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    network(cp, racks=4, per_rack=8)
+    teams(cp, {"team-a": 256})
+    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
+    muster.started()
+    ignore = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
+    restarted = jobset("team-a", "restarted", {"w": (2, 2)}, gpus=4, seconds=None, failurePolicy={"maxRestarts": 3})
+    coordinated = jobset("team-a", "coordinated", {"lead": (1, 1), "work": (2, 2)}, gpus=4, seconds=None)
+    coordinated["spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
+    coordinated["spec"]["coordinator"] = {"replicatedJob": "lead", "jobIndex": 0, "podIndex": 0}
+    depending = jobset("team-a", "depending", {"data": (1, 1), "work": (1, 3)}, gpus=4, seconds=None)
+    depending["spec"]["replicatedJobs"][1]["dependsOn"] = [{"name": "data", "status": "Ready"}]
+    gangs = [
+        job("team-a", "limit", 3, gpus=4, seconds=None, backoffLimit=4),
+        job("team-a", "by-index", 3, gpus=4, seconds=None, backoffLimit=None, backoffLimitPerIndex=2),
+        job("team-a", "failed-first", 3, gpus=4, seconds=None, podReplacementPolicy="Failed", podFailurePolicy=ignore),
+        restarted,
+        with_topology(coordinated, required_topology="net/rack", group_name="all"),
+        depending,
+    ]
+    for gang in gangs[1:2]:
+        del gang["spec"]["backoffLimit"]
+    for gang in gangs:
+        cp.apply([gang])
+    cp.wait(lambda: len(slots(cp)) == 9 + 4 + 5 + 4, 60, "all pods to run", describe=lambda: sorted(slots(cp)))
+    before = slots(cp)
+    racks = {network_of(cp, pod) for slot, pod in before.items() if slot[0] == "coordinated"}
+    assert len(racks) == 1, "leader and workers share a rack"
+    mark = cp.audit_mark()
+    # One pod of each: deleted, evicted, and of the set that starts anew all are made again.
+    for name in ("limit", "by-index"):
+        cp.delete("pods", before[name, "", "", "1"]["metadata"]["name"], "team-a", gracePeriodSeconds=0)
+    evicted = before["failed-first", "", "", "2"]["metadata"]["name"]
+    meta = {"name": evicted, "namespace": "team-a"}
+    path = f"/api/v1/namespaces/team-a/pods/{evicted}/eviction"
+    cp.request("POST", path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta})
+    cp.delete("pods", before["restarted", "w", "1", "0"]["metadata"]["name"], "team-a", gracePeriodSeconds=0)
+    gone = {
+        *((name, "", "", "1") for name in ("limit", "by-index")),
+        ("failed-first", "", "", "2"),
+        *(slot for slot in before if slot[0] == "restarted"),
+    }
+
+    def again() -> bool:
+        now = slots(cp)
+        return now.keys() == before.keys() and all(
+            now[slot]["metadata"]["uid"] != before[slot]["metadata"]["uid"] for slot in gone
+        )
+
+    cp.wait(again, 90, "all of them to be made again", describe=lambda: sorted(before.keys() - slots(cp).keys()))
+    now = slots(cp)
+    moved = {s: (before[s]["spec"]["nodeName"], p["spec"]["nodeName"]) for s, p in now.items()}
+    assert all(was == at for was, at in moved.values()), {s: at for s, at in moved.items() if at[0] != at[1]}
+    written = {key[1:]: n for key, n in cp.audit_counts(USER, since=mark).items() if key[2] not in ("events", "leases")}
+    assert not {key: n for key, n in written.items() if key[1] in ("jobs", "jobsets", "pods", "workloads")}, written
+    assert misplaced(log)[1] == []
+
+
+def network_of(cp: ControlPlane, pod: Object) -> str:
+    return str(cp.get("node", pod["spec"]["nodeName"])["metadata"]["labels"]["net/rack"])
+
+
+def test_both_exact_forms_place_alike(muster: Installed) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    network(cp, racks=2, per_rack=4)
+    teams(cp, {"team-a": 64})
+    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
+    muster.started()
+    at: list[dict[tuple[str, ...], str]] = []
+    for form in ("ranks", "gates"):
+        gangs = [
+            job("team-a", "one", 4, gpus=4, seconds=None, backoffLimit=6),
+            jobset("team-a", "set", {"a": (2, 2), "b": (1, 2)}, gpus=2, seconds=None),
+        ]
+        for part in gangs[1]["spec"]["replicatedJobs"]:
+            part["template"]["spec"]["backoffLimit"] = 6
+        for gang in gangs:
+            if form == "gates":
+                gang["metadata"]["annotations"] = {NAMES.replace_lost_pods_annotation: "true"}
+            cp.apply([gang])
+            name = gang["metadata"]["name"]
+            cp.wait(lambda n=name: admitted(cp, "team-a", n), 30, f"{name} to be admitted")  # type: ignore[misc]
+        cp.wait(lambda: len(slots(cp)) == 10, 40, "all pods to be bound")
+        pods = slots(cp)
+        assert {p["metadata"]["annotations"][NAMES.pin_form_annotation] for p in pods.values()} == {form}
+        at.append({slot: pod["spec"]["nodeName"] for slot, pod in pods.items()})
+        cp.delete("jobs", "one", "team-a", propagationPolicy="Background")
+        cp.delete("jobsets", "set", "team-a", propagationPolicy="Background")
+        cp.wait(lambda: not cp.list("pods", "team-a") and not cp.list(WORKLOADS, "team-a"), 60, "them to be gone")
+    assert at[0] == at[1]
+    assert misplaced(log)[1] == []
+
+
+def test_what_is_added_to_pods_when_they_are_made_is_charged_before(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(2, gpus=8, cpu="4", labels={"gpu": "h100", "zone": "a"}, prefix="a")
+    cp.add_nodes(2, gpus=8, cpu="4", labels={"gpu": "h100", "zone": "b"}, prefix="b")
+    teams(cp, {"team-a": 64})
+    runtime = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "boxed"},
+        "handler": "boxed",
+    }
+    cp.apply({**runtime, "overhead": {"podFixed": {"cpu": "2"}}, "scheduling": {"nodeSelector": {"zone": "b"}}})
+    limits = [{"type": "Container", "defaultRequest": {"cpu": "3"}}]
+    limit_range = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "d", "namespace": "team-a"}}
+    muster.started()
+    boxed, plain = pod_template(1, None, runtimeClassName="boxed"), pod_template(1, None)
+    for template, cpu in ((boxed, "1"), (plain, None)):
+        requests = template["spec"]["containers"][0]["resources"]["requests"]
+        requests.pop("cpu", None)
+        requests.update({"cpu": cpu} if cpu else {})
+    cp.apply({**limit_range, "spec": {"limits": limits}})
+    cp.apply([job("team-a", "boxed", 2, template=boxed), job("team-a", "plain", 2, template=plain)])
+    cp.wait(lambda: live_by_gang(cp) == {"boxed": 2, "plain": 2}, 40, "both to run")
+    hosts = {name: chosen_nodes(workload_of(cp, "team-a", name) or {})["main"] for name in ("boxed", "plain")}
+    assert sorted(hosts["boxed"]) == ["b-0", "b-1"], "one core and two of overhead: one to a node of four"
+    assert sorted(hosts["plain"]) == ["a-0", "a-1"], "three cores by the LimitRange: one to a node, beside nobody"
+    exclusive = jobset("team-a", "exclusive", {"w": (1, 1)})
+    exclusive["metadata"]["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "zone"}
+    cp.apply([exclusive])
+
+    def told() -> str:
+        return " ".join(e.get("note") or e.get("message") or "" for e in cp.list("events", "team-a"))
+
+    cp.wait(lambda: "exclusive topology (zone) cannot be honoured" in told(), 20, "its owner to be told")
 
 
 # ---------------------------------------------------------------- nodes that die

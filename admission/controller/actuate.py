@@ -45,6 +45,7 @@ from admission.names import (
     FINISHED,
     JOB_COMPLETION_INDEX,
     JOBSET_JOB_INDEX_LABEL,
+    JOBSET_REPLICAS_LABEL,
     QUOTA_RESERVED,
     REQUEUED,
     Names,
@@ -446,9 +447,13 @@ class Actuator:
         alive = [pod for pod in self._world.pods_of(seen.uid) if not pod.done]
         for assignment in admission.pod_sets:
             mine = [pod for pod in alive if pod.pod_set == assignment.name]
-            hosts = pins.open_hosts(assignment, [pod.node or pod.pinned for pod in mine if not pod.gated])
             gated = [pod for pod in mine if pod.gated and not pod.terminating and (pod.namespace, pod.name) in waiting]
-            for pod, host in zip(sorted(gated, key=_rank), hosts, strict=False):
+            gated.sort(key=_rank)
+            taken = [pod.node or pod.pinned for pod in mine if not pod.gated]
+            hosts = pins.hosts_for(assignment, taken, [_rank_of(pod, assignment.count) for pod in gated])
+            for pod, host in zip(gated, hosts, strict=True):
+                if host is None:
+                    continue
                 path = Kind("", "v1", "pods", "Pod").path(pod.namespace, pod.name)
                 raw = await self._client.get(path)
                 if raw["metadata"]["uid"] == pod.uid and (ops := pins.ungate(raw, host, self._names)):
@@ -544,6 +549,13 @@ def _rank(pod: PodView) -> tuple[int, int, str]:
     labels = dict(pod.labels)
     job, index = labels.get(JOBSET_JOB_INDEX_LABEL, ""), labels.get(JOB_COMPLETION_INDEX, "")
     return (int(job) if job.isdigit() else 0, int(index) if index.isdigit() else 0, pod.name)
+
+
+def _rank_of(pod: PodView, pods: int) -> int | None:
+    """Of a pod in its pod set of so many."""
+    labels = dict(pod.labels)
+    replicas = labels.get(JOBSET_REPLICAS_LABEL, "")
+    return pins.rank_of(labels, pods // int(replicas) if replicas.isdigit() and int(replicas) else 0)
 
 
 def _there(value: Any) -> Any:

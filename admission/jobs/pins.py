@@ -167,6 +167,22 @@ def open_hosts(assignment: PodSetAssignment, taken: Iterable[str]) -> list[str]:
     return out
 
 
+def hosts_for(assignment: PodSetAssignment, taken: Iterable[str], ranks: Sequence[int | None]) -> list[str | None]:
+    """A host for each of these pods, by their ranks (None: it has no index), out of those that are open: its own by the
+    list, as the form `ranks` gives it, while that is open, else the first that is left. None: nothing is left.
+    """
+    listed, left = hosts_of(assignment), open_hosts(assignment, taken)
+    out: list[str | None] = [None] * len(ranks)
+    for i, rank in enumerate(ranks):
+        if rank is not None and rank < len(listed) and listed[rank] in left:
+            out[i] = listed[rank]
+            left.remove(listed[rank])
+    for i, host in enumerate(out):
+        if host is None and left:
+            out[i] = left.pop(0)
+    return out
+
+
 def ranked_hosts(slot: Slot, hosts: Sequence[str]) -> list[str] | None:
     """The list by rank, with nothing at the ranks that are done; None when hosts and ranks do not go together."""
     live = slot.live_ranks()

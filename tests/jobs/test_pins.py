@@ -375,6 +375,34 @@ def test_hosts_that_have_no_pod_yet() -> None:
     assert open_hosts(assignment, ["a", "c", "elsewhere"]) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("taken", "ranks", "hosts"),
+    [
+        ([], [0, 1, 2, 3], ["a", "a", "b", "c"]),
+        ([], [3, 2], ["c", "b"]),  # whoever comes first gets its own, not the first in the list
+        (["c"], [3, 0], ["a", "a"]),  # its own is taken: the first that is left
+        (["a"], [None, None, None], ["a", "b", "c"]),
+        (["a", "a", "b"], [0, 7], ["c", None]),
+    ],
+)
+def test_gated_pods_get_the_hosts_of_their_ranks(taken: list[str], ranks: list[Any], hosts: list[Any]) -> None:
+    where = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("a",), 2), Domain(("b",), 1), Domain(("c",), 1)))
+    assert pins.hosts_for(PodSetAssignment("main", (), (), 4, where), taken, ranks) == hosts
+
+
+def test_a_list_that_is_too_long_for_an_annotation_goes_by_gates() -> None:
+    long = "n" * 100
+    fits, over = pins.HOSTS_LIMIT // (len(long) + 1), pins.HOSTS_LIMIT // (len(long) + 1) + 2
+    for pods, form in ((fits, pins.RANKS), (over, pins.GATES)):
+        where = TopologyAssignment((HOSTNAME_LABEL,), (Domain((long,), pods),))
+        admission = Admission("q", (PodSetAssignment("main", (), (), pods, where),))
+        raw = job(parallelism=pods, completions=pods)
+        started = pins.start(JOB, raw, "w1", admission, {}, NAMES, can_rank=True)
+        assert started.forms == (("main", form),)
+        size = len(json.dumps([entry for entry in started.patch if "hosts" in entry["path"]]))
+        assert size < pins.HOSTS_LIMIT + 200
+
+
 def test_a_pin_is_added_to_each_term_of_the_users() -> None:
     expression = {"key": "a", "operator": "Exists"}
     terms = [{"matchExpressions": [expression]}, {}, {"matchFields": [{"key": "metadata.name"}]}]
