@@ -10,9 +10,12 @@ node counts, so that its figure depends on the order of the nodes (the file's, a
 `DotProd` and `Random` as in the paper. `Muster` is the product's rule (least harm, `engine.topology.harm`;
 racks by `engine.topology.pack`) with parts of devices, which the product itself does not offer.
 
-The gang variant: half of the load comes as gangs with the sizes of the Philly trace (drawn by their running time, as
-one finds them at a moment), in pods of up to 8 GPUs, all or none. Beside the share it measures the largest gang of pods
-of 8 GPUs that could still start, within one rack of 16 nodes and anywhere.
+The gang variants: half of the load comes as gangs with the sizes of the Philly trace (drawn by their running time, as
+one finds them at a moment), in pods of up to 8 GPUs, all or none. In `gangs` they may stand anywhere; in
+`gangs_in_racks` one of more than a node asks for a rack of 16 nodes, and a rule other than Muster's tries the racks in
+the order in which it likes their nodes. Beside the share they measure how much of what large gangs asked for was
+placed, how many racks one spans, and the largest gang of pods of 8 GPUs that could still start, within one rack and
+anywhere.
 
     --traces DIR      where the traces are (default: ../shared/traces)
     --workloads a,b   of openb_pods_<w>.csv.gz; `all` for all of them (default: default)
@@ -33,7 +36,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cache
@@ -323,7 +326,14 @@ def muster(cluster: Cluster, number: int, kind: Kind, rows: Ints, rng: Rng) -> i
     return int(rows[np.lexsort([rows, cluster.rack[rows], untouched, steps])[0]])
 
 
-RULES = {"FGD": fgd, "BestFit": best_fit, "DotProd": dot_product, "Random": at_random, "Muster": muster}
+Rule = Callable[[Cluster, int, Kind, Ints, Rng], int]
+RULES: dict[str, Rule] = {
+    "FGD": fgd,
+    "BestFit": best_fit,
+    "DotProd": dot_product,
+    "Random": at_random,
+    "Muster": muster,
+}
 BY_FRAGMENTS = ("FGD", "Muster")
 
 
@@ -384,6 +394,13 @@ class Run:
     order: int
     """-1: as in the file."""
     gangs: bool
+    racks: bool = False
+    """A gang of several pods must stand in one rack."""
+    asked: int = 0
+    """GPUs that gangs of several pods asked for; `placed` of them."""
+    placed: int = 0
+    spans: list[int] = field(default_factory=list)
+    """Racks of each of them."""
     allocated: dict[int, float] = field(default_factory=dict)
     """Arrived GPU % -> allocated GPU %."""
     block: dict[int, int] = field(default_factory=dict)
@@ -440,7 +457,11 @@ def play(folder: Path, run: Run) -> Run:
         if refused.get((number, 0), 10**9) > pods:
             kept: list[tuple[int, int, int, Ints, int]] = []
             rows = np.flatnonzero(cluster.fits(number, kind.memory))
-            whole_gang = _by_racks(cluster, tree, number, kind, pods, rows) if own and pods > 1 else None
+            whole_gang = None
+            if own and pods > 1:
+                whole_gang = _by_racks(cluster, tree, number, kind, pods, rows, required=run.racks)
+            elif run.racks and pods > 1:
+                whole_gang = _in_one_rack(cluster, rule, number, kind, pods, rows, rng, by_fragments=by_fragments)
             for i in range(pods):
                 if whole_gang is None:
                     rows = np.flatnonzero(cluster.fits(number, kind.memory)) if i else rows
@@ -454,6 +475,11 @@ def play(folder: Path, run: Run) -> Run:
                     break
                 kept.append(cluster.keep(at))
                 cluster.put(at, number, kind, by_fragments=by_fragments)
+            else:
+                if pods > 1:
+                    run.placed += kind.gpus * pods
+                    run.spans.append(len({int(cluster.rack[entry[0]]) for entry in kept}))
+        run.asked += kind.gpus * pods if pods > 1 else 0
         while arrived * 100 >= level * total:
             run.allocated[level] = cluster.used * 100 / total
             if run.gangs:
@@ -466,12 +492,44 @@ def play(folder: Path, run: Run) -> Run:
     return run
 
 
-def _by_racks(cluster: Cluster, tree: topology.Tree, number: int, kind: Kind, pods: int, rows: Ints) -> list[int]:
-    """Where the product's packing puts a gang that would like one rack; empty: nowhere."""
+def _hold(cluster: Cluster, kind: Kind, rows: Ints) -> Ints:
+    """Per node: how many pods of a gang it could take; of `rows` alone."""
     counts = np.zeros(len(cluster.cpu), dtype=np.int64)
     each = np.minimum(cluster.cpu[rows] // max(1, kind.cpu), cluster.memory[rows] // max(1, kind.memory))
     counts[rows] = np.minimum(each, (cluster.idle[rows] == WHOLE).sum(axis=1) // max(1, kind.gpus))
-    shape = topology.Shape(pods, preferred=0)
+    return counts
+
+
+def _in_one_rack(
+    cluster: Cluster, rule: Rule, number: int, kind: Kind, pods: int, rows: Ints, rng: Rng, *, by_fragments: bool
+) -> list[int]:
+    """Where a rule for single pods puts a gang that asks for one rack: in the first that holds it, in the order in
+    which the rule likes the nodes; empty: nowhere."""
+    counts = _hold(cluster, kind, rows)
+    holds = np.bincount(cluster.rack, counts)
+    rows = rows[holds[cluster.rack[rows]] >= pods]
+    if not len(rows):
+        return []
+    rack = cluster.rack[rule(cluster, number, kind, rows, rng)]
+    kept: list[tuple[int, int, int, Ints, int]] = []
+    out = []
+    for _ in range(pods):
+        here = np.flatnonzero(cluster.fits(number, kind.memory) & (cluster.rack == rack))
+        at = rule(cluster, number, kind, here, rng)
+        kept.append(cluster.keep(at))
+        cluster.put(at, number, kind, by_fragments=by_fragments)
+        out.append(at)
+    for entry in reversed(kept):
+        cluster.restore(entry)
+    return out
+
+
+def _by_racks(
+    cluster: Cluster, tree: topology.Tree, number: int, kind: Kind, pods: int, rows: Ints, *, required: bool
+) -> list[int]:
+    """Where the product's packing puts a gang that would like one rack, or must have one; empty: nowhere."""
+    counts = _hold(cluster, kind, rows)
+    shape = topology.Shape(pods, required=0) if required else topology.Shape(pods, preferred=0)
 
     def prefer(leaves: Ints) -> Ints:
         return leaves[np.argsort(cluster.growth[number][tree.order[leaves]], kind="stable")]
@@ -498,10 +556,11 @@ def planned(workloads: list[str], seeds: int, orders: int) -> Iterator[Run]:
             for rule in RULES:
                 for order in range(-1, orders if rule in BY_FRAGMENTS else 0):
                     yield Run(workload, rule, seed, order, gangs=False)
-    for seed in range(42, 42 + seeds):
-        for rule in RULES:
-            for order in range(-1, min(1, orders)):
-                yield Run("default", rule, seed, order, gangs=True)
+    for racks in (False, True):
+        for seed in range(42, 42 + seeds):
+            for rule in RULES:
+                for order in range(-1, min(1, orders) if rule in BY_FRAGMENTS else 0):
+                    yield Run("default", rule, seed, order, gangs=True, racks=racks)
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -534,11 +593,14 @@ def summary(runs: list[Run], published: dict[tuple[str, str], dict[int, float]])
             if word:
                 entry[f"golden_{rule.lower()}_allocated_pct_at_130"] = round(word[130], 2)
         out[workload] = entry
-    gangs = [run for run in runs if run.gangs]
-    if gangs:
+    for racks, title in ((False, "gangs"), (True, "gangs_in_racks")):
+        gangs = [run for run in runs if run.gangs and run.racks is racks]
+        if not gangs:
+            continue
         entry = {}
         print(
-            "\ngangs: allocated GPU % at 100 and 130 %; largest gang in one rack | anywhere, at 50, 70 and 90 % arrived"
+            f"\n{title}: allocated GPU % at 100 and 130 %; largest gang in one rack | anywhere, at 50, 70 and 90 % "
+            "arrived; GPUs of large gangs placed, %; racks of one"
         )
         for rule in RULES:
             mine = [run for run in gangs if run.rule == rule]
@@ -551,8 +613,10 @@ def summary(runs: list[Run], published: dict[tuple[str, str], dict[int, float]])
                 entry[f"{key}largest_in_rack_at_{n}"] = block
                 entry[f"{key}largest_anywhere_at_{n}"] = anywhere
             said = "   ".join(f"{block:5.0f} | {anywhere:5.0f}" for block, anywhere in blocks)
-            print(f"  {rule:8} {at[0]}   {at[1]}   {said}")
-        out["gangs"] = entry
+            started = entry[f"{key}large_gangs_placed_pct"] = _mean(r.placed * 100 / r.asked for r in mine)
+            spans = entry[f"{key}racks_of_a_gang"] = _mean(n for r in mine for n in r.spans)
+            print(f"  {rule:8} {at[0]}   {at[1]}   {said}   {started:6.2f}   {spans:.2f}")
+        out[title] = entry
     return out
 
 
@@ -620,7 +684,7 @@ def main() -> int:
                 left = (time.monotonic() - began) / len(done) * (len(todo) - len(done))
                 end = "\r" if sys.stderr.isatty() and len(done) < len(todo) else "\n"
                 print(f"{len(done):4} of {len(todo)} runs, {left:4.0f} s left ", end=end, file=sys.stderr, flush=True)
-    done.sort(key=lambda r: (workloads.index(r.workload), r.gangs, r.rule, r.seed, r.order))
+    done.sort(key=lambda r: (workloads.index(r.workload), r.gangs, r.racks, r.rule, r.seed, r.order))
     OUT.mkdir(parents=True, exist_ok=True)
     out = summary(done, golden(said.traces))
     plot(done)
