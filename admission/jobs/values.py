@@ -381,10 +381,16 @@ def node(raw: Json, names: Names) -> tuple[Node, tuple[str, ...]]:
 
 
 def pod_usage(raw: Json, names: Names) -> PodUsage | None:
-    """The room that a pod holds on a node; None while it is unbound, and once it has ended."""
+    """The room that a pod holds on a node; None while it is unbound, and once it has ended.
+
+    Somebody else's pod that kube-scheduler has nominated for a node, for it preempts others there, holds its room
+    already: no pod of ours would be bound to it. (Ours are charged by their reservation.)
+    """
     meta, where, name = _meta(raw)
     spec = obj(raw.get("spec"))
     on = text(spec.get("nodeName"))
+    if not on and names.workload_uid_label not in texts(meta.get("labels")):
+        on = text(obj(raw.get("status")).get("nominatedNodeName"))
     if not on or obj(raw.get("status")).get("phase") in ("Succeeded", "Failed"):
         return None
     try:

@@ -58,7 +58,7 @@ def fabric(spec: dict[str, dict[str, list[int]]]) -> Capacity:
 def asks(count: int, gpus: int = 1, name: str = "w", flavor: Flavor | None = None, **shape: Any) -> PlaceRequest:
     topology = shape.pop("topology", None)
     pod_set = PodSet(name, count, PodShape(**shape), topology=topology)
-    per_pod = ((GPU, gpus),) if gpus else (("cpu", 1000),)
+    per_pod = shape.get("requests") or (((GPU, gpus),) if gpus else (("cpu", 1000),))
     return PlaceRequest(pod_set, count, per_pod, (flavor or Flavor("f", topology="net"),))
 
 
@@ -120,6 +120,13 @@ def admitted(got: Placement | dict[str, dict[str, int]]) -> Admission:
         ({}, {"affinity": ((),)}, "node affinity"),
         ({"allocatable": (("cpu", 1000), ("pods", 110))}, {}, GPU),
         ({"allocatable": ((GPU, 8), ("pods", 0))}, {}, "pods"),
+        ({}, {"requests": ((GPU, 1), ("hugepages-2Mi", 2**21))}, "hugepages-2Mi"),
+        ({}, {"requests": (("ephemeral-storage", 2**30), (GPU, 1))}, "ephemeral-storage"),
+        (
+            {"allocatable": ((GPU, 8), ("ephemeral-storage", 2**30), ("hugepages-2Mi", 2**21), ("pods", 1))},
+            {"requests": (("ephemeral-storage", 2**30), (GPU, 1), ("hugepages-2Mi", 2**21))},
+            "",
+        ),
     ],
 )
 def test_filters(change: dict[str, Any], shape: dict[str, Any], excluded: str) -> None:

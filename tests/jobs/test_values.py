@@ -190,6 +190,17 @@ def test_a_pod_holds_room_while_it_is_bound_and_has_not_ended() -> None:
     assert values.pod_usage(raw, NAMES) is None
 
 
+@pytest.mark.parametrize(("labels", "node"), [({}, "n"), ({NAMES.workload_uid_label: "w"}, None)])
+def test_somebody_elses_pod_holds_room_where_the_scheduler_nominated_it(labels: Json, node: str | None) -> None:
+    raw: Json = {
+        "metadata": {"name": "p", "namespace": "a", "uid": "u", "labels": labels},
+        "spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}]},
+        "status": {"phase": "Pending", "nominatedNodeName": "n"},
+    }
+    seen = values.pod_usage(raw, NAMES)
+    assert (None if seen is None else seen.node) == node
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.sampled_from(["1", "True", "QuotaReserved"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
