@@ -1,7 +1,7 @@
 """python -m tests.bench.placement: how long placement takes, beside the plain form of the same rule.
 
-Prints one line per question and writes build/bench/placement_speed.json. Times are the median of several runs, each
-on a book that has just changed (one gang charged), as in a cycle.
+Prints one line per question and writes build/bench/placement_speed.json. Times are of the CPU, for a busy machine does
+not change them much: the median of several runs, each on a book that has just changed (one gang charged), as in a cycle.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PER_POD = (("cpu", 8000), ("memory", 64 * 2**30), (GPU, 1))
 
 
 def nodes(number: int) -> list[Node]:
-    """Blocks of 500 nodes, racks of 50, 8 GPUs a node, three zones; some nodes have lost devices, some are tainted, some
-    cordoned."""
+    """Blocks of 500 nodes, racks of 50, 8 GPUs a node, three zones; some nodes have lost devices, some are tainted,
+    some cordoned."""
     return [
         Node(
             name=f"n{i:05}",
@@ -193,7 +193,7 @@ def main() -> int:
     }
     for name, row in result["questions"].items():  # type: ignore[attr-defined]
         plain = f"   plain {row['plain_ms']:9.2f} ms   x{row['ratio']:.0f}" if "ratio" in row else ""
-        print(f"{name:50} {row['ms']:9.3f} ms{plain}")
+        print(f"{name:56} {row['ms']:9.3f} ms{plain}")
     print("backlog", result["backlog"])
     path = Path("build/bench/placement_speed.json")
     path.parent.mkdir(parents=True, exist_ok=True)
