@@ -1,7 +1,8 @@
 """python -m tests.bench.placement: how long placement takes, beside the plain form of the same rule.
 
 Prints one line per question and writes build/bench/placement_speed.json. Times are of the CPU, for a busy machine does
-not change them much: the median of several runs, each on a book that has just changed (one gang charged), as in a cycle.
+not change them much: the median of several runs, each on a book that has just changed (one gang charged), as it does
+in a cycle.
 """
 
 from __future__ import annotations
