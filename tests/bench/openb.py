@@ -22,7 +22,7 @@ anywhere.
     --seeds N --orders N   (default: 10 and 5; FGD and Muster run under each order, and in the order of the file)
     --quick           2 seeds, 2 orders
 
-Writes build/bench/placement.json and the curves to build/bench/placement.csv, and placement.svg where matplotlib is.
+Writes build/bench/placement.json, and the curves to placement.csv and placement.svg beside it.
 """
 
 from __future__ import annotations
@@ -629,7 +629,7 @@ def curves(runs: list[Run]) -> dict[str, list[float]]:
 
 
 def plot(runs: list[Run]) -> None:
-    """Unallocated share over arrived share, as far as they differ: in text, and as SVG where matplotlib is."""
+    """Unallocated share over arrived share, as far as they differ: in text, and as a drawing."""
     shown = curves(runs)
     path = OUT / "placement.csv"
     with path.open("w") as file:
@@ -647,16 +647,45 @@ def plot(runs: list[Run]) -> None:
         print(f"{line:4} |{row}")
     print("     +" + "-" * 10 * len(late) + "\n      " + "".join(f"{n:^10}" for n in late))
     print("      " + "  ".join(f"{mark} {rule}" for rule, mark in MARKS.items()))
-    try:
-        from matplotlib import pyplot  # type: ignore[import-not-found, unused-ignore] # not needed to run
-    except ImportError:
-        return
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    for rule, values in shown.items():
-        axes.plot(LEVELS, [100 - v for v in values], label=rule)
-    axes.set(xlabel="arrived, % of GPUs", ylabel="not allocated, % of GPUs", xlim=(80, 130), ylim=(0, high))
-    axes.legend()
-    figure.savefig(OUT / "placement.svg")
+    (OUT / "placement.svg").write_text(_svg(shown, late, high))
+
+
+COLOURS = {"Muster": "#0b6e4f", "FGD": "#c1121f", "BestFit": "#3a5a98", "DotProd": "#b08900", "Random": "#777777"}
+
+
+def _svg(shown: dict[str, list[float]], late: list[int], high: int) -> str:
+    """The same curves as a drawing, Muster's on top."""
+    wide, tall, left, top = 560, 320, 50, 16
+
+    def x(arrived: float) -> float:
+        return round(left + (arrived - late[0]) / (late[-1] - late[0]) * wide, 1)
+
+    def y(idle: float) -> float:
+        return round(top + (1 - min(idle, high) / high) * tall, 1)
+
+    out = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + wide + 100}" height="{top + tall + 46}"'
+            ' font-family="sans-serif" font-size="12">'
+        ),
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for idle in range(0, high + 1, 4):
+        out.append(f'<line x1="{left}" x2="{left + wide}" y1="{y(idle)}" y2="{y(idle)}" stroke="#dddddd"/>')
+        out.append(f'<text x="{left - 8}" y="{y(idle) + 4}" text-anchor="end">{idle}</text>')
+    out += [f'<text x="{x(n)}" y="{top + tall + 18}" text-anchor="middle">{n}</text>' for n in late]
+    out.append(f'<text x="{left + wide / 2}" y="{top + tall + 38}" text-anchor="middle">arrived, % of GPUs</text>')
+    middle = top + tall / 2
+    turned = f'transform="rotate(-90 14 {middle})" text-anchor="middle"'
+    out.append(f'<text x="14" y="{middle}" {turned}>not allocated, % of GPUs</text>')
+    for rule, values in sorted(shown.items(), key=lambda item: -item[1][-1]):
+        points = " ".join(f"{x(n)},{y(100 - values[LEVELS.index(n)])}" for n in late)
+        out.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[rule]}" stroke-width="2"/>')
+    above = float(top + tall)
+    for rule, values in sorted(shown.items(), key=lambda item: -item[1][-1]):
+        above = min(y(100 - values[-1]), above - 14)
+        out.append(f'<text x="{left + wide + 8}" y="{above + 4}" fill="{COLOURS[rule]}">{rule}</text>')
+    return "\n".join([*out, "</svg>", ""])
 
 
 def main() -> int:
@@ -690,7 +719,7 @@ def main() -> int:
     plot(done)
     out["runs"] = {"seeds": seeds, "orders": orders, "seconds": round(time.monotonic() - began, 1)}
     (OUT / "placement.json").write_text(json.dumps(out, indent=1) + "\n")
-    print(f"\nwritten: {OUT}/placement.json, placement.csv")
+    print(f"\nwritten: {OUT}/placement.json, placement.csv, placement.svg")
     return 0
 
 
