@@ -2,7 +2,7 @@
 
 The map of the code. Arrows point at what a package may import; a test holds them.
 
-    cli ──▶ controller │ web │ sandbox ──▶ kube │ jobs │ api ──▶ engine ──▶ quantity, names
+    cli ──▶ commands ──▶ controller │ web │ sandbox ──▶ kube │ jobs │ api ──▶ engine ──▶ quantity, names
 
     names       every group, label, annotation, condition and field manager, from one value
     quantity    Kubernetes quantity <-> exact int; resource vectors
@@ -13,6 +13,7 @@ The map of the code. Arrows point at what a package may import; a test holds the
     controller  the shell: inbox -> state -> decide -> actuate; status, policies, webhook
     sandbox     a cluster in one process, for the demo and for fast tests
     web         health, metrics, the page
+    commands    what people type: questions, changes, and what needs no cluster
     cli         parse, wire, print
 
 What is absent on purpose: the engine reads no clock and does no I/O; kube knows no engine type; nothing but kube talks

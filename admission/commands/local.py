@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -16,11 +15,11 @@ from admission.commands.options import (
     NO_CLUSTER,
     NOT_THERE,
     Scope,
+    Session,
     asking,
-    connected,
     examples,
     fail,
-    quiet_logs,
+    run,
 )
 
 
@@ -73,8 +72,7 @@ def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
     documents, found = manifests(files)
     hidden: tuple[str, ...] = ()
     if cluster:
-        quiet_logs()
-        held, hidden = asyncio.run(_cluster_documents(scope))
+        held, hidden = run(scope, _cluster_documents, "reading the cluster")
         if hidden and not held:
             raise fail(NO_CLUSTER, f"you may not see {', '.join(hidden)}")
         documents = [*held, *documents]
@@ -116,10 +114,9 @@ def manifests(files: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
     return documents, found
 
 
-async def _cluster_documents(scope: Scope) -> tuple[list[Any], tuple[str, ...]]:
-    async with connected(scope) as session:
-        ask = session.ask()
-        return await ask.documents(), ask.hidden
+async def _cluster_documents(session: Session) -> tuple[list[Any], tuple[str, ...]]:
+    ask = session.ask()
+    return await ask.documents(), ask.hidden
 
 
 @click.command("explain-reasons", epilog=examples("muster explain-reasons", "muster explain-reasons CohortShort"))
