@@ -34,8 +34,8 @@ from admission.engine.model import (
     Rules,
 )
 from admission.engine.project import Projection, project
-from admission.jobs import pins, values
-from admission.jobs.kinds import KINDS, JobKind, JobView
+from admission.jobs import hold, pins, values
+from admission.jobs.kinds import JOB, KINDS, JobKind, JobView
 from admission.jobs.workload import build_workload
 from admission.kube.client import AlreadyExists, Client, Conflict, Invalid, Kind, NotFound
 from admission.kube.events import EventRecorder
@@ -55,6 +55,8 @@ _TEST_FAILED = "the server rejected our request due to an error in our request"
 """All that the API server says when a `test` of a JSON patch fails."""
 
 _ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
+
+_PODS = Kind("", "v1", "pods", "Pod")
 
 AVOID_MS = 24 * 3_600_000
 
@@ -184,6 +186,10 @@ class Actuator:
                 raw = await self._raw(key, _there(job))
                 await self._patch_job(key, pins.suspend(KIND_OF[key[0]], raw, self._names))
                 self.record(key, _there(job), "Normal", "Stopped", f"Suspended: {why}")
+            case lifecycle.StopPods():
+                await self.stop_pods(step)
+                if job is not None:
+                    self.record(key, job, "Normal", "Stopped", "Its pods are stopped one by one: it is being deleted")
             case lifecycle.StartJob():
                 await self._start(key, _there(job), _there(seen))
             case lifecycle.ClearStartTime():
@@ -236,16 +242,57 @@ class Actuator:
         except NotFound:
             return
 
+    async def stop_pods(self, step: lifecycle.StopPods) -> None:
+        """Suspend Jobs that nobody leads, and delete pods that no Job would stop. Raises ApiError."""
+        for at in step.jobs:
+            raw = await self._client.get(path_kind(JOB).path(at[1], at[2]))
+            await self._patch_job(at, pins.suspend(JOB, raw, self._names))
+        for namespace, name in step.pods:
+            path = _PODS.path(namespace, name)
+            try:
+                raw = await self._client.get(path)
+                meta = raw["metadata"]
+                if meta.get("deletionTimestamp") or not hold.is_managed(raw, self._names):
+                    continue
+                if await self._led(raw):
+                    # Its Job had not been seen yet, and will stop it: one that is deleted would fail the Job.
+                    raise Conflict(409, "Conflict", "the pod has a Job after all")
+                await self._client.delete(path, uid=meta["uid"])
+            except NotFound:
+                continue
+
+    async def _led(self, pod: dict[str, Any]) -> bool:
+        """Has this pod a Job that would stop it? Looked up, for a copy may lag."""
+        owner = next((ref for ref in pod["metadata"].get("ownerReferences") or () if ref.get("controller")), None)
+        if owner is None or owner.get("kind") != JOB.kind:
+            return False
+        try:
+            raw = await self._client.get(path_kind(JOB).path(pod["metadata"]["namespace"], owner["name"]))
+        except NotFound:
+            return False
+        return raw["metadata"]["uid"] == owner["uid"] and not raw["metadata"].get("deletionTimestamp")
+
     async def job_is_gone(self, seen: WorkloadSeen) -> bool:
         """A live look whether the job that a Workload stands for is there: absence in a copy proves nothing."""
         kind, name = seen.view.owner
-        if kind not in KIND_OF:
+        uid = seen.view.value.job_uid
+        if kind and kind not in KIND_OF:
             return False
         try:
-            raw = await self._client.get(path_kind(KIND_OF[kind]).path(seen.namespace, name))
+            if kind:
+                raw = await self._client.get(path_kind(KIND_OF[kind]).path(seen.namespace, name))
+                return bool(raw["metadata"]["uid"] != uid)
         except NotFound:
             return True
-        return bool(raw["metadata"]["uid"] != seen.view.value.job_uid)
+        # Whoever deletes a job and lets its dependents be takes the owner's name from them too.
+        for job_kind in KINDS:
+            try:
+                listed = await self._client.get(path_kind(job_kind).path(seen.namespace))
+            except NotFound:
+                continue  # nobody installed it
+            if any(one["metadata"]["uid"] == uid for one in listed.get("items") or ()):
+                return False
+        return True
 
     # ------------------------------------------------------------ inside
 
@@ -454,7 +501,7 @@ class Actuator:
             for pod, host in zip(gated, hosts, strict=True):
                 if host is None:
                     continue
-                path = Kind("", "v1", "pods", "Pod").path(pod.namespace, pod.name)
+                path = _PODS.path(pod.namespace, pod.name)
                 raw = await self._client.get(path)
                 if raw["metadata"]["uid"] == pod.uid and (ops := pins.ungate(raw, host, self._names)):
                     self._learn("Pod", await self._client.json_patch(path, ops, field_manager=self._names.job_manager))

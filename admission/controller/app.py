@@ -31,7 +31,7 @@ from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
 from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
-from admission.controller.lifecycle import EvictWorkload, Settings, Step, next_step
+from admission.controller.lifecycle import EvictWorkload, Settings, Step, StopPods, next_orphan_step, next_step
 from admission.controller.world import ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.cycle import decide
 from admission.engine.model import (
@@ -668,11 +668,13 @@ class Controller:
             elif due.at is not None:
                 self.jobs.add_after((ORPHAN, *key), (due.at - now) / 1000 + 0.005)
             return
-        if seen.view.deleting or self.world.pods_live(seen.uid, self.now()):
-            self.jobs.add_after((ORPHAN, *key), 1.0)
-            return
-        if await self.actuator.job_is_gone(seen):
+        due = next_orphan_step(seen.view, self.world.tally(None, seen, self.now()))
+        if isinstance(due.step, StopPods):
+            await self.actuator.stop_pods(due.step)
+        elif due.step is not None and await self.actuator.job_is_gone(seen):
             await self.actuator.delete_workload(seen)
+            return
+        self.jobs.add_after((ORPHAN, *key), 1.0)
 
     async def _explain(self) -> None:
         while True:

@@ -195,6 +195,7 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         resource_version=str(meta.get("resourceVersion", "")),
         workload_uid=labels.get(names.workload_uid_label, ""),
         owner_uid=labels.get(CONTROLLER_UID_LABEL, "") or str(owner.get("uid", "")),
+        held_by=str(owner.get("uid", "")),
         jobset_uid=labels.get(JOBSET_UID_LABEL, ""),
         node=str(spec.get("nodeName", "")),
         done=phase in ("Succeeded", "Failed"),

@@ -71,6 +71,13 @@ class PodTally:
     """(namespace, name) of pods that wait for their host behind our scheduling gate."""
     stranded: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of pods on nodes that are no longer in the reservation."""
+    running: int = 0
+    """Live and not terminating."""
+    stray: tuple[tuple[str, str], ...] = ()
+    """(namespace, name) of running pods that a suspended job would not stop: the Job that made them is gone or being
+    deleted (its controller then stops nothing), or has let go of them."""
+    unled: tuple[tuple[str, str, str], ...] = ()
+    """Jobs that would go on making pods though their JobSet, which is gone or being deleted, is to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,14 @@ class SuspendJob:
 @dataclass(frozen=True, slots=True)
 class StartJob:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class StopPods:
+    """Stop what no controller stops: suspend these Jobs, delete these pods."""
+
+    jobs: tuple[tuple[str, str, str], ...]
+    pods: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +205,7 @@ Step = (
     | DeleteWorkload
     | SuspendJob
     | StartJob
+    | StopPods
     | ClearStartTime
     | RestoreJob
     | EvictWorkload
@@ -221,6 +237,8 @@ class Sight:
     bare_until: int | None = None
     """When a node without its devices counts as lost."""
     priority: int = 0
+    abandoned: bool = False
+    """A Job with our marker in its template that belongs to no JobSet and no Workload any more."""
     spare_since: int | None = None
     """Since when pods of it hold quota that they will not use again, with somebody waiting."""
 
@@ -252,8 +270,10 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
         if seen.pods.live:
             return Next(None, seen.pods.lost_until)  # a pod's end is a change, and wakes us
         return Next(FinishWorkload(job.finished == "Succeeded", job.message))
-    if job.deleting or (workload is not None and workload.deleting):
+    if workload is not None and workload.deleting:
         return NOTHING
+    if job.deleting:
+        return _leaving(seen)
     if not seen.governed:
         return _let_go(seen, settings, now)
     if workload is None:
@@ -317,6 +337,37 @@ def bare_step(workload: WorkloadView, stop: StopPolicy, stopped_by: str, now: in
     return Next(None, value.admitted_at + workload.max_execution_s * 1000 - value.run_ms)
 
 
+def _leaving(seen: Sight) -> Next:
+    """A job that is being deleted and is still there, for a finalizer of somebody's. It takes no room any more, and
+    gives back what it has once its pods are gone; whoever must have that sooner has them stopped one by one, for the
+    Job controller neither makes nor stops pods of a Job that is being deleted."""
+    workload, pods = seen.workload, seen.pods
+    if workload is None or workload.value.finished:
+        return NOTHING
+    stop = _stop_strays(pods)
+    if stop is not None and (workload.value.evicted or not pods.live):
+        return Next(stop)
+    if pods.live:
+        return Next(None, pods.lost_until)
+    return Next(DeleteWorkload("the job it stands for is being deleted, and no pod of it is left"))
+
+
+def _stop_strays(pods: PodTally) -> StopPods | None:
+    return StopPods(pods.unled, pods.stray) if pods.unled or pods.stray else None
+
+
+def next_orphan_step(workload: WorkloadView, pods: PodTally) -> Next:
+    """The same for a Workload whose job is gone; that it is, is looked up before it is deleted."""
+    if workload.deleting:
+        return NOTHING
+    stop = _stop_strays(pods)
+    if stop is not None and workload.value.evicted:
+        return Next(stop)
+    if pods.live or pods.unled:
+        return Next(None, pods.lost_until)
+    return Next(DeleteWorkload("the job it stood for is gone"))
+
+
 def spare(job: JobView, value: Workload) -> tuple[tuple[str, int], ...]:
     """(pod set, pods that will not run again) where that is more than the Workload says yet; else nothing."""
     if value.admission is None or not value.admitted or value.evicted or value.finished or job.suspended:
@@ -331,8 +382,11 @@ def spare(job: JobView, value: Workload) -> tuple[tuple[str, int], ...]:
 
 def _let_go(seen: Sight, settings: Settings, now: int) -> Next:
     """A job that is no longer ours to govern (its label was taken off): nothing of it stays reserved."""
-    workload = seen.workload
+    job, workload = seen.job, seen.workload
+    assert job is not None
     if workload is None:
+        if seen.abandoned and not job.suspended:
+            return Next(SuspendJob("the gang it was started with is gone"))
         return NOTHING
     value = workload.value
     if value.admission is None or value.finished:
@@ -356,6 +410,9 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
         return Next(SuspendJob("evicted"))
     may_have_run = job.started or (workload is not None and workload.value.admitted)
     going = job.terminating > pods.lost
+    stop = _stop_strays(pods)
+    if stop is not None:
+        return Next(stop)
     if pods.live or job.active or going or (may_have_run and not job.suspended_condition):
         return Next(None, pods.lost_until)
     if job.started:
@@ -410,6 +467,12 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
             f"{pods.unschedulable_message}",
             backoff=True,
         )
+    excess = _excess(seen, settings)
+    if excess is not None and now >= excess:
+        admitted = sum(one.count for one in value.admission.pod_sets) if value.admission is not None else 0
+        return EvictWorkload(
+            "OutOfSync", f"{pods.running} pods of it run, and {admitted} were admitted: some were taken from their Job"
+        )
     deadline = _ready_deadline(seen, settings)
     if deadline is not None and now >= deadline:
         return EvictWorkload(
@@ -449,6 +512,16 @@ def _ran_out(workload: WorkloadView, now: int) -> EvictWorkload | None:
     return EvictWorkload("Deactivated", f"Ran for its maximum of {limit} s", deactivate=True)
 
 
+def _excess(seen: Sight, settings: Settings) -> int | None:
+    """When a gang with more pods than were admitted must leave; None while it has no more. Pods that take over from
+    others may for a moment stand beside them."""
+    assert seen.workload is not None
+    admission = seen.workload.value.admission
+    if admission is None or seen.pods.running <= sum(one.count for one in admission.pod_sets):
+        return None
+    return seen.pods.last_created_at + settings.unschedulable_ms
+
+
 def _ready_deadline(seen: Sight, settings: Settings) -> int | None:
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
@@ -465,7 +538,7 @@ def _deadline(seen: Sight, settings: Settings) -> int | None:
     """When a rule of `_own_eviction` could first hold with nothing else changing."""
     workload, pods = seen.workload, seen.pods
     assert workload is not None
-    times = [_ready_deadline(seen, settings)]
+    times = [_ready_deadline(seen, settings), _excess(seen, settings)]
     if workload.max_execution_s is not None:
         times.append(workload.value.admitted_at + workload.max_execution_s * 1000 - workload.value.run_ms)
     if pods.unschedulable_since is not None:

@@ -711,7 +711,9 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             # So that its Workloads may block the deletion of their owners.
             rule("batch", ["jobs/finalizers"], ["update"]),
             rule(JOBSET_GROUP, ["jobsets/finalizers"], ["update"]),
-            rule("", ["pods"], [*_READ, "patch"]),
+            # To delete is for pods that nobody else stops: of a gang that must go while its job is being deleted, or
+            # that were taken from it. A budget of their owner's does not keep them.
+            rule("", ["pods"], [*_READ, "patch", "delete"]),
             rule("", ["pods/eviction"], ["create"]),
             rule("", ["nodes", "namespaces", "limitranges"], _WATCH),
             rule("node.k8s.io", ["runtimeclasses"], _WATCH),

@@ -24,7 +24,7 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.state import State, matches
-from admission.jobs.kinds import JobView
+from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.names import JOBSET_GROUP, Names
 
 JobKey = tuple[str, str, str]
@@ -51,7 +51,9 @@ class PodView:
     resource_version: str
     workload_uid: str
     owner_uid: str
-    """uid of its controller: a Job."""
+    """uid of the Job that made it."""
+    held_by: str
+    """uid of its controller as its ownerReferences have it; "" once it was let go."""
     jobset_uid: str
     node: str
     done: bool
@@ -309,6 +311,7 @@ class World:
             lost_nodes=lost,
             bare_until=bare_until,
             priority=priority,
+            abandoned=job is not None and self._abandoned(job),
             spare_since=self._spare_since(key, job, workload, now),
         )
 
@@ -398,9 +401,11 @@ class World:
             pods.update(self._pods_of_owner.get(job.uid, {}))
         if workload is not None:
             pods.update(self._pods_of_owner.get(workload.uid, {}))
-        if not pods:
+        if not pods and not (job is not None and job.deleting):
             return PodTally()
-        live = ready = created = last = lost = 0
+        live = ready = created = last = lost = running = 0
+        stray: list[Key] = []
+        unled: set[JobKey] = set(self._unled_children(job))
         lost_until: int | None = None
         since: int | None = None
         unready: int | None = None
@@ -414,6 +419,13 @@ class World:
                 until = self._waited_for(pod, now)
                 live += until is not None
                 lost += until is None
+                if not pod.terminating:
+                    running += 1
+                    maker = self._job_by_uid.get(pod.held_by)
+                    if maker is None or self.jobs[maker].deleting:
+                        stray.append(key)
+                    elif self._is_unled(self.jobs[maker]):
+                        unled.add(maker)
                 if until is not None and until != NEVER and (lost_until is None or until < lost_until):
                     lost_until = until
             if pod.ready or pod.done:
@@ -441,9 +453,34 @@ class World:
             unschedulable_message=message,
             gated=tuple(gated),
             stranded=tuple(stranded),
+            running=running,
+            stray=tuple(stray),
+            unled=tuple(sorted(unled)),
         )
 
     # ------------------------------------------------------------ inside
+
+    def _is_unled(self, job: JobView) -> bool:
+        """Does this Job make pods of a gang with nobody there to stop it?"""
+        if job.suspended or job.deleting or job.finished is not None or not job.marked_for or job.started:
+            return False
+        parent = self.jobs.get(self._job_by_uid.get(job.owner[2], ("", "", ""))) if job.owner is not None else None
+        return parent is None or parent.deleting
+
+    def _unled_children(self, job: JobView | None) -> list[JobKey]:
+        """Of a JobSet that is being deleted: also those that have no pods yet."""
+        if job is None or not job.deleting or job.kind != JOBSET.kind:
+            return []
+        return [
+            key
+            for key, child in self.jobs.items()
+            if child.owner is not None and child.owner[2] == job.uid and self._is_unled(child)
+        ]
+
+    def _abandoned(self, job: JobView) -> bool:
+        if job.kind != JOB.kind or not job.marked_for or job.marked_for in self._job_of_workload:
+            return False
+        return job.owner is None or job.owner[2] not in self._job_by_uid
 
     def _spare_since(self, key: JobKey, job: JobView | None, workload: WorkloadView | None, now: int) -> int | None:
         if job is None or workload is None or not job.reclaimable or not spare(job, workload.value):

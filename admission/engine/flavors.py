@@ -782,6 +782,15 @@ class _Scan:
 
     def _nodes(self, assignment: Assignment) -> bool:
         """Ask the nodes, and let their answer count. True: the scan shall be done again with what they said."""
+        for choice in assignment.pod_sets if self.rules.pack_against_fragmentation else ():
+            pods, uncounted = choice.request.count, choice.request.pod_set.shape.uncounted
+            if pods and uncounted:
+                # No book has it, so that no room would do, on elastic flavors either.
+                said = Misfit(choice.name, "", pods, 0, detail=Detail.CONSTRAINT_REFUSED, message=uncounted)
+                choice.misfits = (said,)
+                choice._set_mode(Mode.NO_FIT)
+                assignment.mode = Mode.NO_FIT
+                return False
         asked = [
             request
             for choice in assignment.pod_sets

@@ -278,6 +278,9 @@ class PodShape:
     """Topology keys in which all pods must share one value (affinity of a gang to itself)."""
     refused: str = ""
     """A constraint in the template that Muster cannot honour, in words; such a gang is never admitted on real nodes."""
+    uncounted: str = ""
+    """What its pods take that no quota can say, in words (part of `refused`): admitted nowhere, also not where nodes
+    are not looked at."""
     preferences: tuple[tuple[int, tuple[Requirement, ...]], ...] = ()
     """Preferred node affinity: (weight, requirements). Scored only under the gate TASRespectNodeAffinityPreferred."""
 

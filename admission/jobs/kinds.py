@@ -109,6 +109,8 @@ class JobKind:
     """The kind's children keep what was once written into them: a start writes only keys that it always overwrites."""
     frozen_by_start_time: bool = False
     """The template may be refused to change while a start time is set (API servers up to 1.35)."""
+    run_by: str = ""
+    """Value of spec.managedBy that says the same as none: run by the kind's own controller."""
 
     @property
     def api_version(self) -> str:
@@ -167,6 +169,9 @@ class JobView:
     """It carries what a start wrote, and must be restored before it is started again."""
     started_for: str = ""
     """uid of the Workload for which it was started."""
+    marked_for: str = ""
+    """uid of the Workload that the marker in its own template names: a started Job's, a JobSet's child's, and one's
+    whose JobSet is gone."""
     template_frozen: bool = False
     """Its kind's template may be refused to change while a start time is set."""
     paused: bool = False
@@ -481,6 +486,7 @@ JOB = JobKind(
     outcome=_job_outcome,
     size=_job_counts,
     frozen_by_start_time=True,
+    run_by="kubernetes.io/job-controller",
 )
 JOBSET = JobKind(
     name="JobSet",
@@ -491,6 +497,7 @@ JOBSET = JobKind(
     outcome=_jobset_outcome,
     size=_jobset_counts,
     fixed_template=True,
+    run_by="jobset.sigs.k8s.io/jobset-controller",
 )
 KINDS = (JOB, JOBSET)
 
@@ -585,6 +592,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         reclaimable=outcome.reclaimable,
         started=inverse is not None,
         started_for=text(inverse.get("for")) if inverse is not None else "",
+        marked_for=_marked_for(raw, names) if kind is JOB else "",
         template_frozen=kind.frozen_by_start_time,
         paused=labels.get(names.pause_label) == "true",
         gated_by=annotations.get(names.gated_by_annotation, ""),
@@ -593,6 +601,11 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         survives=survives_a_pod(kind, raw, names),
         problems=tuple(problems),
     )
+
+
+def _marked_for(raw: Json, names: Names) -> str:
+    meta = obj(obj(obj(raw.get("spec")).get("template")).get("metadata"))
+    return texts(meta.get("labels")).get(names.workload_uid_label, "")
 
 
 def _problems(kind: JobKind, slots: Sequence[Slot], inverse: Mapping[str, Any] | None) -> list[str]:

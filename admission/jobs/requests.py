@@ -16,9 +16,10 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from admission.engine.model import PodShape, Requirement, Toleration, TopologyRequest
-from admission.jobs.kinds import Json, items, obj, objects, text, texts, whole
+from admission.jobs.kinds import JobKind, Json, items, obj, objects, text, texts, whole
 from admission.names import JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, Names
 from admission.quantity import QuantityError, parse, saturate
 
@@ -155,6 +156,91 @@ def complete(template: Json, *, limit_ranges: Sequence[Json] = (), runtime_class
     return {**template, "spec": spec}
 
 
+# ---------------------------------------------------------------- what is too much
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a queued job may say, so that it can be started, pinned, and taken back. All but the first follow from what
+    the API server and the CRDs allow."""
+
+    grace_s: int = 3600
+    """terminationGracePeriodSeconds: for so long a gang that is evicted may keep what it had. A setting."""
+    annotation_bytes: int = 64 << 10
+    """Of a job's annotations, and of each pod template's: the API server allows 256 KiB with what a start adds."""
+    affinity_parts: int = 256
+    """Required node affinity of a template: terms and their requirements together. Each is read as a pod is pinned."""
+    tolerations: int = 256
+    pod_sets: int = 18
+    """As many as a Workload may have."""
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """The words for each of the limits; `controller.policies` says the same."""
+
+    grace: str
+    annotations: str
+    affinity: str
+    tolerations: str
+    pod_sets: str
+    managed_by: str
+
+
+def excess_words(limits: Limits) -> Excess:
+    return Excess(
+        grace=(
+            f"terminationGracePeriodSeconds of a queued job is at most {limits.grace_s}: for so long it may keep what "
+            "others are to have; save checkpoints as it runs"
+        ),
+        annotations=(
+            f"the annotations of a queued job, and those of each pod template, have at most {limits.annotation_bytes} "
+            "bytes together: what says where its pods go is added to them; keep data in a ConfigMap"
+        ),
+        affinity=(
+            "the required node affinity of a queued job's template has at most "
+            f"{limits.affinity_parts} terms and requirements together: select a label that stands for them"
+        ),
+        tolerations=f"a queued job's template has at most {limits.tolerations} tolerations",
+        pod_sets=f"a queued JobSet has at most {limits.pod_sets} replicatedJobs: put equal ones together with replicas",
+        managed_by=(
+            "a queued job is run by the controller of its own kind: leave spec.managedBy out, or nobody stops its pods"
+        ),
+    )
+
+
+def excess(kind: JobKind, raw: Json, limits: Limits = LIMITS) -> tuple[str, ...]:
+    """Which limits a job is beyond, in words."""
+    words = excess_words(limits)
+    slots = kind.slots(raw)
+    specs = [obj(slot.template.get("spec")) for slot in slots]
+    notes = [obj(raw.get("metadata")), *(obj(slot.template.get("metadata")) for slot in slots)]
+    found = (
+        (words.grace, any(whole(s.get("terminationGracePeriodSeconds"), 0) > limits.grace_s for s in specs)),
+        (words.annotations, any(_size(texts(meta.get("annotations"))) > limits.annotation_bytes for meta in notes)),
+        (words.affinity, any(_affinity_parts(spec) > limits.affinity_parts for spec in specs)),
+        (words.tolerations, any(len(items(spec.get("tolerations"))) > limits.tolerations for spec in specs)),
+        (words.pod_sets, len(slots) > limits.pod_sets),
+        (words.managed_by, text(obj(raw.get("spec")).get("managedBy")) not in ("", kind.run_by)),
+    )
+    return tuple(said for said, beyond in found if beyond)
+
+
+def _size(notes: Mapping[str, str]) -> int:
+    return sum(len(key) + len(value) for key, value in notes.items())
+
+
+def _affinity_parts(spec: Json) -> int:
+    required = obj(
+        obj(obj(spec.get("affinity")).get("nodeAffinity")).get("requiredDuringSchedulingIgnoredDuringExecution")
+    )
+    terms = objects(required.get("nodeSelectorTerms"))
+    return sum(1 + len(items(t.get("matchExpressions"))) + len(items(t.get("matchFields"))) for t in terms)
+
+
 # ---------------------------------------------------------------- where a pod may stand
 
 
@@ -271,6 +357,7 @@ def shape_of(
     spec = obj(template.get("spec"))
     own = {**(labels or {}), **texts(obj(template.get("metadata")).get("labels"))}
     refused: list[str] = []
+    uncounted: list[str] = []
 
     def tried(read: Callable[[], object], fallback: object) -> object:
         try:
@@ -280,6 +367,7 @@ def shape_of(
             return fallback
 
     requests = obj(tried(lambda: pod_requests(spec), {}))
+    uncounted += refused
     affinity = tried(lambda: node_affinity(spec), ())
     terms: tuple[tuple[Requirement, ...], ...] | None = affinity if isinstance(affinity, tuple) else None
     if node := text(spec.get("nodeName")):
@@ -305,7 +393,8 @@ def shape_of(
         if spread.get("whenUnsatisfiable") != "ScheduleAnyway" and many
     )
     if items(spec.get("resourceClaims")):
-        refused.append("resourceClaims are not counted yet: ask for the device as an extended resource")
+        uncounted.append("resourceClaims are not counted yet: ask for the device as an extended resource")
+        refused += uncounted[-1:]
     return PodShape(
         # A request of nothing stays: it takes no room, but the queue gives it a flavor where it covers the resource.
         requests=tuple(sorted(requests.items())),
@@ -316,6 +405,7 @@ def shape_of(
         one_per_domain=tuple(sorted(apart)),
         same_domain=tuple(sorted(together)),
         refused="; ".join(refused),
+        uncounted="; ".join(uncounted),
     )
 
 

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from admission.jobs.kinds import JobKind, Json, obj, owners_form, spec_hash, text, texts
-from admission.jobs.requests import complete, topology_request
+from admission.jobs.requests import LIMITS, Limits, complete, excess, topology_request
 from admission.names import JOBSET_EXCLUSIVE_TOPOLOGY, Names
 
 PriorityRef = tuple[str, str]
@@ -37,13 +37,15 @@ def build_workload(
     priority_ref: PriorityRef | None = None,
     limit_ranges: Sequence[Json] = (),
     runtime_classes: Mapping[str, Json] | None = None,
+    limits: Limits = LIMITS,
 ) -> tuple[Json, tuple[str, ...]]:
     """(the Workload to create, problems in words). `queue` counts where the job names none."""
     meta = obj(raw.get("metadata"))
     owned = owners_form(raw, names)
     labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
     slots = kind.slots(owned)
-    problems: list[str] = []
+    # Refused when it is created, where the rules of hold are in force; what is beyond them cannot be started, or ended.
+    problems = list(excess(kind, owned, limits))
     pod_sets = []
     least = annotations.get(names.min_parallelism_annotation, "")
     for slot in slots:

@@ -206,7 +206,57 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         None,
     ),
     "finished and said so": (Sight(job(finished="Failed"), workload(finished=True), queue="q"), None),
-    "a job that is being deleted is left alone": (Sight(job(deleting=True), workload(**ADMITTED), queue="q"), None),
+    "a job that is being deleted and runs": (
+        Sight(job(**RUNNING, deleting=True), workload(**ADMITTED), PodTally(live=2, stray=(("ns", "p"),)), queue="q"),
+        None,
+    ),
+    "a job that is being deleted, and somebody needs its room": (
+        Sight(
+            job(**RUNNING, deleting=True),
+            workload(**ADMITTED, evicted="Preempted"),
+            PodTally(live=2, stray=(("ns", "p"),)),
+            queue="q",
+        ),
+        life.StopPods((), (("ns", "p"),)),
+    ),
+    "a job that is being deleted, and its pods are gone": (
+        Sight(job(**RUNNING, deleting=True), workload(**ADMITTED), queue="q"),
+        life.DeleteWorkload("the job it stands for is being deleted, and no pod of it is left"),
+    ),
+    "a waiting job that is being deleted takes no room any more": (
+        Sight(job(deleting=True), workload(), queue="q"),
+        life.DeleteWorkload("the job it stands for is being deleted, and no pod of it is left"),
+    ),
+    "a JobSet that is being deleted, and whose Jobs are about to make pods": (
+        Sight(
+            job(**RUNNING, deleting=True),
+            workload(**ADMITTED),
+            PodTally(unled=(("Job", "ns", "set-a-0"),)),
+            queue="q",
+        ),
+        life.StopPods((("Job", "ns", "set-a-0"),), ()),
+    ),
+    "a pod that was taken from its Job is stopped too": (
+        Sight(
+            job(started=True),
+            workload(**ADMITTED, evicted="Preempted"),
+            PodTally(live=1, stray=(("ns", "p"),)),
+            queue="q",
+        ),
+        life.StopPods((), (("ns", "p"),)),
+    ),
+    "more pods than were admitted": (
+        Sight(
+            job(**RUNNING), workload(**ADMITTED), PodTally(live=3, running=3, last_created_at=NOW - 10_000), queue="q"
+        ),
+        life.EvictWorkload("OutOfSync", "3 pods of it run, and 2 were admitted: some were taken from their Job"),
+    ),
+    "more pods than were admitted, a moment long": (
+        Sight(
+            job(**RUNNING), workload(**ADMITTED), PodTally(live=3, running=3, last_created_at=NOW - 9_999), queue="q"
+        ),
+        None,
+    ),
     "a deleted job": (Sight(None, workload()), life.DeleteWorkload("the job it stood for is gone")),
     "deactivated": (
         Sight(job(**RUNNING), workload(**ADMITTED, active=False), queue="q"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from admission.controller.actuate import AVOID_MS, blamed
-from admission.controller.lifecycle import WorkloadView
+from admission.controller.lifecycle import Settings, SuspendJob, WorkloadView, next_step
 from admission.controller.world import DEVICES_GONE_MS, JobKey, PodView, WorkloadSeen, World
 from admission.engine.model import (
     MUSTER,
@@ -56,6 +58,7 @@ def pod(name: str, **said: Any) -> PodView:
         resource_version="1",
         workload_uid="w1",
         owner_uid="j1",
+        held_by="j1",
         jobset_uid="",
         node="n1",
         done=False,
@@ -199,3 +202,62 @@ def test_a_node_is_avoided_from_the_second_loss_on_and_for_a_day() -> None:
     assert second[0].reason
     later = 3000 + 2 * AVOID_MS
     assert [(entry.node, entry.until) for entry in blamed(second, ("n2",), later)] == [("n2", later)]
+
+
+CHILD = JobView(
+    kind="Job",
+    namespace="ns",
+    name="set-a-0",
+    uid="c1",
+    resource_version="1",
+    owner=("jobset.x-k8s.io/v1alpha2", "JobSet", "s1"),
+    marked_for="w1",
+)
+SET = JobView(kind="JobSet", namespace="ns", name="set", uid="s1", resource_version="1", queue="main", started=True)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "pods", "stray", "unled"),
+    [
+        ((JOB,), (pod("a"),), (), ()),
+        ((replace(JOB, deleting=True),), (pod("a"),), (("ns", "a"),), ()),
+        ((JOB,), (pod("a", held_by=""),), (("ns", "a"),), ()),
+        ((), (pod("a"),), (("ns", "a"),), ()),
+        ((), (pod("a", terminating=True), pod("b", done=True)), (), ()),
+        ((SET, CHILD), (pod("a", held_by="c1", jobset_uid="s1"),), (), ()),
+        (
+            (replace(SET, deleting=True), CHILD),
+            (pod("a", held_by="c1", jobset_uid="s1"),),
+            (),
+            (("Job", "ns", "set-a-0"),),
+        ),
+        ((replace(SET, deleting=True), CHILD), (), (), (("Job", "ns", "set-a-0"),)),
+        ((replace(SET, deleting=True), replace(CHILD, suspended=True)), (), (), ()),
+        ((CHILD,), (pod("a", held_by="c1", jobset_uid="s1"),), (), (("Job", "ns", "set-a-0"),)),
+    ],
+    ids=str,
+)
+def test_which_pods_nobody_would_stop(jobs: Any, pods: Any, stray: Any, unled: Any) -> None:
+    world = World(State(MUSTER), Names(), changed_job=lambda key: None, dirty=lambda: None)
+    held = replace(HOLDS, job_uid=jobs[0].uid if jobs and jobs[0].kind == "JobSet" else "j1")
+    world.workload_seen(seen(held))
+    for one in jobs:
+        world.job_seen(one)
+    for one in pods:
+        world.pod_seen(one)
+    job = next((one for one in jobs if one.uid == held.job_uid), None)
+    tally = world.tally(job, world.workloads[("ns", "w")], 0)
+    assert (tally.stray, tally.unled) == (stray, unled)
+
+
+def test_a_job_of_a_gang_that_is_gone_is_stopped() -> None:
+    world = World(State(MUSTER), Names(), changed_job=lambda key: None, dirty=lambda: None)
+    world.job_seen(replace(CHILD, owner=None))
+    settings = Settings()
+    key = ("Job", "ns", "set-a-0")
+    assert next_step(world.sight(key, 0), settings, 0).step == SuspendJob("the gang it was started with is gone")
+    world.workload_seen(seen(replace(HOLDS, job_uid="s1")))
+    assert next_step(world.sight(key, 0), settings, 0).step is None
+    world.job_seen(replace(CHILD, owner=None, marked_for=""))
+    world.workload_lost(world.workloads[("ns", "w")])
+    assert next_step(world.sight(key, 0), settings, 0).step is None

@@ -453,6 +453,19 @@ def test_no_nodes_at_all_fit_nothing_unless_the_flavor_is_elastic() -> None:
     assert got.admission("q").pod_sets[0].topology is None
 
 
+@pytest.mark.parametrize("each", [{"gpu": 1}, {}], ids=str)
+@pytest.mark.parametrize("elastic", [True, False])
+def test_what_no_quota_can_count_is_admitted_nowhere(each: dict[str, int], elastic: bool) -> None:
+    setting = on_nodes(node("n1", 4, kind="a"), flavors=[replace(A, elastic=elastic), replace(B, elastic=elastic)])
+    plain = pods(each=each)
+    got = setting.assign(
+        gang(pods("first", each={"gpu": 1}), replace(plain, shape=replace(plain.shape, uncounted="no")))
+    )
+    assert got.mode is Mode.NO_FIT
+    assert [(m.pod_set, m.detail, m.message) for m in got.why().misfits] == [("main", Detail.CONSTRAINT_REFUSED, "no")]
+    assert setting.assign(gang(pods("first", each={"gpu": 1}), plain)).mode is Mode.FIT
+
+
 def test_full_nodes_of_both_flavors_mean_eviction_of_the_first() -> None:
     setting = on_nodes(node("n1", 4, kind="a"), node("m", 4, kind="b"))
     running = setting.assign(gang(pods(each={"gpu": 4})))

@@ -124,6 +124,7 @@ def test_shape(spec: Json, attribute: str, wanted: Any) -> None:
     shape = shape_of({"metadata": {"labels": {"app": "x"}}, "spec": spec}, NAMES, namespace="team")
     found = getattr(shape, attribute)
     assert wanted in found if attribute == "refused" else found == wanted
+    assert shape.uncounted == (shape.refused if wanted == "resourceClaims" else "")
     if not wanted or attribute != "refused":
         assert shape.refused == ""
 
