@@ -141,6 +141,7 @@ class Judge:
         # pods and nodes
         self._pods: dict[str, Object] = {}
         self._live: dict[str, set[str]] = defaultdict(set)  # uid of a job -> its pods that have not ended
+        self._job_of_pod: dict[str, str] = {}
         self._running: dict[str, set[str]] = defaultdict(set)
         self._unschedulable: dict[str, float] = {}
         self._partial: set[str] = set()
@@ -431,6 +432,8 @@ class Judge:
         spec, status = pod["spec"], pod.get("status") or {}
         owner = _controller(pod)
         job_uid = str(self._root.get(owner["uid"], owner["uid"])) if owner is not None else ""
+        # A pod that is taken from its Job goes on counting for it.
+        job_uid = self._job_of_pod.setdefault(uid, job_uid)
         ended = entry.type == DELETED or status.get("phase") in ("Succeeded", "Failed")
         if entry.type == DELETED:
             self._pods.pop(uid, None)

@@ -1,0 +1,100 @@
+"""Jobs that their owner deletes and that do not go: what they hold is counted while their pods live, and taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from e2e.control_plane import ControlPlane
+from e2e.gangs import WORKLOADS, admitted, running_pods, teams, workload_of
+from e2e.installed import NAMES, Installed, job, jobset
+
+FINALIZER = "example.com/backup"
+
+
+def _used(cp: ControlPlane, queue: str) -> str:
+    status = cp.get("clusterqueues", queue).get("status") or {}
+    usage = status.get("flavorsReservation") or ()
+    return str(usage[0]["resources"][0]["total"]) if usage else ""
+
+
+def _of_owner(name: str, kind: str) -> dict[str, Any]:
+    if kind == "jobs":
+        return job("team-a", name, 2, seconds=None)
+    return jobset("team-a", name, {"w": (2, 1)}, seconds=None)
+
+
+@pytest.mark.parametrize("kind", ["jobs", "jobsets"])
+@pytest.mark.parametrize("how", ["orphaned", "kept by a finalizer"])
+def test_a_deleted_job_that_does_not_go_gives_back_what_it_borrowed(muster: Installed, how: str, kind: str) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 0, "team-b": 16})
+    made = _of_owner("stays", kind)
+    if how != "orphaned":
+        made["metadata"]["finalizers"] = [FINALIZER]
+    cp.apply([made])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
+    cp.delete(kind, "stays", "team-a", propagationPolicy="Orphan" if how == "orphaned" else "Background")
+
+    def gone_for_us() -> bool:
+        found = cp.find(kind, "stays", "team-a")
+        return found is None if how == "orphaned" else bool((found or {})["metadata"].get("deletionTimestamp"))
+
+    cp.wait(gone_for_us, 30, "it to be deleted")
+    # Its pods run on, and are charged for as long.
+    assert len(running_pods(cp, "team-a")) == 2
+    cp.wait(lambda: _used(cp, "team-a") == "16", 20, "what it borrowed to be charged still")
+    cp.apply([job("team-b", "owner", 2, seconds=None)])
+    cp.wait(lambda: admitted(cp, "team-b", "owner"), 60, "the owner to get its quota back")
+    cp.wait(lambda: len(running_pods(cp, "team-b")) == 2, 60, "its pods to run")
+    assert running_pods(cp, "team-a") == []
+    cp.wait(lambda: not cp.list(WORKLOADS, "team-a"), 60, "its Workload to go")
+    if how != "orphaned":
+        cp.patch(kind, "stays", {"metadata": {"finalizers": None}}, "team-a")
+
+
+def test_a_waiting_job_that_is_being_deleted_takes_no_room(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 8})
+    first = job("team-a", "first", 1, seconds=None)
+    first["metadata"]["finalizers"] = [FINALIZER]
+    muster.started()
+    cp.apply([job("team-a", "runs", 1, seconds=None)])
+    cp.wait(lambda: admitted(cp, "team-a", "runs"), 60, "the first to run")
+    cp.apply([first])
+    cp.wait(lambda: workload_of(cp, "team-a", "first"), 30, "the next to be queued")
+    cp.delete("jobs", "first", "team-a")
+    cp.wait(lambda: workload_of(cp, "team-a", "first") is None, 30, "it to be out of the queue")
+    cp.apply([job("team-a", "second", 1, seconds=None)])
+    cp.delete("jobs", "runs", "team-a")
+    cp.wait(lambda: admitted(cp, "team-a", "second"), 60, "the one behind it to run")
+    cp.patch("jobs", "first", {"metadata": {"finalizers": None}}, "team-a")
+
+
+def test_pods_that_were_taken_from_their_job_count_and_go_with_it(muster: Installed) -> None:
+    """By an administrator, for tenants cannot. The Job controller makes others in their place."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 16})
+    cp.apply([job("team-a", "gang", 2, seconds=None)])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
+    taken = running_pods(cp, "team-a")[0]["metadata"]["name"]
+    labels = {"batch.kubernetes.io/controller-uid": None, "controller-uid": None}
+    cp.patch("pods", taken, {"metadata": {"ownerReferences": None, "labels": labels}}, "team-a")
+
+    def told() -> str:
+        found = workload_of(cp, "team-a", "gang") or {}
+        evictions = (found.get("status") or {}).get("schedulingStats", {}).get("evictions") or ()
+        return ",".join(one["reason"] for one in evictions)
+
+    look: Callable[[], bool] = lambda: "OutOfSync" in told() or "PodsReadyTimeout" in told()  # noqa: E731
+    cp.wait(look, 90, "the gang to be evicted for having more pods than were admitted")
+    cp.wait(lambda: cp.find("pods", taken, "team-a") is None, 60, "the pod that was taken to be stopped")
+    cp.delete("jobs", "gang", "team-a")
+    cp.wait(lambda: not cp.list(f"workloads.{NAMES.group}", "team-a"), 60, "the end")
