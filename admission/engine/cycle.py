@@ -660,10 +660,11 @@ class _Filling(_Run):
         ]
 
     @contextmanager
-    def _kept_entered(self, kept: list[Held]) -> Iterator[None]:
-        """With this room taken; whoever unclaims some of it inside has ended that claim."""
+    def _kept_entered(self, kept: list[Held], *, free: bool = False) -> Iterator[None]:
+        """With this room taken, or as much of its quota as is `free` now; whoever unclaims some of it inside has ended
+        that claim."""
         for held in kept:
-            self.ledger.claim(held.charge, held.until)
+            self.ledger.claim(self._as_far_as_free(held.charge) if free else held.charge, held.until)
         yield
         for held in kept:
             if self.ledger.unclaim(held.charge.key) is None:
@@ -697,11 +698,22 @@ class _Filling(_Run):
             good = beside.mode is Mode.FIT or beside.found.enough
             if not good and not untried and beside.assignment is not None:
                 beside = self._over_claims(beside)
-        if good or not untried:
+        if good:
             return beside
-        for key in untried:
-            self._ask_again(key)
-        return None
+        if untried:
+            for key in untried:
+                self._ask_again(key)
+            return None
+        # What others must give up for it was never free: only the room that is free now is kept from it.
+        with self._kept_entered([held for held in binding if held.charge.key in self.kept], free=True):
+            freed = self.look(gang, trial.queue, evict=self._may_evict(gang))
+        return freed if freed.found.victims else beside
+
+    def _as_far_as_free(self, charge: Charge) -> Charge:
+        """Of a claim, the quota that is there now."""
+        node = self.ledger.tree.queue(charge.queue)
+        usage = tuple((fr, min(amount, 0 if node is None else node.available(fr))) for fr, amount in charge.usage)
+        return replace(charge, usage=usage, admission=None, per_pod=())
 
     def _ask_again(self, key: Key) -> None:
         """It has its turn in this cycle after all."""

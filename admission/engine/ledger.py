@@ -321,9 +321,8 @@ class Ledger:
     # ------------------------------------------------------------ checking
 
     def recompute(self) -> Ledger:
-        """The same book made anew from its own entries (quota side; nodes are shared). For the drift check."""
+        """The quota side of the same book, made anew from its own entries. For the drift check."""
         other = Ledger(self.rules)
-        other.nodes = Capacity()
         other.set_queues(self._queues, self._cohorts)
         for charge in self.charges.values():
             other._enter(Charge(charge.key, charge.uid, charge.queue, charge.usage, kind=charge.kind))
@@ -333,8 +332,9 @@ class Ledger:
             other._enter(Held(bare, held.until))
         return other
 
-    def drift(self) -> list[str]:
-        """Differences between the tree's usage and what its entries add up to; empty when all is well."""
+    def drift(self, part: int = 0, parts: int = 1) -> list[str]:
+        """Differences between the tree's usage and what its entries add up to, and the same of the nodes (of one
+        `part` of them); empty when all is well."""
         fresh = self.recompute().tree
         out: list[str] = []
         for mine, theirs in (
@@ -347,7 +347,12 @@ class Ledger:
                 for fr in sorted({*mine.usage, *other})
                 if mine.usage.get(fr, 0) != other.get(fr, 0)
             )
-        return out
+        booked = {key for key, charge in self.charges.items() if charge.admission is not None}
+        booked |= {_claim_key(key) for key, held in self.claims.items() if held.charge.admission is not None}
+        out.extend(
+            f"{key} is booked on nodes and not here, or here alone" for key in sorted(booked ^ self.nodes.keys())
+        )
+        return out + self.nodes.drift(part, parts)
 
     # ------------------------------------------------------------ inside
 

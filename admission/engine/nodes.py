@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 
 import numpy as np
@@ -570,6 +570,10 @@ class Capacity:
                 del self._pods_of[old.workload_uid]
         self._book_pod(old, -1)
 
+    def keys(self) -> set[Key]:
+        """Of all that is charged."""
+        return set(self._charges)
+
     def node_of(self, key: Key) -> str:
         """The node on which a pod holds room; "" when it holds none."""
         pod = self._pods.get(key)
@@ -786,6 +790,43 @@ class Capacity:
             for name, amount in (*host.foreign.items(), *host.gang_total.items()):
                 if name in out:
                     out[name] -= amount
+        return out
+
+    def drift(self, part: int = 0, parts: int = 1) -> list[str]:
+        """Differences between what is booked and what nodes, pods and charges add up to, told anew; empty when all is
+        well. Of large clusters one part of the nodes at a time."""
+        names = sorted(self._nodes)[part % parts :: parts]
+        looked = set(names) if parts > 1 else self._nodes.keys() | self._hosts.keys()
+        fresh = Capacity()
+        for value in self._topologies.values():
+            fresh.put_topology(value)
+        for name in names:
+            fresh.put_node(self._nodes[name])
+        for key, charge in self._charges.items():
+            there = [entry for entry in charge.hosts if self.resolve(entry[0]) in looked]
+            if there or charge.domains or parts == 1:
+                fresh._put(key, replace(charge, hosts=tuple(there) if parts > 1 else charge.hosts))
+        for pod in self._pods.values():
+            if pod.node in looked:
+                fresh.put_pod(pod)
+        for uid in self._hidden:
+            fresh.hide(uid)
+        out: list[str] = []
+        for name in names:
+            mine, theirs = self.free(name), fresh.free(name)
+            out.extend(
+                f"node {name}: {resource} free is {mine[resource]}, should be {theirs[resource]}"
+                for resource in mine
+                if mine[resource] != theirs[resource]
+            )
+        if self.domain_charges() != fresh.domain_charges():
+            out.append(f"domains: charged {self.domain_charges()}, should be {fresh.domain_charges()}")
+        kinds: dict[Amounts, int] = {}
+        for charge in self._charges.values():
+            for kind, pods in charge.kinds:
+                kinds[kind] = kinds.get(kind, 0) + pods
+        if self._kinds != {kind: pods for kind, pods in kinds.items() if pods}:
+            out.append(f"kinds of pods: {self._kinds}, should be {kinds}")
         return out
 
     def largest_gang(

@@ -1180,9 +1180,13 @@ class State:
 
     # ------------------------------------------------------------ checking
 
-    def drift(self) -> list[str]:
-        """Differences between the book and the objects that it was made of; empty when all is well."""
-        out = self.ledger.drift()
+    def drift(self, part: int = 0, parts: int = 1) -> list[str]:
+        """Differences between the book and the objects that it was made of; empty when all is well. `part` of `parts`:
+        of the nodes only these, and
+        the rest with the first of them."""
+        if part % parts:
+            return self.ledger.nodes.drift(part, parts)
+        out = self.ledger.drift(part, parts)
         ledger = self._ledger
         for key, gang in sorted(self.workloads.items()):
             held = ledger.charges.get(key)

@@ -248,6 +248,54 @@ def test_x2_no_flapping_between_unequal_gangs() -> None:
         assert town.settle() == 0
 
 
+def test_x3_the_law_holds_for_the_final_set() -> None:
+    """Were its own gang of low priority gone, the queue's share would let it evict others; but then that one can stay,
+    and the share is what it was. So its own goes, nobody else, and nobody evicts anybody back."""
+    lower = Preemption(within_cluster_queue=PreemptionPolicy.LOWER_PRIORITY)
+    town = _two((0, 0), 12, preemption=lower)
+    town.put(gang("a0", "a", 4), gang("b0", "b", 4, created=1), gang("b1", "b", 4, created=2))
+    town.settle()
+    town.now += HOUR
+    town.put(gang("new", "a", 4, priority=5, created=3))
+    town.settle()
+    assert town.evictions == {("ns", "a0"): 1}
+    assert town.admitted() == ["b0", "b1", "new"]
+    for _ in range(5):
+        town.now += HOUR
+        assert town.settle() == 0
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_x6_shares_that_an_admission_does_not_raise_make_no_loop(nested: bool) -> None:
+    """Gangs of cpu alone, in queues that are dominated by gpus, flat and in cohorts of their own: evictions come to an
+    end, at even shares of the cpu, and the gpus are left alone."""
+    town = Town(*elastic(F), cohort("root", "", [(F, {"gpu": 12, "cpu": 12})]))
+    for name, gpus in (("a", 8), ("b", 4), ("c", 0)):
+        parent = "root"
+        if nested:
+            parent = f"of-{name}"
+            town.put(cohort(parent, "root"))
+        town.put(queue(name, parent, [(F, {"gpu": 0, "cpu": 0})]))
+        town.put(*(gang(f"{name}-gpu-{i}", name, 4, created=i) for i in range(gpus // 4)))
+    town.settle()
+    town.put(*(gang(f"b-{i}", "b", created=10 + i, each={"cpu": 2}) for i in range(8)))
+    town.settle()
+    town.now += HOUR
+    for name in "ac":
+        town.put(*(gang(f"{name}-{i}", name, created=30 + i, each={"cpu": 2}) for i in range(8)))
+    town.settle()
+    for _ in range(5):
+        town.now += HOUR
+        town.settle()
+    assert town.evictions.total() <= 6
+    running = [name for name in town.admitted() if "gpu" not in name]
+    assert {name: sum(1 for one in running if one[0] == name) for name in "abc"} == {"a": 2, "b": 2, "c": 2}
+    assert len([name for name in town.admitted() if "gpu" in name]) == 3
+    for _ in range(5):
+        town.now += HOUR
+        assert town.settle() == 0
+
+
 def test_x4_and_x5_indivisible_gangs_come_to_rest() -> None:
     town = _two((5, 5), 1)
     for i in range(5):

@@ -17,10 +17,12 @@ from admission.engine.model import (
     PodSet,
     PodSetAssignment,
     PodShape,
+    PodUsage,
     TopologyAssignment,
     Workload,
 )
 from admission.names import HOSTNAME_LABEL
+from tests.engine import town
 from tests.engine.trees import cohort, fr, queue, usage_of_tree
 
 GPU = fr("gpu")
@@ -185,6 +187,32 @@ def test_a_drifted_tree_is_told() -> None:
     ledger.charge(charge("x", "a", 3))
     ledger.tree.queue("a").usage[GPU] = 4  # type: ignore[union-attr]
     assert ledger.drift() == ["<queue a>: f/gpu is 4, should be 3"]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_drifted_nodes_are_told(parts: int) -> None:
+    """Whatever is booked on nodes comes from a pod or a charge; what does not is found, in its part of the nodes."""
+    ledger = Ledger(MUSTER)
+    for name in ("n0", "n1", "n2", "n3"):
+        ledger.nodes.put_node(town.node(name, gpu=8))
+    ledger.nodes.put_pod(PodUsage(("ns", "p"), "p", "n1", (("gpu", 1),), workload_uid="uid-g"))
+    ledger.nodes.put_pod(PodUsage(("ns", "q"), "q", "n2", (("gpu", 2),)))
+    where = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 1), Domain(("n3",), 2)))
+    admission = Admission("a", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 3),), 3, where),))
+    ledger.charge(charge_of(town.gang("g", "a", 3), admission))
+
+    def drift() -> list[str]:
+        return [text for part in range(parts) for text in ledger.drift(part, parts)]
+
+    assert drift() == []
+    with ledger.trial():
+        ledger.release(("ns", "g"))
+        assert drift() == []
+    ledger.nodes._hosts["n3"].foreign["gpu"] = 5
+    assert drift() == ["node n3: gpu free is 1, should be 6"]
+    ledger.nodes._hosts["n3"].foreign.clear()
+    ledger.nodes.release(("ns", "g"))
+    assert drift()[0].startswith("('ns', 'g') is booked on nodes and not here")
 
 
 def test_charge_of_a_workload_leaves_out_pods_that_will_not_run_again() -> None:

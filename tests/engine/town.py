@@ -255,7 +255,8 @@ class Town:
         gang = self.state.workloads[admit.key]
         charge = charge_of(gang, admit.admission)
         with ledger.trial():
-            if self.now - max(gang.created, gang.requeue_at) >= self.rules.passed_over_ms:
+            freed_for_it = gang.claims is not None and bool(gang.claims.victims)
+            if freed_for_it or self.now - max(gang.created, gang.requeue_at) >= self.rules.passed_over_ms:
                 for key in kept:
                     ledger.unclaim(key)
             assert ledger.fits(charge.queue, dict(charge.usage)), admit

@@ -1,0 +1,244 @@
+"""Eviction against the letter of the promises: every set of victims, tried one by one, on arithmetic of its own.
+
+Small clusters (up to six gangs, three levels) are played to rest by the engine. The oracle knows nothing of ledgers,
+tournaments or searches: it sums what gangs ask for, and asks of each set of running gangs whether all of it may go for
+a gang that waits (R2, R3), whether that makes room (R4), and whether one of them could be spared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.engine.model import Evict, EvictReason, Preemption, PreemptionPolicy, Quota, Workload
+from tests.engine.town import SECOND, Town, cohort, elastic, gang, queue
+
+HOUR = 3600 * SECOND
+RESOURCES = ("gpu", "cpu")
+Amounts = dict[str, int]
+
+
+@dataclass
+class Tree:
+    """name -> parent, nominal, weight; the limit on borrowing is on gpus."""
+
+    parent: dict[str, str]
+    nominal: dict[str, Amounts]
+    weight: dict[str, Fraction]
+    limit: dict[str, int | None]
+    within: dict[str, bool]
+
+    def path(self, name: str) -> list[str]:
+        out = [name]
+        while self.parent[out[-1]]:
+            out.append(self.parent[out[-1]])
+        return out
+
+    def below(self, name: str) -> Iterator[str]:
+        yield name
+        for other, parent in self.parent.items():
+            if parent == name:
+                yield from self.below(other)
+
+    def quota(self, name: str, resource: str) -> int:
+        return sum(self.nominal[one][resource] for one in self.below(name))
+
+    def used(self, name: str, resource: str, gangs: Iterable[Workload]) -> int:
+        inside = set(self.below(name))
+        return sum(asks(one)[resource] for one in gangs if one.queue in inside)
+
+    def share(self, name: str, gangs: Collection[Workload], resources: Iterable[str]) -> Fraction:
+        """What is held beyond quota, over all that the root could lend, the largest, over the weight."""
+        best = Fraction(0)
+        for resource in resources:
+            lend = self.quota(self.path(name)[-1], resource)
+            over = self.used(name, resource, gangs) - self.quota(name, resource)
+            if over > 0 and lend > 0:
+                best = max(best, Fraction(over, lend))
+        return best / self.weight[name]
+
+    def fits(self, gangs: Collection[Workload], new: Workload) -> bool:
+        """Of what the gang asks for."""
+        both = [*gangs, new]
+        for resource, amount in asks(new).items():
+            if not amount:
+                continue
+            if self.used("root", resource, both) > self.quota("root", resource):
+                return False
+            limit = self.limit[new.queue] if resource == "gpu" else None
+            if limit is not None and self.used(new.queue, resource, both) > self.quota(new.queue, resource) + limit:
+                return False
+        return True
+
+    def borrows(self, name: str, gangs: Collection[Workload], resources: Iterable[str]) -> bool:
+        return any(self.used(name, res, gangs) > self.quota(name, res) for res in resources)
+
+    def may_go(self, victim: Workload, new: Workload, rest: list[Workload], kept: Iterable[Workload]) -> bool:
+        """R2 and R3 for one victim, when `rest` stays and `new` comes. What is `kept` for its own side counts there."""
+        resources = [res for res, amount in asks(new).items() if amount]
+        if not any(asks(victim)[res] for res in resources):
+            return False
+        if victim.queue == new.queue:
+            return self.within[new.queue] and victim.priority < new.priority
+        mine, theirs = self.path(new.queue), self.path(victim.queue)
+        common = next(name for name in mine if name in theirs)
+        side, other = mine[mine.index(common) - 1], theirs[theirs.index(common) - 1]
+        there = [*rest, victim]
+        if not all(self.borrows(name, there, resources) for name in theirs[: theirs.index(common)]):
+            return False
+        after = [*there, new, *(one for one in kept if side in self.path(one.queue))]
+        if any(not self.borrows(name, after, resources) for name in (new.queue, side)):
+            return True  # within the nominal quota of its queue, or of its side
+        share, before = self.share(side, after, resources), self.share(other, after, resources)
+        final = self.share(other, [*rest, new], resources)
+        return final < before and (share <= final or share < before)
+
+    def lawful(
+        self, victims: tuple[Workload, ...], new: Workload, running: list[Workload], kept: Collection[Workload] = ()
+    ) -> bool:
+        """Every member may go, once the others are gone; and then there is room, beside what is `kept` for others."""
+        rest = [one for one in running if one not in victims]
+        return self.fits([*rest, *kept], new) and all(self.may_go(victim, new, rest, kept) for victim in victims)
+
+
+def asks(value: Workload) -> Amounts:
+    (pod_set,) = value.pod_sets
+    each = dict(pod_set.shape.requests)
+    return {res: each.get(res, 0) * pod_set.count for res in RESOURCES}
+
+
+LEAVES = ("a", "b", "c")
+amounts = st.fixed_dictionaries({"gpu": st.integers(0, 4), "cpu": st.integers(0, 4)})
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Tree:
+    parent = {"root": "", "inner": "root"}
+    parent |= {name: draw(st.sampled_from(("root", "inner"))) for name in LEAVES}
+    return Tree(
+        parent=parent,
+        nominal={name: draw(amounts) for name in parent},
+        weight={name: draw(st.sampled_from((Fraction(1), Fraction(2), Fraction(1, 2)))) for name in parent},
+        limit={name: draw(st.sampled_from((None, None, None, 0, 2))) for name in LEAVES},
+        within={name: draw(st.booleans()) for name in LEAVES},
+    )
+
+
+GANGS = st.lists(
+    st.tuples(
+        st.sampled_from(LEAVES),
+        st.sampled_from((1, 1, 2, 3)),
+        st.sampled_from(({"gpu": 1}, {"gpu": 2}, {"cpu": 1}, {"gpu": 1, "cpu": 1}, {"gpu": 2, "cpu": 1})),
+        st.sampled_from((0, 0, 5)),
+    ),
+    min_size=2,
+    max_size=6,
+)
+
+
+def town_of(tree: Tree) -> Town:
+    town = Town(*elastic("f"))
+    for name in ("root", "inner"):
+        quota: dict[str, int | Quota] = {**tree.nominal[name]}
+        town.put(replace(cohort(name, tree.parent[name], [("f", quota)]), weight=tree.weight[name]))
+    for name in LEAVES:
+        policy = PreemptionPolicy.LOWER_PRIORITY if tree.within[name] else PreemptionPolicy.NEVER
+        own = tree.nominal[name]
+        town.put(
+            queue(
+                name,
+                tree.parent[name],
+                [("f", {"gpu": Quota(own["gpu"], tree.limit[name]), "cpu": own["cpu"]})],
+                weight=tree.weight[name],
+                preemption=Preemption(within_cluster_queue=policy),
+            )
+        )
+    return town
+
+
+def running(town: Town) -> list[Workload]:
+    return [one for one in town.gangs() if one.admission is not None and not one.evicted]
+
+
+def rested(town: Town) -> None:
+    """Nobody is young, nobody was evicted of late, no claim came to nothing a moment ago."""
+    for _ in range(4):
+        town.settle()
+        town.now += HOUR + SECOND
+    town.settle()
+
+
+EXAMPLES = 5000 if os.environ.get("THOROUGH") else 60
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(trees(), GANGS)
+def test_at_rest_no_lawful_eviction_is_left(tree: Tree, asked: list[tuple[str, int, Amounts, int]]) -> None:
+    town = town_of(tree)
+    for at, (where, pods, each, priority) in enumerate(asked):
+        town.put(gang(f"g{at}", where, pods, each=each, priority=priority, created=town.now % 10**9 + at))
+        town.settle()
+        town.now += HOUR
+    rested(town)
+    there = running(town)
+    waiting = [one for one in town.gangs() if one.admission is None]
+    for new in waiting:
+        kept = [one for one in waiting if one is not new and one.claims is not None]
+        for size in range(len(there) + 1):
+            for victims in combinations(there, size):
+                assert not tree.lawful(victims, new, there, kept), (new.name, [one.name for one in victims])
+                # What is kept for others is no more than what is free: who brings all of its room may have it.
+                rest = [one for one in there if one not in victims]
+                if kept and all(tree.used("root", r, [*rest, new]) <= tree.used("root", r, there) for r in RESOURCES):
+                    lawful = all(tree.may_go(victim, new, rest, kept) for victim in victims)
+                    assert not (lawful and tree.fits(rest, new)), (new.name, [one.name for one in victims], "kept")
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(trees(), GANGS)
+def test_every_eviction_is_lawful_and_nobody_could_be_spared(
+    tree: Tree, asked: list[tuple[str, int, Amounts, int]]
+) -> None:
+    town = town_of(tree)
+    for at, (where, pods, each, priority) in enumerate(asked):
+        town.put(gang(f"g{at}", where, pods, each=each, priority=priority, created=at))
+        for _ in range(12):
+            before = running(town)
+            kept = [one for one in town.gangs() if one.admission is None and one.claims is not None]
+            plan = town.cycle()
+            evicts = [decision for decision in plan.decisions if isinstance(decision, Evict)]
+            preemptors = {evict.preemptor for evict in evicts}
+            if len(preemptors) == 1 and not [d for d in plan.decisions if type(d).__name__ == "Admit"]:
+                (key,) = preemptors
+                new = next(one for one in town.gangs() if one.key == key)
+                gone = tuple(one for one in before if one.key in {evict.key for evict in evicts})
+                others = [one for one in before if not one.evicted]
+                if not town.state.leaving - {one.key for one in gone}:
+                    check(tree, evicts, gone, new, others, [one for one in kept if one.key != key])
+            town.leave()
+            town.now += SECOND
+        town.now += HOUR
+
+
+def check(
+    tree: Tree,
+    evicts: list[Evict],
+    gone: tuple[Workload, ...],
+    new: Workload,
+    others: list[Workload],
+    kept: list[Workload],
+) -> None:
+    assert tree.lawful(gone, new, others), (new.name, [one.name for one in gone])
+    for size in range(len(gone)):
+        for fewer in combinations(gone, size):
+            rest = [one for one in others if one not in fewer]
+            assert not tree.fits([*rest, *kept], new), (new.name, [one.name for one in fewer])
+    reasons = {evict.key: evict.reason for evict in evicts}
+    for one in gone:
+        assert (reasons[one.key] is EvictReason.IN_CLUSTER_QUEUE) == (one.queue == new.queue)
