@@ -59,10 +59,10 @@ bench: $(READY) ## speed of the engine, as ratios and counts per second; figures
 	@$(BIN)/python -m tests.bench.placement
 	@$(BIN)/python -m tests.bench.engine
 
-crds: $(READY) ## generate crds/ and config/ from the models
+crds: $(READY) ## generate crds/, config/, the chart and docs/reference from the code
 	@$(BIN)/python -m admission.api.crd
 	@for part in policies roles priority; do $(BIN)/python -m admission.controller.policies $$part > config/$$part.yaml; done
-	@$(BIN)/python -m charts.generate
+	@$(BIN)/python -m charts.generate && $(BIN)/python -m charts.reference
 
 lock: ## resolve the dependencies anew
 	@$(BIN)/uv lock

@@ -106,12 +106,16 @@ class Section(BaseModel):
 
 
 class RequeuingStrategy(Section):
+    """How such a gang comes back."""
+
     timestamp: Literal["Eviction", "Creation"] = "Eviction"
     """Where an evicted workload queues: as of its eviction, or as of its creation."""
     backoff_limit_count: Annotated[int, Field(ge=0)] | None = None
     """Deactivated after so many. None: never."""
     backoff_base_seconds: Annotated[int, Field(ge=0)] = 60
+    """Wait after the first eviction; doubled with each."""
     backoff_max_seconds: Annotated[int, Field(ge=0)] = 3600
+    """At most so long."""
 
     @model_validator(mode="after")
     def _ordered(self) -> RequeuingStrategy:
@@ -124,6 +128,7 @@ class WaitForPodsReady(Section):
     """A gang whose pods are not all ready in time is evicted and queued again."""
 
     enable: bool = True
+    """False: nobody is evicted for pods that do not get ready."""
     timeout: LongDuration = 1800.0
     """From the creation of the last pod until all are ready."""
     recovery_timeout: Duration | None = None
@@ -144,6 +149,7 @@ _STRATEGIES = (
 
 class FairSharing(Section):
     preemption_strategies: list[Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]] = list(_STRATEGIES[0])  # type: ignore[arg-type]
+    """What must hold for an eviction for fairness; the second is tried where the first finds nobody."""
 
     @model_validator(mode="after")
     def _legal(self) -> FairSharing:
@@ -159,7 +165,9 @@ class AdmissionFairSharing(Section):
     usage_half_life_time: Duration = 0.0
     """After so long, usage counts half. 0: past usage does not count."""
     usage_sampling_interval: LongDuration = 300.0
+    """How often usage is noted on the LocalQueue."""
     resource_weights: dict[str, Annotated[float, Field(ge=0, strict=False)]] = {}
+    """How much a unit of each resource counts. Left out: 1."""
 
 
 class Transformation(Section):
@@ -172,8 +180,12 @@ class Transformation(Section):
 
 
 class Resources(Section):
+    """What requests count as."""
+
     exclude_resource_prefixes: Annotated[list[str], Field(max_length=64)] = []
+    """Resources that no quota counts, by how their names begin."""
     transformations: Annotated[list[Transformation], Field(max_length=64)] = []
+    """Requests that count as other resources: {input, strategy, multiplyBy, outputs}."""
     quota_check_strategy: Literal["BlockUndeclared", "IgnoreUndeclared"] = "BlockUndeclared"
     """What a request for a resource without quota means: it waits for ever, or it is not counted."""
 
@@ -187,13 +199,20 @@ class Resources(Section):
 
 
 class LeaderElection(Section):
+    """Which replica decides and writes."""
+
     leader_elect: bool = True
+    """False: this replica leads at once; for a single one alone."""
     resource_name: ObjectName = "muster-controller"
+    """Name of the Lease."""
     resource_namespace: ObjectName | None = None
     """None: the namespace that the controller runs in."""
     lease_duration: LongDuration = 15.0
+    """A leader that is silent for so long is succeeded."""
     renew_deadline: LongDuration = 10.0
+    """A leader that could not renew for so long writes no more."""
     retry_period: LongDuration = 2.0
+    """Between renewals, and between tries to become leader."""
 
     @model_validator(mode="after")
     def _ordered(self) -> LeaderElection:
@@ -208,8 +227,9 @@ class ClientConnection(Section):
     """Limits of this client; None leaves it to the API server's own fairness."""
 
     kube_api_qps: Annotated[float, Field(gt=0, strict=False)] | None = Field(default=None, alias="kubeAPIQPS")
+    """Requests a second, at most; watches and the lease aside."""
     kube_api_burst: Annotated[int, Field(gt=0)] | None = Field(default=None, alias="kubeAPIBurst")
-    request_timeout: LongDuration = 15.0
+    """So many at once before that counts."""
 
     @property
     def burst(self) -> int:
@@ -218,12 +238,19 @@ class ClientConnection(Section):
 
 
 class Metrics(Section):
+    """For Prometheus."""
+
     bind_address: Address = ":8080"
+    """Of /metrics. "0": none."""
     enable_cluster_queue_resources: bool = True
+    """Amounts of each queue, cohort, flavor and resource among the metrics."""
 
 
 class Health(Section):
+    """For the kubelet."""
+
     bind_address: Address = ":8081"
+    """Of /healthz and /readyz. "0": none."""
 
 
 class Web(Section):
@@ -236,12 +263,18 @@ class Web(Section):
 
 
 class Webhook(Section):
+    """Where no policies hold jobs."""
+
     host: str = ""
+    """Address to listen on. Empty: all."""
     port: Annotated[int, Field(ge=1, le=65535)] = 9443
+    """Port to listen on."""
     certificate: Literal["self", "files"] = "self"
     """`self`: made and rotated by the controller. `files`: tls.crt and tls.key in certDir, made by somebody else."""
     cert_dir: str | None = None
+    """Folder of tls.crt and tls.key, and ca.crt where callers are to trust it; looked at every ten seconds."""
     service_name: ObjectName = "muster-webhook"
+    """The Service by which the API server reaches it."""
 
     @model_validator(mode="after")
     def _files(self) -> Webhook:
@@ -253,8 +286,12 @@ class Webhook(Section):
 
 
 class Logging(Section):
+    """To standard error."""
+
     format: Literal["json", "console"] = "json"
+    """`json`: an object a line. `console`: for people."""
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged, from this level on."""
 
 
 _NOT_OURS = LabelSelector(
@@ -309,8 +346,6 @@ class Configuration(Section):
         "system:serviceaccount:jobset-system:jobset-controller-manager",
     ]
     """Who makes the Jobs of JobSets, and lets them go."""
-    priority_class_name: ObjectName | None = None
-    """PriorityClass of the pods of gangs. None: the one that is installed with Muster. Empty text is not allowed."""
     pods_unschedulable_timeout: Duration = 60.0
     """A pinned pod that kube-scheduler cannot place for so long sends its gang back to the queue."""
     node_loss_grace_period: Duration = 120.0

@@ -58,7 +58,7 @@ webhook: {port: 8443, certificate: files, certDir: /certs}
 logging: {format: console, level: debug}
 statusInterval: 250ms
 jobControllerUsers: []
-priorityClassName: batch
+defaultQueueName: batch
 """)
     config = load_config(path)
     assert config.preset == "kueue"
@@ -117,7 +117,8 @@ priorityClassName: batch
         ("logging: {level: verbose}", "Unsupported value 'verbose'"),
         ("logging: json", "write a mapping"),
         ("jobControllerUsers: [1]", "jobControllerUsers[0]"),
-        ("priorityClassName: High", "is no object name"),
+        ("defaultQueueName: High", "is no object name"),
+        ("priorityClassName: high", "unknown key"),
         ("hold: auto\nhold: policy", "line 2: hold: stands twice"),
         ("- a", "write a mapping"),
         ("a: [", "no YAML"),

@@ -17,7 +17,7 @@ from admission.api.kinds import BY_NAME, validate_object
 from admission.controller import policies
 from admission.controller.certificates import service_names
 from admission.names import KUEUE_GROUP, Names
-from charts import generate
+from charts import generate, reference
 from tests.chart import helm
 from tests.chart.helm import CHART, NAMESPACE, Object, RefusedError, needs_binary, needs_helm, template
 
@@ -34,7 +34,10 @@ MATRIX: dict[str, Object] = {
     "cert-manager": {"hold": "webhook", "webhook": {"certificate": "cert-manager"}},
     "cert-manager-ca": {
         "hold": "webhook",
-        "webhook": {"certificate": "cert-manager", "issuerRef": {"name": "ca", "kind": "ClusterIssuer"}},
+        "webhook": {
+            "certificate": "cert-manager",
+            "issuerRef": {"name": "ca", "kind": "ClusterIssuer", "group": "cert-manager.io"},
+        },
         "config": {"webhook": {"port": 10250}},
     },
     "kueue": {"apiGroup": KUEUE_GROUP, "hold": "policy"},
@@ -93,6 +96,13 @@ MATRIX: dict[str, Object] = {
             "clientConnection": {"kubeAPIQPS": 50.5},
         }
     },
+    "few": {
+        "image": {"tag": "1.2.3"},
+        "resources": {"requests": {"cpu": "1"}},
+        "gangPriorityClass": {"create": False},
+        "metrics": {"dashboards": {"enabled": False}, "rules": {"longWaitSeconds": 60}},
+        "quota": {"enabled": False, "queues": {"unseen": {}}},
+    },
     "identities": {
         "identities": {"jobControllers": ["system:serviceaccount:kube-system:jobs"], "jobsetControllers": ["a:b"]}
     },
@@ -140,6 +150,32 @@ def test_every_value_has_a_default_and_a_word_on_it() -> None:
         if set(entry.get("properties", {})):
             assert set(entry["properties"]) == set(values[key]), key
     assert set(values) <= set(schema["properties"])
+
+
+def test_every_value_is_explained_and_tried() -> None:
+    """Each leaf of the schema has words in the reference, and a row of the matrix, or an example, that changes it."""
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def at(values: Object, path: str) -> object:
+        found: object = values
+        for key in path.split("."):
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    for path, _ in reference.leaves(generate.values_schema()):
+        tried = [row for row, values in MATRIX.items() if at(values, path) not in (None, at(defaults, path))]
+        assert tried, path
+    for line in reference.values().splitlines():
+        assert not line.endswith("|  |"), line
+
+
+def test_the_reference_is_in_step() -> None:
+    assert reference.main(["--check"]) == 0
+
+
+def test_every_key_of_the_configuration_is_explained() -> None:
+    for line in reference.configuration().splitlines():
+        assert not line.endswith("|  |") or line.startswith(("| `apiVersion`", "| `kind`")), line
 
 
 def test_the_version_is_that_of_the_program() -> None:
@@ -302,6 +338,7 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
         ("cert-manager", {"Certificate/muster-webhook", "Issuer/muster-webhook"}, {"Secret/muster-webhook"}),
         ("cert-manager-ca", {"Certificate/muster-webhook"}, {"Issuer/muster-webhook", "Secret/muster-webhook"}),
         ("webhook", {"Secret/muster-webhook"}, {"Certificate/muster-webhook"}),
+        ("few", set(), {"PriorityClass/muster-gang", "ConfigMap/muster-dashboards", "ClusterQueue/unseen"}),
         ("kinds-elsewhere", {"PriorityClass/muster-gang"}, {"CustomResourceDefinition/workloads.muster.dev"}),
         (
             "kueue",
@@ -367,11 +404,53 @@ def test_what_is_wrong_is_refused_and_named(values: Object, told: str) -> None:
 
 
 @needs_helm
+def test_values_reach_the_pods() -> None:
+    """What is given of the replicas' pods stands there."""
+
+    def container(row: str) -> Object:
+        (found,) = pod(row)["spec"]["containers"]
+        return dict(found)
+
+    def pod(row: str) -> Object:
+        return dict(of(rendered(row), "Deployment")["spec"]["template"])
+
+    assert container("few")["image"].endswith(":1.2.3")
+    assert container("few")["resources"]["requests"]["cpu"] == "1"
+    assert container("image")["image"] == "registry.example.com/muster@sha256:" + "0" * 64
+    assert container("image")["imagePullPolicy"] == "Always"
+    assert pod("image")["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    given = MATRIX["pods"]
+    assert given["podLabels"].items() <= pod("pods")["metadata"]["labels"].items()
+    assert given["podAnnotations"].items() <= pod("pods")["metadata"]["annotations"].items()
+    assert pod("pods")["spec"]["nodeSelector"] == given["nodeSelector"]
+    assert pod("pods")["spec"]["tolerations"] == given["tolerations"]
+    assert container("pods")["args"][-1] == "--log-level=debug"
+    account = of(rendered("pods"), "ServiceAccount")
+    assert account["metadata"]["annotations"] == {"a": "b"}
+    assert of(rendered("one-replica"), "Deployment")["spec"]["replicas"] == 1
+    assert "priorityClassName" not in pod("one-replica")["spec"]
+    assert pod("one-replica")["spec"]["affinity"] == {"nodeAffinity": {}}
+    closed = of(rendered("closed"), "NetworkPolicy")["spec"]
+    assert [port["port"] for port in closed["egress"][-1]["ports"]] == [6443]
+    assert closed["ingress"][0]["from"] == MATRIX["closed"]["networkPolicy"]["metricsFrom"]
+    admins = of(rendered("open"), "ClusterRoleBinding", "muster-queue-admins")
+    assert [one["name"] for one in admins["subjects"]] == ["platform", "oidc:ops"]
+    viewer = of(rendered("open"), "ClusterRole", "muster-viewer")["metadata"]["labels"]
+    assert not [label for label in viewer if "aggregate-to" in label]
+    monitor, rules = (of(rendered("prometheus"), kind) for kind in ("ServiceMonitor", "PrometheusRule"))
+    assert monitor["spec"]["endpoints"][0]["interval"] == "15s"
+    assert monitor["metadata"]["labels"]["release"] == rules["metadata"]["labels"]["release"] == "p"
+    boards = of(rendered("prometheus"), "ConfigMap", "muster-dashboards")["metadata"]
+    assert boards["labels"]["grafana_dashboard"] == "yes"
+    assert boards["annotations"] == {"grafana_folder": "Batch"}
+
+
+@needs_helm
 @pytest.mark.parametrize(
     ("row", "issuer"),
     [
         ("cert-manager", {"kind": "Issuer", "name": "muster-webhook"}),
-        ("cert-manager-ca", {"kind": "ClusterIssuer", "name": "ca"}),
+        ("cert-manager-ca", {"kind": "ClusterIssuer", "name": "ca", "group": "cert-manager.io"}),
     ],
 )
 def test_cert_manager_makes_the_certificate_and_the_controller_reads_files(row: str, issuer: Object) -> None:
