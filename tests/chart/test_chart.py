@@ -430,7 +430,7 @@ def test_values_reach_the_pods() -> None:
     assert of(rendered("one-replica"), "Deployment")["spec"]["replicas"] == 1
     assert "priorityClassName" not in pod("one-replica")["spec"]
     assert pod("one-replica")["spec"]["affinity"] == {"nodeAffinity": {}}
-    closed = of(rendered("closed"), "NetworkPolicy")["spec"]
+    closed = of(rendered("closed"), "NetworkPolicy", "muster-controller")["spec"]
     assert [port["port"] for port in closed["egress"][-1]["ports"]] == [6443]
     assert closed["ingress"][0]["from"] == MATRIX["closed"]["networkPolicy"]["metricsFrom"]
     admins = of(rendered("open"), "ClusterRoleBinding", "muster-queue-admins")
