@@ -66,7 +66,9 @@ class Stories:
         if known is None or known[0] != new.uid:
             known = (new.uid, deque(maxlen=MOST_ENTRIES))
             created = new.view.value.created
-            known[1].append({"at": created, "what": "Created", "reason": "", "message": "", "where": []})
+            known[1].append(
+                {"at": created, "what": "Created", "reason": "", "message": "", "decision": "", "where": []}
+            )
         entries = known[1]
         before = {entry.get("type"): entry for entry in (old.status.get("conditions") or ())} if old is not None else {}
         fresh = [entry for entry in new.status.get("conditions") or () if before.get(entry.get("type")) != entry]
@@ -83,6 +85,7 @@ class Stories:
                 "what": title,
                 "reason": str(entry.get("reason", "")),
                 "message": str(entry.get("message", "")),
+                "decision": str(new.status.get("decision", "")),
                 "where": where(new.view.value) if entry.get("type") == QUOTA_RESERVED else [],
             }
             last = entries[-1]

@@ -116,6 +116,7 @@ async def test_a_job_that_waits_is_told_in_the_words_of_its_condition(town: Runn
     assert job["numbers"][0]["requested"] == "16"
     assert [entry["what"] for entry in answer["story"]] == ["Created", "Waits"]
     assert answer["story"][1]["message"] == condition["message"]
+    assert answer["story"][1]["decision"] == town.controller.world.workloads[gang.key].status["decision"] != ""
 
 
 async def test_a_story_goes_from_creation_to_the_end(town: Running) -> None:

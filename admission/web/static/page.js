@@ -191,7 +191,8 @@ const views = {
       h("h3", {}, "Its story"),
       h("ol", { class: "story", "aria-label": "What happened, oldest first" }, story.map((entry) => h("li", {},
         time(entry.at, now), h("strong", {}, entry.what), entry.reason && h("span", { class: "soft" }, entry.reason, " "),
-        entry.message, entry.where.length > 0 && h("div", { class: "soft" }, places(entry.where)))))]];
+        entry.message, entry.decision && h("span", { class: "soft", title: "Id of the decision: the controller's log and the job's Events name it" }, " ", entry.decision),
+        entry.where.length > 0 && h("div", { class: "soft" }, places(entry.where)))))]];
   },
 };
 
