@@ -69,11 +69,6 @@ REASONS: Mapping[Reason, Advice] = {
         _NOTHING,
     ),
     Reason.PENDING_EVALUATION: Advice("It has not been looked at yet, or is looked at again.", _NOTHING),
-    Reason.WAITING_FOR_PODS_READY: Advice(
-        "The controller is set to let one gang get ready before it admits the next.",
-        _NOTHING,
-        "If it lasts: see which admitted gang has pods that are not ready.",
-    ),
     Reason.GATED: Advice(
         "Its owner, or a program of theirs, holds it back from the queue.",
         "Take the gate away: the annotation admission-gated-by names who put it there.",
@@ -182,13 +177,6 @@ DETAILS: Mapping[Detail, Advice] = {
         r"cohort [^ ]+ has .* free",
         (_QUOTA,),
     ),
-    Detail.NO_LAWFUL_VICTIMS: Advice(
-        "It would fit if others were evicted, and none of them may be: the sentence counts them by why not.",
-        "Wait, or raise the priority where your queue lets that evict others.",
-        "See preemption of the ClusterQueue (withinClusterQueue, reclaimWithinCohort, borrowWithinCohort).",
-        r"none may be evicted for it",
-        (_QUOTA,),
-    ),
     Detail.NODES_SHORT: Advice(
         "The nodes of the flavor hold only some of the pods now. A gang starts whole or not at all.",
         "Wait, or ask for less: the sentence says how many pods fit.",
@@ -268,13 +256,13 @@ DETAILS: Mapping[Detail, Advice] = {
         "See the message of the check in the Workload's status.admissionChecks.",
         "See the controller that answers the check.",
         r"admission check",
-        (Reason.SUSPENDED,),
+        (Reason.PENDING_EVALUATION,),
     ),
     Detail.INVALID: Advice(
         "Something in the job or its Workload cannot be read; the sentence says what.",
         "Correct the job as the sentence says.",
         "",
-        "",
+        r"^What it asks of its place cannot be read",
         (_MIS, _PLACE),
     ),
     Detail.PREEMPTION_GATED: Advice(
@@ -282,7 +270,7 @@ DETAILS: Mapping[Detail, Advice] = {
         "Open the gate, or wait for room.",
         "",
         r"which its preemption gate forbids",
-        (_QUOTA,),
+        (Reason.GATED,),
     ),
     Detail.COHORT_CYCLE: Advice(
         "The cohorts above its ClusterQueue name each other in a circle.",

@@ -172,6 +172,8 @@ def _evicted(evict: Evict) -> Projection:
 
 def sentence(why: Why, now: int = 0) -> str:
     """One plain sentence with the numbers that a person can act on."""
+    if why.detail is Detail.INVALID and why.misfits:
+        return f"What it asks of its place cannot be read: {why.misfits[0].message}"
     if why.detail in _FIXED:
         return _FIXED[why.detail].format(subject=why.subject)
     if why.detail is Detail.BACKOFF:
@@ -189,8 +191,6 @@ def sentence(why: Why, now: int = 0) -> str:
             return f"{why.subject} is stopped; it waits until the stop policy is lifted"
         case Reason.GATED:
             return f"Held by its owner: {why.subject}"
-        case Reason.SUSPENDED:
-            return "An admission check asked for a retry or refused; it waits for that to be cleared"
         case Reason.QUOTA_RESERVED:
             return "Quota is reserved"
         case Reason.PENDING_EVALUATION:
@@ -220,6 +220,7 @@ _FIXED = {
     Detail.PREEMPTION_GATED: "Would have to evict others, which its preemption gate forbids",
     Detail.VARIANT_ADMITTED: "Another variant of this job is admitted, in a flavor that comes before this one's",
     Detail.NEXT_CYCLE: "Is looked at in the next cycle",
+    Detail.CHECKS_PENDING: "An admission check asked for a retry or refused; it waits for that to be cleared",
     Detail.INVALID: "{subject}",
 }
 

@@ -631,8 +631,6 @@ def said_of(detail: Detail) -> tuple[Reason, str]:
         Detail.COHORT_SHORT,
     ):
         return reason, sentence(Why(reason, detail, (Shortfall(detail=detail, **_SHORT),)))
-    if detail is Detail.NO_LAWFUL_VICTIMS:
-        return reason, "; of 3 running workload(s) none may be evicted for it"
     if detail is Detail.CHECKS_PENDING:
         return reason, sentence(Why(reason, detail))
     subject = {

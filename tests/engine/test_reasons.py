@@ -1,0 +1,315 @@
+"""Every reason for which a gang can wait, reached by `decide`: its numbers, its words, and the way back from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from admission.api.reasons import DETAILS, REASONS, detail_of
+from admission.engine.cycle import decide
+from admission.engine.model import (
+    KUEUE,
+    MUSTER,
+    Check,
+    CheckState,
+    Detail,
+    Flavor,
+    LabelSelector,
+    LocalQueue,
+    PodSet,
+    PodShape,
+    Preemption,
+    PreemptionPolicy,
+    Quota,
+    Reason,
+    Requirement,
+    StopPolicy,
+    Strategy,
+    Taint,
+    Topology,
+    TopologyRequest,
+    Why,
+)
+from admission.engine.project import sentence
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, node, queue
+
+F = "f"
+MINUTE = 60 * SECOND
+ONE: list[tuple[str, dict[str, int | Quota]]] = [(F, {"gpu": 4})]
+LOWER = Preemption(within_cluster_queue=PreemptionPolicy.LOWER_PRIORITY)
+
+
+def alone(**more: object) -> Town:
+    return Town(*elastic(F), queue("a", "", ONE, **more))
+
+
+def with_flavor(flavor: Flavor, **more: object) -> Town:
+    """The gang `new` asks for one gpu of a queue with one flavor."""
+    town = Town(flavor, queue("a", "", ONE))
+    town.put(replace(gang("new", "a"), **more))  # type: ignore[arg-type]
+    return town
+
+
+def shaped(shape: PodShape, **more: object) -> dict[str, object]:
+    requests = shape.requests or (("gpu", 1),)
+    return {"pod_sets": (PodSet("main", 1, replace(shape, requests=requests), **more),)}  # type: ignore[arg-type]
+
+
+def put_new(town: Town, *before: object, **more: object) -> Town:
+    town.put(*before)
+    town.put(replace(gang("new", "a", 5), **more))
+    return town
+
+
+def borrowing_ends() -> Town:
+    town = Town(*elastic(F), cohort("root"), queue("a", "root", [(F, {"gpu": Quota(2, 2)})]))
+    town.put(queue("b", "root", [(F, {"gpu": 6})]), gang("old", "a", 3))
+    town.settle()
+    town.put(gang("new", "a", 2, created=1))
+    return town
+
+
+def cohort_ends() -> Town:
+    town = Town(*elastic(F), cohort("root"))
+    town.put(*(queue(name, "root", [(F, {"gpu": 2})]) for name in "ab"))
+    town.put(gang("old", "b", 2), gang("older", "a", 1))
+    town.settle()
+    town.put(gang("new", "a", 2, created=1))
+    return town
+
+
+def quota_ends() -> Town:
+    town = alone()
+    town.put(gang("old", "a", 3))
+    town.settle()
+    town.put(gang("new", "a", 2, created=1))
+    return town
+
+
+def nodes_end() -> Town:
+    town = Town(Flavor(F), node("n0", gpu=4), queue("a", "", [(F, {"gpu": 9})]), gang("old", "a", 3))
+    town.settle()
+    town.put(gang("new", "a", 2, created=1))
+    return town
+
+
+def nodes_unwell() -> Town:
+    town = Town(Flavor(F), replace(node("n0", gpu=4), ready=False), queue("a", "", [(F, {"gpu": 9})]))
+    town.put(node("n1", gpu=1), gang("new", "a", 3))
+    return town
+
+
+def too_large() -> Town:
+    return Town(Flavor(F), node("n0", gpu=2), queue("a", "", [(F, {"gpu": 9})]), gang("new", "a", 5))
+
+
+def kept_for_another() -> Town:
+    town = alone()
+    town.put(gang("old", "a", 3))
+    town.settle()
+    town.put(gang("large", "a", 4, priority=1, created=1))
+    town.now += 20 * MINUTE
+    town.settle()
+    town.put(gang("new", "a", 1, created=town.now - START))
+    return town
+
+
+def leaving() -> Town:
+    town = alone(preemption=LOWER)
+    town.put(gang("old", "a", 4))
+    town.settle()
+    town.put(gang("new", "a", 4, priority=1, created=1))
+    return town
+
+
+def gated_eviction() -> Town:
+    town = leaving()
+    town.put(replace(town.gang("new"), preemption_gated=True))
+    return town
+
+
+def next_cycle() -> Town:
+    town = Town(*elastic(F), cohort("root", "", [(F, {"gpu": 2})]), rules=KUEUE)
+    town.put(*(queue(name, "root", [(F, {"gpu": 0})]) for name in "ab"))
+    town.put(gang("old", "b", 2), gang("new", "a", 2, created=1))
+    return town
+
+
+def variant() -> Town:
+    town = Town(*elastic("x", "y"), rules=replace(KUEUE, gates=KUEUE.gates | {"ConcurrentAdmission"}))
+    town.put(queue("a", "", [("x", {"gpu": 4}), ("y", {"gpu": 4})]))
+    town.put(gang("old", "a", allowed_flavors=frozenset({"x"}), parent_uid="job"))
+    town.settle()
+    town.put(gang("new", "a", created=1, allowed_flavors=frozenset({"y"}), parent_uid="job"))
+    return town
+
+
+def behind() -> Town:
+    town = alone(strategy=Strategy.STRICT_FIFO)
+    town.put(gang("head", "a", 9), gang("new", "a", 1, created=1))
+    return town
+
+
+def outside() -> Town:
+    town = alone()
+    selector = LabelSelector((Requirement("team", "In", ("x",)),))
+    town.put(replace(queue("a", "", ONE), namespace_selector=selector), gang("new", "a"))
+    return town
+
+
+def backing_off() -> Town:
+    return put_new(alone(), requeue_at=START + MINUTE)
+
+
+def asking(state: CheckState) -> Town:
+    town = alone()
+    town.put(gang("new", "a", checks=(Check("c", state),)))
+    return town
+
+
+def no_level() -> Town:
+    town = Town(Flavor(F, topology="t"), Topology("t", ("zone",)), node("n0", gpu=4), queue("a", "", ONE))
+    town.put(replace(gang("new", "a"), **shaped(PodShape(), topology=TopologyRequest(required="rack"))))
+    return town
+
+
+def no_slices() -> Town:
+    town = Town(Flavor(F, topology="t"), Topology("t", ("zone",)), queue("a", "", ONE))
+    town.put(replace(node("n0", gpu=4), labels=(("kubernetes.io/hostname", "n0"), ("zone", "z"))))
+    request = TopologyRequest(required="zone", slice_required="zone")
+    town.put(replace(gang("new", "a"), **shaped(PodShape(), topology=request)))
+    return town
+
+
+ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
+    "no local queue": (lambda: put_new(Town()), Reason.MISCONFIGURED, Detail.QUEUE_MISSING),
+    "no queue": (
+        lambda: put_new(Town(), LocalQueue("ns", "a", "nowhere")),
+        Reason.MISCONFIGURED,
+        Detail.CLUSTER_QUEUE_MISSING,
+    ),
+    "no such flavor": (
+        lambda: put_new(Town(), queue("a", "", ONE)),
+        Reason.MISCONFIGURED,
+        Detail.CLUSTER_QUEUE_INACTIVE,
+    ),
+    "circle": (
+        lambda: put_new(Town(*elastic(F)), cohort("x", "y"), cohort("y", "x"), queue("a", "x", ONE)),
+        Reason.MISCONFIGURED,
+        Detail.COHORT_CYCLE,
+    ),
+    "namespace": (outside, Reason.MISCONFIGURED, Detail.NAMESPACE_NOT_SELECTED),
+    "held": (lambda: put_new(alone(stop_policy=StopPolicy.HOLD)), Reason.ON_HOLD, Detail.NONE),
+    "off": (lambda: put_new(alone(), active=False), Reason.DEACTIVATED, Detail.NONE),
+    "gated": (lambda: put_new(alone(), gated="held back by team/x"), Reason.GATED, Detail.NONE),
+    "backoff": (backing_off, Reason.SUSPENDED, Detail.BACKOFF),
+    "retry": (lambda: asking(CheckState.RETRY), Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING),
+    "rejected": (lambda: asking(CheckState.REJECTED), Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING),
+    "next cycle": (next_cycle, Reason.WAITING_FOR_QUOTA, Detail.NEXT_CYCLE),
+    "variant": (variant, Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED),
+    "not covered": (
+        lambda: put_new(alone(), **shaped(PodShape(requests=(("tpu", 1),)))),
+        Reason.NO_MATCHING_FLAVOR,
+        Detail.RESOURCE_NOT_COVERED,
+    ),
+    "taint": (
+        lambda: with_flavor(Flavor(F, node_taints=(Taint("spot", "", "NoSchedule"),), elastic=True)),
+        Reason.NO_MATCHING_FLAVOR,
+        Detail.FLAVOR_TAINT,
+    ),
+    "selector": (
+        lambda: with_flavor(
+            Flavor(F, node_labels=(("gpu", "h100"),), elastic=True),
+            **shaped(PodShape(node_selector=(("gpu", "a100"),))),
+        ),
+        Reason.NO_MATCHING_FLAVOR,
+        Detail.FLAVOR_AFFINITY,
+    ),
+    "no level": (no_level, Reason.NO_MATCHING_FLAVOR, Detail.FLAVOR_TOPOLOGY),
+    "not allowed": (
+        lambda: put_new(alone(), allowed_flavors=frozenset({"other"})),
+        Reason.NO_MATCHING_FLAVOR,
+        Detail.FLAVOR_NOT_ALLOWED,
+    ),
+    "never": (lambda: put_new(alone()), Reason.EXCEEDS_MAX_QUOTA, Detail.NEVER_FITS_QUOTA),
+    "quota": (quota_ends, Reason.WAITING_FOR_QUOTA, Detail.QUOTA_SHORT),
+    "limit": (borrowing_ends, Reason.WAITING_FOR_QUOTA, Detail.BORROWING_LIMIT),
+    "cohort": (cohort_ends, Reason.WAITING_FOR_QUOTA, Detail.COHORT_SHORT),
+    "claimed": (kept_for_another, Reason.WAITING_FOR_QUOTA, Detail.CLAIMED),
+    "behind": (behind, Reason.WAITING_FOR_QUOTA, Detail.BEHIND_HEAD),
+    "victims": (leaving, Reason.WAITING_FOR_PREEMPTED, Detail.VICTIMS_LEAVING),
+    "gate": (gated_eviction, Reason.GATED, Detail.PREEMPTION_GATED),
+    "nodes": (nodes_end, Reason.PLACEMENT_FAILED, Detail.NODES_SHORT),
+    "no nodes": (lambda: with_flavor(Flavor(F)), Reason.PLACEMENT_FAILED, Detail.NO_NODES),
+    "unwell nodes": (nodes_unwell, Reason.PLACEMENT_FAILED, Detail.NODES_UNUSABLE),
+    "small nodes": (too_large, Reason.PLACEMENT_FAILED, Detail.NEVER_FITS_NODES),
+    "refused": (
+        lambda: put_new(
+            Town(Flavor(F), node("n0", gpu=9), queue("a", "", ONE)), **shaped(PodShape(refused="spreads over zones"))
+        ),
+        Reason.PLACEMENT_FAILED,
+        Detail.CONSTRAINT_REFUSED,
+    ),
+    "invalid": (no_slices, Reason.PLACEMENT_FAILED, Detail.INVALID),
+}
+
+
+def why(row: str) -> Why:
+    town = ROWS[row][0]()
+    plan = decide(town.state, town.now, BUDGET)
+    told = [verdict.why for verdict in plan.verdicts if verdict.key == ("ns", "new")]
+    assert told, plan.verdicts
+    return told[-1]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_reason_is_reached_and_has_its_words(row: str) -> None:
+    _, reason, detail = ROWS[row]
+    got = why(row)
+    assert (got.reason, got.detail) == (reason, detail)
+    words = sentence(got, START)
+    assert len(words) > 15, words
+    if detail is Detail.NONE:
+        assert REASONS[reason].means
+    else:
+        assert detail_of(reason, words) is detail, words
+        assert DETAILS[detail].means
+
+
+def test_all_of_them_are_reached() -> None:
+    """But the flavor that vanished while the queue was active, and the one value that is no reason to wait."""
+    assert {reason for _, reason, _ in ROWS.values()} == set(Reason) - {Reason.QUOTA_RESERVED}
+    assert {detail for _, _, detail in ROWS.values()} == set(Detail) - {Detail.FLAVOR_MISSING}
+
+
+@pytest.mark.parametrize(
+    ("row", "numbers"),
+    [
+        ("quota", {"requested": 2, "nominal": 4, "used": 3, "available": 1, "borrowable": 0, "limited_by": "a"}),
+        ("limit", {"requested": 2, "nominal": 2, "used": 3, "available": 1, "borrowable": 2, "limited_by": "a"}),
+        ("cohort", {"requested": 2, "nominal": 2, "used": 1, "available": 1, "borrowable": 2, "limited_by": "root"}),
+        ("never", {"requested": 5, "nominal": 4, "used": 0, "available": 4, "borrowable": 0, "limited_by": "a"}),
+    ],
+)
+def test_the_numbers_of_quota(row: str, numbers: dict[str, object]) -> None:
+    (short,) = why(row).shortfalls
+    assert {name: getattr(short, name) for name in numbers} == numbers
+    assert (short.flavor, short.resource) == (F, "gpu")
+
+
+def test_who_might_not_be_evicted_and_why() -> None:
+    """Candidates for eviction are counted, and those that were not lawful by why."""
+    town = Town(*elastic(F), cohort("root"), rules=MUSTER)
+    town.put(*(queue(name, "root", [(F, {"gpu": 4})], preemption=LOWER) for name in "ab"))
+    town.put(gang("b1", "b", 4), gang("a1", "a", 3))
+    town.settle()
+    town.put(gang("new", "a", 2, created=1))
+    (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
+    (short,) = verdict.why.shortfalls
+    assert short.candidates == 2
+    assert dict(short.unlawful) == {"of too high a priority": 1, "within the quota of their queue or cohort": 1}
+    assert "of 2 running workload(s) none may be evicted for it (1 of too high a priority, 1 within" in sentence(
+        verdict.why, town.now
+    )
