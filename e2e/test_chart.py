@@ -352,7 +352,7 @@ def test_what_the_guide_says_of_removal_leaves_no_job_stuck(plane: ControlPlane,
 
     def follow(commands: str) -> None:
         words = f'kubectl() {{ {kubectl} "$@"; }}; export -f kubectl; set -eo pipefail\n'
-        commands = commands.replace("xargs kubectl", f"xargs {kubectl}")
+        commands = re.sub(r"xargs((?: -\S+(?: \d+)?)*) kubectl", rf"xargs\1 {kubectl}", commands)
         subprocess.run(["bash", "-c", words + commands], check=True, timeout=120, capture_output=True)
 
     cp.clean()
