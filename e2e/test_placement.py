@@ -240,7 +240,9 @@ def test_random_gangs_land_where_they_were_sent(muster: Installed) -> None:
     ]
     assert not others, others[:3]
     told = [entry_of(one, "QuotaReserved")["message"] for one in waiting]
-    assert all("would not fit if they were empty" in message for message in told), told
+    # Nothing runs, so all nodes are empty: it would not fit them, or only with those that are tainted or cordoned.
+    never = ("would not fit if they were empty", "with none of them kept out, and empty, they could take")
+    assert all(any(text in message for text in never) for message in told), told
     assert len(waiting) <= GANGS // 5, "too many random gangs can never fit"
 
 
@@ -402,7 +404,7 @@ def test_pods_that_are_made_again_get_their_slot_with_no_write_of_ours(muster: I
         del gang["spec"]["backoffLimit"]
     for gang in gangs:
         cp.apply([gang])
-    cp.wait(lambda: len(slots(cp)) == 9 + 4 + 5 + 4, 60, "all pods to run", describe=lambda: sorted(slots(cp)))
+    cp.wait(lambda: len(slots(cp)) == 9 + 4 + 5 + 4, 90, "all pods to run", describe=lambda: sorted(slots(cp)))
     before = slots(cp)
     racks = {network_of(cp, pod) for slot, pod in before.items() if slot[0] == "coordinated"}
     assert len(racks) == 1, "leader and workers share a rack"
@@ -427,7 +429,7 @@ def test_pods_that_are_made_again_get_their_slot_with_no_write_of_ours(muster: I
             now[slot]["metadata"]["uid"] != before[slot]["metadata"]["uid"] for slot in gone
         )
 
-    cp.wait(again, 90, "all of them to be made again", describe=lambda: sorted(before.keys() - slots(cp).keys()))
+    cp.wait(again, 150, "all of them to be made again", describe=lambda: sorted(before.keys() - slots(cp).keys()))
     now = slots(cp)
     moved = {s: (before[s]["spec"]["nodeName"], p["spec"]["nodeName"]) for s, p in now.items()}
     assert all(was == at for was, at in moved.values()), {s: at for s, at in moved.items() if at[0] != at[1]}
@@ -477,6 +479,7 @@ def test_what_is_added_to_pods_when_they_are_made_is_charged_before(muster: Inst
     cp.add_nodes(2, gpus=8, cpu="4", labels={"gpu": "h100", "zone": "a"}, prefix="a")
     cp.add_nodes(2, gpus=8, cpu="4", labels={"gpu": "h100", "zone": "b"}, prefix="b")
     teams(cp, {"team-a": 64})
+    cp.apply([cluster_queue("team-a", {GPU: 64, "cpu": 64})])
     runtime = {
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",
@@ -494,7 +497,7 @@ def test_what_is_added_to_pods_when_they_are_made_is_charged_before(muster: Inst
         requests.update({"cpu": cpu} if cpu else {})
     cp.apply({**limit_range, "spec": {"limits": limits}})
     cp.apply([job("team-a", "boxed", 2, template=boxed), job("team-a", "plain", 2, template=plain)])
-    cp.wait(lambda: live_by_gang(cp) == {"boxed": 2, "plain": 2}, 40, "both to run")
+    cp.wait(lambda: live_by_gang(cp) == {"boxed": 2, "plain": 2}, 90, "both to run")
     hosts = {name: chosen_nodes(workload_of(cp, "team-a", name) or {})["main"] for name in ("boxed", "plain")}
     assert sorted(hosts["boxed"]) == ["b-0", "b-1"], "one core and two of overhead: one to a node of four"
     assert sorted(hosts["plain"]) == ["a-0", "a-1"], "three cores by the LimitRange: one to a node, beside nobody"
@@ -505,7 +508,7 @@ def test_what_is_added_to_pods_when_they_are_made_is_charged_before(muster: Inst
     def told() -> str:
         return " ".join(e.get("note") or e.get("message") or "" for e in cp.list("events", "team-a"))
 
-    cp.wait(lambda: "exclusive topology (zone) cannot be honoured" in told(), 20, "its owner to be told")
+    cp.wait(lambda: "exclusive topology (zone) cannot be honoured" in told(), 60, "its owner to be told")
 
 
 # ---------------------------------------------------------------- nodes that die
@@ -644,7 +647,7 @@ def test_a_job_that_survives_a_pod_gets_just_that_pod_replaced(muster: Installed
     tough = job("team-a", "tough", 4, seconds=None, backoffLimit=6)
     tough["metadata"]["annotations"] = {NAMES.replace_lost_pods_annotation: "true"}
     cp.apply([tough])
-    cp.wait(lambda: live_by_gang(cp)["tough"] == 4, 40, "its pods to run")
+    cp.wait(lambda: live_by_gang(cp)["tough"] == 4, 90, "its pods to run")
     before = {p["metadata"]["labels"][INDEX]: p for p in running_pods(cp, "team-a")}
     held = chosen_nodes(workload_of(cp, "team-a", "tough") or {})["main"]
     lost = {held[1], held[3]}
@@ -658,7 +661,7 @@ def test_a_job_that_survives_a_pod_gets_just_that_pod_replaced(muster: Installed
     def replaced() -> bool:
         return len(live()) == 4 and not lost & {p["spec"]["nodeName"] for p in live().values()}
 
-    cp.wait(replaced, 60, "two pods to be replaced", describe=lambda: workload_of(cp, "team-a", "tough"))
+    cp.wait(replaced, 120, "two pods to be replaced", describe=lambda: workload_of(cp, "team-a", "tough"))
     now = live()
     assert {i: p["metadata"]["uid"] for i, p in now.items() if i in "02"} == {
         i: p["metadata"]["uid"] for i, p in before.items() if i in "02"
@@ -687,7 +690,7 @@ def test_drains_and_disruption_budgets_are_honoured(muster: Installed) -> None:
     spec = {"minAvailable": 2, "selector": {"matchLabels": labels}}
     cp.create({**budget, "metadata": {"name": "guarded", "namespace": "team-a"}, "spec": spec})
     cp.apply([guarded, moved])
-    cp.wait(lambda: live_by_gang(cp) == {"guarded": 2, "moved": 1}, 40, "both to run")
+    cp.wait(lambda: live_by_gang(cp) == {"guarded": 2, "moved": 1}, 90, "both to run")
 
     def budget_known() -> bool:
         status = cp.get("poddisruptionbudgets", "guarded", "team-a").get("status") or {}
@@ -707,8 +710,8 @@ def test_drains_and_disruption_budgets_are_honoured(muster: Installed) -> None:
         found = workload_of(cp, "team-a", name) or {}
         return live_by_gang(cp)[name] == 1 and not set(drained.values()) & set(chosen_nodes(found)["main"])
 
-    cp.wait(lambda: elsewhere("moved"), 60, "the drained gang to run on another node")
-    cp.wait(done(cp, "jobs", "team-a", "guarded"), 60, "the guarded gang to finish where it was")
+    cp.wait(lambda: elsewhere("moved"), 120, "the drained gang to run on another node")
+    cp.wait(done(cp, "jobs", "team-a", "guarded"), 90, "the guarded gang to finish where it was")
     assert finished(cp.get("jobs", "guarded", "team-a")) == "Complete"
     cp.wait(lambda: admitted(cp, "team-a", "late"), 30, "the next gang to start")
     assert not set(drained.values()) & set(chosen_nodes(workload_of(cp, "team-a", "late") or {})["main"])
