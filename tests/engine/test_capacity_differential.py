@@ -25,6 +25,7 @@ from admission.engine.model import (
     Taint,
     Toleration,
     Topology,
+    TopologyAssignment,
     TopologyRequest,
 )
 from tests.engine import placement_oracle as oracle
@@ -295,6 +296,40 @@ def test_lost_nodes_are_replaced_and_the_rest_stays(
     ranks, old = _ranks(again), _ranks(got)
     assert len(ranks) == len(old)
     assert all(new == was for new, was in zip(ranks, old, strict=True) if was != lost)
+
+
+@settings(max_examples=EXAMPLES // 2, deadline=None)
+@given(clusters(), st.lists(requests("a", affine=True), min_size=1, max_size=2), st.data())
+def test_who_comes_back_stands_where_it_stood_as_far_as_there_is_room(
+    cluster: Cluster, asked: list[PlaceRequest], data: st.DataObject
+) -> None:
+    """After any change of the nodes, and with another pod in the way: a yes keeps every rule, and moves no pod whose
+    node is as it was."""
+    asked = [replace(one, pod_set=replace(one.pod_set, name=f"s{i}")) for i, one in enumerate(asked)]
+    got = place(book(cluster), asked, rules=MUSTER)
+    if isinstance(got, Misfit):
+        return
+    stood = Admission("q", tuple(PodSetAssignment(r.pod_set.name, (), (), r.count, got[r.pod_set.name]) for r in asked))
+    used = sorted({domain.values[0] for part in stood.pod_sets for domain in _there(part.topology).domains})
+    lost = data.draw(st.sets(st.sampled_from(used), min_size=1, max_size=2))
+    how = data.draw(st.sampled_from([{"ready": False}, {"unschedulable": True}, {"allocatable": ()}]))
+    after = replace(cluster, nodes=[replace(n, **how) if n.name in lost else n for n in cluster.nodes])
+    back = place(book(after), asked, rules=MUSTER, previous=stood, again=True)
+    if isinstance(back, Misfit):
+        return
+    check(after, asked, back)
+    for part in stood.pod_sets:
+        was, now = (
+            [domain.values[0] for domain in _there(where).domains for _ in range(domain.count)]
+            for where in (part.topology, back[part.name])
+        )
+        assert len(was) == len(now)
+        assert all(old == new for old, new in zip(was, now, strict=True) if old not in lost)
+
+
+def _there(where: TopologyAssignment | None) -> TopologyAssignment:
+    assert where is not None
+    return where
 
 
 def _ranks(placement: Placement) -> list[str]:
