@@ -327,6 +327,19 @@ class State:
         ]
         return [gang.key for gang in sorted(kept, key=lambda gang: order.queue_key(gang, sticky=False))]
 
+    def held_queues(self) -> list[str]:
+        """Names of the ClusterQueues, deleted ones too, of which somebody holds quota; sorted."""
+        return sorted(name for name, keys in self._holding_of.items() if keys)
+
+    def astray(self) -> list[Key]:
+        """Gangs that wait and whose LocalQueue, or its ClusterQueue, does not exist; by key."""
+        out: list[Key] = []
+        for at, keys in self._waiting_in.items():
+            local = self.local_queues.get(at)
+            if local is None or local.cluster_queue not in self.queues:
+                out.extend(keys)
+        return sorted(out)
+
     def position(self, key: Key) -> int | None:
         """How many stand before a gang in its ClusterQueue; None when it does not stand in line."""
         self._settle()

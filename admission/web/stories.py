@@ -91,8 +91,8 @@ class Stories:
             last = entries[-1]
             if (last["what"], last["reason"]) == (title, told["reason"]):
                 entries[-1] = {**told, "at": last["at"]}  # the same no with newer numbers
-            elif told not in entries:
-                entries.append(told)
+            else:
+                entries.append({**told, "at": max(told["at"], last["at"])})  # theirs are whole seconds
         self._told[new.key] = known
         self._told.move_to_end(new.key)
         while len(self._told) > MOST_JOBS:

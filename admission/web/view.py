@@ -206,25 +206,45 @@ class View:
     def jobs(self, sight: Sight, *, queue: str = "", namespace: str = "", offset: int = 0, limit: int = 100) -> Json:
         """Gangs that are not finished: those that wait, in the order of their queues, then those that hold quota."""
         state = self.source.state
-        waiting: list[Key] = []
-        for name in sorted(state.queues) if not queue else [queue]:
-            waiting.extend(self.line(name))
-        told = set(waiting)
-        others = sorted(key for key in state.workloads if key not in told)
-        keys = [
-            key
-            for key in (*waiting, *others)
-            if sight.sees(key[0])
-            and (not namespace or key[0] == namespace)
-            and (not queue or state.queue_of(state.workloads[key]) == queue)
-        ]
-        part = keys[offset : offset + min(limit, MOST)]
-        return {
-            "total": len(keys),
-            "waiting": sum(state.workloads[key].admission is None for key in keys),
-            "offset": offset,
-            "items": [self.job(key) for key in part],
+
+        def shown(key: Key) -> bool:
+            return sight.sees(key[0]) and (not namespace or key[0] == namespace)
+
+        queues = [queue] if queue else self._queues_of(sight, namespace)
+        narrow = bool(namespace) or sight.namespaces is not None
+        end, waiting = offset + min(limit, MOST), 0
+        part: list[Key] = []
+        for name in queues:
+            if not narrow:
+                # All of a queue that the page does not reach is counted, not looked at.
+                pending = state.queue_numbers(name).pending
+                if waiting + pending <= offset or waiting >= end:
+                    waiting += pending
+                    continue
+            keys = [key for key in self.line(name) if shown(key)] if name in state.queues else []
+            part += keys[max(0, offset - waiting) : max(0, end - waiting)]
+            waiting += len(keys)
+        total = waiting
+        rest = [] if queue else [[key for key in state.astray() if shown(key)]]
+        holding = [queue] if queue else state.held_queues()
+        rest += [[gang.key for gang in state.holders(name) if shown(gang.key)] for name in holding]
+        for keys in rest:
+            part += keys[max(0, offset - total) : max(0, end - total)]
+            total += len(keys)
+        waiting += len(rest[0]) if not queue else 0
+        return {"total": total, "waiting": waiting, "offset": offset, "items": [self.job(key) for key in part]}
+
+    def _queues_of(self, sight: Sight, namespace: str) -> list[str]:
+        """Names of the ClusterQueues in which gangs that may be seen wait."""
+        state = self.source.state
+        if not namespace and sight.namespaces is None:
+            return sorted(state.queues)
+        seen = {
+            local.cluster_queue
+            for key, local in state.local_queues.items()
+            if sight.sees(key[0]) and (not namespace or key[0] == namespace)
         }
+        return sorted(seen & set(state.queues))
 
     def job(self, key: Key) -> Json:
         """One gang, as it stands. Raises KeyError when there is none of this name, or none any more."""
