@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
+import structlog
 from structlog.testing import capture_logs
 
+from admission.commands.options import configure_logs
 from admission.controller.actuate import decision_id
 from tests.controller.lab import NAMES, World, cluster_queue, job, local_queue, own
 from tests.controller.test_keep import NODE, running, until
@@ -63,3 +67,28 @@ async def test_from_the_log_to_the_event_to_the_condition(world: World) -> None:
             assert admitted in await said("QuotaReserved")
             assert (await workload())["status"]["decision"] == admitted
             assert admitted == decision_id(waiting["metadata"]["uid"], waiting["metadata"]["resourceVersion"])
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_line_is_for_programs_or_for_people(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        configure_logs(form, "info")
+        log = structlog.get_logger("muster")
+        log.info("admitted", name="train", queue="team-a", decision="4fe04a68")
+        log.debug("unseen")
+    finally:
+        structlog.reset_defaults()
+    (line,) = capsys.readouterr().err.splitlines()
+    if form == "json":
+        said = json.loads(line)
+        assert said.pop("timestamp")
+        assert said == {
+            "event": "admitted",
+            "level": "info",
+            "name": "train",
+            "queue": "team-a",
+            "decision": "4fe04a68",
+        }
+    else:
+        assert all(word in line for word in ("admitted", "decision=4fe04a68", "queue=team-a"))
+        assert "{" not in line
