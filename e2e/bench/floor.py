@@ -14,10 +14,9 @@ from typing import Any
 
 import msgspec
 
-from admission.kube.client import Client, Kind
-from e2e.bench.load import GROUP, VERSION
-
-WORKLOADS = Kind(GROUP, "v1beta2", "workloads", "Workload")
+from admission.kube.client import Client
+from e2e.bench.load import VERSION
+from e2e.bench.play import WORKLOADS, lines
 
 
 class _PodSet(msgspec.Struct):
@@ -79,9 +78,12 @@ async def run(kubeconfig: str) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     async def work(client: Client, group: asyncio.TaskGroup) -> None:
-        async for line in client.watch_lines(WORKLOADS.path(), resource_version="0", timeout_seconds=7200):
+        known: set[tuple[str, str]] = set()
+        async for line in lines(client):
             event = _decode(line)
-            if event.type == "ADDED":
+            key = (event.object.metadata.namespace, event.object.metadata.name)
+            if event.type == "ADDED" and key not in known:
+                known.add(key)
                 group.create_task(admit(client, event.object))
 
     async with await Client.from_kubeconfig(kubeconfig, write_timeout=60.0) as client:

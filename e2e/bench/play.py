@@ -11,12 +11,12 @@ import asyncio
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
 
-from admission.kube.client import Client, Conflict, Kind, NotFound
+from admission.kube.client import ApiError, Client, Conflict, Kind, NotFound
 from e2e.bench import load
 from e2e.bench.load import CLASS_LABEL, GROUP, RUN_LABEL, VERSION, Set, Size
 
@@ -55,6 +55,16 @@ class _Event(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Event).decode
+
+
+async def lines(client: Client) -> AsyncIterator[bytes]:
+    """All Workloads and their changes, for ever; those there are come again when the watch breaks."""
+    while True:
+        try:
+            async for line in client.watch_lines(WORKLOADS.path(), resource_version="0", timeout_seconds=7200):
+                yield line
+        except ApiError:  # a CRD is not served at once when it is there
+            await asyncio.sleep(0.3)
 
 
 @dataclasses.dataclass
@@ -158,11 +168,10 @@ class Play:
     # -- watching
 
     async def _watch(self) -> None:
-        while True:
-            async for line in self._client.watch_lines(WORKLOADS.path(), resource_version="0", timeout_seconds=7200):
-                event = _decode(line)
-                if event.type in ("ADDED", "MODIFIED"):
-                    self._seen(event.object)
+        async for line in lines(self._client):
+            event = _decode(line)
+            if event.type in ("ADDED", "MODIFIED"):
+                self._seen(event.object)
 
     def _seen(self, one: _Workload) -> None:
         key = (one.metadata.namespace, one.metadata.name)
