@@ -12,7 +12,7 @@ CASES ?= ../shared/conformance/cases
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format e2e e2e-kind up conformance bench bench-placement crds lock clean
+.PHONY: bench-cluster soak help setup demo test lint format e2e e2e-kind up conformance bench bench-placement crds lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,12 @@ bench-placement: $(READY) ## replay the openb traces; figures under build/bench
 bench: $(READY) ## speed of the engine, as ratios and counts per second; figures under build/bench
 	@$(BIN)/python -m tests.bench.placement
 	@$(BIN)/python -m tests.bench.engine
+
+bench-cluster: $(READY) ## Kueue's scheduling benchmark on a real API server; ONLY=baseline|large_scale|topology SCALE=0.1; figures under build/bench
+	@$(BIN)/python -m e2e.build etcd kube-apiserver && $(BIN)/python -m e2e.bench $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(CHECK),--check)
+
+soak: $(READY) ## load without end on a real API server; MINUTES=10 TINY=20000
+	@$(BIN)/python -m e2e.build etcd kube-apiserver && $(BIN)/python -m e2e.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(TINY),--tiny $(TINY))
 
 crds: $(READY) ## generate crds/, config/, the chart and docs/reference from the code
 	@$(BIN)/python -m admission.api.crd

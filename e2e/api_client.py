@@ -79,6 +79,11 @@ class ApiClient:
         self._resources: list[Resource] = []
         self._short: dict[str, Resource] = {}
 
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """For other clients of the same server."""
+        return self._context
+
     def with_token(self, token: str) -> ApiClient:
         """The same server as somebody else."""
         return ApiClient(self.url, self._context, token)

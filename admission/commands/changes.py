@@ -26,8 +26,9 @@ from admission.commands.options import (
 )
 
 FORMS = ("text", "json", "yaml", "name")
-SOURCES: dict[str, str] = {}
-"""What `import --from` can read: its name -> "module:function", which turns a list of objects into quota objects."""
+SOURCES: dict[str, str] = {"kueue": "admission.controller.migrate"}
+"""What `import --from` can read: its name -> the module whose `quota` translates objects, and whose `from_cluster`
+carries over all that is in a cluster."""
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Let the API server check it, and change nothing.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -317,12 +318,15 @@ def _print_objects(objects: list[dict[str, Any]], form: str) -> None:
         "muster import quota.yaml                 # what would change; nothing is written",
         "muster import quota/ --apply",
         "muster export --context old | muster import - --context new --apply",
+        "muster import --from kueue                # quota and jobs of this cluster: what would change",
         codes="0 nothing refused; 1 something was, and with --apply nothing was written; 2 bad use; 4 no cluster.",
     ),
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.argument("files", nargs=-1, type=click.Path())
 @click.option("--apply", is_flag=True, help="Write it, if the dry run refuses nothing.")
-@click.option("--from", "source", help="Translate quota of another system first.")
+@click.option(
+    "--from", "source", help="Of another system (kueue): translate files, or without any, carry over its jobs too."
+)
 @asking(watch=False, forms=FORMS)
 def import_(scope: Scope, files: tuple[str, ...], apply: bool, source: str | None) -> None:
     """Apply quota objects from files, after a dry run that shows what would change.
@@ -339,12 +343,16 @@ def import_(scope: Scope, files: tuple[str, ...], apply: bool, source: str | Non
         if source not in SOURCES:
             known = ", ".join(sorted(SOURCES)) or "none yet"
             raise fail(BAD_USE, f"--from {source}: known are {known}")
-        module, _, function = SOURCES[source].partition(":")
-        objects = getattr(importlib.import_module(module), function)(objects)
+        other = importlib.import_module(SOURCES[source])
+        objects = other.quota(objects)
+    elif not files:
+        raise fail(BAD_USE, "name files, or - for standard input, or another system with --from")
 
     async def work(session: Session) -> Any:
         from admission.controller import change
 
+        if source is not None and not files:
+            return await other.from_cluster(session.ask(), apply=apply)
         tried = await change.put(session.ask(), objects, session.namespace, dry_run=True)
         if tried.refused or not apply:
             return tried

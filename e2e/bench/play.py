@@ -154,13 +154,33 @@ class Play:
     async def _queue(self, name: str, cohort: str) -> None:
         for obj in load.queue(name, cohort):
             await self._make(obj)
-        await asyncio.gather(*(self._set(name, cohort, kind) for kind in self._size.sets))
+        await asyncio.gather(*(self._set(name, kind) for kind in self._size.sets))
 
-    async def _set(self, queue: str, cohort: str, kind: Set) -> None:
+    def expect(self, queue: str, name: str, kind: Set) -> None:
+        """It will be created."""
+        self._runs[queue, name] = _Run(kind, self._cohort_of.get(queue, queue), time.monotonic())
+
+    def forget(self, key: tuple[str, str]) -> None:
+        run = self._runs.pop(key, None)
+        if run is not None and run.timer is not None:
+            run.timer.cancel()
+
+    def finished(self) -> list[tuple[str, str]]:
+        return [key for key, run in self._runs.items() if run.finished]
+
+    def waiting(self) -> list[tuple[str, str]]:
+        """Oldest first."""
+        return [key for key, run in self._runs.items() if not run.admitted and not run.holds]
+
+    def was_admitted(self, key: tuple[str, str]) -> bool:
+        run = self._runs.get(key)
+        return run is not None and run.admitted > 0
+
+    async def _set(self, queue: str, kind: Set) -> None:
         for number in range(kind.count):
             await asyncio.sleep(kind.every_ms / 1000)
             name = f"{kind.name}-{number}"
-            self._runs[queue, name] = _Run(kind, cohort, time.monotonic())
+            self.expect(queue, name, kind)
             await self._client.create(WORKLOADS.path(queue), load.workload(kind, queue, name))
             self.tally.own_writes["create"] += 1
             self.tally.created += 1
@@ -240,13 +260,16 @@ class Play:
             conditions.append({k: v for k, v in msgspec.to_builtins(condition).items() if v is not None})
         try:
             await self._apply(key, {"conditions": conditions}, "kueue-admission", one.metadata.resource_version)
-        except (Conflict, NotFound):
+        except Conflict:
             return  # changed meanwhile: its next version comes
 
     async def _apply(self, key: tuple[str, str], status: dict[str, Any], manager: str, version: str = "") -> None:
         meta = {"namespace": key[0], "name": key[1], **({"resourceVersion": version} if version else {})}
         body = {"apiVersion": VERSION, "kind": "Workload", "metadata": meta, "status": status}
-        await self._client.apply_raw(WORKLOADS.path(*key, "status"), body, manager=manager)
+        try:
+            await self._client.apply_raw(WORKLOADS.path(*key, "status"), body, manager=manager)
+        except NotFound:
+            return
         self.tally.own_writes["status"] += 1
 
     async def _tell(self) -> None:

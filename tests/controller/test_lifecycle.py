@@ -455,3 +455,49 @@ def test_nothing_is_released_while_a_pod_may_run(
         assert (live, active, terminating) == (0, 0, 0)
     if isinstance(step, life.ReleaseWorkload):
         assert not started, "the template goes back before the reservation does"
+
+
+READY = (Check("a", CheckState.READY),)
+BARE: dict[str, tuple[WorkloadView, StopPolicy, Any]] = {
+    "it waits": (workload(), StopPolicy.HOLD, None),
+    "admitted, it is its owner's": (workload(**ADMITTED), StopPolicy.NONE, None),
+    "reserved, until its checks are ready": (workload(**RESERVED, checks=(Check("a", CheckState.PENDING),)), StopPolicy.NONE, None),
+    "then it is admitted": (workload(**RESERVED, checks=READY), StopPolicy.NONE, life.AdmitWorkload()),
+    "evicted, its owner says when it has stopped": (workload(**LEAVING), StopPolicy.NONE, None),
+    "evicted before it was admitted, nothing runs": (
+        workload(**RESERVED, evicted="Preempted", evicted_at=NOW),
+        StopPolicy.NONE,
+        life.ReleaseWorkload(),
+    ),
+    "switched off": (
+        workload(**ADMITTED, active=False),
+        StopPolicy.NONE,
+        life.EvictWorkload("Deactivated", "The workload is deactivated"),
+    ),
+    "its queue is drained": (
+        workload(**ADMITTED),
+        StopPolicy.HOLD_AND_DRAIN,
+        life.EvictWorkload("ClusterQueueStopped", "The ClusterQueue is stopped"),
+    ),
+    "its time is over": (
+        workload(**{**ADMITTED, "admitted_at": NOW - 60_000}, limit=60),
+        StopPolicy.NONE,
+        life.EvictWorkload("Deactivated", "Ran for its maximum of 60 s", deactivate=True),
+    ),
+    "finished": (workload(**ADMITTED, finished=True), StopPolicy.HOLD_AND_DRAIN, None),
+    "being deleted": (workload(**ADMITTED, deleting=True), StopPolicy.HOLD_AND_DRAIN, None),
+}
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_what_is_due_for_a_workload_without_a_job(name):
+    seen, stop, step = BARE[name]
+    assert life.bare_step(seen, stop, "ClusterQueue", NOW).step == step
+
+
+def test_a_workload_without_a_job_is_looked_at_again_when_its_time_is_over():
+    seen = workload(**ADMITTED, limit=60, run_ms=10_000)
+    at = life.bare_step(seen, StopPolicy.NONE, "", NOW).at
+    assert at is not None
+    assert life.bare_step(seen, StopPolicy.NONE, "", at - 1).step is None
+    assert isinstance(life.bare_step(seen, StopPolicy.NONE, "", at).step, life.EvictWorkload)
