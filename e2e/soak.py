@@ -28,6 +28,7 @@ from admission.kube.client import ApiError, Client, Kind
 from admission.kube.flow import Flow
 from e2e import build
 from e2e.bench import load
+from e2e.bench.__main__ import environment
 from e2e.bench.load import GROUP, Set, Size
 from e2e.bench.play import WORKLOADS, Play
 from e2e.control_plane import ControlPlane
@@ -126,8 +127,10 @@ class Soak(Play):
                 await self._make(obj)
         async with asyncio.TaskGroup() as group:
             aside = [group.create_task(work()) for work in (self._watch, self._tell, self._quota, self._nodes)]
-            ends = time.monotonic() + self._seconds
             queues = list(self._cohort_of)
+            await self._one(queues[0], self._size.sets[0], "begins")
+            await self._until_admitted((queues[0], "begins"))
+            ends = time.monotonic() + self._seconds
             while time.monotonic() < ends:
                 began = time.monotonic()
                 for _ in range(RATE):
@@ -196,10 +199,13 @@ class Soak(Play):
 
         await asyncio.gather(*(one(number) for number in range(self._tiny)))
         await self._one(*FIRST[:1], kind, FIRST[1])
-        async with asyncio.timeout(300):
-            while not self.was_admitted(FIRST):
-                await asyncio.sleep(0.2)
+        await self._until_admitted(FIRST)
         self._say("the other tenant's first job was admitted")
+
+    async def _until_admitted(self, key: tuple[str, str]) -> None:
+        async with asyncio.timeout(120):
+            while not self.was_admitted(key):
+                await asyncio.sleep(0.2)
 
 
 def run(minutes: float, tiny: int) -> dict[str, Any]:
@@ -226,7 +232,7 @@ def run(minutes: float, tiny: int) -> dict[str, Any]:
                 await soak.prepare()
                 await soak.soak()
 
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             asyncio.run(play())
             time.sleep(1.5)
@@ -236,6 +242,9 @@ def run(minutes: float, tiny: int) -> dict[str, Any]:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+            if sys.exc_info()[0] is not None:
+                log.seek(0)
+                print(log.read().decode(errors="replace")[-5000:], file=sys.stderr)
         log.seek(0)
         for line in log.read().decode(errors="replace").splitlines():
             if line.startswith("@"):
@@ -249,7 +258,8 @@ def judged(reports: list[dict[str, Any]], warnings: Counter[str], code: int, min
     """Figures, and what of them is wrong."""
     held = [one for one in reports if "rss_mb" in one]
     # While the soak lasts, past its first third; what the flood needs on top is its own.
-    steady = held[round(minutes * 20) : round(minutes * 60)] or held
+    began = next((i for i, one in enumerate(held) if one["workloads"] > 1), 0)
+    steady = held[began + round(minutes * 20) : began + round(minutes * 60)] or held
     middle = len(steady) // 2
     early, late = (sorted(one["rss_mb"] for one in half)[len(half) // 2] for half in (steady[:middle], steady[middle:]))
     last = held[-1]

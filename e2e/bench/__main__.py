@@ -78,7 +78,7 @@ class Run:
                 began = time.monotonic()
                 process = subprocess.Popen(
                     [sys.executable, *self._arguments, "--kubeconfig", kubeconfig],
-                    env=_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
                 try:
                     playing = asyncio.ensure_future(play.run())
@@ -102,7 +102,7 @@ class Run:
                     raise SystemExit(f"the controller ended with exit code {process.returncode}")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """With compiled modules, as an installed program has them."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTHONPYCACHEPREFIX": str(Path("build/pycache").resolve())}
@@ -180,7 +180,7 @@ def main() -> int:
     build.ensure(("etcd", "kube-apiserver"))
     # Compiled here, not while it is measured.
     modules = "admission.cli, admission.controller.serve, admission.web.metrics, admission.web.health, e2e.bench.floor"
-    subprocess.run([sys.executable, "-c", f"import {modules}, uvloop"], check=False, env=_environment())
+    subprocess.run([sys.executable, "-c", f"import {modules}, uvloop"], check=False, env=environment())
     held = json.loads(OUT.read_text()) if OUT.exists() else {}
     wrong: list[str] = []
     for name in given.only or SIZES:
