@@ -461,7 +461,11 @@ READY = (Check("a", CheckState.READY),)
 BARE: dict[str, tuple[WorkloadView, StopPolicy, Any]] = {
     "it waits": (workload(), StopPolicy.HOLD, None),
     "admitted, it is its owner's": (workload(**ADMITTED), StopPolicy.NONE, None),
-    "reserved, until its checks are ready": (workload(**RESERVED, checks=(Check("a", CheckState.PENDING),)), StopPolicy.NONE, None),
+    "reserved, until its checks are ready": (
+        workload(**RESERVED, checks=(Check("a", CheckState.PENDING),)),
+        StopPolicy.NONE,
+        None,
+    ),
     "then it is admitted": (workload(**RESERVED, checks=READY), StopPolicy.NONE, life.AdmitWorkload()),
     "evicted, its owner says when it has stopped": (workload(**LEAVING), StopPolicy.NONE, None),
     "evicted before it was admitted, nothing runs": (
