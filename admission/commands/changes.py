@@ -471,7 +471,7 @@ def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
         jobs = await change.held_back(ask, scope.namespace)
         with steps("giving back", len(jobs)) as step:
             done = await change.release_all(ask, jobs, unlabel=unlabel, dry_run=not yes, step=step)
-        if scope.namespace is not None:
+        if scope.namespace is not None or done.refused:
             return done
         return replace(done, rows=(*done.rows, *await change.unkeep(ask, dry_run=not yes)))
 

@@ -861,8 +861,10 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
         elif value.requeue_at > now:
             reason, detail = Reason.SUSPENDED.value, Detail.BACKOFF.value
             message = f"Waits until {values.rfc3339(value.requeue_at)} before it is tried again"
-        elif not reason:
-            reason, message = Reason.PENDING_EVALUATION.value, "Is looked at in the next cycle"
+        elif reason_of(reason) is None:
+            # Nothing was said yet, or only that it has no reservation any more.
+            reason, detail = Reason.PENDING_EVALUATION.value, Detail.NEXT_CYCLE.value
+            message = message or "Is looked at in the next cycle"
         detail = detail or detail_of(reason_of(reason), message).value
     return Standing(
         namespace=value.namespace,

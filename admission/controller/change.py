@@ -148,9 +148,7 @@ async def again(ask: Ask, wanted: str, namespace: str) -> Again:
     if obj(workload.get("spec")).get("active") is False:
         return found("activate", "its Workload was switched off: spec.active is set to true")
     if standing.state in (State.STARTING, State.RUNNING, State.RESERVED):
-        return found(
-            "restart", f"it holds its room ({standing.state.value}): it is stopped, and goes back into the queue"
-        )
+        return found("restart", f"it is {standing.state.value}: it is stopped, and goes back into the queue")
     if standing.state is State.LEAVING:
         return found("", "it was evicted and its pods are leaving; it is queued again by itself")
     if standing.detail == "Backoff":
@@ -359,7 +357,11 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
     except (AlreadyExists, NotFound):
         return replace(change, did=Did.SKIPPED, message="it is gone")
     except ApiError as error:
-        return replace(change, did=Did.REFUSED, message=error.message or error.reason)
+        said = error.message or error.reason
+        if "failed calling webhook" in said:
+            said = "the webhook that holds it does not answer; remove the release (helm uninstall), or its webhook "
+            said += "configurations, first"
+        return replace(change, did=Did.REFUSED, message=said)
     if obj(after.get("spec")).get("suspend") is True:
         said = f"the API server holds it: you lack the right admit on workloads.{names.group}, or remove the hold first"
         return replace(change, did=Did.REFUSED, message=said)

@@ -146,7 +146,7 @@ def why(answer: Why, now: int) -> RenderableType:
         target = f" -> ClusterQueue {seen.cluster_queue}" if seen.cluster_queue else ""
         facts.add_row("queue", f"LocalQueue {seen.queue}{target}{place}")
     if seen.requests:
-        facts.add_row("asks for", f"{amounts(seen.requests)} in {seen.pods} pods")
+        facts.add_row("asks for", f"{amounts(seen.requests)} in {seen.pods} pod{'' if seen.pods == 1 else 's'}")
     if seen.reason and seen.state in (State.WAITING, State.HELD):
         facts.add_row("reason", seen.reason + (f" ({seen.detail})" if seen.detail else ""))
     if seen.message:
@@ -518,7 +518,8 @@ def _tree(queues: Queues, most: int) -> RenderableType:
                 continue
             lines += 1
             counts = (str(row.pending), str(row.admitted)) if row.kind == "ClusterQueue" and i == 0 else ("", "")
-            name = Text.assemble(_label(row), " ", _state(row)) if i == 0 else ""
+            off = "stopped" if row.stopped else "" if row.active else "inactive"
+            name = Text.assemble(_label(row), (f" {off}", "yellow")) if i == 0 else ""
             if room is None:
                 table.add_row(name, "", "", "", "", *counts)
                 continue
