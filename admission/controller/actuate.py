@@ -7,6 +7,7 @@ look at the job sees what was just written. Errors are the caller's: `Conflict` 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -492,19 +493,32 @@ class Actuator:
         assert admission is not None
         waiting = set(pods)
         alive = [pod for pod in self._world.pods_of(seen.uid) if not pod.done]
+        wanted: list[tuple[PodView, str | dict[str, str]]] = []
         for assignment in admission.pod_sets:
             mine = [pod for pod in alive if pod.pod_set == assignment.name]
             gated = [pod for pod in mine if pod.gated and not pod.terminating and (pod.namespace, pod.name) in waiting]
             gated.sort(key=_rank)
             taken = [pod.node or pod.pinned for pod in mine if not pod.gated]
-            hosts = pins.hosts_for(assignment, taken, [_rank_of(pod, assignment.count) for pod in gated])
-            for pod, host in zip(gated, hosts, strict=True):
-                if host is None:
-                    continue
-                path = _PODS.path(pod.namespace, pod.name)
-                raw = await self._client.get(path)
-                if raw["metadata"]["uid"] == pod.uid and (ops := pins.ungate(raw, host, self._names)):
-                    self._learn("Pod", await self._client.json_patch(path, ops, field_manager=self._names.job_manager))
+            ranks = [_rank_of(pod, assignment.count) for pod in gated]
+            places = pins.places_of(assignment)
+            where: list[str | dict[str, str] | None] = list(
+                _in_order(places, ranks, len(taken)) if places else pins.hosts_for(assignment, taken, ranks)
+            )
+            wanted += [(pod, place) for pod, place in zip(gated, where, strict=True) if place is not None]
+        done = await asyncio.gather(*(self._let_go(pod, place) for pod, place in wanted), return_exceptions=True)
+        failed = next((error for error in done if isinstance(error, BaseException)), None)
+        if failed is not None:
+            raise failed
+
+    async def _let_go(self, pod: PodView, place: str | Mapping[str, str]) -> None:
+        """Name the place of one gated pod and take its gate; one that is gone needs none."""
+        path = _PODS.path(pod.namespace, pod.name)
+        try:
+            raw = await self._client.get(path)
+            if raw["metadata"]["uid"] == pod.uid and (ops := pins.ungate(raw, place, self._names)):
+                self._learn("Pod", await self._client.json_patch(path, ops, field_manager=self._names.job_manager))
+        except NotFound:
+            return
 
     async def _change(
         self, seen: WorkloadSeen, changes: list[Condition], event: tuple[str, str, str] | None = None
@@ -596,6 +610,15 @@ def _rank(pod: PodView) -> tuple[int, int, str]:
     labels = dict(pod.labels)
     job, index = labels.get(JOBSET_JOB_INDEX_LABEL, ""), labels.get(JOB_COMPLETION_INDEX, "")
     return (int(job) if job.isdigit() else 0, int(index) if index.isdigit() else 0, pod.name)
+
+
+def _in_order(
+    places: Sequence[dict[str, str]], ranks: Sequence[int | None], before: int
+) -> list[dict[str, str] | None]:
+    """Domains wider than a node: that of a pod's rank; of one without, the next after those that are let go already."""
+    rest = iter(range(before, before + len(ranks)))
+    at = [next(rest) if rank is None or rank >= len(places) else rank for rank in ranks]
+    return [places[i % len(places)] for i in at]
 
 
 def _rank_of(pod: PodView, pods: int) -> int | None:
