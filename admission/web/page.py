@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any
@@ -42,6 +43,8 @@ MOST_STREAMS, MOST_STREAMS_OF_ONE = 128, 8
 STREAM_S = 600.0
 """A stream ends after so long, and its page comes again, with its rights looked up anew."""
 TICK_S, QUIET_S = 1.0, 15.0
+FRESH_S, MOST_ANSWERS = 1.0, 64
+"""An answer is given again for so long, though something has changed; its `revision` says of when it is."""
 MOST_REVIEWS = 8
 """Access reviews of one caller at a time."""
 
@@ -65,6 +68,8 @@ class Page:
         self._group = names.group
         self._streams: Counter[str] = Counter()
         self._closing = asyncio.Event()
+        self._answers: OrderedDict[tuple[str, Sight], tuple[int, float, bytes]] = OrderedDict()
+        """(revision, when, body) of what was asked of late: many pages cost hardly more than one."""
         folder = resources.files("admission.web") / "static"
         self._files = {name: ((folder / file).read_bytes(), kind) for name, (file, kind) in FILES.items()}
         self.routes = [
@@ -130,19 +135,25 @@ class Page:
 
     def _answering(self, answer: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answered(request: web.Request) -> web.Response:
-            headers = {**HEADERS, "Cache-Control": "no-store"}
+            source, headers = self._view.source, {**HEADERS, "Cache-Control": "no-store"}
             try:
                 sight = await self.sight(request)
-                if not_ready := self._view.source.ready():
+                if not_ready := source.ready():
                     raise web.HTTPServiceUnavailable(text=not_ready, headers={"Retry-After": "2"})
-                body = answer(request, sight)
+                asked = (request.path_qs, sight)
+                known = self._answers.get(asked)
+                if known is None or (known[0] != source.revision and time.monotonic() - known[1] >= FRESH_S):
+                    about = {"now": source.now(), "leading": source.leading(), "revision": source.revision}
+                    body = json.dumps(about | answer(request, sight)).encode()
+                    known = self._answers[asked] = (source.revision, time.monotonic(), body)
+                    self._answers.move_to_end(asked)
+                    while len(self._answers) > MOST_ANSWERS:
+                        self._answers.popitem(last=False)
             except web.HTTPException as refused:
                 return _refused(refused)
             except ValueError as error:
                 return web.json_response({"message": str(error)}, status=400, headers=headers)
-            return web.json_response(
-                {"now": self._view.source.now(), "leading": self._view.source.leading(), **body}, headers=headers
-            )
+            return web.Response(body=known[2], content_type="application/json", headers=headers)
 
         return answered
 

@@ -13,6 +13,7 @@ import pytest
 from admission.engine.model import Workload
 from admission.web import page, stories
 from admission.web.stories import Stories
+from admission.web.view import View
 from tests.web.running import NAMES, Running, running
 
 Json = dict[str, Any]
@@ -176,6 +177,30 @@ async def test_changes_are_told_to_so_many_and_no_more(town: Running, monkeypatc
     async with asyncio.timeout(30):  # a place is free again as soon as it shows that nobody reads
         while await room() != 200:
             await asyncio.sleep(0.02)
+
+
+async def test_many_pages_cost_one_answer_a_second(town: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given again while it is fresh, and to the same eyes only; it says of which revision it is."""
+    first = await town.get("/api/jobs")
+    await town.submit("team-a", "one")
+    await town.until(lambda: town.running() == {"one"})
+    again = await town.get("/api/jobs") if first["revision"] else {}
+    assert again["revision"] in (first["revision"], town.controller.revision)  # the second may be over
+    assert [job["name"] for job in (await town.get("/api/jobs", "ann-token"))["items"]] == ["one"]
+    monkeypatch.setattr(page, "FRESH_S", 0.0)
+    last = await town.get("/api/jobs")
+    assert [job["name"] for job in last["items"]] == ["one"]
+    assert last["revision"] > first["revision"]
+    computed = []
+    jobs = View.jobs
+    monkeypatch.setattr(View, "jobs", lambda *said, **more: computed.append(1) or jobs(*said, **more))
+    monkeypatch.setattr(page, "FRESH_S", 1e9)
+    for _ in range(3):
+        assert (await town.get("/api/jobs", limit=7))["items"] == last["items"]
+    assert len(computed) == 1
+    for number in range(100, page.MOST_ANSWERS + 105):
+        await town.get("/api/jobs", limit=number)
+    assert len(computed) == 1 + page.MOST_ANSWERS + 5
 
 
 async def test_bad_questions_get_a_clear_answer(town: Running) -> None:

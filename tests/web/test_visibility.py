@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
 from admission.controller import certificates
 from admission.names import KUEUE_GROUP, Names
@@ -227,8 +228,13 @@ async def test_discovery_is_what_the_aggregator_reads(town: Running, asking: Ask
     }
     assert (await plain("/openapi/v3"))[1] == {"paths": {}}
     assert (await plain("/openapi/v2"))[1]["swagger"] == "2.0"
-    kueue = Names(KUEUE_GROUP)
-    assert (kueue.visibility_group, kueue.version) == ("visibility.kueue.x-k8s.io", "v1beta2")
+    # Beside Kueue's own clients: its group and version, in the same shape.
+    async with TestClient(TestServer(Web(town.controller.numbers, town.client, Names(KUEUE_GROUP)).app)) as kueue:
+        root = "/apis/visibility.kueue.x-k8s.io/v1beta2"
+        async with kueue.get(root) as answer:
+            assert [one["name"] for one in (await answer.json())["resources"]] == [one["name"] for one in resources]
+        async with kueue.get(f"{root}/namespaces/team-a/localqueues/main/pendingworkloads") as answer:
+            assert answer.status == 401
 
 
 @pytest.mark.parametrize(

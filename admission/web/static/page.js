@@ -11,6 +11,8 @@ let paused = false;
 let shown = ""; // the answer that is on the screen, as text
 let showing = 0; // counts routes, so that a late answer to an old one is dropped
 let me = null;
+let wanted = 0; // the newest revision that was told of
+let has = 0; // and the one that is on the screen
 
 // ---------------------------------------------------------------- building
 
@@ -211,7 +213,8 @@ async function show(moved) {
     const [answer, title, body] = await views[name](query);
     if (turn !== showing) return;
     greet();
-    const text = JSON.stringify({ ...answer, now: 0 });
+    has = answer.revision ?? wanted;
+    const text = JSON.stringify({ ...answer, now: 0, revision: 0 });
     // Ages move on with the next change; what somebody has selected is not taken from under them.
     if (!moved && (text === shown || !getSelection().isCollapsed)) return;
     shown = text;
@@ -301,7 +304,14 @@ async function listen(stop) {
         if (done) break;
         const events = (rest + value).split("\n\n");
         rest = events.pop();
-        if (events.some((event) => event.startsWith("event: changed")) && !paused && !document.hidden) await show(false);
+        for (const event of events) if (event.startsWith("event: changed")) wanted = Number(event.split("data: ")[1]);
+        while (events.length && has !== wanted && !paused && !document.hidden) {
+          const before = wanted;
+          await show(false);
+          // The server gives an answer again for a second; this one may be older than what was told.
+          if (has >= before || stop.aborted) break;
+          await wait(1000);
+        }
       }
     } catch {
       if (stop.aborted) return;
