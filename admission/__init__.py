@@ -12,7 +12,7 @@ The map of the code. Arrows point at what a package may import; a test holds the
     kube        the only package that talks to the API server: client, informers, apply, lease, events
     controller  the shell: inbox -> state -> decide -> actuate; status, policies, webhook
     sandbox     a cluster in one process, for the demo and for fast tests
-    web         health, metrics, the page
+    web         health, metrics, the visibility API and the page
     commands    what people type: questions, changes, and what needs no cluster
     cli         parse, wire, print
 

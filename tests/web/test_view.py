@@ -1,0 +1,170 @@
+"""Whatever the queues hold: pages make the whole, nobody is left out or told twice, and nobody sees too much."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.engine.cycle import decide
+from admission.engine.model import (
+    MUSTER,
+    Assumed,
+    ClusterQueue,
+    Flavor,
+    FlavorQuotas,
+    Gone,
+    Key,
+    LabelSelector,
+    LocalQueue,
+    Namespace,
+    Node,
+    PodSet,
+    PodShape,
+    Put,
+    Quota,
+    ResourceGroup,
+    StopPolicy,
+    Verdict,
+    Workload,
+)
+from admission.engine.state import State
+from admission.web.view import Sight, View
+
+GPU = "nvidia.com/gpu"
+NOW = 1_000_000
+
+
+class Source:
+    """A State after a cycle, as a leader would hold it."""
+
+    def __init__(self, state: State, leading: bool) -> None:
+        self.state = state
+        self.revision = 1
+        self._leading = leading
+        self._verdicts: dict[Key, Verdict] = {}
+        plan = decide(state, NOW, 200)
+        for decision in plan.decisions:
+            state.apply(Assumed(decision))
+        self._verdicts = {verdict.key: verdict for verdict in plan.verdicts}
+
+    def leading(self) -> bool:
+        return self._leading
+
+    def ready(self) -> str:
+        return ""
+
+    def now(self) -> int:
+        return NOW
+
+    def verdict(self, key: Key) -> Verdict | None:
+        return self._verdicts.get(key)
+
+    def owner(self, key: Key) -> tuple[str, str]:
+        return "Job", key[1]
+
+    def job(self, key: Key) -> None:
+        return None
+
+    def workload(self, key: Key) -> None:
+        return None
+
+
+gangs = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # namespace
+        st.sampled_from(["main", "side", "nowhere"]),  # LocalQueue
+        st.integers(1, 12),  # GPUs
+        st.integers(0, 1),  # priority
+        st.sampled_from(["", "gate"]),
+        st.sampled_from([0, NOW + 5_000]),  # backoff
+    ),
+    max_size=14,
+)
+
+
+def built(made: list[Any], stopped: int | None, gone: int | None) -> State:
+    state = State(MUSTER)
+    group = ResourceGroup(covered=(GPU,), flavors=(FlavorQuotas(name="h100", quotas=((GPU, Quota(8)),)),))
+    state.apply(Put(Flavor(name="h100")))
+    for number in range(2):
+        state.apply(Put(Node(name=f"node-{number}", allocatable=((GPU, 8),), ready=True)))
+    for number in range(3):
+        queue = ClusterQueue(name=f"q{number}", cohort="all", groups=(group,), namespace_selector=LabelSelector())
+        state.apply(Put(queue))
+        state.apply(Put(Namespace(name=f"n{number}")))
+        stop = StopPolicy.HOLD if number == stopped else StopPolicy.NONE
+        state.apply(Put(LocalQueue(f"n{number}", "main", cluster_queue=f"q{number}", stop_policy=stop)))
+        state.apply(Put(LocalQueue(f"n{number}", "side", cluster_queue=f"q{(number + 1) % 3}")))
+    for i, (namespace, queue, gpus, priority, gated, requeue_at) in enumerate(made):
+        pods = PodSet(name="main", count=1, shape=PodShape(requests=((GPU, gpus),)))
+        gang = Workload(
+            f"n{namespace}", f"w{i:02}", uid=f"u{i:02}", queue=queue, pod_sets=(pods,), priority=priority,
+            created=i, gated=gated, requeue_at=requeue_at,
+        )  # fmt: skip
+        state.apply(Put(gang))
+    if gone is not None:
+        state.apply(Gone(LocalQueue, (f"n{gone}", "side")))
+    return state
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    gangs,
+    st.none() | st.integers(0, 2),
+    st.none() | st.integers(0, 2),
+    st.none() | st.frozensets(st.sampled_from(["n0", "n1", "n2"])),
+    st.booleans(),
+    st.integers(1, 5),
+    st.sampled_from(["", "q1"]),
+    st.sampled_from(["", "n1"]),
+)
+def test_pages_make_the_whole_and_nobody_sees_too_much(
+    made: list[Any],
+    stopped: int | None,
+    gone: int | None,
+    namespaces: frozenset[str] | None,
+    leading: bool,
+    limit: int,
+    queue: str,
+    namespace: str,
+) -> None:
+    state = built(made, stopped, gone)
+    view = View(Source(state, leading))
+    sight = Sight("somebody", namespaces)
+    whole = view.jobs(sight, queue=queue, namespace=namespace, limit=1000)
+    told = [(row["namespace"], row["workload"]) for row in whole["items"]]
+    expected = {
+        key
+        for key, gang in state.workloads.items()
+        if sight.sees(key[0])
+        and (not namespace or key[0] == namespace)
+        and (not queue or state.queue_of(gang) == queue)
+    }
+    assert len(told) == len(set(told)) == whole["total"]
+    assert set(told) == expected
+    assert whole["waiting"] == sum(row["state"] == "waiting" for row in whole["items"])
+    assert all(row["state"] == "waiting" for row in whole["items"][: whole["waiting"]])
+    assert all(row["reason"] and row["message"] for row in whole["items"][: whole["waiting"]] if leading)
+    pages = []
+    for offset in range(0, whole["total"] + limit, limit):
+        page = view.jobs(sight, queue=queue, namespace=namespace, offset=offset, limit=limit)
+        assert (page["total"], page["waiting"]) == (whole["total"], whole["waiting"])
+        pages += page["items"]
+    assert pages == whole["items"]
+    for name in state.queues:
+        line = view.line(name)
+        assert line[: len(state.pending(name))] == state.pending(name)
+        assert len(line) == state.queue_numbers(name).pending
+        locals_: dict[Key, int] = {}
+        for at, key in enumerate(line):
+            local = (key[0], state.workloads[key].queue)
+            place = view.places(name)[key]
+            assert (place.in_cluster_queue, place.in_local_queue) == (at, locals_.get(local, 0))
+            assert place.waiting == state.local_queue_numbers(local).pending
+            locals_[local] = locals_.get(local, 0) + 1
+    nodes = view.nodes(sight)["items"]
+    seen = {gang["namespace"] for node in nodes for gang in node["gangs"]} - {""}
+    assert namespaces is None or seen <= namespaces
+    assert state.drift() == []
