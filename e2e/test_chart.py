@@ -18,7 +18,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ import pytest
 import yaml
 
 from admission.names import JOBS_HELD, Names
+from charts.monitoring import ALERTS, DASHBOARDS
 from e2e import test_main_job as main_job
-from e2e.api_client import APPLY, ApiError, Object
+from e2e.api_client import APPLY, ApiClient, ApiError, Object
 from e2e.build import ensure
 from e2e.control_plane import ControlPlane
 from e2e.event_log import EventLog
@@ -35,6 +37,7 @@ from e2e.gangs import admitted, done, entry_of, reason, workload_of
 from e2e.installed import HOME, SOURCES, USER, Installed, Replica, cluster_queue, job, jobset, local_queue, pod_template
 from e2e.invariants import check, report
 from tests.chart.helm import template
+from tests.chart.promql import Scrape, evaluate, parser, scrape
 from tests.chart.test_chart import MATRIX
 
 sdk: Any = importlib.import_module("helm_python") if importlib.util.find_spec("helm_python") else None
@@ -57,6 +60,7 @@ RARE = {
     ("batch", "jobs", "get"),  # a Workload whose job the copies do not show
     ("jobset.x-k8s.io", "jobsets", "get"),
     (NAMES.group, "workloads", "get"),  # a create whose answer was lost
+    ("", "pods", "delete"),  # what is left of a gang on a node that is lost
     ("", "pods/eviction", "create"),  # a pod that stays behind when its gang has gone
     # Somebody looks at the page, or asks the visibility API: test_visibility.py
     ("authentication.k8s.io", "tokenreviews", "create"),
@@ -140,6 +144,12 @@ class Charted(Installed):
     """Muster as a release has it."""
 
     objects: list[Object]
+    metrics = ""
+    """Where the last replica shows its metrics."""
+
+    def scrape(self) -> Scrape:
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as answer:
+            return scrape(answer.read().decode())
 
     def config(self) -> Object:
         """The file that was rendered, on ports of its own."""
@@ -147,10 +157,11 @@ class Charted(Installed):
         said: Object = yaml.safe_load(found["data"]["config.yaml"])
         off = {"bindAddress": "0"}
         web = {"bindAddress": f"127.0.0.1:{_free_port()}"}
+        self.metrics = f"127.0.0.1:{_free_port()}"
         return {
             **said,
             "health": off,
-            "metrics": off,
+            "metrics": {"bindAddress": self.metrics},
             "web": web,
             "webhook": {"host": "127.0.0.1", "port": _free_port()},
         }
@@ -251,17 +262,73 @@ def test_by_policy_a_job_and_a_jobset_run_with_what_the_chart_gives(plane: Contr
     objects = release.install()
     kinds = {one["kind"] for one in objects}
     assert "MutatingAdmissionPolicy" in kinds, "the API server has them, and auto means them"
-    assert not kinds & {"MutatingWebhookConfiguration", "Secret"}
+    assert "MutatingWebhookConfiguration" not in kinds
+    assert {one["metadata"]["name"] for one in objects if one["kind"] == "Secret"} <= {"muster-web"}
     quota = Release(cp, "muster-quota").install(quota=QUOTA)
     print(f"\nmuster and its quota installed after {time.monotonic() - began:.1f} s")
     for one in [*objects, *quota]:  # nothing that the API server would drop
         cp.apply(one, dryRun="All", fieldValidation="Strict")
     cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
     with running(cp, tmp_path, objects) as muster:
-        _play(muster, "HeldByPolicy")
+        scrapes = [_play(muster, "HeldByPolicy")]
+        print(f"from nothing to the end of the first gangs: {time.monotonic() - began:.1f} s")
+        _delete_a_queue_in_use(cp, "vision")
     with running(cp, tmp_path, _again(cp, release)) as muster:
         main_job.test_a_borrower_gives_back_requeues_resumes_and_its_template_is_as_its_owner_wrote_it(muster)
+        scrapes.append(muster.scrape())
     _judge_rights(cp, mark, "policy")
+    _judge_panels(scrapes)
+
+
+def _delete_a_queue_in_use(cp: ControlPlane, team: str) -> None:
+    """It stays for as long as a gang holds quota of it, admits nothing meanwhile, and goes then; so does a flavor."""
+    cp.apply(job(team, "last", 2, seconds=4))
+    cp.wait(lambda: admitted(cp, team, "last"), 30, "a gang to be admitted")
+    cp.delete("clusterqueues.muster.dev", team)
+    cp.delete("resourceflavors.muster.dev", "gpu")
+    cp.apply(job(team, "late", 1))
+    cp.wait(
+        lambda: entry_of(cp.get("clusterqueues.muster.dev", team), "Active").get("reason") == "Terminating",
+        30,
+        "the queue to admit nothing more",
+    )
+    assert cp.get("clusterqueues.muster.dev", team)["metadata"]["finalizers"] == [NAMES.finalizer]
+    cp.wait(done(cp, "jobs", team, "last"), 60, "the gang to finish")
+    cp.wait(lambda: cp.find("clusterqueues.muster.dev", team) is None, 30, "the queue to go")
+    assert cp.get("jobs", "late", team)["spec"]["suspend"] is True
+    assert cp.find("resourceflavors.muster.dev", "gpu") is not None, "another queue names it"
+
+
+OF_TIME_AND_LOAD = {
+    "MusterCycleSlow",
+    "MusterQueueBlocked",
+    "MusterQuotaAboveCapacity",
+    "MusterWatchSilent",
+    "MusterWritesFail",
+}
+"""What a moment may show on a slow machine, and alerts tell only after minutes."""
+
+
+def _judge_panels(scrapes: list[Scrape]) -> None:
+    """Each panel of the dashboards shows something of these runs, and no alert but for those that time makes."""
+    if parser is None:
+        return
+    put = {"$__rate_interval": "5m", "$cluster_queue": "vision|team-a", "$cohort": ".*", "$resource": "nvidia.com/gpu"}
+
+    def asked(expression: str) -> str:
+        for name, value in put.items():
+            expression = expression.replace(name, value)
+        return expression.replace("@LONG_WAIT@", "86400")
+
+    panels = [(f"{board.name}: {panel.title}", panel) for board in DASHBOARDS for panel in board.panels]
+    for title, panel in panels:
+        for expression, _ in panel.queries:
+            shown = any(evaluate(asked(expression), {}, one) for one in scrapes)
+            assert shown or title.endswith("Failed writes"), f"{title}: {expression}"
+    print(f"{len(panels)} panels of {len(DASHBOARDS)} dashboards show something of the run")
+    for alert in ALERTS:
+        if alert.name not in OF_TIME_AND_LOAD:
+            assert not [one for one in scrapes if evaluate(asked(alert.expr), {}, one)], alert.name
 
 
 def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
@@ -329,7 +396,7 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
         assert bool(made["spec"].get("suspend")) is held
     quota = {**QUOTA, "teams": {"governed": {"quota": TEAM["quota"]}}, "cohorts": {}}
     Release(cp, "muster-quota").install(quota=quota)
-    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
     with running(cp, tmp_path, objects) as muster:
         muster.started()
         cp.apply(job("governed", "unlabelled", 2, queue=None))
@@ -380,7 +447,7 @@ def test_what_the_guide_says_of_removal_leaves_no_job_stuck(plane: ControlPlane,
 def test_people_have_the_rights_of_the_chart_and_no_more(plane: ControlPlane) -> None:
     cp, release = plane, Release(plane)
     cp.clean()
-    release.install(rbac={"queueAdmins": ["platform"]})
+    release.install(rbac={"queueAdmins": ["platform"]}, restrictPriorities=["urgent"])
     cp.namespace("team-a")
     edit = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -410,7 +477,28 @@ def test_people_have_the_rights_of_the_chart_and_no_more(plane: ControlPlane) ->
     platform.create(local)
     assert platform.delete("workloads.muster.dev", "any", "team-a") is None  # allowed, and there is none
     tenant.create(job("team-a", "train"), dryRun="All")
+    _who_may_use_a_priority(cp, tenant, edit)
     release.uninstall()
+
+
+def _who_may_use_a_priority(cp: ControlPlane, tenant: ApiClient, edit: Object) -> None:
+    """The namespaces of teams whose quota names it; others are told what to do."""
+    cp.namespace("team-b")
+    cp.apply({**edit, "metadata": {"name": "tenant", "namespace": "team-b"}})
+    teams = {"urgents": {"namespaces": ["team-a"], "priorities": ["urgent"]}}
+    Release(cp, "muster-quota").install(quota={"only": True, "priorities": {"urgent": 10}, "teams": teams})
+
+    def tried(namespace: str) -> str:
+        urgent = job(namespace, "urgent", labels={NAMES.priority_class_label: "urgent"})
+        try:
+            tenant.create(urgent, dryRun="All")
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    refused = "you may not use the priority class urgent in team-b"
+    cp.wait(lambda: refused in tried("team-b"), 20, "the policy to be seen")
+    cp.wait(lambda: tried("team-a") == "", 20, "the right to be seen")
 
 
 @pytest.mark.parametrize("row", sorted(MATRIX))
@@ -430,27 +518,31 @@ def test_no_field_of_any_rendering_is_unknown_to_the_api_server(plane: ControlPl
         plane.request("PATCH", path, one, params=said, content_type=APPLY)
 
 
-def _play(muster: Charted, held: str) -> None:
-    """A Job, a JobSet and a Job without index run; a fourth is edited and taken out while it waits."""
+def _play(muster: Charted, held: str) -> Scrape:
+    """A Job, a JobSet and a Job without index run; a fourth is edited and taken out while it waits. What the metrics
+    say in the midst of it."""
     cp = muster.cp
     muster.started()
     check = {"apiVersion": NAMES.api_version, "kind": "AdmissionCheck", "metadata": {"name": "unused"}}
     cp.apply({**check, "spec": {"controllerName": "example.com/nobody"}})
     cp.apply([job("vision", "train", 4), jobset("speech", "sim", {"driver": (1, 1), "workers": (1, 3)})])
     cp.wait(lambda: admitted(cp, "vision", "train") and admitted(cp, "speech", "sim"), 30, "both to be admitted")
-    _edit_a_held_job(cp, "vision")
+    scraped: list[Scrape] = []
+    _edit_a_held_job(cp, "vision", lambda: scraped.append(muster.scrape()))
     cp.wait(done(cp, "jobs", "vision", "train"), 60, "the Job to finish")
     cp.wait(done(cp, "jobsets", "speech", "sim"), 60, "the JobSet to finish")
     cp.apply(job("vision", "without-index", 2, completionMode="NonIndexed"))
     cp.wait(done(cp, "jobs", "vision", "without-index"), 60, "a Job to finish whose pods are pinned one by one")
     proof = entry_of(cp.get("clusterqueues", "vision"), JOBS_HELD)
     assert (proof["status"], proof["reason"]) == ("True", held)
+    return scraped[0]
 
 
-def _edit_a_held_job(cp: ControlPlane, namespace: str) -> None:
+def _edit_a_held_job(cp: ControlPlane, namespace: str, waiting: Callable[[], None]) -> None:
     """Its owner makes it smaller while it waits, and takes it out of the queue."""
     cp.apply(job(namespace, "huge", 100))
     cp.wait(lambda: reason(cp, namespace, "huge")[0], 30, "the reason why it waits")
+    waiting()
     cp.patch("jobs", "huge", {"spec": {"parallelism": 90, "completions": 90}}, namespace)
     cp.wait(lambda: "720 nvidia.com/gpu" in reason(cp, namespace, "huge")[1], 30, "its new size to be told")
     cp.patch("jobs", "huge", {"metadata": {"labels": {NAMES.queue_label: None}}}, namespace)

@@ -48,6 +48,7 @@ MATRIX: dict[str, Object] = {
         "config": {"namespaceSelector": SELECTOR},
         "refuseBarePods": ["nvidia.com/gpu", "amd.com/gpu"],
     },
+    "priorities": {"hold": "policy", "restrictPriorities": ["urgent", "soon"]},
     "kinds-elsewhere": {"crds": {"install": False}},
     "one-replica": {"replicas": 1, "affinity": {"nodeAffinity": {}}, "priorityClassName": ""},
     "no-ports": {
@@ -339,6 +340,10 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
         ("cert-manager-ca", {"Certificate/muster-webhook"}, {"Issuer/muster-webhook", "Secret/muster-webhook"}),
         ("webhook", {"Secret/muster-webhook"}, {"Certificate/muster-webhook"}),
         ("few", set(), {"PriorityClass/muster-gang", "ConfigMap/muster-dashboards", "ClusterQueue/unseen"}),
+        ("priorities", {"ValidatingAdmissionPolicyBinding/muster-priorities"}, set()),
+        ("policy", set(), {"ValidatingAdmissionPolicy/muster-priorities"}),
+        ("organisation", {"Role/muster-priorities-vision", "RoleBinding/muster-priorities-vision"}, set()),
+        ("organisation", set(), {"Role/muster-priorities-speech"}),
         ("kinds-elsewhere", {"PriorityClass/muster-gang"}, {"CustomResourceDefinition/workloads.muster.dev"}),
         (
             "kueue",
