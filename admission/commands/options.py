@@ -337,6 +337,9 @@ def names_of_kind(*kinds: str) -> Completer:
 
     def complete(ctx: click.Context, _param: click.Parameter, typed: str) -> list[CompletionItem]:
         try:
+            import admission.controller.ask  # loaded before the time runs
+
+            del admission
             found = asyncio.run(asyncio.wait_for(_names(ctx.params, kinds), TAB_S))
         except Exception:  # a shell that waits for a word is no place for an error
             return []

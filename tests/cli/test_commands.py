@@ -15,6 +15,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from admission.cli import cli
+from admission.commands import options
 from admission.commands.options import forbidden
 from admission.engine.model import Detail, Reason, Why
 from admission.jobs.values import rfc3339
@@ -404,7 +405,10 @@ async def test_top_on_a_screen_of_a_fixed_size(world: World, tmp_path: Path) -> 
         (["st"], {"stop"}),
     ],
 )
-async def test_completion_from_the_cluster(world: World, tmp_path: Path, typed: list[str], found: set[str]) -> None:
+async def test_completion_from_the_cluster(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str], found: set[str]
+) -> None:
+    monkeypatch.setattr(options, "TAB_S", 60.0)  # a person waits for three seconds, a busy machine for longer
     await busy(world)
     kubeconfig = ["--kubeconfig", str(tmp_path / "kubeconfig")] if len(typed) > 1 else []
     *before, last = typed
