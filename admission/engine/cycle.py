@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from admission.engine import flavors as scan
@@ -51,7 +50,8 @@ from admission.engine.model import (
 )
 from admission.engine.order import QueueKey, Rank, Tournament
 from admission.engine.quota import QuotaNode
-from admission.engine.state import NEW, Memo, State
+from admission.engine.shortage import NEW, Lack, quota_shorts
+from admission.engine.state import Memo, State
 from admission.names import HOSTNAME_LABEL
 
 UNTOLD_PER_CYCLE = 10_000
@@ -75,16 +75,17 @@ def decide(state: State, now: int, step_budget: int) -> Plan:
     """
     state.advance(now)
     ledger = state.ledger
-    mark = ledger.mark()
-    try:
-        run: _Filling | _Heads
+    run: _Filling | _Heads
+    while True:
         if state.rules.heads_per_queue is None:
             run = _Filling(state, now, step_budget)
         else:
             run = _Heads(state, now, step_budget)
-        run.go()
-    finally:
-        ledger.rollback(mark)
+        with ledger.trial():
+            run.go()
+        if not run.moot:
+            break
+        state.pass_nobody()
     state.planned(run.decisions)
     verdicts = list(run.verdicts)
     told = {verdict.key for verdict in verdicts}
@@ -110,6 +111,12 @@ class Trial:
     why: Why
     place: QueueKey = (0, 0, 0, "", "", "")
     bucket: int = -1
+    beside: bool = False
+    """Refused with the room taken that is kept for others, and not without."""
+    first: bool = False
+    """It was the first of its queue ..."""
+    due: bool = False
+    """... and has been passed over for long."""
 
     @property
     def mode(self) -> Mode:
@@ -127,6 +134,8 @@ class _Run:
         self.budget = max(1, budget)
         self.steps = 0
         self.more = False
+        self.moot = False
+        """What was decided may change the answer for gangs that were passed by: to be done again with them."""
         self.decisions: list[Decision] = []
         self.verdicts: list[Verdict] = []
         self.leaving: set[Key] = set()
@@ -518,19 +527,10 @@ class _Filling(_Run):
         self.told_of_claims: set[str] = set()
         self.served: set[Key] = set()
         """Gangs that were dealt with before their turn."""
-        self.kept: dict[Key, Held] = {}
-        """Room kept for gangs that were passed over. It is out of the book, so that shares are of what is held, and
-        entered while one is looked at whom it binds."""
         self.admitted: dict[str, list[QueueKey]] = {}
         """Queue -> places in its line of those whom this cycle admitted."""
         self.turned: set[Key] = set()
-        """Of the owners of `kept`: those who had their turn, and did not fit."""
-        for key in sorted(self.ledger.claims):
-            gang = state.workloads[key]
-            if gang.claims is None or gang.claims.victims or gang.evicted == "NodeFailures":
-                continue
-            if (held := self.ledger.unclaim(key)) is not None:
-                self.kept[key] = held
+        """Of those for whom room is set aside: those who had their turn, and did not fit."""
         for name in state.ready():
             self._enter(name)
         for label in sorted(self.tournaments):
@@ -544,7 +544,12 @@ class _Filling(_Run):
             tournament = self.tournaments[label]
             best = tournament.best()
             assert best is not None
+            decided = len(self.decisions)
             self._turn(best)
+            if state.passed and len(self.decisions) != decided and self._moot(label):
+                self.moot = True
+            if self.moot:
+                return
             if self.walks[best.name].peek() is None:
                 tournament.leave(best)
             else:
@@ -563,6 +568,14 @@ class _Filling(_Run):
             self.tournaments[label] = Tournament(node.root, self._ranks)
         self.tournaments[label].enter(node)
         return label
+
+    def _moot(self, label: str) -> bool:
+        """After a decision in this tree: might one of those who were passed by go now. Whoever was evicted or lost a
+        claim makes room in any tree, for all share the nodes."""
+        freed = any(
+            isinstance(d, Evict) or (isinstance(d, Claim) and d.record.until <= self.now) for d in self.decisions
+        )
+        return freed or not self.state.still_short(label)
 
     def _root(self, label: str) -> None:
         winner = self.tournaments[label].best()
@@ -605,23 +618,23 @@ class _Filling(_Run):
         claims = gang.key in self.ledger.claims
         with self.ledger.suspended(gang.key):
             trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang))
-        if not claims and self.kept and (trial.mode is Mode.FIT or trial.found.enough):
+        if not claims and self.ledger.aside and (trial.mode is Mode.FIT or trial.found.enough):
             beside = self._beside_kept(trial, place)
             if beside is None:
                 return  # others have their turn first
             trial = beside
         elif not claims and trial.mode is not Mode.FIT and not trial.found.enough and trial.assignment is not None:
             trial = self._over_claims(trial)
-        claims = claims or gang.key in self.kept
+        claims = claims or gang.key in self.ledger.aside
         if trial.mode is Mode.FIT and gang.evicted == "Preempted" and not claims and self.rules.promises:
             trial = self._come_back(trial)
         if trial.mode is Mode.FIT:
             self.admit(trial)
-            self.kept.pop(gang.key, None)
+            self.ledger.give_up(gang.key)
             walk.next()
             return
         if trial.found.enough and not gang.preemption_gated and self._claim_room(trial):
-            self.kept.pop(gang.key, None)
+            self.ledger.give_up(gang.key)
             walk.next() if not walk.strict else walk.skip()
             return
         if claims:
@@ -651,24 +664,13 @@ class _Filling(_Run):
         tree, root = self.ledger.tree, trial.node.root
         return [
             held
-            for key, held in self.kept.items()
+            for key, held in self.ledger.aside.items()
             if key != trial.gang.key
             and (
                 held.charge.admission is not None
                 or ((at := tree.queue(held.charge.queue)) is not None and at.root is root)
             )
         ]
-
-    @contextmanager
-    def _kept_entered(self, kept: list[Held], *, free: bool = False) -> Iterator[None]:
-        """With this room taken, or as much of its quota as is `free` now; whoever unclaims some of it inside has ended
-        that claim."""
-        for held in kept:
-            self.ledger.claim(self._as_far_as_free(held.charge) if free else held.charge, held.until)
-        yield
-        for held in kept:
-            if self.ledger.unclaim(held.charge.key) is None:
-                del self.kept[held.charge.key]
 
     def _beside_kept(self, trial: Trial, place: QueueKey) -> Trial | None:
         """The same gang with the room taken that is kept for others; None when some of them must be asked first.
@@ -693,11 +695,12 @@ class _Filling(_Run):
             binding = [held for held in binding if held.charge.key not in after]
         if not binding:
             return trial
-        with self._kept_entered(binding):
+        with self.ledger.beside({held.charge.key for held in binding}, trial.node.root):
             beside = self.look(gang, trial.queue, evict=self._may_evict(gang))
             good = beside.mode is Mode.FIT or beside.found.enough
             if not good and not untried and beside.assignment is not None:
                 beside = self._over_claims(beside)
+        beside.beside = not good
         if good:
             return beside
         if untried:
@@ -705,15 +708,9 @@ class _Filling(_Run):
                 self._ask_again(key)
             return None
         # What others must give up for it was never free: only the room that is free now is kept from it.
-        with self._kept_entered([held for held in binding if held.charge.key in self.kept], free=True):
+        with self.ledger.beside({held.charge.key for held in binding}, trial.node.root, free=True):
             freed = self.look(gang, trial.queue, evict=self._may_evict(gang))
         return freed if freed.found.victims else beside
-
-    def _as_far_as_free(self, charge: Charge) -> Charge:
-        """Of a claim, the quota that is there now."""
-        node = self.ledger.tree.queue(charge.queue)
-        usage = tuple((fr, min(amount, 0 if node is None else node.available(fr))) for fr, amount in charge.usage)
-        return replace(charge, usage=usage, admission=None, per_pod=())
 
     def _ask_again(self, key: Key) -> None:
         """It has its turn in this cycle after all."""
@@ -784,7 +781,7 @@ class _Filling(_Run):
                     if (
                         rival.key in self.served
                         or rival.key in ledger.claims
-                        or rival.key in self.kept
+                        or rival.key in ledger.aside
                         or rival.preemption_gated
                     ):
                         continue
@@ -842,7 +839,7 @@ class _Filling(_Run):
         if victims:
             self.ledger.claim(charge, until)
         else:
-            self.kept[gang.key] = Held(charge, until)
+            self.ledger.set_aside(charge, until)
             self.turned.add(gang.key)
 
     def _claim_room(self, trial: Trial) -> bool:
@@ -874,7 +871,7 @@ class _Filling(_Run):
         """It has a claim, and the room is not free yet."""
         gang = trial.gang
         record = gang.claims
-        held = self.kept.get(gang.key)
+        held = self.ledger.aside.get(gang.key)
         if held is None or record is None:
             held = self.ledger.claims[gang.key]
             until = held.until
@@ -883,7 +880,7 @@ class _Filling(_Run):
             self.turned.add(gang.key)
             if held.until - self.now <= self.rules.claim_ms // 2:
                 self._claim(trial, record.admission, ())
-                held = self.kept[gang.key]
+                held = self.ledger.aside[gang.key]
             until = held.until - self.rules.claim_ms // 2
         leaving = 0 if record is None else sum(1 for uid in record.victims if self._holds(uid))
         if leaving:
@@ -897,8 +894,38 @@ class _Filling(_Run):
             why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=held.until)
         verdict = Verdict(gang.key, Standing.WAITING, why, self.asked(trial))
         self.verdicts.append(verdict)
-        self.state.park(walk.queue.name, bucket, Memo(verdict, self._on_nodes(trial), until))
+        # For whom room is set aside has a turn whenever something changed: it matters who asks before whom.
+        lack = self._lack(trial) if gang.key in self.ledger.claims else None
+        if lack is not None:
+            victims = () if record is None else tuple(uid for uid in record.victims if self._holds(uid))
+            lack = replace(lack, claim=gang.key, victims=victims)
+        self.state.park(walk.queue.name, bucket, Memo(verdict, self._on_nodes(trial), until, lack))
         walk.skip()
+
+    def _lack(self, trial: Trial) -> Lack | None:
+        """What it lacks, where a look at the book can tell later whether it still does."""
+        assignment, queue, gang = trial.assignment, trial.queue, trial.gang
+        if (
+            assignment is None
+            or not self.rules.promises
+            or any(len(group.flavors) != 1 for group in queue.groups)
+            or any(pod_set.min_count is not None for pod_set in gang.pod_sets)
+            or queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER
+        ):
+            return None
+        usage = tuple(sorted((fr, amount) for fr, amount in assignment.usage.items() if amount))
+        why = trial.why
+        if assignment.mode is Mode.NO_FIT:
+            # What eviction could do was not asked; without it, only what the tree does not change says no for good.
+            never = assignment.reason is not Reason.WAITING_FOR_QUOTA
+            return Lack(queue.name, usage, never=True) if never else None
+        blocked = None
+        if why.detail is Detail.CLAIMED and why.subject != "it":
+            namespace, _, name = why.subject.partition("/")
+            blocked = ((namespace, name), why.until)
+        return Lack(
+            queue.name, usage, quota_shorts(why.shortfalls), first=trial.first, beside=trial.beside, blocked_by=blocked
+        )
 
     @staticmethod
     def _on_nodes(trial: Trial) -> bool:
@@ -1006,12 +1033,15 @@ class _Filling(_Run):
             return False
         if not self._is_first(gang, place):
             return False
+        trial.first = True
         at = self._kept_since(gang)
         if self.now < at:
             until = trial.found.until
             trial.found = replace(trial.found, until=at if until is None else min(at, until))
             return False
-        with self._kept_entered(self._kept_around(trial)), self.ledger.without_gangs(walk.queue.name):
+        trial.due = True
+        around = {held.charge.key for held in self._kept_around(trial)}
+        with self.ledger.beside(around, trial.node.root), self.ledger.without_gangs(walk.queue.name):
             there = self._again(trial)
         if there.mode is not Mode.FIT:
             return False
@@ -1033,7 +1063,9 @@ class _Filling(_Run):
         times = [*avoid, *([trial.found.until] if trial.found.until is not None else [])]
         if trial.gang.claims is not None and not self._may_evict(trial.gang):
             times.append(trial.gang.claims.until + self.rules.claim_ms)
-        self.state.park(walk.queue.name, bucket, Memo(verdict, self._on_nodes(trial), min(times, default=None)))
+        # The first of a queue may be due for a claim, for which others stand in the way than for a trial.
+        lack = self._lack(trial) if not trial.due else None
+        self.state.park(walk.queue.name, bucket, Memo(verdict, self._on_nodes(trial), min(times, default=None), lack))
         bad_namespace = verdict.why.detail is Detail.NAMESPACE_NOT_SELECTED
         if walk.strict and bad_namespace:
             heapq.heappop(walk.heap)

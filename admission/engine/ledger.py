@@ -61,6 +61,13 @@ class Held:
     until: int
 
 
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Room that is kept for a gang, noted and not taken."""
+
+    held: Held
+
+
 def usage_of(admission: Admission) -> tuple[tuple[FlavorResource, int], ...]:
     """The quota that an admission uses, sorted. A resource without a flavor uses none."""
     total: dict[FlavorResource, int] = {}
@@ -155,13 +162,18 @@ class Ledger:
         self.nodes = Capacity()
         self.charges: dict[Key, Charge] = {}
         self.claims: dict[Key, Held] = {}
+        self.aside: dict[Key, Held] = {}
+        """What is kept for gangs that were passed over. It is not in the book, so that shares are of what is held; who
+        is bound by it is looked at `beside` it."""
         self._claims_under: dict[QuotaNode, dict[Key, Held]] = {}
         """Root -> the claims in its tree."""
+        self._aside_under: dict[QuotaNode, dict[Key, Held]] = {}
         self.version = 0
         """Grows with every change, a rollback too: equal versions mean an equal book."""
+        self._versions: dict[QuotaNode, int] = {}
         self._queues: tuple[ClusterQueue, ...] = ()
         self._cohorts: tuple[Cohort, ...] = ()
-        self._journal: list[tuple[bool, Charge | Held]] = []
+        self._journal: list[tuple[bool, Charge | Held | Aside]] = []
         self._marks: list[int] = []
         self._bare = False
 
@@ -176,15 +188,32 @@ class Ledger:
         self.version += 1
         for charge in self.charges.values():
             self._quota(charge, 1)
+        self._versions.clear()
         self._claims_under.clear()
+        self._aside_under.clear()
+        for key, held in self.aside.items():
+            if (node := self.tree.queue(held.charge.queue)) is not None:
+                self._aside_under.setdefault(node.root, {})[key] = held
         for key, held in self.claims.items():
             self._quota(held.charge, 1)
             if (node := self.tree.queue(held.charge.queue)) is not None:
                 self._claims_under.setdefault(node.root, {})[key] = held
 
+    def version_of(self, root: QuotaNode) -> int:
+        """Grows with every change in one tree."""
+        return self._versions.get(root, 0)
+
     def claims_under(self, root: QuotaNode) -> Mapping[Key, Held]:
         """The claims in one tree."""
         return self._claims_under.get(root, {})
+
+    def claimed(self) -> set[Key]:
+        """Whose room is kept, in the book or beside it."""
+        return {*self.claims, *self.aside}
+
+    def aside_under(self, root: QuotaNode) -> Mapping[Key, Held]:
+        """What is set aside in one tree."""
+        return self._aside_under.get(root, {})
 
     # ------------------------------------------------------------ charges and claims
 
@@ -212,6 +241,47 @@ class Ledger:
         if held is not None:
             self._remove(held)
         return held
+
+    def set_aside(self, charge: Charge, until: int) -> None:
+        """Note room that is kept for a gang, in place of what was noted before."""
+        self.give_up(charge.key)
+        self._enter(Aside(Held(charge, until)))
+
+    def give_up(self, key: Key) -> Held | None:
+        """Forget what is set aside for a gang, if anything is."""
+        held = self.aside.get(key)
+        if held is not None:
+            self._remove(Aside(held))
+        return held
+
+    @contextmanager
+    def beside(self, keys: Collection[Key], root: QuotaNode, *, free: bool = False) -> Iterator[None]:
+        """With the room of these taken that is set aside: of those in the tree of `root` as claims in the book, of the
+        others on nodes; or with as much of their quota as is `free` now, and no nodes. Who is unclaimed inside has
+        nothing set aside any more."""
+        within = self.aside_under(root)
+        entered = [key for key in self.aside if key in keys and key in within]
+        start = len(self._journal)
+        for key in entered:
+            held = self.aside[key]
+            self.claim(self._as_far_as_free(held.charge) if free else held.charge, held.until)
+        if free:
+            yield
+        else:
+            with self.nodes.beside([key for key in self.aside if key not in keys or key in within]):
+                yield
+        untouched = len(self._journal) == start + len(entered)
+        for key in entered:
+            if self.unclaim(key) is None:
+                self.give_up(key)
+        if untouched:
+            del self._journal[start:]  # as if nothing had been entered
+
+    def _as_far_as_free(self, charge: Charge) -> Charge:
+        """Of a claim, the quota that is there now."""
+        node = self.tree.queue(charge.queue)
+        usage = tuple((fr, min(amount, 0 if node is None else node.available(fr))) for fr, amount in charge.usage)
+        return replace(charge, usage=usage, admission=None, per_pod=())
 
     @contextmanager
     def suspended(self, owner: Key | None) -> Iterator[None]:
@@ -361,18 +431,34 @@ class Ledger:
             raise ValueError(f"mark {mark} is not open")
         return self._marks[mark]
 
-    def _enter(self, entry: Charge | Held) -> None:
+    def _enter(self, entry: Charge | Held | Aside) -> None:
         self._apply(entry, 1)
         if self._marks:
             self._journal.append((True, entry))
 
-    def _remove(self, entry: Charge | Held) -> None:
+    def _remove(self, entry: Charge | Held | Aside) -> None:
         self._apply(entry, -1)
         if self._marks:
             self._journal.append((False, entry))
 
-    def _apply(self, entry: Charge | Held, sign: int) -> None:
+    def _put_aside(self, held: Held, sign: int) -> None:
+        charge = held.charge
+        node = self.tree.queue(charge.queue)
+        under = {} if node is None else self._aside_under.setdefault(node.root, {})
+        if sign > 0:
+            self.aside[charge.key] = under[charge.key] = held
+            if charge.admission is not None:
+                self.nodes.set_aside(charge.key, charge.admission, dict(charge.per_pod))
+        else:
+            del self.aside[charge.key]
+            under.pop(charge.key, None)
+            self.nodes.give_up(charge.key)
+
+    def _apply(self, entry: Charge | Held | Aside, sign: int) -> None:
         self.version += 1
+        if isinstance(entry, Aside):
+            self._put_aside(entry.held, sign)
+            return
         if isinstance(entry, Held):
             charge = entry.charge
             node = self.tree.queue(charge.queue)
@@ -403,5 +489,7 @@ class Ledger:
     def _quota(self, charge: Charge, sign: int) -> None:
         node = self.tree.queue(charge.queue)
         if node is not None:
+            root = node.root
+            self._versions[root] = self._versions.get(root, 0) + 1
             for fr, amount in charge.usage:
                 node.move(fr, amount * sign)

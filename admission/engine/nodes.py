@@ -198,6 +198,8 @@ class Table:
         self._leaves: dict[tuple[tuple[str, ...], Pairs], Leaves] = {}
         self._devices: dict[str, Bools] | None = None
         self._most: dict[str, Ints] = {}
+        self.aside: dict[str, Ints] | None = None
+        """What is set aside, while that counts as taken."""
 
     @staticmethod
     def _usable(node: Node) -> bool:
@@ -275,7 +277,11 @@ class Table:
                 i = self.row.get(name)
                 if i is not None:
                     self.bare[resource][i], self.free[resource][i] = self._room(i, resource)
-        return (self.bare if empty else self.free)[resource]
+        room = (self.bare if empty else self.free)[resource]
+        if self.aside is not None and resource in self.aside:
+            less: Ints = room - self.aside[resource]
+            return less
+        return room
 
     def most(self, resource: str) -> Ints:
         """Allocatable per row."""
@@ -361,6 +367,8 @@ class Table:
 
     def counts(self, wanted: Filter, per_pod: Amounts, empty: bool) -> Ints:
         """Pods of this kind that each row can take. The array belongs to the cache: copy before writing."""
+        if self.aside is not None:
+            return self._count(np.flatnonzero(self.mask(wanted)), per_pod, empty)
         key = (wanted, per_pod)
         if empty:
             counts = self._bare_counts.get(key)
@@ -463,6 +471,8 @@ class Capacity:
         self._hosts: dict[str, _Host] = {}
         self._pods: dict[Key, PodUsage] = {}
         self._charges: dict[Key, _Charge] = {}
+        self._aside: dict[Key, tuple[tuple[str, Amounts], ...]] = {}
+        self._aside_arrays: dict[str, Ints] | None = None
         self._topologies: dict[str, Topology] = {}
         self._named: dict[str, set[str]] = {}
         """Hostname label -> nodes that carry it and are called otherwise."""
@@ -488,6 +498,7 @@ class Capacity:
         self._parsed[node.name] = (dict(node.labels), dict(node.allocatable))
         label, old_label = _hostname(node), _hostname(old)
         if old is None or label != old_label:
+            self._aside_arrays = None
             with self._recharged({node.name, label, old_label}):
                 self._unname(old)
                 self._nodes[node.name] = node
@@ -496,7 +507,7 @@ class Capacity:
         else:
             self._nodes[node.name] = node
         if old is None:
-            self._made = None
+            self._made = self._aside_arrays = None
         elif self._made is not None:
             self._made.update(node, self._parsed[node.name])
 
@@ -507,7 +518,7 @@ class Capacity:
         with self._recharged({name, _hostname(old)}):
             self._unname(old)
             del self._nodes[name], self._parsed[name]
-        self._made = None
+        self._made = self._aside_arrays = None
 
     def _unname(self, node: Node | None) -> None:
         label = _hostname(node)
@@ -626,6 +637,12 @@ class Capacity:
         under the same key replaces the first.
         """
         self.release(key)
+        self._put(key, self._charge(key, uid, admission, per_pod))
+
+    @staticmethod
+    def _charge(
+        key: Key, uid: str, admission: Admission, per_pod: Mapping[str, Mapping[str, int] | Amounts]
+    ) -> _Charge:
         hosts: dict[str, dict[str, int]] = {}
         domains: dict[Pairs, dict[str, int]] = {}
         kinds: dict[Amounts, int] = {}
@@ -644,13 +661,57 @@ class Capacity:
                 else:
                     total = domains.setdefault(tuple(zip(levels, domain.values, strict=True)), {})
                 add_amounts(total, ((name, amount * domain.count) for name, amount in amounts.items()), 1)
-        charge = _Charge(
+        return _Charge(
             uid=uid or "/".join(key),
             hosts=tuple((host, tuple(sorted(total.items()))) for host, total in sorted(hosts.items())),
             domains=tuple((pairs, tuple(sorted(total.items()))) for pairs, total in sorted(domains.items())),
             kinds=tuple(sorted(kinds.items())),
         )
-        self._put(key, charge)
+
+    def set_aside(self, key: Key, admission: Admission, per_pod: Mapping[str, Mapping[str, int] | Amounts]) -> None:
+        """Note nodes that are not booked: they count as taken only inside `beside`."""
+        self._aside[key] = self._charge(key, "", admission, per_pod).hosts
+        self._count_aside(key, 1)
+
+    def give_up(self, key: Key) -> None:
+        """Forget what is set aside under a key; nothing when there is nothing."""
+        if key in self._aside:
+            self._count_aside(key, -1)
+            del self._aside[key]
+
+    def _count_aside(self, key: Key, sign: int) -> None:
+        arrays = self._aside_arrays
+        if arrays is None:
+            return
+        table = self.table
+        for name, amounts in self._aside[key]:
+            row = table.row.get(self.resolve(name))
+            if row is None:
+                continue
+            for resource, amount in amounts:
+                column = arrays.get(resource)
+                if column is None:
+                    column = arrays[resource] = np.zeros(len(table.names), dtype=np.int64)
+                column[row] += sign * min(amount, 2**55)  # sums stay within int64
+
+    @contextmanager
+    def beside(self, out: Collection[Key]) -> Iterator[None]:
+        """While what is set aside counts as taken, but for the keys `out`."""
+        table = self.table
+        if self._aside_arrays is None:
+            self._aside_arrays = {}
+            for key in self._aside:
+                self._count_aside(key, 1)
+        without = [key for key in out if key in self._aside]
+        for key in without:
+            self._count_aside(key, -1)
+        before, table.aside = table.aside, self._aside_arrays
+        try:
+            yield
+        finally:
+            table.aside = before
+            for key in without:
+                self._count_aside(key, 1)
 
     def release(self, key: Key) -> None:
         """Take a charge off again; nothing when there is none."""

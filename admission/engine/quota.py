@@ -274,6 +274,16 @@ class QuotaNode:
         """Would `amount` more be beyond this subtree's quota."""
         return self.usage.get(fr, 0) + amount > self.subtree.get(fr, 0)
 
+    def risen(self, usage: Usage) -> dict[FlavorResource, int]:
+        """What the parent would be charged with if `usage` were charged here."""
+        out: dict[FlavorResource, int] = {}
+        for fr, amount in usage.items():
+            held, local = self.usage.get(fr, 0), self.local.get(fr, 0)
+            delta = max(0, held + amount - local) - max(0, held - local)
+            if delta:
+                out[fr] = delta
+        return out
+
     def borrowing_height(self, fr: FlavorResource, amount: int) -> tuple[int, bool]:
         """How far up `amount` more of `fr` must borrow: the height of the lowest subtree around this node whose own
         free quota holds it (0: no borrowing), and whether that subtree is smaller than the whole tree. When no
@@ -502,11 +512,5 @@ class Tree:
             if at.parent is None:
                 break
             out.append((at, at.share(rest, resources)))
-            risen: dict[FlavorResource, int] = {}
-            for fr, amount in rest.items():
-                held, local = at.usage.get(fr, 0), at.local.get(fr, 0)
-                delta = max(0, held + amount - local) - max(0, held - local)
-                if delta:
-                    risen[fr] = delta
-            rest = risen
+            rest = at.risen(rest)
         return out

@@ -202,6 +202,17 @@ def _search(
         return search.run()
 
 
+def spared_until(victim: Workload, rules: Rules, now: int) -> int | None:
+    """Until when a gang is safe from fair sharing; None if it is not."""
+    since = victim.admitted_at or victim.reserved_at
+    if victim.admitted and since + rules.spare_first_ms > now:
+        return since + rules.spare_first_ms
+    recent = sorted(at for at in victim.fair_evictions if at + rules.spare_window_ms > now)
+    if len(recent) >= rules.spare_after:
+        return recent[-rules.spare_after] + rules.spare_window_ms
+    return None
+
+
 def almost_common(one: QuotaNode, other: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
     """The nodes of the two paths just below the lowest node that both have. Of one tree, and not the same node."""
     path, other_path = one.path(), other.path()
@@ -731,17 +742,6 @@ class _Lawful(_Search):
             all(node.usage.get(fr, 0) <= node.subtree.get(fr, 0) for fr in self.usage) for node in (self.node, mine)
         )
 
-    def _spared(self, victim: Workload) -> int | None:
-        """Until when a gang is safe from fair sharing."""
-        rules = self.rules
-        since = victim.admitted_at or victim.reserved_at
-        if victim.admitted and since + rules.spare_first_ms > self.now:
-            return since + rules.spare_first_ms
-        recent = sorted(at for at in victim.fair_evictions if at + rules.spare_window_ms > self.now)
-        if len(recent) >= rules.spare_after:
-            return recent[-rules.spare_after] + rules.spare_window_ms
-        return None
-
     def _lawful(self, victim: Workload) -> EvictReason | None:
         """Why it may go, if it may; it is still there, and the gang's usage is charged."""
         queue = self.queue_of[victim.key]
@@ -766,7 +766,7 @@ class _Lawful(_Search):
         if not share < before:
             self.barred.add(queue)  # whoever goes, their share only falls
             return None
-        spared = self._spared(victim)
+        spared = spared_until(victim, self.rules, self.now)
         if spared is not None:
             if spared < 2**62:
                 self.until = spared if self.until is None else min(self.until, spared)

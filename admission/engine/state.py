@@ -65,10 +65,8 @@ from admission.engine.model import (
 from admission.engine.nodes import Amounts
 from admission.engine.order import QueueKey
 from admission.engine.quota import QuotaNode
+from admission.engine.shortage import NEW, Asked, Lack, Shortages
 from admission.names import HOSTNAME_LABEL
-
-NEW = 2**62
-"""Stands for the time of a reservation that was assumed and not yet seen: later than every other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +100,8 @@ class Memo:
     """More room on nodes may change it (what happens in its quota tree always may)."""
     until: int | None = None
     """Time alone may change it then."""
+    lack: Lack | None = None
+    """What it lacked, if that is all that a change in the quota tree could make good."""
 
 
 class Line:
@@ -192,6 +192,7 @@ class State:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self._ledger = Ledger(rules)
+        self._shortages = Shortages(self._ledger, rules, self.holders)
         self.queues: dict[str, ClusterQueue] = {}
         self.cohorts: dict[str, Cohort] = {}
         self.local_queues: dict[Key, LocalQueue] = {}
@@ -236,7 +237,8 @@ class State:
         self._memo_alarms: list[tuple[int, str, int]] = []
         self._parked_on_nodes: dict[tuple[str, int], tuple[Amounts, ...]] = {}
         """(queue, bucket) -> what one pod of each pod set asks for."""
-        self._parked_lines: set[str] = set()
+        self._parked_under: dict[str, set[str]] = {}
+        """Root (its label) -> queues with parked buckets."""
         self._ready: set[str] = set()
         self._changed_roots: set[str] = set()
         self._everything_changed = False
@@ -250,7 +252,14 @@ class State:
         self._usage_fair: dict[Key, float] = {}
         self._now = 0
         self._given_back: Counter[str] = Counter()
-        self._told: dict[int, tuple[Reason, Detail]] = {}
+        self._told: dict[int, tuple[Reason, Detail] | None] = {}
+        self._told_before: dict[int, tuple[Reason, Detail] | None] = {}
+        """What was told before this cycle."""
+        self._stale: set[tuple[str, int]] = set()
+        """(queue, bucket) of who was passed by since it was tried."""
+        self.passed: dict[str, list[tuple[str, int]]] = {}
+        """Root (its label) -> (queue, bucket) of who is not tried in this cycle although the tree changed: they still
+        lack what they lacked."""
 
     # ------------------------------------------------------------ asking
 
@@ -792,13 +801,22 @@ class State:
             return
         self._claims[gang.key] = (record.until, gang)
         heapq.heappush(self._alarms, (record.until, "claim", gang.key))
-        self._ledger.claim(claim_of(gang, record.admission), record.until)
+        self._enter_claim(gang)
         self._tree_changed(record.admission.cluster_queue, freed=False)
+
+    def _enter_claim(self, gang: Workload) -> None:
+        """Into the book, or set aside, when nobody was evicted for it."""
+        record = gang.claims
+        assert record is not None
+        charge = claim_of(gang, record.admission)
+        passed_over = not record.victims and gang.evicted != "NodeFailures"
+        (self._ledger.set_aside if passed_over else self._ledger.claim)(charge, record.until)
 
     def _unclaim(self, key: Key) -> None:
         _, gang = self._claims.pop(key)
         assert gang.claims is not None
         self._ledger.unclaim(key)
+        self._ledger.give_up(key)
         self._tree_changed(gang.claims.admission.cluster_queue)
         self._room_given(gang.claims.admission)
 
@@ -874,7 +892,6 @@ class State:
             if not line.buckets:
                 del self.lines[name]
                 self._ready.discard(name)
-                self._parked_lines.discard(name)
         elif memo is not None and memo.verdict.key == key:
             # What was found out was found out about this one; the others are alike, but not in age.
             self._unpark(name, bucket)
@@ -966,14 +983,16 @@ class State:
                     self._reclassify(local)
         for key in list(self._claims):
             self._ledger.unclaim(key)
+            self._ledger.give_up(key)
             gang = self.workloads[key]
             if gang.claims is not None:
-                self._ledger.claim(claim_of(gang, gang.claims.admission), gang.claims.until)
+                self._enter_claim(gang)
 
     def _unpark(self, name: str, bucket: int) -> None:
         line = self.lines.get(name)
         if line is not None and line.unpark(bucket):
             self._ready.add(name)
+            self._stale.discard((name, bucket))
         self._parked_on_nodes.pop((name, bucket), None)
 
     def _could_use_room(self) -> list[tuple[str, int]]:
@@ -1026,27 +1045,18 @@ class State:
             for name, bucket in self._plan_memos:
                 self._unpark(name, bucket)
         self._plan_memos = []
-        if self._everything_changed:
-            names = set(self._parked_lines)
-        else:
-            names = (
-                {
-                    name
-                    for name in self._parked_lines
-                    if (node := self._ledger.tree.queue(name)) is not None
-                    and order.label(node.root) in self._changed_roots
-                }
-                if self._changed_roots
-                else set()
-            )
-        for name in names:
-            line = self.lines.get(name)
-            if line is not None:
-                for bucket in list(line.parked):
-                    self._unpark(name, bucket)
-            self._parked_lines.discard(name)
+        self.passed.clear()
+        self._told_before.clear()
         for name, bucket in self._could_use_room():
             self._unpark(name, bucket)
+        if self._everything_changed:
+            self._parked_under.clear()
+            for name, line in self.lines.items():
+                for bucket in list(line.parked):
+                    self._unpark(name, bucket)
+        elif self._changed_roots:
+            for label in sorted(self._changed_roots):
+                self._doubt(label, sorted(self._parked_under.pop(label, ())))
         self._everything_changed = self._room_changed = False
         self._room_on.clear()
         self._changed_roots.clear()
@@ -1066,6 +1076,79 @@ class State:
         self._unpark(entry[0], entry[1])
         return entry
 
+    def _doubt(self, label: str, names: list[str]) -> None:
+        """A tree changed: of its queues that have parked buckets, those come back who may have got what they lack."""
+        root: QuotaNode | None = None
+        asked: list[tuple[str, int, Memo]] = []
+        for name in names:
+            line = self.lines.get(name)
+            node = self._ledger.tree.queue(name)
+            if line is None or node is None:
+                continue
+            root = node.root
+            first = min((held[0], bucket) for bucket, held in line.buckets.items())[1]
+            for bucket, memo in list(line.parked.items()):
+                lack = memo.lack
+                moved_up = bucket == first and lack is not None and not (lack.first or lack.never or lack.claim)
+                if lack is None or moved_up:
+                    self._unpark(name, bucket)
+                else:
+                    asked.append((name, bucket, memo))
+        if root is None or not asked:
+            return
+        passed = self.passed[label] = []
+        self._stale.update((name, bucket) for name, bucket, _ in asked)
+        for (name, bucket, _), still in zip(asked, self._still(root, asked), strict=True):
+            if still:
+                passed.append((name, bucket))
+            else:
+                self._unpark(name, bucket)
+        self._parked_under.setdefault(label, set()).update(name for name, _ in passed)
+        if not passed:
+            del self.passed[label]
+
+    def _still(self, root: QuotaNode, asked: Sequence[tuple[str, int, Memo]]) -> list[bool]:
+        wanted = [Asked(self.queues[name], memo.lack, memo.until) for name, _, memo in asked if memo.lack is not None]
+        answers = self._shortages.still(root, wanted, self._now, bool(self.leaving))
+        return [
+            answer and all(uid in self._holding_uids for uid in one.lack.victims)
+            for one, answer in zip(wanted, answers, strict=True)
+        ]
+
+    def still_short(self, label: str) -> bool:
+        """Do all that were passed by in this tree lack what they lacked, on the book as it is now (in a cycle)."""
+        asked = []
+        root: QuotaNode | None = None
+        for name, bucket in self.passed.get(label, ()):
+            memo = self.lines[name].parked.get(bucket)
+            node = self._ledger.tree.queue(name)
+            if memo is None or memo.lack is None or node is None:
+                return False
+            root = node.root
+            asked.append((name, bucket, memo))
+        if root is None:
+            return True
+        return all(self._still(root, asked))
+
+    def stale(self) -> set[Key]:
+        """Of whom the numbers in `explain` are those of an earlier trial."""
+        return {
+            order.key_of(place)
+            for name, bucket in self._stale
+            if (line := self.lines.get(name)) is not None
+            for place in line.buckets.get(bucket, ())
+        }
+
+    def pass_nobody(self) -> None:
+        """Take back what this cycle has found out, and let those have their turn that it passed by."""
+        for name, bucket in (*self._plan_memos, *(at for held in self.passed.values() for at in held)):
+            self._unpark(name, bucket)
+        self._plan_memos = []
+        self.passed.clear()
+        for bucket, said in self._told_before.items():
+            self._told[bucket] = said
+        self._told_before.clear()
+
     def ready(self) -> list[str]:
         """ClusterQueues in which somebody is worth a trial, by name."""
         out = []
@@ -1080,8 +1163,10 @@ class State:
     def told(self, bucket: int, why: Why) -> bool:
         """Was this reason told of the bucket already; it is now."""
         said = (why.reason, why.detail)
-        if self._told.get(bucket) == said:
+        before = self._told.get(bucket)
+        if before == said:
             return True
+        self._told_before.setdefault(bucket, before)
         self._told[bucket] = said
         return False
 
@@ -1125,7 +1210,10 @@ class State:
         if line is None or bucket not in line.buckets:
             return
         line.park(bucket, memo)
-        self._parked_lines.add(queue)
+        self._stale.discard((queue, bucket))
+        node = self._ledger.tree.queue(queue)
+        if node is not None:
+            self._parked_under.setdefault(order.label(node.root), set()).add(queue)
         if memo.on_nodes:
             first = self.workloads[order.key_of(line.buckets[bucket][0])]
             self._parked_on_nodes[queue, bucket] = tuple(
@@ -1209,8 +1297,12 @@ class State:
             elif held is None or held != charge_of(gang):
                 out.append(f"{key} is charged with {held}, should be {charge_of(gang)}")
         out.extend(f"{key} is charged and unknown" for key in sorted(ledger.charges) if key not in self.workloads)
-        out.extend(f"{key} claims and is unknown" for key in sorted(ledger.claims) if key not in self._claims)
-        out.extend(f"{key} claims nothing in the book" for key in sorted(self._claims) if key not in ledger.claims)
+        out.extend(
+            f"{key} claims and is unknown" for key in sorted({*ledger.claims, *ledger.aside} - set(self._claims))
+        )
+        out.extend(
+            f"{key} claims nothing in the book" for key in sorted(set(self._claims) - {*ledger.claims, *ledger.aside})
+        )
         for key, (name, bucket, place) in sorted(self._entry.items()):
             line = self.lines.get(name)
             if line is None or place not in line.buckets.get(bucket, ()):

@@ -178,7 +178,7 @@ class Cluster(RuleBasedStateMachine):
                 spec = state.queues[value.queue]
                 line = list(state.lines[spec.name]) if spec.name in state.lines else []
                 strict_behind = spec.strategy is Strategy.STRICT_FIFO and line and line[0][3] != value.uid
-                if strict_behind or state.ledger.claims:
+                if strict_behind or state.ledger.claimed():
                     continue
                 known = state.explain(value.key)
                 if known is not None and known.why.detail is Detail.BACKOFF:
@@ -221,8 +221,12 @@ class Cluster(RuleBasedStateMachine):
     def same_again(self) -> None:
         """R12: the same decisions from a State that was told everything at once, in another order."""
         town = self.town
+        lived = decide(town.state, town.now, BUDGET)
         town.state.forget()
         mine = decide(town.state, town.now, BUDGET)
+        # What is remembered of those who were refused spares trials, and changes nothing.
+        assert lived.decisions == mine.decisions
+        assert lived.steps <= mine.steps
         again = decide(town.state, town.now, BUDGET)
         other = decide(town.fresh(), town.now, BUDGET)
         assert mine.decisions == again.decisions
