@@ -196,7 +196,11 @@ class Shortages:
         # Beside what is set aside less is free and less is lawful, but what borrows there may be taken back.
         if leaving or (beside is lack.beside and not self._short(node, lack)):
             return False
-        if beside is lack.beside and lack.blocked_by is not None and all((held.charge.key, held.until) != lack.blocked_by for held in claims):
+        if (
+            beside is lack.beside
+            and lack.blocked_by is not None
+            and all((held.charge.key, held.until) != lack.blocked_by for held in claims)
+        ):
             return False
         queue = asked.queue
         if (queue.preemption.reclaim_within_cohort or self._rules.reclaim_default) is PreemptionPolicy.NEVER:
