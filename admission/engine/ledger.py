@@ -264,7 +264,7 @@ class Ledger:
         start = len(self._journal)
         for key in entered:
             held = self.aside[key]
-            self.claim(self._as_far_as_free(held.charge) if free else held.charge, held.until)
+            self.claim(self.as_far_as_free(held.charge) if free else held.charge, held.until)
         if free:
             yield
         else:
@@ -277,7 +277,7 @@ class Ledger:
         if untouched:
             del self._journal[start:]  # as if nothing had been entered
 
-    def _as_far_as_free(self, charge: Charge) -> Charge:
+    def as_far_as_free(self, charge: Charge) -> Charge:
         """Of a claim, the quota that is there now."""
         node = self.tree.queue(charge.queue)
         usage = tuple((fr, min(amount, 0 if node is None else node.available(fr))) for fr, amount in charge.usage)

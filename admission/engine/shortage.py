@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from admission.engine.ledger import Held, Ledger
 from admission.engine.model import (
@@ -79,6 +79,14 @@ class Law(IntEnum):
     SHARE = 1
     """Fair sharing, from who is not spared."""
     ENTITLED = 2
+
+
+class _View(Enum):
+    """Of what is set aside: none of it is in the tree, what is free now, or all."""
+
+    BOOK = 0
+    FREE = 1
+    ALL = 2
 
 
 class _Borrowers:
@@ -155,24 +163,39 @@ class Shortages:
         self._rules = rules
         self._holders = holders
         self._spared_in: dict[str, tuple[object, int]] = {}
-        self._known: dict[tuple[QuotaNode, bool], tuple[int, list[Held], dict[frozenset[FlavorResource], _Borrowers]]]
+        self._known: dict[tuple[QuotaNode, _View], tuple[int, list[Held], dict[frozenset[FlavorResource], _Borrowers]]]
         self._known = {}
 
-    def still(self, root: QuotaNode, asked: Sequence[Asked], now: int, leaving: bool) -> list[bool]:
+    def still(self, root: QuotaNode, asked: Sequence[Asked], now: int, leaving: Collection[QuotaNode]) -> list[bool]:
         """Would a trial refuse each of these again, and for the same reason; all of them are of one tree.
 
-        Some of them were refused beside the room that is set aside, some without. `leaving`: some gang (of any tree)
-        is on its way out.
+        Some of them were refused beside the room that is set aside, some without. `leaving`: the roots
+        under which gangs are on their way out: of other trees, they leave room on nodes alone.
         """
         claims = list(self._ledger.claims_under(root).values())
         aside = list(self._ledger.aside_under(root).values())
-        out = [one.lack.never or self._one(root, one, claims, False, now, leaving) for one in asked]
+        out = [
+            one.lack.never
+            or (one.lack.beside and not claims)
+            or self._one(root, one, claims, claims, _View.BOOK, now, leaving)
+            for one in asked
+        ]
         mine = [i for i, one in enumerate(asked) if one.lack.beside and out[i]]
-        if mine:
-            self._move(aside, 1)
-            for i in mine:
-                out[i] = self._one(root, asked[i], [*claims, *aside], True, now, leaving)
-            self._move(aside, -1)
+        if not mine:
+            return out
+        # Beside what is set aside a gang is looked at twice: with all of it taken, and with what of it is free now.
+        free: list[Held] = []
+        for held in aside:
+            free.append(Held(self._ledger.as_far_as_free(held.charge), held.until))
+            self._move(free[-1:], 1)
+        for i in mine:
+            out[i] = self._one(root, asked[i], [*claims, *aside], [*claims, *free], _View.FREE, now, leaving)
+        self._move(free, -1)
+        self._move(aside, 1)
+        every = [*claims, *aside]
+        for i in mine:
+            out[i] = out[i] and self._one(root, asked[i], every, every, _View.ALL, now, leaving)
+        self._move(aside, -1)
         return out
 
     def _move(self, claims: list[Held], sign: int) -> None:
@@ -182,7 +205,17 @@ class Shortages:
                 for fr, amount in held.charge.usage:
                     node.move(fr, sign * amount)
 
-    def _one(self, root: QuotaNode, asked: Asked, claims: list[Held], beside: bool, now: int, leaving: bool) -> bool:
+    def _one(
+        self,
+        root: QuotaNode,
+        asked: Asked,
+        claims: list[Held],
+        entered: list[Held],
+        view: _View,
+        now: int,
+        leaving: Collection[QuotaNode],
+    ) -> bool:
+        """`claims` as they are noted, and as they are `entered` in the tree now."""
         lack = asked.lack
         node = self._ledger.tree.queue(lack.queue)
         if node is None:
@@ -193,19 +226,17 @@ class Shortages:
             short = bool(own and lack.shorts) and self._short(node, lack)
             self._move(own, 1)
             return short
-        # Beside what is set aside less is free and less is lawful, but what borrows there may be taken back.
-        if leaving or (beside is lack.beside and not self._short(node, lack)):
+        if root in leaving or (leaving and not lack.shorts):
             return False
-        if (
-            beside is lack.beside
-            and lack.blocked_by is not None
-            and all((held.charge.key, held.until) != lack.blocked_by for held in claims)
-        ):
-            return False
+        if view is (_View.ALL if lack.beside else _View.BOOK):
+            if not self._short(node, lack):
+                return False
+            if lack.blocked_by is not None and all((held.charge.key, held.until) != lack.blocked_by for held in claims):
+                return False
         queue = asked.queue
         if (queue.preemption.reclaim_within_cohort or self._rules.reclaim_default) is PreemptionPolicy.NEVER:
             return not claims
-        law = self._borrowers(root, lack.usage, claims, beside).law(node, lack.usage)
+        law = self._borrowers(root, lack.usage, claims, entered, view).law(node, lack.usage)
         if law is Law.SHARE:
             spared = min((self._spared(leaf.name, now) for leaf in root.queues() if leaf is not node), default=0)
             return spared > now and (spared >= NEW or (asked.until is not None and asked.until <= spared))
@@ -239,18 +270,20 @@ class Shortages:
                 return False
         return bool(lack.shorts) or node.fits(dict(lack.usage))
 
-    def _borrowers(self, root: QuotaNode, usage: Amounts, claims: list[Held], beside: bool) -> _Borrowers:
+    def _borrowers(
+        self, root: QuotaNode, usage: Amounts, claims: list[Held], entered: list[Held], view: _View
+    ) -> _Borrowers:
         version = self._ledger.version_of(root)
-        known = self._known.get((root, beside))
+        known = self._known.get((root, view))
         if (
             known is None
             or known[0] != version
             or len(known[1]) != len(claims)
             or any(one is not other for one, other in zip(known[1], claims, strict=True))
         ):
-            known = self._known[root, beside] = (version, claims, {})
+            known = self._known[root, view] = (version, claims, {})
         frs = frozenset(fr for fr, _ in usage)
         found = known[2].get(frs)
         if found is None:
-            found = known[2][frs] = _Borrowers(self._ledger, root, frs, claims, self._rules)
+            found = known[2][frs] = _Borrowers(self._ledger, root, frs, entered, self._rules)
         return found

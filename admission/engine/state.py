@@ -243,6 +243,7 @@ class State:
         self._changed_roots: set[str] = set()
         self._everything_changed = False
         self._room_changed = False
+        self._leaving_roots: set[QuotaNode] = set()
         self._room_on: set[str] = set()
         """Nodes on which room changed (all of them, when `_room_changed`)."""
         self._config_changed = False
@@ -1055,6 +1056,10 @@ class State:
                 for bucket in list(line.parked):
                     self._unpark(name, bucket)
         elif self._changed_roots:
+            tree, charges = self._ledger.tree, self._ledger.charges
+            self._leaving_roots = {
+                node.root for key in self.leaving if (node := tree.queue(charges[key].queue)) is not None
+            }
             for label in sorted(self._changed_roots):
                 self._doubt(label, sorted(self._parked_under.pop(label, ())))
         self._everything_changed = self._room_changed = False
@@ -1109,7 +1114,7 @@ class State:
 
     def _still(self, root: QuotaNode, asked: Sequence[tuple[str, int, Memo]]) -> list[bool]:
         wanted = [Asked(self.queues[name], memo.lack, memo.until) for name, _, memo in asked if memo.lack is not None]
-        answers = self._shortages.still(root, wanted, self._now, bool(self.leaving))
+        answers = self._shortages.still(root, wanted, self._now, self._leaving_roots)
         return [
             answer and all(uid in self._holding_uids for uid in one.lack.victims)
             for one, answer in zip(wanted, answers, strict=True)

@@ -211,15 +211,20 @@ def step(state: State, now: int, tally: Tally) -> Plan:
     return plan
 
 
+def leave(state: State, plan: Plan) -> None:
+    """Evicted gangs leave at once."""
+    for decision in plan.decisions:
+        if isinstance(decision, Evict):
+            old = state.workloads[decision.key]
+            state.apply(Put(replace(old, admission=None, admitted=False, evicted="Preempted")))
+
+
 def settle(state: State, now: int, tally: Tally, told: str = "") -> None:
-    """Cycles until nothing is decided any more. Evicted gangs leave at once."""
+    """Cycles until nothing is decided any more."""
     last = time.monotonic()
     while True:
         plan = step(state, now, tally)
-        for decision in plan.decisions:
-            if isinstance(decision, Evict):
-                old = state.workloads[decision.key]
-                state.apply(Put(replace(old, admission=None, admitted=False, evicted="Preempted")))
+        leave(state, plan)
         if told and time.monotonic() - last > 5:
             last = time.monotonic()
             rate = tally.decisions / tally.seconds
@@ -261,6 +266,7 @@ class Steady:
     first_ms: list[float]
     rest_ms: list[float]
     trials: list[int]
+    first_trials: list[int]
     decided: int = 0
 
     def figures(self) -> dict[str, float]:
@@ -269,21 +275,26 @@ class Steady:
             "first_decision_after_finish_ms": statistics.median(first),
             "first_decision_after_finish_p99_ms": first[int(len(first) * 0.99)],
             "quiet_after_finish_ms": statistics.median(self.rest_ms),
+            "trials_in_first_plan_count": statistics.median(self.first_trials),
             "trials_after_finish_count": statistics.median(self.trials),
             "finishes_that_let_somebody_in_pct": 100 * self.decided / len(first),
         }
 
 
-def play(state: State, size: Size, dice: random.Random, rounds: int) -> Steady:
+def play(state: State, size: Size, dice: random.Random, rounds: int, told: str = "") -> Steady:
     """One gang ends, one arrives, again and again."""
-    out = Steady([], [], [])
-    holders = sorted(key for key, gang in state.workloads.items() if gang.admission is not None)
+    out = Steady([], [], [], [])
+    last = time.monotonic()
     number = 10_000_000
     now = NOW
     for _ in range(rounds):
         now += 1_000
+        if told and time.monotonic() - last > 5:
+            last = time.monotonic()
+            say(f"  {told}: {len(out.first_ms)} of {rounds} finishes, {statistics.median(out.first_ms):.2f} ms")
         number += 1
-        ended = holders.pop(dice.randrange(len(holders)))
+        holders = sorted(key for queue in state.queues for key in (gang.key for gang in state.holders(queue)))
+        ended = holders[dice.randrange(len(holders))]
         new = gang(dice, number, size)
         tally = Tally()
         start = time.process_time()
@@ -293,12 +304,13 @@ def play(state: State, size: Size, dice: random.Random, rounds: int) -> Steady:
         out.first_ms.append((time.process_time() - start) * 1e3)
         for decision in plan.decisions:
             state.apply(Assumed(decision))
-        holders.extend(decision.key for decision in plan.decisions if isinstance(decision, Admit))
+        leave(state, plan)
         out.decided += bool(plan.decisions)
         tally.add(plan, 0)
         settle(state, now, tally)
         out.rest_ms.append((time.process_time() - start) * 1e3)
         out.trials.append(tally.trials)
+        out.first_trials.append(plan.steps)
     return out
 
 
