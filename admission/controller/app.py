@@ -175,6 +175,8 @@ class Controller:
         """Queues whose status may differ from what is stored."""
         self._wrote_at = 0.0
         """The last write for a job; monotonic seconds."""
+        self._last_verdicts: tuple[Verdict, ...] = ()
+        """Verdicts of the last plan."""
         self._stale_all = True
         self._written_at: dict[QueueName, float] = {}
         self._decide_at: asyncio.TimerHandle | None = None
@@ -515,7 +517,10 @@ class Controller:
         took = time.perf_counter() - began
         for told in self.watchers.plan:
             told(plan, took)
-        if plan.more:
+        # Equal answers to equal questions: who is refused twice for the same reasons waits for something to change.
+        stuck = not plan.decisions and plan.verdicts == self._last_verdicts
+        self._last_verdicts = plan.verdicts
+        if plan.more and not stuck:
             self._dirty.set()
         elif plan.next_at is not None:
             self._decide_later(max(0.0, (plan.next_at - now) / 1000))

@@ -222,6 +222,7 @@ class _Run:
     ) -> Trial:
         asked = self.asks(gang, queue) if counts is None else scan.requests(gang, queue, self.rules, counts)
         avoid = frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now)
+        refused: dict[tuple[FlavorResource, int], reclaim.Found] = {}
         assignment = scan.assign(
             self.ledger,
             queue,
@@ -239,7 +240,8 @@ class _Run:
                 now=self.now,
                 holders=self.holders,
                 leaving=self.going(gang, queue),
-                local_usage=self.local_usage,
+                local_usage=self._local_usage(),
+                refused=None if self.rules.promises else refused,
             ),
             workload=gang,
             flavors=self.state.flavors,
@@ -252,7 +254,13 @@ class _Run:
         )
         if not evict or not assignment.mode.preempts:
             return Trial(gang, queue, node, assignment, _NONE, self._why(assignment, _NONE))
-        found = self.victims(gang, queue, asked, assignment, avoid)
+        found = None
+        if len(assignment.usage) == 1:
+            # The search was made for just this: what quota alone refuses, quota and nodes refuse.
+            ((fr, amount),) = assignment.usage.items()
+            found = refused.get((fr, amount)) if assignment.need_preemption() == {fr} else None
+        if found is None:
+            found = self.victims(gang, queue, asked, assignment, avoid)
         return Trial(gang, queue, node, assignment, found, self._why(assignment, found))
 
     def going(self, gang: Workload, queue: ClusterQueue) -> set[Key]:
@@ -280,6 +288,9 @@ class _Run:
         if back is None or back.admission is None or back.admission.cluster_queue != queue:
             return held
         return (*held, back)
+
+    def _local_usage(self) -> Callable[[Workload], float | None] | None:
+        return None if self.rules.usage_fairness is None else self.local_usage
 
     def local_usage(self, gang: Workload) -> float | None:
         queue = self.state.queues.get(self.state.queue_of(gang))
@@ -331,7 +342,7 @@ class _Run:
                 holders=self.holders,
                 leaving=self.going(gang, queue),
                 fits=fits,
-                local_usage=self.local_usage,
+                local_usage=self._local_usage(),
             )
 
     def pinned(

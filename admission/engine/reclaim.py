@@ -116,8 +116,10 @@ def oracle(
     holders: Holders,
     leaving: Collection[Key] = (),
     local_usage: LocalUsage | None = None,
+    refused: dict[tuple[FlavorResource, int], Found] | None = None,
 ) -> Oracle:
-    """What eviction could do for one (flavor, resource), by the same search; quota alone decides."""
+    """What eviction could do for one (flavor, resource), by the same search; quota alone decides. refused: where to
+    note what made no room, by (flavor, resource) and amount."""
 
     def ask(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
         found = _search(
@@ -133,6 +135,8 @@ def oracle(
             local_usage=local_usage,
         )
         if not found.enough:
+            if refused is not None:
+                refused[fr, amount] = found
             return Mode.NO_CANDIDATES, node.borrowing_height(fr, amount)[0]
         own = False
         with ledger.trial():
@@ -156,12 +160,19 @@ def ordered(
     """Candidates as the classical and the fair search go through them, for a gang of `queue`: already evicted, then
     other queues', [of one queue: more used by its LocalQueue], lower priority, newer reservation, uid, name."""
 
+    def alike(one: Workload) -> tuple[bool, bool, int, int, str, Key]:
+        age = -(one.reserved_at or now)
+        return (not one.evicted, queue_of[one.key] == queue, one.effective_priority, age, one.uid, one.key)
+
+    if local_usage is None:
+        return sorted(victims, key=alike)
+
     def compare(one: Workload, other: Workload) -> int:
         mine = (not one.evicted, queue_of[one.key] == queue)
         theirs = (not other.evicted, queue_of[other.key] == queue)
         if mine != theirs:
             return -1 if mine < theirs else 1
-        if local_usage is not None and queue_of[one.key] == queue_of[other.key] and one.queue != other.queue:
+        if queue_of[one.key] == queue_of[other.key] and one.queue != other.queue:
             used, used_too = local_usage(one), local_usage(other)
             if used is not None and used_too is not None and used != used_too:
                 return -1 if used > used_too else 1
