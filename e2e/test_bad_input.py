@@ -225,8 +225,10 @@ def test_changes_while_a_gang_runs_are_refused_and_a_queue_may_go_under_load(mus
     cp.wait(done(cp, "jobs", "team-b", "next"), 30, "a job of another queue to run")
     cp.wait(lambda: reason(cp, "team-a", "waits")[0] == "Misconfigured", 20, "the waiting gang to be told")
     assert len(running_pods(cp, "team-a")) == 3, "what runs goes on"
+    assert cp.find("clusterqueues", "team-a") is not None, "it stays for as long as gangs hold quota of it"
     for n in range(2):
         cp.delete("jobs", f"run-{n}", "team-a")
     cp.wait(lambda: workload_of(cp, "team-a", "run-0") is None, 30, "its Workload to go")
+    cp.wait(lambda: cp.find("clusterqueues", "team-a") is None, 30, "the queue to go with its last gang")
     teams(cp, {"team-a": 32, "team-b": 0})
     cp.wait(lambda: admitted(cp, "team-a", "waits"), 30, "the waiting gang to go once the queue is back")
