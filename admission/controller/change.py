@@ -329,7 +329,9 @@ async def held_back(ask: Ask, namespace: str | None) -> list[tuple[JobKind, Json
 
 async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_run: bool) -> Change:
     """Let one job go: what a start wrote into a stopped one is taken back, and it is unsuspended; one that runs is left
-    running, and its pods that wait behind a gate of Muster's are let go."""
+    running, and its pods that wait behind a gate of Muster's are let go.
+
+    The hold lets through who may admit and writes under the name of the controller's concern: both are meant here."""
     job, names = view(kind, raw, ask.names), ask.names
     resource = resource_of(kind)
     path = resource.path(job.namespace, job.name)
@@ -340,7 +342,7 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
             gated = await _ungate(ask, job, dry_run=dry_run)
             if off:
                 await ask.client.merge_patch(
-                    path, {"metadata": {"labels": off}}, dry_run=dry_run, field_manager=MANAGER
+                    path, {"metadata": {"labels": off}}, dry_run=dry_run, field_manager=names.job_manager
                 )
             said = f"runs on; {gated} pod(s) let go that waited for their host" if gated else "runs on"
             return replace(change, did=Did.CHANGED if gated or off else Did.UNCHANGED, message=said)
@@ -348,12 +350,12 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
             return replace(change, did=Did.SKIPPED, message=f"its owner paused it (label {names.pause_label})")
         if job.started and (undo := pins.restore(kind, raw, names)) is not None:
             if job.template_frozen and (clear := pins.clear_start_time(kind, raw)):
-                await ask.client.json_patch(path + "/status", clear, dry_run=dry_run)
-            raw = await ask.client.json_patch(path, undo, dry_run=dry_run)
+                await ask.client.json_patch(path + "/status", clear, dry_run=dry_run, field_manager=names.job_manager)
+            raw = await ask.client.json_patch(path, undo, dry_run=dry_run, field_manager=names.job_manager)
         patch: Json = {"metadata": {"uid": job.uid}, "spec": {"suspend": False}}
         if off:
             patch["metadata"]["labels"] = off
-        after = await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
+        after = await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=names.job_manager)
     except (AlreadyExists, NotFound):
         return replace(change, did=Did.SKIPPED, message="it is gone")
     except ApiError as error:
@@ -381,7 +383,7 @@ async def _ungate(ask: Ask, job: JobView, *, dry_run: bool) -> int:
             continue
         at = f"/spec/schedulingGates/{index}"
         ops = [{"op": "test", "path": f"{at}/name", "value": ask.names.topology_gate}, {"op": "remove", "path": at}]
-        await ask.client.json_patch(PODS.path(*_key(pod)), ops, dry_run=dry_run)
+        await ask.client.json_patch(PODS.path(*_key(pod)), ops, dry_run=dry_run, field_manager=ask.names.job_manager)
         done += 1
     return done
 
