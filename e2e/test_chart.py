@@ -485,7 +485,7 @@ def _who_may_use_a_priority(cp: ControlPlane, tenant: ApiClient, edit: Object) -
     """The namespaces of teams whose quota names it; others are told what to do."""
     cp.namespace("team-b")
     cp.apply({**edit, "metadata": {"name": "tenant", "namespace": "team-b"}})
-    teams = {"urgents": {"namespaces": ["team-a"], "priorities": ["urgent"]}}
+    teams = {"urgents": {"namespaces": ["team-a"], "localQueues": ["other"], "priorities": ["urgent"]}}
     Release(cp, "muster-quota").install(quota={"only": True, "priorities": {"urgent": 10}, "teams": teams})
 
     def tried(namespace: str) -> str:
