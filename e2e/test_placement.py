@@ -650,9 +650,8 @@ def test_a_job_that_survives_a_pod_gets_just_that_pod_replaced(muster: Installed
     cp.wait(lambda: live_by_gang(cp)["tough"] == 4, 90, "its pods to run")
     before = {p["metadata"]["labels"][INDEX]: p for p in running_pods(cp, "team-a")}
     held = chosen_nodes(workload_of(cp, "team-a", "tough") or {})["main"]
-    lost = {held[1], held[3]}
-    for node in sorted(lost):
-        cp.set_node_ready(node, False, wait=False)
+    lost = {held[1]}
+    cp.set_node_ready(held[1], False, wait=False)
 
     def live() -> dict[str, Object]:
         pods = [p for p in running_pods(cp, "team-a") if "deletionTimestamp" not in p["metadata"]]
@@ -661,10 +660,10 @@ def test_a_job_that_survives_a_pod_gets_just_that_pod_replaced(muster: Installed
     def replaced() -> bool:
         return len(live()) == 4 and not lost & {p["spec"]["nodeName"] for p in live().values()}
 
-    cp.wait(replaced, 120, "two pods to be replaced", describe=lambda: workload_of(cp, "team-a", "tough"))
+    cp.wait(replaced, 120, "its pod to be replaced", describe=lambda: workload_of(cp, "team-a", "tough"))
     now = live()
-    assert {i: p["metadata"]["uid"] for i, p in now.items() if i in "02"} == {
-        i: p["metadata"]["uid"] for i, p in before.items() if i in "02"
+    assert {i: p["metadata"]["uid"] for i, p in now.items() if i != "1"} == {
+        i: p["metadata"]["uid"] for i, p in before.items() if i != "1"
     }
     at = chosen_nodes(workload_of(cp, "team-a", "tough") or {})["main"]
     assert [now[str(i)]["spec"]["nodeName"] for i in range(4)] == at
@@ -673,17 +672,17 @@ def test_a_job_that_survives_a_pod_gets_just_that_pod_replaced(muster: Installed
     assert not any(entry_of(e.object, "Evicted") for e in workloads), "the gang was never evicted"
     hosts = [chosen_nodes(e.object)["main"] for e in workloads if (e.object.get("status") or {}).get("admission")]
     assert [hosts[0], hosts[-1]] == [held, at]
-    assert len({tuple(h) for h in hosts}) == 2, "both nodes were replaced in one decision"
+    assert len({tuple(h) for h in hosts}) == 2, "in one decision"
     assert not double_booked(log)
-    for node in sorted(lost):
-        cp.set_node_ready(node, True)
+    cp.set_node_ready(held[1], True)
 
 
 def test_drains_and_disruption_budgets_are_honoured(muster: Installed) -> None:
     cp = muster.cp
     cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 64})
-    muster.started(config={"podsUnschedulableTimeout": "2s"})
+    again = {"requeuingStrategy": {"backoffBaseSeconds": 1}}
+    muster.started(config={"podsUnschedulableTimeout": "2s", "waitForPodsReady": again})
     guarded, moved = job("team-a", "guarded", 2, seconds=15), job("team-a", "moved", 1, seconds=None, backoffLimit=6)
     budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
     labels = {"batch.kubernetes.io/job-name": "guarded"}
