@@ -80,7 +80,9 @@ class Tuning:
     """A decision waits for so long without a change ..."""
     window_s: float = 0.1
     """... but no longer than this."""
-    step_budget: int = 2_000
+    step_budget: int = 500
+    """Trials of one decision. A trial costs some ms where gangs are all unlike on hundreds of nodes, and the lease must
+    be renewed between decisions, also on a machine that is short of CPU."""
     explain_after_s: float = 5.0
     explain_per_s: float = 50.0
     explain_busy_per_s: float = 5.0
