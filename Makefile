@@ -55,9 +55,10 @@ conformance: $(READY) ## replay cases with known answers; CASES=DIR ONLY=regex V
 bench-placement: $(READY) ## replay the openb traces; figures under build/bench
 	@$(BIN)/python -m tests.bench.openb
 
-bench: $(READY) ## speed of the engine, as ratios and counts per second; figures under build/bench
-	@$(BIN)/python -m tests.bench.placement
-	@$(BIN)/python -m tests.bench.engine
+bench: $(READY) ## speed of the engine, as ratios and counts per second, with plots; ONLY=regex SMALL=1; figures under build/bench
+	@$(BIN)/uv sync --quiet --frozen --group dev --group bench --inexact
+	@$(if $(ONLY),,$(BIN)/python -m tests.bench.placement)
+	@ONLY='$(ONLY)' $(BIN)/python -m tests.bench.engine $(if $(SMALL),--small) && $(BIN)/python -m tests.bench.plots
 
 bench-cluster: $(READY) ## Kueue's scheduling benchmark on a real API server; ONLY=baseline|large_scale|topology SCALE=0.1; figures under build/bench
 	@$(BIN)/python -m e2e.build etcd kube-apiserver && $(BIN)/python -m e2e.bench $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(CHECK),--check)

@@ -14,8 +14,8 @@ restart   from list pages as the API server encodes them (10,000 nodes, 100,000 
           Plan: decoding, the controller's World, the engine's State, one decision. Memory at its end.
 decode    microseconds to decode one object of each kind.
 
---small is the form for continuous integration: a tenth of everything. Figures go to build/bench/engine.json, keys with
-their unit; memory is that of a process that does nothing else.
+--small is a tenth of everything, --tiny a fiftieth (for continuous integration). Figures go to build/bench/engine.json,
+keys with their unit; memory is that of a process that does nothing else.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ def play(state: State, size: Size, dice: random.Random, rounds: int, told: str =
 def steady(size: Size) -> dict[str, float]:
     state, dice = full(size, told="steady, filling")
     play(state, size, dice, 10)
-    return play(state, size, dice, 200).figures()
+    return play(state, size, dice, 100, "steady").figures()
 
 
 def _beyond(size: Size, waiting: int) -> Size:
@@ -332,7 +332,7 @@ def growth(size: Size) -> dict[str, float]:
     for waiting in points:
         state, dice = full(_beyond(size, waiting), told=f"growth, {waiting:,} waiting")
         play(state, size, dice, 10)
-        figures = play(state, size, dice, 100).figures()
+        figures = play(state, size, dice, 40, f"growth, {waiting:,} waiting").figures()
         out[f"first_decision_at_{waiting}_pending_ms"] = figures["first_decision_after_finish_ms"]
         out[f"quiet_at_{waiting}_pending_ms"] = figures["quiet_after_finish_ms"]
         say(f"  growth: {waiting:,} waiting: {figures['first_decision_after_finish_ms']:.2f} ms")
@@ -348,7 +348,7 @@ def by_nodes(size: Size) -> dict[str, float]:
         here = replace(size, nodes=nodes, pending=size.pending // 5)
         state, dice = full(here, told=f"{nodes:,} nodes")
         play(state, here, dice, 10)
-        out[f"first_decision_at_{nodes}_nodes_ms"] = play(state, here, dice, 50).figures()[
+        out[f"first_decision_at_{nodes}_nodes_ms"] = play(state, here, dice, 30).figures()[
             "first_decision_after_finish_ms"
         ]
     return out
@@ -361,7 +361,7 @@ def by_depth(size: Size) -> dict[str, float]:
         tally = Tally()
         state, dice = full(here, tally, told=f"depth {depth}")
         play(state, here, dice, 10)
-        out[f"first_decision_at_depth_{depth}_ms"] = play(state, here, dice, 50).figures()[
+        out[f"first_decision_at_depth_{depth}_ms"] = play(state, here, dice, 30).figures()[
             "first_decision_after_finish_ms"
         ]
         out[f"decisions_per_s_at_depth_{depth}"] = tally.decisions / tally.seconds
@@ -785,13 +785,14 @@ QUESTIONS: dict[str, Callable[[Size], dict[str, float]]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description="How fast the engine decides.")
     parser.add_argument("--small", action="store_true", help="a tenth of everything")
+    parser.add_argument("--tiny", action="store_true", help="a fiftieth: what continuous integration prints")
     parser.add_argument("--start-from", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--size", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.start_from is not None:
         print(json.dumps(start_from(Size(**json.loads(given.size)), given.start_from)))
         return 0
-    size = Size().part(10) if given.small else Size()
+    size = Size().part(50 if given.tiny else 10 if given.small else 1)
     only = re.compile(os.environ.get("ONLY", ""))
     path = Path("build/bench/engine.json")
     known: dict[str, object] = {}

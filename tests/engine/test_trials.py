@@ -1,0 +1,55 @@
+"""What a change costs, in trials: a count, the same on every machine."""
+
+from __future__ import annotations
+
+import random  # noqa: TID251  # seeded
+from dataclasses import replace
+
+import pytest
+
+from admission.engine.cycle import decide
+from admission.engine.model import Admit, Assumed, Evict, Gone, Put, Workload
+from admission.engine.state import State
+from tests.bench.engine import NOW, Size, Tally, full, gang
+
+SIZE = Size(queues=12, cohorts=4, nodes=60, pending=360)
+
+
+def finishes(number: int, *, forget: bool) -> tuple[list[int], State]:
+    """Trials of the first Plan after each of so many finishes in a full cluster."""
+    state, _ = full(SIZE, Tally())
+    dice = random.Random(3)
+    steps, now = [], NOW
+    for at in range(number):
+        now += 1_000
+        holders = sorted(one.key for queue in sorted(state.queues) for one in state.holders(queue))
+        state.apply(Gone(Workload, holders[dice.randrange(len(holders))]))
+        state.apply(Put(gang(dice, 5_000 + at, SIZE)))
+        if forget:
+            state.forget()
+        plan = decide(state, now, 100_000)
+        steps.append(plan.steps)
+        for decision in plan.decisions:
+            state.apply(Assumed(decision))
+            if isinstance(decision, Evict):
+                old = state.workloads[decision.key]
+                state.apply(Put(replace(old, admission=None, admitted=False, evicted="Preempted")))
+    return steps, state
+
+
+def test_a_finish_costs_trials_only_where_it_may_matter() -> None:
+    remembered, _ = finishes(6, forget=False)
+    anew, _ = finishes(6, forget=True)
+    assert sum(remembered) * 3 < sum(anew), (remembered, anew)
+    assert sorted(remembered)[len(remembered) // 2] <= 60, remembered
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_an_arrival_costs_one_trial(seed: int) -> None:
+    """In a full cluster at rest a gang like others that were refused is refused without a trial of the others."""
+    state, _ = full(SIZE, Tally())
+    dice = random.Random(seed)
+    plan = decide(state, NOW, 100_000)
+    assert not [d for d in plan.decisions if isinstance(d, Admit)]
+    state.apply(Put(gang(dice, 9_000, SIZE)))
+    assert decide(state, NOW, 100_000).steps <= 3
