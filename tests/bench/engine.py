@@ -317,7 +317,7 @@ def play(state: State, size: Size, dice: random.Random, rounds: int, told: str =
 def steady(size: Size) -> dict[str, float]:
     state, dice = full(size, told="steady, filling")
     play(state, size, dice, 10)
-    return play(state, size, dice, 100, "steady").figures()
+    return play(state, size, dice, 100 if size.queues >= 100 else 20, "steady").figures()
 
 
 def _beyond(size: Size, waiting: int) -> Size:
