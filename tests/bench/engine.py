@@ -35,6 +35,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -211,12 +212,16 @@ def step(state: State, now: int, tally: Tally) -> Plan:
     return plan
 
 
-def leave(state: State, plan: Plan) -> None:
-    """Evicted gangs leave at once."""
+_evictions = count(1)
+
+
+def leave(state: State, plan: Plan, now: int) -> None:
+    """Evicted gangs leave at once (each eviction at a time of its own)."""
     for decision in plan.decisions:
         if isinstance(decision, Evict):
             old = state.workloads[decision.key]
-            state.apply(Put(replace(old, admission=None, admitted=False, evicted="Preempted")))
+            at = now + next(_evictions)
+            state.apply(Put(replace(old, admission=None, admitted=False, evicted="Preempted", evicted_at=at)))
 
 
 def settle(state: State, now: int, tally: Tally, told: str = "") -> None:
@@ -224,7 +229,7 @@ def settle(state: State, now: int, tally: Tally, told: str = "") -> None:
     last = time.monotonic()
     while True:
         plan = step(state, now, tally)
-        leave(state, plan)
+        leave(state, plan, now)
         if told and time.monotonic() - last > 5:
             last = time.monotonic()
             rate = tally.decisions / tally.seconds
@@ -304,7 +309,7 @@ def play(state: State, size: Size, dice: random.Random, rounds: int, told: str =
         out.first_ms.append((time.process_time() - start) * 1e3)
         for decision in plan.decisions:
             state.apply(Assumed(decision))
-        leave(state, plan)
+        leave(state, plan, now)
         out.decided += bool(plan.decisions)
         tally.add(plan, 0)
         settle(state, now, tally)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random  # noqa: TID251  # seeded
-from dataclasses import replace
 
 import pytest
 
 from admission.engine.cycle import decide
-from admission.engine.model import Admit, Assumed, Evict, Gone, Put, Workload
+from admission.engine.model import Admit, Assumed, Gone, Put, Workload
 from admission.engine.state import State
-from tests.bench.engine import NOW, Size, Tally, full, gang
+from tests.bench.engine import NOW, Size, Tally, full, gang, leave
 
 SIZE = Size(queues=12, cohorts=4, nodes=60, pending=360)
 
@@ -31,9 +30,7 @@ def finishes(number: int, *, forget: bool) -> tuple[list[int], State]:
         steps.append(plan.steps)
         for decision in plan.decisions:
             state.apply(Assumed(decision))
-            if isinstance(decision, Evict):
-                old = state.workloads[decision.key]
-                state.apply(Put(replace(old, admission=None, admitted=False, evicted="Preempted")))
+        leave(state, plan, now)
     return steps, state
 
 
