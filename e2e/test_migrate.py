@@ -16,7 +16,7 @@ from admission.controller.ask import Ask
 from admission.kube.client import Client
 from admission.names import KUEUE_GROUP, Names
 from e2e import build
-from e2e.api_client import APPLY, Object
+from e2e.api_client import APPLY, ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted, done, entry_of, running_pods, workload_of
 from e2e.installed import NAMES, Installed, job
@@ -40,10 +40,29 @@ def kueue(muster: Installed) -> Iterator[ControlPlane]:
         meta = left["metadata"]
         cp.patch(f"workloads.{KUEUE_GROUP}", meta["name"], {"metadata": {"finalizers": None}}, meta["namespace"])
     names = [file.stem.partition("_")[2] + f".{KUEUE_GROUP}" for file in files]
-    for name in names:
-        cp.delete("customresourcedefinition", name)
+    unbind(cp)
+
+    def deleted() -> bool:
+        """Not before the policy that keeps CRDs is seen to be gone."""
+        try:
+            for name in names:
+                cp.delete("customresourcedefinition", name)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return False
+        return True
+
+    cp.wait(deleted, 30, "the CRDs to be deleted")
     cp.wait(lambda: not any(cp.find("customresourcedefinition", name) for name in names), 60, "the CRDs to be gone")
     cp.resources(refresh=True)
+
+
+def unbind(cp: ControlPlane) -> None:
+    """No policy of Muster's binds; those of both groups have the same names."""
+    for one in policies.policies(KUEUE):
+        if one["kind"].endswith("PolicyBinding"):
+            cp.delete(f"{one['kind'].lower()}s", one["metadata"]["name"])
 
 
 def theirs(kind: str, name: str, spec: Object, namespace: str = "") -> Object:
@@ -162,9 +181,7 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
     assert "only while the job is suspended" in rows["job/runs"]["message"]
     imported(cp, apply=True)
     assert cp.list(f"clusterqueues.{NAMES.group}") == [], "all or nothing"
-    for one in policies.policies(NAMES):
-        if one["kind"].endswith("PolicyBinding"):
-            cp.delete(f"{one['kind'].lower()}s", one["metadata"]["name"])
+    unbind(cp)
     cp.wait(lambda: imported(cp, apply=False)["job/runs"]["did"] == "changed", 30, "the policies to hold no longer")
     imported(cp, apply=True)
     assert {row["did"] for row in imported(cp, apply=True).values()} <= {"unchanged", "skipped"}
@@ -183,3 +200,29 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
         return bool(status["flavorsReservation"][0]["resources"][0]["total"] == "8")
 
     cp.wait(charged, 30, "the queue to be charged with what goes on running, and that alone")
+
+
+def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: ControlPlane) -> None:
+    cp = kueue
+    set_up(cp)
+    cp.apply(policies.objects(KUEUE))
+    muster.start(config={"apiGroup": KUEUE_GROUP})
+    made = job("team-a", "train", 2, gpus=8, seconds=2, queue=None, labels={KUEUE.queue_label: "main"})
+    big = job("team-a", "big", 3, gpus=8, seconds=2, queue=None, labels={KUEUE.queue_label: "main"})
+    cp.wait(lambda: cp.create(made, dryRun="All")["spec"].get("suspend"), 30, "the policies to hold a job of Kueue's")
+    cp.create(made)
+    cp.create(big)
+    cp.wait(done(cp, "jobs", "team-a", "train"), 90, "the job to finish")
+
+    def workload(name: str) -> Object:
+        found = [
+            one
+            for one in cp.list(f"workloads.{KUEUE_GROUP}", "team-a")
+            if one["metadata"]["ownerReferences"][0]["name"] == name
+        ]
+        return found[0] if found else {}
+
+    cp.wait(lambda: entry_of(workload("train"), "Finished").get("status") == "True", 30, "its Workload to say so")
+    cp.wait(lambda: entry_of(workload("big"), "QuotaReserved").get("reason") == "ExceedsMaxQuota", 30, "a reason")
+    assert cp.get("job", "big", "team-a")["spec"]["suspend"]
+    assert {entry["manager"] for entry in workload("train")["metadata"]["managedFields"]} >= {KUEUE.admission_manager}
