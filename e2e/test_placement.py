@@ -613,7 +613,7 @@ def test_gpus_that_vanish_cordons_and_drains(muster: Installed) -> None:
     cp = muster.cp
     cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 64})
-    muster.started()
+    muster.started(config={"nodeLossGracePeriod": "5s"})
     cp.apply([job("team-a", "one", 2, seconds=None), job("team-a", "two", 1, seconds=8)])
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 30, "both gangs to run")
     first = chosen_nodes(workload_of(cp, "team-a", "one") or {})["main"]
@@ -623,7 +623,7 @@ def test_gpus_that_vanish_cordons_and_drains(muster: Installed) -> None:
     # A device plugin that died: the node is Ready, its GPUs are gone.
     gone = {"status": {"capacity": {GPU: "0"}, "allocatable": {GPU: "0"}}}
     cp.patch("node", first[0], gone, subresource="status")
-    cp.wait(lambda: entry_of(workload_of(cp, "team-a", "one"), "Evicted"), 30, "the gang without GPUs to be evicted")
+    cp.wait(lambda: entry_of(workload_of(cp, "team-a", "one"), "Evicted"), 60, "the gang without GPUs to be evicted")
     assert entry_of(workload_of(cp, "team-a", "one"), "Evicted")["reason"] == "NodeFailures"
     cp.wait(done(cp, "jobs", "team-a", "two"), 60, "the gang on the cordoned node to finish")
 
@@ -658,7 +658,8 @@ def test_a_job_that_survives_a_pod_gets_just_that_pod_replaced(muster: Installed
         return {p["metadata"]["labels"][INDEX]: p for p in pods}
 
     def replaced() -> bool:
-        return len(live()) == 4 and not lost & {p["spec"]["nodeName"] for p in live().values()}
+        at_once = live()
+        return len(at_once) == 4 and not lost & {p["spec"]["nodeName"] for p in at_once.values()}
 
     cp.wait(replaced, 120, "its pod to be replaced", describe=lambda: workload_of(cp, "team-a", "tough"))
     now = live()
