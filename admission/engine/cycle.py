@@ -541,7 +541,9 @@ class _Filling(_Run):
         self.admitted: dict[str, list[QueueKey]] = {}
         """Queue -> places in its line of those whom this cycle admitted."""
         self.turned: set[Key] = set()
-        """Of those for whom room is set aside: those who had their turn, and did not fit."""
+        """Those who had their turn, and would not have fitted if nothing were kept for others."""
+        self.seen: set[Key] = set()
+        """Those for whom room is set aside and who had their turn, or were woken for it."""
         for name in state.ready():
             self._enter(name)
         for label in sorted(self.tournaments):
@@ -629,7 +631,11 @@ class _Filling(_Run):
         claims = gang.key in self.ledger.claims
         with self.ledger.suspended(gang.key):
             trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang))
-        if not claims and self.ledger.aside and (trial.mode is Mode.FIT or trial.found.enough):
+        able = trial.mode is Mode.FIT or trial.found.enough
+        if not able:
+            self.turned.add(gang.key)
+        self.seen.add(gang.key)
+        if not claims and self.ledger.aside and able:
             beside = self._beside_kept(trial, place)
             if beside is None:
                 return  # others have their turn first
@@ -696,12 +702,14 @@ class _Filling(_Run):
         untried: list[Key] = []
         if first:
             came = at - self.rules.passed_over_ms
-            equals = [
-                key
-                for held in binding
-                if (key := held.charge.key) not in self.turned and came <= self._kept_since(self.state.workloads[key])
-            ]
-            untried = [key for key in equals if self.state.is_parked(key)]
+            equals = []
+            for held in binding:
+                key = held.charge.key
+                theirs = self._kept_since(self.state.workloads[key])
+                later = theirs - self.rules.passed_over_ms > at  # that one came when this one had been passed over
+                if came <= theirs and (later or key not in self.turned):
+                    equals.append(key)
+            untried = [key for key in equals if key not in self.seen and self.state.is_parked(key)]
             after = set(equals).difference(untried)
             binding = [held for held in binding if held.charge.key not in after]
         if not binding:
@@ -725,6 +733,7 @@ class _Filling(_Run):
 
     def _ask_again(self, key: Key) -> None:
         """It has its turn in this cycle after all."""
+        self.seen.add(key)
         name, bucket, place = self.state.unpark(key)
         walk = self.walks.get(name)
         if walk is None:
@@ -851,7 +860,6 @@ class _Filling(_Run):
             self.ledger.claim(charge, until)
         else:
             self.ledger.set_aside(charge, until)
-            self.turned.add(gang.key)
 
     def _claim_room(self, trial: Trial) -> bool:
         """Evict for it, and keep what becomes free."""
@@ -888,7 +896,6 @@ class _Filling(_Run):
             until = held.until
         else:
             # Nobody was evicted for this one: the claim lasts until it is admitted.
-            self.turned.add(gang.key)
             if held.until - self.now <= self.rules.claim_ms // 2:
                 self._claim(trial, record.admission, ())
                 held = self.ledger.aside[gang.key]

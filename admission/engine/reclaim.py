@@ -850,11 +850,34 @@ class _Lawful(_Search):
         for victim in taken[:gone]:
             self._move(victim, 1)
         if not enough:
+            alone = self._alone(victims) if len(taken) < len(victims) and taken else None
+            if alone is not None:
+                return [alone]
             if refused:
                 self.unlawful[_NO_LARGER] = self.unlawful.get(_NO_LARGER, 0) + len(refused)
             return None
         with self.ledger.trial():
             return self._spare(taken, max(1, low))
+
+    def _alone(self, victims: list[Workload]) -> Workload | None:
+        """The first whose going alone makes room, and is lawful: who went before it in order may have lowered the share
+        of its side by so much that it might not follow."""
+        for victim in victims:
+            self._move(victim, -1)
+            room = self.node.fits(self.usage)
+            self._move(victim, 1)
+            if not room:
+                continue
+            self._enter(1)
+            lawful = self._lawful(victim) is not None
+            self._enter(-1)
+            if not lawful:
+                continue
+            with self.ledger.trial():
+                self.ledger.release(victim.key)
+                if self.fits():
+                    return victim
+        return None
 
     def _spare(self, taken: list[Workload], low: int) -> list[Workload] | None:
         """Of those taken, with `low` at least: who must go for quota and nodes both."""

@@ -292,6 +292,8 @@ def test_rows(name: str) -> None:
     extra = {(line, rule) for line, rule in got - wanted if rule not in QUIET}
     assert wanted <= got, f"not found: {wanted - got}; found: {got}"
     assert not extra
+    said = [(finding.line, finding.rule, finding.subject, finding.path) for finding in found(text)]
+    assert len(set(said)) == len(said), "nothing is said twice"
     for finding in found(text):
         assert finding.message, finding
         assert finding.fix, finding

@@ -411,12 +411,8 @@ def cluster_queue_contents(case: Json) -> list[str]:
         for queue in ("q1", "q2", "q3"):
             state.apply(Put(LocalQueue(name, queue, "cq")))
     state.advance(now)
-    for raw in (*(inputs.get("workloadsToAdd") or ()), *(inputs.get("workloadsToUpdate") or ())):
+    for raw in inputs.get("workloadsToAdd") or ():
         state.apply(Put(objects.read({"kind": "Workload", **raw})))
-    for raw in inputs.get("workloadsToDelete") or ():
-        if inputs.get("inadmissibleWorkloadsToRequeue"):
-            break
-        state.apply(Gone(Workload, key_of(raw)))
 
     def info(raw: Json) -> Workload:
         gang: Workload = objects.read({"kind": "Workload", **raw["Obj"]})
@@ -428,12 +424,14 @@ def cluster_queue_contents(case: Json) -> list[str]:
         state.apply(Put(gang))
         if not there:
             state.set_aside(gang.key, Verdict(gang.key, Standing.PARKED, Why(Reason.WAITING_FOR_QUOTA)))
-    for raw in inputs.get("workloadsToDelete") or ():
-        state.apply(Gone(Workload, key_of(raw)))
     for raw in inputs.get("admissibleWorkloadsToRequeue") or ():
         gang = info(raw)
         state.apply(Put(gang))
         state.wake("cq", gang.key)
+    for raw in inputs.get("workloadsToUpdate") or ():
+        state.apply(Put(objects.read({"kind": "Workload", **raw})))
+    for raw in inputs.get("workloadsToDelete") or ():
+        state.apply(Gone(Workload, key_of(raw)))
     requeued = 0
     if inputs.get("queueInadmissibleWorkloads"):
         requeued = state.wake("cq")

@@ -296,6 +296,23 @@ def test_x6_shares_that_an_admission_does_not_raise_make_no_loop(nested: bool) -
         assert town.settle() == 0
 
 
+def test_the_newest_is_not_taken_where_only_another_would_do() -> None:
+    """The newest borrower may go, but makes too little room; with it gone the other one might not. Alone it may."""
+    town = Town(*elastic(F), cohort("root", "", [(F, {"cpu": 2, "gpu": 2})]))
+    town.put(queue("a", "root", [(F, {"cpu": 1, "gpu": 4})], weight=Fraction(1, 2)))
+    town.put(queue("b", "root", [(F, {"cpu": 2, "gpu": 0})]), queue("c", "root", [(F, {"cpu": 2, "gpu": 2})]))
+    town.put(gang("old", "c", 3, each={"gpu": 1, "cpu": 1}), gang("a1", "a", each={"gpu": 4, "cpu": 1}, created=1))
+    town.settle()
+    town.now += 60 * SECOND
+    town.put(gang("newest", "c", each={"gpu": 1, "cpu": 1}, created=2))
+    town.settle()
+    town.now += HOUR
+    town.put(gang("wants", "b", 2, each={"gpu": 1, "cpu": 1}, created=3))
+    town.settle()
+    assert town.evictions == {("ns", "old"): 1}
+    assert "wants" in town.admitted()
+
+
 def test_x4_and_x5_indivisible_gangs_come_to_rest() -> None:
     town = _two((5, 5), 1)
     for i in range(5):
@@ -475,6 +492,26 @@ def test_room_kept_for_many_is_given_by_share_and_never_to_nobody(
         town.remove(Workload, value.key)
     assert town.settle() == 0
     assert tuple(shares(town)[name] for name in names) == after
+
+
+def test_two_that_were_passed_over_do_not_wait_for_each_other() -> None:
+    """The one whose queue has the smaller share comes first, and yields to the one that had waited long when it came;
+    that one must not yield to it in turn."""
+    town = Town(*elastic(F), cohort("root"))
+    town.put(queue("more", "root", [(F, {"cpu": 6})]), queue("x", "root", [(F, {"cpu": 6})]))
+    town.put(queue("less", "root", [(F, {"cpu": 0})], weight=Fraction(2)))
+    town.put(gang("held", "more", each={"cpu": 6}))
+    town.put(*(gang(f"x{i}", "x", each={"cpu": 2}, created=i) for i in range(3)))
+    town.settle()
+    for name, where in (("old", "more"), ("young", "less")):
+        town.put(gang(name, where, each={"cpu": 4}, created=town.now - START))
+        town.now += 2 * MUSTER.passed_over_ms
+        town.settle()
+    assert town.pending() == ["old", "young"]
+    town.remove(Workload, ("ns", "x0"))
+    town.remove(Workload, ("ns", "x1"))
+    town.cycle()
+    assert "old" in town.admitted()
 
 
 def test_who_was_passed_over_still_takes_what_becomes_his_by_right() -> None:

