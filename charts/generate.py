@@ -45,7 +45,12 @@ SETTINGS = policies.Settings(
 )
 
 BY_WEBHOOK = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
-BY_POLICY = {"mutatingadmissionpolicies", "mutatingadmissionpolicybindings"}
+BY_POLICY = {
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+}
 
 MADE_BY_THE_CHART = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
 """The chart makes these, empty, and the controller fills them: nobody needs the right to create them, which no name can

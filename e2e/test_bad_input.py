@@ -118,7 +118,6 @@ WAITS: dict[str, tuple[Object, str, str]] = {
 
 RUNS: dict[str, Object] = {
     "suspend: false of its own": job("team-b", "eager", suspend=False),
-    "a priority class that nobody has": job("team-b", "classless", labels={NAMES.priority_class_label: "none"}),
     "nothing to do": job("team-b", "idle", 0),
     "no requests": job("team-b", "frugal", template=_with(pod_template(), {})),
     "a quota with a decimal suffix": job("team-b", "plain", queue="decimal"),
@@ -188,6 +187,12 @@ def test_what_is_wrong_is_refused_or_told_and_nobody_else_waits(muster: Installe
     cp.wait(told, 25, "each to be told why it waits", every=0.5)
     cp.create(job("team-b", "nobody", 1, parallelism=0))  # which Kubernetes leaves there for ever
     cp.wait(lambda: admitted(cp, "team-b", "nobody"), 20, "a job of no pods to be admitted")
+    cp.create(job("team-b", "classless", labels={NAMES.priority_class_label: "none"}))
+    cp.wait(
+        lambda: "does not exist; there are: none" in str([e["message"] for e in cp.list("events", "team-b")]),
+        20,
+        "the class to be missed",
+    )
     for obj in RUNS.values():
         cp.wait(done(cp, "jobs", "team-b", obj["metadata"]["name"]), 30, f"{obj['metadata']['name']} to run")
     assert cp.list("pods", "team-a") == []

@@ -503,6 +503,77 @@ def test_label_games(plane: ControlPlane, tenant: ApiClient, muster: ApiClient) 
     assert not [p for p in plane.list("pods", SPACE) if p["metadata"]["name"].startswith("set-")]
 
 
+def test_the_jobs_of_a_jobset_are_its_own(plane: ControlPlane, tenant: ApiClient, muster: ApiClient) -> None:
+    tenant.create(jobset("set"))
+    plane.wait(lambda: plane.find("jobs", "set-workers-0", SPACE), 20, "a child")
+    child = plane.get("jobs", "set-workers-0", SPACE)
+    edits: dict[str, Object] = {
+        "resources": _in_template(
+            {"spec": {"containers": [{**CONTAINER, "resources": {"limits": {"nvidia.com/gpu": "64"}}}]}}
+        ),
+        "parallelism": {"spec": {"parallelism": 400}},
+        "owner": {"metadata": {"ownerReferences": None}},
+    }
+
+    def refused() -> dict[str, bool]:
+        return {
+            name: "made and changed by the JobSet controller"
+            in _refused(functools.partial(tenant.patch, "jobs", "set-workers-0", edit, SPACE))
+            for name, edit in edits.items()
+        }
+
+    assert all(refused().values()), refused()
+    # One that only says that it is a child would be started with the others.
+    forged = job("forged", pods=400, labels={"jobset.sigs.k8s.io/replicatedjob-name": "workers"}, suspend=True)
+    forged["metadata"]["ownerReferences"] = child["metadata"]["ownerReferences"]
+    assert "made and changed by the JobSet controller" in _refused(lambda: tenant.create(forged))
+    plane.wait(lambda: condition(plane.get("jobsets", "set", SPACE), "Suspended"), 20, "the JobSet to be seen")
+    start(muster, JOBSET, "set", driver="0", workers="1234")
+    pods_of(plane, "set", 5)
+    edits.pop("resources")  # the API server itself refuses it of a Job that runs
+    assert all(refused().values()), refused()
+    # The garbage collector takes the owner from them; what they are does not change with it.
+    tenant.delete("jobsets", "set", SPACE, propagationPolicy="Orphan")
+    plane.wait(
+        lambda: not plane.get("jobs", "set-workers-0", SPACE)["metadata"].get("ownerReferences"), 30, "an orphan"
+    )
+    grown = _refused(lambda: tenant.patch("jobs", "set-workers-0", {"spec": {"parallelism": 400}}, SPACE))
+    assert "holds room" in grown
+    off = {"spec": {"suspend": True}}
+    assert tenant.patch("jobs", "set-workers-0", off, SPACE)["spec"]["suspend"] is False
+    pods_of(plane, "set", 5)
+
+
+def test_a_pod_of_a_gang_stays_its_own(plane: ControlPlane, tenant: ApiClient, muster: ApiClient) -> None:
+    gang = job("gang", pods=2)
+    gang["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
+    tenant.create(gang)
+    start(muster, JOB, "gang", main="01")
+    pod = pods_of(plane, "gang", 2)[0]["metadata"]
+    edits: dict[str, tuple[str, Object]] = {
+        "owner": ("by which it is counted", {"ownerReferences": None}),
+        "finalizer": ("by which it is counted", {"finalizers": None}),
+        "selector": ("by which it is counted", {"labels": {"batch.kubernetes.io/controller-uid": "x"}}),
+        "pinned": ("by which it is counted", {"annotations": {NAMES.pinned_annotation: None}}),
+        "marker": ("changed by Muster only", {"labels": {NAMES.managed_label: None}}),
+        "gang": ("changed by Muster only", {"labels": {NAMES.workload_uid_label: "other"}}),
+    }
+    for name, (said, meta) in edits.items():
+        message = _refused(functools.partial(tenant.patch, "pods", pod["name"], {"metadata": meta}, SPACE))
+        assert said in message, (name, message)
+    resources = {"requests": {"cpu": "2"}}
+    bigger = {"spec": {"containers": [{"name": "c", "resources": resources}]}}
+    path = f"/api/v1/namespaces/{SPACE}/pods/{pod['name']}/resize"
+    grown = _refused(
+        lambda: tenant.request("PATCH", path, bigger, content_type="application/strategic-merge-patch+json")
+    )
+    assert "keeps the resources" in grown
+    tenant.patch("pods", pod["name"], {"metadata": {"labels": {"role": "master"}}}, SPACE)
+    # The Job controller and the garbage collector still do what they must.
+    tenant.delete("jobs", "gang", SPACE, propagationPolicy="Background")
+    plane.wait(lambda: not plane.list("pods", SPACE), 30, "its pods to go")
+
+
 def test_a_job_that_holds_room_keeps_its_size(plane: ControlPlane, tenant: ApiClient, muster: ApiClient) -> None:
     tenant.create(job("big"))
     start(muster, JOB, "big", main="012")
@@ -610,6 +681,14 @@ def _in_template(change: Object) -> Object:
     return {"spec": {"template": change}}
 
 
+CONTAINER = {"name": "c", "image": "x"}
+JOBSET_OWNER = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2",
+    "kind": "JobSet",
+    "name": "set",
+    "uid": "00000000-0000-0000-0000-000000000000",
+    "controller": True,
+}
 CHANGES: dict[str, Object] = {
     "nothing": {},
     "on": {"spec": {"suspend": False}},
@@ -627,6 +706,44 @@ CHANGES: dict[str, Object] = {
     "hosts": _in_template({"metadata": {"annotations": {NAMES.hosts_annotation: "host-0"}}}),
     "other annotation": _in_template({"metadata": {"annotations": {"example.com/a": "b"}}}),
     "gate": _in_template({"spec": {"schedulingGates": [{"name": NAMES.topology_gate}]}}),
+    "owners off": {"metadata": {"ownerReferences": None}},
+    "owner put on": {"metadata": {"ownerReferences": [JOBSET_OWNER]}},
+    "bigger": _in_template({"spec": {"containers": [{**CONTAINER, "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}),
+    "patient": _in_template({"spec": {"terminationGracePeriodSeconds": 3601}}),
+    "as patient as may be": _in_template({"spec": {"terminationGracePeriodSeconds": 3600}}),
+    "notes": {"metadata": {"annotations": {"example.com/a": "x" * (64 << 10)}}},
+    "notes inside": _in_template({"metadata": {"annotations": {"example.com/a": "x" * (64 << 10)}}}),
+    "many expressions": _in_template(
+        {
+            "spec": {
+                "affinity": {
+                    "nodeAffinity": {
+                        pins.REQUIRED: {
+                            "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}] * 300}]
+                        }
+                    }
+                }
+            }
+        }
+    ),
+    "many terms": _in_template(
+        {
+            "spec": {
+                "affinity": {
+                    "nodeAffinity": {
+                        pins.REQUIRED: {
+                            "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}] * 129
+                        }
+                    }
+                }
+            }
+        }
+    ),
+    "many tolerations": _in_template(
+        {"spec": {"tolerations": [{"key": f"k{i}", "operator": "Exists"} for i in range(257)]}}
+    ),
+    "run by another": {"spec": {"managedBy": "example.com/other"}},
+    "run by its own": {"spec": {"managedBy": "kubernetes.io/job-controller"}},
 }
 
 
@@ -729,6 +846,23 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
             lambda new: [r["template"]["spec"]["template"].pop("metadata", 0) for r in new["spec"]["replicatedJobs"]]
         ),
         "fine": edit(lambda new: inner(new).setdefault("annotations", {}).update({"example.com/x": "y"})),
+        "run by another": edit(lambda new: new["spec"].update(managedBy="example.com/other")),
+        "many sets": edit(
+            lambda new: new["spec"]["replicatedJobs"].extend(
+                {**new["spec"]["replicatedJobs"][0], "name": f"r{i}"} for i in range(17)
+            )
+        ),
+        "as many sets as may be": edit(
+            lambda new: new["spec"]["replicatedJobs"].extend(
+                {**new["spec"]["replicatedJobs"][0], "name": f"r{i}"} for i in range(16)
+            )
+        ),
+        "patient": edit(
+            lambda new: new["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"].update(
+                terminationGracePeriodSeconds=10**9
+            )
+        ),
+        "notes": edit(lambda new: new["metadata"].setdefault("annotations", {}).update({"a/b": "x" * (64 << 10)})),
         "label inside": edit(
             lambda new: (
                 new["spec"]["replicatedJobs"][0]["template"].setdefault("metadata", {}).update(labels=dict(LABEL))
@@ -820,6 +954,11 @@ POD_ROWS: dict[str, tuple[Object, Object, Object]] = {
                 {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["host-9"]}]},
             )
         },
+    ),
+    "beyond its child job": (
+        {"pin": "ranks", "hosts": "a,b,c,d", "rank-stride": "2"},
+        {"index": "2", "job": "0"},
+        {},
     ),
     "a list at its limit": (
         {"pin": "ranks", "hosts": ",".join(f"gpu-node-{i:06}.example.internal" for i in range(pins.HOSTS_LIMIT // 33))},

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.control_plane import ControlPlane
-from e2e.gangs import WORKLOADS, admitted, running_pods, teams, workload_of
+from e2e.gangs import WORKLOADS, admitted, entry_of, running_pods, teams, workload_of
 from e2e.installed import NAMES, Installed, job, jobset
 
 FINALIZER = "example.com/backup"
@@ -98,3 +98,23 @@ def test_pods_that_were_taken_from_their_job_count_and_go_with_it(muster: Instal
     cp.wait(lambda: cp.find("pods", taken, "team-a") is None, 60, "the pod that was taken to be stopped")
     cp.delete("jobs", "gang", "team-a")
     cp.wait(lambda: not cp.list(f"workloads.{NAMES.group}", "team-a"), 60, "the end")
+
+
+def test_policies_that_are_taken_away_are_missed_and_are_seen_again(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started(config={"holdProofPeriod": "1s"})
+    teams(cp, {"team-a": 8})
+
+    def held() -> tuple[str, str]:
+        entry = entry_of(cp.get("clusterqueues", "team-a"), "JobsHeld")
+        return entry.get("status", ""), entry.get("message", "")
+
+    cp.wait(lambda: held()[0] == "True", 20, "the hold to be proven")
+    for kind, name, said in (
+        ("mutatingadmissionpolicybindings", "muster-hold", "not held"),
+        ("validatingadmissionpolicies", "muster-pods", "ValidatingAdmissionPolicy muster-pods"),
+    ):
+        cp.delete(kind, name)
+        cp.wait(lambda said=said: held()[0] == "False" and said in held()[1], 30, f"{name} to be missed")  # type: ignore[misc]
+        Installed.install(cp)
+        cp.wait(lambda: held()[0] == "True", 30, f"{name} to be seen again")

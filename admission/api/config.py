@@ -350,6 +350,8 @@ class Configuration(Section):
     """A pinned pod that kube-scheduler cannot place for so long sends its gang back to the queue."""
     node_loss_grace_period: Duration = 120.0
     """A node that is gone so long holds no quota any more."""
+    hold_proof_period: Annotated[Duration, Field(gt=0)] = 30.0
+    """How often a leader proves again that labelled jobs are held; the condition JobsHeld says what it found."""
 
     @model_validator(mode="before")
     @classmethod

@@ -311,6 +311,10 @@ class Actuator:
             limit_ranges=self._world.limits_of(job.namespace),
             runtime_classes=self._world.runtime_classes,
         )
+        if job.priority_class and job.priority_class not in self._world.workload_priorities:
+            known = ", ".join(sorted(self._world.workload_priorities)[:10]) or "none"
+            unknown = f"WorkloadPriorityClass {job.priority_class!r} does not exist; there are: {known}"
+            problems = (unknown, *problems)
         if problems:
             self.record(key, job, "Warning", "InvalidJob", "; ".join(problems))
             return None

@@ -183,7 +183,7 @@ class Controller:
         self._written_at: dict[QueueName, float] = {}
         self._decide_at: asyncio.TimerHandle | None = None
         self.state = State(rules)
-        self.jobs: KeyedQueue[JobKey] = KeyedQueue(self._work, self.tuning.workers)
+        self.jobs: KeyedQueue[JobKey] = KeyedQueue(self._work, self.tuning.workers, lambda key: key[1])
         self.recent = Recent()
         self.world = World(
             self.state,
@@ -387,6 +387,13 @@ class Controller:
     def _job_changed(self, key: JobKey) -> None:
         if self.leading:
             self.jobs.add(key)
+
+    def proven(self, held: Condition, options: Options) -> None:
+        """What a proof of the hold found counts from now on, for what is shown and for how pods are pinned."""
+        changed, self.held = held != self.held, held
+        self.actuator.options = options
+        if changed:
+            self._queues_dirty.set()
 
     def _state_changed(self) -> None:
         self.revision += 1

@@ -4,10 +4,14 @@ The proof is a server-side dry run: a Job with a queue label and `suspend: false
 answers with what it would have stored. Held means `suspend: true`. The dry run stores nothing and makes no pod. Pins
 are not proven by a dry run, for that would take the right to create pods: it is looked up that the policy that pins is
 bound, and a second policy refuses a marked pod without its pin.
+
+What was proven may be taken away later, so a leader proves again now and then. What fails is said, and admission goes
+on: gangs are still decided, started and pinned as before, and what slips past the hold is suspended again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,6 +56,23 @@ async def policies_bound(client: Client, policies: tuple[str, ...]) -> bool:
     return True
 
 
+async def missing(client: Client, wanted: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which of these policies and bindings are not there, as "Kind name". Raises ApiError."""
+    there: dict[str, set[str]] = {}
+    for kind in sorted({one["kind"] for one in wanted}):
+        plural = kind.lower().removesuffix("policy") + "policies" if kind.endswith("Policy") else kind.lower() + "s"
+        try:
+            listed = await client.get(Kind("admissionregistration.k8s.io", "v1", plural, kind, False).path())
+        except NotFound:
+            listed = {}
+        there[kind] = {one["metadata"]["name"] for one in listed.get("items") or ()}
+    return [
+        f"{one['kind']} {one['metadata']['name']}"
+        for one in wanted
+        if one["metadata"]["name"] not in there[one["kind"]]
+    ]
+
+
 async def policies_served(client: Client) -> bool:
     """Does the API server have mutating policies at all (Kubernetes 1.36 and newer)?"""
     try:
@@ -63,8 +84,13 @@ async def policies_served(client: Client) -> bool:
     return True
 
 
-async def prove(client: Client, names: Names, namespace: str, mode: Mode, *, pins: bool) -> Held:
-    """Offer a labelled, unsuspended Job as a dry run and look whether it comes back suspended."""
+async def prove(
+    client: Client, names: Names, namespace: str, mode: Mode, *, pins: bool, wanted: Sequence[Mapping[str, Any]] = ()
+) -> Held:
+    """Offer a labelled, unsuspended Job as a dry run and look whether it comes back suspended.
+
+    wanted: the policies and bindings that must be there. Where one is not, nothing is held for sure.
+    """
     job: dict[str, Any] = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -92,10 +118,14 @@ async def prove(client: Client, names: Names, namespace: str, mode: Mode, *, pin
     }
     try:
         answer = await client.create(_JOBS.path(namespace), job, dry_run=True, fenced=False)
+        gone = await missing(client, wanted)
     except ApiError as error:
         return Held(mode, False, pins, f"the dry run was refused: {error}")
     holds = bool((answer.get("spec") or {}).get("suspend"))
     message = f"a labelled Job is held by {mode}" if holds else f"a labelled Job was not held ({mode})"
     if not holds and mode == "policy":
         message += "; are the policies installed? kubectl apply -f config/policies.yaml, or the chart's"
+    elif holds and gone:
+        some = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
+        return Held(mode, False, pins, f"{message}, and not all that guards it is there: install {some} again")
     return Held(mode, holds, pins, message)

@@ -2,32 +2,39 @@
 
 Adding a key that waits changes nothing; adding one that is being worked on brings it back afterwards. A key can also be
 asked for at a later time; the earliest time wins.
+
+Keys wait in lanes, which take turns: whoever adds thousands stands in their own way, and delays nobody else's first by
+more than one of each other lane.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
 
 
 class KeyedQueue(Generic[K]):
-    """See the module. `work(key)` must not raise; `workers` keys are worked on at once."""
+    """See the module. `work(key)` must not raise; `workers` keys are worked on at once. `lane(key)`: whose it is."""
 
-    def __init__(self, work: Callable[[K], Awaitable[None]], workers: int) -> None:
+    def __init__(
+        self, work: Callable[[K], Awaitable[None]], workers: int, lane: Callable[[K], Hashable] = lambda key: None
+    ) -> None:
         self._work = work
         self._workers = workers
-        self._waiting: deque[K] = deque()
+        self._lane = lane
+        self._waiting: OrderedDict[Hashable, deque[K]] = OrderedDict()
+        """By lane; the first lane is next, and none is empty."""
         self._dirty: set[K] = set()
         self._busy: set[K] = set()
         self._later: dict[K, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._busy)
+        return sum(map(len, self._waiting.values())) + len(self._busy)
 
     @property
     def idle(self) -> bool:
@@ -38,8 +45,18 @@ class KeyedQueue(Generic[K]):
             return
         self._dirty.add(key)
         if key not in self._busy:
-            self._waiting.append(key)
-            self._wake.set()
+            self._line_up(key)
+
+    def _line_up(self, key: K) -> None:
+        self._waiting.setdefault(self._lane(key), deque()).append(key)
+        self._wake.set()
+
+    def _next(self) -> K:
+        lane, keys = self._waiting.popitem(last=False)
+        key = keys.popleft()
+        if keys:
+            self._waiting[lane] = keys
+        return key
 
     def add_after(self, key: K, seconds: float) -> None:
         """Add the key when `seconds` have passed, unless an earlier time was asked for."""
@@ -73,7 +90,7 @@ class KeyedQueue(Generic[K]):
             while not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
-            key = self._waiting.popleft()
+            key = self._next()
             self._dirty.discard(key)
             self._busy.add(key)
             try:
@@ -81,5 +98,4 @@ class KeyedQueue(Generic[K]):
             finally:
                 self._busy.discard(key)
                 if key in self._dirty:
-                    self._waiting.append(key)
-                    self._wake.set()
+                    self._line_up(key)

@@ -20,10 +20,17 @@ from typing import Any
 
 import yaml
 
-from admission.jobs.hold import IDENTITIES, PRIORITY, Identities, Messages
+from admission.jobs.hold import IDENTITIES, OWNERS_LABELS, PRIORITY, Identities, Messages
+from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.pins import DOMAIN, GATES, RANKS, REQUIRED, template_annotations, template_labels
-from admission.jobs.requests import NODE_NAME
-from admission.names import JOB_COMPLETION_INDEX, JOBSET_GROUP, JOBSET_JOB_INDEX_LABEL, Names
+from admission.jobs.requests import LIMITS, NODE_NAME, SYSTEM_CLASSES, Limits, excess_words
+from admission.names import (
+    JOB_COMPLETION_INDEX,
+    JOB_TRACKING_FINALIZER,
+    JOBSET_GROUP,
+    JOBSET_JOB_INDEX_LABEL,
+    Names,
+)
 
 Object = dict[str, Any]
 
@@ -37,6 +44,7 @@ class Settings:
     """Values of the installation that policies and roles depend on."""
 
     identities: Identities = IDENTITIES
+    limits: Limits = LIMITS
     governed_namespaces: Mapping[str, Any] | None = None
     """Label selector of namespaces in which every job is held, labelled or not; None: only labelled jobs are."""
     namespace: str = "muster-system"
@@ -95,7 +103,20 @@ def _callers(names: Names, identities: Identities) -> list[Object]:
         _variable("may_admit", _may_admit(names)),
         _variable("is_us", f"{_OLD} && {_named_us(names)} && variables.may_admit"),
         _variable("is_jobset_controller", f"{listed} || ({status} && !variables.may_admit)"),
+        _variable(
+            "writes_children",
+            f"request.userInfo.username in {_texts(identities.job_controllers)} || variables.is_jobset_controller",
+        ),
     ]
+
+
+def _marked(who: str, names: Names) -> str:
+    """`jobs.hold._is_marked`; a JobSet has no such template."""
+    template = f"{who}.spec.template.metadata"
+    return (
+        f"(has({who}.spec.template) && has({template}) && has({template}.labels) && "
+        f"{_text(names.managed_label)} in {template}.labels)"
+    )
 
 
 _OLD = "oldObject != null"
@@ -182,7 +203,7 @@ def _held(names: Names, *, governed: bool) -> str:
         return f"!variables.is_us && !({_child('object')} && variables.is_jobset_controller)"
     return (
         f"!variables.is_us && ({_queued(names)} || "
-        f"({_OLD} && {_child('oldObject')} && !variables.is_jobset_controller))"
+        f"({_OLD} && ({_child('oldObject')} || {_marked('oldObject', names)}) && !variables.is_jobset_controller))"
     )
 
 
@@ -202,7 +223,14 @@ def hold(names: Names, settings: Settings, *, governed: bool = False) -> list[Ob
         "muster-hold-namespaces" if governed else "muster-hold",
         settings,
         match,
-        [] if governed else [_condition("queued-or-child", f"{_queued(names)} || ({_OLD} && {_child('oldObject')})")],
+        []
+        if governed
+        else [
+            _condition(
+                "queued-or-child",
+                f"{_queued(names)} || ({_OLD} && ({_child('oldObject')} || {_marked('oldObject', names)}))",
+            )
+        ],
         variables=[*_callers(names, settings.identities), _variable("held", _held(names, governed=governed)), wanted],
         mutations=[
             {
@@ -297,13 +325,11 @@ def _noted(names: Names) -> tuple[str, ...]:
     return (*template_annotations(names), names.pinned_annotation)
 
 
-def _frozen(names: Names, same: str) -> str:
-    """Nothing of what was admitted changes while the job carries our note."""
+def _frozen(names: Names, same: str, *, marked: str = "false") -> str:
+    """Nothing of what was admitted changes while the job carries our note, or is `marked`."""
     note = _text(names.inverse_annotation)
-    return (
-        f"oldObject == null || !(has(oldObject.metadata.annotations) && {note} in oldObject.metadata.annotations) || "
-        f"({same})"
-    )
+    noted = f"(has(oldObject.metadata.annotations) && {note} in oldObject.metadata.annotations)"
+    return f"oldObject == null || !({noted} || {marked}) || ({same})"
 
 
 def _job_template(names: Names, settings: Settings) -> list[Object]:
@@ -326,13 +352,18 @@ def _job_template(names: Names, settings: Settings) -> list[Object]:
     was_gated = f"({_OLD} && {_gated('oldObject.spec.template.spec', names)})"
     gate = f"(!{_gated('object.spec.template.spec', names)} || {was_gated})"
     clean = f"({kept(template_labels(names), 'labels')} && {kept(_noted(names), 'annotations')} && {gate})"
+    same = f"object.spec.template == oldObject.spec.template && {optional}"
+    child = f"{_child('object')} || ({_OLD} && {_child('oldObject')})"
+    unmoved = f"{_OLD} && {_same('metadata.ownerReferences')} && {same}"
+    marked = f"({_marked('oldObject', names)} && !variables.writes_children)"
     return _validating(
         "muster-job-templates",
         settings,
         {"resourceRules": _rules(JOBS)},
         [_by_others(names)],
         [
-            (_frozen(names, f"object.spec.template == oldObject.spec.template && {optional}"), say.frozen),
+            (f"!({child}) || ({unmoved}) || variables.writes_children", say.child_frozen),
+            (_frozen(names, same, marked=marked), say.frozen),
             (f"{clean} || variables.is_jobset_controller", say.reserved),
         ],
         variables=[
@@ -343,6 +374,73 @@ def _job_template(names: Names, settings: Settings) -> list[Object]:
             _variable("old_annotations", f"oldObject == null ? {{}} : {notes['oldObject']}"),
         ],
     )
+
+
+def _same(path: str) -> str:
+    """CEL: what lies at a path of the object is what lay there."""
+    there = {who: f"has({who}.{path})" for who in ("object", "oldObject")}
+    return f"({there['object']} == {there['oldObject']} && (!{there['object']} || object.{path} == oldObject.{path}))"
+
+
+def _within(who: str, kind: tuple[str, str], limits: Limits) -> list[tuple[str, str]]:
+    """(CEL that a job is within a limit, what is said when not), as `jobs.requests.excess`."""
+    words = excess_words(limits)
+    sets = f"{who}.spec.replicatedJobs"
+    t = f"{who}.spec.template" if kind == JOBS else "r.template.spec.template"
+
+    def every(test: str) -> str:
+        return f"({test})" if kind == JOBS else f"(!has({sets}) || {sets}.all(r, {test}))"
+
+    def annotated(meta: str) -> str:
+        notes = f"{meta}.annotations"
+        size = f"{notes}.map(k, size(k) + size({notes}[k])).sum()"
+        return f"(!has({notes}) || {size} <= {limits.annotation_bytes})"
+
+    required = f"{t}.spec.affinity.nodeAffinity.{REQUIRED}"
+    parts = " + ".join(f"(has(e.{field}) ? size(e.{field}) : 0)" for field in ("matchExpressions", "matchFields"))
+    grace, tolerations = f"{t}.spec.terminationGracePeriodSeconds", f"{t}.spec.tolerations"
+    inner = f"!has({t}.metadata) || " + annotated(f"{t}.metadata")
+    run_by = (JOB if kind == JOBS else JOBSET).run_by
+    within = [
+        (every(f"!has({grace}) || {grace} <= {limits.grace_s}"), words.grace),
+        (f"{annotated(f'{who}.metadata')} && {every(inner)}", words.annotations),
+        (
+            every(
+                f"!has({t}.spec.affinity) || !has({t}.spec.affinity.nodeAffinity) || !has({required}) || "
+                f"{required}.nodeSelectorTerms.map(e, 1 + {parts}).sum() <= {limits.affinity_parts}"
+            ),
+            words.affinity,
+        ),
+        (every(f"!has({tolerations}) || size({tolerations}) <= {limits.tolerations}"), words.tolerations),
+        (
+            every(f"!has({t}.spec.priorityClassName) || !{t}.spec.priorityClassName.startsWith('{SYSTEM_CLASSES}')"),
+            words.priority,
+        ),
+        (f"(!has({who}.spec.managedBy) || {who}.spec.managedBy in ['', {_text(run_by)}])", words.managed_by),
+    ]
+    if kind == JOBSETS:
+        within.insert(4, (f"(!has({sets}) || size({sets}) <= {limits.pod_sets})", words.pod_sets))
+    return within
+
+
+def _limits(names: Names, settings: Settings, *, governed: bool = False) -> list[Object]:
+    """What could be queued and not be started, or not be ended. What was beyond a limit before is let be."""
+    match = {"namespaceSelector": dict(settings.governed_namespaces or {})} if governed else {}
+    queued = [] if governed else [_condition("queued", _has_label("object", names.queue_label))]
+    out = []
+    for kind in (JOBS, JOBSETS):
+        new, old = (_within(who, kind, settings.limits) for who in ("object", "oldObject"))
+        out += _validating(
+            f"muster-limits-{kind[1]}" + ("-namespaces" if governed else ""),
+            settings,
+            {"resourceRules": _rules(kind), **match},
+            [*queued, _by_others(names)],
+            [
+                (f"({good}) || ({_OLD} && !({was_good}))", said)
+                for (good, said), (was_good, _) in zip(new, old, strict=True)
+            ],
+        )
+    return out
 
 
 def _jobset_templates(names: Names, settings: Settings) -> list[Object]:
@@ -476,6 +574,8 @@ def pins(names: Names, settings: Settings) -> list[Object]:
     )
     stride = f"int({_note(names.rank_stride_annotation, _text('0'))})"
     rank = (
+        # A pod beyond its child job's share would take the rank of another one's: no list has an index below 0.
+        f"variables.stride > 0 && int(object.metadata.labels[{index}]) >= variables.stride ? -1 : "
         f"(variables.stride > 0 && {job_index} in object.metadata.labels ? "
         f"int(object.metadata.labels[{job_index}]) * variables.stride : 0) + int(object.metadata.labels[{index}])"
     )
@@ -569,12 +669,49 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
         f"({_has_label('oldObject', key)} ? oldObject.metadata.labels[{_text(key)}] : '')"
         for key in template_labels(names)
     )
+    tracked = {
+        who: f"(has({who}.metadata.finalizers) && {_text(JOB_TRACKING_FINALIZER)} in {who}.metadata.finalizers)"
+        for who in ("object", "oldObject")
+    }
+
+    def kept(keys: Sequence[str], kind: str) -> str:
+        new, old = f"variables.{kind}", f"variables.old_{kind}"
+        return f"{_texts(keys)}.all(k, (k in {new}) == (k in {old}) && (!(k in {new}) || {new}[k] == {old}[k]))"
+
+    # Controllers of Kubernetes, no tenant: that of Jobs takes finalizers and owners off, that of garbage owners.
+    system = (
+        f"request.userInfo.username in {_texts(settings.identities.job_controllers)} || "
+        "authorizer.group('').resource('pods').check('delete').allowed()"
+    )
+    belongs = " && ".join(
+        (
+            _same("metadata.ownerReferences"),
+            f"{tracked['object']} == {tracked['oldObject']}",
+            kept(OWNERS_LABELS, "labels"),
+            kept(_noted(names), "annotations"),
+        )
+    )
     updated = _validating(
         "muster-pod-updates",
         settings,
-        {"resourceRules": _rules(("", "pods"), operations=("UPDATE",)), "objectSelector": marked},
+        {
+            "resourceRules": [
+                *_rules(("", "pods"), operations=("UPDATE",)),
+                *_rules(("", "pods/resize"), operations=("UPDATE",)),
+            ],
+            "objectSelector": marked,
+        },
         [_condition("not-by-muster", f"!{_may_admit(names)}")],
-        [(f"{same} && {_gated('object.spec', names)} == {_gated('oldObject.spec', names)}", say.pod_gate)],
+        [
+            (f"{same} && {_gated('object.spec', names)} == {_gated('oldObject.spec', names)}", say.pod_gate),
+            ("!has(request.subResource) || request.subResource != 'resize'", say.pod_resize),
+            (f"({belongs}) || {system}", say.pod_owner),
+        ],
+        variables=[
+            _variable(name, _map_of((f"{who}.metadata", kind)))
+            for kind in ("labels", "annotations")
+            for name, who in ((kind, "object"), (f"old_{kind}", "oldObject"))
+        ],
     )
     of_others = _validating(
         "muster-priority-class",
@@ -590,7 +727,21 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
         [(_may_admit(names), say.priority_class)],
         failure_policy="Ignore",
     )
-    return [*created, *updated, *of_others]
+    above: list[Object] = []
+    if settings.governed_namespaces is not None:
+        # Kubernetes lets everybody name the classes of its own pods, which preempt those of gangs.
+        above = _validating(
+            "muster-priority-namespaces",
+            settings,
+            {
+                "resourceRules": _rules(("", "pods"), operations=("CREATE",)),
+                "namespaceSelector": dict(settings.governed_namespaces),
+            },
+            [_condition("above-gangs", f"has(object.spec.priority) && object.spec.priority > {PRIORITY}")],
+            [(_may_admit(names), say.priority_above)],
+            failure_policy="Ignore",
+        )
+    return [*created, *updated, *of_others, *above]
 
 
 def kinds_kept(names: Names, settings: Settings) -> list[Object]:
@@ -620,12 +771,17 @@ def policies(names: Names, settings: Settings | None = None) -> list[Object]:
         *_guard(names, settings),
         *_job_template(names, settings),
         *_jobset_templates(names, settings),
+        *_limits(names, settings),
         *pins(names, settings),
         *_pod_guard(names, settings),
         *kinds_kept(names, settings),
     ]
     if settings.governed_namespaces is not None:
-        out += [*hold(names, settings, governed=True), *_guard(names, settings, governed=True)]
+        out += [
+            *hold(names, settings, governed=True),
+            *_guard(names, settings, governed=True),
+            *_limits(names, settings, governed=True),
+        ]
     return out
 
 
@@ -725,8 +881,8 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule("apiregistration.k8s.io", ["apiservices"], ["get", "update"], [f"{names.version}.{visibility}"]),
             rule(
                 "admissionregistration.k8s.io",
-                ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
-                ["get"],
+                [f"{what}admissionpolic{end}" for what in ("mutating", "validating") for end in ("ies", "ybindings")],
+                ["get", "list"],
             ),
             # Where it holds by webhook: its own two configurations. To create cannot be limited by name.
             rule("admissionregistration.k8s.io", _HOOKS, ["create"]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from admission.controller.hold import Held, policies_bound, policies_served, pro
 from admission.controller.hooks import Hooks
 from admission.controller.setup import default_queue, looked_at, rules_of, selector_of, settings_of, tuning_of
 from admission.jobs.hold import Identities
-from admission.kube.client import Client, Fenced
+from admission.kube.client import ApiError, Client, Fenced
 from admission.kube.lease import LeaderElector, LeadershipLost
 from admission.names import JOBS_HELD
 
@@ -57,7 +58,8 @@ async def serve(
     """
     names = config.names
     mode = await _mode(client, config)
-    can_rank = mode == "webhook" or await policies_bound(client, _mutating(policies.pins(names, policies.Settings())))
+    pins = _mutating(policies.pins(names, policies.Settings()))
+    can_rank = mode == "webhook" or await policies_bound(client, pins)
     controller = Controller(
         client,
         names=names,
@@ -106,11 +108,29 @@ async def serve(
         if started is not None:
             await started(replica)
 
+        guards = policies.policies(names) if mode == "policy" else []
+
+        async def prove_it() -> None:
+            can = mode == "webhook" or await policies_bound(client, pins)
+            held = await prove(client, names, PROVEN_IN, mode, pins=can, wanted=guards)
+            if held != replica.held:
+                (log.info if held.holds else log.warning)("hold", mode=mode, message=held.message)
+            replica.held = held
+            controller.proven((JOBS_HELD, held.holds, held.reason, held.message), Options(can_rank=can))
+
+        async def prove_on() -> None:
+            while True:
+                await asyncio.sleep(config.hold_proof_period)
+                with suppress(ApiError, OSError, TimeoutError):
+                    await prove_it()
+
         async def work() -> None:
-            replica.held = await prove(client, names, PROVEN_IN, mode, pins=can_rank)
-            (log.info if replica.held.holds else log.error)("hold", mode=mode, message=replica.held.message)
-            controller.held = (JOBS_HELD, replica.held.holds, replica.held.reason, replica.held.message)
-            await controller.lead()
+            await prove_it()
+            proving = asyncio.create_task(prove_on(), name="proof")
+            try:
+                await controller.lead()
+            finally:
+                proving.cancel()
 
         group.create_task(_campaign(elector, work), name="campaign")
 

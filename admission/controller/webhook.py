@@ -1,7 +1,7 @@
 """The rules of `jobs.hold` as an admission webhook, for API servers that cannot evaluate them themselves.
 
     POST /mutate-jobs  /validate-jobs  /mutate-pods  /validate-pods     AdmissionReview v1 in and out
-    POST /mutate-governed-jobs  /validate-governed-jobs                 the same for governed namespaces
+    POST /mutate-governed-jobs  /validate-governed-jobs  /validate-governed-pods    the same for governed namespaces
 
 Whether a caller may admit is asked of the API server (SubjectAccessReview), only where the answer matters, and kept for
 a few seconds. What the webhook cannot read it refuses; what concerns it is picked by labels in `configurations`, so
@@ -21,6 +21,7 @@ from aiohttp import web
 from admission.jobs import hold
 from admission.jobs.hold import IDENTITIES, Caller, Identities
 from admission.jobs.kinds import Json, Operation, obj, text
+from admission.jobs.requests import LIMITS, Limits
 from admission.kube.access import Access
 from admission.names import JOBSET_GROUP, JOBSET_NAME_LABEL, Names
 
@@ -34,10 +35,13 @@ _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 class Webhook:
     """See the module. `app` is what is served."""
 
-    def __init__(self, access: Access, names: Names, *, identities: Identities = IDENTITIES) -> None:
+    def __init__(
+        self, access: Access, names: Names, *, identities: Identities = IDENTITIES, limits: Limits = LIMITS
+    ) -> None:
         self._access = access
         self._names = names
         self._identities = identities
+        self._limits = limits
         self.app = web.Application(client_max_size=2 * BODY_LIMIT)
         self.reviewed: dict[tuple[str, bool], int] = {}
         """(path, allowed) -> how many; for metrics."""
@@ -48,6 +52,7 @@ class Webhook:
             ("/validate-governed-jobs", self._validate_governed),
             ("/mutate-pods", self._mutate_pod),
             ("/validate-pods", self._validate_pod),
+            ("/validate-governed-pods", self._validate_governed_pod),
         ):
             self.app.router.add_post(path, self._handler(review))
 
@@ -82,13 +87,14 @@ class Webhook:
 
         return handle
 
-    async def _caller(self, asked: Json) -> Caller:
+    async def _caller(self, asked: Json, *, of_pod: bool = False) -> Caller:
         """Who asks, and what the authorizer says of them."""
         user = obj(asked.get("userInfo"))
         manager = text(obj(asked.get("options")).get("fieldManager"))
         may_admit = await self._access.allowed(user, self._names.group, "workloads", "admit")
         runs = await self._access.allowed(user, JOBSET_GROUP, "jobsets", "update", "status")
-        return Caller(text(user.get("username")), may_admit, runs, manager)
+        pods = of_pod and await self._access.allowed(user, "", "pods", "delete")
+        return Caller(text(user.get("username")), may_admit, runs, pods, manager)
 
     async def _mutate_job(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
         new, old = _objects(asked)
@@ -98,7 +104,9 @@ class Webhook:
     async def _validate_job(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
         new, old = _objects(asked)
         caller = await self._caller(asked)
-        refused = hold.validate_job(old, new, caller, self._names, identities=self._identities, governed=governed)
+        refused = hold.validate_job(
+            old, new, caller, self._names, identities=self._identities, limits=self._limits, governed=governed
+        )
         return refused or []
 
     async def _mutate_governed(self, asked: Json) -> list[Operation] | str:
@@ -113,14 +121,19 @@ class Webhook:
         except hold.UnpinnableError as error:
             return f"this pod belongs to an admitted gang and cannot be placed: {error}"
 
-    async def _validate_pod(self, asked: Json) -> list[Operation] | str:
+    async def _validate_pod(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
         pod, old = _objects(asked)
-        caller = Caller(text(obj(asked.get("userInfo")).get("username")))
-        refused = hold.validate_pod(old, pod, caller, self._names, identities=self._identities)
-        if refused is None:
+
+        def refused(caller: Caller) -> str | None:
+            return hold.validate_pod(old, pod, caller, self._names, identities=self._identities, governed=governed)
+
+        if refused(Caller(text(obj(asked.get("userInfo")).get("username")))) is None:
             return []
         # Most pods are made by the Job controller; only for others does the right to admit matter.
-        return hold.validate_pod(old, pod, await self._caller(asked), self._names, identities=self._identities) or []
+        return refused(await self._caller(asked, of_pod=True)) or []
+
+    async def _validate_governed_pod(self, asked: Json) -> list[Operation] | str:
+        return await self._validate_pod(asked, governed=True)
 
 
 def _objects(asked: Json) -> tuple[Json, Json | None]:
@@ -202,12 +215,22 @@ def configurations(
         hook("jobs", "/validate-jobs", jobs, objectSelector=queued),
         # Our keys in the templates of jobs without the label.
         hook("templates", "/validate-jobs", jobs, failurePolicy="Ignore", timeoutSeconds=2),
-        hook("pods", "/validate-pods", [rule("", "pods", "CREATE", "UPDATE")], objectSelector=marked),
+        hook(
+            "pods",
+            "/validate-pods",
+            [rule("", "pods", "CREATE", "UPDATE"), rule("", "pods/resize", "UPDATE")],
+            objectSelector=marked,
+        ),
     ]
     if governed_namespaces is not None:
         where = {"namespaceSelector": dict(governed_namespaces)}
         mutating.append(hook("namespaces", "/mutate-governed-jobs", jobs, **where, **again))
         validating.append(hook("namespaces", "/validate-governed-jobs", jobs, **where))
+        # When nobody answers, pods of others go on as ever.
+        created = [rule("", "pods", "CREATE")]
+        validating.append(
+            hook("priorities", "/validate-governed-pods", created, **where, failurePolicy="Ignore", timeoutSeconds=2)
+        )
     meta = {"name": "muster", "labels": dict(labels or {"app.kubernetes.io/name": "muster"})}
     return [
         {

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from admission.jobs.kinds import JOB, JOBSET, JobKind, Json, Operation, kind_of, obj, objects, text, texts
+from admission.jobs.kinds import JOB, JOBSET, JobKind, Json, Operation, items, kind_of, obj, objects, text, texts
 from admission.jobs.pins import (
     DOMAIN,
     GATES,
@@ -35,10 +35,36 @@ from admission.jobs.pins import (
     template_labels,
     tolerations_value,
 )
-from admission.names import JOBSET_GROUP, Names
+from admission.jobs.requests import LIMITS, Limits, excess
+from admission.names import (
+    CONTROLLER_UID_LABEL,
+    JOB_COMPLETION_INDEX,
+    JOB_NAME_LABEL,
+    JOB_TRACKING_FINALIZER,
+    JOBSET_GROUP,
+    JOBSET_JOB_INDEX_LABEL,
+    JOBSET_NAME_LABEL,
+    JOBSET_REPLICATED_JOB_LABEL,
+    JOBSET_UID_LABEL,
+    Names,
+)
 
 PRIORITY = 1_000_000_000
 """Value of the gang class: the highest that a class of users may have, and it never preempts."""
+
+
+OWNERS_LABELS = (
+    CONTROLLER_UID_LABEL,
+    "controller-uid",
+    JOB_NAME_LABEL,
+    "job-name",
+    JOB_COMPLETION_INDEX,
+    JOBSET_NAME_LABEL,
+    JOBSET_UID_LABEL,
+    JOBSET_REPLICATED_JOB_LABEL,
+    JOBSET_JOB_INDEX_LABEL,
+)
+"""Labels by which the controllers of Jobs and JobSets find their pods: a pod that loses them is let go and runs on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +89,8 @@ class Caller:
     may_admit: bool = False
     runs_jobsets: bool = False
     """May write the status of JobSets in all namespaces: the JobSet controller."""
+    runs_pods: bool = False
+    """May delete pods in all namespaces: a controller of Kubernetes (of Jobs, of garbage), no tenant."""
     field_manager: str = ""
 
     def is_us(self, names: Names) -> bool:
@@ -71,6 +99,10 @@ class Caller:
     def is_jobset_controller(self, identities: Identities) -> bool:
         # Who may admit may do everything, as a rule: an administrator, not a controller.
         return self.user in identities.jobset_controllers or (self.runs_jobsets and not self.may_admit)
+
+    def writes_children(self, identities: Identities) -> bool:
+        """Makes the Jobs of JobSets, or is the garbage collector, which takes their owners from them."""
+        return self.is_jobset_controller(identities) or self.user in identities.job_controllers
 
 
 class Messages:
@@ -81,6 +113,10 @@ class Messages:
         self.created_running = f"a job with {queue} is created suspended: leave spec.suspend out, and it is set"
         self.started = "this job is started by Muster when there is room for all of it: leave spec.suspend out"
         self.child = "the Jobs of a JobSet are started by the JobSet controller: leave spec.suspend out"
+        self.child_frozen = (
+            "the Jobs of a JobSet are made and changed by the JobSet controller: leave ownerReferences, parallelism, "
+            "completions and template as they are, and change the JobSet"
+        )
         self.label = (
             f"{queue} can be added, changed and removed only while the job is suspended and "
             f"holds nothing: create the job anew, or pause it first with the label {names.pause_label}: 'true'"
@@ -103,7 +139,17 @@ class Messages:
             "this pod belongs to an admitted gang and has no pin: the policy that places it is missing or did not run"
         )
         self.pod_gate = f"the gate {names.topology_gate} and the labels of an admitted pod are changed by Muster only"
+        self.pod_owner = (
+            "the owner of an admitted pod, the finalizer of the Job controller, and the labels and annotations by "
+            "which it is counted are changed by Kubernetes and Muster only"
+        )
+        self.pod_resize = (
+            "an admitted pod keeps the resources that its gang was admitted with: create the job anew to change them"
+        )
         self.priority_class = f"the PriorityClass {names.priority_class} is for pods of admitted gangs only"
+        self.priority_above = (
+            f"pods in this namespace have a priority of at most {PRIORITY}: a higher one would preempt admitted gangs"
+        )
 
 
 # ---------------------------------------------------------------- jobs
@@ -132,13 +178,20 @@ def _is_child(job: Json | None) -> bool:
     )
 
 
+def _is_marked(job: Json | None, names: Names) -> bool:
+    """Does the template of a Job carry our marker? So does that of a JobSet's child, and it still does when somebody
+    took the JobSet from it."""
+    template = obj(obj(obj(job).get("spec")).get("template"))
+    return names.managed_label in texts(obj(template.get("metadata")).get("labels"))
+
+
 def _is_held(old: Json | None, new: Json, caller: Caller, names: Names, identities: Identities, governed: bool) -> bool:
     """Is `spec.suspend` of this job ours to say, in this request?"""
     if caller.is_us(names) and old is not None:
         return False
     if names.queue_label in _labels(new) or (old is not None and names.queue_label in _labels(old)):
         return True
-    if old is not None and _is_child(old) and not caller.is_jobset_controller(identities):
+    if old is not None and (_is_child(old) or _is_marked(old, names)) and not caller.is_jobset_controller(identities):
         return True
     return governed and not (_is_child(new) and caller.is_jobset_controller(identities))
 
@@ -219,6 +272,10 @@ def _queue_labels_inside(job: Json | None, names: Names) -> set[str]:
     }
 
 
+def _owners(raw: Json) -> list[object]:
+    return items(obj(raw.get("metadata")).get("ownerReferences"))
+
+
 def _sizes(kind: JobKind, job: Json) -> object:
     spec = obj(job.get("spec"))
     if kind is JOB:
@@ -236,6 +293,7 @@ def validate_job(
     names: Names,
     *,
     identities: Identities = IDENTITIES,
+    limits: Limits = LIMITS,
     governed: bool = False,
 ) -> str | None:
     """Why a Job or JobSet must be refused, after `mutate_job`; None when it is good."""
@@ -255,7 +313,14 @@ def validate_job(
         return say.label
     if _queue_labels_inside(new, names) - _queue_labels_inside(old, names):
         return say.template_label
-    started = old is not None and names.inverse_annotation in _annotations(old)
+    if kind is JOB and (_is_child(old) or _is_child(new)) and not caller.writes_children(identities):
+        kept = old is not None and _owners(old) == _owners(new) and _sizes(kind, old) == _sizes(kind, new)
+        if not kept:
+            return say.child_frozen
+    started = old is not None and (
+        names.inverse_annotation in _annotations(old)
+        or (kind is JOB and _is_marked(old, names) and not caller.writes_children(identities))
+    )
     if old is not None and started and _sizes(kind, old) != _sizes(kind, new):
         return say.frozen
     if not (kind is JOB and jobset_controller):
@@ -265,6 +330,9 @@ def validate_job(
                 return say.reserved
     if _annotations(new).get(names.inverse_annotation) != _annotations(old).get(names.inverse_annotation):
         return say.inverse
+    if queue is not None or governed:
+        before_it = excess(kind, old, limits) if old is not None else ()
+        return next((wrong for wrong in excess(kind, new, limits) if wrong not in before_it), None)
     return None
 
 
@@ -319,6 +387,22 @@ def mutate_pod(pod: Json, names: Names) -> list[Operation]:
     return patch
 
 
+def _resources(pod: Json) -> list[object]:
+    spec = obj(pod.get("spec"))
+    return [spec.get("resources"), *((c.get("name"), c.get("resources")) for c in objects(spec.get("containers")))]
+
+
+def _belonging(pod: Json, names: Names) -> object:
+    """What says whose pod it is: without any of it the pod would run on, and count for nobody."""
+    labels, notes = _labels(pod), _annotations(pod)
+    return (
+        _owners(pod),
+        JOB_TRACKING_FINALIZER in items(obj(pod.get("metadata")).get("finalizers")),
+        [labels.get(key) for key in OWNERS_LABELS],
+        [notes.get(key) for key in (*template_annotations(names), names.pinned_annotation)],
+    )
+
+
 def _has_pin(pod: Json, names: Names) -> bool:
     notes, spec = _annotations(pod), obj(pod.get("spec"))
     if notes.get(names.pinned_annotation) != "true" or names.hosts_annotation in notes:
@@ -336,19 +420,32 @@ def _has_pin(pod: Json, names: Names) -> bool:
 
 
 def validate_pod(
-    old: Json | None, pod: Json, caller: Caller, names: Names, *, identities: Identities = IDENTITIES
+    old: Json | None,
+    pod: Json,
+    caller: Caller,
+    names: Names,
+    *,
+    identities: Identities = IDENTITIES,
+    governed: bool = False,
 ) -> str | None:
     """Why a pod must be refused, after `mutate_pod`; None when it is good."""
     say = Messages(names)
     if old is not None:
         if caller.may_admit or not (is_managed(old, names) or is_managed(pod, names)):
             return None
-        kept = (*template_labels(names),)
-        same = all(_labels(old).get(key) == _labels(pod).get(key) for key in kept)
-        return None if same and is_gated(old, names) == is_gated(pod, names) else say.pod_gate
+        same = all(_labels(old).get(key) == _labels(pod).get(key) for key in template_labels(names))
+        if not same or is_gated(old, names) != is_gated(pod, names):
+            return say.pod_gate
+        if _resources(old) != _resources(pod):
+            return say.pod_resize
+        by_system = caller.runs_pods or caller.user in identities.job_controllers
+        return None if by_system or _belonging(old, names) == _belonging(pod, names) else say.pod_owner
     if not is_managed(pod, names):
         if obj(pod.get("spec")).get("priorityClassName") == names.priority_class and not caller.may_admit:
             return say.priority_class
+        above = obj(pod.get("spec")).get("priority")
+        if governed and isinstance(above, int) and above > PRIORITY and not caller.may_admit:
+            return say.priority_above
         return None
     by_job = caller.user in identities.job_controllers and any(
         ref.get("kind") == "Job" and text(ref.get("apiVersion")).startswith("batch/") and ref.get("controller") is True

@@ -198,8 +198,8 @@ def rank_of(labels: Mapping[str, str], stride: int) -> int | None:
     """A pod's rank in its pod set; None for a pod without an index. Twin of the pod policy's expression."""
     index = labels.get(JOB_COMPLETION_INDEX, "")
     job_index = labels.get(JOBSET_JOB_INDEX_LABEL, "0") if stride else "0"
-    if not index.isdigit() or not job_index.isdigit():
-        return None
+    if not index.isdigit() or not job_index.isdigit() or (stride and int(index) >= stride):
+        return None  # the last: it would take the rank of another child job's pod
     return int(job_index) * stride + int(index)
 
 

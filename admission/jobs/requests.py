@@ -177,6 +177,9 @@ class Limits:
 
 LIMITS = Limits()
 
+SYSTEM_CLASSES = "system-"
+"""PriorityClasses that begin so are Kubernetes' own, above all that others may have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Excess:
@@ -188,6 +191,7 @@ class Excess:
     tolerations: str
     pod_sets: str
     managed_by: str
+    priority: str
 
 
 def excess_words(limits: Limits) -> Excess:
@@ -209,6 +213,10 @@ def excess_words(limits: Limits) -> Excess:
         managed_by=(
             "a queued job is run by the controller of its own kind: leave spec.managedBy out, or nobody stops its pods"
         ),
+        priority=(
+            f"priorityClassName {SYSTEM_CLASSES}... is for the cluster's own pods: name another, or a "
+            "WorkloadPriorityClass by its label"
+        ),
     )
 
 
@@ -224,6 +232,7 @@ def excess(kind: JobKind, raw: Json, limits: Limits = LIMITS) -> tuple[str, ...]
         (words.affinity, any(_affinity_parts(spec) > limits.affinity_parts for spec in specs)),
         (words.tolerations, any(len(items(spec.get("tolerations"))) > limits.tolerations for spec in specs)),
         (words.pod_sets, len(slots) > limits.pod_sets),
+        (words.priority, any(text(s.get("priorityClassName")).startswith(SYSTEM_CLASSES) for s in specs)),
         (words.managed_by, text(obj(raw.get("spec")).get("managedBy")) not in ("", kind.run_by)),
     )
     return tuple(said for said, beyond in found if beyond)

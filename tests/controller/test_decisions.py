@@ -1,8 +1,10 @@
-"""A decision can be followed by its id: from the log to the Events of the job and to its Workload's status."""
+"""A decision is written for what it was made for, and can be followed by its id: from the log to the Events of the job
+and to its Workload's status."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from structlog.testing import capture_logs
 
 from admission.commands.options import configure_logs
 from admission.controller.actuate import decision_id
-from tests.controller.lab import NAMES, World, cluster_queue, job, local_queue, own
+from admission.engine.model import Admission, Admit, PodSetAssignment
+from admission.kube.client import Conflict
+from tests.controller.lab import GPU, NAMES, World, cluster_queue, job, local_queue, own
 from tests.controller.test_keep import NODE, running, until
 
 
@@ -92,3 +96,39 @@ def test_a_line_is_for_programs_or_for_people(form: str, capsys: pytest.CaptureF
     else:
         assert all(word in line for word in ("admitted", "decision=4fe04a68", "queue=team-a"))
         assert "{" not in line
+
+
+async def test_room_that_was_decided_for_what_the_gang_no_longer_asks_is_not_reserved(world: World) -> None:
+    """Its owner edited the job between the decision and the write, and the copy of its Workload is newer than both."""
+    for one in (own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}), cluster_queue("team-a", 16)):
+        await world.put(one)
+    await world.put(local_queue("main", "team-a"))
+    made = await world.put(job("train", "main", pods=1, gpus=1))
+
+    async with running(world) as controller:
+
+        async def asked() -> Any:
+            found = list(controller.world.workloads.values())
+            return found[0] if found else None
+
+        before = await until(asked)
+        grown = [{"op": "replace", "path": "/spec/template/spec/containers/0/resources/requests", "value": {GPU: "2"}}]
+        grown += [{**grown[0], "path": grown[0]["path"].replace("requests", "limits")}]
+        await world.client.json_patch(f"/apis/batch/v1/namespaces/ml/jobs/{made['metadata']['name']}", grown)
+
+        async def edited() -> Any:
+            found = await asked()
+            return found if found.view.value.pod_sets != before.view.value.pod_sets else None
+
+        now = await until(edited)
+        assert now.uid == before.uid
+        given = PodSetAssignment("main", ((GPU, "h100"),), ((GPU, 1),), 1)
+        decision = Admit(now.key, now.uid, Admission("team-a", (given,)))
+        with pytest.raises(Conflict, match="something else than was decided on"):
+            await controller.actuator.carry_out(decision, before.view.value.pod_sets)
+        stored = await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads/{now.name}")
+        assert "admission" not in stored.get("status", {})
+        right = replace(decision, admission=Admission("team-a", (replace(given, usage=((GPU, 2),)),)))
+        await controller.actuator.carry_out(right, now.view.value.pod_sets)
+        stored = await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads/{now.name}")
+        assert stored["status"]["admission"]["podSetAssignments"][0]["resourceUsage"] == {GPU: "2"}

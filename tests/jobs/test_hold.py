@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from admission.api.workload import POD_SETS
 from admission.jobs import hold
 from admission.jobs.hold import Caller, Messages, mutate_job, mutate_pod, validate_job, validate_pod
-from admission.names import JOB_COMPLETION_INDEX, KUEUE_GROUP, Names
+from admission.jobs.kinds import JOB
+from admission.jobs.requests import LIMITS, excess_words
+from admission.jobs.workload import build_workload
+from admission.names import (
+    CONTROLLER_UID_LABEL,
+    JOB_COMPLETION_INDEX,
+    JOB_TRACKING_FINALIZER,
+    KUEUE_GROUP,
+    Names,
+)
 from tests.jobs.test_pins import jobset, patched
 
 NAMES = Names()
@@ -82,7 +92,7 @@ def test_a_labelled_job_is_created_suspended(suspend: bool | None, caller: Calle
             None,
             True,
         ),
-        (job(label=None, ownerReferences=CHILD), job(label=None, suspend=False), ADMIN, None, True),
+        (job(label=None, ownerReferences=CHILD), job(label=None, suspend=False), ADMIN, SAY.child_frozen, True),
         (
             job(label=None, ownerReferences=CHILD),
             job(label=None, suspend=False, ownerReferences=CHILD),
@@ -148,6 +158,99 @@ def test_our_keys_are_ours(meta: Json, spec: Json, label: str | None) -> None:
     assert validate_job(job(label=label), new, US, NAMES) is None
     assert validate_job(None, {**job(), "spec": {**job()["spec"], "template": {"metadata": {"annotations": {
         NAMES.required_topology_annotation: "rack"}}}}}, TENANT, NAMES) is None  # fmt: skip
+
+
+CONTAINERS = [{"name": "c", "resources": {"limits": {"gpu": "64"}}}]
+LIMITED = excess_words(LIMITS)
+NODE_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": {"parallelism": 400}},
+        {"spec": {"completions": 400}},
+        {"spec": {"template": {"spec": {"containers": CONTAINERS}}}},
+        {"metadata": {"ownerReferences": []}},
+        {"metadata": {"ownerReferences": [*CHILD, {"kind": "Other"}]}},
+    ],
+    ids=str,
+)
+def test_the_jobs_of_a_jobset_are_the_jobset_controllers(change: Json) -> None:
+    old = job(label=None, ownerReferences=CHILD)
+    new = {**old, **{key: {**old[key], **value} for key, value in change.items()}}
+    garbage = Caller("system:serviceaccount:kube-system:generic-garbage-collector", runs_jobsets=True)
+    for caller, refused in (
+        (TENANT, SAY.child_frozen),
+        (ADMIN, SAY.child_frozen),
+        (JOBSETS, None),
+        (garbage, None),
+        (US, None),
+    ):
+        assert validate_job(old, new, caller, NAMES) == refused
+    # Nor does one come to be a child, which would be started with the others, without being one.
+    assert validate_job(None, old, TENANT, NAMES) == SAY.child_frozen
+    assert validate_job(job(label=None), old, TENANT, NAMES) == SAY.child_frozen
+    assert validate_job(None, old, JOBSETS, NAMES) is None
+    # One whose JobSet was deleted and that was left keeps what it was started with, and stays as it runs.
+    orphan = job(label=None, suspend=False)
+    orphan["spec"]["template"]["metadata"] = {"labels": {NAMES.managed_label: "true"}}
+    changed = {**orphan, "spec": {**orphan["spec"], "parallelism": 400, "suspend": True}}
+    assert answer(orphan, changed, TENANT) == (SAY.frozen, False)
+
+
+def _limited(**spec: Any) -> Json:
+    made = job()
+    made["spec"]["template"]["spec"] |= spec
+    return made
+
+
+def _terms(count: int) -> Json:
+    term = {"matchExpressions": [{"key": "a", "operator": "Exists"}]}
+    return {"nodeAffinity": {NODE_TERMS: {"nodeSelectorTerms": [term] * count}}}
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "said"),
+    [
+        (_limited(terminationGracePeriodSeconds=3600), _limited(terminationGracePeriodSeconds=3601), LIMITED.grace),
+        (_limited(affinity=_terms(128)), _limited(affinity=_terms(129)), LIMITED.affinity),
+        (_limited(tolerations=[{}] * 256), _limited(tolerations=[{}] * 257), LIMITED.tolerations),
+        (
+            job(annotations={"a": "x" * (LIMITS.annotation_bytes - 1)}),
+            job(annotations={"a": "x" * LIMITS.annotation_bytes}),
+            LIMITED.annotations,
+        ),
+        (_limited(priorityClassName="systemic"), _limited(priorityClassName="system-node-critical"), LIMITED.priority),
+        (
+            {**job(), "spec": {**job()["spec"], "managedBy": "kubernetes.io/job-controller"}},
+            {**job(), "spec": {**job()["spec"], "managedBy": "example.com/x"}},
+            LIMITED.managed_by,
+        ),
+    ],
+    ids=str,
+)
+def test_what_could_not_be_started_or_ended_is_refused(most: Json, more: Json, said: str) -> None:
+    for caller in (TENANT, ADMIN):
+        assert validate_job(None, most, caller, NAMES) is None
+        assert validate_job(None, more, caller, NAMES) == said
+        assert validate_job(most, more, caller, NAMES) == said
+        assert validate_job(more, copy.deepcopy(more), caller, NAMES) is None
+        more_unlabelled = {**more, "metadata": {**more["metadata"], "labels": {}}}
+        assert validate_job(None, more_unlabelled, caller, NAMES) is None
+        assert validate_job(None, more_unlabelled, caller, NAMES, governed=True) == said
+    assert said in build_workload(JOB, more, NAMES)[1]
+
+
+def test_a_jobset_has_at_most_as_many_sets_as_a_workload() -> None:
+    assert LIMITS.pod_sets == POD_SETS
+    wide = jobset()
+    wide["metadata"]["labels"] = {NAMES.queue_label: "q"}
+    one = wide["spec"]["replicatedJobs"][0]
+    wide["spec"] |= {"suspend": True, "replicatedJobs": [{**one, "name": f"r{i}"} for i in range(POD_SETS)]}
+    assert validate_job(None, wide, TENANT, NAMES) is None
+    wide["spec"]["replicatedJobs"].append({**one, "name": "more"})
+    assert validate_job(None, wide, TENANT, NAMES) == LIMITED.pod_sets
 
 
 def test_templates_of_jobsets() -> None:
@@ -216,7 +319,15 @@ def test_a_pod_is_pinned_once_and_then_good(made: Json) -> None:
 
 
 @pytest.mark.parametrize(
-    "made", [pod(None), pod("magic"), pod("ranks"), pod("ranks", hosts="a"), pod("ranks", hosts="a,")]
+    "made",
+    [
+        pod(None),
+        pod("magic"),
+        pod("ranks"),
+        pod("ranks", hosts="a"),
+        pod("ranks", hosts="a,"),
+        pod("ranks", hosts="a,b,c", rank_stride="1"),
+    ],
 )
 def test_a_pod_without_a_place_is_refused(made: Json) -> None:
     with pytest.raises(hold.UnpinnableError):
@@ -244,6 +355,41 @@ def test_only_we_change_labels_and_gates_of_admitted_pods() -> None:
     touched = copy.deepcopy(old)
     touched["metadata"]["annotations"]["a"] = "b"
     assert validate_pod(old, touched, TENANT, NAMES) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ownerReferences": []},
+        {"finalizers": []},
+        {"labels": {CONTROLLER_UID_LABEL: "other"}},
+        {"labels": {JOB_COMPLETION_INDEX: "7"}},
+        {"annotations": {NAMES.pinned_annotation: "false"}},
+        {"annotations": {NAMES.hosts_annotation: "a"}},
+    ],
+    ids=str,
+)
+def test_a_pod_of_a_gang_stays_its_own(change: Json) -> None:
+    old = patched(pod(), mutate_pod(pod(), NAMES))
+    old["metadata"]["finalizers"] = [JOB_TRACKING_FINALIZER]
+    new = copy.deepcopy(old)
+    for key, value in change.items():
+        new["metadata"][key] = {**new["metadata"][key], **value} if isinstance(value, dict) else value
+    assert validate_pod(old, new, TENANT, NAMES) == SAY.pod_owner
+    assert validate_pod(old, new, BY_JOB, NAMES) is None
+    assert validate_pod(old, new, Caller("gc", runs_pods=True), NAMES) is None
+    assert validate_pod(old, new, US, NAMES) is None
+    bigger = copy.deepcopy(old)
+    bigger["spec"]["containers"] = CONTAINERS
+    assert validate_pod(old, bigger, TENANT, NAMES) == SAY.pod_resize
+
+
+def test_where_every_job_is_governed_no_pod_is_above_gangs() -> None:
+    for priority, refused in ((hold.PRIORITY, None), (hold.PRIORITY + 1, SAY.priority_above)):
+        made = {"metadata": {}, "spec": {"priorityClassName": "x", "priority": priority}}
+        assert validate_pod(None, made, TENANT, NAMES, governed=True) == refused
+        assert validate_pod(None, made, TENANT, NAMES) is None
+        assert validate_pod(None, made, ADMIN, NAMES, governed=True) is None
 
 
 def test_names_follow_the_group() -> None:

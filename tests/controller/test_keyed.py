@@ -1,0 +1,74 @@
+"""The queue of jobs: every key is worked on, one worker at a time, and lanes take turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from admission.controller.keyed import KeyedQueue
+
+Key = tuple[str, int]
+
+
+async def _worked(keys: list[Key], workers: int) -> list[Key]:
+    order: list[Key] = []
+    busy: Counter[Key] = Counter()
+
+    async def work(key: Key) -> None:
+        busy[key] += 1
+        assert busy[key] == 1
+        order.append(key)
+        await asyncio.sleep(0)
+        busy[key] -= 1
+
+    queue: KeyedQueue[Key] = KeyedQueue(work, workers, lambda key: key[0])
+    for key in keys:
+        queue.add(key)
+    running = asyncio.create_task(queue.run())
+    while not queue.idle:
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return order
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20)), max_size=40),
+    st.integers(1, 4),
+)
+def test_each_key_is_worked_on_once_and_no_lane_is_ahead_of_one_that_waits(keys: list[Key], workers: int) -> None:
+    order = asyncio.run(_worked(keys, workers))
+    assert sorted(order) == sorted(set(keys))
+    of_lane = Counter(lane for lane, _ in order)
+    served: Counter[str] = Counter()
+    for lane, _ in order:
+        waits = [served[other] for other in of_lane if served[other] < of_lane[other]]
+        assert served[lane] <= min(waits), "a lane has another turn before all that wait had theirs"
+        served[lane] += 1
+    for lane in of_lane:  # first in, first out within a lane
+        assert [k for k in order if k[0] == lane] == [k for k in dict.fromkeys(keys) if k[0] == lane]
+
+
+def test_a_key_that_is_added_while_it_is_worked_on_comes_back() -> None:
+    seen: list[int] = []
+
+    async def run() -> None:
+        async def work(key: int) -> None:
+            seen.append(key)
+            if len(seen) < 3:
+                queue.add(key)
+
+        queue: KeyedQueue[int] = KeyedQueue(work, 2)
+        queue.add(1)
+        task = asyncio.create_task(queue.run())
+        while not queue.idle:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert seen == [1, 1, 1]
