@@ -24,6 +24,7 @@ from pydantic_core import core_schema
 from admission.api import config, crd
 from admission.controller import policies
 from admission.jobs.hold import Identities
+from admission.jobs.requests import Limits
 from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
 from charts import monitoring
 
@@ -35,10 +36,13 @@ GROUPS = (MUSTER_GROUP, KUEUE_GROUP)
 NAMESPACE = "@NAMESPACE@"
 JOB_CONTROLLERS = "@JOB_CONTROLLERS@"
 JOBSET_CONTROLLERS = "@JOBSET_CONTROLLERS@"
+GRACE = 987_654_321
+"""Stands for a number, which CEL takes no text for."""
 GOVERNED = {"matchLabels": {"@GOVERNED@": ""}}
 
 SETTINGS = policies.Settings(
     identities=Identities((JOB_CONTROLLERS,), (JOBSET_CONTROLLERS,)),
+    limits=Limits(grace_s=GRACE),
     governed_namespaces=GOVERNED,
     namespace=NAMESPACE,
     labels={},

@@ -350,6 +350,8 @@ class Configuration(Section):
     """A pinned pod that kube-scheduler cannot place for so long sends its gang back to the queue."""
     node_loss_grace_period: Duration = 120.0
     """A node that is gone so long holds no quota any more."""
+    max_termination_grace_period_seconds: Annotated[int, Field(ge=1, le=2**31 - 1)] = 3600
+    """terminationGracePeriodSeconds that a queued job may have at most: so long it may keep what others are to have."""
     hold_proof_period: Annotated[Duration, Field(gt=0)] = 30.0
     """How often a leader proves again that labelled jobs are held; the condition JobsHeld says what it found."""
 

@@ -37,6 +37,7 @@ from admission.engine.model import (
 from admission.engine.project import Projection, project
 from admission.jobs import hold, pins, values
 from admission.jobs.kinds import JOB, KINDS, JobKind, JobView
+from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.workload import build_workload
 from admission.kube.client import AlreadyExists, Client, Conflict, Invalid, Kind, NotFound
 from admission.kube.events import EventRecorder
@@ -74,6 +75,8 @@ class Options:
 
     can_rank: bool
     """Something pins pods by rank as they are created (policies, or the webhook)."""
+    limits: Limits = LIMITS
+    """Of what a queued job may say."""
 
 
 class Actuator:
@@ -310,6 +313,7 @@ class Actuator:
             queue=self._world.queue_of(job),
             limit_ranges=self._world.limits_of(job.namespace),
             runtime_classes=self._world.runtime_classes,
+            limits=self.options.limits,
         )
         if job.priority_class and job.priority_class not in self._world.workload_priorities:
             known = ", ".join(sorted(self._world.workload_priorities)[:10]) or "none"

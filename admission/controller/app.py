@@ -344,6 +344,8 @@ class Controller:
     def _on_priority(self, ours: bool, old: PriorityClassSeen | None, new: PriorityClassSeen | None) -> None:
         if new is not None:
             self.world.priority_seen(new, ours=ours)
+        elif old is not None:
+            self.world.priority_lost(old, ours=ours)
 
     def _on_limit_range(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
         at = new or old

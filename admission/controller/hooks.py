@@ -23,7 +23,8 @@ from aiohttp import web
 from admission.controller import certificates
 from admission.controller.certificates import Certificates
 from admission.controller.webhook import Webhook, configurations
-from admission.jobs.hold import Identities
+from admission.jobs.hold import IDENTITIES, Identities
+from admission.jobs.requests import LIMITS, Limits
 from admission.kube.access import Access, Unfenced
 from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Kind, NotFound
 from admission.names import Names
@@ -55,6 +56,7 @@ class Hooks:
         service: tuple[str, str] | None = None,
         url: str = "",
         identities: Identities | None = None,
+        limits: Limits = LIMITS,
         governed_namespaces: Mapping[str, Any] | None = None,
         folder: Path | None = None,
         look_every_s: float | None = None,
@@ -72,7 +74,7 @@ class Hooks:
         self._look_every_s = look_every_s if look_every_s is not None else 3600.0 if folder is None else 10.0
         self._now = now
         reviews = Access(Unfenced(client))
-        self.webhook = Webhook(reviews, names) if identities is None else Webhook(reviews, names, identities=identities)
+        self.webhook = Webhook(reviews, names, identities=identities or IDENTITIES, limits=limits)
         self._tls: ssl.SSLContext | None = None
         self._held: Certificates | None = None
         self._runner: web.AppRunner | None = None

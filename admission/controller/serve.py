@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from admission.controller.hold import Held, policies_bound, policies_served, pro
 from admission.controller.hooks import Hooks
 from admission.controller.setup import default_queue, looked_at, rules_of, selector_of, settings_of, tuning_of
 from admission.jobs.hold import Identities
+from admission.jobs.requests import LIMITS
 from admission.kube.client import ApiError, Client, Fenced
 from admission.kube.lease import LeaderElector, LeadershipLost
 from admission.names import JOBS_HELD
@@ -58,6 +59,7 @@ async def serve(
     """
     names = config.names
     mode = await _mode(client, config)
+    limits = replace(LIMITS, grace_s=config.max_termination_grace_period_seconds)
     pins = _mutating(policies.pins(names, policies.Settings()))
     can_rank = mode == "webhook" or await policies_bound(client, pins)
     controller = Controller(
@@ -65,7 +67,7 @@ async def serve(
         names=names,
         rules=rules_of(config),
         settings=settings_of(config),
-        options=Options(can_rank=can_rank),
+        options=Options(can_rank, limits),
         tuning=tuning_of(config),
         default_queue=default_queue(config),
         looked_at=looked_at(config),
@@ -97,6 +99,7 @@ async def serve(
                 service=service,
                 url=webhook_url or "",
                 identities=Identities(tuple(config.job_controller_users), tuple(config.jobset_controller_users)),
+                limits=limits,
                 governed_namespaces=selector_of(config) if config.manage_jobs_without_queue_name else None,
                 folder=Path(config.webhook.cert_dir)
                 if config.webhook.certificate == "files" and config.webhook.cert_dir
@@ -116,7 +119,7 @@ async def serve(
             if held != replica.held:
                 (log.info if held.holds else log.warning)("hold", mode=mode, message=held.message)
             replica.held = held
-            controller.proven((JOBS_HELD, held.holds, held.reason, held.message), Options(can_rank=can))
+            controller.proven((JOBS_HELD, held.holds, held.reason, held.message), Options(can, limits))
 
         async def prove_on() -> None:
             while True:

@@ -284,6 +284,11 @@ class World:
         for key in self.jobs:
             self._changed_job(key)
 
+    def priority_lost(self, seen: PriorityClassSeen, *, ours: bool) -> None:
+        (self.workload_priorities if ours else self.pod_priorities).pop(seen.name, None)
+        if seen.default and not ours:
+            self.pod_priority_default = 0
+
     # ------------------------------------------------------------ looking
 
     def sight(self, key: JobKey, now: int) -> Sight:
@@ -298,7 +303,7 @@ class World:
         bare, bare_until = self._bare(seen, now)
         lost = tuple(sorted({*lost, *bare}))
         priority = workload.value.priority if workload is not None else 0
-        if job is not None:
+        if job is not None and (not job.priority_class or job.priority_class in self.workload_priorities):
             priority = self.priority(job)[0]
         return Sight(
             job=job,
@@ -382,7 +387,8 @@ class World:
         return bool(self.queue_of(job))
 
     def priority(self, job: JobView) -> tuple[int, str, str]:
-        """(value, kind, name) of the class that gives the job its priority; a class nobody has counts 0."""
+        """(value, kind, name) of the class that gives the job its priority. A class nobody has counts 0; a job that
+        names a WorkloadPriorityClass which nobody has is not queued, and keeps what it had if it was."""
         if job.priority_class:
             return self.workload_priorities.get(job.priority_class, 0), "WorkloadPriorityClass", job.priority_class
         if job.pod_priority_class:

@@ -132,3 +132,40 @@ async def test_room_that_was_decided_for_what_the_gang_no_longer_asks_is_not_res
         await controller.actuator.carry_out(right, now.view.value.pod_sets)
         stored = await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads/{now.name}")
         assert stored["status"]["admission"]["podSetAssignments"][0]["resourceUsage"] == {GPU: "2"}
+
+
+async def test_a_job_waits_for_the_priority_class_that_it_names(world: World) -> None:
+    await world.put(own("ResourceFlavor", "h100"))
+    await world.put(cluster_queue("team-a", 16))
+    await world.put(local_queue("main", "team-a"))
+
+    async def put_class(name: str, value: int) -> None:
+        body = {**own("WorkloadPriorityClass", name), "value": value}
+        body.pop("spec")
+        await world.client.create(f"/apis/{NAMES.api_version}/workloadpriorityclasses", body)
+
+    await put_class("low", 1)
+    made = job("train", "main")
+    made["metadata"]["labels"][NAMES.priority_class_label] = "high"
+    async with running(world) as controller:
+        await world.put(made)
+
+        async def told() -> Any:
+            events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+            return [event["message"] for event in events if event["reason"] == "InvalidJob"]
+
+        assert await until(told) == ["WorkloadPriorityClass 'high' does not exist; there are: low"]
+        assert not controller.world.workloads
+        await put_class("high", 7)
+
+        async def queued() -> Any:
+            return [seen.view.value.priority for seen in controller.world.workloads.values()]
+
+        assert await until(queued) == [7]
+        await world.client.delete(f"/apis/{NAMES.api_version}/workloadpriorityclasses/high")
+
+        async def forgotten() -> bool:
+            return "high" not in controller.world.workload_priorities
+
+        await until(forgotten)
+        assert await queued() == [7]

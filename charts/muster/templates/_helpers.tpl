@@ -95,5 +95,6 @@ webhook
 {{- $text := .root.Files.Get (printf "files/%s/%s.json" .root.Values.apiGroup .part) -}}
 {{- $text = $text | replace "@NAMESPACE@" .root.Release.Namespace -}}
 {{- $text = $text | replace "'@JOB_CONTROLLERS@'" (printf "'%s'" (join "', '" .root.Values.identities.jobControllers)) -}}
+{{- $text = $text | replace "987654321" (.root.Values.config.maxTerminationGracePeriodSeconds | default 3600 | int | toString) -}}
 {{- $text | replace "'@JOBSET_CONTROLLERS@'" (printf "'%s'" (join "', '" .root.Values.identities.jobsetControllers)) -}}
 {{- end }}
