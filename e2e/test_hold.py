@@ -25,8 +25,8 @@ from admission.controller.webhook import Webhook, configurations
 from admission.engine.model import Admission, Domain, Flavor, PodSetAssignment, Toleration, TopologyAssignment
 from admission.jobs import hold, pins
 from admission.jobs.kinds import JOB, JOBSET, JobKind, owners_form
-from admission.kube.access import Access
 from admission.jobs.requests import excess
+from admission.kube.access import Access
 from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, Names
 from e2e.api_client import ApiClient, ApiError, Object, condition, merged
 from e2e.control_plane import JOBSET_USER, ControlPlane
@@ -560,6 +560,12 @@ def test_a_pod_of_a_gang_stays_its_own(plane: ControlPlane, tenant: ApiClient, m
     for name, (said, meta) in edits.items():
         message = _refused(functools.partial(tenant.patch, "pods", pod["name"], {"metadata": meta}, SPACE))
         assert said in message, (name, message)
+    for_years = {"gracePeriodSeconds": 10**9}
+    assert "s to end" in _refused(lambda: tenant.delete("pods", pod["name"], SPACE, **for_years))
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod["name"], "namespace": SPACE}}
+    path = f"/api/v1/namespaces/{SPACE}/pods/{pod['name']}/eviction"
+    assert "s to end" in _refused(lambda: tenant.request("POST", path, {**eviction, "deleteOptions": for_years}))
+    assert "deletionTimestamp" not in plane.get("pods", pod["name"], SPACE)["metadata"]
     tenant.patch("pods", pod["name"], {"metadata": {"labels": {"role": "master"}}}, SPACE)
     # The Job controller and the garbage collector still do what they must.
     tenant.delete("jobs", "gang", SPACE, propagationPolicy="Background")

@@ -727,6 +727,27 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
         [(_may_admit(names), say.priority_class)],
         failure_policy="Ignore",
     )
+    # Once a pod is being deleted nobody shortens its grace. What cannot be judged goes on: kubelets delete pods too.
+    grace = settings.limits.grace_s
+    too_long = "{0} != null && has({0}.gracePeriodSeconds) && {0}.gracePeriodSeconds > " + str(grace)
+    patient = Messages(names, settings.limits).pod_grace
+    deleted = _validating(
+        "muster-pod-deletes",
+        settings,
+        {"resourceRules": _rules(("", "pods"), operations=("DELETE",)), "objectSelector": marked},
+        [_condition("patient", too_long.format("request.options"))],
+        [(_may_admit(names), patient)],
+        failure_policy="Ignore",
+    )
+    # An Eviction has no labels of its pod.
+    evicted = _validating(
+        "muster-pod-evictions",
+        settings,
+        {"resourceRules": _rules(("", "pods/eviction"), operations=("CREATE",))},
+        [_condition("patient", f"has(object.deleteOptions) && {too_long.format('object.deleteOptions')}")],
+        [(_may_admit(names), patient)],
+        failure_policy="Ignore",
+    )
     above: list[Object] = []
     if settings.governed_namespaces is not None:
         # Kubernetes lets everybody name the classes of its own pods, which preempt those of gangs.
@@ -741,7 +762,7 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
             [(_may_admit(names), say.priority_above)],
             failure_policy="Ignore",
         )
-    return [*created, *updated, *of_others, *above]
+    return [*created, *updated, *deleted, *evicted, *of_others, *above]
 
 
 def kinds_kept(names: Names, settings: Settings) -> list[Object]:

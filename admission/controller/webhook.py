@@ -123,6 +123,9 @@ class Webhook:
 
     async def _validate_pod(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
         pod, old = _objects(asked)
+        if text(asked.get("operation")) == "DELETE":
+            caller, options = await self._caller(asked), obj(asked.get("options"))
+            return hold.validate_delete(obj(old), options, caller, self._names, limits=self._limits) or []
 
         def refused(caller: Caller) -> str | None:
             return hold.validate_pod(old, pod, caller, self._names, identities=self._identities, governed=governed)
@@ -221,6 +224,7 @@ def configurations(
             [rule("", "pods", "CREATE", "UPDATE"), rule("", "pods/resize", "UPDATE")],
             objectSelector=marked,
         ),
+        hook("deletes", "/validate-pods", [rule("", "pods", "DELETE")], objectSelector=marked, failurePolicy="Ignore"),
     ]
     if governed_namespaces is not None:
         where = {"namespaceSelector": dict(governed_namespaces)}

@@ -339,7 +339,10 @@ class World:
     def _waited_for(self, pod: PodView, now: int) -> int | None:
         """Until when a pod counts as one that may run: NEVER while its end can be seen, None when it counts no more.
 
-        A pod that was deleted on a node that is lost stays Terminating for as long as the node does."""
+        A pod that was deleted on a node that is lost stays Terminating for as long as the node does; one that was never
+        bound runs nowhere and will not, whatever finalizer keeps it."""
+        if pod.terminating and not pod.node:
+            return None
         since = self.lost_nodes.get(pod.node) if pod.node and pod.terminating else None
         if since is None:
             return NEVER

@@ -108,7 +108,7 @@ class Caller:
 class Messages:
     """What people read when they are refused."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, limits: Limits = LIMITS) -> None:
         queue = f"the label {names.queue_label}"
         self.created_running = f"a job with {queue} is created suspended: leave spec.suspend out, and it is set"
         self.started = "this job is started by Muster when there is room for all of it: leave spec.suspend out"
@@ -146,6 +146,7 @@ class Messages:
         self.pod_resize = (
             "an admitted pod keeps the resources that its gang was admitted with: create the job anew to change them"
         )
+        self.pod_grace = f"a pod of a gang has at most {limits.grace_s} s to end: leave the grace period out"
         self.priority_class = f"the PriorityClass {names.priority_class} is for pods of admitted gangs only"
         self.priority_above = (
             f"pods in this namespace have a priority of at most {PRIORITY}: a higher one would preempt admitted gangs"
@@ -385,6 +386,13 @@ def mutate_pod(pod: Json, names: Names) -> list[Operation]:
     if names.hosts_annotation in notes:
         patch.append({"op": "remove", "path": pointer(("metadata", "annotations", names.hosts_annotation))})
     return patch
+
+
+def validate_delete(pod: Json, options: Json, caller: Caller, names: Names, *, limits: Limits = LIMITS) -> str | None:
+    """Why a pod must not be deleted so; None when it may. Once it is being deleted nobody else shortens its grace."""
+    grace = options.get("gracePeriodSeconds")
+    long = isinstance(grace, int) and grace > limits.grace_s
+    return Messages(names, limits).pod_grace if long and is_managed(pod, names) and not caller.may_admit else None
 
 
 def _resources(pod: Json) -> list[object]:

@@ -53,7 +53,12 @@ def test_every_policy_is_bound_fails_closed_and_takes_no_parameters() -> None:
         spec = policy["spec"]
         assert policy["metadata"]["name"] in bound
         assert "paramKind" not in spec
-        open_ = policy["metadata"]["name"] in ("muster-priority-class", "muster-priority-namespaces")
+        open_ = policy["metadata"]["name"] in (
+            "muster-priority-class",
+            "muster-priority-namespaces",
+            "muster-pod-deletes",
+            "muster-pod-evictions",
+        )
         assert spec["failurePolicy"] == ("Ignore" if open_ else "Fail")
     names = [(o["kind"], o["metadata"]["name"]) for o in made]
     assert len(set(names)) == len(names)

@@ -147,6 +147,14 @@ def test_pods_on_a_node_that_is_gone_for_good_hold_nothing() -> None:
     assert setting.used == 0
 
 
+def test_a_pod_that_was_deleted_before_it_was_bound_is_not_waited_for() -> None:
+    town = Setting()
+    town.world.pod_seen(pod("kept", node="", terminating=True))
+    town.world.pod_seen(pod("bound", terminating=True))
+    tally = town.world.tally(JOB, town.world.workloads[("ns", "w")], 0)
+    assert (tally.live, tally.lost) == (1, 1)
+
+
 def test_a_workload_made_again_takes_the_place_of_the_deleted_one() -> None:
     setting = Setting()
     world = setting.world

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from admission.api.workload import POD_SETS
 from admission.jobs import hold
-from admission.jobs.hold import Caller, Messages, mutate_job, mutate_pod, validate_job, validate_pod
+from admission.jobs.hold import Caller, Messages, mutate_job, mutate_pod, validate_delete, validate_job, validate_pod
 from admission.jobs.kinds import JOB
 from admission.jobs.requests import LIMITS, excess_words
 from admission.jobs.workload import build_workload
@@ -382,6 +382,22 @@ def test_a_pod_of_a_gang_stays_its_own(change: Json) -> None:
     bigger = copy.deepcopy(old)
     bigger["spec"]["containers"] = CONTAINERS
     assert validate_pod(old, bigger, TENANT, NAMES) == SAY.pod_resize
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({}, None),
+        ({"gracePeriodSeconds": 0}, None),
+        ({"gracePeriodSeconds": 3600}, None),
+        ({"gracePeriodSeconds": 3601}, SAY.pod_grace),
+    ],
+    ids=str,
+)
+def test_a_pod_of_a_gang_ends_in_time(options: Json, refused: str | None) -> None:
+    assert validate_delete(pod(), options, TENANT, NAMES) == refused
+    assert validate_delete(pod(), options, ADMIN, NAMES) is None
+    assert validate_delete({"metadata": {}}, options, TENANT, NAMES) is None
 
 
 def test_where_every_job_is_governed_no_pod_is_above_gangs() -> None:
