@@ -729,7 +729,7 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
     )
     # Once a pod is being deleted nobody shortens its grace. What cannot be judged goes on: kubelets delete pods too.
     grace = settings.limits.grace_s
-    too_long = "{0} != null && has({0}.gracePeriodSeconds) && {0}.gracePeriodSeconds > " + str(grace)
+    too_long = "has({0}) && has({0}.gracePeriodSeconds) && {0}.gracePeriodSeconds > " + str(grace)
     patient = Messages(names, settings.limits).pod_grace
     deleted = _validating(
         "muster-pod-deletes",
@@ -744,7 +744,7 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
         "muster-pod-evictions",
         settings,
         {"resourceRules": _rules(("", "pods/eviction"), operations=("CREATE",))},
-        [_condition("patient", f"has(object.deleteOptions) && {too_long.format('object.deleteOptions')}")],
+        [_condition("patient", too_long.format("object.deleteOptions"))],
         [(_may_admit(names), patient)],
         failure_policy="Ignore",
     )
