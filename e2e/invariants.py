@@ -293,7 +293,8 @@ class Judge:
         owner = _controller(entry.object)
         label = (meta.get("labels") or {}).get(self._uid_label)
         owned = str(owner["uid"]) if owner is not None else None
-        if entry.type != DELETED and (label or owned) and label != owned:
+        # Whoever deletes a job and lets its dependents be takes the owner from them: the label says whose it was.
+        if entry.type != DELETED and owned and label != owned:
             self._violation("I4", entry.name, f"label names job {label}, owner is {owned}", once=entry.uid)
         job = self.jobs.get(owned or "")
         if owner is not None and job is not None and job["metadata"]["name"] != owner["name"]:
