@@ -224,9 +224,8 @@ class Cluster(RuleBasedStateMachine):
     def same_again(self) -> None:
         """R12: the same decisions from a State that was told everything at once, in another order."""
         town = self.town
-        parked = {key for name in town.state.lines for key in town.state.parked(name)}
         # What is remembered of those who were refused spares trials, and changes nothing.
-        town.compare(decide(town.state, town.now, BUDGET), parked)
+        town.compare(decide(town.state, town.now, BUDGET))
         town.state.forget()
         mine = decide(town.state, town.now, BUDGET)
         again = decide(town.state, town.now, BUDGET)
