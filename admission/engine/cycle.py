@@ -681,7 +681,7 @@ class _Filling(_Run):
         tree, root = self.ledger.tree, trial.node.root
         return [
             held
-            for key, held in self.ledger.aside.items()
+            for key, held in sorted(self.ledger.aside.items())
             if key != trial.gang.key
             and (
                 held.charge.admission is not None

@@ -212,8 +212,8 @@ class Ledger:
         return {*self.claims, *self.aside}
 
     def aside_under(self, root: QuotaNode) -> Mapping[Key, Held]:
-        """What is set aside in one tree."""
-        return self._aside_under.get(root, {})
+        """What is set aside in one tree; who ends first comes first, for what is free goes to them in this order."""
+        return dict(sorted(self._aside_under.get(root, {}).items(), key=lambda item: (item[1].until, item[0])))
 
     # ------------------------------------------------------------ charges and claims
 
@@ -260,7 +260,7 @@ class Ledger:
         others on nodes; or with as much of their quota as is `free` now, and no nodes. Who is unclaimed inside has
         nothing set aside any more."""
         within = self.aside_under(root)
-        entered = [key for key in self.aside if key in keys and key in within]
+        entered = [key for key in within if key in keys]
         start = len(self._journal)
         for key in entered:
             held = self.aside[key]
