@@ -224,6 +224,7 @@ def test_changes_while_a_gang_runs_are_refused_and_a_queue_may_go_under_load(mus
             cp.patch("jobs", name, patch, "team-a")
         assert refusal.value.status in (403, 422), refusal.value
         assert NAMES.group in refusal.value.message or "Muster" in refusal.value.message
+    cp.wait(lambda: kept(cp, "team-a"), 20, "the queue to be kept for as long as it is in use")
     cp.delete("clusterqueues", "team-a")
     cp.delete("localqueues", "main", "team-a")
     cp.create(job("team-b", "next", 2, seconds=2))
@@ -237,3 +238,8 @@ def test_changes_while_a_gang_runs_are_refused_and_a_queue_may_go_under_load(mus
     cp.wait(lambda: cp.find("clusterqueues", "team-a") is None, 30, "the queue to go with its last gang")
     teams(cp, {"team-a": 32, "team-b": 0})
     cp.wait(lambda: admitted(cp, "team-a", "waits"), 30, "the waiting gang to go once the queue is back")
+
+
+def kept(cp: ControlPlane, queue: str) -> bool:
+    found = cp.find("clusterqueues", queue)
+    return found is not None and NAMES.finalizer in found["metadata"].get("finalizers", ())

@@ -29,7 +29,7 @@ KEPT = {
     "Topology": "topologies",
     "AdmissionCheck": "admissionchecks",
 }
-PAUSE_S = 1.0
+PAUSE_S = 0.25
 AFTER_FAILURE_S = 30.0
 
 
