@@ -902,8 +902,13 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule("apiregistration.k8s.io", ["apiservices"], ["get", "update"], [f"{names.version}.{visibility}"]),
             rule(
                 "admissionregistration.k8s.io",
-                [f"{what}admissionpolic{end}" for what in ("mutating", "validating") for end in ("ies", "ybindings")],
+                ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
                 ["get", "list"],
+            ),
+            rule(
+                "admissionregistration.k8s.io",
+                ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
+                ["list"],
             ),
             # Where it holds by webhook: its own two configurations. To create cannot be limited by name.
             rule("admissionregistration.k8s.io", _HOOKS, ["create"]),
