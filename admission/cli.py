@@ -145,7 +145,7 @@ async def _controller(
             app = health.application(ready=shown.numbers.ready, metrics=metrics.text)
             addresses = dict.fromkeys((config.health.bind_address, config.metrics.bind_address))
             runners.extend([await health.serve(app, address) for address in addresses if address not in ("", "0")])
-            if config.web.bind_address != "0":
+            if config.web.bind_address != "0" and not workloads_only:
                 showing.append(asyncio.ensure_future(_show(client, config, shown, home, runners)))
 
         home = (
