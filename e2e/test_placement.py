@@ -217,7 +217,7 @@ def test_random_gangs_land_where_they_were_sent(muster: Installed) -> None:
             return False
         return all(reason(cp, "team-a", name)[0] == "TopologyPlacementFailed" for name in open_ones)
 
-    cp.wait(settled, 60 + GANGS, f"{GANGS} gangs to be through", every=1.0)
+    cp.wait(settled, 120 + 3 * GANGS, f"{GANGS} gangs to be through", every=1.0)
     took = time.monotonic() - began
     waiting = [o for o in cp.list(WORKLOADS, "team-a") if not entry_of(o, "Finished")]
     bound, wrong = misplaced(log)
