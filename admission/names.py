@@ -204,11 +204,6 @@ class Names:
         return f"{self.group}/admission-gated-by"
 
     @cached_property
-    def claim_annotation(self) -> str:
-        """On a Workload, in status-free form: what a decision must remember across restarts."""
-        return f"{self.group}/claim"
-
-    @cached_property
     def decision_annotation(self) -> str:
         """On an Event: the decision that it tells of, as logs and the Workload's status.decision name it."""
         return f"{self.group}/decision"

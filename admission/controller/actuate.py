@@ -17,7 +17,7 @@ from typing import Any
 from admission import quantity
 from admission.controller import lifecycle
 from admission.controller.conditions import Condition, condition, with_conditions
-from admission.controller.decode import Recent, rfc3339
+from admission.controller.decode import Recent
 from admission.controller.lifecycle import Settings, Step, backoff_ms
 from admission.controller.world import JobKey, PodView, WorkloadSeen, World
 from admission.engine.model import (
@@ -38,6 +38,7 @@ from admission.engine.project import Projection, project
 from admission.jobs import hold, pins, values
 from admission.jobs.kinds import JOB, KINDS, JobKind, JobView
 from admission.jobs.requests import LIMITS, Limits
+from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload
 from admission.kube.client import AlreadyExists, Client, Conflict, Invalid, Kind, NotFound
 from admission.kube.events import EventRecorder

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from admission.controller.decode import rfc3339
+from admission.jobs.values import rfc3339
 
 Condition = tuple[str, bool, str, str]
 """(type, status, reason, message)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -69,11 +69,6 @@ def milliseconds(stamp: str | None) -> int:
     if not stamp:
         return 0
     return round(datetime.fromisoformat(stamp).timestamp() * 1000)
-
-
-def rfc3339(ms: int) -> str:
-    """Whole seconds, as the API server stores them."""
-    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def job(kind: JobKind, names: Names, raw: msgspec.Raw, recent: Recent, *, every: bool = False) -> JobView:

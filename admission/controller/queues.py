@@ -10,10 +10,11 @@ from typing import Any
 
 from admission import quantity
 from admission.controller.conditions import Condition, with_conditions
-from admission.controller.decode import Item, milliseconds, rfc3339
+from admission.controller.decode import Item, milliseconds
 from admission.engine import order
 from admission.engine.model import ClusterQueue, Cohort, LocalQueue
 from admission.engine.state import QueueNumbers, State
+from admission.jobs.values import rfc3339
 from admission.names import ACTIVE
 
 INT64_MAX = quantity.INT64_MAX
