@@ -608,6 +608,13 @@ def test_the_installation_is_taken_as_it_is(plane: ControlPlane) -> None:
             assert not policy.get("status", {}).get("typeChecking", {}).get("expressionWarnings"), policy
 
 
+def test_what_kubectl_installed_another_manager_may_apply_too(plane: ControlPlane) -> None:
+    files = ["config/policies.yaml", "config/priority.yaml", "config/roles.yaml"]
+    arguments = [argument for file in files for argument in ("-f", str(ROOT / file))]
+    said = plane.kubectl("apply", "--server-side", "--field-manager=helm", "--dry-run=server", *arguments)
+    assert said.count("serverside-applied") > 40
+
+
 def test_in_governed_namespaces_every_job_is_held(plane: ControlPlane, tenant: ApiClient) -> None:
     settings = policies.Settings(governed_namespaces={"matchLabels": {"muster": "governed"}})
     extra = [o for o in policies.policies(NAMES, settings) if o["metadata"]["name"].endswith("-namespaces")]
@@ -620,7 +627,9 @@ def test_in_governed_namespaces_every_job_is_held(plane: ControlPlane, tenant: A
     try:
         plain = job("plain", labels={})
         plane.wait(lambda: tenant.create(plain, dryRun="All")["spec"]["suspend"], 20, "the policy to be in force")
-        assert "would preempt admitted gangs" in _refused(lambda: tenant.create(above, dryRun="All"))
+        # Each policy comes into force by itself: waited for one by one.
+        refused = "would preempt admitted gangs"
+        plane.wait(lambda: refused in _refused(lambda: tenant.create(above, dryRun="All")), 20, "the other in force")
         tenant.create(plain)
         assert tenant.patch("jobs", "plain", {"spec": {"suspend": False}}, SPACE)["spec"]["suspend"] is True
         tenant.create(jobset("set"))

@@ -27,7 +27,7 @@ GROUP = "/apis/muster.dev/v1beta1"
 @pytest.fixture(scope="module")
 def cp() -> Iterator[ControlPlane]:
     with ControlPlane(apiserver_only=True, audit=False) as cp:
-        documents = [yaml.safe_load(path.read_text()) for path in sorted(Path("crds").glob("*.yaml"))]
+        documents = [yaml.safe_load(path.read_text()) for path in sorted(Path("crds").glob("muster.dev_*.yaml"))]
         for document in documents:
             cp.request("POST", CRDS, document)
         for document in documents:

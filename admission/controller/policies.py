@@ -151,9 +151,11 @@ def _policy(
     kind: str, name: str, settings: Settings, spec: Object, match: Object, binding: Object | None = None
 ) -> list[Object]:
     meta = {"name": name, "labels": dict(settings.labels)}
-    match = {"matchPolicy": "Equivalent", **match}
+    # Every default is written out: server-side apply takes an atomic field without them for a change of it, and a
+    # second manager (Helm after kubectl) would be refused.
+    whole = {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}, **match}
     return [
-        {"apiVersion": POLICY_API, "kind": kind, "metadata": meta, "spec": {"matchConstraints": match, **spec}},
+        {"apiVersion": POLICY_API, "kind": kind, "metadata": meta, "spec": {"matchConstraints": whole, **spec}},
         {
             "apiVersion": POLICY_API,
             "kind": f"{kind}Binding",
@@ -816,7 +818,6 @@ def priority_class(names: Names, settings: Settings | None = None) -> Object:
         "kind": "PriorityClass",
         "metadata": {"name": names.priority_class, "labels": dict((settings or Settings()).labels)},
         "value": PRIORITY,
-        "globalDefault": False,
         "preemptionPolicy": "Never",
         "description": "Pods of gangs that Muster admitted. Set by Muster; the order of gangs is their queue's.",
     }
