@@ -109,6 +109,13 @@ def place(
                 explain=explain,
                 again=again,
             )
+    memo: object = None
+    if empty and rules.pack_against_fragmentation and not (beside or again or lost or previous):
+        # On a table without gangs the answer stays as long as nodes, and pods that are not theirs, do.
+        memo = (tuple(requests), frozenset(avoid), explain)
+        known = capacity.table.overlay.answers.get(memo)
+        if known is not None:
+            return known  # type: ignore[return-value]
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
     for request in wanted:
         if request.pod_set.shape.refused and rules.pack_against_fragmentation:
@@ -123,7 +130,10 @@ def place(
     question = Question(
         capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside), again
     )
-    return _Muster(question).placed() if rules.pack_against_fragmentation else Tas(question).placed()
+    answer = _Muster(question).placed() if rules.pack_against_fragmentation else Tas(question).placed()
+    if memo is not None:
+        capacity.table.overlay.answers[memo] = answer
+    return answer
 
 
 # ---------------------------------------------------------------- Muster's rule
@@ -351,7 +361,7 @@ class _Muster:
         counts = counts.copy()
         for row, amounts in held.items():
             if counts[row]:
-                room = ((int(self.table.room(name, self.empty)[row]), name, amount) for name, amount in part.per_pod)
+                room = ((int(self.table.room_on(row, name, self.empty)), name, amount) for name, amount in part.per_pod)
                 counts[row] = max(0, min((free - amounts.get(name, 0)) // amount for free, name, amount in room))
         counts[self.avoid] = 0
         if within is not None:
@@ -426,7 +436,9 @@ class _Muster:
         if len(rows) > _LOOKED_AT:
             rows = rows[np.argsort(counts[rows], kind="stable")[:_LOOKED_AT]]
         taken = dict(part.per_pod)
-        room = {name: self.table.room(name, self.empty)[rows] for name in {n for kind, _ in popular for n, _ in kind}}
+        room = {
+            name: self.table.room_on(rows, name, self.empty) for name in {n for kind, _ in popular for n, _ in kind}
+        }
         kinds = []
         for kind, pods in popular:
             device = max((amount, name) for name, amount in kind if is_device(name))[1]
@@ -435,7 +447,7 @@ class _Muster:
             kinds.append(topology.Kind(pods, room[device], needs, of, taken.get(device, 0)))
         untouched = np.ones(len(rows), dtype=np.bool_)
         for name in self.table.devices():
-            untouched &= self.table.room(name, self.empty)[rows] == self.table.most(name)[rows]
+            untouched &= self.table.room_on(rows, name, self.empty) == self.table.most(name)[rows]
         return int(rows[np.lexsort([tree.position[rows], untouched, topology.harm(kinds, len(rows))])[0]])
 
     def _preferred(self, part: _Part, leaves: Ints) -> Ints:
@@ -446,7 +458,7 @@ class _Muster:
         names.sort(key=lambda name: (name in devices, name))
         names = [*(name for name in ("memory", "cpu") if name not in names), *names]
         names.extend(name for name in devices if name not in names)
-        keys = [self.table.room(name, self.empty)[rows] for name in names]
+        keys = [self.table.room_on(rows, name, self.empty) for name in names]
         keys = [key for key in keys if len(key) and bool((key != key[0]).any())]
         return leaves[np.lexsort([leaves, *keys])] if keys else leaves
 

@@ -76,16 +76,12 @@ def decide(state: State, now: int, step_budget: int) -> Plan:
     state.advance(now)
     ledger = state.ledger
     run: _Filling | _Heads
-    while True:
-        if state.rules.heads_per_queue is None:
-            run = _Filling(state, now, step_budget)
-        else:
-            run = _Heads(state, now, step_budget)
-        with ledger.trial():
-            run.go()
-        if not run.moot:
-            break
-        state.pass_nobody()
+    if state.rules.heads_per_queue is None:
+        run = _Filling(state, now, step_budget)
+    else:
+        run = _Heads(state, now, step_budget)
+    with ledger.trial():
+        run.go()
     state.planned(run.decisions)
     verdicts = list(run.verdicts)
     told = {verdict.key for verdict in verdicts}
@@ -134,8 +130,6 @@ class _Run:
         self.budget = max(1, budget)
         self.steps = 0
         self.more = False
-        self.moot = False
-        """What was decided may change the answer for gangs that were passed by: to be done again with them."""
         self.decisions: list[Decision] = []
         self.verdicts: list[Verdict] = []
         self.leaving: set[Key] = set()
@@ -447,6 +441,7 @@ class _Run:
             if victim.evicted or key in self.leaving:
                 continue
             self.leaving.add(key)
+            self.state.leaves(key)
             new += 1
             self.decisions.append(
                 Evict(
@@ -559,10 +554,8 @@ class _Filling(_Run):
             assert best is not None
             decided = len(self.decisions)
             self._turn(best)
-            if state.passed and len(self.decisions) != decided and self._moot(label):
-                self.moot = True
-            if self.moot:
-                return
+            if len(self.decisions) != decided:
+                self._wake(label, self.decisions[decided:])
             if self.walks[best.name].peek() is None:
                 tournament.leave(best)
             else:
@@ -582,13 +575,25 @@ class _Filling(_Run):
         self.tournaments[label].enter(node)
         return label
 
-    def _moot(self, label: str) -> bool:
-        """After a decision in this tree: might one of those who were passed by go now. Whoever was evicted or lost a
-        claim makes room in any tree, for all share the nodes."""
-        freed = any(
-            isinstance(d, Evict) or (isinstance(d, Claim) and d.record.until <= self.now) for d in self.decisions
-        )
-        return freed or not self.state.still_short(label)
+    def _wake(self, label: str, decided: list[Decision]) -> None:
+        """After these decisions in one tree: whoever is evicted or loses a claim makes room, on nodes in any tree, and
+        who was passed by and may go now has a turn after all. (Who may go because somebody was admitted has to take it
+        from that one: not before the next cycle.)"""
+        if any(isinstance(d, Evict) or (isinstance(d, Claim) and d.record.until <= self.now) for d in decided):
+            for name, bucket, place in self.state.no_longer_short(label):
+                self._back(name, bucket, place)
+
+    def _back(self, name: str, bucket: int, place: QueueKey) -> None:
+        """Who was not to be tried takes part again."""
+        walk = self.walks.get(name)
+        if walk is None:
+            self._enter(name)
+        elif not walk.strict and all(known != bucket for _, _, known in walk.heap):
+            walk.add(place, bucket)
+            self.tournaments[order.label(self.node(name).root)].enter(self.node(name))
+        label = order.label(self.node(name).root)
+        if label != self.at and label in self.tournaments and all(other != label for _, other in self.roots):
+            self._root(label)
 
     def _root(self, label: str) -> None:
         winner = self.tournaments[label].best()
@@ -627,6 +632,13 @@ class _Filling(_Run):
         gang = self.state.workloads[order.key_of(place)]
         if gang.key in self.served:
             walk.next() if not walk.strict or gang.key in self.ledger.charges else walk.skip()
+            return
+        known = None if walk.taken.get(bucket) else self.state.pass_again(node.name, bucket)
+        if known is not None:
+            self.seen.add(gang.key)
+            if known.turned:
+                self.turned.add(gang.key)
+            walk.skip()
             return
         claims = gang.key in self.ledger.claims
         with self.ledger.suspended(gang.key):
@@ -681,7 +693,7 @@ class _Filling(_Run):
         tree, root = self.ledger.tree, trial.node.root
         return [
             held
-            for key, held in sorted(self.ledger.aside.items())
+            for key, held in self.ledger.aside.items()
             if key != trial.gang.key
             and (
                 held.charge.admission is not None
@@ -709,7 +721,7 @@ class _Filling(_Run):
                 later = theirs - self.rules.passed_over_ms > at  # that one came when this one had been passed over
                 if came <= theirs and (later or key not in self.turned):
                     equals.append(key)
-            untried = [key for key in equals if key not in self.seen and self.state.is_parked(key)]
+            untried = sorted(key for key in equals if key not in self.seen and self.state.is_parked(key))
             after = set(equals).difference(untried)
             binding = [held for held in binding if held.charge.key not in after]
         if not binding:
@@ -728,22 +740,16 @@ class _Filling(_Run):
             return None
         # What others must give up for it was never free: only the room that is free now is kept from it.
         with self.ledger.beside({held.charge.key for held in binding}, trial.node.root, free=True):
+            usage = {} if trial.assignment is None else trial.assignment.usage
+            if self._simple(gang, trial.queue) and not self.state.may_take(trial.queue.name, usage):
+                return beside
             freed = self.look(gang, trial.queue, evict=self._may_evict(gang))
         return freed if freed.found.victims else beside
 
     def _ask_again(self, key: Key) -> None:
         """It has its turn in this cycle after all."""
         self.seen.add(key)
-        name, bucket, place = self.state.unpark(key)
-        walk = self.walks.get(name)
-        if walk is None:
-            self._enter(name)
-        elif not walk.strict:
-            walk.add(place, bucket)
-            self.tournaments[order.label(self.node(name).root)].enter(self.node(name))
-        label = order.label(self.node(name).root)
-        if label != self.at and label in self.tournaments and all(other != label for _, other in self.roots):
-            self._root(label)
+        self._back(*self.state.unpark(key))
 
     def admit(self, trial: Trial) -> None:
         super().admit(trial)
@@ -866,10 +872,8 @@ class _Filling(_Run):
         gang = trial.gang
         victims = [key for key, _ in trial.found.victims]
         going = self.going(gang, trial.queue)
-        with self.ledger.trial():
-            for key in sorted({*victims, *going}):
-                if key in self.ledger.charges:
-                    self.ledger.release(key)
+        charges = self.ledger.charges
+        with self.ledger.as_if_gone(charges[key] for key in sorted({*victims, *going}) if key in charges):
             there = self._again(trial)
         if there.mode is not Mode.FIT:
             return False
@@ -912,24 +916,22 @@ class _Filling(_Run):
             why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=held.until)
         verdict = Verdict(gang.key, Standing.WAITING, why, self.asked(trial))
         self.verdicts.append(verdict)
-        # For whom room is set aside has a turn whenever something changed: it matters who asks before whom.
-        lack = self._lack(trial) if gang.key in self.ledger.claims else None
-        if lack is not None:
+        lack = self._lack(trial)
+        if lack is not None and gang.key in self.ledger.claims:
             victims = () if record is None else tuple(uid for uid in record.victims if self._holds(uid))
             lack = replace(lack, claim=gang.key, victims=victims)
-        self.state.park(walk.queue.name, bucket, Memo(verdict, self._on_nodes(trial), until, lack))
+        elif lack is not None:
+            # Who was refused beside what is set aside for others has a turn whenever something changed: it matters who
+            # asks before whom.
+            lack = None if trial.beside else replace(lack, first=True)
+        memo = Memo(verdict, self._on_nodes(trial), until, lack, gang.key in self.turned)
+        self.state.park(walk.queue.name, bucket, memo)
         walk.skip()
 
     def _lack(self, trial: Trial) -> Lack | None:
         """What it lacks, where a look at the book can tell later whether it still does."""
         assignment, queue, gang = trial.assignment, trial.queue, trial.gang
-        if (
-            assignment is None
-            or not self.rules.promises
-            or any(len(group.flavors) != 1 for group in queue.groups)
-            or any(pod_set.min_count is not None for pod_set in gang.pod_sets)
-            or queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER
-        ):
+        if assignment is None or not self._simple(gang, queue):
             return None
         usage = tuple(sorted((fr, amount) for fr, amount in assignment.usage.items() if amount))
         why = trial.why
@@ -943,6 +945,15 @@ class _Filling(_Run):
             blocked = ((namespace, name), why.until)
         return Lack(
             queue.name, usage, quota_shorts(why.shortfalls), first=trial.first, beside=trial.beside, blocked_by=blocked
+        )
+
+    def _simple(self, gang: Workload, queue: ClusterQueue) -> bool:
+        """Are there no flavors or counts to choose from, and nobody to evict but by the law of shares."""
+        return (
+            self.rules.promises
+            and all(len(group.flavors) == 1 for group in queue.groups)
+            and all(pod_set.min_count is None for pod_set in gang.pod_sets)
+            and queue.preemption.within_cluster_queue is PreemptionPolicy.NEVER
         )
 
     @staticmethod
@@ -977,12 +988,15 @@ class _Filling(_Run):
         entitled = bool(usage) and all(not trial.node.exceeds(fr, amount) for fr, amount in usage.items())
         if entitled:
             borrowed = [key for key in claims if self._borrowed(key, root)]
-            mark = ledger.mark()
-            kept = {key: ledger.claims[key] for key in borrowed}
-            for key in borrowed:
-                ledger.unclaim(key)
-            better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang)) if borrowed else trial
+            better = trial
+            if borrowed:
+                with ledger.without_claims(borrowed):
+                    better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
             if borrowed and (better.mode is Mode.FIT or better.found.enough):
+                mark = ledger.mark()
+                kept = {key: ledger.claims[key] for key in borrowed}
+                for key in borrowed:
+                    ledger.unclaim(key)
                 for key in borrowed:
                     held = kept[key]
                     ledger.claim(held.charge, held.until)
@@ -994,16 +1008,13 @@ class _Filling(_Run):
                     self._drop(key)
                 ledger.keep(mark)
                 return better
-            ledger.rollback(mark)
         if trial.queue.name in self.told_of_claims:
             return trial
         self.told_of_claims.add(trial.queue.name)
         if not by_nodes and not self._quota_beyond(claims, trial):
             return trial
-        with ledger.trial():
-            first = ledger.claims[claims[-1]]
-            for key in claims:
-                ledger.unclaim(key)
+        first = ledger.claims[claims[-1]]
+        with ledger.without_claims(claims):
             free = self.look(trial.gang, trial.queue, evict=False)
         if free.mode is Mode.FIT:
             name = "/".join(first.charge.key)
@@ -1083,7 +1094,9 @@ class _Filling(_Run):
             times.append(trial.gang.claims.until + self.rules.claim_ms)
         # The first of a queue may be due for a claim, for which others stand in the way than for a trial.
         lack = self._lack(trial) if not trial.due else None
-        self.state.park(walk.queue.name, bucket, Memo(verdict, self._on_nodes(trial), min(times, default=None), lack))
+        turned = trial.gang.key in self.turned
+        memo = Memo(verdict, self._on_nodes(trial), min(times, default=None), lack, turned)
+        self.state.park(walk.queue.name, bucket, memo)
         bad_namespace = verdict.why.detail is Detail.NAMESPACE_NOT_SELECTED
         if walk.strict and bad_namespace:
             heapq.heappop(walk.heap)

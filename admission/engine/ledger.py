@@ -176,6 +176,14 @@ class Ledger:
         self._journal: list[tuple[bool, Charge | Held | Aside]] = []
         self._marks: list[int] = []
         self._bare = False
+        self._taken: frozenset[Key] = frozenset()
+        """Whose room that is set aside counts as taken on nodes now."""
+        self._lazy: dict[Key, Held] = {}
+        """Of these, who has a claim in the book, of quota alone."""
+        self._gone: frozenset[tuple[Key, str]] = frozenset()
+        """(key in the book of nodes, uid) of those who count as gone from there."""
+        self._on_paper: dict[Key, Held] = {}
+        """Claims whose quota alone is given up for a question; their nodes count as gone."""
 
     # ------------------------------------------------------------ configuration
 
@@ -229,11 +237,11 @@ class Ledger:
         self._remove(charge)
         return charge
 
-    def claim(self, charge: Charge, until: int) -> None:
+    def claim(self, charge: Charge, until: int, held: Held | None = None) -> None:
         """Keep room for a gang, in place of what it claimed before."""
         if charge.key in self.claims:
             self.unclaim(charge.key)
-        self._enter(Held(charge, until))
+        self._enter(held if held is not None and held.charge is charge else Held(charge, until))
 
     def unclaim(self, key: Key) -> Held | None:
         """Give up the claim of a gang, if it has one."""
@@ -262,20 +270,71 @@ class Ledger:
         within = self.aside_under(root)
         entered = [key for key in within if key in keys]
         start = len(self._journal)
+        before = self._taken, self._lazy
+        self._taken = frozenset() if free else frozenset(key for key in self.aside if key in keys)
+        self._lazy = {}
         for key in entered:
             held = self.aside[key]
-            self.claim(self.as_far_as_free(held.charge) if free else held.charge, held.until)
-        if free:
+            if not free:
+                self._lazy[key] = held
+            self.claim(self.as_far_as_free(held.charge) if free else held.charge, held.until, held)
+        try:
             yield
-        else:
-            with self.nodes.beside([key for key in self.aside if key not in keys or key in within]):
-                yield
+        finally:
+            self._taken, self._lazy = before
         untouched = len(self._journal) == start + len(entered)
         for key in entered:
             if self.unclaim(key) is None:
                 self.give_up(key)
         if untouched:
             del self._journal[start:]  # as if nothing had been entered
+
+    @contextmanager
+    def as_if_gone(self, charges: Iterable[Charge]) -> Iterator[None]:
+        """As if these gangs held nothing: no quota, no nodes, and no pods on them. Ask inside."""
+        charges = tuple(charges)
+        moved: dict[QuotaNode, dict[FlavorResource, int]] = {}
+        for charge in charges:
+            node = self.tree.queue(charge.queue)
+            if node is not None:
+                total = moved.setdefault(node, {})
+                for fr, amount in charge.usage:
+                    total[fr] = total.get(fr, 0) + amount
+        for node, usage in moved.items():
+            self.tree.subtract(node, usage)
+        try:
+            with self.gone_from_nodes(charges):
+                yield
+        finally:
+            for node, usage in moved.items():
+                self.tree.add(node, usage)
+
+    @contextmanager
+    def gone_from_nodes(self, charges: Iterable[Charge]) -> Iterator[None]:
+        """As if nothing of these gangs stood on nodes, neither by its charge nor by its pods. Ask inside."""
+        before = self._gone
+        self._gone = before | {(charge.key, charge.uid) for charge in charges}
+        try:
+            yield
+        finally:
+            self._gone = before
+
+    @contextmanager
+    def without_claims(self, keys: Iterable[Key]) -> Iterator[None]:
+        """As if these claimed nothing. Ask inside."""
+        gone, on_paper = self._gone, self._on_paper
+        self._on_paper = dict(on_paper)
+        try:
+            with self.trial():
+                for key in keys:
+                    held = self.claims[key]
+                    if key not in self.charges and key not in self._lazy:
+                        self._on_paper[key] = held
+                        self._gone |= {(_claim_key(key), held.charge.uid)}
+                    self.unclaim(key)
+                yield
+        finally:
+            self._gone, self._on_paper = gone, on_paper
 
     def as_far_as_free(self, charge: Charge) -> Charge:
         """Of a claim, the quota that is there now."""
@@ -326,6 +385,8 @@ class Ledger:
 
     def mark(self) -> int:
         """Open a mark: what follows can be taken back."""
+        if not self._marks:
+            self.nodes.forget_questions()
         self._marks.append(len(self._journal))
         return len(self._marks) - 1
 
@@ -374,7 +435,12 @@ class Ledger:
         again: bool = False,
     ) -> Placement | Misfit:
         """Nodes for all pods of all pod sets at once, or why not (see `capacity.place`)."""
-        with self.suspended(owner):
+        taken = self._taken
+        if self._lazy:
+            # As claims they count nothing on empty nodes; who was unclaimed in the meantime keeps nothing.
+            claims = {} if empty and not self._bare else self.claims
+            taken = taken.difference(key for key, held in self._lazy.items() if claims.get(key) is not held)
+        with self.suspended(owner), self.nodes.as_if(taken, self._gone):
             return place(
                 self.nodes,
                 requests,
@@ -476,7 +542,10 @@ class Ledger:
             else:
                 del self.charges[charge.key]
         self._quota(charge, sign)
-        if charge.admission is not None:
+        elsewhere = isinstance(entry, Held) and (
+            self._lazy.get(charge.key) is entry or self._on_paper.get(charge.key) is entry
+        )
+        if charge.admission is not None and not elsewhere:
             key = charge.key if not isinstance(entry, Held) else _claim_key(charge.key)
             if sign > 0:
                 self.nodes.charge(key, charge.uid, charge.admission, dict(charge.per_pod))

@@ -47,6 +47,8 @@ PODS = "pods"
 HOST_PORT = "host-port/"
 """Prefix of the resource of which every node has one per port number: two pods cannot share a host port."""
 NODE_NAME = "metadata.name"
+OVERLAYS = 256
+"""So many questions of the kind "what if" are kept with their answers."""
 POPULAR = 16
 """So many kinds of pods stand for all that may come."""
 MOST = 2**31
@@ -168,6 +170,24 @@ class _Counts:
     seen: int
 
 
+@dataclass(slots=True)
+class Overlay:
+    """Room that counts as taken, or as given back, for the length of a question; with the counts that it makes."""
+
+    more: dict[str, Ints]
+    """resource -> per row, what is to be added to the room."""
+    more_bare: dict[str, Ints]
+    """The same, on a table without gangs."""
+    counts: dict[tuple[Filter, Amounts], _Counts]
+    bare_counts: dict[tuple[Filter, Amounts], Ints]
+    answers: dict[object, object]
+    """Question about a table without gangs -> answer."""
+
+
+def overlay(more: dict[str, Ints], more_bare: dict[str, Ints]) -> Overlay:
+    return Overlay(more, more_bare, {}, {}, {})
+
+
 _Parsed = tuple[dict[str, str], dict[str, int]]
 """Labels and allocatable of a node."""
 
@@ -191,15 +211,14 @@ class Table:
         self.log: list[int] = []
         self.log_base = 0
         self._masks: dict[Filter, Bools] = {}
-        self._counts: dict[tuple[Filter, Amounts], _Counts] = {}
-        self._bare_counts: dict[tuple[Filter, Amounts], Ints] = {}
-        """As if no gang held anything."""
+        self.plain = overlay({}, {})
+        self.overlay = self.plain
+        """What counts as taken or given back now; usually nothing."""
+        self.overlays: dict[object, Overlay] = {}
         self._trees: dict[tuple[str, ...], Tree] = {}
         self._leaves: dict[tuple[tuple[str, ...], Pairs], Leaves] = {}
         self._devices: dict[str, Bools] | None = None
         self._most: dict[str, Ints] = {}
-        self.aside: dict[str, Ints] | None = None
-        """What is set aside, while that counts as taken."""
 
     @staticmethod
     def _usable(node: Node) -> bool:
@@ -232,8 +251,8 @@ class Table:
             self.well[i] = self._usable(node)
             self.taints[i] = self._class_of(node.taints)
             self._masks.clear()
-            self._counts.clear()
-            self._bare_counts.clear()
+            self.plain.counts.clear()
+            self.bare_changed()
             self._leaves.clear()
         if node.allocatable != old.allocatable:
             self._devices = None
@@ -251,11 +270,17 @@ class Table:
                 bare, free[i] = self._room(i, resource)
                 if self.bare[resource][i] != bare:
                     self.bare[resource][i] = bare
-                    self._bare_counts.clear()
+                    self.bare_changed()
         self.log.append(i)
         if len(self.log) > 4 * len(self.names) + 64:
             self.log_base += len(self.log)
             self.log.clear()
+
+    def bare_changed(self) -> None:
+        """Something changed that no gang did."""
+        self.plain.bare_counts.clear()
+        self.plain.answers.clear()
+        self.overlays.clear()
 
     def _room(self, i: int, resource: str) -> tuple[int, int]:
         """(without gangs, with them): exact, then cut to int64."""
@@ -278,9 +303,20 @@ class Table:
                 if i is not None:
                     self.bare[resource][i], self.free[resource][i] = self._room(i, resource)
         room = (self.bare if empty else self.free)[resource]
-        if self.aside is not None and resource in self.aside:
-            less: Ints = room - self.aside[resource]
-            return less
+        more = (self.overlay.more_bare if empty else self.overlay.more).get(resource)
+        if more is not None:
+            changed: Ints = room + more
+            return changed
+        return room
+
+    def room_on(self, rows: Ints | int, resource: str, empty: bool) -> Ints:
+        """Of `room`, these rows."""
+        if resource not in self.free:
+            self.room(resource, empty)
+        room: Ints = (self.bare if empty else self.free)[resource][rows]
+        more = (self.overlay.more_bare if empty else self.overlay.more).get(resource)
+        if more is not None:
+            room = room + more[rows]
         return room
 
     def most(self, resource: str) -> Ints:
@@ -367,15 +403,14 @@ class Table:
 
     def counts(self, wanted: Filter, per_pod: Amounts, empty: bool) -> Ints:
         """Pods of this kind that each row can take. The array belongs to the cache: copy before writing."""
-        if self.aside is not None:
-            return self._count(np.flatnonzero(self.mask(wanted)), per_pod, empty)
         key = (wanted, per_pod)
+        over = self.overlay
         if empty:
-            counts = self._bare_counts.get(key)
+            counts = over.bare_counts.get(key)
             if counts is None:
-                counts = self._bare_counts[key] = self._count(np.flatnonzero(self.mask(wanted)), per_pod, True)
+                counts = over.bare_counts[key] = self._count(np.flatnonzero(self.mask(wanted)), per_pod, True)
             return counts
-        got = self._counts.get(key)
+        got = over.counts.get(key)
         now = self.log_base + len(self.log)
         if got is not None and got.seen >= self.log_base:
             if got.seen < now:
@@ -387,7 +422,7 @@ class Table:
                 got.seen = now
             return got.counts
         counts = self._count(np.flatnonzero(self.mask(wanted)), per_pod, False)
-        self._counts[key] = _Counts(counts, now)
+        over.counts[key] = _Counts(counts, now)
         return counts
 
     def sound_counts(self, wanted: Filter, per_pod: Amounts) -> Ints:
@@ -402,7 +437,7 @@ class Table:
     def _per_row(self, rows: Ints, per_pod: Amounts, empty: bool) -> Ints:
         counts = np.full(len(rows), MOST, dtype=np.int64)
         for resource, amount in per_pod:
-            room = self.room(resource, empty)[rows]
+            room = self.room_on(rows, resource, empty)
             np.minimum(counts, room if amount == 1 else room // amount, out=counts)
         return np.maximum(counts, 0, out=counts)
 
@@ -473,6 +508,9 @@ class Capacity:
         self._charges: dict[Key, _Charge] = {}
         self._aside: dict[Key, tuple[tuple[str, Amounts], ...]] = {}
         self._aside_arrays: dict[str, Ints] | None = None
+        self._aside_version = 0
+        self._given: tuple[frozenset[tuple[Key, str]], dict[str, Ints]] | None = None
+        """Gangs -> what would be given back if they left; the last that was asked for."""
         self._topologies: dict[str, Topology] = {}
         self._named: dict[str, set[str]] = {}
         """Hostname label -> nodes that carry it and are called otherwise."""
@@ -552,9 +590,13 @@ class Capacity:
 
     def put_topology(self, value: Topology) -> None:
         self._topologies[value.name] = value
+        if self._made is not None:
+            self._made.bare_changed()
 
     def remove_topology(self, name: str) -> None:
         self._topologies.pop(name, None)
+        if self._made is not None:
+            self._made.bare_changed()
 
     def topology(self, name: str) -> Topology | None:
         return self._topologies.get(name)
@@ -680,38 +722,83 @@ class Capacity:
             del self._aside[key]
 
     def _count_aside(self, key: Key, sign: int) -> None:
-        arrays = self._aside_arrays
-        if arrays is None:
-            return
-        table = self.table
+        self._aside_version += 1
+        if self._aside_arrays is not None:
+            self._add_aside(self._aside_arrays, key, sign)
+
+    def _add_aside(self, arrays: dict[str, Ints], key: Key, sign: int) -> None:
         for name, amounts in self._aside[key]:
-            row = table.row.get(self.resolve(name))
-            if row is None:
-                continue
-            for resource, amount in amounts:
-                column = arrays.get(resource)
-                if column is None:
-                    column = arrays[resource] = np.zeros(len(table.names), dtype=np.int64)
-                column[row] += sign * min(amount, 2**55)  # sums stay within int64
+            row = self.table.row.get(self.resolve(name))
+            if row is not None:
+                self._add(arrays, row, amounts, sign)
+
+    def _add(self, arrays: dict[str, Ints], row: int, amounts: Iterable[tuple[str, int]], sign: int) -> None:
+        for resource, amount in amounts:
+            column = arrays.get(resource)
+            if column is None:
+                column = arrays[resource] = np.zeros(len(self.table.names), dtype=np.int64)
+            column[row] += sign * min(amount, 2**55)  # sums stay within int64
 
     @contextmanager
-    def beside(self, out: Collection[Key]) -> Iterator[None]:
-        """While what is set aside counts as taken, but for the keys `out`."""
+    def as_if(self, taken: frozenset[Key], gone: frozenset[tuple[Key, str]]) -> Iterator[None]:
+        """While what is set aside for these counts as taken, and what these gangs (key, uid) hold as given back. Ask
+        inside, change nothing."""
         table = self.table
-        if self._aside_arrays is None:
-            self._aside_arrays = {}
-            for key in self._aside:
-                self._count_aside(key, 1)
-        without = [key for key in out if key in self._aside]
-        for key in without:
-            self._count_aside(key, -1)
-        before, table.aside = table.aside, self._aside_arrays
+        before = table.overlay
+        table.overlay = self._overlay(taken, gone) if taken or gone else table.plain
         try:
             yield
         finally:
-            table.aside = before
-            for key in without:
-                self._count_aside(key, 1)
+            table.overlay = before
+
+    def forget_questions(self) -> None:
+        """Gangs, pods or nodes may have changed since `as_if` was asked last."""
+        self._given = None
+        if self._made is not None:
+            self._made.overlays.clear()
+
+    def _overlay(self, taken: frozenset[Key], gone: frozenset[tuple[Key, str]]) -> Overlay:
+        table = self.table
+        key = (self._aside_version, taken, gone)
+        known = table.overlays.get(key)
+        if known is not None:
+            return known
+        less: dict[str, Ints] = {}
+        if taken:
+            if self._aside_arrays is None:
+                self._aside_arrays = {}
+                for each in self._aside:
+                    self._add_aside(self._aside_arrays, each, 1)
+            less = {name: -column for name, column in self._aside_arrays.items()}
+            for each in self._aside:
+                if each not in taken:
+                    self._add_aside(less, each, 1)
+        more = dict(less)
+        for name, column in self._given_back(gone).items() if gone else ():
+            more[name] = more[name] + column if name in more else column
+        if len(table.overlays) >= OVERLAYS:
+            table.overlays.clear()
+        made = table.overlays[key] = overlay(more, less)
+        return made
+
+    def _given_back(self, gone: frozenset[tuple[Key, str]]) -> dict[str, Ints]:
+        """Per resource and row: what these gangs hold, by their charges and by their pods."""
+        known, arrays = self._given or (frozenset(), {})
+        arrays = {name: column.copy() for name, column in arrays.items()}
+        for key, uid in gone ^ known:
+            charge = self._charges.get(key)
+            owner = uid or "/".join(key)
+            names = {self.resolve(name) for name, _ in charge.hosts} if charge is not None else set()
+            names.update(self._pods[pod].node for pod in self._pods_of.get(uid, ()))
+            for name in names:
+                host, row = self._hosts.get(name), self.table.row.get(name)
+                paid = host.gangs.get(owner) if host is not None else None
+                if paid is None or row is None:
+                    continue
+                held = [(resource, paid.held(resource)) for resource in {*paid.charged, *paid.pods}]
+                self._add(arrays, row, held, 1 if (key, uid) in gone else -1)
+        self._given = (gone, arrays)
+        return arrays
 
     def release(self, key: Key) -> None:
         """Take a charge off again; nothing when there is none."""

@@ -369,16 +369,18 @@ class QuotaNode:
         """Change the usage at this node by `delta`, and above it by as much as crosses the local quota."""
         node: QuotaNode | None = self
         while node is not None and delta:
-            before = node.usage.get(fr, 0)
+            usage = node.usage
+            before = usage.get(fr, 0)
             after = before + delta
             if after:
-                node.usage[fr] = after
+                usage[fr] = after
             else:
-                node.usage.pop(fr, None)
+                usage.pop(fr, None)
             if node._shares:
                 node._shares.clear()
-            local = node.local.get(fr, 0)
-            delta = max(0, after - local) - max(0, before - local)
+            if node.local or before < 0 or after < 0:
+                local = node.local.get(fr, 0)
+                delta = max(0, after - local) - max(0, before - local)
             node = node.parent
 
     def put_usage(self, usage: dict[FlavorResource, int]) -> None:

@@ -138,13 +138,9 @@ def oracle(
             if refused is not None:
                 refused[fr, amount] = found
             return Mode.NO_CANDIDATES, node.borrowing_height(fr, amount)[0]
-        own = False
-        with ledger.trial():
-            for key, _ in found.victims:
-                own = own or ledger.release(key).queue == queue
-            for key in leaving if rules.promises else ():
-                if key in ledger.charges:
-                    ledger.release(key)
+        keys = dict.fromkeys([*(key for key, _ in found.victims), *(sorted(leaving) if rules.promises else ())])
+        own = any(ledger.charges[key].queue == queue for key, _ in found.victims)
+        with ledger.as_if_gone(ledger.charges[key] for key in keys if key in ledger.charges):
             return Mode.PREEMPT if own else Mode.RECLAIM, node.borrowing_height(fr, amount)[0]
 
     return ask
@@ -268,6 +264,8 @@ class _Search:
         self.borrow_policy = spec.preemption.borrow_within_cohort
         self.threshold = spec.preemption.max_priority_threshold
         self.queue_of: dict[Key, QuotaNode] = {}
+        self.gone: set[Key] = set()
+        """Gangs that leave already, and are no candidates."""
         self.looked_at = 0
         self.unlawful: dict[str, int] = {}
 
@@ -295,7 +293,7 @@ class _Search:
         out = []
         for victim in self.holders(node.name):
             charge = self.ledger.charges.get(victim.key)
-            if charge is None or victim.key == self.gang.key:
+            if charge is None or victim.key == self.gang.key or victim.key in self.gone:
                 continue
             if not any(fr in self.contested for fr, _ in charge.usage):
                 continue
@@ -614,24 +612,45 @@ class _Lawful(_Search):
     """The law is about quota: it is tried on the tree alone, with the gang's usage charged. Nodes are asked last."""
 
     def run(self) -> Found:
+        self.going: list[Charge] = []
+        """Of those who leave already. In this tree their quota is taken out by hand."""
+        self.shifted: dict[QuotaNode, dict[FlavorResource, int]] = {}
+        found = self._run()
+        for node, usage in self.shifted.items():
+            self.ledger.tree.add(node, usage)
+        return found
+
+    def fits(self, allow_borrowing: bool = True) -> bool:
+        if not self.node.fits(self.usage):
+            return False
+        if self.fits_on_nodes is None:
+            return True
+        with self.ledger.gone_from_nodes(self.going):
+            return self.fits_on_nodes()
+
+    def _run(self) -> Found:
         self.until: int | None = None
         self.by_nodes = False
         self.barred: set[QuotaNode] = set()
         """Queues of which nobody may go as long as nobody else does."""
         self.resources = frozenset(fr[1] for fr in self.usage) if self.rules.contested_share else None
         ledger = self.ledger
-        going = []
         for key in sorted(self.leaving):
             charge = ledger.charges.get(key)
             if charge is None or key == self.gang.key:
                 continue
             at = ledger.tree.queue(charge.queue)
-            # Of other trees only the nodes matter.
-            if charge.admission is not None or (at is not None and at.root is self.node.root):
-                going.append(key)
-        for key in going:
-            ledger.release(key)
-        if going and self.fits():
+            if at is not None and at.root is self.node.root:
+                self.gone.add(charge.key)
+                total = self.shifted.setdefault(at, {})
+                for fr, amount in charge.usage:
+                    total[fr] = total.get(fr, 0) + amount
+            elif charge.admission is None:
+                continue  # of other trees only the nodes matter
+            self.going.append(charge)
+        for at, usage in self.shifted.items():
+            ledger.tree.subtract(at, usage)
+        if self.going and self.fits():
             return self.found((), self.until)
         self.claimed = [
             (node, held.charge.usage)

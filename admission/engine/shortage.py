@@ -12,7 +12,7 @@ entitled to what it asks for, or its side's share with the gang must be below th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -67,6 +67,15 @@ class Asked:
     until: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What those hold in one tree who were evicted and are not gone."""
+
+    held: tuple[tuple[QuotaNode, Amounts], ...] = ()
+    certain: bool = True
+    """Whoever waits may count on all of it."""
+
+
 def quota_shorts(shortfalls: Collection[Shortfall]) -> tuple[Shortfall, ...]:
     """Those of quota that others hold."""
     return tuple(short for short in shortfalls if short.detail in _BY_QUOTA)
@@ -99,6 +108,7 @@ class _Borrowers:
         self.resources = frozenset(fr[1] for fr in frs) if rules.contested_share else None
         self.best: dict[QuotaNode, list[tuple[Share, QuotaNode]]] = {}
         """Cohort -> the two children with the largest shares below which somebody borrows all the way up."""
+        self.laws: dict[tuple[QuotaNode, Amounts], Law] = {}
         self.limits: dict[QuotaNode, dict[Law, list[Amounts]]] = {}
         """Queue -> amounts for which the law gave no more than this: nor does it for more of them."""
         claims = [
@@ -125,6 +135,12 @@ class _Borrowers:
 
     def law(self, queue: QuotaNode, usage: Amounts) -> Law:
         """What the law might give to a gang of this queue that would take `usage`; never less than it does."""
+        law = self.laws.get((queue, usage))
+        if law is None:
+            law = self.laws[queue, usage] = self._bound(queue, usage)
+        return law
+
+    def _bound(self, queue: QuotaNode, usage: Amounts) -> Law:
         known = self.limits.setdefault(queue, {})
         for law in (Law.NOTHING, Law.SHARE):
             for less in known.get(law, ()):
@@ -163,23 +179,23 @@ class Shortages:
         self._rules = rules
         self._holders = holders
         self._spared_in: dict[str, tuple[object, int]] = {}
-        self._known: dict[tuple[QuotaNode, _View], tuple[int, list[Held], dict[frozenset[FlavorResource], _Borrowers]]]
-        self._known = {}
+        self._known: dict[
+            tuple[QuotaNode, _View],
+            tuple[int, list[Held], dict[Amounts, _Borrowers], Leaving | None],
+        ] = {}
 
-    def still(self, root: QuotaNode, asked: Sequence[Asked], now: int, leaving: Collection[QuotaNode]) -> list[bool]:
+    def still(
+        self, root: QuotaNode, asked: Sequence[Asked], now: int, leaving: Mapping[QuotaNode, Leaving]
+    ) -> list[bool]:
         """Would a trial refuse each of these again, and for the same reason; all of them are of one tree.
 
-        Some of them were refused beside the room that is set aside, some without. `leaving`: the roots
-        under which gangs are on their way out: of other trees, they leave room on nodes alone.
+        Some of them were refused beside the room that is set aside, some without. `leaving`: by root, who is on the way
+        out: of other trees, they leave room on nodes alone.
         """
         claims = list(self._ledger.claims_under(root).values())
         aside = list(self._ledger.aside_under(root).values())
-        out = [
-            one.lack.never
-            or (one.lack.beside and not claims)
-            or self._one(root, one, claims, claims, _View.BOOK, now, leaving)
-            for one in asked
-        ]
+        out = [one.lack.never or (one.lack.beside and not claims) for one in asked]
+        self._ask(root, asked, [i for i, known in enumerate(out) if not known], out, claims, _View.BOOK, now, leaving)
         mine = [i for i, one in enumerate(asked) if one.lack.beside and out[i]]
         if not mine:
             return out
@@ -188,15 +204,30 @@ class Shortages:
         for held in aside:
             free.append(Held(self._ledger.as_far_as_free(held.charge), held.until))
             self._move(free[-1:], 1)
-        for i in mine:
-            out[i] = self._one(root, asked[i], [*claims, *aside], [*claims, *free], _View.FREE, now, leaving)
+        self._ask(root, asked, mine, out, [*claims, *free], _View.FREE, now, leaving)
         self._move(free, -1)
-        self._move(aside, 1)
-        every = [*claims, *aside]
-        for i in mine:
-            out[i] = out[i] and self._one(root, asked[i], every, every, _View.ALL, now, leaving)
-        self._move(aside, -1)
+        mine = [i for i in mine if out[i]]
+        if mine:
+            self._move(aside, 1)
+            self._ask(root, asked, mine, out, [*claims, *aside], _View.ALL, now, leaving)
+            self._move(aside, -1)
         return out
+
+    def may_take(self, node: QuotaNode, usage: Amounts, leaving: Mapping[QuotaNode, Leaving]) -> bool:
+        """Does the law leave anybody to a gang of this queue, on the book as it is now; never no when it does."""
+        gone = leaving.get(node.root, Leaving())
+        if not gone.certain:
+            return True
+        claims = list(self._ledger.claims_under(node.root).values())
+        for other, held in gone.held:
+            for fr, amount in held:
+                other.move(fr, -amount)
+        frs = frozenset(fr for fr, _ in usage)
+        law = _Borrowers(self._ledger, node.root, frs, claims, self._rules).law(node, usage)
+        for other, held in gone.held:
+            for fr, amount in held:
+                other.move(fr, amount)
+        return law is not Law.NOTHING
 
     def _move(self, claims: list[Held], sign: int) -> None:
         for held in claims:
@@ -205,38 +236,74 @@ class Shortages:
                 for fr, amount in held.charge.usage:
                     node.move(fr, sign * amount)
 
-    def _one(
+    def _ask(
         self,
         root: QuotaNode,
-        asked: Asked,
+        asked: Sequence[Asked],
+        which: list[int],
+        out: list[bool],
         claims: list[Held],
-        entered: list[Held],
         view: _View,
         now: int,
-        leaving: Collection[QuotaNode],
+        leaving: Mapping[QuotaNode, Leaving],
+    ) -> None:
+        """Of these, into `out`, in one view of the tree, in which these `claims` are entered."""
+        gone = leaving.get(root)
+        rest: list[tuple[int, QuotaNode, bool]] = []
+        for i in which:
+            lack = asked[i].lack
+            node = self._ledger.tree.queue(lack.queue)
+            decides = view is (_View.ALL if lack.beside else _View.BOOK)
+            out[i] = False
+            if node is None:
+                continue
+            if lack.claim is not None:
+                own = [held for held in claims if held.charge.key == lack.claim]
+                self._move(own, -1)
+                out[i] = bool(own and lack.shorts) and self._short(node, lack)
+                self._move(own, 1)
+            elif (leaving and not lack.shorts) or (gone is not None and not gone.certain):
+                continue
+            elif not decides or (
+                self._short(node, lack)
+                and (
+                    lack.blocked_by is None or any((held.charge.key, held.until) == lack.blocked_by for held in claims)
+                )
+            ):
+                rest.append((i, node, decides))
+        if not rest:
+            return
+        # As in the search for victims, those who leave already are gone.
+        for node, usage in gone.held if gone is not None else ():
+            for fr, amount in usage:
+                node.move(fr, -amount)
+        borrowers = self._seen_from(root, claims, view, gone)
+        for i, node, decides in rest:
+            if gone is None or not decides or not node.fits(dict(asked[i].lack.usage)):
+                out[i] = self._nobody_helps(root, node, asked[i], claims, borrowers, now)
+        for node, usage in gone.held if gone is not None else ():
+            for fr, amount in usage:
+                node.move(fr, amount)
+
+    def _nobody_helps(
+        self,
+        root: QuotaNode,
+        node: QuotaNode,
+        asked: Asked,
+        claims: list[Held],
+        borrowers: dict[Amounts, _Borrowers],
+        now: int,
     ) -> bool:
-        """`claims` as they are noted, and as they are `entered` in the tree now."""
-        lack = asked.lack
-        node = self._ledger.tree.queue(lack.queue)
-        if node is None:
-            return False
-        if lack.claim is not None:
-            own = [held for held in claims if held.charge.key == lack.claim]
-            self._move(own, -1)
-            short = bool(own and lack.shorts) and self._short(node, lack)
-            self._move(own, 1)
-            return short
-        if root in leaving or (leaving and not lack.shorts):
-            return False
-        if view is (_View.ALL if lack.beside else _View.BOOK):
-            if not self._short(node, lack):
-                return False
-            if lack.blocked_by is not None and all((held.charge.key, held.until) != lack.blocked_by for held in claims):
-                return False
-        queue = asked.queue
+        """Is there nobody whom it might lawfully evict."""
+        lack, queue = asked.lack, asked.queue
         if (queue.preemption.reclaim_within_cohort or self._rules.reclaim_default) is PreemptionPolicy.NEVER:
             return not claims
-        law = self._borrowers(root, lack.usage, claims, entered, view).law(node, lack.usage)
+        found = borrowers.get(lack.usage)
+        if found is None:
+            frs = frozenset(fr for fr, _ in lack.usage)
+            same = next((other for other in borrowers.values() if other.frs == frs), None)
+            found = borrowers[lack.usage] = same or _Borrowers(self._ledger, root, frs, claims, self._rules)
+        law = found.law(node, lack.usage)
         if law is Law.SHARE:
             spared = min((self._spared(leaf.name, now) for leaf in root.queues() if leaf is not node), default=0)
             return spared > now and (spared >= NEW or (asked.until is not None and asked.until <= spared))
@@ -270,20 +337,18 @@ class Shortages:
                 return False
         return bool(lack.shorts) or node.fits(dict(lack.usage))
 
-    def _borrowers(
-        self, root: QuotaNode, usage: Amounts, claims: list[Held], entered: list[Held], view: _View
-    ) -> _Borrowers:
+    def _seen_from(
+        self, root: QuotaNode, claims: list[Held], view: _View, gone: Leaving | None
+    ) -> dict[Amounts, _Borrowers]:
+        """By what is asked for; kept until something in the tree changes."""
         version = self._ledger.version_of(root)
         known = self._known.get((root, view))
         if (
             known is None
             or known[0] != version
+            or known[3] is not gone
             or len(known[1]) != len(claims)
             or any(one is not other for one, other in zip(known[1], claims, strict=True))
         ):
-            known = self._known[root, view] = (version, claims, {})
-        frs = frozenset(fr for fr, _ in usage)
-        found = known[2].get(frs)
-        if found is None:
-            found = known[2][frs] = _Borrowers(self._ledger, root, frs, entered, self._rules)
-        return found
+            known = self._known[root, view] = (version, claims, {}, gone)
+        return known[2]

@@ -58,6 +58,7 @@ from admission.engine.model import (
     StopPolicy,
     Strategy,
     Topology,
+    Usage,
     Verdict,
     Why,
     Workload,
@@ -65,7 +66,7 @@ from admission.engine.model import (
 from admission.engine.nodes import Amounts
 from admission.engine.order import QueueKey
 from admission.engine.quota import QuotaNode
-from admission.engine.shortage import NEW, Asked, Lack, Shortages
+from admission.engine.shortage import NEW, Asked, Lack, Leaving, Shortages
 from admission.names import HOSTNAME_LABEL
 
 
@@ -102,6 +103,8 @@ class Memo:
     """Time alone may change it then."""
     lack: Lack | None = None
     """What it lacked, if that is all that a change in the quota tree could make good."""
+    turned: bool = False
+    """It was refused on the book alone, and not for what is set aside for others."""
 
 
 class Line:
@@ -243,7 +246,8 @@ class State:
         self._changed_roots: set[str] = set()
         self._everything_changed = False
         self._room_changed = False
-        self._leaving_roots: set[QuotaNode] = set()
+        self._leaving_in: dict[QuotaNode, Leaving] = {}
+        """Root -> what those hold in its tree who are on their way out, in this cycle."""
         self._room_on: set[str] = set()
         """Nodes on which room changed (all of them, when `_room_changed`)."""
         self._config_changed = False
@@ -254,10 +258,11 @@ class State:
         self._now = 0
         self._given_back: Counter[str] = Counter()
         self._told: dict[int, tuple[Reason, Detail] | None] = {}
-        self._told_before: dict[int, tuple[Reason, Detail] | None] = {}
-        """What was told before this cycle."""
         self._stale: set[tuple[str, int]] = set()
         """(queue, bucket) of who was passed by since it was tried."""
+        self._doubted: dict[tuple[str, int], tuple[Memo, int]] = {}
+        """(queue, bucket) -> what was known of who came back in this cycle because it may be so no more, and at which
+        version of its tree it was not."""
         self.passed: dict[str, list[tuple[str, int]]] = {}
         """Root (its label) -> (queue, bucket) of who is not tried in this cycle although the tree changed: they still
         lack what they lacked."""
@@ -1047,19 +1052,22 @@ class State:
                 self._unpark(name, bucket)
         self._plan_memos = []
         self.passed.clear()
-        self._told_before.clear()
+        self._doubted.clear()
+        self._leaving_in = {}
+        for key in sorted(self.leaving):
+            self.leaves(key)
         for name, bucket in self._could_use_room():
+            memo = self.lines[name].parked.get(bucket)
             self._unpark(name, bucket)
+            if memo is not None and memo.lack is not None and memo.lack.shorts:
+                self._doubted[name, bucket] = (memo, -1)
         if self._everything_changed:
             self._parked_under.clear()
+            self._doubted.clear()
             for name, line in self.lines.items():
                 for bucket in list(line.parked):
                     self._unpark(name, bucket)
         elif self._changed_roots:
-            tree, charges = self._ledger.tree, self._ledger.charges
-            self._leaving_roots = {
-                node.root for key in self.leaving if (node := tree.queue(charges[key].queue)) is not None
-            }
             for label in sorted(self._changed_roots):
                 self._doubt(label, sorted(self._parked_under.pop(label, ())))
         self._everything_changed = self._room_changed = False
@@ -1076,9 +1084,12 @@ class State:
         return entry is not None and entry[1] in self.lines[entry[0]].parked
 
     def unpark(self, key: Key) -> tuple[str, int, QueueKey]:
-        """A parked gang is worth a trial after all; where it stands."""
+        """A parked gang has a turn after all, though what it lacks it may lack still; where it stands."""
         entry = self._entry[key]
+        memo = self.lines[entry[0]].parked.get(entry[1])
         self._unpark(entry[0], entry[1])
+        if memo is not None and memo.lack is not None:
+            self._doubted[entry[0], entry[1]] = (memo, -1)
         return entry
 
     def _doubt(self, label: str, names: list[str]) -> None:
@@ -1103,37 +1114,85 @@ class State:
             return
         passed = self.passed[label] = []
         self._stale.update((name, bucket) for name, bucket, _ in asked)
-        for (name, bucket, _), still in zip(asked, self._still(root, asked), strict=True):
+        version = self._ledger.version_of(root)
+        for (name, bucket, memo), still in zip(asked, self._still(root, asked), strict=True):
             if still:
                 passed.append((name, bucket))
             else:
                 self._unpark(name, bucket)
+                self._doubted[name, bucket] = (memo, version)
         self._parked_under.setdefault(label, set()).update(name for name, _ in passed)
         if not passed:
             del self.passed[label]
 
     def _still(self, root: QuotaNode, asked: Sequence[tuple[str, int, Memo]]) -> list[bool]:
         wanted = [Asked(self.queues[name], memo.lack, memo.until) for name, _, memo in asked if memo.lack is not None]
-        answers = self._shortages.still(root, wanted, self._now, self._leaving_roots)
+        answers = self._shortages.still(root, wanted, self._now, self._leaving_in)
         return [
             answer and all(uid in self._holding_uids for uid in one.lack.victims)
             for one, answer in zip(wanted, answers, strict=True)
         ]
 
-    def still_short(self, label: str) -> bool:
-        """Do all that were passed by in this tree lack what they lacked, on the book as it is now (in a cycle)."""
-        asked = []
-        root: QuotaNode | None = None
-        for name, bucket in self.passed.get(label, ()):
-            memo = self.lines[name].parked.get(bucket)
-            node = self._ledger.tree.queue(name)
-            if memo is None or memo.lack is None or node is None:
-                return False
-            root = node.root
-            asked.append((name, bucket, memo))
-        if root is None:
-            return True
-        return all(self._still(root, asked))
+    def pass_again(self, name: str, bucket: int) -> Memo | None:
+        """Who came back in this cycle, for what it lacked was there, lacks it again, for others took it: parked as it
+        was, and the memo. None if it has to be tried."""
+        known = self._doubted.get((name, bucket))
+        node = self._ledger.tree.queue(name)
+        if known is None or node is None:
+            return None
+        memo, version = known
+        if version == self._ledger.version_of(node.root) or not self._still(node.root, [(name, bucket, memo)])[0]:
+            return None
+        del self._doubted[name, bucket]
+        self.park(name, bucket, memo)
+        self._stale.add((name, bucket))
+        self.passed.setdefault(order.label(node.root), []).append((name, bucket))
+        return memo
+
+    def no_longer_short(self, label: str) -> list[tuple[str, int, QueueKey]]:
+        """Room is to come in this tree, and on nodes: who was passed by in it in this cycle and may go now, and who in
+        other trees waits for nodes alone. Where they stand; they are parked no more."""
+        out: list[tuple[str, int, QueueKey]] = []
+        for other, held in list(self.passed.items()):
+            asked: list[tuple[str, int, Memo]] = []
+            root: QuotaNode | None = None
+            for name, bucket in held:
+                memo = self.lines[name].parked.get(bucket)
+                node = self._ledger.tree.queue(name)
+                if memo is None or memo.lack is None or node is None:
+                    continue
+                if other == label or not (memo.lack.shorts or memo.lack.never):
+                    root = node.root
+                    asked.append((name, bucket, memo))
+            if root is None:
+                continue
+            for (name, bucket, memo), still in zip(asked, self._still(root, asked), strict=True):
+                if not still:
+                    held.remove((name, bucket))
+                    self._unpark(name, bucket)
+                    self._doubted[name, bucket] = (memo, -1)
+                    out.append((name, bucket, self.lines[name].buckets[bucket][0]))
+        return out
+
+    def may_take(self, queue: str, usage: Usage) -> bool:
+        """Might a gang of this queue that would take `usage` lawfully evict somebody, on the book as it is now (in a
+        cycle). Asked where `Lack` is known: one flavor for each resource, and the promises."""
+        node = self._ledger.tree.queue(queue)
+        return node is not None and self._shortages.may_take(node, tuple(sorted(usage.items())), self._leaving_in)
+
+    def leaves(self, key: Key) -> None:
+        """A gang that holds quota is on its way out."""
+        charge, gang = self._ledger.charges[key], self.workloads[key]
+        node = self._ledger.tree.queue(charge.queue)
+        if node is not None:
+            known = self._leaving_in.get(node.root, Leaving())
+            certain = known.certain and gang.evicted != "NodeFailures"
+            held = dict(known.held)
+            total = dict(held.get(node, ()))
+            for fr, amount in charge.usage:
+                total[fr] = total.get(fr, 0) + amount
+            held[node] = tuple(total.items())
+            self._leaving_in[node.root] = Leaving(tuple(held.items()), certain)
 
     def stale(self) -> set[Key]:
         """Of whom the numbers in `explain` are those of an earlier trial."""
@@ -1143,16 +1202,6 @@ class State:
             if (line := self.lines.get(name)) is not None
             for place in line.buckets.get(bucket, ())
         }
-
-    def pass_nobody(self) -> None:
-        """Take back what this cycle has found out, and let those have their turn that it passed by."""
-        for name, bucket in (*self._plan_memos, *(at for held in self.passed.values() for at in held)):
-            self._unpark(name, bucket)
-        self._plan_memos = []
-        self.passed.clear()
-        for bucket, said in self._told_before.items():
-            self._told[bucket] = said
-        self._told_before.clear()
 
     def ready(self) -> list[str]:
         """ClusterQueues in which somebody is worth a trial, by name."""
@@ -1168,10 +1217,8 @@ class State:
     def told(self, bucket: int, why: Why) -> bool:
         """Was this reason told of the bucket already; it is now."""
         said = (why.reason, why.detail)
-        before = self._told.get(bucket)
-        if before == said:
+        if self._told.get(bucket) == said:
             return True
-        self._told_before.setdefault(bucket, before)
         self._told[bucket] = said
         return False
 

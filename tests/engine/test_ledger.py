@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from admission.engine.capacity import PlaceRequest
 from admission.engine.ledger import Charge, Ledger, charge_of, usage_of
 from admission.engine.model import (
     MUSTER,
     Admission,
     Domain,
+    Misfit,
     Node,
     PodSet,
     PodSetAssignment,
@@ -152,6 +154,85 @@ def test_claims_stay_when_quota_changes() -> None:
     ledger.unclaim(("ns", "x"))
     assert ledger.tree.queue("a").usage == {}  # type: ignore[union-attr]
     assert ledger.nodes.free("n1")["gpu"] == 8
+
+
+held = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(1, 3), st.sampled_from(["", *NODES]), st.booleans()), max_size=4
+)
+
+
+@given(held, held, held, st.sets(st.integers(0, 3)), st.sets(st.integers(0, 3)), st.sets(st.integers(0, 3)))
+@settings(max_examples=200, deadline=None)
+def test_a_question_what_if_is_answered_as_if_it_were_so(
+    gangs: list[Any], claims: list[Any], aside: list[Any], leave: set[int], give_up: set[int], binds: set[int]
+) -> None:
+    """Gangs that leave, claims that end and room that is set aside are laid over the book of nodes for a question. The
+    answers are those of a book in which they did so, and the book is left as it was."""
+
+    def filled() -> Ledger:
+        ledger = book()
+        for i, (of, gpus, node, pods) in enumerate(gangs):
+            if pods:  # more than is charged: a sidecar
+                stands = PodUsage(
+                    ("ns", f"pod{i}"), f"pod{i}", NODES[i % 2], (("gpu", gpus + 1),), workload_uid=f"uid-g{i}"
+                )
+                ledger.nodes.put_pod(stands)
+            ledger.charge(charge(f"g{i}", of, gpus, node))
+        for i, (of, gpus, node, _) in enumerate(claims):
+            ledger.claim(charge(f"c{i}", of, gpus, node, "claim"), until=1)
+        for i, (of, gpus, node, _) in enumerate(aside):
+            ledger.set_aside(charge(f"k{i}", of, gpus, node, "claim"), until=1)
+        return ledger
+
+    def answers(ledger: Ledger) -> Any:
+        out: list[Any] = [usage_of_tree(ledger.tree)]
+        for pods, gpus, empty in (
+            (1, 1, False),
+            (1, 3, False),
+            (2, 4, False),
+            (4, 2, False),
+            (1, 8, True),
+            (1, 7, True),
+        ):
+            wanted = PodSet("main", pods, PodShape(requests=(("gpu", gpus),)))
+            asked = PlaceRequest(wanted, pods, (("gpu", gpus), ("pods", 1)))
+            answer = ledger.places([asked], empty=empty)
+            out.append(
+                answer if isinstance(answer, Misfit) else {name: place.domains for name, place in answer.items()}
+            )
+        return out
+
+    going = [("ns", f"g{i}") for i in sorted(leave) if i < len(gangs)]
+    ended = [("ns", f"c{i}") for i in sorted(give_up) if i < len(claims)]
+    bound = {("ns", f"k{i}") for i in sorted(binds) if i < len(aside)}
+    asked = filled()
+    before = picture(asked), answers(asked)
+    root = asked.tree.roots()[0]
+    with asked.trial(), asked.beside(bound, root), asked.without_claims(ended):
+        with asked.as_if_gone([asked.charges[key] for key in going]):
+            told = answers(asked)
+        one_less = next(iter(sorted(bound)), None)
+        if one_less is not None:
+            asked.unclaim(one_less)
+        told_later = answers(asked)
+    assert (picture(asked), answers(asked)) == before
+    assert asked.drift() == []
+
+    done = filled()
+    with done.trial():
+        for key in ended:
+            done.unclaim(key)
+        for key in sorted(bound):
+            done.claim(done.aside[key].charge, until=1)
+        with done.trial():
+            for key in going:
+                done.release(key)
+            was = answers(done)
+        if one_less is not None:
+            done.unclaim(one_less)
+        was_later = answers(done)
+    assert told == was
+    assert told_later == was_later
 
 
 def test_what_is_misused_is_refused() -> None:
