@@ -55,6 +55,8 @@ from admission.engine.state import Memo, State
 from admission.names import HOSTNAME_LABEL
 
 UNTOLD_PER_CYCLE = 10_000
+PATIENCE = 4
+"""What is decided is not kept waiting for more trials without a decision than these and one per queue."""
 _NONE = reclaim.Found()
 
 
@@ -543,8 +545,9 @@ class _Filling(_Run):
             self._enter(name)
         for label in sorted(self.tournaments):
             self._root(label)
+        fruitful = self.steps
         while self.roots:
-            if self.steps >= self.budget:
+            if self.steps >= self.budget or (self.decisions and self.steps > fruitful + PATIENCE + len(self.walks)):
                 self.more = True
                 return
             _, label = heapq.heappop(self.roots)
@@ -555,6 +558,7 @@ class _Filling(_Run):
             decided = len(self.decisions)
             self._turn(best)
             if len(self.decisions) != decided:
+                fruitful = self.steps
                 self._wake(label, self.decisions[decided:])
             if self.walks[best.name].peek() is None:
                 tournament.leave(best)

@@ -15,7 +15,8 @@ SIZE = Size(queues=12, cohorts=4, nodes=60, pending=360)
 
 
 def finishes(number: int, *, forget: bool) -> tuple[list[int], State]:
-    """Trials of the first Plan after each of so many finishes in a full cluster."""
+    """Trials after each of so many finishes in a full cluster, until nothing more is decided; where the engine is to
+    `forget`, it remembers nothing at any of its Plans."""
     state, _ = full(SIZE, Tally())
     dice = random.Random(3)
     steps, now = [], NOW
@@ -24,13 +25,17 @@ def finishes(number: int, *, forget: bool) -> tuple[list[int], State]:
         holders = sorted(one.key for queue in sorted(state.queues) for one in state.holders(queue))
         state.apply(Gone(Workload, holders[dice.randrange(len(holders))]))
         state.apply(Put(gang(dice, 5_000 + at, SIZE)))
-        if forget:
-            state.forget()
-        plan = decide(state, now, 100_000)
-        steps.append(plan.steps)
-        for decision in plan.decisions:
-            state.apply(Assumed(decision))
-        leave(state, plan, now)
+        steps.append(0)
+        while True:
+            if forget:
+                state.forget()
+            plan = decide(state, now, 100_000)
+            steps[-1] += plan.steps
+            for decision in plan.decisions:
+                state.apply(Assumed(decision))
+            leave(state, plan, now)
+            if not plan.decisions and not plan.more:
+                break
     return steps, state
 
 
