@@ -509,8 +509,10 @@ class Capacity:
         self._aside: dict[Key, tuple[tuple[str, Amounts], ...]] = {}
         self._aside_arrays: dict[str, Ints] | None = None
         self._aside_version = 0
-        self._given: tuple[frozenset[tuple[Key, str]], dict[str, Ints]] | None = None
+        self._given: tuple[frozenset[tuple[Key, str]], dict[str, Ints]] = (frozenset(), {})
         """Gangs -> what would be given back if they left; the last that was asked for."""
+        self._asked_of: set[Key | str] = set()
+        """Their keys and uids, and those of all since the questions were forgotten."""
         self._topologies: dict[str, Topology] = {}
         self._named: dict[str, set[str]] = {}
         """Hostname label -> nodes that carry it and are called otherwise."""
@@ -639,6 +641,7 @@ class Capacity:
     def hide(self, uid: str) -> None:
         """As if the pods of this gang were gone, until `show`."""
         if uid not in self._hidden and uid in self._pods_of:
+            self._touch(uid)
             for pod in self.pods(uid):
                 self._book_pod(pod, -1)
             self._hidden.add(uid)
@@ -646,6 +649,7 @@ class Capacity:
     def show(self, uid: str) -> None:
         """Its pods count again; nothing if they did."""
         if uid in self._hidden:
+            self._touch(uid)
             self._hidden.discard(uid)
             for pod in self.pods(uid):
                 self._book_pod(pod, 1)
@@ -752,8 +756,9 @@ class Capacity:
             table.overlay = before
 
     def forget_questions(self) -> None:
-        """Gangs, pods or nodes may have changed since `as_if` was asked last."""
-        self._given = None
+        """What `as_if` was asked of may have changed."""
+        self._given = (frozenset(), {})
+        self._asked_of.clear()
         if self._made is not None:
             self._made.overlays.clear()
 
@@ -783,7 +788,7 @@ class Capacity:
 
     def _given_back(self, gone: frozenset[tuple[Key, str]]) -> dict[str, Ints]:
         """Per resource and row: what these gangs hold, by their charges and by their pods."""
-        known, arrays = self._given or (frozenset(), {})
+        known, arrays = self._given
         arrays = {name: column.copy() for name, column in arrays.items()}
         for key, uid in gone ^ known:
             charge = self._charges.get(key)
@@ -798,6 +803,7 @@ class Capacity:
                 held = [(resource, paid.held(resource)) for resource in {*paid.charged, *paid.pods}]
                 self._add(arrays, row, held, 1 if (key, uid) in gone else -1)
         self._given = (gone, arrays)
+        self._asked_of.update(part for entry in gone - known for part in entry)
         return arrays
 
     def release(self, key: Key) -> None:
@@ -805,7 +811,13 @@ class Capacity:
         if key in self._charges:
             self._take(key)
 
+    def _touch(self, of: Key | str) -> None:
+        """What this key, or this uid, holds changes."""
+        if of in self._asked_of:
+            self.forget_questions()
+
     def _put(self, key: Key, charge: _Charge) -> None:
+        self._touch(key)
         self._charges[key] = charge
         for host, _ in charge.hosts:
             self._by_host.setdefault(host, set()).add(key)
@@ -820,6 +832,7 @@ class Capacity:
         self._book(charge, 1)
 
     def _take(self, key: Key) -> _Charge:
+        self._touch(key)
         charge = self._charges.pop(key)
         self._count_kinds(charge, -1)
         self._book(charge, -1)
