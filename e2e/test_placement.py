@@ -754,7 +754,9 @@ def test_foreign_pods_that_take_planned_room_send_the_whole_gang_back(muster: In
     template = pod_template(8, None)
     thief = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "thief", "namespace": "default"}}
     cp.create({**thief, "spec": {**template["spec"], "nodeName": hosts[0]}})
-    cp.resume("kube-scheduler")
+    # A scheduler that goes on where it was stopped may bind the gang before it hears of the other pod; a new one lists
+    # all pods first.
+    cp.restart("kube-scheduler")
 
     def moved() -> bool:
         now = workload_of(cp, "team-a", "gang") or {}

@@ -532,7 +532,6 @@ class _Filling(_Run):
         self.walks: dict[str, _Walk] = {}
         self.tournaments: dict[str, Tournament] = {}
         self.roots: list[tuple[Rank, str]] = []
-        self.told_of_claims: set[str] = set()
         self.served: set[Key] = set()
         """Gangs that were dealt with before their turn."""
         self.admitted: dict[str, list[QueueKey]] = {}
@@ -657,7 +656,7 @@ class _Filling(_Run):
                 return  # others have their turn first
             trial = beside
         elif not claims and trial.mode is not Mode.FIT and not trial.found.enough and trial.assignment is not None:
-            trial = self._over_claims(trial)
+            trial = self._over_claims(trial, place)
         claims = claims or gang.key in self.ledger.aside
         if trial.mode is Mode.FIT and gang.evicted == "Preempted" and not claims and self.rules.promises:
             trial = self._come_back(trial)
@@ -734,7 +733,7 @@ class _Filling(_Run):
             beside = self.look(gang, trial.queue, evict=self._may_evict(gang))
             good = beside.mode is Mode.FIT or beside.found.enough
             if not good and not untried and beside.assignment is not None:
-                beside = self._over_claims(beside)
+                beside = self._over_claims(beside, place)
         beside.beside = not good
         if good:
             return beside
@@ -971,7 +970,7 @@ class _Filling(_Run):
         gang = self.state.by_uid(uid)
         return gang is not None and gang.admission is not None
 
-    def _over_claims(self, trial: Trial) -> Trial:
+    def _over_claims(self, trial: Trial, place: QueueKey) -> Trial:
         """What others claim is in its way? A gang within its queue's nominal quota takes back what is only claimed, and
         borrowed; any other waits, and the first of its queue is told for whom."""
         ledger = self.ledger
@@ -1012,9 +1011,8 @@ class _Filling(_Run):
                     self._drop(key)
                 ledger.keep(mark)
                 return better
-        if trial.queue.name in self.told_of_claims:
+        if not self._is_told(trial.gang, place):
             return trial
-        self.told_of_claims.add(trial.queue.name)
         if not by_nodes and not self._quota_beyond(claims, trial):
             return trial
         first = ledger.claims[claims[-1]]
@@ -1024,6 +1022,14 @@ class _Filling(_Run):
             name = "/".join(first.charge.key)
             trial.why = replace(trial.why, detail=Detail.CLAIMED, subject=name, until=first.until)
         return trial
+
+    def _is_told(self, gang: Workload, place: QueueKey) -> bool:
+        """Does nobody stand before it in its queue but who was admitted in this cycle, or has room kept for it."""
+        queue, root = self.state.queue_of(gang), self.node(self.state.queue_of(gang)).root
+        keep = {*self.ledger.claims_under(root), *self.ledger.aside_under(root)}
+        before = [at for key in keep if (at := self.state.place_in(queue, key)) is not None]
+        before += self.admitted.get(queue, ())
+        return self.state.position(gang.key) == sum(1 for other in before if other < place)
 
     def _quota_beyond(self, claims: list[Key], trial: Trial) -> bool:
         """Would there be quota without these claims."""

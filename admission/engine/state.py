@@ -1078,6 +1078,11 @@ class State:
         """(ClusterQueue, bucket, place) of a gang in line. Raises KeyError when it does not stand in one."""
         return self._entry[key]
 
+    def place_in(self, queue: str, key: Key) -> QueueKey | None:
+        """Where a gang stands in line in this queue, if it does."""
+        entry = self._entry.get(key)
+        return entry[2] if entry is not None and entry[0] == queue else None
+
     def is_parked(self, key: Key) -> bool:
         """Does a gang stand in line, and is not tried before something changes."""
         entry = self._entry.get(key)
