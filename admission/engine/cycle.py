@@ -556,13 +556,13 @@ class _Filling(_Run):
             assert best is not None
             decided = len(self.decisions)
             self._turn(best)
-            if len(self.decisions) != decided:
-                fruitful = self.steps
-                self._wake(label, self.decisions[decided:])
             if self.walks[best.name].peek() is None:
                 tournament.leave(best)
             else:
                 tournament.enter(best)
+            if len(self.decisions) != decided:
+                fruitful = self.steps
+                self._wake(label, self.decisions[decided:])
             self._root(label)
 
     def _enter(self, name: str) -> str | None:
@@ -658,7 +658,7 @@ class _Filling(_Run):
         elif not claims and trial.mode is not Mode.FIT and not trial.found.enough and trial.assignment is not None:
             trial = self._over_claims(trial, place)
         claims = claims or gang.key in self.ledger.aside
-        if trial.mode is Mode.FIT and gang.evicted == "Preempted" and not claims and self.rules.promises:
+        if self._fits_or_evicts(trial) and gang.evicted == "Preempted" and not claims and self.rules.promises:
             trial = self._come_back(trial)
         if trial.mode is Mode.FIT:
             self.admit(trial)
@@ -762,10 +762,11 @@ class _Filling(_Run):
     # -- nobody comes back only to be evicted again
 
     def _come_back(self, trial: Trial) -> Trial:
-        """A gang that was evicted fits again. Whoever could lawfully evict it, once it is back, goes before it; where
-        that one can go only because of it (its share makes an eviction lawful), it stays away for a while."""
+        """A gang that was evicted fits again, or would if it evicted others. Whoever could lawfully evict it, once it
+        is back, goes before it; where that one can go only because of it (its share makes an eviction lawful, or its
+        priority), it stays away for a while."""
         gang = trial.gang
-        while trial.mode is Mode.FIT:
+        while self._fits_or_evicts(trial):
             evictor = self._evictor(trial)
             if evictor is None:
                 return trial
@@ -788,6 +789,10 @@ class _Filling(_Run):
             trial = self.look(gang, trial.queue)
         return trial
 
+    @staticmethod
+    def _fits_or_evicts(trial: Trial) -> bool:
+        return trial.mode is Mode.FIT or bool(trial.found.enough and trial.found.victims)
+
     def _evictor(self, trial: Trial) -> Trial | None:
         """The first of those who wait in its tree that could evict this gang if it were admitted."""
         assert trial.assignment is not None
@@ -795,23 +800,30 @@ class _Filling(_Run):
         admission = trial.assignment.admission(trial.queue.name)
         back = replace(gang, admission=admission, evicted="", admitted=True, admitted_at=self.now, reserved_at=self.now)
         with ledger.trial():
+            for key, _ in trial.found.victims:
+                ledger.release(key)
             ledger.charge(charge_of(gang, admission))
-            if not node.borrowing(trial.assignment.usage):
-                return None  # what is within nominal quota nobody else takes
+            # What is within nominal quota nobody else takes, but those before it in its own queue.
+            borrowing = node.borrowing(trial.assignment.usage)
             rivals: list[tuple[QueueKey, Workload, ClusterQueue]] = []
             for other in node.root.queues():
                 line = state.lines.get(other.name)
-                if line is None or other is node:
-                    continue
                 queue = state.queues[other.name]
+                if line is None or not (
+                    borrowing
+                    if other is not node
+                    else queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER
+                ):
+                    continue
                 firsts = self._firsts(other.name, queue)
                 for place in firsts:
                     rival = state.workloads[order.key_of(place)]
                     if (
                         rival.key in self.served
                         or rival.key in ledger.claims
-                        or rival.key in ledger.aside
+                        or (rival.key in ledger.aside and other is not node)
                         or rival.preemption_gated
+                        or rival.key == gang.key
                     ):
                         continue
                     if self._may_evict(rival) and self._outranks(rival, queue, other, node):
@@ -837,6 +849,8 @@ class _Filling(_Run):
 
     def _outranks(self, rival: Workload, queue: ClusterQueue, mine: QuotaNode, theirs: QuotaNode) -> bool:
         """Could the law let it evict somebody of their side: a bound that costs little."""
+        if mine is theirs:
+            return True
         usage = self._guess(rival, queue)
         if not usage:
             return False

@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -249,3 +250,81 @@ Cluster.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestPromises = Cluster.TestCase
+
+
+# ---------------------------------------------------------------- sequences that once went wrong
+
+Arrival = tuple[str, int, int, tuple[int, int], int, int]
+"""Queue, gangs, pods of each, (gpu, cpu) of a pod, priority, minutes for which they are left alone."""
+CROWD: tuple[Arrival, ...] = (
+    ("a", 2, 3, (2, 2), 0, 3),
+    ("c", 4, 1, (3, 3), 5, 0),
+    ("d", 2, 2, (3, 3), 0, 0),
+    ("a", 4, 1, (3, 1), 5, 0),
+    ("b", 3, 2, (0, 2), 0, 0),
+    ("a", 1, 3, (1, 2), 0, 0),
+    ("b", 4, 3, (3, 3), 0, 0),
+    ("a", 4, 3, (1, 3), 0, 0),
+    ("d", 3, 1, (1, 0), 0, 0),
+    ("b", 4, 3, (1, 2), 0, 0),
+    ("a", 4, 3, (2, 1), 0, 0),
+    ("a", 2, 1, (1, 3), 0, 0),
+    ("d", 3, 1, (2, 1), 0, 0),
+    ("a", 2, 2, (1, 3), 0, 0),
+    ("a", 1, 3, (2, 2), 5, 0),
+    ("c", 3, 2, (1, 0), 0, 0),
+    ("c", 1, 1, (1, 2), 5, 0),
+    ("b", 1, 3, (2, 0), 5, 0),
+    ("a", 1, 2, (2, 2), 5, 0),
+    ("b", 2, 3, (1, 2), 0, 0),
+    ("a", 1, 1, (2, 0), 0, 0),
+    ("d", 3, 2, (0, 3), 0, 3),
+    ("a", 3, 2, (2, 1), 0, 3),
+    ("a", 4, 1, (2, 2), 0, 0),
+    ("d", 3, 3, (1, 2), 5, 0),
+    ("d", 4, 3, (2, 0), 0, 0),
+    ("a", 1, 2, (1, 2), 5, 0),
+)
+LOWER = Preemption(within_cluster_queue=PreemptionPolicy.LOWER_PRIORITY)
+
+
+@pytest.mark.parametrize(
+    ("gpus_of_c", "preemption_of_c", "first"),
+    [
+        pytest.param(
+            Quota(4),
+            LOWER,
+            (("a", 4, 3, (0, 1), 0, 0), ("a", 4, 3, (0, 2), 0, 0)),
+            id="comes back by an eviction, only to be evicted within its queue",
+        ),
+        pytest.param(
+            Quota(4, 4),
+            Preemption(),
+            (("d", 4, 3, (3, 2), 0, 3), ("c", 4, 3, (1, 2), 0, 0)),
+            id="the queue that evicts has nobody left to send, and others are woken",
+        ),
+    ],
+)
+def test_sequences_that_once_went_wrong(
+    gpus_of_c: Quota, preemption_of_c: Preemption, first: tuple[Arrival, ...]
+) -> None:
+    machine = Cluster()
+    values = [
+        Flavor("f", elastic=True),
+        cohort("root", "", [("f", {"gpu": 5, "cpu": 3})]),
+        cohort("inner", "root", [("f", {"gpu": 2, "cpu": 0})]),
+        queue("a", "root", [("f", {"gpu": 3, "cpu": Quota(3, 0)})], weight=Fraction(2)),
+        queue("b", "root", [("f", {"gpu": 1, "cpu": 0})], strategy=Strategy.STRICT_FIFO),
+        queue(
+            "c",
+            "inner",
+            [("f", {"gpu": gpus_of_c, "cpu": Quota(6, 0)})],
+            weight=Fraction(1, 2),
+            preemption=preemption_of_c,
+        ),
+        queue("d", "inner", [("f", {"gpu": 0, "cpu": 4})], strategy=Strategy.STRICT_FIFO, weight=Fraction(1, 2)),
+    ]
+    machine.start(values=values, twin=True)
+    for where, many, pods, asks, priority, backoff in (*first, *CROWD):
+        machine.arrive(where=where, many=many, pods=pods, asks=asks, priority=priority, backoff=backoff)
+    machine.freeze()
