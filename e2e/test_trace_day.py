@@ -68,7 +68,14 @@ def test_a_real_clusters_nodes_and_a_real_day(muster: Installed) -> None:
     def ended() -> Counter[str]:
         return Counter(finished(one) or "" for one in cp.list("jobs") if NAMES.queue_label in one["metadata"]["labels"])
 
-    cp.wait(lambda: not ended()[""], LIMIT, "all gangs to finish", every=0.5, describe=ended)
+    def still_there() -> object:
+        """Of those that have not finished: what their Jobs and pods say."""
+        late = {one["metadata"]["name"]: one["status"] for one in cp.list("jobs") if not finished(one)}
+        left = [pod for pod in cp.list("pods") if pod["metadata"]["labels"].get("job-name") in late]
+        pods = [(pod["metadata"], pod["spec"].get("nodeName"), pod["status"].get("phase")) for pod in left[:3]]
+        return ended(), dict(list(late.items())[:3]), pods
+
+    cp.wait(lambda: not ended()[""], LIMIT, "all gangs to finish", every=0.5, describe=still_there)
     took = time.monotonic() - began
     assert ended() == {"Complete": len(gangs)}
     cp.wait(
