@@ -71,7 +71,7 @@ def test_a_real_clusters_nodes_and_a_real_day(muster: Installed) -> None:
     def still_there() -> object:
         """Of those that have not finished: what their Jobs and pods say."""
         late = {one["metadata"]["name"]: one["status"] for one in cp.list("jobs") if not finished(one)}
-        left = [pod for pod in cp.list("pods") if pod["metadata"]["labels"].get("job-name") in late]
+        left = [pod for pod in cp.list("pods") if pod["metadata"].get("labels", {}).get("job-name") in late]
         pods = [(pod["metadata"], pod["spec"].get("nodeName"), pod["status"].get("phase")) for pod in left[:3]]
         return ended(), dict(list(late.items())[:3]), pods
 

@@ -237,11 +237,11 @@ class Ledger:
         self._remove(charge)
         return charge
 
-    def claim(self, charge: Charge, until: int, held: Held | None = None) -> None:
+    def claim(self, charge: Charge, until: int) -> None:
         """Keep room for a gang, in place of what it claimed before."""
         if charge.key in self.claims:
             self.unclaim(charge.key)
-        self._enter(held if held is not None and held.charge is charge else Held(charge, until))
+        self._enter(Held(charge, until))
 
     def unclaim(self, key: Key) -> Held | None:
         """Give up the claim of a gang, if it has one."""
@@ -275,9 +275,12 @@ class Ledger:
         self._lazy = {}
         for key in entered:
             held = self.aside[key]
-            if not free:
+            if free:
+                self.claim(self.as_far_as_free(held.charge), held.until)
+            else:
+                self.unclaim(key)
                 self._lazy[key] = held
-            self.claim(self.as_far_as_free(held.charge) if free else held.charge, held.until, held)
+                self._enter(held)
         try:
             yield
         finally:
@@ -289,17 +292,22 @@ class Ledger:
         if untouched:
             del self._journal[start:]  # as if nothing had been entered
 
+    def usage_by_queue(self, charges: Iterable[Charge]) -> dict[QuotaNode, dict[FlavorResource, int]]:
+        """What these gangs hold of quota, added up for each ClusterQueue that is there."""
+        out: dict[QuotaNode, dict[FlavorResource, int]] = {}
+        for charge in charges:
+            node = self.tree.queue(charge.queue)
+            if node is not None:
+                total = out.setdefault(node, {})
+                for fr, amount in charge.usage:
+                    total[fr] = total.get(fr, 0) + amount
+        return out
+
     @contextmanager
     def as_if_gone(self, charges: Iterable[Charge]) -> Iterator[None]:
         """As if these gangs held nothing: no quota, no nodes, and no pods on them. Ask inside."""
         charges = tuple(charges)
-        moved: dict[QuotaNode, dict[FlavorResource, int]] = {}
-        for charge in charges:
-            node = self.tree.queue(charge.queue)
-            if node is not None:
-                total = moved.setdefault(node, {})
-                for fr, amount in charge.usage:
-                    total[fr] = total.get(fr, 0) + amount
+        moved = self.usage_by_queue(charges)
         for node, usage in moved.items():
             self.tree.subtract(node, usage)
         try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
 import numpy as np
@@ -178,14 +178,10 @@ class Overlay:
     """resource -> per row, what is to be added to the room."""
     more_bare: dict[str, Ints]
     """The same, on a table without gangs."""
-    counts: dict[tuple[Filter, Amounts], _Counts]
-    bare_counts: dict[tuple[Filter, Amounts], Ints]
-    answers: dict[object, object]
+    counts: dict[tuple[Filter, Amounts], _Counts] = field(default_factory=dict)
+    bare_counts: dict[tuple[Filter, Amounts], Ints] = field(default_factory=dict)
+    answers: dict[object, object] = field(default_factory=dict)
     """Question about a table without gangs -> answer."""
-
-
-def overlay(more: dict[str, Ints], more_bare: dict[str, Ints]) -> Overlay:
-    return Overlay(more, more_bare, {}, {}, {})
 
 
 _Parsed = tuple[dict[str, str], dict[str, int]]
@@ -211,7 +207,7 @@ class Table:
         self.log: list[int] = []
         self.log_base = 0
         self._masks: dict[Filter, Bools] = {}
-        self.plain = overlay({}, {})
+        self.plain = Overlay({}, {})
         self.overlay = self.plain
         """What counts as taken or given back now; usually nothing."""
         self.overlays: dict[object, Overlay] = {}
@@ -783,7 +779,7 @@ class Capacity:
             more[name] = more[name] + column if name in more else column
         if len(table.overlays) >= OVERLAYS:
             table.overlays.clear()
-        made = table.overlays[key] = overlay(more, less)
+        made = table.overlays[key] = Overlay(more, less)
         return made
 
     def _given_back(self, gone: frozenset[tuple[Key, str]]) -> dict[str, Ints]:

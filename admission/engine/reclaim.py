@@ -642,12 +642,10 @@ class _Lawful(_Search):
             at = ledger.tree.queue(charge.queue)
             if at is not None and at.root is self.node.root:
                 self.gone.add(charge.key)
-                total = self.shifted.setdefault(at, {})
-                for fr, amount in charge.usage:
-                    total[fr] = total.get(fr, 0) + amount
             elif charge.admission is None:
                 continue  # of other trees only the nodes matter
             self.going.append(charge)
+        self.shifted = ledger.usage_by_queue(charge for charge in self.going if charge.key in self.gone)
         for at, usage in self.shifted.items():
             ledger.tree.subtract(at, usage)
         if self.going and self.fits():

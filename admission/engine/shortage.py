@@ -12,7 +12,8 @@ entitled to what it asks for, or its side's share with the gang must be below th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -74,6 +75,17 @@ class Leaving:
     held: tuple[tuple[QuotaNode, Amounts], ...] = ()
     certain: bool = True
     """Whoever waits may count on all of it."""
+
+    @contextmanager
+    def out(self) -> Iterator[None]:
+        """While it is out of the tree."""
+        for node, usage in self.held:
+            for fr, amount in usage:
+                node.move(fr, -amount)
+        yield
+        for node, usage in self.held:
+            for fr, amount in usage:
+                node.move(fr, amount)
 
 
 def quota_shorts(shortfalls: Collection[Shortfall]) -> tuple[Shortfall, ...]:
@@ -219,14 +231,9 @@ class Shortages:
         if not gone.certain:
             return True
         claims = list(self._ledger.claims_under(node.root).values())
-        for other, held in gone.held:
-            for fr, amount in held:
-                other.move(fr, -amount)
         frs = frozenset(fr for fr, _ in usage)
-        law = _Borrowers(self._ledger, node.root, frs, claims, self._rules).law(node, usage)
-        for other, held in gone.held:
-            for fr, amount in held:
-                other.move(fr, amount)
+        with gone.out():
+            law = _Borrowers(self._ledger, node.root, frs, claims, self._rules).law(node, usage)
         return law is not Law.NOTHING
 
     def _move(self, claims: list[Held], sign: int) -> None:
@@ -274,16 +281,11 @@ class Shortages:
         if not rest:
             return
         # As in the search for victims, those who leave already are gone.
-        for node, usage in gone.held if gone is not None else ():
-            for fr, amount in usage:
-                node.move(fr, -amount)
-        borrowers = self._seen_from(root, claims, view, gone)
-        for i, node, decides in rest:
-            if gone is None or not decides or not node.fits(dict(asked[i].lack.usage)):
-                out[i] = self._nobody_helps(root, node, asked[i], claims, borrowers, now)
-        for node, usage in gone.held if gone is not None else ():
-            for fr, amount in usage:
-                node.move(fr, amount)
+        with nullcontext() if gone is None else gone.out():
+            borrowers = self._seen_from(root, claims, view, gone)
+            for i, node, decides in rest:
+                if gone is None or not decides or not node.fits(dict(asked[i].lack.usage)):
+                    out[i] = self._nobody_helps(root, node, asked[i], claims, borrowers, now)
 
     def _nobody_helps(
         self,
