@@ -114,10 +114,14 @@ def test_a_plain_run_costs_four_writes_a_job(muster: Installed) -> None:
 
 
 def _gangs() -> Iterator[Object]:
-    """40 gangs of 8 to 32 GPUs, every third a JobSet; the first half of a team that borrows, then the owner's."""
+    """40 gangs of 8 to 32 GPUs, every third a JobSet; the first half of a team that borrows, then the owner's.
+
+    The borrower's last four want 88 GPUs of 64 and run for long, so that the owner finds them there however long a
+    controller takes to start.
+    """
     for n in range(40):
         team = "team-a" if n < 20 else "team-b"
-        seconds = 6 if n < 20 else 2
+        seconds = 20 if 16 <= n < 20 else 4 if n < 16 else 2
         name = f"gang-{n}"
         if n % 3 == 2:
             yield jobset(team, name, {"driver": (1, 1), "workers": (1 + n % 2, 1)}, seconds=seconds)
