@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from admission.cli import cli
 from e2e.api_client import ApiError, condition
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted, reason, teams
@@ -89,6 +91,19 @@ def pending(cp: ControlPlane, path: str, user: str = "admin") -> list[tuple[str,
     ]
 
 
+def commanded(cp: ControlPlane, user: str, *arguments: str) -> Any:
+    """What a command answers to one of them, as JSON."""
+    result = CliRunner().invoke(cli, [*arguments, "-o", "json", "--kubeconfig", str(cp.kubeconfig(user))])
+    assert result.exit_code in (0, 1), f"{arguments}: {result.exit_code}\n{result.output}"
+    return json.loads(result.stdout)
+
+
+def standing(cp: ControlPlane, user: str, *arguments: str) -> list[tuple[str, int, str, str]]:
+    """(job, position from 0, reason, message) of those that wait, as `muster jobs` lists them."""
+    rows = commanded(cp, user, "jobs", *arguments)["rows"]
+    return [(r["name"], r["position"] - 1, r["reason"], r["message"]) for r in rows if r["state"] == "waiting"]
+
+
 def test_the_api_server_shows_where_pending_gangs_stand(muster: Installed) -> None:
     cp = muster.cp
     cp.add_nodes(2, labels={"gpu": "h100"})
@@ -129,6 +144,14 @@ def test_the_api_server_shows_where_pending_gangs_stand(muster: Installed) -> No
         for path in ("clusterqueues/red", "namespaces/blue/localqueues/main"):
             with pytest.raises(AssertionError, match=r"Forbidden.*tenant.*pendingworkloads"):
                 pending(cp, path, "tenant")
+        # The commands tell the same, to both of them.
+        for user, *where in (("tenant", "-n", "red"), ("admin", "-A")):
+            assert standing(cp, user, *where) == told
+            assert commanded(cp, user, "jobs", *where)["live"]
+            why = commanded(cp, user, "why", "first", "-n", "red")
+            assert (why["live"], why["standing"]["position"], why["standing"]["message"]) == (True, 2, told[1][3])
+            (lack,) = why["lacks"]
+            assert (lack["resource"], lack["requested"], lack["nominal"]) == (GPU, "16", "16")
         status, body = cp.raw("GET", f"{ROOT}/clusterqueues/nil/pendingworkloads")
         assert (status, json.loads(body)["reason"]) == (404, "NotFound")
 
@@ -145,9 +168,22 @@ def test_the_api_server_shows_where_pending_gangs_stand(muster: Installed) -> No
 
         cp.wait(follows, 60, "the second replica to answer")
         assert pending(cp, "clusterqueues/red") == told
+        assert standing(cp, "tenant", "-n", "red") == told
 
         # Nobody there: the API server says so, and everything else goes on.
         for replica in muster.replicas:
             replica.stop()
         cp.wait(lambda: cp.raw("GET", f"{ROOT}/clusterqueues/red/pendingworkloads")[0] == 503, 60, "it to be gone")
         cp.create(ours("Cohort", "still-written", {}))
+        listed = commanded(cp, "tenant", "jobs", "-n", "red")
+        assert f"{NAMES.visibility_group} does not answer" in listed["silent"]
+        assert (listed["live"], standing(cp, "tenant", "-n", "red")) == (False, told), "counted from the objects"
+
+        # Why the chart leaves it out unless it is asked for: no namespace is deleted to the end meanwhile.
+        cp.namespace("closing")
+        cp.kubectl("delete", "namespace", "closing", "--wait=false")
+        failed = "NamespaceDeletionDiscoveryFailure"
+        cp.wait(lambda: condition(cp.get("namespaces", "closing"), failed) == "True", 60, "the namespace to be stuck")
+    cp.wait(lambda: cp.find("namespaces", "closing") is None, 120, "the namespace to go, once the APIService is gone")
+    assert commanded(cp, "tenant", "jobs", "-n", "red")["silent"] == "", "where it is not served nothing is said of it"
+    assert standing(cp, "tenant", "-n", "red") == told

@@ -77,7 +77,8 @@ def queues(scope: Scope) -> None:
 def jobs(scope: Scope) -> None:
     """List jobs that name a queue: state, place in the queue, reason, and where they run.
 
-    The place is counted by priority and age among those that wait in the same LocalQueue.
+    The place is among those that wait in the same LocalQueue: as the controller goes through them where the visibility
+    API is served, else by priority and age.
     """
     from admission.controller import tell
 

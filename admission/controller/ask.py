@@ -3,7 +3,8 @@
 Nothing here is the controller's: it runs with the rights of whoever asks, reads what they may read, and puts into
 `hidden` what they may not. What is read is turned into the engine's own values, so that a number shown here is worked
 out by the same code that decides: quota by the cohort tree, room by the book of nodes. Usage is what the queues' status
-says; it may be some seconds old.
+says; it may be some seconds old. Places, reasons and what is lacking are the controller's own of now, as the visibility
+API tells them, where it is served and the asker may ask it; else they are counted and read from the objects.
 
 Answers are frozen values with `as_json`; how they look on a terminal is `tell`'s concern.
 """
@@ -20,6 +21,7 @@ import msgspec
 
 from admission import quantity
 from admission.api.reasons import REASONS, Advice, advice_for, detail_of, reason_of
+from admission.controller.line import Lack, Lines, Told
 from admission.engine.model import (
     Admission,
     Detail,
@@ -172,7 +174,8 @@ class Standing:
     pods: int = 0
     ready: int | None = None
     position: int | None = None
-    """From 1, among the waiting jobs of its LocalQueue, by priority and age; the controller may weigh more."""
+    """From 1, among the waiting jobs of its LocalQueue: as the controller goes through them, else (`live` of the answer
+    is false) by priority and age."""
     waiting: int | None = None
     """How many wait in its LocalQueue."""
     requests: tuple[tuple[str, int], ...] = ()
@@ -192,6 +195,8 @@ class Why:
     """What the platform team can do."""
     room: tuple[Room, ...] = ()
     """Quota of its queue, for what it asks."""
+    lacks: tuple[Lack, ...] = ()
+    """The numbers behind the reason, as the controller has them now."""
     checks: tuple[tuple[str, str, str], ...] = ()
     """(admission check, state, message)."""
     unready: tuple[Unready, ...] = ()
@@ -201,6 +206,10 @@ class Why:
     """What the asker may not see."""
     leaderless: str = ""
     """What is wrong with who leads; "" when a controller does, or when that may not be seen."""
+    live: bool = False
+    """Place, reason and numbers are those of the controller that decides, of now."""
+    silent: str = ""
+    """The visibility API is served and does not answer, in a sentence."""
 
     def as_json(self) -> Json:
         return dict(plain(self))
@@ -242,6 +251,10 @@ class Jobs:
     leaderless: str = ""
     namespace: str = ""
     """Whose jobs these are; "" for those of all."""
+    live: bool = False
+    """Places and reasons are those of the controller that decides, of now."""
+    silent: str = ""
+    """The visibility API is served and does not answer, in a sentence."""
 
     def as_json(self) -> Json:
         return dict(plain(self))
@@ -395,16 +408,17 @@ class Ask:
         uid = text(obj(workload.get("metadata")).get("uid"))
         name = text(obj(workload.get("metadata")).get("name"))
         value, _problems = values.workload(workload, self.names)
+        standing = _standing(workload, value, job, self.names, self.now)
         queue_path = self.read_one(self.local_queues, value.queue, namespace) if value.queue else _nothing()
-        peers, of_workload, queue, leaderless = await asyncio.gather(
-            self.read(self.workloads, namespace),
+        lines = Lines(self.client, self.names)
+        told, of_workload, queue, leaderless = await asyncio.gather(
+            self._in_line(standing, lines),
             self._events(namespace, {uid}, {name}),
             queue_path,
             self.leaderless(),
         )
-        standing = _standing(workload, value, job, self.names, self.now)
-        in_line = [values.workload(peer, self.names)[0] for peer in peers or () if _queue(peer) == value.queue]
-        standing = _with_place(standing, _places(_lines(in_line)))
+        standing = _as_told(standing, told)
+        live = told is not None and told.live
         target = (
             value.admission.cluster_queue
             if value.admission is not None
@@ -415,7 +429,8 @@ class Ask:
         if standing.state is State.WAITING:
             forest = await self._forest() if target else None
             room = _room_for(forest, target, standing)
-            standing = _stopped(standing, queue, None if forest is None else forest[1].get(target))
+            if not live:
+                standing = _stopped(standing, queue, None if forest is None else forest[1].get(target))
         unready: tuple[Unready, ...] = ()
         if value.admitted and not value.finished:
             wanted = f"{self.names.workload_uid_label}={uid}"
@@ -431,11 +446,28 @@ class Ask:
             owner=advice.owner if advice is not None else "",
             platform=advice.platform if advice is not None else "",
             room=room,
+            lacks=told.numbers if told is not None else (),
             checks=tuple((check.name, check.state.value, check.message) for check in value.checks),
             unready=unready if standing.state in (State.STARTING, State.RUNNING) else (),
             history=_history(raw, workload, [*events, *of_workload]),
             hidden=self.hidden,
             leaderless=leaderless,
+            live=live,
+            silent=lines.silent,
+        )
+
+    async def _in_line(self, standing: Standing, lines: Lines) -> Told | None:
+        """Where a job that waits stands in its LocalQueue."""
+        if standing.state is not State.WAITING:
+            return None
+        key, queue = (standing.namespace, standing.workload), standing.queue
+        if queue and await lines.served():
+            told = await lines.of_local_queue(key[0], queue, until=key)
+            if told is not None and key in told:
+                return told[key]
+        peers = await self.read(self.workloads, key[0])
+        return _by_objects(values.workload(peer, self.names)[0] for peer in peers or () if _queue(peer) == queue).get(
+            key
         )
 
     def _advice(self, standing: Standing, job: JobView, unready: Sequence[Unready]) -> Advice | None:
@@ -661,10 +693,12 @@ class Ask:
         rows: list[Standing] = []
         told: set[str] = set()
         gangs = [values.workload(raw, self.names)[0] for raw in workloads or ()]
-        places = _places(_lines(gangs))
+        lines = Lines(self.client, self.names)
+        places = _by_objects(gangs) | await self._all_in_line(gangs, namespace, lines)
         for raw, gang in zip(workloads or (), gangs, strict=True):
             told.add(gang.job_uid)
-            rows.append(_with_place(_standing(raw, gang, jobs.get(gang.job_uid), self.names, self.now), places))
+            standing = _standing(raw, gang, jobs.get(gang.job_uid), self.names, self.now)
+            rows.append(_as_told(standing, places.get(gang.key)))
         rows.extend(
             Standing(
                 namespace=job.namespace,
@@ -690,7 +724,36 @@ class Ask:
                 row.name,
             )
         )
-        return Jobs(tuple(rows), self.hidden, leaderless, namespace or "")
+        waiting = [places.get((row.namespace, row.workload)) for row in rows if row.state is State.WAITING]
+        return Jobs(
+            tuple(rows),
+            self.hidden,
+            leaderless,
+            namespace or "",
+            live=bool(waiting) and all(told is not None and told.live for told in waiting),
+            silent=lines.silent,
+        )
+
+    async def _all_in_line(self, gangs: Iterable[Workload], namespace: str | None, lines: Lines) -> dict[Key, Told]:
+        """Of those that wait, what the visibility API tells: by LocalQueue in one namespace, else by ClusterQueue."""
+        queues = {
+            (gang.namespace, gang.queue)
+            for gang in gangs
+            if gang.admission is None and not gang.finished and gang.queue
+        }
+        if not queues or not await lines.served():
+            return {}
+        if namespace is not None:
+            found = await asyncio.gather(*(lines.of_local_queue(*queue) for queue in sorted(queues)))
+        else:
+            locals_ = await self.read(self.local_queues)
+            targets = {
+                text(obj(raw.get("spec")).get("clusterQueue"))
+                for raw in locals_ or ()
+                if (_namespace(raw), _name(raw)) in queues
+            }
+            found = await asyncio.gather(*(lines.of_cluster_queue(name) for name in sorted(targets - {""})))
+        return {key: told for line in found for key, told in (line or {}).items()}
 
     # ------------------------------------------------------------ nodes
 
@@ -939,26 +1002,24 @@ def _nodes_of(assignment: TopologyAssignment | None) -> tuple[tuple[str, int], .
     return tuple(("/".join(domain.values[-1:]), domain.count) for domain in assignment.domains)
 
 
-def _lines(gangs: Iterable[Workload]) -> dict[Key, list[Key]]:
-    """Those that wait, by LocalQueue, in order of priority and age."""
+def _by_objects(gangs: Iterable[Workload]) -> dict[Key, Told]:
+    """Those that wait, in their LocalQueues, by priority and age."""
     lines: dict[Key, list[tuple[int, int, str, Key]]] = {}
     for gang in gangs:
         if gang.admission is None and gang.active and not gang.finished:
             stamp = gang.queue_stamp if gang.queue_stamp is not None else gang.created
             lines.setdefault((gang.namespace, gang.queue), []).append((-gang.priority, stamp, gang.uid, gang.key))
-    return {queue: [key for *_, key in sorted(line)] for queue, line in lines.items()}
+    return {key: Told(i, len(line)) for line in lines.values() for i, (*_, key) in enumerate(sorted(line), 1)}
 
 
-def _places(lines: dict[Key, list[Key]]) -> dict[Key, tuple[int, int]]:
-    """Of each that waits: (its place from 1, how many wait in its LocalQueue)."""
-    return {key: (i, len(line)) for line in lines.values() for i, key in enumerate(line, 1)}
-
-
-def _with_place(standing: Standing, places: dict[Key, tuple[int, int]]) -> Standing:
-    place = places.get((standing.namespace, standing.workload))
-    if place is None or standing.state is not State.WAITING:
+def _as_told(standing: Standing, told: Told | None) -> Standing:
+    """With its place; and with the reason of now, unless the objects say that somebody has switched it off, and who."""
+    if told is None or standing.state is not State.WAITING:
         return standing
-    return replace(standing, position=place[0], waiting=place[1])
+    standing = replace(standing, position=told.position, waiting=told.waiting)
+    if not told.live or not told.reason or standing.reason == Reason.DEACTIVATED.value:
+        return standing
+    return replace(standing, reason=told.reason, detail=told.detail, message=told.message)
 
 
 _ON_PODS = {

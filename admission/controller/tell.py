@@ -22,6 +22,7 @@ from rich.text import Text
 
 from admission import quantity
 from admission.controller.ask import Jobs, Nodes, QueueRow, Queues, Room, Standing, State, Why
+from admission.controller.line import Lack
 
 if TYPE_CHECKING:
     from admission.api.lint import Finding
@@ -121,8 +122,9 @@ def _hidden(hidden: Sequence[str]) -> list[RenderableType]:
     return [Text(f"You may not see: {', '.join(hidden)}.", style="dim")] if hidden else []
 
 
-def _leaderless(said: str) -> list[RenderableType]:
-    return [Text(said, style="bold red"), Text("")] if said else []
+def _first_of_all(leaderless: str, silent: str = "") -> list[RenderableType]:
+    said = [Text(leaderless, style="bold red")] if leaderless else [Text(silent, style="yellow")] if silent else []
+    return [*said, Text("")] if said else []
 
 
 # ---------------------------------------------------------------- why
@@ -130,7 +132,7 @@ def _leaderless(said: str) -> list[RenderableType]:
 
 def why(answer: Why, now: int) -> RenderableType:
     seen = answer.standing
-    out: list[RenderableType] = _leaderless(answer.leaderless)
+    out: list[RenderableType] = _first_of_all(answer.leaderless, answer.silent)
     head = Text.assemble(
         (f"{seen.kind} {seen.namespace}/{seen.name} ", "bold"), (_WORDS[seen.state], _COLOUR[seen.state])
     )
@@ -176,7 +178,9 @@ def why(answer: Why, now: int) -> RenderableType:
         if answer.platform:
             todo.add_row("  platform team:", answer.platform)
         out.append(todo)
-    if answer.room:
+    if answer.lacks:
+        out += [Text(""), Text("What it lacks now", style="bold"), _lacks_table(answer.lacks)]
+    elif answer.room:
         out += [Text(""), Text(f"Quota of ClusterQueue {seen.cluster_queue} now", style="bold")]
         out.append(_room_table(answer.room))
     if answer.history:
@@ -191,6 +195,22 @@ def why(answer: Why, now: int) -> RenderableType:
     if answer.hidden:
         out += [Text(""), *_hidden(answer.hidden)]
     return Group(*out)
+
+
+def _lacks_table(lacks: Sequence[Lack]) -> Table:
+    table = _table("FLAVOR", "OF", "ASKED", "FREE NOW", "OWN", "USED", "ENDS AT", right=("ASKED", "FREE NOW"))
+    for lack in lacks:
+        if lack.pod_set:
+            table.add_row(
+                lack.flavor, f"nodes for pods {lack.pod_set}", str(lack.pods), str(lack.placeable), "", "", ""
+            )
+        else:
+            table.add_row(
+                lack.flavor,
+                f"quota of {lack.resource}",
+                *(lack.requested, lack.available, lack.nominal, lack.used, lack.limited_by),
+            )
+    return table
 
 
 def _room_table(rooms: Sequence[Room]) -> Table:
@@ -272,7 +292,7 @@ def queues(answer: Queues, form: str = "text") -> RenderableType:
             cells.append(_state(row) if first else "")
             table.add_row(*cells)
             first = False
-    return Group(*_leaderless(answer.leaderless), table, *_hidden(answer.hidden))
+    return Group(*_first_of_all(answer.leaderless), table, *_hidden(answer.hidden))
 
 
 def _label(row: QueueRow) -> Text:
@@ -316,7 +336,7 @@ def jobs(answer: Jobs, now: int, form: str = "text") -> RenderableType:
             ready = f"{row.ready}/{row.pods}" if row.ready is not None else str(row.pods)
             cells += [ready, amounts(row.requests), str(row.priority), row.message]
         table.add_row(*cells)
-    head = _leaderless(answer.leaderless)
+    head = _first_of_all(answer.leaderless, answer.silent)
     if answer.rows:
         return Group(*head, table, *_hidden(answer.hidden))
     if answer.hidden and namespaces:
@@ -475,7 +495,7 @@ def foreseen(answers: Sequence[Foreseen], form: str = "text") -> RenderableType:
 def top(queues: Queues, jobs: Jobs, nodes: Nodes | None, now: int, *, height: int) -> Layout:
     """A screen of `height` lines: the tree of queues, the nodes, the jobs. What does not fit is counted."""
     screen = Layout()
-    wrong = queues.leaderless or jobs.leaderless
+    wrong = queues.leaderless or jobs.leaderless or jobs.silent
     summary = Group(_summary(jobs, nodes, now), *([Text(wrong, style="bold red")] if wrong else []))
     head = 5 if wrong else 3
     body = max(8, height - head)
@@ -509,15 +529,16 @@ def _tree(queues: Queues, most: int) -> RenderableType:
     table = _table("", "", "USED", "OWN", "", "WAIT", "RUN", right=("USED", "OWN", "WAIT", "RUN"))
     lines = 0
     left = 0
+    of_tenant = all(row.kind == "LocalQueue" for row in queues.rows)  # who sees no others
     for row in queues.rows:
-        if row.kind == "LocalQueue":
+        if row.kind == "LocalQueue" and not of_tenant:
             continue
         for i, room in enumerate(row.room or (None,)):
             if lines >= most:
                 left += 1
                 continue
             lines += 1
-            counts = (str(row.pending), str(row.admitted)) if row.kind == "ClusterQueue" and i == 0 else ("", "")
+            counts = (str(row.pending), str(row.admitted)) if row.kind != "Cohort" and i == 0 else ("", "")
             off = "stopped" if row.stopped else "" if row.active else "inactive"
             name = Text.assemble(_label(row), (f" {off}", "yellow")) if i == 0 else ""
             if room is None:

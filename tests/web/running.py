@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,7 +40,17 @@ FAST = Tuning(explain_after_s=0.05, explain_per_s=500, queue_status_s=0.1, sweep
 
 
 class Cluster(Sandbox):
-    """A sandbox whose authorizer knows tenants, each with a namespace of the name of their group, and the platform."""
+    """A sandbox whose authorizer knows tenants, each with a namespace of the name of their group, and the platform.
+
+    `aggregated`: answers for groups that begin with `visibility.`, as an aggregated API server, by path and user."""
+
+    aggregated: Callable[[str, User], Awaitable[tuple[int, Json]]] | None = None
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        if self.aggregated is None or not request.path.startswith("/apis/visibility."):
+            return await super()._route(request)
+        status, body = await self.aggregated(request.path_qs, self._user(request))
+        return web.json_response(body, status=status)
 
     def allows(self, user: str, groups: Iterable[str], attributes: Mapping[str, Any]) -> bool:
         groups = set(groups)

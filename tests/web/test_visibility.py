@@ -14,8 +14,11 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from admission.controller import certificates
+from admission.controller import certificates, line
+from admission.controller.ask import Ask, Jobs, State
+from admission.kube.client import Client
 from admission.names import KUEUE_GROUP, Names
+from admission.sandbox.store import User
 from admission.web import health
 from admission.web.server import Web
 from admission.web.visibility import FrontProxy
@@ -211,6 +214,55 @@ def _job(name: str) -> Json:
     from tests.web.running import job
 
     return job("team-a", name, 8, 1)
+
+
+async def test_commands_tell_what_the_api_tells(town: Running, asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the rights of either; and what the objects say where it is not served, not allowed, or not answering."""
+    monkeypatch.setattr(line, "_PAGE", 3)
+    names = [f"job-{i}" for i in range(7)]
+    for i, name in enumerate(names):
+        await town.submit("team-a", name, pods=3, priority="urgent" if i % 3 == 0 else "")
+    await town.until(town.settled(*names))
+    _, whole = await asking.get(ALL_OF_A)
+    told = [(item["metadata"]["name"], item["positionInLocalQueue"] + 1) for item in whole["items"]]
+    said = {item["metadata"]["name"]: (item["reason"], item["detail"], item["message"]) for item in whole["items"]}
+
+    async def jobs(token: str, namespace: str | None) -> Jobs:
+        async with Client.plain(town.cluster.url, token=token, backoff=(0.001, 0.01)) as client:
+            return await Ask(client, NAMES, town.controller.now()).jobs(namespace)
+
+    def rows(answer: Jobs) -> list[tuple[str, int | None]]:
+        return [(row.workload, row.position) for row in answer.rows if row.state is State.WAITING]
+
+    async def forward(path: str, user: User) -> tuple[int, Json]:
+        return await asking.get(path, user.name, user.groups)
+
+    async def refuse(path: str, user: User) -> tuple[int, Json]:
+        status, body = await forward(path, user)
+        return (status, body) if path == ROOT else (403, {"kind": "Status", "code": 403, "reason": "Forbidden"})
+
+    async def away(_path: str, _user: User) -> tuple[int, Json]:
+        return 503, {"kind": "Status", "code": 503, "reason": "ServiceUnavailable", "message": "no replica runs"}
+
+    town.cluster.aggregated = forward
+    for token, namespace in (("ann-token", "team-a"), ("ops-token", "team-a"), ("ops-token", None)):
+        answer = await jobs(token, namespace)
+        assert (rows(answer), answer.live, answer.silent) == (told, True, "")
+        waiting = [row for row in answer.rows if row.state is State.WAITING]
+        assert {row.workload: (row.reason, row.detail, row.message) for row in waiting} == said
+        assert {row.waiting for row in waiting} == {len(told)}
+    async with Client.plain(town.cluster.url, token="ann-token", backoff=(0.001, 0.01)) as client:
+        for i, item in enumerate(whole["items"], 1):
+            (owner,) = item["metadata"]["ownerReferences"]
+            why = await Ask(client, NAMES, town.controller.now()).why(owner["name"], "team-a")
+            assert (why.live, why.standing.position, why.standing.waiting) == (True, i, len(told))
+            assert [lack.requested for lack in why.lacks] == [one.get("requested", "") for one in item["numbers"]]
+
+    for other, silent in ((None, False), (refuse, False), (away, True)):
+        town.cluster.aggregated = other
+        answer = await jobs("ann-token", "team-a")
+        assert (rows(answer), answer.live) == (told, False)
+        assert ("visibility.muster.dev does not answer (no replica runs)" in answer.silent) == silent
 
 
 async def test_discovery_is_what_the_aggregator_reads(town: Running, asking: Asking) -> None:
