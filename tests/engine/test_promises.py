@@ -32,6 +32,7 @@ from admission.engine.model import (
     Preemption,
     PreemptionPolicy,
     Quota,
+    Reason,
     Strategy,
     Workload,
 )
@@ -44,6 +45,7 @@ LEAVES = ("a", "b", "c", "d")
 
 quotas = st.builds(
     Quota,
+    Reason,
     st.integers(0, 6),
     st.none() | st.none() | st.integers(0, 6),
     st.none(),
@@ -164,9 +166,7 @@ class Cluster(RuleBasedStateMachine):
         assert not [d for d in fresh.decisions if isinstance(d, Admit | Evict)], fresh.decisions
         assert fresh.decisions == decide(state, town.now, BUDGET).decisions
         for value in town.gangs():
-            mine, theirs = state.explain(value.key), other.explain(value.key)
-            same = (mine and (mine.standing, mine.why.reason)) == (theirs and (theirs.standing, theirs.why.reason))
-            assert same, (value.key, mine, theirs)
+            town.same_reason(value.key, other)
         with state.ledger.trial():
             run = _Filling(state, town.now, BUDGET)
             # R10, R11: room may be kept for who cannot have it yet, but not for nobody.
@@ -328,3 +328,46 @@ def test_sequences_that_once_went_wrong(
     for where, many, pods, asks, priority, backoff in (*first, *CROWD):
         machine.arrive(where=where, many=many, pods=pods, asks=asks, priority=priority, backoff=backoff)
     machine.freeze()
+
+
+def test_what_is_short_beside_kept_room_may_be_short_without_it_too() -> None:
+    """One was refused for the quota that is kept for others; then nodes ran out, whatever is kept."""
+    machine = Cluster()
+    none = {"gpu": 0, "cpu": 0}
+    nodes = {"n0": (3, 2), "n1": (2, 4), "n2": (4, 4), "n3": (4, 6)}
+    values = [
+        Flavor("f"),
+        cohort("root", "", [("f", {"gpu": 0, "cpu": 5})]),
+        cohort("inner", "root", [("f", none)]),
+        queue("a", "inner", [("f", {"gpu": 6, "cpu": 6})]),
+        queue("b", "root", [("f", none)]),
+        queue("c", "inner", [("f", {"gpu": 0, "cpu": 2})]),
+        queue("d", "root", [("f", {"gpu": 5, "cpu": 4})], weight=Fraction(1, 2)),
+        *(node(name, gpu=gpu, cpu=cpu) for name, (gpu, cpu) in nodes.items()),
+    ]
+    machine.start(values=values, twin=True)
+
+    def ended(name: str) -> None:
+        machine.town.remove(Workload, ("ns", name))
+
+    machine.arrive(where="a", many=1, pods=3, asks=(0, 1), priority=0, backoff=0)  # g001
+    machine.arrive(where="a", many=2, pods=2, asks=(1, 2), priority=0, backoff=0)  # g002, g003
+    machine.arrive(where="c", many=2, pods=2, asks=(1, 3), priority=0, backoff=0)  # g004, g005
+    machine.one_cycle()
+    machine.freeze()
+    ended("g002")
+    machine.wait(minutes=67)
+    ended("g003")
+    machine.arrive(where="d", many=4, pods=3, asks=(0, 3), priority=5, backoff=0)  # g006 to g009
+    machine.freeze()
+    ended("g005")
+    machine.arrive(where="a", many=3, pods=2, asks=(2, 2), priority=5, backoff=0)  # g010 to g012
+    machine.wait(minutes=12)
+    machine.arrive(where="a", many=4, pods=1, asks=(1, 3), priority=0, backoff=0)  # g013 to g016
+    machine.arrive(where="d", many=1, pods=3, asks=(1, 0), priority=5, backoff=3)
+    machine.one_cycle()
+    machine.freeze()
+    other = machine.town.fresh()
+    decide(other, machine.town.now, BUDGET)
+    said = [state.explain(("ns", "g013")) for state in (machine.town.state, other)]
+    assert [verdict and verdict.why.reason for verdict in said] == [Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED]
