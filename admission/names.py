@@ -27,7 +27,12 @@ JOBSET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
 JOBSET_REPLICATED_JOB_LABEL = "jobset.sigs.k8s.io/replicatedjob-name"
 JOBSET_JOB_INDEX_LABEL = "jobset.sigs.k8s.io/job-index"
 JOBSET_REPLICAS_LABEL = "jobset.sigs.k8s.io/replicatedjob-replicas"
+JOBSET_JOB_KEY_LABEL = "jobset.sigs.k8s.io/job-key"
 JOBSET_EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+JOBSET_NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
+"""With the annotation above: nodes were labelled for each child job, and the JobSet controller selects them."""
+JOBSET_NAMESPACED_JOB_LABEL = "alpha.jobset.sigs.k8s.io/namespaced-job"
+JOBSET_NO_SCHEDULE_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
 
 # Condition types of a Workload, ClusterQueue and LocalQueue (the same in both groups).
 QUOTA_RESERVED = "QuotaReserved"

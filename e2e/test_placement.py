@@ -38,6 +38,7 @@ from e2e.invariants import figures
 
 GANGS = 1_000 if os.environ.get("THOROUGH") else 150
 INDEX = "batch.kubernetes.io/job-completion-index"
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 SET, SET_INDEX = "jobset.sigs.k8s.io/replicatedjob-name", "jobset.sigs.k8s.io/job-index"
 TOPOLOGY = [{"nodeLabel": "net/block"}, {"nodeLabel": "net/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
 
@@ -501,14 +502,80 @@ def test_what_is_added_to_pods_when_they_are_made_is_charged_before(muster: Inst
     hosts = {name: chosen_nodes(workload_of(cp, "team-a", name) or {})["main"] for name in ("boxed", "plain")}
     assert sorted(hosts["boxed"]) == ["b-0", "b-1"], "one core and two of overhead: one to a node of four"
     assert sorted(hosts["plain"]) == ["a-0", "a-1"], "three cores by the LimitRange: one to a node, beside nobody"
-    exclusive = jobset("team-a", "exclusive", {"w": (1, 1)})
-    exclusive["metadata"]["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "zone"}
-    cp.apply([exclusive])
 
-    def told() -> str:
-        return " ".join(e.get("note") or e.get("message") or "" for e in cp.list("events", "team-a"))
 
-    cp.wait(lambda: "exclusive topology (zone) cannot be honoured" in told(), 60, "its owner to be told")
+EXCLUSIVE, BY_SELECTOR = "alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector"
+
+
+def exclusive(name: str, sets: dict[str, tuple[int, int]], key: str = "net/rack", **notes: str) -> Object:
+    value = jobset("team-a", name, sets, gpus=4, seconds=None)
+    value["metadata"]["annotations"] = {EXCLUSIVE: key, **notes}
+    return value
+
+
+def test_child_jobs_of_exclusive_placement_have_their_domains_to_themselves(muster: Installed) -> None:
+    """JobSet's own webhooks add to these pods, and JobSet's controller watches them: all agree with what was chosen."""
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    where = network(cp, racks=6, per_rack=2)
+    teams(cp, {"team-a": 96})
+    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
+    muster.started()
+
+    def racks(name: str) -> list[str]:
+        found = workload_of(cp, "team-a", name)
+        assert found is not None
+        return [where[host][1] for part in chosen_nodes(found).values() for host in part]
+
+    def runs(*names: str) -> bool:
+        """With as many pods bound as were asked for."""
+        if not all(admitted(cp, "team-a", name) for name in names):
+            return False
+        there = collections.Counter(p["metadata"]["labels"][JOBSET_NAME] for p in running_pods(cp, "team-a"))
+        return all(there[name] == len(racks(name)) for name in names)
+
+    # Leaders and workers, three child jobs, in racks of their own; a Job may stand beside them, a JobSet may not.
+    first = exclusive("first", {"lead": (1, 1), "work": (2, 3)})
+    replaced = exclusive("gated", {"work": (1, 3)})
+    replaced["metadata"]["annotations"][NAMES.replace_lost_pods_annotation] = "true"
+    replaced["spec"]["replicatedJobs"][0]["template"]["spec"]["backoffLimit"] = 3
+    for gang in (first, replaced):
+        cp.apply([gang])
+        cp.wait(lambda n=gang["metadata"]["name"]: runs(n), 60, "its leaders, then all its pods, to be bound")  # type: ignore[misc]
+    lead, *work = racks("first")
+    assert work[:3] == [work[0]] * 3
+    assert work[3:] == [work[3]] * 3
+    own = {lead, work[0], work[3], *racks("gated")}
+    assert len(own) == 4
+    forms = {p["metadata"]["annotations"][NAMES.pin_form_annotation] for p in running_pods(cp, "team-a")}
+    assert forms == {"ranks", "gates"}
+    follower = next(p for p in running_pods(cp, "team-a") if p["metadata"]["labels"][INDEX] == "1")
+    assert follower["spec"]["nodeSelector"]["net/rack"] == where[follower["spec"]["nodeName"]][1], "by JobSet's webhook"
+    cp.apply([jobset("team-a", "plain", {"w": (1, 2)}, gpus=4, seconds=None)])
+    cp.wait(lambda: runs("plain"), 60, "a JobSet that is not exclusive to run")
+    assert not own & set(racks("plain"))
+    cp.apply([exclusive("third", {"w": (2, 1)})])
+    cp.wait(lambda: reason(cp, "team-a", "third")[0] == "TopologyPlacementFailed", 30, "one rack too few to be told")
+    assert "1 of 6 hold" in reason(cp, "team-a", "third")[1], reason(cp, "team-a", "third")
+    cp.delete("jobsets", "plain", "team-a")
+    cp.wait(lambda: runs("third"), 60, "the third to get the rack that was left")
+    assert not own & set(racks("third"))
+    # Nodes labelled for each child job beforehand; then JobSet's webhooks leave the pods alone.
+    cp.delete("jobsets", "first", "team-a")
+    mine = {node: rack for node, (_, rack) in where.items() if rack in (lead, work[0])}
+    for node, rack in mine.items():
+        child = 0 if rack == work[0] else 1
+        labels = {"alpha.jobset.sigs.k8s.io/namespaced-job": f"team-a_named-w-{child}"}
+        cp.patch("node", node, {"metadata": {"labels": labels}})
+    cp.apply([exclusive("named", {"w": (2, 3)}, **{BY_SELECTOR: "true"})])
+    cp.wait(lambda: runs("named"), 60, "each child job to run on its own nodes")
+    assert racks("named") == [work[0]] * 3 + [lead] * 3
+    log.catch_up()
+    bound, wrong = misplaced(log)
+    print(f"\n{bound} pods of exclusive child jobs and their neighbours bound, all where they were sent")
+    assert not wrong
+    said = figures(log)
+    assert not said.evictions, said
 
 
 # ---------------------------------------------------------------- nodes that die

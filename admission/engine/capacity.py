@@ -4,6 +4,7 @@
 is exact per node, and pod sets are packed as `topology.pack` says. Equal pods are placed without search, and a no for
 a gang of one pod set is exact too, whatever level, slices, affinity or anti-affinity to itself it asks for (but not
 where it asks for one pod per value of several labels, or of a label whose values cross the domains of its slices).
+Child jobs of exclusive placement get one domain each, the fullest that hold them.
 
 Several pod sets compete for nodes. They are tried one after the other in all orders (three at most; of more, the
 hardest first), and when none succeeds `_exact` decides by dynamic programming over the nodes. Its bound: pod sets
@@ -32,7 +33,9 @@ from admission.engine.model import (
     TopologyAssignment,
 )
 from admission.engine.nodes import (
+    EXCLUSIVE,
     HOST_PORT,
+    JOBSET_PODS,
     MOST,
     PODS,
     Amounts,
@@ -44,6 +47,7 @@ from admission.engine.nodes import (
     Table,
     add_amounts,
     is_device,
+    is_mark,
     refused_taint,
     takes,
     tolerates,
@@ -118,14 +122,19 @@ def place(
             return known  # type: ignore[return-value]
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
     for request in wanted:
-        if request.pod_set.shape.refused and rules.pack_against_fragmentation:
+        refused = request.pod_set.shape.refused if rules.pack_against_fragmentation else ""
+        if request.pod_set.shape.exclusive is not None and not rules.pack_against_fragmentation:
+            refused = (
+                "exclusive topology of a JobSet cannot be honoured where Kueue's rule places pods: drop one of them"
+            )
+        if refused:
             return Misfit(
                 pod_set=request.pod_set.name,
                 flavor=request.flavor,
                 pods=request.count,
                 placeable=0,
                 detail=Detail.CONSTRAINT_REFUSED,
-                message=request.pod_set.shape.refused,
+                message=refused,
             )
     question = Question(
         capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside), again
@@ -166,7 +175,7 @@ class _Part:
     @property
     def plain(self) -> bool:
         pod = self.request.pod_set.shape
-        return not (self.shape.slices or pod.one_per_domain or pod.same_domain or self.slots)
+        return not (self.shape.slices or pod.one_per_domain or pod.same_domain or pod.exclusive or self.slots)
 
     def kept(self) -> list[tuple[int, int]]:
         return [(slot.row, slot.pods) for slot in self.slots if slot.row is not None]
@@ -267,6 +276,8 @@ class _Muster:
             )
             if sizes and part.shape.required is not None and sizes[0][0] < part.shape.required:
                 raise self._refuse(part, f"slices of level {slices[0][0]} are wider than level {asked.required}")
+            if sizes and request.pod_set.shape.exclusive is not None:
+                raise self._refuse(part, "slices and exclusive topology: drop the slices, a child job is one already")
         before = self.question.before(part.name)
         if before is not None:
             part.slots = [self._slot(domain) for domain in before.domains]
@@ -285,12 +296,13 @@ class _Muster:
         """Leave of its slots those that have room; what stands there is noted in `standing`."""
         slots: list[_Slot] = []
         left = part.request.count
+        barred = self._barred(part, {})
         for slot in part.slots:
             pods = min(slot.pods, left)
             left -= pods
             room = 0
-            if slot.row is not None:
-                room = min(pods, int(self._counts(part, standing, None)[slot.row]))
+            if slot.row is not None and not (barred is not None and barred[slot.row]):
+                room = min(pods, int(self._room(part, standing, None)[slot.row]))
             if room:
                 slots.append(_Slot(slot.row, room))
                 self._hold(standing, part, [(slot.row or 0, room)])
@@ -312,6 +324,11 @@ class _Muster:
             codes = self.table.column(key)[0][rows]
             codes = codes[codes >= 0]
             if len(np.unique(codes)) < len(codes):
+                return False
+        if pod.exclusive is not None:
+            codes = self.table.column(pod.exclusive.key)[0][rows]
+            own = [np.unique(codes[i : i + pod.exclusive.pods]) for i in range(0, len(codes), pod.exclusive.pods)]
+            if any(len(values) > 1 or values[0] < 0 for values in own) or len(np.unique(codes)) < len(own):
                 return False
         if shape.required is not None:
             around = self._leaf_domain(part, shape.required)[rows]
@@ -355,6 +372,12 @@ class _Muster:
 
     def _counts(self, part: _Part, held: Held, within: Bools | None) -> Ints:
         """Per row: how many pods of this kind it can take."""
+        counts = self._room(part, held, within)
+        barred = self._barred(part, held)
+        return counts if barred is None else np.where(barred, 0, counts)
+
+    def _room(self, part: _Part, held: Held, within: Bools | None) -> Ints:
+        """The same without what exclusive placement forbids. The array may belong to the cache."""
         counts = self.table.counts(part.filter, part.per_pod, self.empty)
         if not (self.avoid or held or within is not None):
             return counts
@@ -367,6 +390,30 @@ class _Muster:
         if within is not None:
             counts[~within] = 0
         return counts
+
+    def _barred(self, part: _Part, held: Held) -> Bools | None:
+        """Rows of domains in which exclusive placement of JobSets, its own or that of others, suffers none of its pods;
+        None: no such rows."""
+        pod = part.request.pod_set.shape
+        if not pod.of_jobset:
+            return None
+        asked = [p.shape.exclusive for p in (request.pod_set for request in self.question.requests)]
+        own = pod.exclusive.key if pod.exclusive is not None and not pod.exclusive.values else None
+        out: Bools | None = None
+        for key in sorted({*self.question.capacity.exclusive_keys, *(one.key for one in asked if one is not None)}):
+            codes, values = self.table.column(key)
+            # Where one has its domain to itself, none of the others may be; where it may not be, one of them is.
+            mark = JOBSET_PODS if key == own else EXCLUSIVE + key
+            taken = self.table.room(mark, self.empty) < MOST
+            there = [row for row, amounts in held.items() if mark in amounts]
+            if there:
+                taken[there] = True
+            if taken.any():
+                hit = np.zeros(len(values) + 1, dtype=np.bool_)
+                hit[codes[taken]] = True
+                hit[-1] = False  # rows without the label read it
+                out = hit[codes] if out is None else out | hit[codes]
+        return out
 
     @staticmethod
     def _hold(held: dict[int, dict[str, int]], part: _Part, take: Take) -> None:
@@ -397,6 +444,89 @@ class _Muster:
             counts[rows[~first]] = 0
             counts[rows[first]] = 1
         return counts
+
+    # -- child jobs that have their domains to themselves
+
+    def _children(self, part: _Part, counts: Ints, shape: Shape, first: int = 0) -> Take | None:
+        """Whole child jobs, each in a domain of its own. `first`: the index of the first of them."""
+        wanted = part.request.pod_set.shape.exclusive
+        assert wanted is not None
+        codes, values = self.table.column(wanted.key)
+        children = -(-shape.count // wanted.pods)
+        counts = np.where(codes >= 0, counts, 0)
+        if shape.required is not None:
+            levels: list[int | None] = [shape.required]
+        elif shape.preferred is not None:
+            levels = [*range(shape.preferred, -1, -1), None]
+        else:
+            levels = [None] if shape.scattered or shape.spread else [*range(len(part.tree.levels) - 2, -1, -1), None]
+        rows = np.flatnonzero(counts)
+        fixed = None
+        if wanted.values:
+            fixed = [values.get(f"{wanted.values}{i}", -1) for i in range(first, first + children)]
+            rows = rows[np.isin(codes[rows], fixed)]
+        for level in levels:
+            around = np.zeros(len(rows), np.int64) if level is None else self._leaf_domain(part, level)[rows]
+            pairs, which = np.unique(around * len(values) + codes[rows], return_inverse=True)
+            room = np.bincount(which.reshape(-1), counts[rows], len(pairs)).astype(np.int64)
+            pairs, room = pairs[room >= wanted.pods], room[room >= wanted.pods]
+            domains, codes_there = np.divmod(pairs, max(1, len(values)))
+            free = np.bincount(domains, minlength=1)
+            if level is not None:
+                free = np.where(part.tree.known[level][: len(free)], free, 0)
+            enough = np.flatnonzero(free >= children)
+            if not len(enough):
+                continue
+            # Of the domains around, the one with the fewest that are free; in it those with the least room.
+            total = np.bincount(domains, room, len(free))
+            best = int(enough[np.lexsort([enough, total[enough], free[enough]])[0]])
+            here = domains == best
+            chosen = fixed or codes_there[here][np.lexsort([codes_there[here], room[here]])][:children].tolist()
+            inside = np.zeros(len(codes), dtype=np.bool_)
+            inside[rows[around == best]] = True
+            at = {code: int(part.tree.position[inside & (codes == code)].min()) for code in chosen}
+            out: Take = []
+            for i, code in enumerate(chosen if fixed else sorted(chosen, key=at.__getitem__)):
+                pods = min(wanted.pods, shape.count - i * wanted.pods)
+                got = self._pack(
+                    part, np.where(inside & (codes == code), counts, 0), Shape(count=pods, spread=shape.spread)
+                )
+                if got is None:
+                    return None
+                out.extend(got)
+            return out
+        return None
+
+    def _children_beside(self, part: _Part, held: Held, within: Bools) -> Take | None:
+        """Places for the pods that child jobs lack, in the order of their ranks: where the rest of a child stands; for
+        one of which nothing stands, in a domain that is free."""
+        wanted = part.request.pod_set.shape.exclusive
+        assert wanted is not None
+        codes = self.table.column(wanted.key)[0]
+        lacks: dict[int, int] = {}
+        stands: dict[int, int] = {}
+        rows = [slot.row for slot in part.slots for _ in range(slot.pods)][: part.shape.count]
+        for rank, row in enumerate([*rows, *[None] * (part.shape.count - len(rows))]):
+            child = rank // wanted.pods
+            if row is None:
+                lacks[child] = lacks.get(child, 0) + 1
+            else:
+                stands[child] = int(codes[row])
+        room, free = self._room(part, held, within), self._counts(part, held, within)
+        taken = set(stands.values())
+        out: Take = []
+        for child, pods in sorted(lacks.items()):
+            got: Take | None
+            if child in stands:
+                got = self._pack(part, np.where(codes == stands[child], room, 0), Shape(count=pods))
+            else:
+                counts = np.where(np.isin(codes, sorted(taken)), 0, free)
+                got = self._children(part, counts, replace(part.shape, count=pods), first=child)
+            if got is None:
+                return None
+            taken.update(int(codes[row]) for row, _ in got)
+            out.extend(got)
+        return out
 
     # -- one pod set
 
@@ -453,7 +583,7 @@ class _Muster:
     def _preferred(self, part: _Part, leaves: Ints) -> Ints:
         """Of nodes that hold equally many of these pods, those first on which least else is left."""
         rows = part.tree.order[leaves]
-        names = [name for name, _ in part.per_pod if name != PODS and not name.startswith(HOST_PORT)]
+        names = [n for n, _ in part.per_pod if n != PODS and not n.startswith(HOST_PORT) and not is_mark(n)]
         devices = self.table.devices()
         names.sort(key=lambda name: (name in devices, name))
         names = [*(name for name in ("memory", "cpu") if name not in names), *names]
@@ -466,6 +596,8 @@ class _Muster:
         shape = shape or part.shape
         pod = part.request.pod_set.shape
         counts = self._counts(part, held, within)
+        if pod.exclusive is not None:
+            return self._children(part, self._thinned(part, counts), shape)
         if not pod.same_domain:
             return self._pack(part, self._thinned(part, counts), shape)
         columns = [self.table.column(key)[0] for key in pod.same_domain]
@@ -509,6 +641,8 @@ class _Muster:
         if shape.required is not None:
             domain = self._leaf_domain(part, shape.required)
             allowed &= domain == domain[rows[0]]
+        if pod.exclusive is not None:
+            return self._children_beside(part, held, allowed)
         inner: list[tuple[int, int]] = []
         added: dict[int, dict[str, int]] = {row: dict(amounts) for row, amounts in held.items()}
         total: Take = []
@@ -642,6 +776,7 @@ class _Muster:
         for i, row in enumerate(rows.tolist()):
             for j, name in enumerate(names):
                 room[i, j] -= held.get(row, {}).get(name, 0)
+        room[:, [is_mark(name) for name in names]] = MOST
         may = np.stack([c[rows] > 0 for c in counts], axis=1)
         signature = np.concatenate([room, may.astype(np.int64)], axis=1)
         kinds, kind_of = np.unique(signature, axis=0, return_inverse=True)
@@ -740,6 +875,20 @@ class _Muster:
         message = ""
         if placeable >= part.request.count and len(parts) > 1:
             message = f"its {part.request.count} pods would fit alone, but not beside the other pod sets"
+        if (wanted := part.request.pod_set.shape.exclusive) is not None and not message:
+            fit = len(self._own_domains(part, counts))
+            there = len(self.table.column(wanted.key)[1])
+            message = (
+                f"exclusive topology: each child job takes one {wanted.key} to itself, and {fit} of {there} hold the "
+                f"{wanted.pods} pod(s) of one and have no pod of another JobSet"
+            )
+            if shape.required is not None:
+                message += f"; the child jobs must be all within one {tree.levels[shape.required]}"
+            if wanted.values:
+                message = (
+                    f"exclusive topology by node selector: child job i takes the nodes labelled "
+                    f"{wanted.key}={wanted.values}i, and {fit} child jobs have theirs with room for {wanted.pods} pods"
+                )
         misfit = Misfit(
             pod_set=part.name,
             flavor=part.request.flavor,
@@ -779,7 +928,21 @@ class _Muster:
             codes = self.table.column(key)[0]
             totals = np.bincount(codes[codes >= 0], counts[codes >= 0])
             placeable = min(placeable, int(totals.max(initial=0)))
+        if (wanted := part.request.pod_set.shape.exclusive) is not None:
+            placeable = min(placeable, wanted.pods * len(self._own_domains(part, counts)))
         return placeable
+
+    def _own_domains(self, part: _Part, counts: Ints) -> list[str]:
+        """Values of the label of its exclusive placement that could hold a child job each."""
+        wanted = part.request.pod_set.shape.exclusive
+        assert wanted is not None
+        codes, values = self.table.column(wanted.key)
+        totals = np.bincount(codes[codes >= 0], counts[codes >= 0], len(values))
+        fit = [value for value, code in values.items() if totals[code] >= wanted.pods]
+        if not wanted.values:
+            return fit
+        children = -(-part.request.count // wanted.pods)
+        return sorted({f"{wanted.values}{i}" for i in range(children)}.intersection(fit))
 
     def _excluded(self, part: _Part, counts: Ints) -> tuple[int, tuple[tuple[str, int], ...]]:
         """Nodes of the flavor, and why each of them takes no pod: the first reason in this order."""
@@ -810,6 +973,8 @@ class _Muster:
         for name, amount in part.per_pod:
             why = f"host port {name[len(HOST_PORT) :]}" if name.startswith(HOST_PORT) else name
             exclude(why, table.room(name, self.empty) < amount)
+        if (barred := self._barred(part, {})) is not None:
+            exclude("exclusive topology", barred)
         exclude("one per domain", counts == 0)
         return nodes, tuple(sorted(out.items()))
 

@@ -239,6 +239,9 @@ class PodUsage:
     workload_uid: str = ""
     terminating: bool = False
     host_ports: tuple[int, ...] = ()
+    of_jobset: bool = False
+    exclusive_key: str = ""
+    """As in its shape: of a child job that has its domain of this label to itself."""
 
 
 # ---------------------------------------------------------------- gangs
@@ -261,6 +264,19 @@ class TopologyRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Exclusive:
+    """JobSet's exclusive placement: all pods of a child job on nodes with one value of a label, each child job another
+    value, and no other JobSet's pods on nodes with it."""
+
+    key: str
+    """Label of nodes whose values are the domains."""
+    pods: int
+    """Of each child job, neighbours in rank."""
+    values: str = ""
+    """Not empty: child job i has the value that begins so and ends in i; nodes were labelled for it beforehand."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodShape:
     """What of a pod template decides where its pods may go. Equal shapes are interchangeable."""
 
@@ -276,6 +292,9 @@ class PodShape:
     """Topology keys in which at most one pod of this shape may stand (anti-affinity of a gang against itself)."""
     same_domain: tuple[str, ...] = ()
     """Topology keys in which all pods must share one value (affinity of a gang to itself)."""
+    of_jobset: bool = False
+    """They stand on no node of a domain that a child job of another JobSet has to itself."""
+    exclusive: Exclusive | None = None
     refused: str = ""
     """A constraint in the template that Muster cannot honour, in words; such a gang is never admitted on real nodes."""
     uncounted: str = ""

@@ -46,6 +46,10 @@ Amounts = tuple[tuple[str, int], ...]
 PODS = "pods"
 HOST_PORT = "host-port/"
 """Prefix of the resource of which every node has one per port number: two pods cannot share a host port."""
+JOBSET_PODS = "jobset-pods"
+"""What every pod of a JobSet takes one of, and no node runs out of: that one stands there is known by it."""
+EXCLUSIVE = "exclusive-topology:"
+"""Prefix of the like, with a label: for pods of a child job that has its domain of that label to itself."""
 NODE_NAME = "metadata.name"
 OVERLAYS = 256
 """So many questions of the kind "what if" are kept with their answers."""
@@ -57,7 +61,17 @@ MOST = 2**31
 
 def is_device(resource: str) -> bool:
     """Extended resources have a domain in their name; hugepages, CPU and the like have none."""
-    return "/" in resource and not resource.startswith(HOST_PORT)
+    return "/" in resource and not resource.startswith((HOST_PORT, EXCLUSIVE))
+
+
+def is_mark(resource: str) -> bool:
+    """Says who stands on a node, and takes no room there."""
+    return resource == JOBSET_PODS or resource.startswith(EXCLUSIVE)
+
+
+def _everywhere(resource: str) -> int:
+    """What every node has of it, whatever its allocatable says."""
+    return 1 if resource.startswith(HOST_PORT) else MOST if is_mark(resource) else 0
 
 
 def takes(shape: PodShape, requests: Mapping[str, int] | Amounts | None = None) -> Amounts:
@@ -66,6 +80,10 @@ def takes(shape: PodShape, requests: Mapping[str, int] | Amounts | None = None) 
     amounts.setdefault(PODS, 1)
     for port in shape.host_ports:
         amounts[f"{HOST_PORT}{port}"] = 1
+    if shape.of_jobset:
+        amounts[JOBSET_PODS] = 1
+    if shape.exclusive is not None and not shape.exclusive.values:
+        amounts[EXCLUSIVE + shape.exclusive.key] = 1
     return tuple(sorted((name, amount) for name, amount in amounts.items() if amount > 0))
 
 
@@ -280,7 +298,7 @@ class Table:
 
     def _room(self, i: int, resource: str) -> tuple[int, int]:
         """(without gangs, with them): exact, then cut to int64."""
-        allocatable = 1 if resource.startswith(HOST_PORT) else self._has[i].get(resource, 0)
+        allocatable = _everywhere(resource) or self._has[i].get(resource, 0)
         host = self._hosts.get(self.names[i])
         if host is None:
             amount = saturate(allocatable)
@@ -291,8 +309,8 @@ class Table:
     def room(self, resource: str, empty: bool) -> Ints:
         """The column of a resource; made when first asked for."""
         if resource not in self.free:
-            every = 1 if resource.startswith(HOST_PORT) else 0
-            column = np.array([saturate(has.get(resource, every)) for has in self._has], dtype=np.int64)
+            every = _everywhere(resource)
+            column = np.array([every or saturate(has.get(resource, 0)) for has in self._has], dtype=np.int64)
             self.bare[resource], self.free[resource] = column, column.copy()
             for name in self._hosts:
                 i = self.row.get(name)
@@ -518,6 +536,8 @@ class Capacity:
         self._wide: dict[str, int] = {}
         """uid -> its charges that name no nodes but wider domains; these pay for its pods wherever they stand."""
         self._pods_of: dict[str, set[Key]] = {}
+        self.exclusive_keys: set[str] = set()
+        """Labels of which child jobs have, or once had, domains to themselves."""
         self._kinds: dict[Amounts, int] = {}
         """What pods of gangs take, of those that take a device -> how many stand on the book."""
         self._popular: list[tuple[Amounts, int]] | None = None
@@ -657,6 +677,11 @@ class Capacity:
         requests.setdefault(PODS, 1)
         for port in pod.host_ports:
             requests[f"{HOST_PORT}{port}"] = 1
+        if pod.of_jobset:
+            requests[JOBSET_PODS] = 1
+        if pod.exclusive_key:
+            requests[EXCLUSIVE + pod.exclusive_key] = 1
+            self.exclusive_keys.add(pod.exclusive_key)
         host = self._host(pod.node)
         if pod.workload_uid:
             self._book_gang(host, pod.workload_uid, requests, sign, pods=True)
@@ -679,6 +704,7 @@ class Capacity:
         under the same key replaces the first.
         """
         self.release(key)
+        self._note_exclusive(per_pod)
         self._put(key, self._charge(key, uid, admission, per_pod))
 
     @staticmethod
@@ -694,7 +720,7 @@ class Capacity:
             amounts = dict(per_pod.get(assignment.name, ()))
             amounts.setdefault(PODS, 1)
             if any(is_device(name) for name in amounts):
-                kind = tuple(sorted((name, amount) for name, amount in amounts.items() if amount > 0))
+                kind = tuple(sorted((name, n) for name, n in amounts.items() if n > 0 and not is_mark(name)))
                 kinds[kind] = kinds.get(kind, 0) + sum(domain.count for domain in assignment.topology.domains)
             levels = assignment.topology.levels
             for domain in assignment.topology.domains:
@@ -712,8 +738,13 @@ class Capacity:
 
     def set_aside(self, key: Key, admission: Admission, per_pod: Mapping[str, Mapping[str, int] | Amounts]) -> None:
         """Note nodes that are not booked: they count as taken only inside `beside`."""
+        self._note_exclusive(per_pod)
         self._aside[key] = self._charge(key, "", admission, per_pod).hosts
         self._count_aside(key, 1)
+
+    def _note_exclusive(self, per_pod: Mapping[str, Mapping[str, int] | Amounts]) -> None:
+        for amounts in per_pod.values():
+            self.exclusive_keys.update(name[len(EXCLUSIVE) :] for name in dict(amounts) if name.startswith(EXCLUSIVE))
 
     def give_up(self, key: Key) -> None:
         """Forget what is set aside under a key; nothing when there is nothing."""

@@ -24,9 +24,11 @@ from typing import Any
 
 from admission.names import (
     JOB_COMPLETION_INDEX,
+    JOBSET_EXCLUSIVE_TOPOLOGY,
     JOBSET_GROUP,
     JOBSET_JOB_INDEX_LABEL,
     JOBSET_NAME_LABEL,
+    JOBSET_NODE_SELECTOR,
     JOBSET_REPLICATED_JOB_LABEL,
     Names,
 )
@@ -57,6 +59,8 @@ class Slot:
     """Ranks that will not run again, as inclusive ranges."""
     labels: tuple[tuple[str, str], ...] = ()
     """Labels that the kind's own controller adds to the pods."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """Annotations that it adds and that decide where they may stand."""
     replicas: int = 1
 
     def live_ranks(self) -> list[int]:
@@ -313,7 +317,7 @@ def _put_back(raw: Json, path: Sequence[str], was: Sequence[Any]) -> None:
 
 def spec_hash(slots: Sequence[Slot], size: Any) -> str:
     """16 hex digits over the templates and what says how many pods there are."""
-    said = [size, [[slot.pod_set, slot.template] for slot in slots]]
+    said = [size, [[slot.pod_set, slot.template, *([slot.notes] if slot.notes else ())] for slot in slots]]
     return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
@@ -417,10 +421,22 @@ def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
                 ranks=replicas * (completions or 0) if ranked else None,
                 stride=completions or 0 if ranked else 0,
                 labels=((JOBSET_NAME_LABEL, name), (JOBSET_REPLICATED_JOB_LABEL, text(entry.get("name")))),
+                notes=_exclusive_notes(raw, entry),
                 replicas=replicas,
             )
         )
     return tuple(slots)
+
+
+def _exclusive_notes(raw: Json, entry: Json) -> tuple[tuple[str, str], ...]:
+    """What the pods of a replicated job say of exclusive placement: their template's word, over it the JobSet's, over
+    it the Job template's. The strategy counts only beside the annotation that it belongs to."""
+    out: dict[str, str] = {}
+    for holder in (obj(at(entry, ("template", "spec", "template"))), raw, obj(entry.get("template"))):
+        said = texts(obj(holder.get("metadata")).get("annotations"))
+        if JOBSET_EXCLUSIVE_TOPOLOGY in said:
+            out |= {key: said[key] for key in (JOBSET_EXCLUSIVE_TOPOLOGY, JOBSET_NODE_SELECTOR) if key in said}
+    return tuple(sorted(out.items()))
 
 
 def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:

@@ -18,9 +18,20 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from admission.engine.model import PodShape, Requirement, Toleration, TopologyRequest
+from admission.engine.model import Exclusive, PodShape, Requirement, Toleration, TopologyRequest
 from admission.jobs.kinds import JobKind, Json, items, obj, objects, text, texts, whole
-from admission.names import JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, Names
+from admission.names import (
+    HOSTNAME_LABEL,
+    JOB_COMPLETION_INDEX,
+    JOBSET_EXCLUSIVE_TOPOLOGY,
+    JOBSET_JOB_INDEX_LABEL,
+    JOBSET_JOB_KEY_LABEL,
+    JOBSET_NAME_LABEL,
+    JOBSET_NAMESPACED_JOB_LABEL,
+    JOBSET_NODE_SELECTOR,
+    JOBSET_REPLICATED_JOB_LABEL,
+    Names,
+)
 from admission.quantity import QuantityError, parse, saturate
 
 NODE_NAME = "metadata.name"
@@ -356,11 +367,13 @@ def shape_of(
     siblings: Sequence[Mapping[str, str]] = (),
     namespace: str = "",
     many: bool = True,
+    child_pods: int = 0,
 ) -> PodShape:
     """What of a template decides where its pods may go. Never raises: what it cannot honour is in `refused`.
 
     `labels` are added to the pods by their controller; `siblings` are the labels of the job's other pod sets; `many` is
-    whether there is more than one pod of this template.
+    whether there is more than one pod of this template; `child_pods` are those of one child job whose pods all have an
+    index (0: not known, or not all have one).
     """
     template = complete(template, limit_ranges=limit_ranges, runtime_class=runtime_class)
     spec = obj(template.get("spec"))
@@ -401,6 +414,9 @@ def shape_of(
         for spread in objects(spec.get("topologySpreadConstraints"))
         if spread.get("whenUnsatisfiable") != "ScheduleAnyway" and many
     )
+    exclusive = _exclusive(template, namespace, child_pods, refused)
+    if exclusive is not None and (together or apart - {HOSTNAME_LABEL}):
+        refused.append("exclusive topology beside a gang's affinity to itself cannot be honoured: drop the affinity")
     if items(spec.get("resourceClaims")):
         uncounted.append("resourceClaims are not counted yet: ask for the device as an extended resource")
         refused += uncounted[-1:]
@@ -413,9 +429,39 @@ def shape_of(
         host_ports=_host_ports(spec),
         one_per_domain=tuple(sorted(apart)),
         same_domain=tuple(sorted(together)),
+        of_jobset=JOBSET_NAME_LABEL in own or JOBSET_JOB_KEY_LABEL in own,
+        exclusive=exclusive,
         refused="; ".join(refused),
         uncounted="; ".join(uncounted),
     )
+
+
+def _exclusive(template: Json, namespace: str, child_pods: int, refused: list[str]) -> Exclusive | None:
+    """JobSet's exclusive placement, as a template of one of its pods says it: by its webhooks, which let in the other
+    pods of a child job after the first of them (index 0) is bound, to the value of the label that its node has; or by a
+    node selector for each child job."""
+    meta = obj(template.get("metadata"))
+    labels, notes = texts(meta.get("labels")), texts(meta.get("annotations"))
+    key, name = notes.get(JOBSET_EXCLUSIVE_TOPOLOGY, ""), labels.get(JOBSET_NAME_LABEL, "")
+    if not key or not name:
+        return None
+    if not child_pods:
+        refused.append(
+            f"exclusive topology ({key}) cannot be honoured for pods without an index of their own: write "
+            "completionMode Indexed, and completions no higher than parallelism"
+        )
+        return None
+    if JOBSET_NODE_SELECTOR not in notes:
+        return Exclusive(key, child_pods)
+    jobs = f"{namespace}_{name}-{labels.get(JOBSET_REPLICATED_JOB_LABEL, '')}-"
+    return Exclusive(JOBSET_NAMESPACED_JOB_LABEL, child_pods, jobs)
+
+
+def exclusive_key(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    """The label of which the child job of a pod has its domain to itself by JobSet's webhooks, or ""."""
+    if JOBSET_JOB_KEY_LABEL not in labels or JOBSET_NODE_SELECTOR in annotations:
+        return ""
+    return annotations.get(JOBSET_EXCLUSIVE_TOPOLOGY, "")
 
 
 def topology_request(
@@ -424,11 +470,11 @@ def topology_request(
     *,
     indexed: bool = False,
     replicas: int = 0,
-    exclusive: str = "",
+    exclusive: bool = False,
 ) -> tuple[Json | None, list[str]]:
     """(podSet.topologyRequest of a Workload or None, problems) from a pod template's annotations.
 
-    `replicas` are child jobs of a JobSet's replicated job (0: no child jobs).
+    `replicas` are child jobs of a JobSet's replicated job (0: no child jobs); `exclusive`: each has a domain to itself.
     """
     said = texts(annotations)
     problems = []
@@ -458,13 +504,7 @@ def topology_request(
             out["podsetSliceRequiredTopologyConstraints"] = found
     if group := said.get(names.group_name_annotation):
         out["podSetGroupName"] = group
-    if exclusive:
-        problems.append(
-            f"exclusive topology ({exclusive}) cannot be honoured, for its webhook overrides the chosen hosts: drop it,"
-            f" and annotate the pod template with {names.slice_required_topology_annotation}: {exclusive} and"
-            f" {names.slice_size_annotation}, the pods of one child job"
-        )
-    if not out:
+    if not (out or exclusive):
         return None, problems
     if indexed:
         out["podIndexLabel"] = JOB_COMPLETION_INDEX

@@ -51,13 +51,21 @@ from admission.engine.model import (
     Workload,
 )
 from admission.jobs.kinds import MAIN, Json, items, millis, obj, objects, text, texts, whole
-from admission.jobs.requests import pod_requests, requirement, shape_of, toleration, topology_value
+from admission.jobs.requests import (
+    exclusive_key,
+    pod_requests,
+    requirement,
+    shape_of,
+    toleration,
+    topology_value,
+)
 from admission.names import (
     ADMITTED,
     BLOCKED_ON_GATES,
     EVICTED,
     FINISHED,
     HOSTNAME_LABEL,
+    JOBSET_JOB_KEY_LABEL,
     PREEMPTED,
     QUOTA_RESERVED,
     Names,
@@ -389,7 +397,8 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
     meta, where, name = _meta(raw)
     spec = obj(raw.get("spec"))
     on = text(spec.get("nodeName"))
-    if not on and names.workload_uid_label not in texts(meta.get("labels")):
+    labels = texts(meta.get("labels"))
+    if not on and names.workload_uid_label not in labels:
         on = text(obj(raw.get("status")).get("nominatedNodeName"))
     if not on or obj(raw.get("status")).get("phase") in ("Succeeded", "Failed"):
         return None
@@ -407,9 +416,11 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
         uid=text(meta.get("uid")),
         node=on,
         requests=tuple(sorted((resource, amount) for resource, amount in requests.items() if amount)),
-        workload_uid=texts(meta.get("labels")).get(names.workload_uid_label, ""),
+        workload_uid=labels.get(names.workload_uid_label, ""),
         terminating=meta.get("deletionTimestamp") is not None,
         host_ports=tuple(sorted({port for port in ports if port})),
+        of_jobset=JOBSET_JOB_KEY_LABEL in labels,
+        exclusive_key=exclusive_key(labels, texts(meta.get("annotations"))),
     )
 
 
@@ -649,6 +660,7 @@ def pod_sets(
             ],
             namespace=namespace,
             many=count > 1,
+            child_pods=_child_pods(obj(entry.get("topologyRequest")), count),
         )
         if shape.refused:
             problems.append(f"pod set {text(entry.get('name')) or MAIN}: {shape.refused}")
@@ -663,6 +675,12 @@ def pod_sets(
             )
         )
     return tuple(out), tuple(problems)
+
+
+def _child_pods(asked: Json, count: int) -> int:
+    """Pods of each child job, where all have an index; else 0."""
+    children = whole(asked.get("subGroupCount"), 0)
+    return count // children if children and text(asked.get("podIndexLabel")) and not count % children else 0
 
 
 def workload(

@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from admission.jobs.kinds import JobKind, Json, obj, owners_form, spec_hash, text, texts
+from admission.jobs.kinds import JobKind, Json, Slot, items, obj, owners_form, spec_hash, text, texts
 from admission.jobs.requests import LIMITS, Limits, complete, excess, topology_request
-from admission.names import JOBSET_EXCLUSIVE_TOPOLOGY, Names
+from admission.names import JOBSET_NO_SCHEDULE_TAINT, JOBSET_NODE_SELECTOR, Names
 
 PriorityRef = tuple[str, str]
 """(kind, name): ("WorkloadPriorityClass" | "PriorityClass", name)."""
@@ -58,16 +58,14 @@ def build_workload(
         entry: Json = {
             "name": slot.pod_set,
             "count": slot.count,
-            "template": complete(
-                _labelled(slot.template, slot.labels), limit_ranges=limit_ranges, runtime_class=runtime_class
-            ),
+            "template": complete(_as_made(slot), limit_ranges=limit_ranges, runtime_class=runtime_class),
         }
         request, wrong = topology_request(
             said,
             names,
             indexed=slot.ranks is not None,
             replicas=slot.replicas if slot.labels else 0,
-            exclusive=said.get(JOBSET_EXCLUSIVE_TOPOLOGY) or annotations.get(JOBSET_EXCLUSIVE_TOPOLOGY, ""),
+            exclusive=bool(slot.notes),
         )
         problems.extend(f"pod set {slot.pod_set}: {problem}" for problem in wrong)
         if request is not None:
@@ -122,12 +120,19 @@ def build_workload(
     return out, tuple(problems)
 
 
-def _labelled(template: Json, labels: Sequence[tuple[str, str]]) -> Json:
-    """With the labels that the kind's controller gives the pods: affinity of a gang to itself may select them."""
-    if not labels:
-        return template
-    meta = obj(template.get("metadata"))
-    return {**template, "metadata": {**meta, "labels": {**obj(meta.get("labels")), **dict(labels)}}}
+def _as_made(slot: Slot) -> Json:
+    """The template with what the kind's own controller adds to its pods: labels, for affinity of a gang to itself may
+    select them, and what it needs for exclusive placement."""
+    if not slot.labels:
+        return slot.template
+    spec, meta = obj(slot.template.get("spec")), obj(slot.template.get("metadata"))
+    meta = {**meta, "labels": {**obj(meta.get("labels")), **dict(slot.labels)}}
+    if slot.notes:
+        meta["annotations"] = {**obj(meta.get("annotations")), **dict(slot.notes)}
+    if any(key == JOBSET_NODE_SELECTOR for key, _ in slot.notes):
+        reserved = {"key": JOBSET_NO_SCHEDULE_TAINT, "operator": "Exists", "effect": "NoSchedule"}
+        spec = {**spec, "tolerations": [*items(spec.get("tolerations")), reserved]}
+    return {**slot.template, "metadata": meta, "spec": spec}
 
 
 def matches(workload: Json, kind: JobKind, raw: Json, names: Names) -> bool:

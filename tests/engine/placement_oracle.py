@@ -149,6 +149,51 @@ def faults(cluster: Cluster, request: PlaceRequest, pods: Mapping[str, int]) -> 
     return out
 
 
+def barred(cluster: Cluster, node: Node, key: str) -> bool:
+    """May a pod of a JobSet whose child jobs have their domains of `key` to themselves not be there?"""
+    labels = {n.name: dict(n.labels) for n in cluster.nodes}
+
+    def near(pod: PodUsage, key: str) -> bool:
+        there = labels.get(pod.node, {}).get(key)
+        return there is not None and there == labels[node.name].get(key)
+
+    others = [pod for pod in cluster.pods if pod.of_jobset]
+    return any(near(pod, key) or near(pod, pod.exclusive_key) for pod in others)
+
+
+def exclusive_fits(cluster: Cluster, request: PlaceRequest) -> bool:
+    """Is there a choice of one domain for each child job, all within the domain that the pod set requires."""
+    wanted, asked = request.pod_set.shape.exclusive, request.pod_set.topology
+    assert wanted is not None
+    free = cluster.free()
+    at = depth(cluster, request, asked.required) + 1 if asked is not None and asked.required else 0
+    room: dict[tuple[str | None, ...], dict[str, int]] = {}
+    for node in cluster.nodes:
+        value, around = dict(node.labels).get(wanted.key), path(cluster, request, node)[:at]
+        whole = None not in around or (asked is not None and asked.required == HOSTNAME)
+        if value is not None and whole and allowed(node, request) and not barred(cluster, node, wanted.key):
+            domains = room.setdefault(around, {})
+            pods = count(free[node.name], per_pod(request))
+            domains[value] = domains.get(value, 0) + (min(pods, 1) if request.pod_set.shape.host_ports else pods)
+    need = request.count // wanted.pods
+    return any(sum(pods >= wanted.pods for pods in domains.values()) >= need for domains in room.values())
+
+
+def exclusive_faults(cluster: Cluster, request: PlaceRequest, assignment: TopologyAssignment) -> list[str]:
+    wanted = request.pod_set.shape.exclusive
+    assert wanted is not None
+    by_name = {node.name: node for node in cluster.nodes}
+    hosts = [by_name[domain.values[-1]] for domain in assignment.domains for _ in range(domain.count)]
+    own = [
+        {dict(host.labels).get(wanted.key) for host in hosts[first : first + wanted.pods]}
+        for first in range(0, len(hosts), wanted.pods)
+    ]
+    out = [f"child job {i} is in {values}" for i, values in enumerate(own) if len(values) != 1 or None in values]
+    if len(set().union(*own)) != len(own):
+        out.append("two child jobs share a domain")
+    return out + [f"{host.name} is barred" for host in hosts if barred(cluster, host, wanted.key)]
+
+
 def _spread(caps: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
     if len(caps) == 1:
         if total <= caps[0]:

@@ -15,6 +15,7 @@ from admission.engine.model import (
     Admission,
     Detail,
     Domain,
+    Exclusive,
     Flavor,
     Misfit,
     Node,
@@ -500,3 +501,144 @@ def test_no_nodes_and_no_topology_are_answers_too(rules: Rules) -> None:
     book = fabric({"b": {"r": [8]}})
     assert isinstance(place(book, [asks(1, topology=TopologyRequest(required="shelf"))], rules=rules), Misfit)
     assert place(book, [asks(0)], rules=rules) == {}
+
+
+# ---------------------------------------------------------------- JobSet's exclusive placement
+
+
+def children(number: int, pods: int, key: str = "rack", name: str = "w", **more: Any) -> PlaceRequest:
+    shape = {"of_jobset": True, "exclusive": Exclusive(key, pods, more.pop("values", "")), **more}
+    return asks(number * pods, name=name, **shape)
+
+
+def taken(book: Capacity, request: PlaceRequest, hosts: dict[str, int], key: str = "other") -> None:
+    book.charge(("ns", key), key, admitted({"w": hosts}), {"w": takes(request.pod_set.shape, dict(request.per_pod))})
+
+
+RACKS = {"b1": {"r": [4, 4], "s": [4, 4]}, "b2": {"t": [8], "u": [4]}}
+
+
+@pytest.mark.parametrize(
+    ("request_", "wanted"),
+    [
+        # The tightest domains that hold a child job, in one block if that can be, in the order of the tree.
+        (children(2, 4), {"t-0": 4, "u-0": 4}),
+        (children(2, 8), {"r-0": 4, "r-1": 4, "s-0": 4, "s-1": 4}),
+        (children(3, 8), {"r-0": 4, "r-1": 4, "s-0": 4, "s-1": 4, "t-0": 8}),
+        (children(4, 1), {"r-0": 1, "s-0": 1, "t-0": 1, "u-0": 1}),
+        (children(2, 3, key=HOST), {"r-0": 3, "r-1": 3}),
+        (children(2, 4, key="block"), {"r-0": 4, "u-0": 4}),
+        (children(2, 2, topology=TopologyRequest(required="block")), {"t-0": 2, "u-0": 2}),
+        (children(2, 2, one_per_domain=(HOST,)), {"r-0": 1, "r-1": 1, "s-0": 1, "s-1": 1}),
+        (children(3, 2, topology=TopologyRequest(required="block")), "all within one block"),
+        (children(5, 1), "4 of 4 hold the 1 pod(s)"),
+        (children(4, 8), "3 of 4 hold the 8 pod(s)"),
+        (children(2, 4, key="room"), "0 of 0"),
+        (children(2, 4, topology=TopologyRequest(slice_required="rack", slice_size=4)), "drop the slices"),
+    ],
+)
+def test_each_child_job_gets_a_domain_of_its_own(request_: PlaceRequest, wanted: dict[str, int] | str) -> None:
+    got = place(fabric(RACKS), [request_], rules=MUSTER)
+    if isinstance(wanted, str):
+        assert isinstance(got, Misfit)
+        assert wanted in got.message
+    else:
+        assert where(got) == wanted
+
+
+def test_no_other_jobset_shares_a_domain_and_jobs_may() -> None:
+    book = fabric(RACKS)
+    mine, plain, job = children(1, 4), asks(4, of_jobset=True), asks(4)
+    taken(book, mine, {"u-0": 4})
+    taken(book, plain, {"t-0": 1}, "plain")
+    taken(book, job, {"r-0": 1}, "job")
+    assert where(place(book, [children(2, 4)], rules=MUSTER)) == {"r-1": 4, "s-0": 4}
+    got = place(book, [children(3, 1)], rules=MUSTER)
+    assert isinstance(got, Misfit)
+    assert (got.placeable, dict(got.excluded)) == (2, {"exclusive topology": 1, GPU: 1})
+    assert "2 of 4 hold" in got.message
+    # Who is not exclusive shares with its like, and not with who is.
+    assert where(place(book, [asks(22, of_jobset=True)], rules=MUSTER)) == {
+        "r-0": 3,
+        "r-1": 4,
+        "s-0": 4,
+        "s-1": 4,
+        "t-0": 7,
+    }
+    # What would leave, or is set aside, counts at once.
+    assert where(place(book, [children(1, 4)], rules=MUSTER, without=[("ns", "other")])) == {"u-0": 4}
+    assert where(place(book, [children(4, 1)], rules=MUSTER, empty=True))["t-0"] == 1
+    book.set_aside(("ns", "claim"), admitted({"w": {"s-0": 1}}), {"w": takes(mine.pod_set.shape, dict(mine.per_pod))})
+    with book.as_if(frozenset({("ns", "claim")}), frozenset()):
+        assert isinstance(place(book, [children(2, 1)], rules=MUSTER), Misfit)
+    # Pods, of others and of gangs that left, as well as charges; and nothing stays when they go.
+    book.put_pod(PodUsage(("x", "p"), "p", "s-1", (), of_jobset=True))
+    assert where(place(book, [children(1, 1)], rules=MUSTER)) == {"r-0": 1}
+    book.put_pod(PodUsage(("x", "q"), "q", "r-1", (), of_jobset=True, exclusive_key="block"))
+    assert where(place(book, [asks(7, of_jobset=True)], rules=MUSTER)) == {"t-0": 7}
+    for key in (("x", "p"), ("x", "q")):
+        book.remove_pod(key)
+    for name in ("other", "plain", "job"):
+        book.release(("ns", name))
+    assert not book.drift()
+    assert where(place(book, [children(4, 1)], rules=MUSTER)) == {"r-0": 1, "s-0": 1, "t-0": 1, "u-0": 1}
+
+
+def test_the_other_pod_sets_of_an_exclusive_jobset_keep_out_too() -> None:
+    lead, work = asks(1, name="lead", of_jobset=True), children(3, 4)
+    got = place(fabric(RACKS), [lead, work], rules=MUSTER)
+    racks = [{host[0] for host in where(got, name)} for name in ("lead", "w")]
+    assert not racks[0] & racks[1]
+    assert isinstance(place(fabric(RACKS), [lead, children(4, 4)], rules=MUSTER), Misfit)
+    both = place(fabric(RACKS), [children(2, 4, name="lead"), children(2, 8)], rules=MUSTER)
+    assert (where(both, "lead"), where(both)) == (
+        {"t-0": 4, "u-0": 4},
+        {"r-0": 4, "r-1": 4, "s-0": 4, "s-1": 4},
+    )
+
+
+def test_child_jobs_on_nodes_that_were_labelled_for_them() -> None:
+    book = fabric(RACKS)
+    for rack, child in (("s", 0), ("r", 1)):
+        for i in range(2):
+            book.put_node(node(f"{rack}-{i}", 4, block="b1", rack=rack, job=f"ns_js-w-{child}"))
+    named = children(2, 6, key="job", values="ns_js-w-")
+    got = place(book, [named], rules=MUSTER)
+    assert isinstance(got, Placement)
+    assert [(d.values[0], d.count) for d in got["w"].domains] == [("s-0", 4), ("s-1", 2), ("r-0", 4), ("r-1", 2)]
+    short = place(book, [children(3, 6, key="job", values="ns_js-w-")], rules=MUSTER)
+    assert isinstance(short, Misfit)
+    assert "2 child jobs have theirs" in short.message
+
+
+def test_child_jobs_keep_their_domains_when_a_node_is_lost() -> None:
+    book = fabric({"b1": {"r": [4, 4, 4], "s": [4, 4, 4]}, "b2": {"t": [8], "u": [8]}})
+    asked = children(2, 8)
+    before = admitted({"w": {"r-0": 4, "r-1": 4, "s-0": 4, "s-1": 4}})
+    book.charge(("ns", "g"), "g", before, {"w": takes(asked.pod_set.shape, dict(asked.per_pod))})
+
+    def replaced(*lost: str) -> Placement | Misfit:
+        return place(book, [asked], rules=MUSTER, avoid=lost, lost=lost, previous=before)
+
+    def hosts(got: Placement | Misfit) -> list[tuple[str, int]]:
+        assert isinstance(got, Placement)
+        return [(d.values[0], d.count) for d in got["w"].domains]
+
+    assert hosts(replaced("r-1")) == [("r-0", 4), ("r-2", 4), ("s-0", 4), ("s-1", 4)]
+    assert hosts(replaced("r-1", "s-0")) == [("r-0", 4), ("r-2", 4), ("s-2", 4), ("s-1", 4)]
+    assert hosts(replaced("s-0", "s-1")) == [("r-0", 4), ("r-1", 4), ("t-0", 8)], "a child that lost all moves as one"
+    book.put_node(node("r-2", 0, block="b1", rack="r"))
+    assert isinstance(replaced("r-1"), Misfit), "the rest of its child is in that rack"
+    # It left, and comes back to where it stood, unless another JobSet is there by now.
+    book.release(("ns", "g"))
+    back = place(book, [asked], rules=MUSTER, previous=before, again=True)
+    assert hosts(back) == [("r-0", 4), ("r-1", 4), ("s-0", 4), ("s-1", 4)]
+    taken(book, asks(1, of_jobset=True), {"s-2": 1})
+    again = place(book, [asked], rules=MUSTER, previous=before, again=True)
+    assert hosts(again) == [("r-0", 4), ("r-1", 4), ("t-0", 8)]
+
+
+def test_exclusive_topology_is_refused_where_kueues_rule_places() -> None:
+    got = place(fabric(RACKS), [children(2, 4)], rules=KUEUE)
+    assert isinstance(got, Misfit)
+    assert got.detail is Detail.CONSTRAINT_REFUSED

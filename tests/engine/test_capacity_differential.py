@@ -14,6 +14,7 @@ from admission.engine.model import (
     KUEUE,
     MUSTER,
     Admission,
+    Exclusive,
     Flavor,
     Misfit,
     Node,
@@ -191,6 +192,33 @@ def test_one_pod_set_fits_exactly_when_there_is_a_way(cluster: Cluster, request:
         check(cluster, [request], got)
     else:
         assert got.placeable <= request.count
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    clusters(),
+    requests("a", affine=False),
+    st.sampled_from(["block", "rack", "zone", HOST]),
+    st.integers(1, 3),
+    st.lists(st.tuples(st.booleans(), st.sampled_from(["", "", "rack", "zone"])), min_size=3, max_size=3),
+)
+def test_child_jobs_get_domains_of_their_own_exactly_when_there_is_a_way(
+    cluster: Cluster, request: PlaceRequest, key: str, pods: int, others: list[tuple[bool, str]]
+) -> None:
+    cluster.pods[:] = [
+        replace(pod, of_jobset=of_jobset, exclusive_key=own if of_jobset else "")
+        for pod, (of_jobset, own) in zip(cluster.pods, others, strict=False)
+    ]
+    children = -(-request.count // pods)
+    shape = replace(request.pod_set.shape, of_jobset=True, exclusive=Exclusive(key, pods))
+    request = replace(request, count=children * pods, pod_set=replace(request.pod_set, shape=shape))
+    got = place(book(cluster), [request], rules=MUSTER)
+    assert isinstance(got, Placement) == oracle.exclusive_fits(cluster, request)
+    if isinstance(got, Placement):
+        check(cluster, [request], got)
+        assert not oracle.exclusive_faults(cluster, request, got["a"])
+    else:
+        assert got.placeable < request.count or (request.pod_set.topology is not None)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admission.engine.model import Requirement, Toleration
+from admission.engine.model import Exclusive, Requirement, Toleration
+from admission.jobs.kinds import JOBSET
 from admission.jobs.requests import complete, pod_requests, shape_of, topology_request, topology_value
+from admission.jobs.values import pod_sets, pod_usage
+from admission.jobs.workload import build_workload
 from admission.names import Names
 from admission.quantity import QuantityError
 
@@ -187,11 +191,91 @@ def test_slices_of_several_layers(said: str, slices: tuple[tuple[str, int], ...]
     assert (value.slices if value is not None else ()) == slices
 
 
-@pytest.mark.parametrize("key", ["kubernetes.io/hostname", "net/rack"])
-def test_exclusive_topology_is_refused_and_what_to_write_instead_is_said(key: str) -> None:
-    _, (problem,) = topology_request({}, NAMES, replicas=2, exclusive=key)
-    assert key in problem
-    assert NAMES.slice_required_topology_annotation in problem
+EXCLUSIVE_JOBSET: Json = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2",
+    "kind": "JobSet",
+    "metadata": {"name": "js", "namespace": "ns", "uid": "u"},
+    "spec": {
+        "replicatedJobs": [
+            {
+                "name": "w",
+                "replicas": 3,
+                "template": {
+                    "spec": {"parallelism": 2, "completions": 2, "template": {"spec": {"containers": [{"name": "c"}]}}}
+                },
+            }
+        ]
+    },
+}
+TOPOLOGY_KEY, BY_SELECTOR = "alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector"
+BY_WEBHOOK = Exclusive("net/rack", 2)
+OWN_NODES = Exclusive("alpha.jobset.sigs.k8s.io/namespaced-job", 2, "ns_js-w-")
+
+
+@pytest.mark.parametrize(
+    ("on_set", "on_job", "on_pod", "wanted"),
+    [
+        ({}, {}, {}, None),
+        ({BY_SELECTOR: "true"}, {}, {}, None),
+        ({TOPOLOGY_KEY: "net/rack"}, {}, {}, BY_WEBHOOK),
+        ({}, {TOPOLOGY_KEY: "net/rack"}, {}, BY_WEBHOOK),
+        ({}, {}, {TOPOLOGY_KEY: "net/rack"}, BY_WEBHOOK),
+        ({TOPOLOGY_KEY: "zone"}, {TOPOLOGY_KEY: "net/rack"}, {}, BY_WEBHOOK),
+        ({TOPOLOGY_KEY: "net/rack"}, {}, {TOPOLOGY_KEY: "zone"}, BY_WEBHOOK),
+        ({TOPOLOGY_KEY: "net/rack", BY_SELECTOR: "true"}, {}, {}, OWN_NODES),
+        ({TOPOLOGY_KEY: "zone"}, {TOPOLOGY_KEY: "net/rack", BY_SELECTOR: "true"}, {}, OWN_NODES),
+    ],
+)
+def test_exclusive_topology_as_the_pods_will_have_it(
+    on_set: Json, on_job: Json, on_pod: Json, wanted: Exclusive | None
+) -> None:
+    raw = copy.deepcopy(EXCLUSIVE_JOBSET)
+    (entry,) = raw["spec"]["replicatedJobs"]
+    on_set, on_job, on_pod = dict(on_set), dict(on_job), dict(on_pod)
+    raw["metadata"]["annotations"] = on_set
+    entry["template"]["metadata"] = {"annotations": on_job}
+    entry["template"]["spec"]["template"]["metadata"] = {"annotations": on_pod}
+    made, problems = build_workload(JOBSET, raw, NAMES)
+    assert problems == ()
+    (pod_set,), _ = pod_sets(made["spec"]["podSets"], NAMES, "ns")
+    assert (pod_set.shape.exclusive, pod_set.shape.refused, pod_set.shape.of_jobset) == (wanted, "", True)
+    reserved = Toleration("alpha.jobset.sigs.k8s.io/no-schedule", "Exists", "", "NoSchedule")
+    assert pod_set.shape.tolerations == ((reserved,) if wanted is OWN_NODES else ())
+    for notes in (on_set, on_job, on_pod):
+        notes.clear()
+    plain = build_workload(JOBSET, raw, NAMES)[0]
+    hashes = {w["metadata"]["annotations"][NAMES.spec_hash_annotation] for w in (made, plain)}
+    assert len(hashes) == (2 if wanted else 1), "a change of it is a change of the job"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"completionMode": "NonIndexed"}, "completionMode Indexed"),
+        ({"completions": 4}, "completions no higher than parallelism"),
+        ({"completions": None}, "without an index"),
+    ],
+)
+def test_exclusive_topology_needs_an_index_for_every_pod(change: Json, said: str) -> None:
+    raw = copy.deepcopy(EXCLUSIVE_JOBSET)
+    raw["metadata"]["annotations"] = {TOPOLOGY_KEY: "net/rack"}
+    raw["spec"]["replicatedJobs"][0]["template"]["spec"] |= change
+    (pod_set,), _ = pod_sets(build_workload(JOBSET, raw, NAMES)[0]["spec"]["podSets"], NAMES, "ns")
+    assert said in pod_set.shape.refused
+    assert pod_set.shape.exclusive is None
+
+
+def test_a_pod_says_whether_it_is_of_a_jobset_and_exclusive() -> None:
+    pod = {"metadata": {"name": "p", "namespace": "ns", "labels": {}, "annotations": {TOPOLOGY_KEY: "net/rack"}}}
+    pod["spec"] = {"nodeName": "n", "containers": []}
+    seen = []
+    for labels, notes in (({}, {}), ({"jobset.sigs.k8s.io/job-key": "k"}, {}), ({}, {BY_SELECTOR: "true"})):
+        pod["metadata"]["labels"].update(labels)  # type: ignore[attr-defined]
+        pod["metadata"]["annotations"].update(notes)  # type: ignore[attr-defined]
+        usage = pod_usage(pod, NAMES)
+        assert usage is not None
+        seen.append((usage.of_jobset, usage.exclusive_key))
+    assert seen == [(False, ""), (True, "net/rack"), (True, "")]
 
 
 KEYS = [
