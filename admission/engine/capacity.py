@@ -382,10 +382,14 @@ class _Muster:
         if not (self.avoid or held or within is not None):
             return counts
         counts = counts.copy()
-        for row, amounts in held.items():
-            if counts[row]:
-                room = ((int(self.table.room_on(row, name, self.empty)), name, amount) for name, amount in part.per_pod)
-                counts[row] = max(0, min((free - amounts.get(name, 0)) // amount for free, name, amount in room))
+        if held:
+            rows = np.fromiter(held, np.int64, len(held))
+            left = np.where(counts[rows] > 0, MOST, 0)
+            for name, amount in part.per_pod:
+                less = np.fromiter((min(amounts.get(name, 0), 2**62) for amounts in held.values()), np.int64, len(held))
+                free = np.maximum(self.table.room_on(rows, name, self.empty), 0) - less
+                np.minimum(left, np.maximum(free, 0) // amount, out=left)
+            counts[rows] = left
         counts[self.avoid] = 0
         if within is not None:
             counts[~within] = 0
@@ -418,7 +422,12 @@ class _Muster:
     @staticmethod
     def _hold(held: dict[int, dict[str, int]], part: _Part, take: Take) -> None:
         for row, pods in take:
-            add_amounts(held.setdefault(row, {}), ((name, amount * pods) for name, amount in part.per_pod), 1)
+            there = held.get(row)
+            if there is None:
+                held[row] = {name: amount * pods for name, amount in part.per_pod}
+            else:
+                for name, amount in part.per_pod:
+                    there[name] = there.get(name, 0) + amount * pods
 
     def _leaf_domain(self, part: _Part, depth: int) -> Ints:
         """Per row: its domain at a depth of the part's tree."""

@@ -117,6 +117,8 @@ def questions(number: int) -> dict[str, dict[str, float]]:
             capacity.release(("bench", f"c{i % 50}"))
 
     mixed = [gang("leader", 1), gang("workers", 511)]
+    together = TopologyRequest(required="block", group="g")
+    grouped = [gang("leader", 1, together), gang("workers", 511, together)]
     asked: dict[str, tuple[list[PlaceRequest], Rules]] = {
         "1 pod": ([gang("w", 1)], MUSTER),
         "64 pods": ([gang("w", 64)], MUSTER),
@@ -133,6 +135,7 @@ def questions(number: int) -> dict[str, dict[str, float]]:
         ),
         "512 pods, unconstrained": ([gang("w", 512, TopologyRequest(unconstrained=True))], MUSTER),
         "1 + 511 pods": (mixed, MUSTER),
+        "1 + 511 pods, one group, block required": (grouped, MUSTER),
         "512 pods, block required, Kueue's rule": ([gang("w", 512, TopologyRequest(required="block"))], KUEUE),
         "no room: 100,000 pods": ([gang("w", 100_000)], MUSTER),
     }
