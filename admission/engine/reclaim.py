@@ -52,6 +52,8 @@ Target = tuple[Key, EvictReason]
 
 _INCOMING = ("/incoming", "")
 _NO_LARGER = "with no larger share, or spared"
+_NOT_TOGETHER = "within quota once the others are gone"
+_STILL_SHORT = "whose going leaves nodes short"
 _ROUNDS = 8
 """How often the lawful search may rule victims out and start again."""
 
@@ -631,6 +633,8 @@ class _Lawful(_Search):
     def _run(self) -> Found:
         self.until: int | None = None
         self.by_nodes = False
+        self.ruled_out = 0
+        """Candidates that were not lawful in the set with which there was room."""
         self.barred: set[QuotaNode] = set()
         """Queues of which nobody may go as long as nobody else does."""
         self.resources = frozenset(fr[1] for fr in self.usage) if self.rules.contested_share else None
@@ -698,6 +702,10 @@ class _Lawful(_Search):
             found = self._without_unlawful(victims)
             if found is not None:
                 return self.found(found, self.until)
+        for why, most in (_NOT_TOGETHER, self.ruled_out), (_STILL_SHORT, self.looked_at if self.by_nodes else 0):
+            many = min(most, self.looked_at - sum(self.unlawful.values()))
+            if many > 0:
+                self.unlawful[why] = many
         return self.found(None, self.until)
 
     def _without(self, holding: list[tuple[QuotaNode, FlavorResource, int]]) -> bool:
@@ -832,6 +840,7 @@ class _Lawful(_Search):
             if not bad:
                 return [(victim.key, reason) for victim, reason in reasons if reason is not None]
             ruled_out |= bad
+            self.ruled_out = len(ruled_out)
         return None
 
     def _minimal(self, victims: list[Workload]) -> list[Workload] | None:

@@ -7,9 +7,10 @@ runs play 300 sequences, `THOROUGH=1` ten thousand.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from admission.engine.cycle import _Filling, decide
+from admission.engine.cycle import Trial, _Filling, decide
 from admission.engine.flavors import Mode
 from admission.engine.model import (
     MUSTER,
@@ -197,7 +198,12 @@ class Cluster(RuleBasedStateMachine):
                 if usage and all(not node_of.exceeds(fr, n) for fr, n in usage.items()):
                     with state.ledger.trial():
                         self.without_borrowers(node_of, usage)
-                        assert run.look(value, spec, evict=False).mode is not Mode.FIT, ("R1", value, trial.why)
+                        room = run.look(value, spec, evict=False).mode is Mode.FIT
+                    if room:
+                        victims = self.lawful_victims(
+                            node_of, usage, lambda v=value, s=spec: run.look(v, s, evict=False)
+                        )
+                        assert not victims, ("R1", value, trial.why, victims)
 
     def without_borrowers(self, mine: QuotaNode, usage: Mapping[FlavorResource, int]) -> None:
         """Every gang of another queue goes that holds something asked for, as long as its queue, and each cohort below
@@ -209,6 +215,36 @@ class Cluster(RuleBasedStateMachine):
                 uses = any(fr in usage for fr, _ in charge.usage)
                 if other is not mine and uses and all(at.borrowing(usage) for at in below_common(other, mine)):
                     state.ledger.release(holder.key)
+
+    def lawful_victims(
+        self, mine: QuotaNode, usage: Mapping[FlavorResource, int], look: Callable[[], Trial]
+    ) -> tuple[str, ...]:
+        """Up to four gangs that make room when they go, each lawful in the set: with all the others gone, its queue,
+        and each cohort below the common one, holds more than its quota of something asked for (R1, R2)."""
+        ledger = self.town.state.ledger
+        held = [
+            holder.key
+            for other in mine.root.queues()
+            if other is not mine and all(at.borrowing(usage) for at in below_common(other, mine))
+            for holder in self.town.state.holders(other.name)
+            if any(fr in usage for fr, _ in ledger.charges[holder.key].usage)
+        ]
+        for many in range(1, 5):
+            for victims in combinations(held, many):
+                with ledger.trial():
+                    gone = {key: ledger.release(key) for key in victims}
+                    if look().mode is not Mode.FIT:
+                        continue
+                    lawful = True
+                    for key in victims:
+                        with ledger.trial():
+                            ledger.charge(gone[key])
+                            queue = ledger.tree.queue(ledger.charges[key].queue)
+                            assert queue is not None
+                            lawful = lawful and all(at.borrowing(usage) for at in below_common(queue, mine))
+                    if lawful:
+                        return tuple(name for _, name in victims)
+        return ()
 
     @invariant()
     def books(self) -> None:
@@ -371,3 +407,29 @@ def test_what_is_short_beside_kept_room_may_be_short_without_it_too() -> None:
     decide(other, machine.town.now, BUDGET)
     said = [state.explain(("ns", "g013")) for state in (machine.town.state, other)]
     assert [verdict and verdict.why.reason for verdict in said] == [Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED]
+
+
+def test_who_holds_what_its_queue_does_not_borrow_is_not_evicted_for_what_it_does() -> None:
+    """A queue borrows GPUs and no CPU. A gang of another queue wants its own GPU back, on a node of which CPUs are
+    taken: the one that holds these would be within the quota of its queue once the GPU is given back."""
+    town = Town(
+        Flavor("f"),
+        cohort("root"),
+        queue("b", "root", [("f", {"gpu": 4, "cpu": Quota(6, 0)})]),
+        queue("c", "root", [("f", {"gpu": 3, "cpu": 3})]),
+        node("n0", gpu=4, cpu=1),
+        node("n3", gpu=2, cpu=6),
+        *(gang(f"cpu-{n}", "b", 3, each={"cpu": 1}) for n in range(2)),
+        *(gang(f"gpu-{n}", "b", 1, each={"gpu": 2}) for n in range(3)),
+    )
+    town.settle()
+    assert len(town.admitted()) == 5
+    town.put(gang("mine", "c", 2, each={"gpu": 1, "cpu": 1}, created=SECOND))
+    assert town.settle() == 0
+    assert town.pending() == ["mine"]
+    verdict = town.state.explain(("ns", "mine"))
+    assert verdict is not None
+    assert dict(verdict.why.shortfalls[0].unlawful) == {
+        "within quota once the others are gone": 2,
+        "whose going leaves nodes short": 3,
+    }
