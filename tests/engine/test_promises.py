@@ -46,7 +46,6 @@ LEAVES = ("a", "b", "c", "d")
 
 quotas = st.builds(
     Quota,
-    Reason,
     st.integers(0, 6),
     st.none() | st.none() | st.integers(0, 6),
     st.none(),
