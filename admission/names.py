@@ -45,6 +45,8 @@ PODS_READY = "PodsReady"
 FINISHED = "Finished"
 DEACTIVATION_TARGET = "DeactivationTarget"
 ACTIVE = "Active"
+INVALID_JOB = "InvalidJob"
+"""Of an Event: a job that is held and gets no Workload, for what it says cannot be queued."""
 JOBS_HELD = "JobsHeld"
 """On a ClusterQueue: was it proven that labelled jobs are held until they are admitted?"""
 

@@ -206,7 +206,7 @@ def values_schema() -> Object:
         affinity=_FREE,
         extraArgs={"type": "array", "items": _TEXT},
         serviceAccount=_object((), annotations=_LABELS),
-        rbac=_object((), aggregate=_BOOL, queueAdmins={"type": "array", "items": _TEXT}),
+        rbac=_object((), aggregate=_BOOL, showLeader=_BOOL, queueAdmins={"type": "array", "items": _TEXT}),
         networkPolicy=_object(
             (),
             enabled=_BOOL,

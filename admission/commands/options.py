@@ -155,7 +155,7 @@ def now_ms() -> int:
 @asynccontextmanager
 async def connected(scope: Scope) -> AsyncIterator[Session]:
     """Raises click's Exit with 3 or 4 and a sentence for all that can go wrong on the way to an answer."""
-    from admission.controller.ask import NotThere, names_of
+    from admission.controller.ask import NotSeen, NotThere, names_of
     from admission.kube.client import ApiError, Client, Forbidden, Unauthorized
 
     try:
@@ -167,7 +167,7 @@ async def connected(scope: Scope) -> AsyncIterator[Session]:
             names = await names_of(client, scope.api_group)
             yield Session(client, names, scope.namespace or client.namespace, scope.controller_namespace)
     except NotThere as error:
-        raise fail(NOT_THERE, str(error)) from None
+        raise fail(NO_CLUSTER if isinstance(error, NotSeen) else NOT_THERE, str(error)) from None
     except Forbidden as error:
         raise fail(NO_CLUSTER, forbidden(error.message)) from None
     except Unauthorized as error:

@@ -18,7 +18,7 @@ cluster, or no rights; 130 interrupted. Colours and bars of progress are for ter
 
 def text(group: click.Group) -> str:
     parts = [_OPENING]
-    with click.Context(group, info_name="muster") as top:
+    with click.Context(group, info_name="muster", help_option_names=["-h", "--help"]) as top:
         parts.append(_table(group, top))
         for name in group.list_commands(top):
             parts += _one(group, name, top)

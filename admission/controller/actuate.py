@@ -46,6 +46,7 @@ from admission.names import (
     ADMITTED,
     EVICTED,
     FINISHED,
+    INVALID_JOB,
     JOB_COMPLETION_INDEX,
     JOBSET_JOB_INDEX_LABEL,
     JOBSET_REPLICAS_LABEL,
@@ -321,7 +322,7 @@ class Actuator:
             unknown = f"WorkloadPriorityClass {job.priority_class!r} does not exist; there are: {known}"
             problems = (unknown, *problems)
         if problems:
-            self.record(key, job, "Warning", "InvalidJob", "; ".join(problems))
+            self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
             return None
         return obj
 

@@ -37,7 +37,7 @@ from admission.jobs import values
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.jobs.kinds import JobKind, JobView, millis, obj, objects, text, texts, view, whole
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
-from admission.names import ADMITTED, EVICTED, FINISHED, KUEUE_GROUP, MUSTER_GROUP, QUOTA_RESERVED, Names
+from admission.names import ADMITTED, EVICTED, FINISHED, INVALID_JOB, KUEUE_GROUP, MUSTER_GROUP, QUOTA_RESERVED, Names
 
 if TYPE_CHECKING:
     from admission.api.lint import Document
@@ -58,6 +58,10 @@ STALE_MS = 30_000
 
 class NotThere(Exception):  # noqa: N818  # an answer, not a fault
     """What was asked about does not exist; the message says what was looked for."""
+
+
+class NotSeen(NotThere):
+    """The asker may not see whether it exists."""
 
 
 class State(Enum):
@@ -536,13 +540,11 @@ class Ask:
                     detail=Detail.QUEUE_MISSING.value,
                     message=f"LocalQueue {job.queue} does not exist in this namespace; create it, or correct the label",
                 )
-            elif job.problems:
+            elif wrong := "; ".join(job.problems) or _refused(events):
                 standing = replace(
-                    standing,
-                    reason=Reason.MISCONFIGURED.value,
-                    detail=Detail.INVALID.value,
-                    message="; ".join(job.problems),
+                    standing, reason=Reason.MISCONFIGURED.value, detail=Detail.INVALID.value, message=wrong
                 )
+                means = "It is held, and cannot be queued as it is written."
             advice = advice_for(reason_of(standing.reason), Detail(standing.detail))
             owner = advice.owner if advice else ""
             platform = advice.platform if advice else "If it lasts: see whether the controller runs and leads."
@@ -569,7 +571,7 @@ class Ask:
             if raw is not None:
                 return kind, typed(raw, resource_of(kind))
         if self._hidden:
-            raise NotThere(f"you may not see {', '.join(self._hidden)}")
+            raise NotSeen(f"you may not see {', '.join(self._hidden)}")
         tried = " or ".join(kind.name for kind in kinds)
         raise NotThere(f"there is no {tried} {name!r} in namespace {namespace!r}")
 
@@ -771,7 +773,7 @@ class Ask:
             self.read(self.kind("topologies", "Topology", namespaced=False)),
         )
         if raw_nodes is None:
-            raise NotThere("you may not see the nodes of this cluster (list nodes)")
+            raise NotSeen("you may not see the nodes of this cluster (list nodes)")
         from admission.engine.capacity import Capacity, takes
 
         book = Capacity()
@@ -1035,6 +1037,7 @@ _ON_PODS = {
         "See the message: a Secret, ConfigMap, volume or command that the container names is not there or wrong.",
     ),
     "NotReady": "Its containers run and their readiness probe says no: see `kubectl logs POD`.",
+    "SchedulingGated": "A scheduling gate keeps it from its node: who put it into the pod template must take it off.",
     "Unschedulable": "Tell the platform team: these nodes were set aside for it, and kube-scheduler refuses them.",
 }
 _ON_THE_WAY = ("ContainerCreating", "PodInitializing", "")
@@ -1134,6 +1137,12 @@ def _history(job: Json, workload: Json, events: Iterable[Json]) -> tuple[Happeni
             continue
         out.append(Happening(millis(condition.get("lastTransitionTime")), reason, message))
     return tuple(sorted(out, key=lambda happening: happening.at))
+
+
+def _refused(events: Iterable[Json]) -> str:
+    """What the controller said last of a job that it makes no Workload for."""
+    said = [event for event in events if text(event.get("reason")) == INVALID_JOB]
+    return text(max(said, key=_stored).get("message")) if said else ""
 
 
 def _stored(raw: Json) -> tuple[int, str]:

@@ -823,6 +823,7 @@ def priority_class(names: Names, settings: Settings | None = None) -> Object:
     }
 
 
+LEADER_VIEWER = "muster-leader-viewer"
 _READ = ["get", "list", "watch"]
 _WATCH = ["list", "watch"]
 _HOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
@@ -928,6 +929,14 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule("", ["secrets"], ["get", "update"], ["muster-web"]),
         ],
     }
+    # Whether a controller leads, and since when: for everybody who has a job in a queue. It names a pod, and no more.
+    leader = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": LEADER_VIEWER, "namespace": settings.namespace, "labels": dict(settings.labels)},
+        "rules": [rule("coordination.k8s.io", ["leases"], ["get"], [names.lease_name])],
+    }
+    everybody = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}
     # The proof of hold offers a Job there, as a dry run.
     proof = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -983,6 +992,8 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
         binding("ClusterRoleBinding", "muster-controller", "muster-controller"),
         own,
         binding("RoleBinding", "muster-controller", "muster-controller", settings.namespace),
+        leader,
+        binding("RoleBinding", LEADER_VIEWER, LEADER_VIEWER, settings.namespace) | {"subjects": [everybody]},
         proof,
         binding("RoleBinding", "muster-hold-proof", "muster-hold-proof", settings.proof_namespace),
         front_proxy,

@@ -544,8 +544,10 @@ def _tree(queues: Queues, most: int) -> RenderableType:
             if room is None:
                 table.add_row(name, "", "", "", "", *counts)
                 continue
-            used, own = short(room.resource, room.used), short(room.resource, room.nominal)
-            table.add_row(name, f"{room.flavor} {room.resource.rpartition('/')[2]}", used, own, bar(room, 12), *counts)
+            used = short(room.resource, room.used)
+            own = short(room.resource, room.nominal) if row.kind != "LocalQueue" else ""
+            filled = bar(room, 12) if row.kind != "LocalQueue" else ""
+            table.add_row(name, f"{room.flavor} {room.resource.rpartition('/')[2]}", used, own, filled, *counts)
     more = [Text(f"and {left} more", style="dim")] if left else []
     return Group(table, *more, *_hidden(queues.hidden))
 

@@ -63,7 +63,7 @@ MATRIX: dict[str, Object] = {
     },
     "open": {
         "networkPolicy": {"enabled": False},
-        "rbac": {"aggregate": False, "queueAdmins": ["platform", "oidc:ops"]},
+        "rbac": {"aggregate": False, "showLeader": False, "queueAdmins": ["platform", "oidc:ops"]},
     },
     "prometheus": {
         "metrics": {

@@ -334,6 +334,24 @@ async def test_what_holds_a_job_back_and_who_lifts_it(world: World, tmp_path: Pa
     assert ("spec.active" in answer.owner + answer.platform) is False
 
 
+async def test_a_job_that_cannot_be_queued_says_why(world: World, tmp_path: Path) -> None:
+    """The controller made no Workload, and has told of it by an Event; the last one counts."""
+    await lab(world)
+    made = await world.put(job("train"))
+    about = {"kind": "Job", "namespace": "ml", "name": "train", "uid": made["metadata"]["uid"]}
+    for i, message in enumerate(("WorkloadPriorityClass 'a' does not exist", "WorkloadPriorityClass 'b' does not")):
+        event = {"reason": "InvalidJob", "type": "Warning", "message": message, "involvedObject": about}
+        meta = {"metadata": {"name": f"train.{i}", "namespace": "ml"}}
+        await world.put({"apiVersion": "v1", "kind": "Event", **meta, **event})
+    answer = await world.ask().why("train", "ml")
+    assert answer.standing.state is State.HELD
+    assert (answer.standing.reason, answer.standing.detail) == ("Misconfigured", Detail.INVALID.value)
+    assert answer.standing.message == message
+    assert "within a second" not in answer.means
+    text = (await run(world, tmp_path, "why", "train", "-n", "ml", code=1)).stdout
+    assert re.search(r"because +WorkloadPriorityClass 'b' does not", text)
+
+
 def leads(renewed: int, holder: str = "replica") -> dict[str, Any]:
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": rfc3339(renewed)}
     return {
@@ -548,7 +566,7 @@ async def test_the_map_of_nodes(world: World, tmp_path: Path) -> None:
     assert re.search(r"h100 +3 +4 nvidia.com/gpu each", text)
     await run(world, tmp_path, "nodes", "--per-pod", "many", code=2)
     world.denied = {"nodes"}
-    await run(world, tmp_path, "nodes", code=3)
+    await run(world, tmp_path, "nodes", code=4)
 
 
 # ---------------------------------------------------------------- lint
