@@ -521,7 +521,9 @@ class Ask:
             created=job.created_ms,
             pods=sum(count for _, count in job.counts),
         )
-        means = owner = platform = ""
+        means = owner = platform = leaderless = ""
+        if standing.state is State.HELD:
+            leaderless = await self.leaderless()
         if standing.state is State.UNMANAGED:
             means = f"It has no label {self.names.queue_label}, so Muster leaves it alone."
             owner = f"To queue it, create it with the label {self.names.queue_label}: NAME-OF-A-LOCALQUEUE."
@@ -532,6 +534,8 @@ class Ask:
                 if unseen
                 else "It is held and has no Workload yet. The controller makes one within a second or so."
             )
+            if leaderless and not unseen:
+                means = "It is held and has no Workload yet: the controller, which makes one, does not lead."
             queue = await self.read_one(self.local_queues, job.queue, job.namespace)
             if queue is None and not any("LocalQueue" in hidden for hidden in self._hidden):
                 standing = replace(
@@ -556,7 +560,7 @@ class Ask:
             platform,
             history=_history(raw, {}, events),
             hidden=self.hidden,
-            leaderless=await self.leaderless() if standing.state is State.HELD else "",
+            leaderless=leaderless,
         )
 
     async def job(self, wanted: str, namespace: str) -> tuple[JobKind, Json]:
