@@ -144,7 +144,6 @@ def test_the_commands_of_a_platform_engineer_and_of_a_tenant(
         ("lint", str(files["train"])): (0, ""),
         ("lint", "--cluster"): (4, "you may not see"),
         ("top",): (0, "You may not see"),
-        ("version",): (0, ""),
         ("export",): (4, "left out"),
         ("import", str(files["train"])): (0, "not a quota object"),
         ("resume", "team-a"): (4, "may not"),

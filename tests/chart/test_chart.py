@@ -442,6 +442,8 @@ def test_values_reach_the_pods() -> None:
     assert [one["name"] for one in admins["subjects"]] == ["platform", "oidc:ops"]
     viewer = of(rendered("open"), "ClusterRole", "muster-viewer")["metadata"]["labels"]
     assert not [label for label in viewer if "aggregate-to" in label]
+    names = [{one["metadata"]["name"] for one in rendered(row)} for row in ("open", "one-replica")]
+    assert ["muster-leader-viewer" in found for found in names] == [False, True]
     monitor, rules = (of(rendered("prometheus"), kind) for kind in ("ServiceMonitor", "PrometheusRule"))
     assert monitor["spec"]["endpoints"][0]["interval"] == "15s"
     assert monitor["metadata"]["labels"]["release"] == rules["metadata"]["labels"]["release"] == "p"

@@ -265,6 +265,17 @@ UNREADY: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "0/4 nodes",
         "platform team",
     ),
+    "a gate of its own": (
+        {
+            "phase": "Pending",
+            "conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "non-empty gates"}
+            ],
+        },
+        "SchedulingGated",
+        "non-empty gates",
+        "must take it off",
+    ),
     "its probe says no": (
         {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]},
         "NotReady",
@@ -503,6 +514,8 @@ async def test_queues_and_jobs_of_a_tenant(world: World, tmp_path: Path) -> None
     answer = await world.ask().queues("ml")
     assert [(row.kind, row.namespace, row.name) for row in answer.rows] == [("LocalQueue", "ml", "team-a")]
     assert answer.hidden == ("clusterqueues", "cohorts")
+    on_screen = (await run(world, tmp_path, "top", "-n", "ml")).stdout
+    assert "> ml/team-a" in on_screen, "a team's own queues, where it sees no others"
     world.denied |= {"workloads*", "jobs*", "jobsets*"}
     everywhere = await run(world, tmp_path, "jobs", "-A")
     assert "You may not see: jobs of all namespaces, jobsets of all namespaces, workloads of all" in everywhere.stdout
