@@ -197,7 +197,7 @@ class _Packing:
                 times += 1
             which = np.flatnonzero(caps == value) + low
             if times < len(which):
-                which = self.ranked(level, which)[:times]
+                which = self.first(level, which) if times == 1 else self.ranked(level, which)[:times]
             for domain in which.tolist():
                 amount = min(value, left)
                 taken.append((domain, amount))
@@ -230,6 +230,19 @@ class _Packing:
         if level == len(self.tree.levels) - 1 and self.prefer is not None:
             return self.prefer(domains)
         return domains
+
+    def first(self, level: int, domains: Ints) -> Ints:
+        """The first of `ranked`, alone: nothing is sorted for it."""
+        at, where = level, domains
+        while at > 0 and len(domains) > 1:
+            where = self.tree.parents[at][where]
+            at -= 1
+            room = self.caps[at][where]
+            least = room == room.min()
+            domains, where = domains[least], where[least]
+        if len(domains) > 1 and level == len(self.tree.levels) - 1 and self.prefer is not None:
+            domains = self.prefer(domains)
+        return domains[:1]
 
     def into(self, level: int, domain: int, amount: int) -> None:
         tree = self.tree
@@ -265,7 +278,7 @@ def pack(tree: Tree, caps: list[Ints], shape: Shape, prefer: Prefer | None = Non
         if len(enough):
             room = held[enough]
             best = enough[room == (room.max() if shape.spread else room.min())]
-            domain = int(best[0]) if len(best) == 1 else int(packing.ranked(level, best)[0])
+            domain = int(packing.first(level, best)[0])
             if shape.spread:
                 return spread(tree, caps, level, domain, shape)
             packing.into(level, domain, shape.count)
