@@ -33,6 +33,7 @@ from admission.engine.model import (
     TopologyAssignment,
 )
 from admission.engine.nodes import (
+    ANSWERS,
     EXCLUSIVE,
     HOST_PORT,
     JOBSET_PODS,
@@ -114,10 +115,16 @@ def place(
                 again=again,
             )
     memo: object = None
-    if empty and rules.pack_against_fragmentation and not (beside or again or lost or previous):
-        # On a table without gangs the answer stays as long as nodes, and pods that are not theirs, do.
+    overlay = capacity.table.overlay
+    if rules.pack_against_fragmentation and not (beside or again or lost or previous):
         memo = (tuple(requests), frozenset(avoid), explain)
-        known = capacity.table.overlay.answers.get(memo)
+        if empty:
+            # On a table without gangs the answer stays as long as nodes, and pods that are not theirs, do.
+            known = overlay.answers.get(memo)
+        else:
+            version, known = overlay.placed.get(memo, (-1, None))
+            if version != capacity.version:
+                known = None
         if known is not None:
             return known  # type: ignore[return-value]
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
@@ -140,8 +147,12 @@ def place(
         capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside), again
     )
     answer = _Muster(question).placed() if rules.pack_against_fragmentation else Tas(question).placed()
-    if memo is not None:
-        capacity.table.overlay.answers[memo] = answer
+    if memo is not None and empty:
+        overlay.answers[memo] = answer
+    elif memo is not None:
+        if len(overlay.placed) >= ANSWERS:
+            overlay.placed.clear()
+        overlay.placed[memo] = (capacity.version, answer)
     return answer
 
 

@@ -68,6 +68,24 @@ class Aside:
     held: Held
 
 
+@dataclass(frozen=True, slots=True)
+class _Versions:
+    """Of the book, of the nodes, and of one tree."""
+
+    book: int
+    nodes: int
+    tree: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What was entered or taken out under a mark, and the versions before."""
+
+    entered: bool
+    entry: Charge | Held | Aside
+    before: _Versions
+
+
 def usage_of(admission: Admission) -> tuple[tuple[FlavorResource, int], ...]:
     """The quota that an admission uses, sorted. A resource without a flavor uses none."""
     total: dict[FlavorResource, int] = {}
@@ -169,11 +187,13 @@ class Ledger:
         """Root -> the claims in its tree."""
         self._aside_under: dict[QuotaNode, dict[Key, Held]] = {}
         self.version = 0
-        """Grows with every change, a rollback too: equal versions mean an equal book."""
+        """Another with every change, and the old one when the change is taken back: equal versions mean an equal
+        book."""
         self._versions: dict[QuotaNode, int] = {}
+        self._last_version = 0
         self._queues: tuple[ClusterQueue, ...] = ()
         self._cohorts: tuple[Cohort, ...] = ()
-        self._journal: list[tuple[bool, Charge | Held | Aside]] = []
+        self._journal: list[_Step] = []
         self._marks: list[int] = []
         self._bare = False
         self._taken: frozenset[Key] = frozenset()
@@ -193,7 +213,7 @@ class Ledger:
             raise RuntimeError("quota cannot change while a decision is being tried")
         self._queues, self._cohorts = tuple(queues), tuple(cohorts)
         self.tree = Tree.build(self._queues, self._cohorts)
-        self.version += 1
+        self.version = self._new_version()
         for charge in self.charges.values():
             self._quota(charge, 1)
         self._versions.clear()
@@ -208,7 +228,7 @@ class Ledger:
                 self._claims_under.setdefault(node.root, {})[key] = held
 
     def version_of(self, root: QuotaNode) -> int:
-        """Grows with every change in one tree."""
+        """Of one tree, what is set aside in it included, as `version` is of the whole book."""
         return self._versions.get(root, 0)
 
     def claims_under(self, root: QuotaNode) -> Mapping[Key, Held]:
@@ -289,8 +309,11 @@ class Ledger:
         for key in entered:
             if self.unclaim(key) is None:
                 self.give_up(key)
-        if untouched:
-            del self._journal[start:]  # as if nothing had been entered
+        if untouched and entered:
+            # As if nothing had been entered.
+            first = self._journal[start]
+            del self._journal[start:]
+            self._restore(first)
 
     def usage_by_queue(self, charges: Iterable[Charge]) -> dict[QuotaNode, dict[FlavorResource, int]]:
         """What these gangs hold of quota, added up for each ClusterQueue that is there."""
@@ -361,10 +384,11 @@ class Ledger:
         try:
             yield
         finally:
-            if self._marks and self._journal[-1][1] is held and not self._journal[-1][0]:
+            if self._marks and self._journal[-1].entry is held and not self._journal[-1].entered:
                 # Nothing came between: as if it had never been taken out.
-                self._journal.pop()
+                step = self._journal.pop()
                 self._apply(held, 1)
+                self._restore(step)
             else:
                 self._enter(held)
 
@@ -403,8 +427,9 @@ class Ledger:
         position = self._position(mark)
         journal = self._journal
         while len(journal) > position:
-            entered, entry = journal.pop()
-            self._apply(entry, -1 if entered else 1)
+            step = journal.pop()
+            self._apply(step.entry, -1 if step.entered else 1)
+            self._restore(step)
         del self._marks[mark:]
 
     def keep(self, mark: int) -> None:
@@ -506,14 +531,36 @@ class Ledger:
         return self._marks[mark]
 
     def _enter(self, entry: Charge | Held | Aside) -> None:
+        before = self._versions_at(entry)
         self._apply(entry, 1)
         if self._marks:
-            self._journal.append((True, entry))
+            self._journal.append(_Step(True, entry, before))
 
     def _remove(self, entry: Charge | Held | Aside) -> None:
+        before = self._versions_at(entry)
         self._apply(entry, -1)
         if self._marks:
-            self._journal.append((False, entry))
+            self._journal.append(_Step(False, entry, before))
+
+    def _new_version(self) -> int:
+        self._last_version += 1
+        return self._last_version
+
+    def _root_of(self, entry: Charge | Held | Aside) -> QuotaNode | None:
+        charge = entry if isinstance(entry, Charge) else entry.held.charge if isinstance(entry, Aside) else entry.charge
+        node = self.tree.queue(charge.queue)
+        return None if node is None else node.root
+
+    def _versions_at(self, entry: Charge | Held | Aside) -> _Versions:
+        root = self._root_of(entry)
+        return _Versions(self.version, self.nodes.version, 0 if root is None else self._versions.get(root, 0))
+
+    def _restore(self, step: _Step) -> None:
+        """The book is as it was before this step."""
+        self.version, self.nodes.version = step.before.book, step.before.nodes
+        root = self._root_of(step.entry)
+        if root is not None:
+            self._versions[root] = step.before.tree
 
     def _put_aside(self, held: Held, sign: int) -> None:
         charge = held.charge
@@ -529,8 +576,11 @@ class Ledger:
             self.nodes.give_up(charge.key)
 
     def _apply(self, entry: Charge | Held | Aside, sign: int) -> None:
-        self.version += 1
+        self.version = self._new_version()
         if isinstance(entry, Aside):
+            root = self._root_of(entry)
+            if root is not None:
+                self._versions[root] = self.version
             self._put_aside(entry.held, sign)
             return
         if isinstance(entry, Held):
@@ -566,7 +616,6 @@ class Ledger:
     def _quota(self, charge: Charge, sign: int) -> None:
         node = self.tree.queue(charge.queue)
         if node is not None:
-            root = node.root
-            self._versions[root] = self._versions.get(root, 0) + 1
+            self._versions[node.root] = self.version
             for fr, amount in charge.usage:
                 node.move(fr, amount * sign)

@@ -53,6 +53,8 @@ EXCLUSIVE = "exclusive-topology:"
 NODE_NAME = "metadata.name"
 OVERLAYS = 256
 """So many questions of the kind "what if" are kept with their answers."""
+ANSWERS = 1024
+"""So many questions to one table are kept with their answers."""
 POPULAR = 16
 """So many kinds of pods stand for all that may come."""
 MOST = 2**31
@@ -200,6 +202,8 @@ class Overlay:
     bare_counts: dict[tuple[Filter, Amounts], Ints] = field(default_factory=dict)
     answers: dict[object, object] = field(default_factory=dict)
     """Question about a table without gangs -> answer."""
+    placed: dict[object, tuple[int, object]] = field(default_factory=dict)
+    """Question about the table as it is -> (version of the nodes, answer)."""
 
 
 _Parsed = tuple[dict[str, str], dict[str, int]]
@@ -544,6 +548,10 @@ class Capacity:
         self._hidden: set[str] = set()
         """uids whose pods are not counted: a trial asks what were if they had left."""
         self._made: Table | None = None
+        self.version = 0
+        """Another with every change of nodes or of what stands on them; the ledger puts back the old one when it has
+        taken changes back. Equal versions mean equal nodes."""
+        self._last_version = 0
 
     # -- nodes, pods, topologies
 
@@ -551,6 +559,7 @@ class Capacity:
         old = self._nodes.get(node.name)
         if old == node:
             return
+        self._new_version()
         self._parsed[node.name] = (dict(node.labels), dict(node.allocatable))
         label, old_label = _hostname(node), _hostname(old)
         if old is None or label != old_label:
@@ -571,6 +580,7 @@ class Capacity:
         old = self._nodes.get(name)
         if old is None:
             return
+        self._new_version()
         with self._recharged({name, _hostname(old)}):
             self._unname(old)
             del self._nodes[name], self._parsed[name]
@@ -599,6 +609,10 @@ class Capacity:
         for key in keys:
             self._book(self._charges[key], 1)
 
+    def _new_version(self) -> None:
+        self._last_version += 1
+        self.version = self._last_version
+
     def nodes(self) -> list[Node]:
         """All nodes, by name."""
         return list(self.table.nodes)
@@ -607,11 +621,13 @@ class Capacity:
         return self._nodes.get(name)
 
     def put_topology(self, value: Topology) -> None:
+        self._new_version()
         self._topologies[value.name] = value
         if self._made is not None:
             self._made.bare_changed()
 
     def remove_topology(self, name: str) -> None:
+        self._new_version()
         self._topologies.pop(name, None)
         if self._made is not None:
             self._made.bare_changed()
@@ -882,6 +898,7 @@ class Capacity:
         return charge
 
     def _count_kinds(self, charge: _Charge, sign: int) -> None:
+        self._new_version()
         for kind, pods in charge.kinds:
             total = self._kinds.get(kind, 0) + sign * pods
             if total:
@@ -944,6 +961,7 @@ class Capacity:
         return host
 
     def _changed(self, name: str, host: _Host, resources: Iterable[str]) -> None:
+        self._new_version()
         if host.empty():
             del self._hosts[name]
         if self._made is not None:

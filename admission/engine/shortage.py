@@ -87,6 +87,17 @@ class Leaving:
             for fr, amount in usage:
                 node.move(fr, amount)
 
+    @contextmanager
+    def back(self) -> Iterator[None]:
+        """Inside `out`: as if it were not."""
+        for node, usage in self.held:
+            for fr, amount in usage:
+                node.move(fr, amount)
+        yield
+        for node, usage in self.held:
+            for fr, amount in usage:
+                node.move(fr, -amount)
+
 
 def quota_shorts(shortfalls: Collection[Shortfall]) -> tuple[Shortfall, ...]:
     """Those of quota that others hold."""
@@ -114,13 +125,23 @@ class _Borrowers:
     """One tree, as it was at one version: who holds what others may lawfully want back."""
 
     def __init__(
-        self, ledger: Ledger, root: QuotaNode, frs: frozenset[FlavorResource], held: list[Held], rules: Rules
+        self,
+        ledger: Ledger,
+        root: QuotaNode,
+        frs: frozenset[FlavorResource],
+        held: list[Held],
+        rules: Rules,
+        *,
+        gone: Leaving,
+        taken_back: bool,
     ) -> None:
+        """`gone` are out of the tree. `taken_back`: who is entitled takes back what is only claimed, and borrowed."""
         self.frs = frs
         self.resources = frozenset(fr[1] for fr in frs) if rules.contested_share else None
         self.best: dict[QuotaNode, list[tuple[Share, QuotaNode]]] = {}
         """Cohort -> the two children with the largest shares below which somebody borrows all the way up."""
         self.laws: dict[tuple[QuotaNode, Amounts], Law] = {}
+        self.most: dict[QuotaNode, dict[FlavorResource, int]] = {}
         self.limits: dict[QuotaNode, dict[Law, list[Amounts]]] = {}
         """Queue -> amounts for which the law gave no more than this: nor does it for more of them."""
         claims = [
@@ -131,11 +152,21 @@ class _Borrowers:
             for fr, amount in usage:
                 node.move(fr, -amount)
         self._chain(root)
+        self.loose = [
+            (leaf, tuple((fr, used) for fr in sorted(frs) if (used := leaf.usage.get(fr, 0))))
+            for leaf in root.queues()
+            if leaf.borrowing(frs)
+        ]
+        """What could go at the most: all that borrowers hold, and what is only claimed, and borrowed."""
         for node, usage in claims:
             for fr, amount in usage:
                 node.move(fr, amount)
-        self.claimed = any(node.borrowing(fr for fr, _ in usage) for node, usage in claims)
+        with gone.back():
+            borrowed = [(node, usage) for node, usage in claims if node.borrowing(fr for fr, _ in usage)]
+        self.claimed = taken_back and bool(borrowed)
         """Is anything only claimed that is borrowed."""
+        if self.claimed:
+            self.loose += borrowed
 
     def _chain(self, node: QuotaNode) -> bool:
         if node.is_queue:
@@ -147,6 +178,13 @@ class _Borrowers:
 
     def law(self, queue: QuotaNode, usage: Amounts) -> Law:
         """What the law might give to a gang of this queue that would take `usage`; never less than it does."""
+        if not self.loose:
+            return Law.NOTHING
+        most = self.most.get(queue)
+        if most is None:
+            most = self.most[queue] = self._most(queue)
+        if any(most[fr] < amount for fr, amount in usage):
+            return Law.NOTHING
         law = self.laws.get((queue, usage))
         if law is None:
             law = self.laws[queue, usage] = self._bound(queue, usage)
@@ -163,6 +201,17 @@ class _Borrowers:
         law = self._law(queue, dict(usage))
         known.setdefault(law, []).append(usage)
         return law
+
+    def _most(self, queue: QuotaNode) -> dict[FlavorResource, int]:
+        """What quota a gang of this queue would find if all that could go were gone."""
+        for node, held in self.loose:
+            for fr, amount in held:
+                node.move(fr, -amount)
+        most = {fr: queue.available(fr) for fr in self.frs}
+        for node, held in self.loose:
+            for fr, amount in held:
+                node.move(fr, amount)
+        return most
 
     def _law(self, queue: QuotaNode, usage: dict[FlavorResource, int]) -> Law:
         if all(not queue.exceeds(fr, amount) for fr, amount in usage.items()) and (
@@ -193,7 +242,7 @@ class Shortages:
         self._spared_in: dict[str, tuple[object, int]] = {}
         self._known: dict[
             tuple[QuotaNode, _View],
-            tuple[int, list[Held], dict[Amounts, _Borrowers], Leaving | None],
+            tuple[int, dict[Amounts, _Borrowers], Leaving | None],
         ] = {}
 
     def still(
@@ -225,15 +274,19 @@ class Shortages:
             self._move(aside, -1)
         return out
 
-    def may_take(self, node: QuotaNode, usage: Amounts, leaving: Mapping[QuotaNode, Leaving]) -> bool:
-        """Does the law leave anybody to a gang of this queue, on the book as it is now; never no when it does."""
+    def may_take(
+        self, node: QuotaNode, usage: Amounts, leaving: Mapping[QuotaNode, Leaving], *, back: bool = False
+    ) -> bool:
+        """Does the law leave anybody to a gang of this queue, or, taking them `back`, claims, on the book as it is now;
+        never no when it does."""
         gone = leaving.get(node.root, Leaving())
         if not gone.certain:
             return True
         claims = list(self._ledger.claims_under(node.root).values())
         frs = frozenset(fr for fr, _ in usage)
         with gone.out():
-            law = _Borrowers(self._ledger, node.root, frs, claims, self._rules).law(node, usage)
+            found = _Borrowers(self._ledger, node.root, frs, claims, self._rules, gone=gone, taken_back=back)
+            law = found.law(node, usage)
         return law is not Law.NOTHING
 
     def _move(self, claims: list[Held], sign: int) -> None:
@@ -282,10 +335,10 @@ class Shortages:
             return
         # As in the search for victims, those who leave already are gone.
         with nullcontext() if gone is None else gone.out():
-            borrowers = self._seen_from(root, claims, view, gone)
+            borrowers = self._seen_from(root, view, gone)
             for i, node, decides in rest:
                 if gone is None or not decides or not node.fits(dict(asked[i].lack.usage)):
-                    out[i] = self._nobody_helps(root, node, asked[i], claims, borrowers, now)
+                    out[i] = self._nobody_helps(root, node, asked[i], claims, borrowers, now, view, gone)
 
     def _nobody_helps(
         self,
@@ -295,6 +348,8 @@ class Shortages:
         claims: list[Held],
         borrowers: dict[Amounts, _Borrowers],
         now: int,
+        view: _View,
+        gone: Leaving | None,
     ) -> bool:
         """Is there nobody whom it might lawfully evict."""
         lack, queue = asked.lack, asked.queue
@@ -304,7 +359,18 @@ class Shortages:
         if found is None:
             frs = frozenset(fr for fr, _ in lack.usage)
             same = next((other for other in borrowers.values() if other.frs == frs), None)
-            found = borrowers[lack.usage] = same or _Borrowers(self._ledger, root, frs, claims, self._rules)
+            if same is None:
+                # Of what is free now, nothing is taken back from whoever keeps it: only who is evicted helps.
+                same = _Borrowers(
+                    self._ledger,
+                    root,
+                    frs,
+                    claims,
+                    self._rules,
+                    gone=gone or Leaving(),
+                    taken_back=view is not _View.FREE,
+                )
+            found = borrowers[lack.usage] = same
         law = found.law(node, lack.usage)
         if law is Law.SHARE:
             spared = min((self._spared(leaf.name, now) for leaf in root.queues() if leaf is not node), default=0)
@@ -339,18 +405,10 @@ class Shortages:
                 return False
         return bool(lack.shorts) or node.fits(dict(lack.usage))
 
-    def _seen_from(
-        self, root: QuotaNode, claims: list[Held], view: _View, gone: Leaving | None
-    ) -> dict[Amounts, _Borrowers]:
+    def _seen_from(self, root: QuotaNode, view: _View, gone: Leaving | None) -> dict[Amounts, _Borrowers]:
         """By what is asked for; kept until something in the tree changes."""
         version = self._ledger.version_of(root)
         known = self._known.get((root, view))
-        if (
-            known is None
-            or known[0] != version
-            or known[3] is not gone
-            or len(known[1]) != len(claims)
-            or any(one is not other for one, other in zip(known[1], claims, strict=True))
-        ):
-            known = self._known[root, view] = (version, claims, {}, gone)
-        return known[2]
+        if known is None or known[0] != version or known[2] is not gone:
+            known = self._known[root, view] = (version, {}, gone)
+        return known[1]

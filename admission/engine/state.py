@@ -1179,11 +1179,13 @@ class State:
                     out.append((name, bucket, self.lines[name].buckets[bucket][0]))
         return out
 
-    def may_take(self, queue: str, usage: Usage) -> bool:
-        """Might a gang of this queue that would take `usage` lawfully evict somebody, on the book as it is now (in a
-        cycle). Asked where `Lack` is known: one flavor for each resource, and the promises."""
+    def may_take(self, queue: str, usage: Usage, *, back: bool = False) -> bool:
+        """Might a gang of this queue that would take `usage` lawfully evict somebody (or take `back` what is only
+        claimed), on the book as it is now (in a cycle). Asked where `Lack` is known: one flavor for each resource, and
+        the promises."""
         node = self._ledger.tree.queue(queue)
-        return node is not None and self._shortages.may_take(node, tuple(sorted(usage.items())), self._leaving_in)
+        wanted = tuple(sorted(usage.items()))
+        return node is not None and self._shortages.may_take(node, wanted, self._leaving_in, back=back)
 
     def leaves(self, key: Key) -> None:
         """A gang that holds quota is on its way out."""
