@@ -1006,9 +1006,9 @@ class _Filling(_Run):
         if entitled:
             borrowed = [key for key in claims if self._borrowed(key, root)]
             better = trial
-            if borrowed and self._simple(trial.gang, trial.queue):
-                if not self.state.may_take(trial.queue.name, usage, back=True):
-                    borrowed = []
+            simple = borrowed and self._simple(trial.gang, trial.queue)
+            if simple and not self.state.may_take(trial.queue.name, usage, back=True):
+                borrowed = []
             if borrowed:
                 with ledger.without_claims(borrowed):
                     better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
