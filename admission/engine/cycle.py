@@ -732,6 +732,10 @@ class _Filling(_Run):
         with self.ledger.beside({held.charge.key for held in binding}, trial.node.root):
             beside = self.look(gang, trial.queue, evict=self._may_evict(gang))
             good = beside.mode is Mode.FIT or beside.found.enough
+            if not good and untried and self._by_quota_alone(beside):
+                # Of other trees nothing but nodes is kept, and they do not matter.
+                mine = self.ledger.aside_under(trial.node.root)
+                untried = [key for key in untried if key in mine]
             if not good and not untried and beside.assignment is not None:
                 beside = self._over_claims(beside, place)
         beside.beside = not good
@@ -748,6 +752,14 @@ class _Filling(_Run):
                 return beside
             freed = self.look(gang, trial.queue, evict=self._may_evict(gang))
         return freed if freed.found.victims else beside
+
+    def _by_quota_alone(self, trial: Trial) -> bool:
+        """Was it refused for quota, whatever the nodes say."""
+        if trial.assignment is None or not self._simple(trial.gang, trial.queue) or self._on_nodes(trial):
+            return False
+        return bool(quota_shorts(trial.why.shortfalls)) and not self.state.may_take(
+            trial.queue.name, trial.assignment.usage, back=True
+        )
 
     def _ask_again(self, key: Key) -> None:
         """It has its turn in this cycle after all."""
@@ -960,8 +972,17 @@ class _Filling(_Run):
         if why.detail is Detail.CLAIMED and why.subject != "it":
             namespace, _, name = why.subject.partition("/")
             blocked = ((namespace, name), why.until)
+        shorts = quota_shorts(why.shortfalls)
+        by_nodes = not shorts and any(choice.misfits for choice in assignment.pod_sets)
         return Lack(
-            queue.name, usage, quota_shorts(why.shortfalls), first=trial.first, beside=trial.beside, blocked_by=blocked
+            queue.name,
+            usage,
+            shorts,
+            first=trial.first,
+            beside=trial.beside,
+            blocked_by=blocked,
+            placing=assignment.placing if by_nodes and not gang.lost_nodes else (),
+            avoid=frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now),
         )
 
     def _simple(self, gang: Workload, queue: ClusterQueue) -> bool:

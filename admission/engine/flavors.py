@@ -216,6 +216,8 @@ class Assignment:
     """Largest borrowing height."""
     reason: Reason | None = None
     """Why NO_FIT."""
+    placing: tuple[PlaceRequest, ...] = ()
+    """What was asked of the nodes."""
 
     @property
     def cursor(self) -> Cursor:
@@ -801,6 +803,7 @@ class _Scan:
             return False
         if not asked:
             return False
+        assignment.placing = tuple(asked)
         previous = self.workload.admission if self.workload.lost_nodes else None
         by_name = {choice.name: choice for choice in assignment.pod_sets}
         if assignment.mode is Mode.FIT:

@@ -291,7 +291,8 @@ class Ledger:
         entered = [key for key in within if key in keys]
         start = len(self._journal)
         before = self._taken, self._lazy
-        self._taken = frozenset() if free else frozenset(key for key in self.aside if key in keys)
+        on_nodes = () if free else (key for key in keys if (at := self.aside.get(key)) and at.charge.admission)
+        self._taken = frozenset(on_nodes)
         self._lazy = {}
         for key in entered:
             held = self.aside[key]
@@ -366,6 +367,16 @@ class Ledger:
                 yield
         finally:
             self._gone, self._on_paper = gone, on_paper
+
+    def no_room(self, requests: Sequence[PlaceRequest], avoid: Collection[str], *, beside: bool) -> bool:
+        """Do the nodes refuse this; `beside` all that is set aside on them."""
+        taken = self._taken
+        if beside:
+            self._taken = frozenset(key for key, held in self.aside.items() if held.charge.admission is not None)
+        try:
+            return isinstance(self.places(requests, avoid=avoid), Misfit)
+        finally:
+            self._taken = taken
 
     def as_far_as_free(self, charge: Charge) -> Charge:
         """Of a claim, the quota that is there now."""

@@ -27,6 +27,7 @@ from admission.engine.model import (
     Rules,
     Shortfall,
 )
+from admission.engine.nodes import PlaceRequest
 from admission.engine.quota import QuotaNode, Share, Tree
 from admission.engine.reclaim import Holders, spared_until
 
@@ -57,6 +58,10 @@ class Lack:
     """It was refused with the room taken that is kept for those who were passed over, and not without."""
     blocked_by: tuple[Key, int] | None = None
     """(owner, end) of the claim of another that it was told of."""
+    placing: tuple[PlaceRequest, ...] = ()
+    """What it asked of the nodes, where they alone are short ..."""
+    avoid: frozenset[str] = frozenset()
+    """... but for these."""
 
 
 @dataclass(frozen=True, slots=True)

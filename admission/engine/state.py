@@ -1056,11 +1056,7 @@ class State:
         self._leaving_in = {}
         for key in sorted(self.leaving):
             self.leaves(key)
-        for name, bucket in self._could_use_room():
-            memo = self.lines[name].parked.get(bucket)
-            self._unpark(name, bucket)
-            if memo is not None and memo.lack is not None and memo.lack.shorts:
-                self._doubted[name, bucket] = (memo, -1)
+        self._doubt_nodes()
         if self._everything_changed:
             self._parked_under.clear()
             self._doubted.clear()
@@ -1073,6 +1069,25 @@ class State:
         self._everything_changed = self._room_changed = False
         self._room_on.clear()
         self._changed_roots.clear()
+
+    def _doubt_nodes(self) -> None:
+        """Room changed on nodes: of those who wait for it, they come back whose pods might all find it now."""
+        claimed = any(held.charge.admission is not None for held in self._ledger.claims.values())
+        for name, bucket in self._could_use_room():
+            memo = self.lines[name].parked.get(bucket)
+            node = self._ledger.tree.queue(name)
+            lack = None if memo is None else memo.lack
+            if memo is not None and lack is not None and lack.placing and node is not None:
+                # Whose claim is in the way is told to the first of a queue, and who is first may be due for one.
+                first = min((held[0], bucket) for bucket, held in self.lines[name].buckets.items())[1]
+                plain = not claimed and lack.blocked_by is None and (bucket != first or lack.first)
+                if plain and self._still(node.root, [(name, bucket, memo)])[0]:
+                    self._stale.add((name, bucket))
+                    self.passed.setdefault(order.label(node.root), []).append((name, bucket))
+                    continue
+            self._unpark(name, bucket)
+            if memo is not None and lack is not None and (lack.shorts or lack.placing):
+                self._doubted[name, bucket] = (memo, -1)
 
     def stands(self, key: Key) -> tuple[str, int, QueueKey]:
         """(ClusterQueue, bucket, place) of a gang in line. Raises KeyError when it does not stand in one."""
@@ -1134,7 +1149,9 @@ class State:
         wanted = [Asked(self.queues[name], memo.lack, memo.until) for name, _, memo in asked if memo.lack is not None]
         answers = self._shortages.still(root, wanted, self._now, self._leaving_in)
         return [
-            answer and all(uid in self._holding_uids for uid in one.lack.victims)
+            answer
+            and all(uid in self._holding_uids for uid in one.lack.victims)
+            and (not one.lack.placing or self._ledger.no_room(one.lack.placing, one.lack.avoid, beside=one.lack.beside))
             for one, answer in zip(wanted, answers, strict=True)
         ]
 
