@@ -38,8 +38,10 @@ class Settings:
     """From the moment at which a pod that had been ready is no longer."""
     unschedulable_ms: int = 30_000
     """A pinned pod that the scheduler cannot place for so long evicts its gang."""
-    acknowledge_ms: int = 15_000
-    """Bound on waiting for the job controller to acknowledge a start before it is taken back."""
+    acknowledge_ms: int = 330_000
+    """Bound on waiting for the job controller to acknowledge a start before it is taken back. Whoever is not waited for
+    may make pods after the quota was given to others. Longer than the five minutes for which that controller leaves a
+    Job alone when it expects to see pods that it will not see."""
     backoff_base_ms: int = 60_000
     backoff_max_ms: int = 3_600_000
     backoff_limit: int | None = None
