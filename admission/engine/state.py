@@ -1292,8 +1292,11 @@ class State:
             self._parked_under.setdefault(order.label(node.root), set()).add(queue)
         if memo.on_nodes:
             first = self.workloads[order.key_of(line.buckets[bucket][0])]
+            # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
+            apart = bool(self._ledger.nodes.exclusive_keys)
+            shapes = [pod_set.shape for pod_set in first.pod_sets]
             self._parked_on_nodes[queue, bucket] = tuple(
-                dict.fromkeys(pod_set.shape.requests for pod_set in first.pod_sets)
+                dict.fromkeys(() if s.exclusive or (s.of_jobset and apart) else s.requests for s in shapes)
             )
         if memo.until is not None:
             heapq.heappush(self._memo_alarms, (memo.until, queue, bucket))

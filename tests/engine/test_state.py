@@ -17,6 +17,7 @@ from admission.engine.model import (
     Detail,
     Evict,
     EvictReason,
+    Exclusive,
     Flavor,
     Forgotten,
     Gone,
@@ -24,6 +25,7 @@ from admission.engine.model import (
     Namespace,
     Node,
     Plan,
+    PodSet,
     PodUsage,
     Put,
     Reason,
@@ -259,3 +261,32 @@ def test_any_event_at_any_time(events: list[object]) -> None:
         other.apply(Put(value))  # type: ignore[arg-type]
     state.forget()
     assert decide(state, START, BUDGET).decisions == decide(other, START, BUDGET).decisions
+
+
+def test_a_child_job_that_waits_for_a_domain_is_tried_when_the_last_of_another_jobset_leaves_it() -> None:
+    """The node that was left holds none of its pods; the others of its rack do."""
+    racks = [("x0", "x", 4), ("x1", "x", 8), ("y0", "y", 8)]
+    of = [replace(node(name, gpu=gpus), labels=(("name", name), ("rack", rack))) for name, rack, gpus in racks]
+    town = Town(Flavor("f"), queue("a", flavors=[("f", {"gpu": 100})]), *of)
+
+    def child(name: str, gpus: int, on: str = "", alone: bool = True) -> Workload:
+        made = gang(name, "a", each={"gpu": gpus})
+        only = (("name", on),) if on else ()
+        shape = replace(made.pod_sets[0].shape, node_selector=only, of_jobset=True)
+        shape = replace(shape, exclusive=Exclusive("rack", 1) if alone else None)
+        return replace(made, pod_sets=(PodSet("main", 1, shape),))
+
+    town.put(child("small", 4, "x0", alone=False), child("other", 8, "y0"))
+    town.settle()
+    town.put(child("big", 8))
+    town.settle()
+    assert town.admitted() == ["other", "small"]
+    town.put(replace(town.gang("small"), finished=True))
+    town.settle()
+    assert "big" in town.admitted()
+    town.put(child("plain", 4, "x0", alone=False))
+    town.settle()
+    assert "plain" in town.pending()
+    town.put(replace(town.gang("big"), finished=True))
+    town.settle()
+    assert "plain" in town.admitted()
