@@ -49,6 +49,22 @@ def test_a_gang_is_held_admitted_pinned_bound_and_finished(muster: Installed) ->
     assert (held["status"], held["reason"]) == ("True", "HeldByPolicy")
 
 
+def test_a_job_of_a_cronjob_is_queued_like_any_other(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(1, labels={"gpu": "h100"})
+    teams(cp, {"red": 8})
+    made = job("red", "any", seconds=1)
+    inside = {"metadata": {"labels": made["metadata"]["labels"]}, "spec": made["spec"]}
+    meta = {"name": "nightly", "namespace": "red"}
+    cron = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": meta}
+    cp.create(cron | {"spec": {"schedule": "0 0 1 1 *", "jobTemplate": inside}})
+    cp.kubectl("create", "job", "tonight", "--from=cronjob/nightly", "--namespace", "red")
+    assert cp.get("jobs", "tonight", "red")["spec"]["suspend"] is True
+    cp.wait(lambda: admitted(cp, "red", "tonight"), 30, "it to be admitted")
+    cp.wait(done(cp, "jobs", "red", "tonight"), 60, "it to run")
+
+
 def test_what_fits_quota_but_not_nodes_waits_with_its_reason_until_there_is_room(muster: Installed) -> None:
     cp = muster.cp
     muster.started()

@@ -10,14 +10,17 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from e2e.build import ensure
 from e2e.control_plane import ControlPlane
-from e2e.installed import SOURCES
+from e2e.gangs import admitted
+from e2e.installed import SOURCES, Installed
 
+HERE = Path(sys.executable).parent
 BLOCK = re.compile(r"<!-- (run|background) -->\n```sh\n(.*?)```", re.DOTALL)
 
 
@@ -61,3 +64,21 @@ def test_what_the_page_says_runs(cp: ControlPlane, page: str, tmp_path: Path) ->
         for process in going:
             process.send_signal(signal.SIGINT)
             process.wait(20)
+
+
+def test_the_first_look_on_kind_shows_one_that_runs_and_one_that_waits(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(1, gpus=0, labels={"kubernetes.io/os": "linux"})
+    muster.started()
+    ((_, text),) = blocks(SOURCES / "docs" / "install.md")
+    kubectl = ensure(["kubectl"])["kubectl"].parent
+    environment = {**os.environ, "KUBECONFIG": str(cp.kubeconfig()), "PATH": f"{HERE}:{kubectl}:{os.environ['PATH']}"}
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode in (0, 1), ran.stdout + ran.stderr  # 1 says that the job waits
+    assert "job/second" in ran.stdout, ran.stdout + ran.stderr
+    assert "LocalQueue main -> ClusterQueue team-a" in ran.stdout, ran.stdout
+    cp.wait(lambda: admitted(cp, "team-a", "first"), 30, "the first to start")
+    cp.delete("jobs", "first", "team-a")
+    cp.wait(lambda: admitted(cp, "team-a", "second"), 60, "the second, once there is room")

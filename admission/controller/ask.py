@@ -37,7 +37,17 @@ from admission.jobs import values
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.jobs.kinds import JobKind, JobView, millis, obj, objects, text, texts, view, whole
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
-from admission.names import ADMITTED, EVICTED, FINISHED, INVALID_JOB, KUEUE_GROUP, MUSTER_GROUP, QUOTA_RESERVED, Names
+from admission.names import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    INVALID_JOB,
+    JOBSET_GROUP,
+    KUEUE_GROUP,
+    MUSTER_GROUP,
+    QUOTA_RESERVED,
+    Names,
+)
 
 if TYPE_CHECKING:
     from admission.api.lint import Document
@@ -717,7 +727,7 @@ class Ask:
                 pods=sum(count for _, count in job.counts),
             )
             for job in jobs.values()
-            if job.uid not in told and job.queue and job.owner is None
+            if job.uid not in told and job.queue and not _of_jobset(job)
         )
         order = [State.WAITING, State.HELD, State.RESERVED, State.LEAVING, State.STARTING, State.RUNNING]
         rows.sort(
@@ -849,6 +859,10 @@ class Ask:
 
 def resource_of(kind: JobKind) -> Kind:
     return Kind(kind.group, kind.version, kind.plural, kind.name)
+
+
+def _of_jobset(job: JobView) -> bool:
+    return job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
 
 
 def _called(kind: JobKind) -> tuple[str, ...]:

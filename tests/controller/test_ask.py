@@ -532,7 +532,10 @@ async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
         job("runs", status=STARTED),
         {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")},
     )
-    await world.put(job("fresh"))
+    fresh = job("fresh")
+    cron = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": "u-1", "controller": True}
+    fresh["metadata"]["ownerReferences"] = [cron]  # a job as any other, unlike those of a JobSet
+    await world.put(fresh)
     await world.put(job("foreign", queue=""))
     answer = await world.ask().jobs("ml")
     assert [(row.name, row.state, row.position, row.waiting) for row in answer.rows] == [
