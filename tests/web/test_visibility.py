@@ -224,6 +224,12 @@ async def test_commands_tell_what_the_api_tells(town: Running, asking: Asking, m
         await town.submit("team-a", name, pods=3, priority="urgent" if i % 3 == 0 else "")
     await town.until(town.settled(*names))
     _, whole = await asking.get(ALL_OF_A)
+    async with asyncio.timeout(60):  # what is said of them settles, too, before it is compared
+        while len(whole["items"]) != len(names) - len(town.running()) or any(
+            item["reason"] == "PendingEvaluation" for item in whole["items"]
+        ):
+            await asyncio.sleep(0.05)
+            _, whole = await asking.get(ALL_OF_A)
     told = [(item["metadata"]["name"], item["positionInLocalQueue"] + 1) for item in whole["items"]]
     said = {item["metadata"]["name"]: (item["reason"], item["detail"], item["message"]) for item in whole["items"]}
 
