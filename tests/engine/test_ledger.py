@@ -62,6 +62,11 @@ def picture(ledger: Ledger) -> Any:
     )
 
 
+def versions(ledger: Ledger) -> Any:
+    """What is remembered of the book holds while these are the same."""
+    return ledger.version, ledger.nodes.version, [ledger.version_of(root) for root in ledger.tree.roots()]
+
+
 steps = st.lists(
     st.tuples(
         st.sampled_from(["charge", "release", "claim", "unclaim", "mark", "rollback", "keep", "outer"]),
@@ -90,22 +95,22 @@ def test_rollback_restores_exactly_whatever_was_done_and_however_marks_nest(ops:
         elif op == "unclaim":
             ledger.unclaim(key)
         elif op == "mark":
-            open_marks.append((ledger.mark(), picture(ledger)))
+            open_marks.append((ledger.mark(), (picture(ledger), versions(ledger))))
         elif op == "rollback" and open_marks:
             mark, was = open_marks.pop()
             ledger.rollback(mark)
-            assert picture(ledger) == was
+            assert (picture(ledger), versions(ledger)) == was
         elif op == "outer" and open_marks:
             mark, was = open_marks[0]
             open_marks.clear()
             ledger.rollback(mark)
-            assert picture(ledger) == was
+            assert (picture(ledger), versions(ledger)) == was
         elif op == "keep" and open_marks:
             ledger.keep(open_marks.pop()[0])
         assert ledger.drift() == []
     for mark, was in reversed(open_marks):
         ledger.rollback(mark)
-        assert picture(ledger) == was
+        assert (picture(ledger), versions(ledger)) == was
     assert not ledger._journal
 
 
