@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from e2e.api_client import Object, finished
 from e2e.control_plane import ControlPlane
 from e2e.event_log import DELETED, EventLog
@@ -194,6 +196,7 @@ def random_gangs(count: int) -> Iterator[Object]:
         yield value
 
 
+@pytest.mark.alone
 def test_random_gangs_land_where_they_were_sent(muster: Installed) -> None:
     cp, log = muster.cp, muster.log
     assert log is not None

@@ -10,6 +10,8 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from e2e.api_client import Object, finished
 from e2e.gangs import GPU
 from e2e.installed import NAMES, USER, Installed, cluster_queue, cohort, flavor, job, local_queue, pod_template
@@ -41,6 +43,7 @@ def _job(gang: TraceGang) -> Object:
     return job(gang.team, gang.name, gang.pods, template=template)
 
 
+@pytest.mark.alone
 def test_a_real_clusters_nodes_and_a_real_day(muster: Installed) -> None:
     cp, log = muster.cp, muster.log
     assert log is not None
