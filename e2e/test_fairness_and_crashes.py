@@ -96,7 +96,7 @@ def test_a_plain_run_costs_four_writes_a_job(muster: Installed) -> None:
     cp.create_all(jobs)
     names = [one["metadata"]["name"] for one in jobs]
     cp.wait(done(cp, "jobs", "team-a", *names), 60, "all Jobs to finish")
-    cp.wait(lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 20, "quota to be back")
+    cp.wait(lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 60, "quota to be back")
     counts = _writes(cp, mark)
     each = sum(counts[resource] for resource in ("workloads", "jobs", "pods")) / len(jobs)
     print(f"\nwrites of the controller for {len(jobs)} Jobs: {dict(counts)}: {each:.2f} a Job")
@@ -175,7 +175,7 @@ def test_killed_at_twenty_moments_it_loses_nothing_and_doubles_nothing(muster: I
         queues = [cp.get("clusterqueues", team)["status"] for team in ("team-a", "team-b")]
         return all(q["reservingWorkloads"] == 0 and q["pendingWorkloads"] == 0 for q in queues)
 
-    cp.wait(at_rest, 30, "all quota to be back")
+    cp.wait(at_rest, 60, "all quota to be back")
     log.catch_up()
     violations = check(log, at_end=True)
     assert not violations, report(violations)

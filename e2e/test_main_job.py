@@ -44,7 +44,7 @@ def test_a_gang_is_held_admitted_pinned_bound_and_finished(muster: Installed) ->
         status = cp.get("clusterqueues", "team-a")["status"]
         return bool(status["reservingWorkloads"] == 0 and status["flavorsUsage"][0]["resources"][0]["total"] == "0")
 
-    cp.wait(given_back, 20, "the quota to be back")
+    cp.wait(given_back, 60, "the quota to be back")
     held = entry_of(cp.get("clusterqueues", "team-a"), "JobsHeld")
     assert (held["status"], held["reason"]) == ("True", "HeldByPolicy")
 

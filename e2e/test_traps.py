@@ -77,7 +77,7 @@ def test_a_drained_jobset_goes_elsewhere_and_keeps_nothing_of_its_old_place(must
     assert _nodes_of(cp, "team-a") == {"new-0", "new-1", "new-2"}
     cp.delete("jobsets", "sim", "team-a")
     cp.wait(lambda: workload_of(cp, "team-a", "sim") is None, 30, "its Workload to go")
-    cp.wait(lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 20, "its quota to be back")
+    cp.wait(lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 60, "its quota to be back")
 
 
 def test_a_start_that_is_cut_short_gives_nothing_back_before_its_pods_are_gone(muster: Installed) -> None:
@@ -348,6 +348,6 @@ def test_pods_that_are_not_ready_in_time_send_the_gang_back_with_more_patience_e
     assert "0 of 2" in entry["message"]
     cp.wait(lambda: tries() == 2, 30, "a second")
     cp.wait(lambda: (workload_of(cp, "team-a", "stuck") or {})["spec"]["active"] is False, 40, "it to be given up")
-    cp.wait(lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 20, "its quota to be back")
+    cp.wait(lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 60, "its quota to be back")
     assert len(times) == 2, times
     assert _suspended(cp, "jobs", "team-a", "stuck")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import secrets
 import socket
@@ -179,11 +180,23 @@ def test_the_api_server_shows_where_pending_gangs_stand(muster: Installed) -> No
         assert f"{NAMES.visibility_group} does not answer" in listed["silent"]
         assert (listed["live"], standing(cp, "tenant", "-n", "red")) == (False, told), "counted from the objects"
 
-        # Why the chart leaves it out unless it is asked for: no namespace is deleted to the end meanwhile.
-        cp.namespace("closing")
-        cp.kubectl("delete", "namespace", "closing", "--wait=false")
-        failed = "NamespaceDeletionDiscoveryFailure"
-        cp.wait(lambda: condition(cp.get("namespaces", "closing"), failed) == "True", 60, "the namespace to be stuck")
-    cp.wait(lambda: cp.find("namespaces", "closing") is None, 120, "the namespace to go, once the APIService is gone")
+        # Why the chart leaves it out unless it is asked for: no namespace is deleted to the end meanwhile, once the API
+        # server has noticed that it knows of the group from before.
+        names = (f"closing-{n}" for n in itertools.count())
+
+        def stuck() -> str:
+            name = next(names)
+            cp.namespace(name)
+            cp.kubectl("delete", "namespace", name, "--wait=false")
+
+            def told_or_gone() -> bool:
+                found = cp.find("namespaces", name)
+                return found is None or condition(found, "NamespaceDeletionDiscoveryFailure") == "True"
+
+            cp.wait(told_or_gone, 60, f"{name} to be stuck or gone")
+            return name if cp.find("namespaces", name) is not None else ""
+
+        closing = cp.wait(stuck, 120, "a namespace to be stuck")
+    cp.wait(lambda: cp.find("namespaces", closing) is None, 120, "the namespace to go, once the APIService is gone")
     assert commanded(cp, "tenant", "jobs", "-n", "red")["silent"] == "", "where it is not served nothing is said of it"
     assert standing(cp, "tenant", "-n", "red") == told
