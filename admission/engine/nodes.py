@@ -76,16 +76,23 @@ def _everywhere(resource: str) -> int:
     return 1 if resource.startswith(HOST_PORT) else MOST if is_mark(resource) else 0
 
 
+def _add_unasked(amounts: dict[str, int], host_ports: Iterable[int], of_jobset: bool, exclusive: str) -> None:
+    """What a pod takes of its node that no request names. `exclusive`: the label of which its child job has the domain
+    to itself, or ""."""
+    amounts.setdefault(PODS, 1)
+    for port in host_ports:
+        amounts[f"{HOST_PORT}{port}"] = 1
+    if of_jobset:
+        amounts[JOBSET_PODS] = 1
+    if exclusive:
+        amounts[EXCLUSIVE + exclusive] = 1
+
+
 def takes(shape: PodShape, requests: Mapping[str, int] | Amounts | None = None) -> Amounts:
     """What one pod takes from a node: its requests (default: the shape's), one pod slot, its host ports."""
     amounts = dict(shape.requests if requests is None else requests)
-    amounts.setdefault(PODS, 1)
-    for port in shape.host_ports:
-        amounts[f"{HOST_PORT}{port}"] = 1
-    if shape.of_jobset:
-        amounts[JOBSET_PODS] = 1
-    if shape.exclusive is not None and not shape.exclusive.values:
-        amounts[EXCLUSIVE + shape.exclusive.key] = 1
+    exclusive = "" if shape.exclusive is None or shape.exclusive.values else shape.exclusive.key
+    _add_unasked(amounts, shape.host_ports, shape.of_jobset, exclusive)
     return tuple(sorted((name, amount) for name, amount in amounts.items() if amount > 0))
 
 
@@ -690,13 +697,8 @@ class Capacity:
         if pod.workload_uid in self._wide or pod.workload_uid in self._hidden:
             return
         requests = dict(pod.requests)
-        requests.setdefault(PODS, 1)
-        for port in pod.host_ports:
-            requests[f"{HOST_PORT}{port}"] = 1
-        if pod.of_jobset:
-            requests[JOBSET_PODS] = 1
+        _add_unasked(requests, pod.host_ports, pod.of_jobset, pod.exclusive_key)
         if pod.exclusive_key:
-            requests[EXCLUSIVE + pod.exclusive_key] = 1
             self.exclusive_keys.add(pod.exclusive_key)
         host = self._host(pod.node)
         if pod.workload_uid:

@@ -13,7 +13,7 @@ entitled to what it asks for, or its side's share with the gang must be below th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -81,27 +81,25 @@ class Leaving:
     certain: bool = True
     """Whoever waits may count on all of it."""
 
-    @contextmanager
-    def out(self) -> Iterator[None]:
+    def out(self) -> AbstractContextManager[None]:
         """While it is out of the tree."""
-        for node, usage in self.held:
-            for fr, amount in usage:
-                node.move(fr, -amount)
-        yield
-        for node, usage in self.held:
-            for fr, amount in usage:
-                node.move(fr, amount)
+        return _moved(self.held, -1)
 
-    @contextmanager
-    def back(self) -> Iterator[None]:
+    def back(self) -> AbstractContextManager[None]:
         """Inside `out`: as if it were not."""
-        for node, usage in self.held:
-            for fr, amount in usage:
-                node.move(fr, amount)
-        yield
-        for node, usage in self.held:
-            for fr, amount in usage:
-                node.move(fr, -amount)
+        return _moved(self.held, 1)
+
+
+@contextmanager
+def _moved(held: Sequence[tuple[QuotaNode, Amounts]], sign: int) -> Iterator[None]:
+    """While these amounts are entered in the tree (1) or out of it (-1)."""
+    for node, usage in held:
+        for fr, amount in usage:
+            node.move(fr, sign * amount)
+    yield
+    for node, usage in held:
+        for fr, amount in usage:
+            node.move(fr, -sign * amount)
 
 
 def quota_shorts(shortfalls: Collection[Shortfall]) -> tuple[Shortfall, ...]:
@@ -153,19 +151,14 @@ class _Borrowers:
             (node, claim.charge.usage) for claim in held if (node := ledger.tree.queue(claim.charge.queue)) is not None
         ]
         # What is only claimed makes nobody a borrower.
-        for node, usage in claims:
-            for fr, amount in usage:
-                node.move(fr, -amount)
-        self._chain(root)
-        self.loose = [
-            (leaf, tuple((fr, used) for fr in sorted(frs) if (used := leaf.usage.get(fr, 0))))
-            for leaf in root.queues()
-            if leaf.borrowing(frs)
-        ]
-        """What could go at the most: all that borrowers hold, and what is only claimed, and borrowed."""
-        for node, usage in claims:
-            for fr, amount in usage:
-                node.move(fr, amount)
+        with _moved(claims, -1):
+            self._chain(root)
+            self.loose = [
+                (leaf, tuple((fr, used) for fr in sorted(frs) if (used := leaf.usage.get(fr, 0))))
+                for leaf in root.queues()
+                if leaf.borrowing(frs)
+            ]
+            """What could go at the most: all that borrowers hold, and what is only claimed, and borrowed."""
         with gone.back():
             borrowed = [(node, usage) for node, usage in claims if node.borrowing(fr for fr, _ in usage)]
         self.claimed = taken_back and bool(borrowed)
@@ -209,14 +202,8 @@ class _Borrowers:
 
     def _most(self, queue: QuotaNode) -> dict[FlavorResource, int]:
         """What quota a gang of this queue would find if all that could go were gone."""
-        for node, held in self.loose:
-            for fr, amount in held:
-                node.move(fr, -amount)
-        most = {fr: queue.available(fr) for fr in self.frs}
-        for node, held in self.loose:
-            for fr, amount in held:
-                node.move(fr, amount)
-        return most
+        with _moved(self.loose, -1):
+            return {fr: queue.available(fr) for fr in self.frs}
 
     def _law(self, queue: QuotaNode, usage: dict[FlavorResource, int]) -> Law:
         if all(not queue.exceeds(fr, amount) for fr, amount in usage.items()) and (

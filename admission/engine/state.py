@@ -161,6 +161,10 @@ class Line:
             heapq.heapify(self.heap)
         return list(self.heap)
 
+    def first(self) -> tuple[QueueKey, int]:
+        """The gang at its head, parked or not, and its bucket. Not for an empty line."""
+        return min((held[0], bucket) for bucket, held in self.buckets.items())
+
     def waiting(self) -> bool:
         return any(bucket not in self.parked for bucket in self.buckets)
 
@@ -1079,7 +1083,7 @@ class State:
             lack = None if memo is None else memo.lack
             if memo is not None and lack is not None and lack.placing and node is not None:
                 # Whose claim is in the way is told to the first of a queue, and who is first may be due for one.
-                first = min((held[0], bucket) for bucket, held in self.lines[name].buckets.items())[1]
+                first = self.lines[name].first()[1]
                 plain = not claimed and lack.blocked_by is None and (bucket != first or lack.first)
                 if plain and self._still(node.root, [(name, bucket, memo)])[0]:
                     self._stale.add((name, bucket))
@@ -1122,7 +1126,7 @@ class State:
             if line is None or node is None:
                 continue
             root = node.root
-            first = min((held[0], bucket) for bucket, held in line.buckets.items())[1]
+            first = line.first()[1]
             for bucket, memo in list(line.parked.items()):
                 lack = memo.lack
                 moved_up = bucket == first and lack is not None and not (lack.first or lack.never or lack.claim)
@@ -1260,7 +1264,7 @@ class State:
         name, bucket, place = self._entry[key]
         line = self.lines[name]
         if self.queues[name].strategy is Strategy.STRICT_FIFO:
-            head = min(held[0] for held in line.buckets.values())
+            head, _ = line.first()
             if head != place:
                 first = "/".join(order.key_of(head))
                 return Verdict(key, Standing.ACTIVE, Why(Reason.WAITING_FOR_QUOTA, Detail.BEHIND_HEAD, subject=first))
