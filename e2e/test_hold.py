@@ -586,9 +586,24 @@ def test_a_job_that_holds_room_keeps_its_size(plane: ControlPlane, tenant: ApiCl
 
 
 def test_who_may_make_pods_of_gangs(plane: ControlPlane, tenant: ApiClient) -> None:
-    assert "remove the label" in _refused(
-        lambda: tenant.create(merged(_pod(), {"metadata": {"annotations": {NAMES.pin_form_annotation: "domain"}}}))
-    )
+    index = {"batch.kubernetes.io/job-completion-index": "7"}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+    forged: dict[str, Object] = {
+        "no pin": {},
+        "in a domain": {"annotations": {NAMES.pin_form_annotation: "domain"}},
+        "of no rank": {"annotations": {NAMES.pin_form_annotation: "ranks"}},
+        "beyond all ranks": {
+            "annotations": {NAMES.pin_form_annotation: "ranks", NAMES.hosts_annotation: "host-0"},
+            "labels": index,
+        },
+        "of no node": {"annotations": {NAMES.pin_form_annotation: "domain", NAMES.selector_annotation: "x"}},
+        "of a Job": {"ownerReferences": [owner]},
+    }
+    instead = f"remove the label, and make a Job or a JobSet with the label {NAMES.queue_label} instead"
+    for name, meta in forged.items():
+        said = _refused(functools.partial(tenant.create, merged(_pod(), {"metadata": meta})))
+        assert instead in said, (name, said)
+        assert "no such key" not in said, (name, said)
     other = _pod(priorityClassName=NAMES.priority_class)
     other["metadata"]["labels"] = {}
     assert "PriorityClass" in _refused(lambda: tenant.create(other))

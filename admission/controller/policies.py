@@ -504,8 +504,17 @@ def _note(names_key: str, default: str = "''") -> str:
     return f"({key} in variables.notes ? variables.notes[{key}] : {default})"
 
 
+def _of_job(settings: Settings) -> str:
+    """CEL: a Job owns this pod, and its controller made it; `jobs.hold.is_of_job`."""
+    return (
+        f"request.userInfo.username in {_texts(settings.identities.job_controllers)} && "
+        "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(r, r.kind == 'Job' && "
+        "r.apiVersion.startsWith('batch/') && has(r.controller) && r.controller)"
+    )
+
+
 def pins(names: Names, settings: Settings) -> list[Object]:
-    """`jobs.hold.mutate_pod`.
+    """`jobs.hold.mutate_pod`, of pods that a Job made: what others made is refused afterwards, in words.
 
     The value of a JSONPatch must not be a list of objects: the API server (1.36) panics on it. Inside an object it may.
     """
@@ -594,11 +603,12 @@ def pins(names: Names, settings: Settings) -> list[Object]:
                 "not-pinned",
                 "!(has(object.metadata.annotations) && "
                 f"{_text(names.pinned_annotation)} in object.metadata.annotations)",
-            )
+            ),
+            _condition("of-a-job", f"({_of_job(settings)}) || {_may_admit(names)}"),
         ],
         variables=[
             _variable("notes", _map_of(("object.metadata", "annotations"))),
-            _variable("form", f"variables.notes[{_text(names.pin_form_annotation)}]"),
+            _variable("form", _note(names.pin_form_annotation)),
             _variable("stride", stride),
             _variable("rank", rank),
             _variable("host", f"{_note(names.hosts_annotation)}.split(',')[variables.rank]"),
@@ -638,11 +648,6 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
     """`jobs.hold.validate_pod`."""
     say = Messages(names)
     marked = {"matchExpressions": [{"key": names.managed_label, "operator": "Exists"}]}
-    by_job = (
-        f"request.userInfo.username in {_texts(settings.identities.job_controllers)} && "
-        "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(r, r.kind == 'Job' && "
-        "r.apiVersion.startsWith('batch/') && has(r.controller) && r.controller)"
-    )
     required = f"object.spec.affinity.nodeAffinity.{REQUIRED}"
     ranked = (
         "has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity) && "
@@ -660,7 +665,7 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
         settings,
         {"resourceRules": _rules(("", "pods"), operations=("CREATE",)), "objectSelector": marked},
         [_condition("marked", _has_label("object", names.managed_label))],
-        [(f"({by_job}) || {_may_admit(names)}", say.pod_marker), (pinned, say.pod_unpinned)],
+        [(f"({_of_job(settings)}) || {_may_admit(names)}", say.pod_marker), (pinned, say.pod_unpinned)],
         variables=[
             _variable("notes", _map_of(("object.metadata", "annotations"))),
             _variable("form", _note(names.pin_form_annotation)),

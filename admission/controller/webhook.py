@@ -116,9 +116,12 @@ class Webhook:
         return await self._validate_job(asked, governed=True)
 
     async def _mutate_pod(self, asked: Json) -> list[Operation] | str:
+        pod, _ = _objects(asked)
         try:
-            return hold.mutate_pod(_objects(asked)[0], self._names)
+            return hold.mutate_pod(pod, self._names)
         except hold.UnpinnableError as error:
+            if not hold.is_of_job(pod, text(obj(asked.get("userInfo")).get("username")), self._identities):
+                return hold.Messages(self._names).pod_marker
             return f"this pod belongs to an admitted gang and cannot be placed: {error}"
 
     async def _validate_pod(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:

@@ -133,7 +133,8 @@ class Messages:
         )
         self.inverse = f"the annotation {names.inverse_annotation} is written by Muster only"
         self.pod_marker = (
-            f"pods with the label {names.managed_label} are made by Jobs that Muster started: remove the label"
+            f"pods with the label {names.managed_label} are made by Jobs that Muster started: remove the label, and "
+            f"make a Job or a JobSet with {queue} instead"
         )
         self.pod_unpinned = (
             "this pod belongs to an admitted gang and has no pin: the policy that places it is missing or did not run"
@@ -348,6 +349,14 @@ def is_managed(pod: Json | None, names: Names) -> bool:
     return names.managed_label in _labels(pod)
 
 
+def is_of_job(pod: Json, user: str, identities: Identities) -> bool:
+    """Does a Job own this pod, and is it its controller that makes it?"""
+    return user in identities.job_controllers and any(
+        ref.get("kind") == "Job" and text(ref.get("apiVersion")).startswith("batch/") and ref.get("controller") is True
+        for ref in objects(obj(pod.get("metadata")).get("ownerReferences"))
+    )
+
+
 def mutate_pod(pod: Json, names: Names) -> list[Operation]:
     """JSON patch for a pod that is created. Raises UnpinnableError. Written twice it changes nothing."""
     if not is_managed(pod, names):
@@ -455,10 +464,6 @@ def validate_pod(
         if governed and isinstance(above, int) and above > PRIORITY and not caller.may_admit:
             return say.priority_above
         return None
-    by_job = caller.user in identities.job_controllers and any(
-        ref.get("kind") == "Job" and text(ref.get("apiVersion")).startswith("batch/") and ref.get("controller") is True
-        for ref in objects(obj(pod.get("metadata")).get("ownerReferences"))
-    )
-    if not by_job and not caller.may_admit:
+    if not is_of_job(pod, caller.user, identities) and not caller.may_admit:
         return say.pod_marker
     return None if _has_pin(pod, names) else say.pod_unpinned

@@ -109,14 +109,19 @@ async def test_pods_are_pinned_and_unpinned_ones_refused(client: TestClient[Any,
     def pod(index: str) -> dict[str, Any]:
         labels = {NAMES.managed_label: "true", JOB_COMPLETION_INDEX: index}
         notes = {NAMES.pin_form_annotation: "ranks", NAMES.hosts_annotation: "n0,n1"}
-        return {"metadata": {"labels": labels, "annotations": notes}, "spec": {}}
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": True}
+        return {"metadata": {"labels": labels, "annotations": notes, "ownerReferences": [owner]}, "spec": {}}
 
+    by_job = "system:serviceaccount:kube-system:job-controller"
     allowed, patch = await ask(client, "/mutate-pods", review(pod("1")))
     assert allowed
     assert "n1" in json.dumps(patch)
-    allowed, message = await ask(client, "/mutate-pods", review(pod("7")))
+    allowed, message = await ask(client, "/mutate-pods", review(pod("7"), user=by_job))
     assert not allowed
     assert "rank" in message
+    allowed, message = await ask(client, "/mutate-pods", review(pod("7")))
+    assert not allowed
+    assert f"make a Job or a JobSet with the label {NAMES.queue_label} instead" in message
     allowed, _ = await ask(client, "/validate-pods", review(pod("1"), user="admin"))
     assert not allowed
 
