@@ -176,7 +176,6 @@ async def _show(client: Any, config: Any, shown: Any, namespace: str, runners: l
     """Serve the page and the visibility API, off the way of decisions; until cancelled."""
     import structlog
 
-    from admission.controller.aggregate import Aggregate
     from admission.web import health
     from admission.web.server import Web
 
@@ -190,6 +189,8 @@ async def _show(client: Any, config: Any, shown: Any, namespace: str, runners: l
         if config.web.tls == "none":
             await serve(None)
         else:
+            from admission.controller.aggregate import Aggregate
+
             await Aggregate(client, config.names, namespace=namespace, believe=web.believe).run(serve)
     except Exception as error:  # whatever it is: decisions go on without a page
         structlog.get_logger("muster.web").warning("the page is not served", error=f"{type(error).__name__}: {error}")

@@ -23,8 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from admission.api.kinds import path_text, say
-from admission.api.schema import Amount, LabelSelector, ObjectName, SelectorRequirement
+from admission.api.schema import Amount, LabelSelector, ObjectName, SelectorRequirement, path_text, say
 from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
 
 API_VERSION = "config.muster.dev/v1beta1"

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from admission.api.flavors import AdmissionCheck, ResourceFlavor, Topology
 from admission.api.queues import ClusterQueue, Cohort, LocalQueue
-from admission.api.schema import OBJECT_NAME_HELP, Resource, broken_updates
+from admission.api.schema import OBJECT_NAME_HELP, Resource, broken_updates, path_text, say
 from admission.api.structural import schema_of
 from admission.api.workload import Workload, WorkloadPriorityClass
 from admission.names import Names
@@ -296,48 +296,3 @@ def _metadata_problems(obj: Mapping[str, Any], kind: Kind) -> Iterator[str]:
         yield f"metadata.name: {name!r} {OBJECT_NAME_HELP}"
     if not kind.namespaced and meta.get("namespace"):
         yield f"metadata.namespace: a {kind.name} belongs to the whole cluster: drop the namespace"
-
-
-def path_text(location: tuple[str | int, ...]) -> str:
-    """A pydantic location as people write it: spec.podSets[0].count."""
-    text = ""
-    for step in location:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif step == "[key]":
-            text += " (a key)"
-        else:
-            text += f".{step}" if text else step
-    return text or "<root>"
-
-
-_TYPES = {
-    "bool_type": "write true or false, without quotes",
-    "int_type": "write a whole number, without quotes",
-    "string_type": "write text (in quotes, if it looks like a number)",
-    "list_type": "write a list",
-    "dict_type": "write a mapping",
-    "model_type": "write a mapping",
-    "model_attributes_type": "write a mapping",
-    "missing": "Required value: write it",
-}
-
-
-def say(error: Any) -> str:
-    """A pydantic error as an instruction."""
-    kind, ctx, given = error["type"], error.get("ctx") or {}, error.get("input")
-    if kind == "literal_error":
-        return f"Unsupported value {given!r}: write {ctx['expected']}"
-    if kind in _TYPES:
-        return _TYPES[kind] if kind == "missing" else f"{str(given)[:60]!r}: {_TYPES[kind]}"
-    if kind == "greater_than_equal":
-        return f"{given!r} is too small: write {ctx['ge']} or more"
-    if kind == "greater_than":
-        return f"{given!r}: write more than {ctx['gt']}"
-    if kind == "less_than_equal":
-        return f"{given!r} is too large: write {ctx['le']} or less"
-    if kind in ("too_long", "string_too_long"):
-        return f"too long: at most {ctx['max_length']}"
-    if kind in ("too_short", "string_too_short"):
-        return f"empty: write at least {ctx['min_length']}"
-    return str(error["msg"])

@@ -450,3 +450,51 @@ class Taint(Model):
         "What happens to pods that do not tolerate it."
     )
     time_added: Time | None = opt("When it was added.")
+
+
+# What pydantic finds, as people read it.
+
+
+def path_text(location: tuple[str | int, ...]) -> str:
+    """A pydantic location as people write it: spec.podSets[0].count."""
+    text = ""
+    for step in location:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif step == "[key]":
+            text += " (a key)"
+        else:
+            text += f".{step}" if text else step
+    return text or "<root>"
+
+
+_TYPES = {
+    "bool_type": "write true or false, without quotes",
+    "int_type": "write a whole number, without quotes",
+    "string_type": "write text (in quotes, if it looks like a number)",
+    "list_type": "write a list",
+    "dict_type": "write a mapping",
+    "model_type": "write a mapping",
+    "model_attributes_type": "write a mapping",
+    "missing": "Required value: write it",
+}
+
+
+def say(error: Any) -> str:
+    """A pydantic error as an instruction."""
+    kind, ctx, given = error["type"], error.get("ctx") or {}, error.get("input")
+    if kind == "literal_error":
+        return f"Unsupported value {given!r}: write {ctx['expected']}"
+    if kind in _TYPES:
+        return _TYPES[kind] if kind == "missing" else f"{str(given)[:60]!r}: {_TYPES[kind]}"
+    if kind == "greater_than_equal":
+        return f"{given!r} is too small: write {ctx['ge']} or more"
+    if kind == "greater_than":
+        return f"{given!r}: write more than {ctx['gt']}"
+    if kind == "less_than_equal":
+        return f"{given!r} is too large: write {ctx['le']} or less"
+    if kind in ("too_long", "string_too_long"):
+        return f"too long: at most {ctx['max_length']}"
+    if kind in ("too_short", "string_too_short"):
+        return f"empty: write at least {ctx['min_length']}"
+    return str(error["msg"])

@@ -295,6 +295,13 @@ def configure_logs(form: str, level: str) -> None:
     """`form`: json, or console for people. Lines go to standard error."""
     import logging
 
+    if "structlog" not in sys.modules and "rich" not in sys.modules:
+        # It would load all of rich, for tracebacks that are plain here (format_exc_info).
+        sys.modules["rich"] = None  # type: ignore[assignment]
+        try:
+            import structlog
+        finally:
+            del sys.modules["rich"]
     import structlog
 
     number = getattr(logging, level.upper(), logging.INFO)

@@ -15,11 +15,13 @@ is `Forgotten` and decided again on what is then seen.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -587,8 +589,10 @@ class Controller:
                     await self.actuator.take(key, due.step)
                     for told in self.watchers.step:
                         told(key, due.step)
-                    level = log.info if isinstance(due.step, EvictWorkload) else log.debug
-                    level("step", **self._who(key), step=type(due.step).__name__, why=getattr(due.step, "message", ""))
+                    level = logging.INFO if isinstance(due.step, EvictWorkload) else logging.DEBUG
+                    if log.is_enabled_for(level):
+                        why = getattr(due.step, "message", "")
+                        log.log(level, "step", **self._who(key), step=type(due.step).__name__, why=why)
                 elif due.at is not None:
                     self.jobs.add_after(key, (due.at - now) / 1000 + 0.005)
             self._failures.pop(key, None)
@@ -642,6 +646,8 @@ class Controller:
     def _told_decision(self, decision: Decision, made: str) -> None:
         for told in self.watchers.decision:
             told(decision)
+        if not log.is_enabled_for(logging.INFO):
+            return
         if isinstance(decision, Admit):
             log.info("admitted", **self._who_of(decision.key, made))
         elif isinstance(decision, Evict):
@@ -695,9 +701,13 @@ class Controller:
     async def _explain(self) -> None:
         while True:
             await asyncio.sleep(0.25)
-            tick = time.monotonic()
-            due = [key for key, since in self._unexplained.items() if tick - since >= self.tuning.explain_after_s]
-            for key in due[: max(1, int(self.tuning.explain_per_s))]:
+            due: list[Key] = []
+            latest = time.monotonic() - self.tuning.explain_after_s
+            for key, since in islice(self._unexplained.items(), max(1, int(self.tuning.explain_per_s))):
+                if since > latest:
+                    break  # they stand in the order of their times
+                due.append(key)
+            for key in due:
                 self._unexplained.pop(key, None)
                 seen, verdict = self.world.workloads.get(key), self.verdicts.get(key)
                 if seen is None or verdict is None or seen.view.value.admission is not None:
@@ -712,6 +722,7 @@ class Controller:
                     continue
                 except (ApiError, OSError, TimeoutError) as error:
                     _told_of(error)("reason not written", namespace=key[0], name=key[1], error=str(error))
+                    self._unexplained.pop(key, None)
                     self._unexplained[key] = time.monotonic()
                     continue
                 if wrote:

@@ -20,7 +20,6 @@ from admission.controller import policies
 from admission.controller.actuate import Options
 from admission.controller.app import Controller
 from admission.controller.hold import Held, policies_bound, policies_served, prove
-from admission.controller.hooks import Hooks
 from admission.controller.setup import default_queue, looked_at, rules_of, selector_of, settings_of, tuning_of
 from admission.jobs.hold import Identities
 from admission.jobs.requests import LIMITS
@@ -89,6 +88,8 @@ async def serve(
     async with asyncio.TaskGroup() as group:
         group.create_task(controller.watch(), name="watch")
         if mode == "webhook":
+            from admission.controller.hooks import Hooks
+
             service = None if webhook_url else (namespace, config.webhook.service_name)
             hooks = Hooks(
                 client,

@@ -20,6 +20,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from admission.names import (
@@ -222,8 +223,12 @@ def texts(value: Any) -> dict[str, str]:
 
 def millis(stamp: Any) -> int:
     """An RFC 3339 time as ms since the epoch; 0 for anything else."""
-    if not isinstance(stamp, str) or not stamp:
-        return 0
+    return _millis(stamp) if isinstance(stamp, str) and stamp else 0
+
+
+@lru_cache(maxsize=4096)
+def _millis(stamp: str) -> int:
+    """Many objects carry the same few seconds."""
     try:
         at = datetime.fromisoformat(stamp)
         return round(at.timestamp() * 1000) if at.tzinfo else 0

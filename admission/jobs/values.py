@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from admission.engine.model import (
@@ -89,7 +90,12 @@ LOST_TAINTS = frozenset(
 
 def rfc3339(ms: int) -> str:
     """Whole seconds, as the API server stores them."""
-    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _rfc3339(ms // 1000)
+
+
+@lru_cache(maxsize=1024)
+def _rfc3339(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # ---------------------------------------------------------------- small readers
@@ -588,6 +594,15 @@ def _condition(raw: Json, kind: str) -> Json | None:
     return None
 
 
+def _conditions(status: Json) -> dict[str, Json]:
+    """The conditions that are True, by type; of two of a type the first."""
+    true: dict[str, Json] = {}
+    for entry in objects(status.get("conditions")):
+        if entry.get("status") == "True":
+            true.setdefault(text(entry.get("type")), entry)
+    return true
+
+
 def _checks(status: Json, problems: list[str]) -> tuple[Check, ...]:
     checks = []
     for entry in objects(status.get("admissionChecks")):
@@ -622,9 +637,8 @@ def _boost(said: str) -> int:
     return boost if -(2**31) <= boost < 2**31 else 0
 
 
-def _preemptor(raw: Json) -> str:
-    """uid of the gang for which this one was evicted, from the condition that says so in words."""
-    entry = _condition(raw, PREEMPTED)
+def _preemptor(entry: Json | None) -> str:
+    """uid of the gang for which this one was evicted, from the condition Preempted, which says so in words."""
     message = text(entry.get("message")) if entry is not None else ""
     _, found, rest = message.partition("UID: ")
     return rest.split(",")[0].split(")")[0].strip() if found else ""
@@ -701,8 +715,8 @@ def workload(
     problems = list(read[1])
     admission, wrong = admission_value(status.get("admission"))
     problems.extend(wrong)
-    reserved, admitted = _condition(raw, QUOTA_RESERVED), _condition(raw, ADMITTED)
-    evicted = _condition(raw, EVICTED)
+    true = _conditions(status)
+    reserved, admitted, evicted = true.get(QUOTA_RESERVED), true.get(ADMITTED), true.get(EVICTED)
     why = text(evicted.get("reason")) if evicted is not None else ""
     evicted_at = millis(evicted.get("lastTransitionTime")) if evicted is not None else 0
     gates = {text(g.get("name")): g for g in objects(status.get("preemptionGates"))}
@@ -720,7 +734,7 @@ def workload(
         priority=priority if isinstance(priority, int) else 0,
         created=millis(meta.get("creationTimestamp")),
         active=spec.get("active") is not False,
-        finished=_condition(raw, FINISHED) is not None,
+        finished=FINISHED in true,
         admission=admission if reserved is not None else None,
         reserved_at=millis(reserved.get("lastTransitionTime")) if reserved is not None else 0,
         admitted=admitted is not None and reserved is not None,
@@ -728,7 +742,7 @@ def workload(
         checks=_checks(status, problems),
         evicted=(why or "Unknown") if evicted is not None else "",
         evicted_at=evicted_at,
-        evicted_for=_preemptor(raw),
+        evicted_for=_preemptor(true.get(PREEMPTED)),
         requeue_at=millis(obj(status.get("requeueState")).get("requeueAt")),
         # Whoever lost a node through no fault of its own goes before all of its priority.
         queue_stamp=evicted_at
@@ -745,7 +759,7 @@ def workload(
             obj(gates.get(text(gate.get("name")))).get("position") != "Open"
             for gate in objects(spec.get("preemptionGates"))
         ),
-        blocked_on_gates=_condition(raw, BLOCKED_ON_GATES) is not None,
+        blocked_on_gates=BLOCKED_ON_GATES in true,
         cursor=cursor,
         cursor_generation=generation,
         avoid=tuple(

@@ -1,17 +1,21 @@
 """Who we are to the API server: base URL, TLS context and a bearer header that stays fresh.
 
 kubernetes_asyncio reads kubeconfigs (exec plugins, OIDC, token files, client certificates) and the in-cluster mount;
-nothing else of it is used, and it is imported only when a configuration is loaded, because importing it costs more than
-everything else together. What it does not do is done here: re-reading token files and exec plugins as they expire, once
-a minute or when the server says 401, reloading client certificates and the authority into the live TLS context.
+nothing else of it is used, nor imported, and that only when a configuration is loaded (`_library`). What it does not do
+is done here: re-reading token files and exec plugins as they expire, once a minute or when the server says 401,
+reloading client certificates and the authority into the live TLS context.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +77,38 @@ class Credentials:
         return self._header != stale
 
 
+@cache
+def _library() -> tuple[Any, Any]:
+    """(kubernetes_asyncio.config, the class Configuration).
+
+    Importing the library as a whole loads its generated classes of the whole Kubernetes API, which takes longer than
+    all the rest of a start. The two packages above what is needed are therefore there as names only, while it is
+    imported.
+    """
+    bare: list[str] = []
+    try:
+        if "kubernetes_asyncio" not in sys.modules:
+            for name in ("kubernetes_asyncio", "kubernetes_asyncio.client"):
+                spec = find_spec(name)
+                if spec is None:
+                    raise ImportError(name)
+                sys.modules[name] = module_from_spec(spec)
+                bare.append(name)
+        configuration = import_module("kubernetes_asyncio.client.configuration").Configuration
+        if bare:
+            client: Any = sys.modules["kubernetes_asyncio.client"]
+            client.Configuration, client.ApiClient = configuration, object
+        return import_module("kubernetes_asyncio.config"), configuration
+    except (ImportError, AttributeError):  # another release may be put together otherwise
+        for name in [name for name in sys.modules if bare and name.partition(".")[0] == "kubernetes_asyncio"]:
+            del sys.modules[name]
+        bare.clear()
+        return import_module("kubernetes_asyncio.config"), import_module("kubernetes_asyncio.client").Configuration
+    finally:
+        for name in bare:
+            sys.modules.pop(name, None)
+
+
 def _tls(configuration: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     if configuration.cert_file:
@@ -87,11 +123,9 @@ def _tls(configuration: Any) -> ssl.SSLContext:
 
 async def from_kubeconfig(path: str | None = None, context: str | None = None) -> Credentials:
     """Raises kubernetes_asyncio's ConfigException, or OSError, when there is no usable configuration."""
-    from kubernetes_asyncio.client import Configuration
-    from kubernetes_asyncio.config import load_kube_config
-
-    configuration = Configuration()
-    loader = await load_kube_config(
+    library, new_configuration = _library()
+    configuration = new_configuration()
+    loader = await library.load_kube_config(
         config_file=path, context=context, client_configuration=configuration, persist_config=False
     )
     host = str(configuration.host)
@@ -124,13 +158,9 @@ async def from_kubeconfig(path: str | None = None, context: str | None = None) -
 
 def in_cluster() -> Credentials:
     """The pod's service account. Raises ConfigException outside a cluster."""
-    from kubernetes_asyncio.client import Configuration
-    from kubernetes_asyncio.config import load_incluster_config
-
-    configuration = Configuration()
-    load_incluster_config(  # type: ignore[no-untyped-call]
-        client_configuration=configuration, try_refresh_token=False
-    )
+    library, new_configuration = _library()
+    configuration = new_configuration()
+    library.load_incluster_config(client_configuration=configuration, try_refresh_token=False)
     tls = _tls(configuration)
 
     async def reload(force: bool) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -25,6 +26,34 @@ def test_what_needs_no_cluster_imports_nothing_heavy(arguments: list[str]) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+_KUBECONFIG = """
+{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u, namespace: n}}],
+ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: u, user: {token: secret}}]}
+"""
+
+
+def test_the_controller_starts_without_what_it_does_not_use(tmp_path: Path) -> None:
+    """A kubeconfig is read as ever, without the generated classes of the library that reads it; and who imports that
+    library afterwards has all of it."""
+    (tmp_path / "config").write_text(_KUBECONFIG)
+    code = (
+        "import asyncio, sys; from admission.commands.options import configure_logs; configure_logs('json', 'info')\n"
+        "import admission.controller.serve, admission.web.metrics; from admission.kube.client import Client\n"
+        f"client = asyncio.run(Client.from_kubeconfig({str(tmp_path / 'config')!r}))\n"
+        "print(client.url, client.namespace, asyncio.run(client._who.header()))\n"
+        "unused = ('rich', 'cryptography', 'admission.api.kinds', 'kubernetes_asyncio', 'kubernetes_asyncio.client')\n"
+        "print('loaded:', [name for name in unused if name in sys.modules])\n"
+        "import kubernetes_asyncio.client, kubernetes_asyncio.config, rich.console\n"
+        "print(kubernetes_asyncio.client.V1Job.__name__, kubernetes_asyncio.config.load_kube_config.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "http://127.0.0.1:1 n Bearer secret",
+        "loaded: []",
+        "V1Job load_kube_config",
+    ]
 
 
 @pytest.mark.parametrize(
