@@ -11,7 +11,8 @@ so a crash between any two writes heals by looking again. The order of the write
 "Gone" is more than a look at the job's status. A job that was unsuspended and suspended again before its controller had
 noticed still says Suspended=True from before, with no pods, and makes its pods afterwards; so a start is first let be
 acknowledged (Suspended=False), within a bound. Then gone is: Suspended=True, none active or terminating by the job's
-own count, and no live pod by owner. Pods on a node that has been gone for long are not waited for.
+own count, and no live pod by owner. Of a JobSet, which another controller starts and stops, both are asked of each of
+its Jobs as well. Pods on a node that has been gone for long are not waited for.
 
 Decisions about who is admitted or evicted for whom are the engine's; what is decided here concerns one job alone:
 timeouts, deactivation, stopped queues, admission checks, lost nodes, changes by its owner.
@@ -243,6 +244,9 @@ class Sight:
     """A Job with our marker in its template that belongs to no JobSet and no Workload any more."""
     spare_since: int | None = None
     """Since when pods of it hold quota that they will not use again, with somebody waiting."""
+    unheard: int = 0
+    """Jobs of a JobSet of which the job controller has not acknowledged the last start, or their stop if they are to
+    stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +407,7 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     if not job.suspended:
-        if job.suspended_condition:
+        if job.suspended_condition or seen.unheard:
             # The start is not acknowledged yet (see the theory above).
             since = workload.value.evicted_at if workload is not None else 0
             until = since + settings.acknowledge_ms
@@ -415,7 +419,7 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     stop = _stop_strays(pods)
     if stop is not None:
         return Next(stop)
-    if pods.live or job.active or going or (may_have_run and not job.suspended_condition):
+    if pods.live or job.active or going or (may_have_run and (seen.unheard or not job.suspended_condition)):
         return Next(None, pods.lost_until)
     if job.started:
         # 1.35 and older refuse template changes while a start time is set, and nobody clears it.

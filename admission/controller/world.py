@@ -140,6 +140,8 @@ class World:
         self._short: dict[tuple[Key, str], int] = {}
         """(Workload, node) whose devices are gone -> since when it is seen so."""
         self._job_by_uid: dict[str, JobKey] = {}
+        self._children: dict[str, set[JobKey]] = {}
+        """Jobs by the uid of the JobSet that made them."""
         self._workload_of_job: dict[str, Key] = {}
         self._job_of_workload: dict[str, str] = {}
         self._pods: dict[Key, PodView] = {}
@@ -163,10 +165,14 @@ class World:
         key = (job.kind, job.namespace, job.name)
         old = self.jobs.get(key)
         if old is not None and old.uid != job.uid:
-            self._job_by_uid.pop(old.uid, None)
+            self.job_lost(old)
         self.jobs[key] = job
         self._job_by_uid[job.uid] = key
         self._changed_job(key)
+        if job.owner is not None and _of_jobset(job):
+            self._children.setdefault(job.owner[2], set()).add(key)
+            if old is None or _standing(old) != _standing(job):
+                self._wake_job(job.owner[2])
 
     def job_lost(self, job: JobView) -> None:
         key = (job.kind, job.namespace, job.name)
@@ -175,6 +181,11 @@ class World:
             self._spare.pop(key, None)
         self._job_by_uid.pop(job.uid, None)
         self._changed_job(key)
+        if job.owner is not None and (children := self._children.get(job.owner[2])) is not None:
+            children.discard(key)
+            if not children:
+                del self._children[job.owner[2]]
+            self._wake_job(job.owner[2])
 
     def workload_seen(self, seen: WorkloadSeen) -> None:
         old = self.workloads.get(seen.key)
@@ -318,6 +329,7 @@ class World:
             priority=priority,
             abandoned=job is not None and self._abandoned(job),
             spare_since=self._spare_since(key, job, workload, now),
+            unheard=self._unheard(job),
         )
 
     def workload_of(self, key: JobKey) -> WorkloadSeen | None:
@@ -381,7 +393,7 @@ class World:
 
     def governed(self, job: JobView) -> bool:
         """Does Muster queue this job itself? A child of a JobSet belongs to its parent."""
-        if job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/"):
+        if _of_jobset(job):
             return False
         if self._looked_at is not None:
             labels = self.state.namespaces.get(job.namespace, {})
@@ -480,11 +492,13 @@ class World:
         """Of a JobSet that is being deleted: also those that have no pods yet."""
         if job is None or not job.deleting or job.kind != JOBSET.kind:
             return []
-        return [
-            key
-            for key, child in self.jobs.items()
-            if child.owner is not None and child.owner[2] == job.uid and self._is_unled(child)
-        ]
+        return [key for key in self._children.get(job.uid, ()) if self._is_unled(self.jobs[key])]
+
+    def _unheard(self, job: JobView | None) -> int:
+        if job is None or job.uid not in self._children:
+            return 0
+        children = [self.jobs[key] for key in self._children[job.uid]]
+        return sum(not (child.deleting or child.finished or _heard(child, stop=job.suspended)) for child in children)
 
     def _abandoned(self, job: JobView) -> bool:
         if job.kind != JOB.kind or not job.marked_for or job.marked_for in self._job_of_workload:
@@ -585,11 +599,30 @@ class World:
             return NOTHING
         return bare_step(seen.view, *self._stopped(seen.view.value), now)
 
+    def _wake_job(self, uid: str) -> None:
+        key = self._job_by_uid.get(uid)
+        if key is not None:
+            self._changed_job(key)
+
     def _wake_pod(self, pod: PodView) -> None:
         for uid in (pod.owner_uid, pod.jobset_uid, self._job_of_workload.get(pod.workload_uid, "")):
-            key = self._job_by_uid.get(uid)
-            if key is not None:
-                self._changed_job(key)
+            self._wake_job(uid)
+
+
+def _of_jobset(job: JobView) -> bool:
+    return job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
+
+
+def _heard(job: JobView, *, stop: bool = False) -> bool:
+    """Has the job controller acknowledged the last start or stop of a Job? `stop`: it is to be stopped."""
+    if job.suspended:
+        return job.suspended_condition
+    return not stop and not job.suspended_condition and job.start_time_set
+
+
+def _standing(job: JobView) -> tuple[bool, bool, bool, bool]:
+    """What the JobSet of a Job looks at."""
+    return job.suspended, _heard(job), job.deleting, job.finished is not None
 
 
 def _owners(pod: PodView) -> list[str]:

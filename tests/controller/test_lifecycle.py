@@ -168,6 +168,14 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         ),
         life.SuspendJob("evicted"),
     ),
+    "evicted before a Job of the JobSet was seen to be started: wait for that": (
+        Sight(job(**RUNNING), workload(**LEAVING), queue="q", unheard=1),
+        None,
+    ),
+    "evicted and suspended, a Job of the JobSet not seen to be stopped": (
+        Sight(job(**STOPPED), workload(**LEAVING), queue="q", unheard=1),
+        None,
+    ),
     "evicted and suspended, pods still there": (
         Sight(job(**STOPPED), workload(**LEAVING), PodTally(live=1), queue="q"),
         None,
@@ -436,9 +444,10 @@ def test_backoff_grows_to_its_bound(count: int, base: int, most: int) -> None:
     live=st.integers(0, 2),
     active=st.integers(0, 2),
     terminating=st.integers(0, 2),
+    unheard=st.integers(0, 1),
 )
 def test_nothing_is_released_while_a_pod_may_run(
-    suspended: bool, condition: bool, started: bool, live: int, active: int, terminating: int
+    suspended: bool, condition: bool, started: bool, live: int, active: int, terminating: int, unheard: int
 ) -> None:
     """Invariant I5 on the table itself."""
     seen = Sight(
@@ -448,11 +457,12 @@ def test_nothing_is_released_while_a_pod_may_run(
         workload(**LEAVING),
         PodTally(live=live),
         queue="q",
+        unheard=unheard,
     )
     step = next_step(seen, SETTINGS, NOW).step
     if isinstance(step, life.ReleaseWorkload | life.RestoreJob):
         assert suspended
-        assert (live, active, terminating) == (0, 0, 0)
+        assert (live, active, terminating, unheard) == (0, 0, 0, 0)
     if isinstance(step, life.ReleaseWorkload):
         assert not started, "the template goes back before the reservation does"
 

@@ -258,6 +258,45 @@ def test_which_pods_nobody_would_stop(jobs: Any, pods: Any, stray: Any, unled: A
     assert (tally.stray, tally.unled) == (stray, unled)
 
 
+STARTED = replace(CHILD, start_time_set=True)
+HELD = replace(CHILD, suspended=True, suspended_condition=True)
+
+
+@pytest.mark.parametrize(
+    ("stopping", "child", "unheard"),
+    [
+        (False, CHILD, 1),  # made a moment ago: its pods may come at any time
+        (False, STARTED, 0),
+        (False, replace(CHILD, suspended_condition=True), 1),  # resumed, and not noticed
+        (False, HELD, 0),  # its turn comes later
+        (True, STARTED, 1),
+        (True, replace(STARTED, suspended=True), 1),
+        (True, HELD, 0),
+        (True, replace(CHILD, finished="Failed"), 0),
+        (True, replace(CHILD, deleting=True), 0),
+    ],
+    ids=str,
+)
+def test_of_which_jobs_of_a_jobset_the_job_controller_has_not_heard(
+    stopping: bool, child: JobView, unheard: int
+) -> None:
+    woken: list[JobKey] = []
+    world = World(State(MUSTER), Names(), changed_job=woken.append, dirty=lambda: None)
+    for one in (replace(SET, suspended=stopping), replace(HELD, name="set-a-1", uid="c2")):
+        world.job_seen(one)
+    woken.clear()
+    world.job_seen(child)
+    key = ("JobSet", "ns", "set")
+    assert key in woken, "its JobSet is looked at again"
+    assert world.sight(key, 0).unheard == unheard
+    woken.clear()
+    world.job_seen(child)
+    assert key not in woken
+    world.job_lost(child)
+    assert key in woken
+    assert world.sight(key, 0).unheard == 0
+
+
 def test_a_job_of_a_gang_that_is_gone_is_stopped() -> None:
     world = World(State(MUSTER), Names(), changed_job=lambda key: None, dirty=lambda: None)
     world.job_seen(replace(CHILD, owner=None))
