@@ -82,6 +82,9 @@ class Tuning:
     """A decision waits for so long without a change ..."""
     window_s: float = 0.1
     """... but no longer than this."""
+    rest: float = 4.0
+    """Where there is always something to decide, so many times what the last decision took passes before the next one
+    (within the window): what happens meanwhile is decided on together."""
     step_budget: int = 500
     """Trials of one decision. A trial costs some ms where gangs are all unlike on hundreds of nodes, and the lease must
     be renewed between decisions, also on a machine that is short of CPU."""
@@ -306,9 +309,10 @@ class Controller:
             self.world.workload_lost(old)
             self.verdicts.pop(old.key, None)
             self._unexplained.pop(old.key, None)
-        for seen in (old, new):
-            if seen is not None:
-                self._queues_of(seen.view.value)
+        if new is not None:
+            self._queues_of(new.view.value)
+        if old is not None and (new is None or _other_queues(old.view.value, new.view.value)):
+            self._queues_of(old.view.value)
         for told in self.watchers.workload:
             told(old, new)
 
@@ -402,7 +406,7 @@ class Controller:
     def _state_changed(self) -> None:
         self.revision += 1
         self._dirty.set()
-        self.keeper.look()
+        self.keeper.given_back()
 
     def _busy(self) -> bool:
         """Are there writes to be made that somebody waits for? Statuses and reasons then take little of the server."""
@@ -490,17 +494,22 @@ class Controller:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.tuning.catch_up_s):
                 await self._caught_up.wait()
+        rested = 0.0
         while True:
             await self._dirty.wait()
             until = loop.time() + self.tuning.window_s
+            await asyncio.sleep(max(0.0, min(rested, until) - loop.time()))
             while loop.time() < until:
                 self._dirty.clear()
                 await asyncio.sleep(self.tuning.quiet_s)
                 if not self._dirty.is_set():
                     break
             self._dirty.clear()
+            began = time.monotonic()
             self.decide_once()
+            took = time.monotonic() - began
             await asyncio.sleep(0)
+            rested = loop.time() + self.tuning.rest * took
 
     def decide_once(self) -> Plan:
         """One cycle: a Plan, its decisions assumed and on their way."""
@@ -812,7 +821,12 @@ class Controller:
         if seen.namespace:
             body["metadata"] = {"name": seen.name, "namespace": seen.namespace, "uid": seen.uid}
         path = resource.path(seen.namespace or None, seen.name, "status")
-        self._learn(resource.kind, await self.client.apply_raw(path, body, manager=self.names.admission_manager))
+        answer = await self.client.apply_raw(path, body, manager=self.names.admission_manager)
+        queue = (resource.kind, seen.namespace, seen.name)
+        changed = queue in self._stale
+        self._learn(resource.kind, answer)
+        if not changed:
+            self._stale.pop(queue, None)  # what comes back is what was written
 
     async def _sweep(self) -> None:
         """Now and then: Workloads without a job, jobs that nothing woke."""
@@ -854,6 +868,14 @@ class Controller:
 def _told_of(error: Exception) -> Any:
     """Where to tell it: that the API server does not answer is told by the client, once for all that is not written."""
     return log.debug if isinstance(error, ApiError) and not error.status else log.warning
+
+
+def _other_queues(old: Workload, new: Workload) -> bool:
+    """Does a change of a gang concern queues that the gang is not of any more?"""
+    if old.queue != new.queue:
+        return True
+    before = old.admission.cluster_queue if old.admission is not None else ""
+    return bool(before) and (new.admission is None or new.admission.cluster_queue != before)
 
 
 def _only_usage_differs(old: Item[Any] | None, new: Item[Any]) -> bool:

@@ -77,11 +77,18 @@ class Keeper:
         self._events = events
         self._changed = asyncio.Event()
         self._failed = False
+        self._leaving = False
+        """Something is being deleted that is still needed."""
         self._told: dict[str, str] = {}
         """uid -> what was told to stand in the way of its deletion."""
 
     def look(self) -> None:
         self._changed.set()
+
+    def given_back(self) -> None:
+        """Gangs changed: that matters to what waits to go, and to nothing else."""
+        if self._leaving:
+            self._changed.set()
 
     async def run(self) -> None:
         self._changed.set()
@@ -94,7 +101,7 @@ class Keeper:
     async def once(self) -> int:
         """Write what is due; how many objects were written."""
         used: dict[tuple[str, str], str] | None = None
-        written = 0
+        written = kept = 0
         self._failed = False
         for kind, plural in KEPT.items():
             for seen in list(self._informers[kind].store.values()):
@@ -102,12 +109,15 @@ class Keeper:
                 if ours != seen.deleting:
                     continue
                 if seen.deleting:
+                    self._leaving = True  # from before the look at what is used: a change meanwhile counts
                     used = used_by(self._state) if used is None else used
                     why = used.get((kind, seen.name))
                     if why is not None:
                         self._tell(kind, seen, why)
+                        kept += 1
                         continue
                 written += await self._write(kind, plural, seen, there=ours)
+        self._leaving = kept > 0
         return written
 
     async def _write(self, kind: str, plural: str, seen: Item[Any], *, there: bool) -> bool:

@@ -697,6 +697,54 @@ def _child_pods(asked: Json, count: int) -> int:
     return count // children if children and text(asked.get("podIndexLabel")) and not count % children else 0
 
 
+_RARE = frozenset(
+    {"admissionChecks", "requeueState", "reclaimablePods", "preemptionGates", "flavorCursor", "avoidNodes",
+     "unhealthyNodes", "fairEvictions", "claim"}
+)  # fmt: skip
+
+
+def _said_rarely(spec: Json, status: Json, problems: list[str]) -> dict[str, Any]:
+    """Fields of a Workload that most have nothing for."""
+    gates = {text(g.get("name")): g for g in objects(status.get("preemptionGates"))}
+    cursor, generation = cursor_value(status.get("flavorCursor"))
+    return {
+        "checks": _checks(status, problems),
+        "requeue_at": millis(obj(status.get("requeueState")).get("requeueAt")),
+        "reclaimable": tuple(
+            sorted((text(e.get("name")), whole(e.get("count"), 0)) for e in objects(status.get("reclaimablePods")))
+        ),
+        "preemption_gated": any(
+            obj(gates.get(text(gate.get("name")))).get("position") != "Open"
+            for gate in objects(spec.get("preemptionGates"))
+        ),
+        "cursor": cursor,
+        "cursor_generation": generation,
+        "avoid": tuple(
+            AvoidedNode(
+                node=text(e.get("node")), until=millis(e.get("until")) or INT64_MAX, reason=text(e.get("reason"))
+            )
+            for e in objects(status.get("avoidNodes"))
+        ),
+        "lost_nodes": tuple(text(e.get("name")) for e in objects(status.get("unhealthyNodes"))),
+        "fair_evictions": tuple(millis(stamp) for stamp in items(status.get("fairEvictions")) if millis(stamp)),
+        "claims": claim_value(status.get("claim")),
+    }
+
+
+def _said_in_meta(meta: Json, names: Names) -> dict[str, Any]:
+    """The same of what annotations and owners say."""
+    annotations = texts(meta.get("annotations"))
+    allowed = annotations.get(names.allowed_flavors_annotation)
+    gated = annotations.get(names.gated_by_annotation, "")
+    parent = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("kind") == "Workload"), {})
+    return {
+        "allowed_flavors": None if allowed is None else frozenset(f.strip() for f in allowed.split(",") if f.strip()),
+        "gated": f"held back by {gated}" if gated else "",
+        "parent_uid": text(parent.get("uid")),
+        "priority_boost": _boost(annotations.get(names.priority_boost_annotation, "")),
+    }
+
+
 def workload(
     raw: Json,
     names: Names,
@@ -708,7 +756,7 @@ def workload(
     """A Workload as the engine has it. read: its pod sets, as `pod_sets` gave them for an equal spec."""
     meta, where, name = _meta(raw)
     spec, status = obj(raw.get("spec")), obj(raw.get("status"))
-    labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
+    labels = texts(meta.get("labels"))
     if read is None:
         entries = objects(spec.get("podSets"))
         read = pod_sets(entries, names, where, limit_ranges=limit_ranges, runtime_classes=runtime_classes)
@@ -719,12 +767,7 @@ def workload(
     reserved, admitted, evicted = true.get(QUOTA_RESERVED), true.get(ADMITTED), true.get(EVICTED)
     why = text(evicted.get("reason")) if evicted is not None else ""
     evicted_at = millis(evicted.get("lastTransitionTime")) if evicted is not None else 0
-    gates = {text(g.get("name")): g for g in objects(status.get("preemptionGates"))}
-    cursor, generation = cursor_value(status.get("flavorCursor"))
-    allowed = annotations.get(names.allowed_flavors_annotation)
-    gated = annotations.get(names.gated_by_annotation, "")
     priority = spec.get("priority")
-    parent = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("kind") == "Workload"), {})
     value = Workload(
         namespace=where,
         name=name,
@@ -739,41 +782,19 @@ def workload(
         reserved_at=millis(reserved.get("lastTransitionTime")) if reserved is not None else 0,
         admitted=admitted is not None and reserved is not None,
         admitted_at=millis(admitted.get("lastTransitionTime")) if admitted is not None else 0,
-        checks=_checks(status, problems),
         evicted=(why or "Unknown") if evicted is not None else "",
         evicted_at=evicted_at,
         evicted_for=_preemptor(true.get(PREEMPTED)),
-        requeue_at=millis(obj(status.get("requeueState")).get("requeueAt")),
         # Whoever lost a node through no fault of its own goes before all of its priority.
         queue_stamp=evicted_at
         if why in ("PodsReadyTimeout", "AdmissionCheck")
         else 0
         if why == "NodeFailures"
         else None,
-        reclaimable=tuple(
-            sorted((text(e.get("name")), whole(e.get("count"), 0)) for e in objects(status.get("reclaimablePods")))
-        ),
-        allowed_flavors=None if allowed is None else frozenset(f.strip() for f in allowed.split(",") if f.strip()),
-        gated=f"held back by {gated}" if gated else "",
-        preemption_gated=any(
-            obj(gates.get(text(gate.get("name")))).get("position") != "Open"
-            for gate in objects(spec.get("preemptionGates"))
-        ),
         blocked_on_gates=BLOCKED_ON_GATES in true,
-        cursor=cursor,
-        cursor_generation=generation,
-        avoid=tuple(
-            AvoidedNode(
-                node=text(e.get("node")), until=millis(e.get("until")) or INT64_MAX, reason=text(e.get("reason"))
-            )
-            for e in objects(status.get("avoidNodes"))
-        ),
-        lost_nodes=tuple(text(e.get("name")) for e in objects(status.get("unhealthyNodes"))),
-        fair_evictions=tuple(millis(stamp) for stamp in items(status.get("fairEvictions")) if millis(stamp)),
         run_ms=whole(status.get("accumulatedPastExecutionTimeSeconds"), 0) * 1000,
-        claims=claim_value(status.get("claim")),
-        parent_uid=text(parent.get("uid")),
         job_uid=labels.get(names.job_uid_label, ""),
-        priority_boost=_boost(annotations.get(names.priority_boost_annotation, "")),
+        **(_said_in_meta(meta, names) if meta.keys() & {"annotations", "ownerReferences"} else {}),
+        **(_said_rarely(spec, status, problems) if not _RARE.isdisjoint((*spec, *status)) else {}),
     )
     return value, tuple(problems)

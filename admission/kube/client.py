@@ -320,6 +320,7 @@ class Client:
         )
         session = aiohttp.ClientSession(
             connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),  # an API server sets none, and looking for them costs each request
             trust_env=False,  # reading the environment for each request costs more than the request
             auto_decompress=True,
             read_bufsize=1 << 20,
@@ -448,7 +449,7 @@ class Client:
         if session is None:
             raise RuntimeError("the client is not open: use `async with`")
         loop = asyncio.get_running_loop()
-        if not urgent:
+        if not urgent and not self.flow.enter_at_once():
             try:
                 async with asyncio.timeout_at(deadline):
                     await self.flow.enter()

@@ -104,12 +104,18 @@ class Flow:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    def enter_at_once(self) -> bool:
+        """Takes a place if there is one for which nobody waits."""
+        if self._waiting or self._opens_in(asyncio.get_running_loop().time()) > 0.0:
+            return False
+        self._take()
+        return True
+
     async def enter(self) -> None:
         """Waits for a place. Cancelling the wait takes no place."""
-        loop = asyncio.get_running_loop()
-        if not self._waiting and self._opens_in(loop.time()) == 0.0:
-            self._take()
+        if self.enter_at_once():
             return
+        loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
         self._waiting.append(place)
         self._pump()

@@ -158,8 +158,9 @@ class Informer(Generic[T]):
         An answer that the watch has overtaken is left alone: the object may have been deleted since.
         """
         raw = msgspec.Raw(obj if isinstance(obj, bytes) else msgspec.json.encode(obj))
-        if _older(self.resource_version, self._bare(raw).resource_version):
-            self._lay(raw)
+        meta = self._bare(raw)
+        if _older(self.resource_version, meta.resource_version):
+            self._lay(raw, meta)
 
     def relist(self) -> None:
         """Asks for a fresh list, soon. Changes found by it are announced as any others."""
@@ -365,9 +366,9 @@ class Informer(Generic[T]):
 
     # --- the copy ----------------------------------------------------------------------------------------------------
 
-    def _lay(self, raw: msgspec.Raw, *, restarted: bool = False) -> tuple[Key, str]:
-        """Lays one object over the copy, unless the copy is newer; its key and version."""
-        meta = self._bare(raw)
+    def _lay(self, raw: msgspec.Raw, meta: _Meta | None = None, *, restarted: bool = False) -> tuple[Key, str]:
+        """Lays one object over the copy, unless the copy is newer; its key and version. meta: of it, where known."""
+        meta = meta or self._bare(raw)
         key = (meta.namespace, meta.name)
         old = self.store.get(key)
         if old is not None and key not in self.bad:
