@@ -212,6 +212,8 @@ def demo(serve: bool, real: bool, seconds: float) -> None:
 def main() -> None:
     # Collecting as often as Python does by itself would take a tenth of the time: most of what is made here lives long.
     gc.set_threshold(50_000, 20, 50)
+    # Looking for plugins of pydantic reads the metadata of everything that is installed; none is used here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     cli(prog_name="kubectl muster" if Path(sys.argv[0]).name.startswith("kubectl-") else "muster")
 
 

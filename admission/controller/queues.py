@@ -143,4 +143,6 @@ def differs(stored: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:
         return value
 
     held = {key: value for key, value in (stored or {}).items() if key in wanted}
+    if held == wanted:
+        return False
     return bool(bare(held) != bare(wanted))

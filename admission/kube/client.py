@@ -224,6 +224,12 @@ _decode_list = msgspec.json.Decoder(_List).decode
 _decode_any = msgspec.json.Decoder().decode
 
 
+@lru_cache(maxsize=256)
+def _encoded(query: tuple[tuple[str, str], ...]) -> str:
+    """Writes of one kind all ask alike."""
+    return urlencode(query)
+
+
 @lru_cache(maxsize=4096)
 def _resource_of(path: str) -> tuple[str, str]:
     """(resource, subresource) of a path, for counting."""
@@ -520,7 +526,7 @@ class Client:
 
     def _url(self, path: str, query: Mapping[str, str]) -> URL:
         text = self._who.base_url + path
-        return URL(f"{text}?{urlencode(query)}" if query else text, encoded=True)
+        return URL(f"{text}?{_encoded(tuple(query.items()))}" if query else text, encoded=True)
 
     # --- verbs ------------------------------------------------------------------------------------------------------
 
