@@ -540,6 +540,8 @@ class _Filling(_Run):
         """Those who had their turn, and would not have fitted if nothing were kept for others."""
         self.seen: set[Key] = set()
         """Those for whom room is set aside and who had their turn, or were woken for it."""
+        self.shortened: set[str] = set()
+        """Queues whose first gang was admitted in the turn that is on."""
         for name in state.ready():
             self._enter(name)
         for label in sorted(self.tournaments):
@@ -556,6 +558,9 @@ class _Filling(_Run):
             assert best is not None
             decided = len(self.decisions)
             self._turn(best)
+            for name in sorted(self.shortened):
+                self._moved_up(name)
+            self.shortened.clear()
             if self.walks[best.name].peek() is None:
                 tournament.leave(best)
             else:
@@ -585,6 +590,13 @@ class _Filling(_Run):
         if any(isinstance(d, Evict) or (isinstance(d, Claim) and d.record.until <= self.now) for d in decided):
             for name, bucket, place in self.state.no_longer_short(label):
                 self._back(name, bucket, place)
+
+    def _moved_up(self, name: str) -> None:
+        """Who is first of a queue now may have been passed over for long: what is kept for others binds it no more as
+        it did."""
+        first = self.state.first_but(name, self.admitted[name])
+        if first is not None and (memo := first[1]) is not None and memo.lack is not None and memo.lack.beside:
+            self._back(*self.state.unpark(first[0], doubt=False))
 
     def _back(self, name: str, bucket: int, place: QueueKey) -> None:
         """Who was not to be tried takes part again."""
@@ -770,6 +782,7 @@ class _Filling(_Run):
         super().admit(trial)
         name, _, place = self.state.stands(trial.gang.key)
         self.admitted.setdefault(name, []).append(place)
+        self.shortened.add(name)
 
     # -- nobody comes back only to be evicted again
 

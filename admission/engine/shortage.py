@@ -63,6 +63,13 @@ class Lack:
     avoid: frozenset[str] = frozenset()
     """... but for these."""
 
+    @property
+    def kept_from_it(self) -> bool:
+        """May it be kept from it all the same, when what it lacks is there."""
+        return bool(self.shorts) and not (
+            self.never or self.first or self.beside or self.claim or self.victims or self.blocked_by
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:

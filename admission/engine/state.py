@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
@@ -1085,7 +1085,9 @@ class State:
                 # Whose claim is in the way is told to the first of a queue, and who is first may be due for one.
                 first = self.lines[name].first()[1]
                 plain = not claimed and lack.blocked_by is None and (bucket != first or lack.first)
-                if plain and self._still(node.root, [(name, bucket, memo)])[0]:
+                still = self._still(node.root, [(name, bucket, memo)])[0] if plain else None
+                if still is not None:
+                    self.lines[name].park(bucket, still)
                     self._stale.add((name, bucket))
                     self.passed.setdefault(order.label(node.root), []).append((name, bucket))
                     continue
@@ -1102,17 +1104,28 @@ class State:
         entry = self._entry.get(key)
         return entry[2] if entry is not None and entry[0] == queue else None
 
+    def first_but(self, name: str, gone: Collection[QueueKey]) -> tuple[Key, Memo | None] | None:
+        """The first of a queue when these are looked away from, and what is known of it if it is parked."""
+        line = self.lines[name]
+        firsts = (
+            (place, bucket)
+            for bucket, held in line.buckets.items()
+            if (place := next((place for place in held if place not in gone), None)) is not None
+        )
+        first = min(firsts, default=None)
+        return None if first is None else (order.key_of(first[0]), line.parked.get(first[1]))
+
     def is_parked(self, key: Key) -> bool:
         """Does a gang stand in line, and is not tried before something changes."""
         entry = self._entry.get(key)
         return entry is not None and entry[1] in self.lines[entry[0]].parked
 
-    def unpark(self, key: Key) -> tuple[str, int, QueueKey]:
-        """A parked gang has a turn after all, though what it lacks it may lack still; where it stands."""
+    def unpark(self, key: Key, *, doubt: bool = True) -> tuple[str, int, QueueKey]:
+        """A parked gang has a turn after all, though what it lacks it may lack still (`doubt`); where it stands."""
         entry = self._entry[key]
         memo = self.lines[entry[0]].parked.get(entry[1])
         self._unpark(entry[0], entry[1])
-        if memo is not None and memo.lack is not None:
+        if doubt and memo is not None and memo.lack is not None:
             self._doubted[entry[0], entry[1]] = (memo, -1)
         return entry
 
@@ -1140,7 +1153,8 @@ class State:
         self._stale.update((name, bucket) for name, bucket, _ in asked)
         version = self._ledger.version_of(root)
         for (name, bucket, memo), still in zip(asked, self._still(root, asked), strict=True):
-            if still:
+            if still is not None:
+                self.lines[name].park(bucket, still)
                 passed.append((name, bucket))
             else:
                 self._unpark(name, bucket)
@@ -1149,14 +1163,32 @@ class State:
         if not passed:
             del self.passed[label]
 
-    def _still(self, root: QuotaNode, asked: Sequence[tuple[str, int, Memo]]) -> list[bool]:
+    def _still(self, root: QuotaNode, asked: Sequence[tuple[str, int, Memo]]) -> list[Memo | None]:
+        """Of each that was refused in one tree, what is known of it if it would be refused again; None if a trial has
+        to tell."""
+        memos = [memo for _, _, memo in asked]
         wanted = [Asked(self.queues[name], memo.lack, memo.until) for name, _, memo in asked if memo.lack is not None]
         answers = self._shortages.still(root, wanted, self._now, self._leaving_in)
+        # Who got what it lacked may lack it again beside the room that is kept for others.
+        again = [
+            i
+            for i, (one, answer) in enumerate(zip(wanted, answers, strict=True))
+            if not answer and one.lack.kept_from_it and self._ledger.aside_under(root)
+        ]
+        beside = [replace(wanted[i], lack=replace(wanted[i].lack, beside=True)) for i in again]
+        for i, one, answer in zip(
+            again, beside, self._shortages.still(root, beside, self._now, self._leaving_in), strict=True
+        ):
+            if answer:
+                answers[i], wanted[i] = True, one
+                memos[i] = replace(memos[i], lack=one.lack, turned=False)
         return [
-            answer
+            memo
+            if answer
             and all(uid in self._holding_uids for uid in one.lack.victims)
             and (not one.lack.placing or self._ledger.no_room(one.lack.placing, one.lack.avoid, beside=one.lack.beside))
-            for one, answer in zip(wanted, answers, strict=True)
+            else None
+            for memo, one, answer in zip(memos, wanted, answers, strict=True)
         ]
 
     def pass_again(self, name: str, bucket: int) -> Memo | None:
@@ -1167,13 +1199,16 @@ class State:
         if known is None or node is None:
             return None
         memo, version = known
-        if version == self._ledger.version_of(node.root) or not self._still(node.root, [(name, bucket, memo)])[0]:
+        if version == self._ledger.version_of(node.root):
+            return None
+        still = self._still(node.root, [(name, bucket, memo)])[0]
+        if still is None:
             return None
         del self._doubted[name, bucket]
-        self.park(name, bucket, memo)
+        self.park(name, bucket, still)
         self._stale.add((name, bucket))
         self.passed.setdefault(order.label(node.root), []).append((name, bucket))
-        return memo
+        return still
 
     def no_longer_short(self, label: str) -> list[tuple[str, int, QueueKey]]:
         """Room is to come in this tree, and on nodes: who was passed by in it in this cycle and may go now, and who in
@@ -1193,7 +1228,9 @@ class State:
             if root is None:
                 continue
             for (name, bucket, memo), still in zip(asked, self._still(root, asked), strict=True):
-                if not still:
+                if still is not None:
+                    self.lines[name].park(bucket, still)
+                else:
                     held.remove((name, bucket))
                     self._unpark(name, bucket)
                     self._doubted[name, bucket] = (memo, -1)
