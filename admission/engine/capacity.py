@@ -47,7 +47,6 @@ from admission.engine.nodes import (
     Question,
     Table,
     add_amounts,
-    is_device,
     is_mark,
     refused_taint,
     takes,
@@ -61,8 +60,6 @@ __all__ = ["HOST_PORT", "PODS", "Capacity", "PlaceRequest", "Placement", "needs_
 
 _WORK = 10_000_000
 """Elementary steps that the exact search for mixed gangs may take."""
-_LOOKED_AT = 2048
-"""So many nodes are compared for a single pod, those with the least room for its kind first."""
 _CHOICES = 64
 """Domains, or combinations of domains, that are tried for pod sets which must share one."""
 
@@ -117,16 +114,12 @@ def place(
     memo: object = None
     overlay = capacity.table.overlay
     if rules.pack_against_fragmentation and not (beside or again or lost or previous):
-        memo = (tuple(requests), frozenset(avoid), explain)
-        if empty:
-            # On a table without gangs the answer stays as long as nodes, and pods that are not theirs, do.
-            known = overlay.answers.get(memo)
-        else:
-            version, known = overlay.placed.get(memo, (-1, None))
-            if version != capacity.version:
-                known = None
-        if known is not None:
-            return known  # type: ignore[return-value]
+        memo = (tuple(requests), frozenset(avoid))
+        # On a table without gangs an answer stays as long as nodes, and pods that are not theirs, do.
+        at, explained, known = overlay.placed[empty].get(memo, (-1, False, None))
+        if known is not None and (empty or at == capacity.version):
+            if explained or not explain or isinstance(known, Placement):
+                return known
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
     for request in wanted:
         refused = request.pod_set.shape.refused if rules.pack_against_fragmentation else ""
@@ -147,12 +140,11 @@ def place(
         capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside), again
     )
     answer = _Muster(question).placed() if rules.pack_against_fragmentation else Tas(question).placed()
-    if memo is not None and empty:
-        overlay.answers[memo] = answer
-    elif memo is not None:
-        if len(overlay.placed) >= ANSWERS:
-            overlay.placed.clear()
-        overlay.placed[memo] = (capacity.version, answer)
+    if memo is not None:
+        answers = overlay.placed[empty]
+        if len(answers) >= ANSWERS:
+            answers.clear()
+        answers[memo] = (capacity.version, explain, answer)
     return answer
 
 
@@ -576,29 +568,19 @@ class _Muster:
         """The row for a single pod: where it harms least those that may come, of these one whose devices are not all
         idle, and of these the first in the tree, so that one domain fills up after the other. None when nobody is known
         who may come, or it fits nowhere."""
-        popular = self.question.capacity.popular()
+        popular = sorted(self.question.capacity.popular())
         rows = np.flatnonzero(counts)
         tree = part.tree
         if shape.required is not None and len(rows):
             rows = rows[tree.known[shape.required][self._leaf_domain(part, shape.required)[rows]]]
         if not popular or not len(rows):
             return None
-        if len(rows) > _LOOKED_AT:
-            rows = rows[np.argsort(counts[rows], kind="stable")[:_LOOKED_AT]]
-        taken = dict(part.per_pod)
-        room = {
-            name: self.table.room_on(rows, name, self.empty) for name in {n for kind, _ in popular for n, _ in kind}
-        }
-        kinds = []
-        for kind, pods in popular:
-            device = max((amount, name) for name, amount in kind if is_device(name))[1]
-            needs = tuple((room[name], amount) for name, amount in kind)
-            of = tuple(taken.get(name, 0) for name, _ in kind)
-            kinds.append(topology.Kind(pods, room[device], needs, of, taken.get(device, 0)))
-        untouched = np.ones(len(rows), dtype=np.bool_)
-        for name in self.table.devices():
-            untouched &= self.table.room_on(rows, name, self.empty) == self.table.most(name)[rows]
-        return int(rows[np.lexsort([tree.position[rows], untouched, topology.harm(kinds, len(rows))])[0]])
+        losses = self.table.losses(tuple(kind for kind, _ in popular), part.per_pod, self.empty)
+        harm = topology.harm(losses.lost, np.array([pods for _, pods in popular], dtype=np.int64))[rows]
+        rows = rows[harm == harm.min()]
+        idle = losses.untouched[rows]
+        rows = rows if idle.all() else rows[~idle]
+        return int(rows[tree.position[rows].argmin()])
 
     def _preferred(self, part: _Part, leaves: Ints) -> Ints:
         """Of nodes that hold equally many of these pods, those first on which least else is left."""

@@ -36,6 +36,7 @@ from admission.engine.model import (
     EvictReason,
     FlavorResource,
     Key,
+    Misfit,
     Pairs,
     Plan,
     PreemptionPolicy,
@@ -256,7 +257,7 @@ class _Run:
             ((fr, amount),) = assignment.usage.items()
             found = refused.get((fr, amount)) if assignment.need_preemption() == {fr} else None
         if found is None:
-            found = self.victims(gang, queue, asked, assignment, avoid)
+            found = self.victims(gang, queue, assignment, avoid)
         return Trial(gang, queue, node, assignment, found, self._why(assignment, found))
 
     def going(self, gang: Workload, queue: ClusterQueue) -> set[Key]:
@@ -314,18 +315,20 @@ class _Run:
         self,
         gang: Workload,
         queue: ClusterQueue,
-        asked: tuple[scan.PodSetRequest, ...],
         assignment: Assignment,
         avoid: frozenset[str],
     ) -> reclaim.Found:
         """Who would have to go for this assignment."""
-        pinned = assignment.flavors()
-        node = self.node(queue.name)
+        node, stood = self.node(queue.name), self._stood(gang)
 
         def fits() -> bool:
+            # The flavors stand, so that all that is asked of them is this quota, and these nodes.
             if not node.fits(assignment.usage):
                 return False
-            return self.pinned(gang, queue, asked, pinned, avoid).mode is Mode.FIT
+            if not assignment.placing:
+                return True
+            answer = scan.nodes_for(self.ledger, gang, assignment.placing, avoid, stood, explain=False)
+            return not isinstance(answer, Misfit)
 
         with self.ledger.suspended(gang.key):
             return reclaim.targets(

@@ -22,7 +22,7 @@ from enum import IntEnum
 from fractions import Fraction
 from typing import TypeVar
 
-from admission.engine.capacity import PlaceRequest
+from admission.engine.capacity import Placement, PlaceRequest
 from admission.engine.ledger import Ledger
 from admission.engine.model import (
     Admission,
@@ -609,7 +609,8 @@ class _Scan:
         if best is None:
             return None, tuple(said), attempts
         tried = -1 if last == len(group.flavors) - 1 else last
-        best = {res: replace(choice, tried=tried) for res, choice in best.items()}
+        if tried != -1:
+            best = {res: replace(choice, tried=tried) for res, choice in best.items()}
         return best, () if all_fit else tuple(said), attempts
 
     def _resource(
@@ -804,16 +805,9 @@ class _Scan:
         if not asked:
             return False
         assignment.placing = tuple(asked)
-        previous = self.workload.admission if self.workload.lost_nodes else None
         by_name = {choice.name: choice for choice in assignment.pod_sets}
         if assignment.mode is Mode.FIT:
-            answer: Mapping[str, TopologyAssignment] | Misfit | None = None
-            if self.stood is not None:
-                answer = self.ledger.places(
-                    asked, owner=self.workload.key, avoid=self.avoid, previous=self.stood, again=True
-                )
-            if answer is None or isinstance(answer, Misfit):
-                answer = self.ledger.places(asked, owner=self.workload.key, avoid=self.avoid, previous=previous)
+            answer = nodes_for(self.ledger, self.workload, assignment.placing, self.avoid, self.stood)
             if not isinstance(answer, Misfit):
                 for choice in assignment.pod_sets:
                     placed = answer.get(choice.name)
@@ -988,6 +982,25 @@ def assign(
             place=place,
             stood=stood,
         ).run(pod_sets)
+
+
+def nodes_for(
+    ledger: Ledger,
+    workload: Workload,
+    asked: Sequence[PlaceRequest],
+    avoid: Collection[str],
+    stood: Admission | None = None,
+    *,
+    explain: bool = True,
+) -> Placement | Misfit:
+    """Nodes for what a gang asks of them (`Assignment.placing`), as the book is now: where it stood, if it does, or
+    where it holds nodes that it has not lost; else anywhere."""
+    if stood is not None:
+        answer = ledger.places(asked, owner=workload.key, avoid=avoid, previous=stood, again=True)
+        if not isinstance(answer, Misfit):
+            return answer
+    previous = workload.admission if workload.lost_nodes else None
+    return ledger.places(asked, owner=workload.key, avoid=avoid, previous=previous, explain=explain)
 
 
 Found = TypeVar("Found")

@@ -186,6 +186,8 @@ class Ledger:
         self._claims_under: dict[QuotaNode, dict[Key, Held]] = {}
         """Root -> the claims in its tree."""
         self._aside_under: dict[QuotaNode, dict[Key, Held]] = {}
+        self._aside_in_order: dict[QuotaNode, dict[Key, Held]] = {}
+        """The same, made anew after a change."""
         self.version = 0
         """Another with every change, and the old one when the change is taken back: equal versions mean an equal
         book."""
@@ -219,6 +221,7 @@ class Ledger:
         self._versions.clear()
         self._claims_under.clear()
         self._aside_under.clear()
+        self._aside_in_order.clear()
         for key, held in self.aside.items():
             if (node := self.tree.queue(held.charge.queue)) is not None:
                 self._aside_under.setdefault(node.root, {})[key] = held
@@ -241,7 +244,12 @@ class Ledger:
 
     def aside_under(self, root: QuotaNode) -> Mapping[Key, Held]:
         """What is set aside in one tree; who ends first comes first, for what is free goes to them in this order."""
-        return dict(sorted(self._aside_under.get(root, {}).items(), key=lambda item: (item[1].until, item[0])))
+        known = self._aside_in_order.get(root)
+        if known is None:
+            held = self._aside_under.get(root, {})
+            known = dict(sorted(held.items(), key=lambda item: (item[1].until, item[0])))
+            self._aside_in_order[root] = known
+        return known
 
     # ------------------------------------------------------------ charges and claims
 
@@ -374,7 +382,7 @@ class Ledger:
         if beside:
             self._taken = frozenset(key for key, held in self.aside.items() if held.charge.admission is not None)
         try:
-            return isinstance(self.places(requests, avoid=avoid), Misfit)
+            return isinstance(self.places(requests, avoid=avoid, explain=False), Misfit)
         finally:
             self._taken = taken
 
@@ -477,6 +485,7 @@ class Ledger:
         previous: Admission | None = None,
         without: Collection[Key] = (),
         again: bool = False,
+        explain: bool = True,
     ) -> Placement | Misfit:
         """Nodes for all pods of all pod sets at once, or why not (see `capacity.place`)."""
         taken = self._taken
@@ -494,7 +503,7 @@ class Ledger:
                 beside=[_claim_key(key) for key in self.claims] if self._bare else (),
                 previous=previous,
                 without=without,
-                explain=not again,
+                explain=explain and not again,
                 again=again,
             )
 
@@ -577,6 +586,8 @@ class Ledger:
         charge = held.charge
         node = self.tree.queue(charge.queue)
         under = {} if node is None else self._aside_under.setdefault(node.root, {})
+        if node is not None:
+            self._aside_in_order.pop(node.root, None)
         if sign > 0:
             self.aside[charge.key] = under[charge.key] = held
             if charge.admission is not None:

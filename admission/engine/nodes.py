@@ -24,6 +24,7 @@ from admission.engine.model import (
     Admission,
     Flavor,
     Key,
+    Misfit,
     Node,
     Pairs,
     PodSet,
@@ -55,6 +56,8 @@ OVERLAYS = 256
 """So many questions of the kind "what if" are kept with their answers."""
 ANSWERS = 1024
 """So many questions to one table are kept with their answers."""
+KINDS = 64
+"""So many sorts of pods are kept with what they would cost others."""
 POPULAR = 16
 """So many kinds of pods stand for all that may come."""
 MOST = 2**31
@@ -198,6 +201,21 @@ class _Counts:
 
 
 @dataclass(slots=True)
+class Losses:
+    """What a pod of one sort would cost the kinds of pods that may come; kept and mended as `_Counts` are."""
+
+    lost: Ints
+    """Per kind and row (`topology.losses`)."""
+    untouched: Bools
+    """Per row: are all its devices idle."""
+    seen: int
+
+
+Answers = dict[object, tuple[int, bool, "Placement | Misfit"]]
+"""Question -> (version of the nodes, does a no explain itself, answer)."""
+
+
+@dataclass(slots=True)
 class Overlay:
     """Room that counts as taken, or as given back, for the length of a question; with the counts that it makes."""
 
@@ -207,10 +225,9 @@ class Overlay:
     """The same, on a table without gangs."""
     counts: dict[tuple[Filter, Amounts], _Counts] = field(default_factory=dict)
     bare_counts: dict[tuple[Filter, Amounts], Ints] = field(default_factory=dict)
-    answers: dict[object, object] = field(default_factory=dict)
-    """Question about a table without gangs -> answer."""
-    placed: dict[object, tuple[int, object]] = field(default_factory=dict)
-    """Question about the table as it is -> (version of the nodes, answer)."""
+    losses: dict[tuple[tuple[Amounts, ...], Amounts], Losses] = field(default_factory=dict)
+    placed: tuple[Answers, Answers] = field(default_factory=lambda: ({}, {}))
+    """Answers about the table as it is, and about one without gangs."""
 
 
 _Parsed = tuple[dict[str, str], dict[str, int]]
@@ -282,6 +299,7 @@ class Table:
         if node.allocatable != old.allocatable:
             self._devices = None
             self._most.clear()
+            self.plain.losses.clear()
             self.refresh(node.name)
 
     def refresh(self, name: str, resources: Iterable[str] | None = None) -> None:
@@ -304,7 +322,7 @@ class Table:
     def bare_changed(self) -> None:
         """Something changed that no gang did."""
         self.plain.bare_counts.clear()
-        self.plain.answers.clear()
+        self.plain.placed[True].clear()
         self.overlays.clear()
 
     def _room(self, i: int, resource: str) -> tuple[int, int]:
@@ -449,6 +467,43 @@ class Table:
         counts = self._count(np.flatnonzero(self.mask(wanted)), per_pod, False)
         over.counts[key] = _Counts(counts, now)
         return counts
+
+    def losses(self, kinds: tuple[Amounts, ...], per_pod: Amounts, empty: bool) -> Losses:
+        """What one more of these pods on each row would cost pods of these kinds. It belongs to the cache."""
+        every = np.arange(len(self.names), dtype=np.int64)
+        now = self.log_base + len(self.log)
+        if empty:
+            return Losses(*self._losses(every, kinds, per_pod, True), now)
+        held = self.overlay.losses
+        known = held.get((kinds, per_pod))
+        if known is None or known.seen < self.log_base:
+            if len(held) >= KINDS:
+                held.clear()
+            known = held[kinds, per_pod] = Losses(*self._losses(every, kinds, per_pod, False), now)
+        elif known.seen < now:
+            rows = np.array(sorted(set(self.log[known.seen - self.log_base :])), dtype=np.int64)
+            known.lost[:, rows], known.untouched[rows] = self._losses(rows, kinds, per_pod, False)
+            known.seen = now
+        return known
+
+    def _losses(self, rows: Ints, kinds: tuple[Amounts, ...], per_pod: Amounts, empty: bool) -> tuple[Ints, Bools]:
+        names = sorted({name for kind in kinds for name, _ in kind})
+        at = {name: i for i, name in enumerate(names)}
+        needs = np.full((len(kinds), len(names)), topology.UNASKED, dtype=np.int64)
+        device = []
+        for i, kind in enumerate(kinds):
+            for name, amount in kind:
+                needs[i, at[name]] = min(amount, 2**61)
+            device.append(at[max((amount, name) for name, amount in kind if is_device(name))[1]])
+        taken = dict(per_pod)
+        room = np.stack([self.room_on(rows, name, empty) for name in names])
+        lost = topology.losses(
+            room, needs, np.array(device), np.array([min(taken.get(name, 0), 2**61) for name in names], dtype=np.int64)
+        )
+        untouched = np.ones(len(rows), dtype=np.bool_)
+        for name in self.devices():
+            untouched &= self.room_on(rows, name, empty) == self.most(name)[rows]
+        return lost, untouched
 
     def sound_counts(self, wanted: Filter, per_pod: Amounts) -> Ints:
         """As `counts` of an empty table on which no node were cordoned, not ready or tainted."""

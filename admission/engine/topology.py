@@ -292,41 +292,32 @@ def pack(tree: Tree, caps: list[Ints], shape: Shape, prefer: Prefer | None = Non
     return packing.out if packing.among(0, 0, len(caps[0]), shape.count) else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kind:
-    """Pods that may come, against the rows of a table of nodes."""
-
-    weight: int
-    device: Ints
-    """Per row: idle devices of the sort that they ask for."""
-    needs: tuple[tuple[Ints, int], ...]
-    """(free amount per row, what one pod takes) of each resource."""
-    taken: tuple[int, ...]
-    """What the pod that is being placed takes of each of these resources."""
-    device_taken: int
-
-
 _STEP = 12
 """Steps of harm per device: differences below one step count for nothing, and ties are for packing."""
+UNASKED = -(2**62)
+"""As a need: of this resource the kind takes nothing."""
 
 
-def harm(kinds: Sequence[Kind], rows: int) -> Ints:
-    """How much one more pod on each row adds to the fragments of that node, in steps.
+def losses(room: Ints, needs: Ints, device: Ints, taken: Ints) -> Ints:
+    """Per kind of pods and row: how many more idle devices pods of the kind could not use if one more pod came there.
 
-    A fragment is an idle device that pods of a kind cannot use, because the node lacks something else that they need
-    or has too few devices left; the mean is taken over the kinds by weight. (The measure of fragmentation gradient
-    descent, for whole devices.) Rows to which the pod does not fit have no meaningful harm.
+    An idle device is a fragment for a kind where the node lacks something that its pods need, or has too few devices
+    left. room: per resource and row. needs: per kind and resource, what a pod takes of it. device: per kind, which of
+    the resources is the device that it asks for. taken: per resource, what the pod that comes takes.
     """
-    total = sum(kind.weight for kind in kinds)
-    growth = np.zeros(rows, dtype=np.int64)
-    for kind in kinds:
-        before = np.ones(rows, dtype=np.bool_)
-        after = np.ones(rows, dtype=np.bool_)
-        for (free, amount), taken in zip(kind.needs, kind.taken, strict=True):
-            before &= free >= amount
-            after &= free >= amount + taken
-        lost = np.where(after, 0, kind.device - kind.device_taken) - np.where(before, 0, kind.device)
-        growth += kind.weight * lost
+    before = (room >= needs[:, :, None]).all(axis=1)
+    after = (room >= (needs + taken)[:, :, None]).all(axis=1)
+    idle = room[device]
+    lost: Ints = np.where(after, 0, idle - taken[device][:, None]) - np.where(before, 0, idle)
+    return lost
+
+
+def harm(lost: Ints, weights: Ints) -> Ints:
+    """How much one more pod on each row adds to the fragments of that node, in steps: the mean of the losses over the
+    kinds by weight. (The measure of fragmentation gradient descent, for whole devices.) Rows to which the pod does not
+    fit have no meaningful harm."""
+    total = int(weights.sum())
+    growth = (lost * weights[:, None]).sum(axis=0)
     return -(-growth * _STEP // total) if total else growth
 
 
