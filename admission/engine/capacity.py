@@ -117,9 +117,9 @@ def place(
         memo = (tuple(requests), frozenset(avoid))
         # On a table without gangs an answer stays as long as nodes, and pods that are not theirs, do.
         at, explained, known = overlay.placed[empty].get(memo, (-1, False, None))
-        if known is not None and (empty or at == capacity.version):
-            if explained or not explain or isinstance(known, Placement):
-                return known
+        holds = empty or at == capacity.version
+        if known is not None and holds and (explained or not explain or isinstance(known, Placement)):
+            return known
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
     for request in wanted:
         refused = request.pod_set.shape.refused if rules.pack_against_fragmentation else ""

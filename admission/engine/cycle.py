@@ -706,10 +706,10 @@ class _Filling(_Run):
         before = self.admitted.get(self.state.queue_of(gang), ())
         return self.state.position(gang.key) == sum(1 for other in before if other < place)
 
-    def _kept_around(self, trial: Trial) -> list[Held]:
+    def _kept_around(self, trial: Trial) -> Iterator[Held]:
         """What is kept for others in the tree of this gang, or on nodes."""
         tree, root = self.ledger.tree, trial.node.root
-        return [
+        return (
             held
             for key, held in self.ledger.aside.items()
             if key != trial.gang.key
@@ -717,7 +717,7 @@ class _Filling(_Run):
                 held.charge.admission is not None
                 or ((at := tree.queue(held.charge.queue)) is not None and at.root is root)
             )
-        ]
+        )
 
     def _beside_kept(self, trial: Trial, place: QueueKey) -> Trial | None:
         """The same gang with the room taken that is kept for others; None when some of them must be asked first.
@@ -726,25 +726,26 @@ class _Filling(_Run):
         nobody goes before one who had been passed over when he came.
         """
         gang = trial.gang
-        binding = self._kept_around(trial)
+        if next(self._kept_around(trial), None) is None:
+            return trial
+        but = {gang.key}
         at = self._kept_since(gang)
         first = self.rules.promises and self.now >= at and self._is_first(gang, place)
         untried: list[Key] = []
         if first:
             came = at - self.rules.passed_over_ms
             equals = []
-            for held in binding:
+            for held in self._kept_around(trial):
                 key = held.charge.key
                 theirs = self._kept_since(self.state.workloads[key])
                 later = theirs - self.rules.passed_over_ms > at  # that one came when this one had been passed over
                 if came <= theirs and (later or key not in self.turned):
                     equals.append(key)
             untried = sorted(key for key in equals if key not in self.seen and self.state.is_parked(key))
-            after = set(equals).difference(untried)
-            binding = [held for held in binding if held.charge.key not in after]
-        if not binding:
-            return trial
-        with self.ledger.beside({held.charge.key for held in binding}, trial.node.root):
+            but |= set(equals).difference(untried)
+            if all(held.charge.key in but for held in self._kept_around(trial)):
+                return trial
+        with self.ledger.beside(but, trial.node.root):
             beside = self.look(gang, trial.queue, evict=self._may_evict(gang))
             good = beside.mode is Mode.FIT or beside.found.enough
             if not good and untried and self._by_quota_alone(beside):
@@ -761,7 +762,7 @@ class _Filling(_Run):
                 self._ask_again(key)
             return None
         # What others must give up for it was never free: only the room that is free now is kept from it.
-        with self.ledger.beside({held.charge.key for held in binding}, trial.node.root, free=True):
+        with self.ledger.beside(but, trial.node.root, free=True):
             usage = {} if trial.assignment is None else trial.assignment.usage
             if self._simple(gang, trial.queue) and not self.state.may_take(trial.queue.name, usage):
                 return beside
@@ -1133,8 +1134,7 @@ class _Filling(_Run):
             trial.found = replace(trial.found, until=at if until is None else min(at, until))
             return False
         trial.due = True
-        around = {held.charge.key for held in self._kept_around(trial)}
-        with self.ledger.beside(around, trial.node.root), self.ledger.without_gangs(walk.queue.name):
+        with self.ledger.beside({gang.key}, trial.node.root), self.ledger.without_gangs(walk.queue.name):
             there = self._again(trial)
         if there.mode is not Mode.FIT:
             return False

@@ -193,13 +193,18 @@ class Ledger:
         book."""
         self._versions: dict[QuotaNode, int] = {}
         self._last_version = 0
+        self._followed: dict[tuple[int, int, int], tuple[object, int]] = {}
+        """(version of a tree, 1 or -1, id of an entry) -> (the entry, the version after it was entered or taken out):
+        who does the same to the same tree comes to the same version."""
+        self._free_parts: dict[tuple[int, int], tuple[Held, Held]] = {}
+        """(version of its tree, id of what is set aside) -> (that, what of it is free then)."""
         self._queues: tuple[ClusterQueue, ...] = ()
         self._cohorts: tuple[Cohort, ...] = ()
         self._journal: list[_Step] = []
         self._marks: list[int] = []
         self._bare = False
-        self._taken: frozenset[Key] = frozenset()
-        """Whose room that is set aside counts as taken on nodes now."""
+        self._spared: frozenset[Key] | None = None
+        """Room that is set aside counts as taken on nodes now, but for that of these. None: none of it."""
         self._lazy: dict[Key, Held] = {}
         """Of these, who has a claim in the book, of quota alone."""
         self._gone: frozenset[tuple[Key, str]] = frozenset()
@@ -291,21 +296,19 @@ class Ledger:
         return held
 
     @contextmanager
-    def beside(self, keys: Collection[Key], root: QuotaNode, *, free: bool = False) -> Iterator[None]:
-        """With the room of these taken that is set aside: of those in the tree of `root` as claims in the book, of the
-        others on nodes; or with as much of their quota as is `free` now, and no nodes. Who is unclaimed inside has
-        nothing set aside any more."""
-        within = self.aside_under(root)
-        entered = [key for key in within if key in keys]
+    def beside(self, but: Collection[Key], root: QuotaNode, *, free: bool = False) -> Iterator[None]:
+        """With all room taken that is set aside, but for that of some: of those in the tree of `root` as claims in the
+        book, of the others on nodes; or with as much of their quota as is `free` now, and no nodes. Who is unclaimed
+        inside has nothing set aside any more."""
+        entered = [key for key in self.aside_under(root) if key not in but]
         start = len(self._journal)
-        before = self._taken, self._lazy
-        on_nodes = () if free else (key for key in keys if (at := self.aside.get(key)) and at.charge.admission)
-        self._taken = frozenset(on_nodes)
+        before = self._spared, self._lazy
+        self._spared = None if free else frozenset(key for key in but if key in self.aside)
         self._lazy = {}
         for key in entered:
             held = self.aside[key]
             if free:
-                self.claim(self.as_far_as_free(held.charge), held.until)
+                self._enter_free(held)
             else:
                 self.unclaim(key)
                 self._lazy[key] = held
@@ -313,7 +316,7 @@ class Ledger:
         try:
             yield
         finally:
-            self._taken, self._lazy = before
+            self._spared, self._lazy = before
         untouched = len(self._journal) == start + len(entered)
         for key in entered:
             if self.unclaim(key) is None:
@@ -323,6 +326,17 @@ class Ledger:
             first = self._journal[start]
             del self._journal[start:]
             self._restore(first)
+
+    def _enter_free(self, held: Held) -> None:
+        """Claim as much of its quota as is free now."""
+        root = self._root_of(held)
+        at = (0 if root is None else self._versions.get(root, 0), id(held))
+        known = self._free_parts.get(at)
+        if known is None or known[0] is not held:
+            part = Held(self.as_far_as_free(held.charge), held.until)
+            known = self._free_parts[at] = (held, part)
+        self.unclaim(held.charge.key)
+        self._enter(known[1])
 
     def usage_by_queue(self, charges: Iterable[Charge]) -> dict[QuotaNode, dict[FlavorResource, int]]:
         """What these gangs hold of quota, added up for each ClusterQueue that is there."""
@@ -378,13 +392,13 @@ class Ledger:
 
     def no_room(self, requests: Sequence[PlaceRequest], avoid: Collection[str], *, beside: bool) -> bool:
         """Do the nodes refuse this; `beside` all that is set aside on them."""
-        taken = self._taken
+        spared = self._spared
         if beside:
-            self._taken = frozenset(key for key, held in self.aside.items() if held.charge.admission is not None)
+            self._spared = frozenset()
         try:
             return isinstance(self.places(requests, avoid=avoid, explain=False), Misfit)
         finally:
-            self._taken = taken
+            self._spared = spared
 
     def as_far_as_free(self, charge: Charge) -> Charge:
         """Of a claim, the quota that is there now."""
@@ -438,6 +452,8 @@ class Ledger:
         """Open a mark: what follows can be taken back."""
         if not self._marks:
             self.nodes.forget_questions()
+            self._followed.clear()
+            self._free_parts.clear()
         self._marks.append(len(self._journal))
         return len(self._marks) - 1
 
@@ -488,12 +504,12 @@ class Ledger:
         explain: bool = True,
     ) -> Placement | Misfit:
         """Nodes for all pods of all pod sets at once, or why not (see `capacity.place`)."""
-        taken = self._taken
-        if self._lazy:
-            # As claims they count nothing on empty nodes; who was unclaimed in the meantime keeps nothing.
-            claims = {} if empty and not self._bare else self.claims
-            taken = taken.difference(key for key, held in self._lazy.items() if claims.get(key) is not held)
-        with self.suspended(owner), self.nodes.as_if(taken, self._gone):
+        spared = bare = self._spared
+        if self._lazy and spared is not None:
+            # Who was unclaimed in the meantime keeps nothing; as claims they count nothing on empty nodes.
+            spared = spared.union(key for key, held in self._lazy.items() if self.claims.get(key) is not held)
+            bare = spared if self._bare else spared.union(self._lazy)
+        with self.suspended(owner), self.nodes.as_if(spared, self._gone, bare):
             return place(
                 self.nodes,
                 requests,
@@ -582,6 +598,15 @@ class Ledger:
         if root is not None:
             self._versions[root] = step.before.tree
 
+    def _version_after(self, root: QuotaNode, entry: Charge | Held | Aside, sign: int) -> int:
+        if not self._marks:
+            return self.version
+        at = (self._versions.get(root, 0), sign, id(entry))
+        known = self._followed.get(at)
+        if known is None or known[0] is not entry:
+            known = self._followed[at] = (entry, self.version)
+        return known[1]
+
     def _put_aside(self, held: Held, sign: int) -> None:
         charge = held.charge
         node = self.tree.queue(charge.queue)
@@ -599,10 +624,10 @@ class Ledger:
 
     def _apply(self, entry: Charge | Held | Aside, sign: int) -> None:
         self.version = self._new_version()
+        root = self._root_of(entry)
+        if root is not None:
+            self._versions[root] = self._version_after(root, entry, sign)
         if isinstance(entry, Aside):
-            root = self._root_of(entry)
-            if root is not None:
-                self._versions[root] = self.version
             self._put_aside(entry.held, sign)
             return
         if isinstance(entry, Held):
@@ -638,6 +663,5 @@ class Ledger:
     def _quota(self, charge: Charge, sign: int) -> None:
         node = self.tree.queue(charge.queue)
         if node is not None:
-            self._versions[node.root] = self.version
             for fr, amount in charge.usage:
                 node.move(fr, amount * sign)

@@ -844,12 +844,17 @@ class Capacity:
             column[row] += sign * min(amount, 2**55)  # sums stay within int64
 
     @contextmanager
-    def as_if(self, taken: frozenset[Key], gone: frozenset[tuple[Key, str]]) -> Iterator[None]:
-        """While what is set aside for these counts as taken, and what these gangs (key, uid) hold as given back. Ask
+    def as_if(
+        self, spared: frozenset[Key] | None, gone: frozenset[tuple[Key, str]], bare: frozenset[Key] | None
+    ) -> Iterator[None]:
+        """While all that is set aside counts as taken, but for what is `spared` (None: nothing does), and what these
+        gangs (key, uid) hold as given back. `bare`: what is spared on nodes that are looked at without gangs. Ask
         inside, change nothing."""
         table = self.table
         before = table.overlay
-        table.overlay = self._overlay(taken, gone) if taken or gone else table.plain
+        if not self._aside:
+            spared = bare = None
+        table.overlay = self._overlay(spared, gone, bare) if spared is not None or gone else table.plain
         try:
             yield
         finally:
@@ -862,29 +867,36 @@ class Capacity:
         if self._made is not None:
             self._made.overlays.clear()
 
-    def _overlay(self, taken: frozenset[Key], gone: frozenset[tuple[Key, str]]) -> Overlay:
+    def _overlay(
+        self, spared: frozenset[Key] | None, gone: frozenset[tuple[Key, str]], bare: frozenset[Key] | None
+    ) -> Overlay:
         table = self.table
-        key = (self._aside_version, taken, gone)
+        key = (self._aside_version, spared, gone, bare)
         known = table.overlays.get(key)
         if known is not None:
             return known
-        less: dict[str, Ints] = {}
-        if taken:
-            if self._aside_arrays is None:
-                self._aside_arrays = {}
-                for each in self._aside:
-                    self._add_aside(self._aside_arrays, each, 1)
-            less = {name: -column for name, column in self._aside_arrays.items()}
-            for each in self._aside:
-                if each not in taken:
-                    self._add_aside(less, each, 1)
+        less = self._less(spared)
         more = dict(less)
         for name, column in self._given_back(gone).items() if gone else ():
             more[name] = more[name] + column if name in more else column
         if len(table.overlays) >= OVERLAYS:
             table.overlays.clear()
-        made = table.overlays[key] = Overlay(more, less)
+        made = table.overlays[key] = Overlay(more, less if bare == spared else self._less(bare))
         return made
+
+    def _less(self, spared: frozenset[Key] | None) -> dict[str, Ints]:
+        """Per resource and row: what is set aside, below zero, but for what is spared."""
+        if spared is None:
+            return {}
+        if self._aside_arrays is None:
+            self._aside_arrays = {}
+            for each in self._aside:
+                self._add_aside(self._aside_arrays, each, 1)
+        less = {name: -column for name, column in self._aside_arrays.items()}
+        for each in spared:
+            if each in self._aside:
+                self._add_aside(less, each, 1)
+        return less
 
     def _given_back(self, gone: frozenset[tuple[Key, str]]) -> dict[str, Ints]:
         """Per resource and row: what these gangs hold, by their charges and by their pods."""

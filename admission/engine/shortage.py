@@ -97,6 +97,11 @@ class Leaving:
         return _moved(self.held, 1)
 
 
+_NOBODY = Leaving()
+_KEPT = 256
+"""So many looks at a tree are kept."""
+
+
 @contextmanager
 def _moved(held: Sequence[tuple[QuotaNode, Amounts]], sign: int) -> Iterator[None]:
     """While these amounts are entered in the tree (1) or out of it (-1)."""
@@ -183,6 +188,12 @@ class _Borrowers:
 
     def law(self, queue: QuotaNode, usage: Amounts) -> Law:
         """What the law might give to a gang of this queue that would take `usage`; never less than it does."""
+        law = self.laws.get((queue, usage))
+        if law is None:
+            law = self.laws[queue, usage] = self._bound(queue, usage)
+        return law
+
+    def _bound(self, queue: QuotaNode, usage: Amounts) -> Law:
         if not self.loose:
             return Law.NOTHING
         most = self.most.get(queue)
@@ -190,12 +201,6 @@ class _Borrowers:
             most = self.most[queue] = self._most(queue)
         if any(most[fr] < amount for fr, amount in usage):
             return Law.NOTHING
-        law = self.laws.get((queue, usage))
-        if law is None:
-            law = self.laws[queue, usage] = self._bound(queue, usage)
-        return law
-
-    def _bound(self, queue: QuotaNode, usage: Amounts) -> Law:
         known = self.limits.setdefault(queue, {})
         for law in (Law.NOTHING, Law.SHARE):
             for less in known.get(law, ()):
@@ -243,6 +248,8 @@ class Shortages:
             tuple[QuotaNode, _View],
             tuple[int, dict[Amounts, _Borrowers], Leaving | None],
         ] = {}
+        self._taking: dict[tuple[QuotaNode, int, bool, frozenset[FlavorResource]], tuple[Leaving, _Borrowers]] = {}
+        """(root, its version, are claims taken back, what is asked for) -> who borrows then."""
 
     def still(
         self, root: QuotaNode, asked: Sequence[Asked], now: int, leaving: Mapping[QuotaNode, Leaving]
@@ -278,14 +285,22 @@ class Shortages:
     ) -> bool:
         """Does the law leave anybody to a gang of this queue, or, taking them `back`, claims, on the book as it is now;
         never no when it does."""
-        gone = leaving.get(node.root, Leaving())
+        gone = leaving.get(node.root, _NOBODY)
         if not gone.certain:
             return True
-        claims = list(self._ledger.claims_under(node.root).values())
         frs = frozenset(fr for fr, _ in usage)
+        at = (node.root, self._ledger.version_of(node.root), back, frs)
+        known = self._taking.get(at)
+        if known is not None and known[0] is gone and (law := known[1].laws.get((node, usage))) is not None:
+            return law is not Law.NOTHING
+        claims = list(self._ledger.claims_under(node.root).values())
         with gone.out():
-            found = _Borrowers(self._ledger, node.root, frs, claims, self._rules, gone=gone, taken_back=back)
-            law = found.law(node, usage)
+            if known is None or known[0] is not gone:
+                found = _Borrowers(self._ledger, node.root, frs, claims, self._rules, gone=gone, taken_back=back)
+                if len(self._taking) >= _KEPT:
+                    self._taking.clear()
+                known = self._taking[at] = (gone, found)
+            law = known[1].law(node, usage)
         return law is not Law.NOTHING
 
     def _move(self, claims: list[Held], sign: int) -> None:

@@ -317,7 +317,7 @@ def harm(lost: Ints, weights: Ints) -> Ints:
     kinds by weight. (The measure of fragmentation gradient descent, for whole devices.) Rows to which the pod does not
     fit have no meaningful harm."""
     total = int(weights.sum())
-    growth = (lost * weights[:, None]).sum(axis=0)
+    growth: Ints = (lost * weights[:, None]).sum(axis=0)
     return -(-growth * _STEP // total) if total else growth
 
 

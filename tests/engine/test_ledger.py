@@ -213,7 +213,7 @@ def test_a_question_what_if_is_answered_as_if_it_were_so(
     asked = filled()
     before = picture(asked), answers(asked)
     root = asked.tree.roots()[0]
-    with asked.trial(), asked.beside(bound, root), asked.without_claims(ended):
+    with asked.trial(), asked.beside(asked.aside.keys() - bound, root), asked.without_claims(ended):
         with asked.as_if_gone([asked.charges[key] for key in going]):
             told = answers(asked)
         one_less = next(iter(sorted(bound)), None)
