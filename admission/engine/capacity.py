@@ -148,6 +148,20 @@ def place(
     return answer
 
 
+def holds(capacity: Capacity, requests: Sequence[PlaceRequest], *, rules: Rules, avoid: Collection[str] = ()) -> bool:
+    """Would `place` find room. Where one pod set asks for nothing but room, nothing has to be chosen for that."""
+    wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
+    if rules.pack_against_fragmentation and len(wanted) == 1:
+        pod, asked = wanted[0].pod_set.shape, wanted[0].pod_set.topology
+        bound = pod.refused or pod.of_jobset or pod.exclusive or pod.one_per_domain or pod.same_domain
+        if not bound and (asked is None or not (asked.required or asked.slice_required or asked.slices)):
+            table = capacity.table
+            counts = table.counts(wanted[0].filter(), takes(pod, wanted[0].per_pod), False)
+            held = int(counts.sum()) - sum(int(counts[table.row[name]]) for name in avoid if name in table.row)
+            return held >= wanted[0].count
+    return not isinstance(place(capacity, requests, rules=rules, avoid=avoid, explain=False), Misfit)
+
+
 # ---------------------------------------------------------------- Muster's rule
 
 

@@ -327,8 +327,9 @@ class _Run:
                 return False
             if not assignment.placing:
                 return True
-            answer = scan.nodes_for(self.ledger, gang, assignment.placing, avoid, stood, explain=False)
-            return not isinstance(answer, Misfit)
+            if stood is None and not gang.lost_nodes:
+                return self.ledger.holds(assignment.placing, owner=gang.key, avoid=avoid)
+            return not isinstance(scan.nodes_for(self.ledger, gang, assignment.placing, avoid, stood), Misfit)
 
         with self.ledger.suspended(gang.key):
             return reclaim.targets(

@@ -990,8 +990,6 @@ def nodes_for(
     asked: Sequence[PlaceRequest],
     avoid: Collection[str],
     stood: Admission | None = None,
-    *,
-    explain: bool = True,
 ) -> Placement | Misfit:
     """Nodes for what a gang asks of them (`Assignment.placing`), as the book is now: where it stood, if it does, or
     where it holds nodes that it has not lost; else anywhere."""
@@ -1000,7 +998,7 @@ def nodes_for(
         if not isinstance(answer, Misfit):
             return answer
     previous = workload.admission if workload.lost_nodes else None
-    return ledger.places(asked, owner=workload.key, avoid=avoid, previous=previous, explain=explain)
+    return ledger.places(asked, owner=workload.key, avoid=avoid, previous=previous)
 
 
 Found = TypeVar("Found")

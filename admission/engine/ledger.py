@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
+from admission.engine.capacity import Capacity, Placement, PlaceRequest, holds, place, takes
 from admission.engine.model import (
     Admission,
     ClusterQueue,
@@ -396,7 +396,7 @@ class Ledger:
         if beside:
             self._spared = frozenset()
         try:
-            return isinstance(self.places(requests, avoid=avoid, explain=False), Misfit)
+            return not self.holds(requests, avoid=avoid)
         finally:
             self._spared = spared
 
@@ -501,15 +501,9 @@ class Ledger:
         previous: Admission | None = None,
         without: Collection[Key] = (),
         again: bool = False,
-        explain: bool = True,
     ) -> Placement | Misfit:
         """Nodes for all pods of all pod sets at once, or why not (see `capacity.place`)."""
-        spared = bare = self._spared
-        if self._lazy and spared is not None:
-            # Who was unclaimed in the meantime keeps nothing; as claims they count nothing on empty nodes.
-            spared = spared.union(key for key, held in self._lazy.items() if self.claims.get(key) is not held)
-            bare = spared if self._bare else spared.union(self._lazy)
-        with self.suspended(owner), self.nodes.as_if(spared, self._gone, bare):
+        with self.suspended(owner), self._looked_at():
             return place(
                 self.nodes,
                 requests,
@@ -519,9 +513,25 @@ class Ledger:
                 beside=[_claim_key(key) for key in self.claims] if self._bare else (),
                 previous=previous,
                 without=without,
-                explain=explain and not again,
+                explain=not again,
                 again=again,
             )
+
+    def holds(self, requests: Sequence[PlaceRequest], *, owner: Key | None = None, avoid: Collection[str] = ()) -> bool:
+        """Would `places` find room for this."""
+        if self._bare:
+            return not isinstance(self.places(requests, owner=owner, avoid=avoid), Misfit)
+        with self.suspended(owner), self._looked_at():
+            return holds(self.nodes, requests, rules=self.rules, avoid=avoid)
+
+    def _looked_at(self) -> AbstractContextManager[None]:
+        """The nodes with what counts as taken and as gone now."""
+        spared = bare = self._spared
+        if self._lazy and spared is not None:
+            # Who was unclaimed in the meantime keeps nothing; as claims they count nothing on empty nodes.
+            spared = spared.union(key for key, held in self._lazy.items() if self.claims.get(key) is not held)
+            bare = spared if self._bare else spared.union(self._lazy)
+        return self.nodes.as_if(spared, self._gone, bare)
 
     # ------------------------------------------------------------ checking
 

@@ -209,6 +209,11 @@ class Losses:
     untouched: Bools
     """Per row: are all its devices idle."""
     seen: int
+    names: list[str]
+    """The resources that the kinds take; what follows is by them."""
+    needs: Ints
+    device: Ints
+    taken: Ints
 
 
 Answers = dict[object, tuple[int, bool, "Placement | Misfit"]]
@@ -470,40 +475,44 @@ class Table:
 
     def losses(self, kinds: tuple[Amounts, ...], per_pod: Amounts, empty: bool) -> Losses:
         """What one more of these pods on each row would cost pods of these kinds. It belongs to the cache."""
-        every = np.arange(len(self.names), dtype=np.int64)
         now = self.log_base + len(self.log)
-        if empty:
-            return Losses(*self._losses(every, kinds, per_pod, True), now)
-        held = self.overlay.losses
+        held = {} if empty else self.overlay.losses
         known = held.get((kinds, per_pod))
         if known is None or known.seen < self.log_base:
             if len(held) >= KINDS:
                 held.clear()
-            known = held[kinds, per_pod] = Losses(*self._losses(every, kinds, per_pod, False), now)
+            known = held[kinds, per_pod] = self._no_losses(kinds, per_pod, now)
+            self._fill_losses(known, np.arange(len(self.names), dtype=np.int64), empty)
         elif known.seen < now:
-            rows = np.array(sorted(set(self.log[known.seen - self.log_base :])), dtype=np.int64)
-            known.lost[:, rows], known.untouched[rows] = self._losses(rows, kinds, per_pod, False)
+            self._fill_losses(known, np.array(sorted(set(self.log[known.seen - self.log_base :]))), empty)
             known.seen = now
         return known
 
-    def _losses(self, rows: Ints, kinds: tuple[Amounts, ...], per_pod: Amounts, empty: bool) -> tuple[Ints, Bools]:
+    def _no_losses(self, kinds: tuple[Amounts, ...], per_pod: Amounts, now: int) -> Losses:
         names = sorted({name for kind in kinds for name, _ in kind})
-        at = {name: i for i, name in enumerate(names)}
         needs = np.full((len(kinds), len(names)), topology.UNASKED, dtype=np.int64)
-        device = []
         for i, kind in enumerate(kinds):
             for name, amount in kind:
-                needs[i, at[name]] = min(amount, 2**61)
-            device.append(at[max((amount, name) for name, amount in kind if is_device(name))[1]])
+                needs[i, names.index(name)] = min(amount, 2**61)
+        devices = [max((amount, name) for name, amount in kind if is_device(name))[1] for kind in kinds]
         taken = dict(per_pod)
-        room = np.stack([self.room_on(rows, name, empty) for name in names])
-        lost = topology.losses(
-            room, needs, np.array(device), np.array([min(taken.get(name, 0), 2**61) for name in names], dtype=np.int64)
+        return Losses(
+            lost=np.zeros((len(kinds), len(self.names)), dtype=np.int64),
+            untouched=np.ones(len(self.names), dtype=np.bool_),
+            seen=now,
+            names=names,
+            needs=needs,
+            device=np.array([names.index(name) for name in devices]),
+            taken=np.array([min(taken.get(name, 0), 2**61) for name in names], dtype=np.int64),
         )
+
+    def _fill_losses(self, known: Losses, rows: Ints, empty: bool) -> None:
+        room = np.array([self.room_on(rows, name, empty) for name in known.names])
+        known.lost[:, rows] = topology.losses(room, known.needs, known.device, known.taken)
         untouched = np.ones(len(rows), dtype=np.bool_)
         for name in self.devices():
             untouched &= self.room_on(rows, name, empty) == self.most(name)[rows]
-        return lost, untouched
+        known.untouched[rows] = untouched
 
     def sound_counts(self, wanted: Filter, per_pod: Amounts) -> Ints:
         """As `counts` of an empty table on which no node were cordoned, not ready or tainted."""
