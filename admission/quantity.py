@@ -45,7 +45,7 @@ class QuantityError(ValueError):
 
 def saturate(value: int) -> int:
     """The nearest int64."""
-    return min(max(value, INT64_MIN), INT64_MAX)
+    return value if INT64_MIN <= value <= INT64_MAX else min(max(value, INT64_MIN), INT64_MAX)
 
 
 def _decimal(text: str) -> Decimal:

@@ -151,7 +151,7 @@ def requests(
 # ---------------------------------------------------------------- answers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FlavorChoice:
     flavor: str
     mode: Mode
@@ -161,7 +161,7 @@ class FlavorChoice:
     """For the cursor."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attempt:
     """What came of one flavor for one pod set: the worst over its resources."""
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from admission.engine.capacity import Capacity, Placement, PlaceRequest, holds, place, takes
 from admission.engine.model import (
@@ -68,8 +68,7 @@ class Aside:
     held: Held
 
 
-@dataclass(frozen=True, slots=True)
-class _Versions:
+class _Versions(NamedTuple):
     """Of the book, of the nodes, and of one tree."""
 
     book: int
@@ -77,8 +76,7 @@ class _Versions:
     tree: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """What was entered or taken out under a mark, and the versions before."""
 
     entered: bool
@@ -577,15 +575,15 @@ class Ledger:
         return self._marks[mark]
 
     def _enter(self, entry: Charge | Held | Aside) -> None:
-        before = self._versions_at(entry)
+        before = self._versions_at(entry) if self._marks else None
         self._apply(entry, 1)
-        if self._marks:
+        if before is not None:
             self._journal.append(_Step(True, entry, before))
 
     def _remove(self, entry: Charge | Held | Aside) -> None:
-        before = self._versions_at(entry)
+        before = self._versions_at(entry) if self._marks else None
         self._apply(entry, -1)
-        if self._marks:
+        if before is not None:
             self._journal.append(_Step(False, entry, before))
 
     def _new_version(self) -> int:

@@ -107,7 +107,8 @@ class _Paid:
     pods: dict[str, int]
 
     def held(self, resource: str) -> int:
-        return max(self.charged.get(resource, 0), self.pods.get(resource, 0))
+        charged, pods = self.charged.get(resource, 0), self.pods.get(resource, 0)
+        return charged if charged > pods else pods
 
 
 @dataclass(slots=True)
@@ -250,6 +251,8 @@ class Table:
         self._labels: list[dict[str, str]] = [parsed[name][0] for name in self.names]
         self._has: list[dict[str, int]] = [parsed[name][1] for name in self.names]
         self._columns: dict[str, tuple[Ints, dict[str, int]]] = {}
+        self._every: dict[str, int] = {}
+        """Of each resource of which there is a column: what every node has of it."""
         self.free: dict[str, Ints] = {}
         self.bare: dict[str, Ints] = {}
         self.well: Bools = np.array([self._usable(node) for node in self.nodes], dtype=np.bool_)
@@ -332,7 +335,7 @@ class Table:
 
     def _room(self, i: int, resource: str) -> tuple[int, int]:
         """(without gangs, with them): exact, then cut to int64."""
-        allocatable = _everywhere(resource) or self._has[i].get(resource, 0)
+        allocatable = self._every[resource] or self._has[i].get(resource, 0)
         host = self._hosts.get(self.names[i])
         if host is None:
             amount = saturate(allocatable)
@@ -343,7 +346,7 @@ class Table:
     def room(self, resource: str, empty: bool) -> Ints:
         """The column of a resource; made when first asked for."""
         if resource not in self.free:
-            every = _everywhere(resource)
+            every = self._every[resource] = _everywhere(resource)
             column = np.array([every or saturate(has.get(resource, 0)) for has in self._has], dtype=np.int64)
             self.bare[resource], self.free[resource] = column, column.copy()
             for name in self._hosts:

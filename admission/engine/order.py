@@ -139,7 +139,7 @@ def ranks(
 
 
 def label(node: QuotaNode) -> str:
-    return f"{'queue' if node.is_queue else 'cohort'}:{node.name}"
+    return node.label
 
 
 class Tournament:

@@ -75,8 +75,8 @@ class Share:
             if here > best or (here == best and dominant and resource < dominant):
                 num, den, dominant = amount, lend, resource
         self.dominant = dominant
-        self.infinite = self.borrowing and weight == 0
-        if weight != 0:
+        self.infinite = bool(borrowed) and weight == 0
+        if num and weight != 0:
             num, den = num * weight.denominator, den * weight.numerator
         self._num, self._den = num, den
 
@@ -144,6 +144,7 @@ class QuotaNode:
         "height",
         "in_cycle",
         "is_queue",
+        "label",
         "local",
         "name",
         "parent",
@@ -156,6 +157,7 @@ class QuotaNode:
 
     def __init__(self, name: str, spec: ClusterQueue | Cohort | None, *, is_queue: bool) -> None:
         self.name = name
+        self.label = f"{'queue' if is_queue else 'cohort'}:{name}"
         self.is_queue = is_queue
         self.spec = spec
         self.weight = Fraction(1) if spec is None else spec.weight

@@ -705,7 +705,9 @@ class State:
     @staticmethod
     def _same_for_queue(old: Workload, new: Workload) -> bool:
         """Only the scan position moved: the gang stays where it stands."""
-        return old.admission is None and replace(new, cursor=old.cursor, cursor_generation=old.cursor_generation) == old
+        if old.admission is not None or new.admission is not None:
+            return False
+        return replace(new, cursor=old.cursor, cursor_generation=old.cursor_generation) == old
 
     def _hide(self, key: Key) -> None:
         old = self.workloads.pop(key, None)
