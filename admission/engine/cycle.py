@@ -598,7 +598,9 @@ class _Filling(_Run):
     def _moved_up(self, name: str) -> None:
         """Who is first of a queue now may have been passed over for long: what is kept for others binds it no more as
         it did."""
-        first = self.state.first_but(name, self.admitted[name])
+        if not self.state.lines[name].parked:
+            return
+        first = self.state.first_but(name, set(self.admitted[name]))
         if first is not None and (memo := first[1]) is not None and memo.lack is not None and memo.lack.beside:
             self._back(*self.state.unpark(first[0], doubt=False))
 

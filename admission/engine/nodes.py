@@ -107,8 +107,7 @@ class _Paid:
     pods: dict[str, int]
 
     def held(self, resource: str) -> int:
-        charged, pods = self.charged.get(resource, 0), self.pods.get(resource, 0)
-        return charged if charged > pods else pods
+        return max(self.charged.get(resource, 0), self.pods.get(resource, 0))
 
 
 @dataclass(slots=True)

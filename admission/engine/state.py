@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
@@ -1106,7 +1106,7 @@ class State:
         entry = self._entry.get(key)
         return entry[2] if entry is not None and entry[0] == queue else None
 
-    def first_but(self, name: str, gone: Collection[QueueKey]) -> tuple[Key, Memo | None] | None:
+    def first_but(self, name: str, gone: Set[QueueKey]) -> tuple[Key, Memo | None] | None:
         """The first of a queue when these are looked away from, and what is known of it if it is parked."""
         line = self.lines[name]
         firsts = (

@@ -37,7 +37,7 @@ from admission.engine.model import (
     TopologyRequest,
     Workload,
 )
-from tests.bench.engine import NOW, Size, Tally, queue_name, settle, town
+from tests.bench.engine import NOW, Size, Tally, as_the_controller, queue_name, settle, town
 from tests.engine import placement_oracle as oracle
 
 GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
@@ -206,6 +206,7 @@ def decided(number: int, gangs: int, shapes: int) -> dict[str, float]:
 
 
 def main() -> int:
+    as_the_controller()
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     result = {
         "nodes": number,
