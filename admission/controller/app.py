@@ -34,6 +34,7 @@ from admission.controller.decode import Item, Recent
 from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import EvictWorkload, Settings, Step, StopPods, next_orphan_step, next_step
+from admission.controller.pace import Pace
 from admission.controller.world import ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.cycle import decide
 from admission.engine.model import (
@@ -79,12 +80,9 @@ class Tuning:
 
     workers: int = 32
     quiet_s: float = 0.01
-    """A decision waits for so long without a change ..."""
     window_s: float = 0.1
-    """... but no longer than this."""
     rest: float = 4.0
-    """Where there is always something to decide, so many times what the last decision took passes before the next one
-    (within the window): what happens meanwhile is decided on together."""
+    """Of decisions: see `Pace`."""
     step_budget: int = 500
     """Trials of one decision. A trial costs some ms where gangs are all unlike on hundreds of nodes, and the lease must
     be renewed between decisions, also on a machine that is short of CPU."""
@@ -169,7 +167,7 @@ class Controller:
         self.decided_at = 0
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
-        self._dirty = asyncio.Event()
+        self._pace = Pace(self.tuning.quiet_s, self.tuning.window_s, self.tuning.rest)
         self._decisions: dict[JobKey, Decision] = {}
         self._based_on: dict[JobKey, tuple[PodSet, ...] | None] = {}
         """What the gang asked for when it was decided: a write for what it asks for since then would be wrong."""
@@ -405,7 +403,7 @@ class Controller:
 
     def _state_changed(self) -> None:
         self.revision += 1
-        self._dirty.set()
+        self._pace.changed()
         self.keeper.given_back()
 
     def _busy(self) -> bool:
@@ -468,7 +466,7 @@ class Controller:
                 self._caught_up.set()
             for key in list(self.world.jobs):
                 self.jobs.add(key)
-            self._dirty.set()
+            self._pace.changed()
             self._all_stale()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.jobs.run(), name="jobs")
@@ -490,26 +488,16 @@ class Controller:
             self._decisions.clear()
 
     async def _decide(self) -> None:
-        loop = asyncio.get_running_loop()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.tuning.catch_up_s):
                 await self._caught_up.wait()
-        rested = 0.0
         while True:
-            await self._dirty.wait()
-            until = loop.time() + self.tuning.window_s
-            await asyncio.sleep(max(0.0, min(rested, until) - loop.time()))
-            while loop.time() < until:
-                self._dirty.clear()
-                await asyncio.sleep(self.tuning.quiet_s)
-                if not self._dirty.is_set():
-                    break
-            self._dirty.clear()
+            await self._pace.due()
             began = time.monotonic()
             self.decide_once()
             took = time.monotonic() - began
             await asyncio.sleep(0)
-            rested = loop.time() + self.tuning.rest * took
+            self._pace.took(took)
 
     def decide_once(self) -> Plan:
         """One cycle: a Plan, its decisions assumed and on their way."""
@@ -543,7 +531,7 @@ class Controller:
         stuck = not plan.decisions and plan.verdicts == self._last_verdicts
         self._last_verdicts = plan.verdicts
         if plan.more and not stuck:
-            self._dirty.set()
+            self._pace.changed()
         elif plan.next_at is not None:
             self._decide_later(max(0.0, (plan.next_at - now) / 1000))
         return plan
@@ -561,7 +549,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         if self._decide_at is not None:
             self._decide_at.cancel()
-        self._decide_at = loop.call_later(min(seconds, 3600.0) + 0.001, self._dirty.set)
+        self._decide_at = loop.call_later(min(seconds, 3600.0) + 0.001, self._pace.changed)
 
     async def _work(self, key: JobKey) -> None:
         """One look at one job, and the write that is due. Never raises."""
