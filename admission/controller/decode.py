@@ -18,7 +18,7 @@ from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, PriorityClassSeen, WorkloadSeen
 from admission.engine.model import PodSet
 from admission.jobs import pins, values
-from admission.jobs.kinds import JobKind, JobView, view
+from admission.jobs.kinds import JobKind, JobView, millis, view
 from admission.names import CONTROLLER_UID_LABEL, JOBSET_UID_LABEL, Names
 
 V = TypeVar("V")
@@ -162,41 +162,98 @@ def _controller(owners: list[dict[str, Any]]) -> tuple[str, str]:
     return "", ""
 
 
+class _PodMeta(msgspec.Struct, rename="camel"):
+    """Of a pod what is read: pods are what changes most, and most of what they say is for others."""
+
+    name: str
+    uid: str
+    namespace: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, Any] | None = None
+    annotations: dict[str, Any] | None = None
+    owner_references: list[dict[str, Any]] | None = None
+
+
+class _PodSpec(msgspec.Struct, rename="camel"):
+    node_name: Any = None
+    containers: Any = None
+    init_containers: Any = None
+    overhead: Any = None
+    resources: Any = None
+    affinity: Any = None
+    scheduling_gates: list[dict[str, Any]] | None = None
+
+
+class _PodStatus(msgspec.Struct, rename="camel"):
+    phase: Any = None
+    nominated_node_name: Any = None
+    conditions: list[dict[str, Any]] | None = None
+
+
+class _Pod(msgspec.Struct):
+    metadata: _PodMeta
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+_decode_pod = msgspec.json.Decoder(_Pod).decode
+
+
 def pod(names: Names, raw: msgspec.Raw) -> PodView:
-    obj = _decode(raw)
-    meta = obj["metadata"]
-    spec = obj.get("spec") or {}
-    status = obj.get("status") or {}
-    labels: dict[str, str] = meta.get("labels") or {}
-    owner: dict[str, Any] = next((ref for ref in meta.get("ownerReferences") or () if ref.get("controller")), {})
-    phase = status.get("phase", "Pending")
+    seen = _decode_pod(raw)
+    meta, status = seen.metadata, seen.status
+    spec = {
+        "nodeName": seen.spec.node_name,
+        "containers": seen.spec.containers,
+        "initContainers": seen.spec.init_containers,
+        "overhead": seen.spec.overhead,
+        "resources": seen.spec.resources,
+        "affinity": seen.spec.affinity,
+    }
+    obj = {
+        "metadata": {
+            "namespace": meta.namespace,
+            "name": meta.name,
+            "uid": meta.uid,
+            "labels": meta.labels,
+            "annotations": meta.annotations,
+            "deletionTimestamp": meta.deletion_timestamp,
+        },
+        "spec": spec,
+        "status": {"phase": status.phase, "nominatedNodeName": status.nominated_node_name},
+    }
+    labels: dict[str, str] = meta.labels or {}
+    owner: dict[str, Any] = next((ref for ref in meta.owner_references or () if ref.get("controller")), {})
+    phase = status.phase or "Pending"
     ready, unready, since, message = False, 0, None, ""
-    for condition in status.get("conditions") or ():
+    for condition in status.conditions or ():
         if condition.get("type") == "Ready":
             ready = condition.get("status") == "True"
-            unready = 0 if ready else milliseconds(condition.get("lastTransitionTime"))
+            unready = 0 if ready else millis(condition.get("lastTransitionTime"))
         elif (
             condition.get("type") == "PodScheduled"
             and condition.get("status") == "False"
             and condition.get("reason") == "Unschedulable"
         ):
-            since, message = milliseconds(condition.get("lastTransitionTime")), str(condition.get("message", ""))
-    gates = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
+            since, message = millis(condition.get("lastTransitionTime")), str(condition.get("message", ""))
+    gates = [gate.get("name") for gate in seen.spec.scheduling_gates or ()]
     ours = names.workload_uid_label in labels
     return PodView(
-        namespace=str(meta.get("namespace", "")),
-        name=str(meta["name"]),
-        uid=str(meta["uid"]),
-        resource_version=str(meta.get("resourceVersion", "")),
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
         workload_uid=labels.get(names.workload_uid_label, ""),
         owner_uid=labels.get(CONTROLLER_UID_LABEL, "") or str(owner.get("uid", "")),
         held_by=str(owner.get("uid", "")),
         jobset_uid=labels.get(JOBSET_UID_LABEL, ""),
-        node=str(spec.get("nodeName", "")),
+        node=str(spec["nodeName"] or ""),
         done=phase in ("Succeeded", "Failed"),
         ready=ready,
-        terminating="deletionTimestamp" in meta,
-        created_at=milliseconds(meta.get("creationTimestamp")),
+        terminating=meta.deletion_timestamp is not None,
+        created_at=millis(meta.creation_timestamp),
         gated=names.topology_gate in gates,
         unready_since=unready,
         unschedulable_since=since,

@@ -61,3 +61,57 @@ def test_a_workload_is_read_as_its_full_form_says(obj):
     assert (seen.uid, seen.resource_version) == (meta.get("uid", ""), meta.get("resourceVersion", ""))
     assert seen.view.max_execution_s == obj.get("spec", {}).get("maximumExecutionTimeSeconds")
     assert seen.status == ({} if seen.view.value.finished else obj.get("status", {}))
+
+
+def pod(spec: dict | None = None, status: dict | None = None, **meta) -> dict:
+    return {
+        "metadata": {
+            "name": "p",
+            "namespace": "team",
+            "uid": "u-2",
+            "resourceVersion": "8",
+            "creationTimestamp": "2026-01-01T00:00:01Z",
+            "labels": {NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"},
+            "ownerReferences": [{"kind": "Job", "name": "train", "controller": True, "uid": "job-1"}],
+            "managedFields": [{"manager": "somebody", "fieldsV1": {"f:spec": {}}}],
+            **meta,
+        },
+        "spec": {"containers": TEMPLATE["spec"]["containers"], "tolerations": [{"key": "x"}], **(spec or {})},
+        "status": status or {},
+    }
+
+
+INIT = {"name": "i", "resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}
+PORT = {"name": "c", "ports": [{"hostPort": 80}]}
+
+
+@pytest.mark.parametrize(
+    ("obj", "said"),
+    [
+        (pod(), {"node": "", "created_at": 1767225601000, "owner_uid": "job-1", "pod_set": "main"}),
+        (pod({"nodeName": "n"}, {"phase": "Running"}), {"node": "n", "done": False}),
+        (pod({"nodeName": "n"}, {"phase": "Succeeded"}), {"done": True}),
+        (pod({"nodeName": "n", "initContainers": [INIT], "overhead": {"cpu": "1"}}), {"node": "n"}),
+        (pod({"nodeName": "n", "containers": [PORT], "resources": {"requests": {"cpu": "3"}}}), {"node": "n"}),
+        (pod({"nodeName": "n"}, deletionTimestamp="2026-01-01T00:00:09Z"), {"terminating": True}),
+        (pod(None, {"nominatedNodeName": "n"}, labels={"a": "b"}), {"workload_uid": "", "node": ""}),
+        (pod({"schedulingGates": [{"name": NAMES.topology_gate}]}), {"gated": True}),
+        (
+            pod(None, {"conditions": [{"type": "Ready", "status": "True"}]}, labels=None, ownerReferences=None),
+            {"ready": True, "held_by": ""},
+        ),
+        (
+            pod(None, {"conditions": [CONDITIONS[0] | {"type": "PodScheduled", "status": "False"}]}),
+            {"unschedulable_since": None},
+        ),
+        (
+            pod(None, {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                                       "lastTransitionTime": "2026-01-01T00:00:05Z", "message": "no"}]}),
+            {"unschedulable_since": 1767225605000, "unschedulable_message": "no"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_holds_what_its_full_form_says(obj: dict, said: dict) -> None:
+    seen = decode.pod(NAMES, msgspec.Raw(json.dumps(obj).encode()))
+    assert seen.usage == values.pod_usage(obj, NAMES)
+    assert {name: getattr(seen, name) for name in said} == said
