@@ -30,6 +30,7 @@ from admission.kube.access import Access
 from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, Names
 from e2e.api_client import ApiClient, ApiError, Object, condition, merged
 from e2e.control_plane import JOBSET_USER, ControlPlane
+from tests.docs.blocks import block
 
 NAMES = Names()
 LABEL = {NAMES.queue_label: "main"}
@@ -616,7 +617,9 @@ def test_who_may_make_pods_of_gangs(plane: ControlPlane, tenant: ApiClient) -> N
 
 
 def test_the_installation_is_taken_as_it_is(plane: ControlPlane) -> None:
-    made = plane.kubectl("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-k", str(ROOT / "config"))
+    program, *arguments = block("docs/install.md", "kubectl apply --server-side -k config").text.split()
+    assert (program, arguments.pop()) == ("kubectl", "config")
+    made = plane.kubectl(*arguments, str(ROOT / "config"), "--force-conflicts", "--dry-run=server")
     assert "deployment.apps/muster-controller serverside-applied" in made
     for kind in ("mutatingadmissionpolicies", "validatingadmissionpolicies"):
         for policy in plane.list(kind):

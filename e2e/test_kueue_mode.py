@@ -26,6 +26,7 @@ from e2e.bench import load
 from e2e.bench.load import GROUP, VERSION
 from e2e.control_plane import ControlPlane
 from e2e.gangs import entry_of
+from tests.docs.blocks import block
 
 USER = "admitter"
 WORKLOADS = f"workloads.{GROUP}"
@@ -41,13 +42,17 @@ class Admitter:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         self.log = folder / "admitter.log"
-        command = [sys.executable, "-m", "admission.cli", "controller", "--workloads-only", "--api-group", GROUP]
-        command += ["--kubeconfig", str(cp.kubeconfig(USER, ["system:masters"])), "--zap-log-level=2"]
+        # The file of docs/scale.md, which runs the command of docs/migrate.md.
+        script = block("docs/scale.md", "#!/bin/sh").text
+        assert f"exec {block('docs/migrate.md', 'muster controller').text.strip()} " in script
+        runner = folder / "minimalkueue"
+        runner.write_text(script)
+        runner.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        command = [str(runner), "--kubeconfig", str(cp.kubeconfig(USER, ["system:masters"])), "--zap-log-level=2"]
         command += ["--metricsPort", str(self.port), "--enableTAS"]
         with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                command, stdout=out, stderr=out, env=dict(os.environ), start_new_session=True
-            )
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
         cp.wait(self._scraped, 60, "the metrics to be served")
 
     def _scraped(self) -> bool:

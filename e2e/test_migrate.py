@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from e2e.api_client import APPLY, ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted, done, entry_of, running_pods, workload_of
 from e2e.installed import NAMES, Installed, job
+from tests.docs.blocks import block
 
 KUEUE = Names(KUEUE_GROUP)
 NOW = "2026-01-01T00:00:00Z"
@@ -116,12 +118,20 @@ def admitted_by_kueue(cp: ControlPlane, name: str, gpus: int) -> None:
     cp.request("PATCH", path, body, params={"fieldManager": KUEUE.admission_manager}, content_type=APPLY)
 
 
+def guide(cp: ControlPlane, begins: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """The command of docs/migrate.md that begins so, as people start it, and more arguments."""
+    program, *arguments = shlex.split(block("docs/migrate.md", begins).text, comments=True)
+    programs = {
+        "muster": [sys.executable, "-m", "admission.cli"],
+        "kubectl": [str(build.ensure(["kubectl"])["kubectl"])],
+    }
+    command = [*programs[program], *arguments, *more, "--kubeconfig", str(cp.kubeconfig())]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
 def told(cp: ControlPlane) -> dict[str, Any]:
-    """{subject: row} of the command's dry run, as people start it."""
-    command = [sys.executable, "-m", "admission.cli", "import", "--from", "kueue", "-o", "json"]
-    answer = subprocess.run(
-        [*command, "--kubeconfig", str(cp.kubeconfig())], check=False, capture_output=True, text=True
-    )
+    """{subject: row} of the command's dry run."""
+    answer = guide(cp, "muster import --from kueue\n", "-o", "json")
     assert answer.returncode == 1, answer.stdout + answer.stderr
     return {row["subject"]: row for row in json.loads(answer.stdout)["rows"]}
 
@@ -183,7 +193,8 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
     assert cp.list(f"clusterqueues.{NAMES.group}") == [], "all or nothing"
     unbind(cp)
     cp.wait(lambda: imported(cp, apply=False)["job/runs"]["did"] == "changed", 30, "the policies to hold no longer")
-    imported(cp, apply=True)
+    done_so = guide(cp, "muster import --from kueue --apply")
+    assert done_so.returncode == 0, done_so.stdout + done_so.stderr
     assert {row["did"] for row in imported(cp, apply=True).values()} <= {"unchanged", "skipped"}
     Installed.install(cp)
     muster.started()
@@ -200,6 +211,8 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
         return bool(status["flavorsReservation"][0]["resources"][0]["total"] == "8")
 
     cp.wait(charged, 30, "the queue to be charged with what goes on running, and that alone")
+    left = guide(cp, "kubectl get workloads.kueue.x-k8s.io")
+    assert (left.returncode, left.stdout.strip()) == (0, f"workload.{KUEUE_GROUP}/job-runs-abcde"), left
 
 
 def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: ControlPlane) -> None:

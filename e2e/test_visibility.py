@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import secrets
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from e2e.api_client import ApiError, condition
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted, reason, teams
 from e2e.installed import HOME, NAMES, Installed, job, ours
+from tests.docs.blocks import block
 
 GROUP = f"visibility.{NAMES.group}/{NAMES.version}"
 ROOT = f"/apis/{GROUP}"
@@ -139,6 +141,12 @@ def test_the_api_server_shows_where_pending_gangs_stand(muster: Installed) -> No
         assert page["metadata"]["remainingItemCount"] == 1
         (short,) = page["items"][0]["numbers"]
         assert (short["resource"], short["requested"], short["nominal"]) == (GPU, "16", "16")
+
+        for line in block("docs/page.md", "kubectl get --raw").text.replace("team-a", "red").splitlines():
+            answered = json.loads(cp.kubectl(*shlex.split(line)[1:]))
+            assert [i["positionInClusterQueue"] for i in answered["items"]] == (
+                [] if "offset=40" in line else [0, 1, 2]
+            )
 
         # A tenant asks about their own queue, and about nothing else.
         assert pending(cp, "namespaces/red/localqueues/main", "tenant") == told

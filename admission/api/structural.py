@@ -61,6 +61,9 @@ def structural(schema: Schema, definitions: dict[str, Schema], path: str = "") -
         out["x-kubernetes-preserve-unknown-fields"] = True
     if isinstance(out.get("default"), dict):
         out["default"] = {}  # the defaults inside apply by themselves
+    if not out.get("properties", True):
+        # Nor does the API server store an empty one: it would be a change to who applies the same again.
+        del out["properties"]
     if "properties" in out:
         out["properties"] = {
             name: structural(value, definitions, f"{path}.{name}") for name, value in sorted(out["properties"].items())

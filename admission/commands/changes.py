@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -149,7 +150,8 @@ def create() -> None:
     "queue",
     epilog=examples(
         "muster create queue team-a --quota h100:nvidia.com/gpu=64 --cohort research --for team-a",
-        "muster create queue team-b --quota h100:nvidia.com/gpu=64,cpu=768 --borrow 16 --for team-b:main",
+        "muster create queue team-b --quota h100:nvidia.com/gpu=64,cpu=768 --cohort research --borrow 16 "
+        "--for team-b:main",
         "muster create queue ml --quota h100:nvidia.com/gpu=8 --node-label gpu=h100 --dry-run -o yaml > ml.yaml",
     ),
 )
@@ -408,7 +410,7 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
             from admission.controller.setup import rules_of
 
             try:
-                rules = rules_of(load_config(click.format_filename(config)))
+                rules = rules_of(load_config(Path(config)))
             except (ConfigError, ValueError, OSError) as error:
                 raise fail(BAD_USE, str(error)) from None
         out = []

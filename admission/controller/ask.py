@@ -821,7 +821,9 @@ class Ask:
                         owners.get(uid, uid) if uid else "others",
                         tuple((r, amount) for r, amount in held.items() if r in resources and amount),
                     )
-                    for uid, held in book.occupants(node.name).items()
+                    for uid, held in sorted(
+                        book.occupants(node.name).items(), key=lambda one: (not one[0], owners.get(one[0], one[0]))
+                    )
                 ),
             )
             for node in book.nodes()

@@ -101,14 +101,22 @@ MATRIX: dict[str, Object] = {
         "image": {"tag": "1.2.3"},
         "resources": {"requests": {"cpu": "1"}},
         "gangPriorityClass": {"create": False},
-        "metrics": {"dashboards": {"enabled": False}, "rules": {"longWaitSeconds": 60}},
+        "metrics": {"dashboards": {"enabled": False}, "rules": {"enabled": True, "longWaitSeconds": 60}},
         "quota": {"enabled": False, "queues": {"unseen": {}}},
     },
     "identities": {
         "identities": {"jobControllers": ["system:serviceaccount:kube-system:jobs"], "jobsetControllers": ["a:b"]}
     },
     **{path.stem: yaml.safe_load(path.read_text()) for path in EXAMPLES},
+    "shared-queue": {
+        "quota": {
+            "only": True,
+            "queues": {"pool": {"quota": [{"flavor": "h100", "resources": {"nvidia.com/gpu": 8}}]}},
+            "teams": {"guests": {"queue": "pool"}},
+        }
+    },
 }
+ONLY_QUOTA = {row for row, values in MATRIX.items() if values.get("quota", {}).get("only")}
 RENDERED: dict[str, list[Object]] = {}
 
 
@@ -153,21 +161,45 @@ def test_every_value_has_a_default_and_a_word_on_it() -> None:
     assert set(values) <= set(schema["properties"])
 
 
+def at(values: Object, path: str) -> object:
+    """The value at a path as `metrics.rules.enabled`; None where it is not said."""
+    found: object = values
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+DEFAULTS: Object = yaml.safe_load((CHART / "values.yaml").read_text())
+TRIED: dict[str, list[str]] = {
+    path: [row for row, values in MATRIX.items() if at(values, path) not in (None, at(DEFAULTS, path))]
+    for path, _ in reference.leaves(generate.values_schema())
+}
+"""Each value, and the rows of the matrix that change it."""
+
+
 def test_every_value_is_explained_and_tried() -> None:
     """Each leaf of the schema has words in the reference, and a row of the matrix, or an example, that changes it."""
-    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
-
-    def at(values: Object, path: str) -> object:
-        found: object = values
-        for key in path.split("."):
-            found = found.get(key) if isinstance(found, dict) else None
-        return found
-
-    for path, _ in reference.leaves(generate.values_schema()):
-        tried = [row for row, values in MATRIX.items() if at(values, path) not in (None, at(defaults, path))]
-        assert tried, path
+    for path, rows in TRIED.items():
+        assert rows, path
     for line in reference.values().splitlines():
         assert not line.endswith("|  |"), line
+
+
+@needs_helm
+@pytest.mark.parametrize("row", sorted({rows[-1] for rows in TRIED.values() if rows}))
+def test_each_value_of_a_row_changes_what_is_rendered(row: str) -> None:
+    """Against the same row without it; or it is what makes the row possible at all."""
+    for path in (path for path, rows in TRIED.items() if rows[-1:] == [row]):
+        values = copy.deepcopy(MATRIX[row])
+        *above, last = path.split(".")
+        holder = at(values, ".".join(above)) if above else values
+        assert isinstance(holder, dict)
+        del holder[last]
+        try:
+            without = template(values)
+        except RefusedError:
+            continue
+        assert rendered(row) != without, path
 
 
 def test_the_reference_is_in_step() -> None:
@@ -282,7 +314,7 @@ def test_it_is_lawful(row: str) -> None:
 
 
 @needs_helm
-@pytest.mark.parametrize("row", sorted(set(MATRIX) - {path.stem for path in EXAMPLES}))
+@pytest.mark.parametrize("row", sorted(set(MATRIX) - ONLY_QUOTA))
 def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
     objects, values = rendered(row), MATRIX[row]
     file = load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"])

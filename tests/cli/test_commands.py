@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from admission.cli import cli
 from admission.commands import options
 from admission.commands.options import forbidden
+from admission.controller import tell
 from admission.engine.model import Detail, Reason, Why
 from admission.jobs.values import rfc3339
 from admission.kube.client import NotFound
@@ -92,6 +93,8 @@ async def test_stop_and_resume(world: World, tmp_path: Path, arguments: list[str
     assert (row["subject"], row["did"]) == ("clusterqueue/team-a", "changed")
     assert await stored() == policy
     assert "unchanged" in (await run(world, tmp_path, *arguments)).stdout
+    assert "Dry run" in (await run(world, tmp_path, "resume", "team-a", "--dry-run")).stdout
+    assert await stored() == policy
     assert f"stopPolicy: {policy} -> None" in (await run(world, tmp_path, "resume", "team-a")).stdout
     assert await stored() == "None"
 
@@ -185,7 +188,19 @@ async def test_requeue_of_one_that_runs_pauses_it_until_its_room_is_free(world: 
 
 
 async def test_create_queue_export_and_import(world: World, tmp_path: Path) -> None:
-    said = ["create", "queue", "team-c", "--quota", f"h100:{GPU}=16,cpu=64", "--cohort", "lab", "--borrow", "8"]
+    said = [
+        "create",
+        "queue",
+        "team-c",
+        "--quota",
+        f"h100:{GPU}=16,cpu=64",
+        "--cohort",
+        "lab",
+        "--borrow",
+        "8",
+        "--lend",
+        "4",
+    ]
     said += ["--for", "ml", "--for", "web:batch", "--node-label", "gpu=h100", "--weight", "2", "--strict"]
     printed = await run(world, tmp_path, *said, "--dry-run", "-o", "yaml")
     objects = list(yaml.safe_load_all(printed.stdout))
@@ -205,6 +220,7 @@ async def test_create_queue_export_and_import(world: World, tmp_path: Path) -> N
         "name": GPU,
         "nominalQuota": "16",
         "borrowingLimit": "8",
+        "lendingLimit": "4",
     }
     # Into another cluster, and changed.
     file = tmp_path / "quota.yaml"
@@ -309,6 +325,23 @@ async def test_submit_with_the_rights_of_a_tenant(world: World, tmp_path: Path) 
     assert "LocalQueue none does not exist" in none.stdout
 
 
+async def test_submit_by_the_rules_of_a_configuration_file(world: World, tmp_path: Path) -> None:
+    """What the file leaves out of quota is no reason to wait."""
+    await alone(world)
+    made = job("train")
+    for amounts in made["spec"]["template"]["spec"]["containers"][0]["resources"].values():
+        amounts["example.com/licence"] = "1"
+    for node in ("n1", "n2"):
+        held = await world.client.get(f"/api/v1/nodes/{node}")
+        held["status"]["allocatable"]["example.com/licence"] = "8"
+        await world.client.put(f"/api/v1/nodes/{node}/status", held)
+    file, config = written(tmp_path, made), tmp_path / "muster.yaml"
+    head = {"apiVersion": "config.muster.dev/v1beta1", "kind": "Configuration"}
+    config.write_text(yaml.safe_dump({**head, "resources": {"excludeResourcePrefixes": ["example.com/"]}}))
+    assert "example.com/licence" in (await run(world, tmp_path, "submit", file, code=1)).stdout
+    assert "would start now" in (await run(world, tmp_path, "submit", file, "--config", str(config))).stdout
+
+
 # ---------------------------------------------------------------- release-all
 
 
@@ -391,6 +424,38 @@ async def test_top_on_a_screen_of_a_fixed_size(world: World, tmp_path: Path) -> 
         assert part in told, part
     world.denied = {"nodes"}
     assert "You may not see nodes." in (await run(world, tmp_path, "top", "-n", "ml")).stdout
+
+
+@pytest.mark.parametrize("asked", [["queues"], ["jobs", "-n", "ml"], ["nodes"], ["why", "waits", "-n", "ml"]])
+async def test_watch_asks_again_until_it_is_interrupted(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    await busy(world)
+    monkeypatch.setattr(options, "EVERY_S", 0.01)
+    show, shown = tell.show, 0
+
+    def thrice(console: Any, what: Any) -> None:
+        nonlocal shown
+        shown += 1
+        show(console, what)
+        if shown == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tell, "show", thrice)
+    seen = (await run(world, tmp_path, *asked, "--watch", code=options.INTERRUPTED)).stdout
+    once = (await run(world, tmp_path, *asked, code=1 if "why" in asked else 0)).stdout
+    for line in once.splitlines():
+        assert seen.count(line) >= 3, (line, seen)
+
+
+async def test_who_leads_is_read_where_the_controller_lives(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    lease = {"holderIdentity": "replica", "leaseDurationSeconds": 15, "renewTime": rfc3339(4_000_000_000_000)}
+    meta = {"name": NAMES.lease_name, "namespace": "web"}
+    await world.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": lease})
+    assert "No controller leads" in (await run(world, tmp_path, "jobs", "-n", "ml")).stdout
+    elsewhere = await run(world, tmp_path, "jobs", "-n", "ml", "--controller-namespace", "web")
+    assert "No controller leads" not in elsewhere.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""Every value of the chart, every metric and every command has a test: `python -m tests.covered` shows which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests import covered
+
+NOT_HERE = {"muster demo --real": "a minute on a control plane of its own: `make demo REAL=1`"}
+
+
+@pytest.mark.parametrize("rows", [covered.values, covered.metrics, covered.commands], ids=lambda rows: rows.__name__)
+def test_each_has_a_test(rows: Callable[[], dict[str, list[str]]]) -> None:
+    found = rows()
+    assert found
+    assert [name for name, by in found.items() if not by and name not in NOT_HERE] == []
+    assert [name for name in NOT_HERE if found.get(name)] == [], "it has a test now"
+
+
+def test_what_has_no_test_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command, a metric and a value that nobody tries have empty rows."""
+    known = [one for one in covered.tests() if "release" not in one.name]
+    monkeypatch.setattr(covered, "tests", lambda: tuple(known))
+    monkeypatch.setattr(covered, "examples", tuple)
+    monkeypatch.setattr(covered, "blocks", lambda _page: ())
+    assert covered.commands()["muster release-all --unlabel"] == []
+    monkeypatch.setattr(covered, "tests", tuple)
+    monkeypatch.setattr(covered, "ALERTS", ())
+    monkeypatch.setattr(covered, "DASHBOARDS", ())
+    assert not any(covered.metrics().values())
