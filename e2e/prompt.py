@@ -157,6 +157,7 @@ def serve(path: str) -> None:
 def _one(command: Any, connection: socket.socket, streams: list[int], cwd: str, said: list[str], env: Any) -> None:
     """In the child: be that command, to its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs tests in the background has it ignored
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.chdir(cwd)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 
 def test_it_serves_a_page_from_its_first_moment_until_it_is_interrupted(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "admission.cli", "demo", "--serve", "--seconds", "3600"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as demo:
+    # As on a terminal: who runs tests in the background has SIGINT ignored.
+    program = "import signal; signal.signal(2, signal.default_int_handler); from admission.cli import main; main()"
+    command = ["demo", "--serve", "--seconds", "3600"]
+    with subprocess.Popen([sys.executable, "-c", program, *command], stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         told = next(found for line in demo.stdout if (found := re.search(r"The page: (\S+) +\(token: (\S+)\)", line)))
         page = ""
