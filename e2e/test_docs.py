@@ -121,6 +121,7 @@ BEFORE = {
 
 CODES = {
     "muster release-all --yes": 1,  # a controller leads
+    "muster release-all --yes --unlabel": 1,
     "muster lint --cluster": 1,  # more quota than there are nodes
     "muster lint new.yaml --cluster": 1,
     "muster queues --watch": 130,

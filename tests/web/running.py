@@ -176,26 +176,33 @@ def controller(client: Client) -> Controller:
     )
 
 
+async def install(cluster: Cluster, client: Client) -> None:
+    """The kinds, the teams with their quota, and the nodes."""
+    kind = cluster.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
+    assert kind is not None
+    for body in _crds():
+        cluster.store.do(Request("create", kind, body=body, manager="test"), cluster.clock())
+    for path, body in _objects():
+        await client.create(path, body)
+
+
 @contextlib.asynccontextmanager
 async def running() -> AsyncIterator[Running]:
-    async with Cluster(users=PEOPLE) as cluster:
-        kind = cluster.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
-        assert kind is not None
-        for body in _crds():
-            cluster.store.do(Request("create", kind, body=body, manager="test"), cluster.clock())
-        async with Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01)) as client:
-            for path, body in _objects():
-                await client.create(path, body)
-            made = controller(client)
-            shown = Web(made.numbers, client, NAMES)
-            made.watchers.workload.append(shown.stories.seen)
-            tasks = [asyncio.create_task(made.watch()), asyncio.create_task(made.lead())]
-            async with TestClient(TestServer(shown.app)) as http:
-                one = Running(cluster, client, made, shown, http)
-                await one.until(lambda: made.synced and made.leading)
-                try:
-                    yield one
-                finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
+    async with (
+        Cluster(users=PEOPLE) as cluster,
+        Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01)) as client,
+    ):
+        await install(cluster, client)
+        made = controller(client)
+        shown = Web(made.numbers, client, NAMES)
+        made.watchers.workload.append(shown.stories.seen)
+        tasks = [asyncio.create_task(made.watch()), asyncio.create_task(made.lead())]
+        async with TestClient(TestServer(shown.app)) as http:
+            one = Running(cluster, client, made, shown, http)
+            await one.until(lambda: made.synced and made.leading)
+            try:
+                yield one
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
