@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,10 @@ def test_each_has_a_test(rows: Callable[[], dict[str, list[str]]]) -> None:
 
 def test_what_has_no_test_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command, a metric and a value that nobody tries have empty rows."""
-    known = [one for one in covered.tests() if "release" not in one.name]
+    known = [
+        replace(one, commands=tuple(ran for ran in one.commands if "release-all" not in ran[0]))
+        for one in covered.tests()
+    ]
     monkeypatch.setattr(covered, "tests", lambda: tuple(known))
     monkeypatch.setattr(covered, "examples", tuple)
     monkeypatch.setattr(covered, "blocks", lambda _page: ())
