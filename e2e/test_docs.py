@@ -140,6 +140,7 @@ def test_every_example_of_a_command_runs(muster: Installed, tmp_path: Path) -> N
     cp = muster.cp
     muster.started()
     cp.add_nodes(6, gpus=8, labels={"gpu": "h100"})
+    cp.apply(flavor("h100", {"gpu": "h100"}))
     for namespace in ("team-a", "team-b"):
         cp.namespace(namespace)
     here = tmp_path / "here"
