@@ -78,19 +78,26 @@ class Prompt:
         self._server.wait(10)
         self._server.stdout.close()
 
-    def run(self, text: str, *, shell: str = "bash") -> subprocess.CompletedProcess[str]:
-        """The lines of a block, in one shell; its exit code is the last line's. Standard error is part of stdout."""
-        return subprocess.run(
-            [shell, "-c", text],
-            cwd=self.cwd,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+    def run(self, text: str, *, shell: str = "bash", typed: str = "") -> subprocess.CompletedProcess[str]:
+        """The lines of a block, in one shell; its exit code is the last line's. Standard error is part of stdout.
+        `typed`: what somebody answers on a terminal; nobody is there without."""
+        keyboard, there = os.openpty()
+        try:
+            os.write(keyboard, typed.encode())
+            return subprocess.run(
+                [shell, "-c", text],
+                cwd=self.cwd,
+                env=self.environment,
+                stdin=there if typed else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+        finally:
+            os.close(keyboard)
+            os.close(there)
 
     def start(self, text: str, log: Path) -> subprocess.Popen[bytes]:
         """One command, which goes on: until it is sent a signal."""
