@@ -73,7 +73,6 @@ _HOURS = "minutes to hours of a whole machine; .ci/run plays the small forms"
 ELSEWHERE = (
     Elsewhere("README.md", "$ make demo", because="40 s of a whole machine; .ci/run plays it"),
     Elsewhere("README.md", "helm install muster charts/muster", by=_GUIDE),
-    Elsewhere("charts/muster/README.md", "helm install muster charts/muster", by=_GUIDE),
     Elsewhere("docs/architecture.md", "   API server", because="a drawing"),
     Elsewhere("docs/install.md", "helm install muster charts/muster", by=_GUIDE),
     Elsewhere("docs/install.md", "for team in", by=_GUIDE),
