@@ -369,8 +369,8 @@ def import_(scope: Scope, files: tuple[str, ...], apply: bool, source: str | Non
 @click.command(
     epilog=examples(
         "muster submit train.yaml                 # would it start now, and where?",
-        "muster submit train.yaml --create",
         "muster submit train.yaml -o json | jq '.[0].where'",
+        "muster submit train.yaml --create",
         codes="0 it would start now (with --create: it was created); 1 it would wait; 2 bad use; 3 refused; "
         "4 no cluster, or no rights to know.",
     )
