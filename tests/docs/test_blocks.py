@@ -127,7 +127,7 @@ def test_a_command_and_its_options_are_there(program: str, command: str) -> None
         return
     if not words or words[0].isupper():  # COMMAND
         return
-    with click.Context(cli, info_name="muster") as top:
+    with click.Context(cli, info_name="muster", help_option_names=["-h", "--help"]) as top:
         name, found, rest = cli.resolve_command(top, words)
         assert found is not None, where
         while isinstance(found, click.Group) and rest:
