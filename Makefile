@@ -13,10 +13,11 @@ export PYTHONPYCACHEPREFIX ?= $(CURDIR)/build/pycache
 unexport PYTHONDONTWRITEBYTECODE
 CASES ?= ../shared/conformance/cases
 ONLY ?=
-# A control plane's tests mostly wait: two control planes side by side play them, and then one alone the few that load it.
+# A control plane's tests mostly wait: three control planes side by side play them, and then one alone the few that load
+# it. What the tests of a module share is set up once: a module stays with one worker.
 E2E = $(PYTEST) e2e --durations=25 -o cache_dir=build/e2e-cache
-E2E_WORKERS ?= $(if $(or $(ONLY),$(FAILED),$(KUBECONFIG)),0,2)
-E2E_BOTH = { $(E2E) -n $(E2E_WORKERS) --dist worksteal -m "not alone"; side=$$?; $(E2E) -m alone && [ $$side = 0 ]; }
+E2E_WORKERS ?= $(if $(or $(ONLY),$(FAILED),$(KUBECONFIG)),0,3)
+E2E_BOTH = { $(E2E) -n $(E2E_WORKERS) --dist loadfile --no-loadscope-reorder -m "not alone"; side=$$?; $(E2E) -m alone && [ $$side = 0 ]; }
 E2E_ONE = $(E2E) $(if $(KUBECONFIG),--kubeconfig $(KUBECONFIG)) $(if $(ONLY),-k "$(ONLY)") $(if $(FAILED),--last-failed --last-failed-no-failures none)
 
 .DEFAULT_GOAL := help

@@ -21,6 +21,18 @@ from e2e.invariants import check, report
 os.environ.setdefault("GOGC", "400")
 USERS = {"tenant": ("tenants",), "muster": ("controllers",)}
 """Somebody with rights in one namespace, and somebody with the controller's."""
+LONGEST = (
+    "test_fairness_and_crashes",
+    "test_hold",
+    "test_chart",
+    "test_placement",
+    "test_quota_contract",
+    "test_traps",
+    "test_leaving",
+    "test_visibility",
+    "test_contract",
+)
+"""Modules that are begun first, so that no worker is left with one at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,6 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         away = [item for item in items if item.get_closest_marker("portable") is None]
         items[:] = [item for item in items if item.get_closest_marker("portable") is not None]
         config.hook.pytest_deselected(items=away)
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(scope="session")
