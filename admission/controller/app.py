@@ -56,6 +56,7 @@ from admission.engine.model import (
     Plan,
     PodSet,
     Put,
+    Replace,
     Rules,
     Topology,
     Verdict,
@@ -510,7 +511,7 @@ class Controller:
             key = job or (ORPHAN, *decision.key)
             if isinstance(decision, Evict | Cancel) and isinstance(self._decisions.get(key), Admit):
                 # What it takes back is not written yet: neither is.
-                self._forget(self._decisions.pop(key))
+                self._forget(key, self._decisions.pop(key))
                 continue
             self.state.apply(Assumed(decision))
             self._decisions[key] = decision
@@ -568,7 +569,7 @@ class Controller:
                 try:
                     made = await self.actuator.carry_out(decision, based_on)
                 except BaseException as error:
-                    self._forget(decision)
+                    self._forget(key, decision)
                     if isinstance(error, Exception):
                         self._hold_off(key, decision.key)
                     raise
@@ -613,11 +614,17 @@ class Controller:
             log.exception("step failed", **self._who(key))
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
 
-    def _forget(self, decision: Decision) -> None:
+    def _forget(self, job: JobKey, decision: Decision) -> None:
+        """This will not be written (now): it counts no more, nor what was decided meanwhile because of it."""
         self.state.apply(Forgotten(decision.key))
+        if isinstance(decision, Admit):
+            self.state.apply(Forgotten(decision.key))  # of two that are assumed, the first forgets the later one
+            if isinstance(self._decisions.get(job), Evict | Cancel | Replace):
+                del self._decisions[job]
         value = self.state.workload(decision.key)
         if value is not None:
             self._queues_of(value)
+        self._pace.changed()
 
     def _hold_off(self, job: JobKey, key: Key) -> None:
         """A decision whose write failed is not made again at once: the gang sits out a moment, in memory alone.
