@@ -137,6 +137,18 @@ NOT_HERE = {
 }
 
 
+@pytest.fixture
+def scalable(muster: Installed) -> Iterator[None]:
+    """The controller's Deployment, as far as it can be scaled."""
+    deployment = {"selector": {"matchLabels": {"a": "b"}}, "replicas": 0}
+    deployment["template"] = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "c"}]}}
+    meta = {"name": "muster-controller", "namespace": HOME}
+    muster.cp.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": deployment})
+    yield
+    muster.cp.delete("deployments", meta["name"], HOME)
+
+
+@pytest.mark.usefixtures("scalable")
 def test_every_example_of_a_command_runs(muster: Installed, tmp_path: Path) -> None:
     cp = muster.cp
     muster.started()
@@ -150,10 +162,6 @@ def test_every_example_of_a_command_runs(muster: Installed, tmp_path: Path) -> N
     (here / "charts").symlink_to(SOURCES / "charts")
     (here / "train.yaml").write_text(yaml.safe_dump(job("team-a", "train", 4, seconds=None)))
     (here / "new.yaml").write_text(yaml.safe_dump(local_queue("team-b", "team-b", "night")))
-    deployment = {"selector": {"matchLabels": {"a": "b"}}, "replicas": 0}
-    deployment["template"] = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "c"}]}}
-    meta = {"name": "muster-controller", "namespace": HOME}
-    cp.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": deployment})
     cp.apply(job("team-a", "train", 4, seconds=None, labels={NAMES.pause_label: "true"}))
     cp.apply(jobset("team-a", "llm", {"w": (1, 2)}, seconds=None))
     contexts = yaml.safe_load(cp.kubeconfig().read_text())
