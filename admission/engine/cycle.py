@@ -811,7 +811,9 @@ class _Filling(_Run):
                     return trial
                 assert trial.assignment is not None
                 why = Why(Reason.WAITING_FOR_QUOTA, Detail.BACKOFF, until=until)
-                return replace(trial, assignment=None, why=why, found=replace(trial.found, until=until))
+                return replace(
+                    trial, assignment=None, why=why, found=replace(trial.found, victims=(), enough=False, until=until)
+                )
             self.served.add(before.gang.key)
             self.verdicts = [
                 verdict
