@@ -137,8 +137,8 @@ class _Run:
         self.verdicts: list[Verdict] = []
         self.leaving: set[Key] = set()
         """Evicted by this plan."""
-        self.coming_back: Workload | None = None
-        """For a question only: a gang that was evicted, as if it were admitted again."""
+        self.as_if: tuple[Workload, ...] = ()
+        """For a question only: gangs that do not hold quota yet, as if they did."""
         self._asks: dict[Key, tuple[scan.PodSetRequest, ...]] = {}
 
     def go(self) -> None:
@@ -281,10 +281,8 @@ class _Run:
         )
 
     def holders(self, queue: str) -> tuple[Workload, ...]:
-        held, back = self.state.holders(queue), self.coming_back
-        if back is None or back.admission is None or back.admission.cluster_queue != queue:
-            return held
-        return (*held, back)
+        held = self.state.holders(queue)
+        return (*held, *(one for one in self.as_if if one.admission and one.admission.cluster_queue == queue))
 
     def _local_usage(self) -> Callable[[Workload], float | None] | None:
         return None if self.rules.usage_fairness is None else self.local_usage
@@ -540,6 +538,8 @@ class _Filling(_Run):
         """Gangs that were dealt with before their turn."""
         self.admitted: dict[str, list[QueueKey]] = {}
         """Queue -> places in its line of those whom this cycle admitted."""
+        self.newly: list[Workload] = []
+        """The same gangs, with what they got."""
         self.turned: set[Key] = set()
         """Those who had their turn, and would not have fitted if nothing were kept for others."""
         self.seen: set[Key] = set()
@@ -787,9 +787,16 @@ class _Filling(_Run):
 
     def admit(self, trial: Trial) -> None:
         super().admit(trial)
+        assert trial.assignment is not None
+        self.newly.append(self._holding(trial.gang, trial.assignment.admission(trial.queue.name)))
         name, _, place = self.state.stands(trial.gang.key)
         self.admitted.setdefault(name, []).append(place)
         self.shortened.add(name)
+
+    def _holding(self, gang: Workload, admission: Admission) -> Workload:
+        """A gang as it will be when its admission is written."""
+        now = self.now
+        return replace(gang, admission=admission, evicted="", admitted=True, admitted_at=now, reserved_at=now)
 
     # -- nobody comes back only to be evicted again
 
@@ -832,7 +839,6 @@ class _Filling(_Run):
         assert trial.assignment is not None
         gang, node, ledger, state = trial.gang, trial.node, self.ledger, self.state
         admission = trial.assignment.admission(trial.queue.name)
-        back = replace(gang, admission=admission, evicted="", admitted=True, admitted_at=self.now, reserved_at=self.now)
         with ledger.trial():
             for key, _ in trial.found.victims:
                 ledger.release(key)
@@ -850,6 +856,9 @@ class _Filling(_Run):
                 ):
                     continue
                 firsts = self._firsts(other.name, queue)
+                if other is node:  # also who has had its turn, and room is kept for it since
+                    kept = (state.place_in(other.name, key) for key in ledger.aside)
+                    firsts = [*firsts, *(place for place in kept if place is not None and place not in firsts)]
                 for place in firsts:
                     rival = state.workloads[order.key_of(place)]
                     if (
@@ -862,14 +871,15 @@ class _Filling(_Run):
                         continue
                     if self._may_evict(rival) and self._outranks(rival, queue, other, node):
                         rivals.append((place, rival, queue))
-            self.coming_back = back
+            # In the next cycle those may be evicted too whom this one admits.
+            self.as_if = (*self.newly, self._holding(gang, admission))
             try:
                 for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
                     found = self.look(rival, queue)
                     if found.found.enough and any(key == gang.key for key, _ in found.found.victims):
                         return found
             finally:
-                self.coming_back = None
+                self.as_if = ()
         return None
 
     def _firsts(self, name: str, queue: ClusterQueue) -> list[QueueKey]:

@@ -365,6 +365,60 @@ def test_sequences_that_once_went_wrong(
     machine.freeze()
 
 
+LATER: tuple[Arrival, ...] = (
+    ("a", 4, 3, (0, 3), 0, 3),
+    ("c", 3, 2, (2, 2), 0, 0),
+    ("d", 4, 1, (1, 2), 0, 0),
+    ("c", 3, 1, (2, 2), 5, 0),
+    ("b", 3, 3, (0, 2), 0, 0),
+    ("a", 4, 1, (2, 2), 0, 0),
+    ("d", 1, 2, (0, 3), 0, 0),
+    ("c", 1, 3, (0, 1), 0, 0),
+    ("c", 3, 1, (0, 1), 0, 0),
+    ("d", 3, 3, (0, 1), 5, 3),
+    ("a", 1, 1, (0, 2), 5, 0),
+    ("a", 1, 2, (2, 3), 5, 0),
+)
+LARGE: tuple[Arrival, ...] = (("c", 3, 3, (3, 2), 0, 0), ("c", 4, 2, (3, 1), 5, 0), ("c", 1, 3, (0, 1), 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("strategy_of_c", "cpus_of_d", "first"),
+    [
+        pytest.param(
+            Strategy.BEST_EFFORT_FIFO, Quota(4, 3), LARGE, id="whose kept room binds whom is a matter of turns"
+        ),
+        pytest.param(Strategy.STRICT_FIFO, Quota(4), LARGE, id="who stays away for a while evicts nobody meanwhile"),
+        pytest.param(
+            Strategy.STRICT_FIFO,
+            Quota(4, 3),
+            (("c", 4, 2, (3, 1), 5, 0), ("a", 1, 1, (2, 0), 0, 0)),
+            id="comes back, and is evicted together with one that was admitted when it did",
+        ),
+    ],
+)
+def test_sequences_that_went_wrong_an_hour_later(
+    strategy_of_c: Strategy, cpus_of_d: Quota, first: tuple[Arrival, ...]
+) -> None:
+    machine = Cluster()
+    nodes = {"n0": (2, 1), "n1": (4, 5), "n2": (2, 2), "n3": (3, 6)}
+    none = {"gpu": 0, "cpu": 0}
+    values = [
+        Flavor("f"),
+        cohort("root", "", [("f", {"gpu": 0, "cpu": 6})]),
+        cohort("inner", "root", [("f", none)]),
+        queue("a", "inner", [("f", {"gpu": 6, "cpu": 1})], strategy=Strategy.STRICT_FIFO, weight=Fraction(2)),
+        queue("b", "root", [("f", none)]),
+        queue("c", "inner", [("f", {"gpu": 2, "cpu": 3})], strategy=strategy_of_c),
+        queue("d", "inner", [("f", {"gpu": 1, "cpu": cpus_of_d})], preemption=LOWER),
+        *(node(name, gpu=gpu, cpu=cpu) for name, (gpu, cpu) in nodes.items()),
+    ]
+    machine.start(values=values, twin=True)
+    for where, many, pods, asks, priority, backoff in (*first, *LATER):
+        machine.arrive(where=where, many=many, pods=pods, asks=asks, priority=priority, backoff=backoff)
+    machine.teardown()
+
+
 def test_what_is_short_beside_kept_room_may_be_short_without_it_too() -> None:
     """One was refused for the quota that is kept for others; then nodes ran out, whatever is kept."""
     machine = Cluster()
