@@ -54,7 +54,7 @@ def _versions(cp: ControlPlane) -> dict[tuple[str, str], tuple[str, int]]:
     out = {}
     wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in (*_definitions(), *policies.objects(NAMES))}
     for resource in {cp.resource_of(obj) for obj in (*_definitions(), *policies.objects(NAMES))}:
-        for item in cp.request("GET", resource.path(), accept=METADATA_ONLY)["items"]:
+        for item in cp.request("GET", resource.path(), accept=METADATA_ONLY)["items"] or ():
             meta = item["metadata"]
             if (resource.kind, meta["name"]) in wanted:
                 out[resource.kind, meta["name"]] = meta["uid"], int(meta.get("generation") or meta["resourceVersion"])

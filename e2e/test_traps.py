@@ -76,7 +76,7 @@ def test_a_drained_jobset_goes_elsewhere_and_keeps_nothing_of_its_old_place(must
     cp.wait(_running(cp, "team-a", 3), 30, "its pods to run elsewhere")
     assert _nodes_of(cp, "team-a") == {"new-0", "new-1", "new-2"}
     cp.delete("jobsets", "sim", "team-a")
-    cp.wait(lambda: workload_of(cp, "team-a", "sim") is None, 30, "its Workload to go")
+    cp.wait(lambda: workload_of(cp, "team-a", "sim") is None, 60, "its Workload to go")
     cp.wait(lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 60, "its quota to be back")
 
 
