@@ -141,10 +141,11 @@ class ApiClient:
             return response.status, content
 
     def request(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
-        """One request; the decoded answer, or ApiError. "Too many requests" is waited out."""
+        """One request; the decoded answer, or ApiError. "Too many requests" is waited out, and so is a kind that was
+        defined a moment ago and cannot be applied yet."""
         for attempt in range(20):
             status, content = self.raw(method, path, body, **options)
-            if status != 429:
+            if status != 429 and not (status == 503 and b"There can be a delay between when" in content):
                 break
             time.sleep(0.1 * (attempt + 1))
         decoded: Any

@@ -151,10 +151,11 @@ def test_identities(cp: ControlPlane) -> None:
     with contextlib.suppress(ApiError):
         robot.create(job("not-mine"))
     cp.create(jobset("set", replicas=1, pods=1))
-    cp.wait(lambda: cp.audit_counts(JOBSET_USER, since=since), 10, "the JobSet controller's write")
+    made = (JOBSET_USER, "create", "jobs", "")
+    cp.wait(lambda: cp.audit_counts(JOBSET_USER, since=since)[made], 20, "the JobSet controller's Job")
     counts = cp.audit_counts(since=since)
     assert counts["admin", "create", "jobsets", ""] == 1
-    assert counts[JOBSET_USER, "create", "jobs", ""] == 1
+    assert counts[made] == 1
     assert not any("robot" in user for user, *_ in counts)
     assert cp.audit_counts("system:serviceaccount:team:robot", since=since, succeeded=False).total() == 1
 
