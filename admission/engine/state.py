@@ -214,8 +214,8 @@ class State:
         """Gangs with a reservation whose nodes must be chosen, or chosen anew."""
         self.leaving: set[Key] = set()
         """Gangs that were evicted and hold their room still."""
-        self.preempting: Counter[str] = Counter()
-        """uid of a gang -> how many others were evicted for it and have not been admitted since."""
+        self.preempting: dict[str, Counter[int]] = {}
+        """uid of a gang -> when others were evicted for it that have not been admitted since."""
 
         self._seen: dict[Key, Workload] = {}
         self._assumed: dict[Key, tuple[Decision, ...]] = {}
@@ -733,7 +733,7 @@ class State:
         if gang.uid:
             self._by_uid[gang.uid] = key
         if gang.evicted and gang.evicted_for:
-            self._stick(gang.evicted_for, 1)
+            self._stick(gang.evicted_for, gang.evicted_at, 1)
         local = (gang.namespace, gang.queue)
         if gang.admission is None:
             self._waiting_in.setdefault(local, set()).add(key)
@@ -764,7 +764,7 @@ class State:
         if gang.uid and self._by_uid.get(gang.uid) == key:
             del self._by_uid[gang.uid]
         if gang.evicted and gang.evicted_for:
-            self._stick(gang.evicted_for, -1)
+            self._stick(gang.evicted_for, gang.evicted_at, -1)
         local = (gang.namespace, gang.queue)
         if gang.admission is None:
             _discard(self._waiting_in, local, key)
@@ -843,19 +843,27 @@ class State:
             resolve = self._ledger.nodes.resolve
             self._room_on.update(resolve(domain.values[-1]) for domain in pod_set.topology.domains)
 
-    def _stick(self, uid: str, sign: int) -> None:
-        """Others were evicted for the gang with this uid, or have come back since."""
-        before = self.preempting[uid] > 0
-        self.preempting[uid] += sign
-        after = self.preempting[uid] > 0
-        if not after:
+    def _stick(self, uid: str, at: int, sign: int) -> None:
+        """Another was evicted for the gang with this uid, or has come back since."""
+        key = self._by_uid.get(uid)
+        gang = self.workloads.get(key) if key is not None and key in self._entry else None
+        before = gang is not None and self._sticky(gang)
+        times = self.preempting.setdefault(uid, Counter())
+        times[at] += sign
+        if not times[at]:
+            del times[at]
+        if not times:
             del self.preempting[uid]
-        if before != after:
-            key = self._by_uid.get(uid)
-            if key is not None and key in self._entry:
-                gang = self.workloads[key]
-                self._step_out(gang)
-                self._line_up(gang)
+        if gang is not None and before != self._sticky(gang):
+            self._step_out(gang)
+            self._line_up(gang)
+
+    def _sticky(self, gang: Workload) -> bool:
+        """Is room being freed for it. Whoever was evicted for it before it was evicted itself made room for then."""
+        if gang.claims is not None:
+            return True
+        since = gang.evicted_at if gang.evicted else 0
+        return any(at >= since for at in self.preempting.get(gang.uid, ()))
 
     # -- standing in line
 
@@ -875,7 +883,7 @@ class State:
             return
         name = self.queue_of(gang)
         bucket = self._bucket(gang, name)
-        place = order.queue_key(gang, gang.claims is not None or self.preempting[gang.uid] > 0)
+        place = order.queue_key(gang, self._sticky(gang))
         line = self.lines.get(name)
         if line is None:
             line = self.lines[name] = Line()

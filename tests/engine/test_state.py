@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -290,3 +291,26 @@ def test_a_child_job_that_waits_for_a_domain_is_tried_when_the_last_of_another_j
     town.put(replace(town.gang("big"), finished=True))
     town.settle()
     assert "plain" in town.admitted()
+
+
+@pytest.mark.parametrize(
+    ("others_left", "itself_left", "first"),
+    [(300, 0, "mine"), (300, 200, "mine"), (100, 200, "urgent"), (0, 0, "urgent")],
+    ids=["room is being freed for it", "for it, after it was evicted", "for it, before it was evicted", "for nobody"],
+)
+def test_room_that_was_freed_for_a_gang_puts_it_first_until_it_has_had_it(
+    others_left: int, itself_left: int, first: str
+) -> None:
+    """Who was made room for, ran, and was evicted itself stands where its priority puts it, though those who left for
+    it then still wait."""
+    gone = {"evicted": "Preempted", "evicted_for": "uid-mine", "evicted_at": others_left} if others_left else {}
+    mine = {"evicted": "Preempted", "evicted_at": itself_left} if itself_left else {}
+    town = Town(
+        *elastic("f"),
+        queue("q", "", [("f", {"gpu": 1})]),
+        gang("left", "q", **gone),
+        gang("mine", "q", **mine),
+        gang("urgent", "q", priority=5),
+    )
+    town.state.advance(town.now)
+    assert town.state.position(("ns", first)) == 0
