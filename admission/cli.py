@@ -18,6 +18,10 @@ import click
 from admission.commands import changes, local, questions
 from admission.commands.options import configure_logs
 
+COLLECTED_AFTER = (50_000, 20, 50)
+"""Garbage (`gc.set_threshold`). As often as Python collects by itself it would take a tenth of the time: most of what
+is made here lives long."""
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def cli() -> None:
@@ -210,8 +214,7 @@ def demo(serve: bool, real: bool, seconds: float) -> None:
 
 
 def main() -> None:
-    # Collecting as often as Python does by itself would take a tenth of the time: most of what is made here lives long.
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(*COLLECTED_AFTER)
     # Looking for plugins of pydantic reads the metadata of everything that is installed; none is used here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     cli(prog_name="kubectl muster" if Path(sys.argv[0]).name.startswith("kubectl-") else "muster")

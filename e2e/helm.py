@@ -14,13 +14,7 @@ from typing import Any
 
 import yaml
 
-
-def _merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    out = dict(base)
-    for key, value in more.items():
-        both = isinstance(value, dict) and isinstance(out.get(key), dict)
-        out[key] = _merged(out[key], value) if both else value
-    return out
+from e2e.api_client import merged
 
 
 def main(arguments: list[str]) -> int:
@@ -44,9 +38,9 @@ def main(arguments: list[str]) -> int:
     sdk: Any = importlib.import_module("helm_python")
     values: dict[str, Any] = {}
     for path in getattr(said, "values", ()):
-        values = _merged(values, yaml.safe_load(Path(path).read_text("utf-8")) or {})
+        values = merged(values, yaml.safe_load(Path(path).read_text("utf-8")) or {})
     for expression in getattr(said, "set", ()):
-        values = _merged(values, sdk.parse_set_string(expression))
+        values = merged(values, sdk.parse_set_string(expression))
     try:
         if said.action == "template":
             with sdk.Chart.load(said.chart) as chart:

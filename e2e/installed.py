@@ -52,8 +52,9 @@ def _versions(cp: ControlPlane) -> dict[tuple[str, str], tuple[str, int]]:
     """Of all that `Installed.install` makes and that is there: the generation of its spec, or, where a kind counts
     none, the version of the whole."""
     out = {}
-    wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in (*_definitions(), *policies.objects(NAMES))}
-    for resource in {cp.resource_of(obj) for obj in (*_definitions(), *policies.objects(NAMES))}:
+    made = (*_definitions(), *policies.objects(NAMES))
+    wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in made}
+    for resource in {cp.resource_of(obj) for obj in made}:
         for item in cp.request("GET", resource.path(), accept=METADATA_ONLY)["items"] or ():
             meta = item["metadata"]
             if (resource.kind, meta["name"]) in wanted:

@@ -13,7 +13,6 @@ import contextlib
 import importlib.util
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ import yaml
 
 from admission.controller import certificates
 from admission.names import JOBS_HELD, Names
+from admission.sandbox.play import free_port
 from charts.monitoring import ALERTS, DASHBOARDS
 from e2e import test_main_job as main_job
 from e2e.api_client import APPLY, ApiClient, ApiError, Object
@@ -158,14 +158,14 @@ class Charted(Installed):
         (found,) = [o for o in self.objects if "config.yaml" in o.get("data", ())]
         said: Object = yaml.safe_load(found["data"]["config.yaml"])
         off = {"bindAddress": "0"}
-        web = {"bindAddress": f"127.0.0.1:{_free_port()}"}
-        self.metrics = f"127.0.0.1:{_free_port()}"
+        web = {"bindAddress": f"127.0.0.1:{free_port()}"}
+        self.metrics = f"127.0.0.1:{free_port()}"
         return {
             **said,
             "health": off,
             "metrics": {"bindAddress": self.metrics},
             "web": web,
-            "webhook": {"host": "127.0.0.1", "port": _free_port()},
+            "webhook": {"host": "127.0.0.1", "port": free_port()},
         }
 
     def start(self, identity: str | None = None, *, config: Mapping[str, Any] | None = None) -> Replica:
@@ -184,12 +184,6 @@ class Charted(Installed):
         replica = Replica(process, log)
         self.replicas.append(replica)
         return replica
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -616,11 +616,10 @@ class Controller:
 
     def _forget(self, job: JobKey, decision: Decision) -> None:
         """This will not be written (now): it counts no more, nor what was decided meanwhile because of it."""
-        self.state.apply(Forgotten(decision.key))
-        if isinstance(decision, Admit):
-            self.state.apply(Forgotten(decision.key))  # of two that are assumed, the first forgets the later one
-            if isinstance(self._decisions.get(job), Evict | Cancel | Replace):
-                del self._decisions[job]
+        admission = isinstance(decision, Admit)
+        self.state.apply(Forgotten(decision.key, whole=admission))
+        if admission and isinstance(self._decisions.get(job), Evict | Cancel | Replace):
+            del self._decisions[job]
         value = self.state.workload(decision.key)
         if value is not None:
             self._queues_of(value)

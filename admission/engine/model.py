@@ -575,9 +575,11 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The write of an assumed decision failed: it never happened."""
+    """The write of an assumed decision failed: it never happened. Of two that are assumed it was the last, or the first
+    (`whole`), and then the other, which was made because of it, does not count either."""
 
     key: Key
+    whole: bool = False
 
 
 Event = Put | Gone | Assumed | Forgotten

@@ -537,9 +537,9 @@ class State:
                 self._gone(kind, key)
             case Assumed(decision):
                 self._assume(decision)
-            case Forgotten(key):
+            case Forgotten(key, whole):
                 if (assumed := self._assumed.pop(key, None)) is not None and key in self._seen:
-                    if len(assumed) > 1:
+                    if len(assumed) > 1 and not whole:
                         self._assumed[key] = assumed[:-1]  # its admission was written: only the last write failed
                     self._show(key, self._laid_over(self._seen[key]))
 

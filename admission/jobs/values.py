@@ -355,7 +355,7 @@ def admission_check(raw: Json, names: Names) -> tuple[AdmissionCheck, tuple[str,
     value = AdmissionCheck(
         name=_meta(raw)[2],
         controller=text(obj(raw.get("spec")).get("controllerName")),
-        active=_condition(raw, "Active") is not None,
+        active="Active" in _conditions(obj(raw.get("status"))),
     )
     return value, ()
 
@@ -584,14 +584,6 @@ def avoid_object(value: Sequence[AvoidedNode]) -> list[Json]:
 
 
 # ---------------------------------------------------------------- Workload
-
-
-def _condition(raw: Json, kind: str) -> Json | None:
-    """The condition of that type, if it is True."""
-    for entry in objects(obj(raw.get("status")).get("conditions")):
-        if entry.get("type") == kind and entry.get("status") == "True":
-            return entry
-    return None
 
 
 def _conditions(status: Json) -> dict[str, Json]:

@@ -441,7 +441,7 @@ async def _on(stage: Stage, console: Console, folder: Path, *, serve: bool, real
         for number in range(NODES):
             await _make(client, node_object(number))
         logfile = folder / "controller.log"
-        page = _free_port()
+        page = free_port()
         controller = await _start_controller(stage, logfile, folder, page)
         if serve:
             console.print(f"{_page(stage, page)}\n")
@@ -522,7 +522,7 @@ def _page(stage: Stage, port: int) -> str:
 
 
 async def _start_controller(stage: Stage, logfile: Path, folder: Path, page: int) -> asyncio.subprocess.Process:
-    config, port = folder / "muster.yaml", _free_port()
+    config, port = folder / "muster.yaml", free_port()
     config.write_text(
         yaml.safe_dump(
             {
@@ -559,7 +559,8 @@ async def _start_controller(stage: Stage, logfile: Path, folder: Path, page: int
         )
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 on which nobody listens now."""
     import socket
 
     with socket.socket() as probe:

@@ -41,6 +41,7 @@ from typing import Any
 
 import msgspec
 
+from admission.cli import COLLECTED_AFTER
 from admission.controller import decode
 from admission.controller.world import World
 from admission.engine.cycle import decide
@@ -790,7 +791,7 @@ QUESTIONS: dict[str, Callable[[Size], dict[str, float]]] = {
 def as_the_controller() -> None:
     """Garbage is collected as seldom as in the controller."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(*COLLECTED_AFTER)
 
 
 def main() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from admission.controller.serve import Replica, serve
 from admission.controller.setup import settings_of
 from admission.kube.client import ApiError, Client, NotFound
 from admission.names import Names
+from admission.sandbox.play import free_port
 from tests.web.running import Cluster, install, job
 
 NAMES = Names()
@@ -23,8 +23,11 @@ HEAD = "apiVersion: config.muster.dev/v1beta1\nkind: Configuration\nhold: webhoo
 
 
 @contextlib.asynccontextmanager
-async def served(text: str, *, url: str) -> AsyncIterator[tuple[Client, Replica]]:
-    """A replica of this file in a sandbox. `url`: where the API server reaches its webhook."""
+async def served(text: str) -> AsyncIterator[tuple[Client, Replica]]:
+    """A replica of this file in a sandbox, with a webhook that the API server reaches."""
+    port = free_port()
+    config = load_config(HEAD + text + f"webhook: {{host: 127.0.0.1, port: {port}}}\n")
+    url = f"https://127.0.0.1:{port}"
     found: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
 
     async def started(replica: Replica) -> None:
@@ -38,9 +41,7 @@ async def served(text: str, *, url: str) -> AsyncIterator[tuple[Client, Replica]
         for name in (HOME, "elsewhere"):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             await client.create("/api/v1/namespaces", namespace)
-        running = asyncio.ensure_future(
-            serve(client, load_config(HEAD + text), namespace=HOME, webhook_url=url, started=started)
-        )
+        running = asyncio.ensure_future(serve(client, config, namespace=HOME, webhook_url=url, started=started))
         try:
             await asyncio.wait({running, found}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
@@ -60,19 +61,9 @@ async def until(look: Callable[[], Any]) -> Any:
             await asyncio.sleep(0.02)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 async def test_its_lease_has_the_name_of_the_file() -> None:
-    port = free_port()
-    text = (
-        "leaderElection: {resourceName: other, resourceNamespace: elsewhere}\n"
-        f"webhook: {{host: 127.0.0.1, port: {port}}}\n"
-    )
-    async with served(text, url=f"https://127.0.0.1:{port}") as (client, replica):
+    text = "leaderElection: {resourceName: other, resourceNamespace: elsewhere}\n"
+    async with served(text) as (client, replica):
 
         async def held() -> bool:
             lease = await client.get("/apis/coordination.k8s.io/v1/namespaces/elsewhere/leases/other")
@@ -82,12 +73,8 @@ async def test_its_lease_has_the_name_of_the_file() -> None:
 
 
 async def test_without_election_it_leads_at_once_and_its_webhook_keeps_to_the_limits_of_the_file() -> None:
-    port = free_port()
-    text = (
-        "leaderElection: {leaderElect: false}\nmaxTerminationGracePeriodSeconds: 60\n"
-        f"webhook: {{host: 127.0.0.1, port: {port}}}\n"
-    )
-    async with served(text, url=f"https://127.0.0.1:{port}") as (client, replica):
+    text = "leaderElection: {leaderElect: false}\nmaxTerminationGracePeriodSeconds: 60\n"
+    async with served(text) as (client, replica):
 
         async def leads() -> bool:
             return replica.controller.leading

@@ -320,6 +320,13 @@ CROWD: tuple[Arrival, ...] = (
     ("d", 4, 3, (2, 0), 0, 0),
     ("a", 1, 2, (1, 2), 5, 0),
 )
+
+
+def come(machine: Cluster, *arrivals: Arrival) -> None:
+    for where, many, pods, asks, priority, backoff in arrivals:
+        machine.arrive(where=where, many=many, pods=pods, asks=asks, priority=priority, backoff=backoff)
+
+
 LOWER = Preemption(within_cluster_queue=PreemptionPolicy.LOWER_PRIORITY)
 
 
@@ -360,8 +367,7 @@ def test_sequences_that_once_went_wrong(
         queue("d", "inner", [("f", {"gpu": 0, "cpu": 4})], strategy=Strategy.STRICT_FIFO, weight=Fraction(1, 2)),
     ]
     machine.start(values=values, twin=True)
-    for where, many, pods, asks, priority, backoff in (*first, *CROWD):
-        machine.arrive(where=where, many=many, pods=pods, asks=asks, priority=priority, backoff=backoff)
+    come(machine, *first, *CROWD)
     machine.freeze()
 
 
@@ -414,8 +420,7 @@ def test_sequences_that_went_wrong_an_hour_later(
         *(node(name, gpu=gpu, cpu=cpu) for name, (gpu, cpu) in nodes.items()),
     ]
     machine.start(values=values, twin=True)
-    for where, many, pods, asks, priority, backoff in (*first, *LATER):
-        machine.arrive(where=where, many=many, pods=pods, asks=asks, priority=priority, backoff=backoff)
+    come(machine, *first, *LATER)
     machine.teardown()
 
 
