@@ -56,6 +56,8 @@ _NOT_TOGETHER = "within quota once the others are gone"
 _STILL_SHORT = "whose going leaves nodes short"
 _ROUNDS = 8
 """How often the lawful search may rule victims out and start again."""
+_LOOKS = 64
+"""How often it may ask the nodes when those who would go first make no room on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -700,6 +702,8 @@ class _Lawful(_Search):
             if not victims:
                 continue
             found = self._without_unlawful(victims)
+            if found is None and self.by_nodes:
+                found = self._around_nodes(victims)
             if found is not None:
                 return self.found(found, self.until)
         for why, most in (_NOT_TOGETHER, self.ruled_out), (_STILL_SHORT, self.looked_at if self.by_nodes else 0):
@@ -825,22 +829,77 @@ class _Lawful(_Search):
             chosen = self._minimal([victim for victim in victims if victim.key not in ruled_out])
             if chosen is None:
                 return None
-            self._enter(1)
-            for victim in chosen:
-                self._move(victim, -1)
-            reasons = []
-            for victim in chosen:
-                self._move(victim, 1)
-                reasons.append((victim, self._lawful(victim)))
-                self._move(victim, -1)
-            for victim in chosen:
-                self._move(victim, 1)
-            self._enter(-1)
+            reasons = self._reasons(chosen)
             bad = {victim.key for victim, reason in reasons if reason is None}
             if not bad:
                 return [(victim.key, reason) for victim, reason in reasons if reason is not None]
             ruled_out |= bad
             self.ruled_out = len(ruled_out)
+        return None
+
+    def _reasons(self, chosen: Sequence[Workload]) -> list[tuple[Workload, EvictReason | None]]:
+        """Why each of them may go, if it may, once the others are gone and the gang is there."""
+        self._enter(1)
+        for victim in chosen:
+            self._move(victim, -1)
+        reasons = []
+        for victim in chosen:
+            self._move(victim, 1)
+            reasons.append((victim, self._lawful(victim)))
+            self._move(victim, -1)
+        for victim in chosen:
+            self._move(victim, 1)
+        self._enter(-1)
+        return reasons
+
+    def _around_nodes(self, victims: list[Workload]) -> list[Target] | None:
+        """Who goes first by order frees quota, and no room on nodes: another lawful set, if one is found.
+
+        A walk over all sets, those first that spare the last in order: without whom there is still room stays, whoever
+        must go must be lawful beside those who must go already. A gang that is entitled to what it wants misses none
+        (what is lawful stays lawful when fewer go) unless it takes more than `_LOOKS` looks at the nodes.
+        """
+        looks = 0
+
+        def room(gone: Sequence[Workload]) -> bool:
+            nonlocal looks
+            for victim in gone:
+                self._move(victim, -1)
+            enough = self.node.fits(self.usage)
+            if enough:
+                looks += 1
+                with self.ledger.gone_from_nodes(self.ledger.charges[victim.key] for victim in gone):
+                    enough = self.fits()
+            for victim in gone:
+                self._move(victim, 1)
+            return enough
+
+        def walk(rest: list[Workload], must: list[Workload]) -> list[Target] | None:
+            if not rest:
+                return [(victim.key, reason) for victim, reason in self._reasons(must) if reason is not None]
+            *rest, last = rest
+            if room([*rest, *must]):
+                found = walk(rest, must)
+                if found is not None:
+                    return found
+            must = [last, *must]
+            if looks >= _LOOKS or any(reason is None for _, reason in self._reasons(must)):
+                return None
+            return walk(rest, must)
+
+        if not room(victims):
+            return None
+        low, high = 1, len(victims)
+        while low < high:
+            middle = (low + high) // 2
+            if room(victims[:middle]):
+                high = middle
+            else:
+                low = middle + 1
+        for many in sorted({high, len(victims)}):
+            found = walk(victims[:many], [])
+            if found is not None:
+                return found
         return None
 
     def _minimal(self, victims: list[Workload]) -> list[Workload] | None:

@@ -106,6 +106,16 @@ class Tree:
         rest = [one for one in running if one not in victims]
         return self.fits([*rest, *kept], new) and all(self.may_go(victim, new, rest, kept) for victim in victims)
 
+    def spares(
+        self, victims: tuple[Workload, ...], new: Workload, running: list[Workload], kept: Collection[Workload]
+    ) -> list[str] | None:
+        """R4: fewer of them, if there is room when only those go; whether that were lawful does not matter."""
+        for size in range(len(victims)):
+            for fewer in combinations(victims, size):
+                if self.fits([*(one for one in running if one not in fewer), *kept], new):
+                    return [one.name for one in fewer]
+        return None
+
 
 def asks(value: Workload) -> Amounts:
     (pod_set,) = value.pod_sets
@@ -193,7 +203,8 @@ def test_at_rest_no_lawful_eviction_is_left(tree: Tree, asked: list[tuple[str, i
         kept = [one for one in waiting if one is not new and one.claims is not None]
         for size in range(len(there) + 1):
             for victims in combinations(there, size):
-                assert not tree.lawful(victims, new, there, kept), (new.name, [one.name for one in victims])
+                lawful = tree.lawful(victims, new, there, kept) and tree.spares(victims, new, there, kept) is None
+                assert not lawful, (new.name, [one.name for one in victims])
 
 
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES == 60)
@@ -234,10 +245,7 @@ def check(
     kept: list[Workload],
 ) -> None:
     assert tree.lawful(gone, new, others), (new.name, [one.name for one in gone])
-    for size in range(len(gone)):
-        for fewer in combinations(gone, size):
-            rest = [one for one in others if one not in fewer]
-            assert not tree.fits([*rest, *kept], new), (new.name, [one.name for one in fewer])
+    assert tree.spares(gone, new, others, kept) is None, new.name
     reasons = {evict.key: evict.reason for evict in evicts}
     for one in gone:
         assert (reasons[one.key] is EvictReason.IN_CLUSTER_QUEUE) == (one.queue == new.queue)

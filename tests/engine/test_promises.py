@@ -424,6 +424,32 @@ def test_sequences_that_went_wrong_an_hour_later(
     machine.teardown()
 
 
+def test_who_goes_first_by_order_may_make_no_room_on_nodes_and_others_do() -> None:
+    """Three of c may go for the second gang of a. The newest stand on two nodes; the older ones on one make room."""
+    machine = Cluster()
+    none = {"gpu": 0, "cpu": 0}
+    nodes = {"n0": (2, 1), "n1": (4, 1), "n2": (2, 6), "n3": (1, 6)}
+    values = [
+        Flavor("f"),
+        cohort("root", "", [("f", none)]),
+        queue("a", "root", [("f", {"gpu": 0, "cpu": 6})]),
+        queue("b", "root", [("f", none)]),
+        queue("c", "root", [("f", {"gpu": Quota(5, 4), "cpu": Quota(5, 3)})]),
+        queue("d", "root", [("f", {"gpu": 3, "cpu": 2})]),
+        *(node(name, gpu=gpu, cpu=cpu) for name, (gpu, cpu) in nodes.items()),
+    ]
+    machine.start(values=values, twin=True)
+    machine.turn(name="n1", ready=False)
+    come(machine, ("c", 1, 2, (2, 2), 0, 0), ("c", 1, 2, (0, 2), 0, 0), ("d", 1, 3, (2, 1), 5, 0))
+    machine.one_cycle()
+    machine.wait(minutes=4)
+    come(machine, ("c", 4, 1, (0, 1), 0, 0))
+    machine.one_cycle()
+    come(machine, ("a", 2, 1, (0, 3), 5, 0))
+    machine.teardown()
+    assert all(one.admission is not None for one in machine.town.gangs() if one.queue == "a")
+
+
 def test_what_is_short_beside_kept_room_may_be_short_without_it_too() -> None:
     """One was refused for the quota that is kept for others; then nodes ran out, whatever is kept."""
     machine = Cluster()
