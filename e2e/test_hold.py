@@ -377,7 +377,7 @@ def test_a_jobset_evicted_and_admitted_elsewhere_keeps_nothing_of_its_old_place(
     stop(muster, JOBSET, "set")
     plane.wait(lambda: not plane.list("pods", SPACE), 20, "its pods to go")
     child = plane.get("jobs", "set-workers-0", SPACE)
-    patch = pins.restore_child(child, NAMES)
+    patch = pins.restore_child(child, restored, NAMES)
     assert patch
     clean = muster.patch("jobs", "set-workers-0", patch, SPACE, fieldManager=NAMES.job_manager)
     assert "muster.dev/" not in json.dumps(clean["spec"]["template"])
@@ -951,6 +951,17 @@ POD_ROWS: dict[str, tuple[Object, Object, Object]] = {
         {},
         {"tolerations": [{"operator": "Exists"}]},
     ),
+    "tolerated for good": (
+        {"pin": "domain", "tolerations": "c=:NoSchedule"},
+        {},
+        {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute"}]},
+    ),
+    "tolerated for a while": (
+        {"pin": "domain", "tolerations": "c=:NoSchedule"},
+        {},
+        {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]},
+    ),
+    "the flavor tolerates for good": ({"pin": "domain", "tolerations": "c=:NoSchedule,d=e:NoExecute"}, {}, {}),
     "gates": ({"pin": "gates"}, {}, {}),
     "gates, others there": ({"pin": "gates"}, {}, {"schedulingGates": [{"name": "example.com/x"}]}),
     "gates, there": ({"pin": "gates"}, {}, {"schedulingGates": [{"name": NAMES.topology_gate}]}),

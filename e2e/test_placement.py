@@ -113,24 +113,30 @@ def double_booked(log: EventLog) -> list[str]:
 
 
 def mixed_nodes(cp: ControlPlane, count: int) -> None:
-    """Nodes of four sizes in two zones; some tainted, some with more room for pods than for GPUs, some cordoned."""
+    """Nodes of four sizes in two zones; some tainted, some with more room for pods than for GPUs, some cordoned, some
+    lost."""
     rng = random.Random(5)
     nodes = []
     for i in range(count):
         gpus, cpu, memory = rng.choice([(8, 96, "1Ti"), (8, 128, "2Ti"), (4, 32, "128Gi"), (2, 16, "120Gi")])
         size = {"cpu": str(cpu), "memory": memory, "pods": rng.choice(["110", "110", "6"]), GPU: str(gpus)}
+        size |= {"ephemeral-storage": "500Gi", "hugepages-2Mi": "4Gi" if i % 4 == 1 else "0"}
         labels = {"gpu": "h100", "zone": f"z{i % 2}", "size": str(gpus), "net/block": f"b{i // 75}"}
         spec: dict[str, Any] = {}
         if i % 6 == 0:
             spec["taints"] = [{"key": "reserved", "value": "yes", "effect": "NoSchedule"}]
         if i % 10 == 3:
             spec["taints"] = [*spec.get("taints", ()), {"key": "soft", "effect": "PreferNoSchedule"}]
+        if i % 12 == 5:
+            spec["taints"] = [*spec.get("taints", ()), {"key": "pool", "effect": "NoExecute"}]
         if i % 50 == 7:
             spec["unschedulable"] = True
         name = f"node-{i}"
         meta = {"name": name, "labels": {**labels, "net/rack": f"r{i // 15}", "kubernetes.io/hostname": name}}
         nodes.append({"metadata": meta, "spec": spec, "status": {"capacity": size, "allocatable": size}})
-    cp.add_node_objects(nodes)
+    names = cp.add_node_objects(nodes)
+    for name in names[41::100]:
+        cp.set_node_ready(name, False)
 
 
 def background(cp: ControlPlane, count: int) -> None:
@@ -178,6 +184,14 @@ def dressed(rng: random.Random, pods: int, name: str) -> dict[str, Any]:
         own = {"labelSelector": {"matchLabels": {"gang": name}}, "topologyKey": "kubernetes.io/hostname"}
         apart = {"requiredDuringSchedulingIgnoredDuringExecution": [own]}
         spec["affinity"] = {**spec.get("affinity", {}), "podAntiAffinity": apart}
+    if rng.random() < 0.1:
+        spec["tolerations"] = [*spec.get("tolerations", ()), {"key": "pool", "operator": "Exists"}]
+    if rng.random() < 0.1 and pods <= 16:
+        asks["requests"]["hugepages-2Mi"] = asks["limits"]["hugepages-2Mi"] = "1Gi"
+    if rng.random() < 0.1:
+        asks["requests"]["ephemeral-storage"] = "90Gi"
+    if rng.random() < 0.1 and pods <= 24:
+        spec["containers"][0]["ports"] = [{"containerPort": 7777, "hostPort": 7777}]
     return template
 
 
@@ -206,22 +220,29 @@ def test_random_gangs_land_where_they_were_sent(muster: Installed) -> None:
     cp.namespace("team-a")
     cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
     cp.apply([cluster_queue("team-a", quota), local_queue("team-a", "team-a")])
-    muster.started()
+    # With the lease that a cluster has: an API server under this load is slow.
+    muster.started(config={"leaderElection": {}})
     began = time.monotonic()
     cp.create_all(list(random_gangs(GANGS)))
+    told_at = began
 
     def settled() -> bool:
         """All are done; or what waits waits although nothing runs, and says why."""
+        nonlocal told_at
         jobs = [o for kind in ("jobs", "jobsets") for o in cp.list(kind, "team-a") if not _child(o)]
         assert len(jobs) == GANGS
         open_ones = [o["metadata"]["name"] for o in jobs if not finished(o)]
+        if time.monotonic() - told_at > 15:
+            told_at = time.monotonic()
+            runs = sum(not finished(o) and not o["spec"].get("suspend") for o in jobs)
+            print(f"{told_at - began:5.0f} s: {GANGS - len(open_ones)} of {GANGS} done, {runs} run", flush=True)
         if not open_ones:
             return True
         if any(not finished(o) and not o["spec"].get("suspend") for o in jobs):
             return False
         return all(reason(cp, "team-a", name)[0] == "TopologyPlacementFailed" for name in open_ones)
 
-    cp.wait(settled, 120 + 3 * GANGS, f"{GANGS} gangs to be through", every=1.0)
+    cp.wait(settled, 120 + 8 * GANGS, f"{GANGS} gangs to be through", every=max(1.0, GANGS / 100))
     took = time.monotonic() - began
     waiting = [o for o in cp.list(WORKLOADS, "team-a") if not entry_of(o, "Finished")]
     bound, wrong = misplaced(log)
@@ -701,6 +722,97 @@ def test_lost_nodes_take_whole_gangs_and_these_start_again_elsewhere(muster: Ins
     assert not double_booked(log)
 
 
+def test_a_taint_or_a_node_that_is_deleted_moves_whole_gangs_and_fails_nobody(muster: Installed) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    cp.add_nodes(5, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 64})
+    muster.started(config={"nodeLossGracePeriod": "3s"})
+    tolerant = pod_template(4, None, tolerations=[{"key": "repair", "operator": "Exists", "effect": "NoExecute"}])
+    cp.apply([job("team-a", "stays", 1, template=tolerant)])
+    cp.wait(lambda: live_by_gang(cp)["stays"] == 1, 60, "the tolerant one to run")
+    cp.apply([job("team-a", "moves", 3, gpus=4, seconds=None)])
+    cp.wait(lambda: live_by_gang(cp) == {"stays": 1, "moves": 3}, 60, "both to run")
+    (stays,) = [p for p in running_pods(cp, "team-a") if "stays" in p["metadata"]["name"]]
+
+    def hosts() -> list[str]:
+        return chosen_nodes(workload_of(cp, "team-a", "moves") or {})["main"]
+
+    first = hosts()
+    tainted = stays["spec"]["nodeName"]
+    assert tainted in first, "they share a node"
+    cp.patch("node", tainted, {"spec": {"taints": [{"key": "repair", "value": "now", "effect": "NoExecute"}]}})
+
+    def moved(off: str, before: list[str]) -> bool:
+        if not admitted(cp, "team-a", "moves") or off in hosts() or live_by_gang(cp)["moves"] != 3:
+            return False
+        return all(now == was for was, now in zip(before, hosts(), strict=True) if was != off)
+
+    cp.wait(lambda: moved(tainted, first), 60, "it to run on others, each survivor where it was")
+    status = (workload_of(cp, "team-a", "moves") or {})["status"]
+    assert not status.get("avoidNodes"), "somebody wanted the node, which did nothing"
+    told = [e["message"] for e in cp.list("events", "team-a") if e["reason"] == "Evicted"]
+    assert any("repair=now:NoExecute" in message and tainted in message for message in told), told
+    second = hosts()
+    gone = second[0]
+    cp.delete("nodes", gone)
+    cp.wait(lambda: moved(gone, second), 60, "it to run without the node that is no more")
+    (still,) = [p for p in running_pods(cp, "team-a") if "stays" in p["metadata"]["name"]]
+    assert still["metadata"]["uid"] == stays["metadata"]["uid"], "it tolerates the taint"
+    for name in ("moves", "stays"):
+        of = cp.get("jobs", name, "team-a")
+        assert (finished(of), of["status"].get("failed", 0)) == (None, 0)
+    log.catch_up()
+    said = [entry_of(e.object, "Evicted") for e in log.entries() if e.kind == "Workload"]
+    assert {entry["reason"] for entry in said if entry.get("status") == "True"} == {"NodeFailures"}
+    assert misplaced(log)[1] == []
+
+
+def test_child_jobs_of_exclusive_placement_that_lose_nodes_stay_in_their_domains_or_wait_for_others(
+    muster: Installed,
+) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    where = network(cp, racks=3, per_rack=3)
+    teams(cp, {"team-a": 96})
+    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
+    muster.started(config={"nodeLossGracePeriod": "2s"})
+    value = exclusive("set", {"w": (2, 2)})
+    value["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = pod_template(8, None)
+    cp.apply([value])
+
+    def hosts() -> list[str]:
+        return [host for part in chosen_nodes(workload_of(cp, "team-a", "set") or {}).values() for host in part]
+
+    def runs(*off: str) -> bool:
+        if not admitted(cp, "team-a", "set") or set(off) & set(hosts()):
+            return False
+        return sorted(p["spec"]["nodeName"] for p in slots(cp).values()) == sorted(hosts())
+
+    cp.wait(runs, 60, "it to run")
+    first = hosts()
+    racks = [where[host][1] for host in first]
+    assert racks == [racks[0]] * 2 + [racks[2]] * 2
+    assert racks[0] != racks[2]
+    # The leader of the first child job; then the follower beside its replacement.
+    cp.set_node_ready(first[0], False, wait=False)
+    cp.wait(lambda: runs(first[0]), 90, "it to run again", describe=lambda: workload_of(cp, "team-a", "set"))
+    second = hosts()
+    assert second[1:] == first[1:]
+    assert where[second[0]][1] == racks[0], "a node of its rack was free"
+    # There is no room for it in its rack now, and kube-scheduler lets it into no other while its pods linger there.
+    cp.set_node_ready(second[1], False, wait=False)
+    cp.wait(lambda: "linger on lost nodes" in reason(cp, "team-a", "set")[1], 60, "it to wait for its pods to be gone")
+    for node in (first[0], second[1]):
+        cp.delete("nodes", node)
+    cp.wait(lambda: runs(first[0], second[1]), 90, "it to run in racks that are whole")
+    third = [where[host][1] for host in hosts()]
+    assert third == [third[0]] * 2 + [third[2]] * 2
+    assert racks[0] not in third
+    assert not finished(cp.get("jobsets", "set", "team-a"))
+    assert misplaced(log)[1] == []
+
+
 def test_gpus_that_vanish_cordons_and_drains(muster: Installed) -> None:
     cp = muster.cp
     cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
@@ -730,20 +842,24 @@ def test_gpus_that_vanish_cordons_and_drains(muster: Installed) -> None:
     cp.wait(elsewhere, 60, "the gang to be on other nodes")
 
 
-def test_a_job_that_survives_a_pod_gets_just_that_pod_replaced(muster: Installed) -> None:
+def test_a_job_that_survives_its_pods_gets_just_those_of_lost_nodes_replaced(muster: Installed) -> None:
     cp, log = muster.cp, muster.log
     assert log is not None
     cp.add_nodes(6, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 64})
-    muster.started(config={"nodeLossGracePeriod": "3s"})
+    patient = {"leaseDuration": "60s", "renewDeadline": "40s", "retryPeriod": "1s"}
+    replica = muster.started(config={"nodeLossGracePeriod": "3s", "leaderElection": patient})
     tough = job("team-a", "tough", 4, seconds=None, backoffLimit=6)
     tough["metadata"]["annotations"] = {NAMES.replace_lost_pods_annotation: "true"}
     cp.apply([tough])
     cp.wait(lambda: live_by_gang(cp)["tough"] == 4, 90, "its pods to run")
     before = {p["metadata"]["labels"][INDEX]: p for p in running_pods(cp, "team-a")}
     held = chosen_nodes(workload_of(cp, "team-a", "tough") or {})["main"]
-    lost = {held[1]}
-    cp.set_node_ready(held[1], False, wait=False)
+    lost = {held[1], held[2]}
+    replica.pause()  # so that it sees both at once
+    for node in lost:
+        cp.set_node_ready(node, False, wait=False)
+    replica.resume()
 
     def live() -> dict[str, Object]:
         pods = [p for p in running_pods(cp, "team-a") if "deletionTimestamp" not in p["metadata"]]
@@ -753,10 +869,10 @@ def test_a_job_that_survives_a_pod_gets_just_that_pod_replaced(muster: Installed
         at_once = live()
         return len(at_once) == 4 and not lost & {p["spec"]["nodeName"] for p in at_once.values()}
 
-    cp.wait(replaced, 120, "its pod to be replaced", describe=lambda: workload_of(cp, "team-a", "tough"))
+    cp.wait(replaced, 120, "its pods to be replaced", describe=lambda: workload_of(cp, "team-a", "tough"))
     now = live()
-    assert {i: p["metadata"]["uid"] for i, p in now.items() if i != "1"} == {
-        i: p["metadata"]["uid"] for i, p in before.items() if i != "1"
+    assert {i: p["metadata"]["uid"] for i, p in now.items() if i in "03"} == {
+        i: p["metadata"]["uid"] for i, p in before.items() if i in "03"
     }
     at = chosen_nodes(workload_of(cp, "team-a", "tough") or {})["main"]
     assert [now[str(i)]["spec"]["nodeName"] for i in range(4)] == at
@@ -767,7 +883,8 @@ def test_a_job_that_survives_a_pod_gets_just_that_pod_replaced(muster: Installed
     assert [hosts[0], hosts[-1]] == [held, at]
     assert len({tuple(h) for h in hosts}) == 2, "in one decision"
     assert not double_booked(log)
-    cp.set_node_ready(held[1], True)
+    for node in lost:
+        cp.set_node_ready(node, True)
 
 
 def test_drains_and_disruption_budgets_are_honoured(muster: Installed) -> None:
@@ -858,3 +975,45 @@ def test_foreign_pods_that_take_planned_room_send_the_whole_gang_back(muster: In
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "all its pods to run")
     events = [e["reason"] for e in cp.list("events", "team-a")]
     assert "Evicted" in events
+
+
+def test_a_daemonset_that_comes_later_and_preempts_ends_in_a_whole_gang_or_none(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(4, gpus=8, cpu="8", labels={"gpu": "h100"})
+    teams(cp, {"team-a": 64})
+    again = {"requeuingStrategy": {"backoffBaseSeconds": 1}}
+    muster.started(config={"podsUnschedulableTimeout": "2s", "waitForPodsReady": again})
+    cp.apply([cluster_queue("team-a", {GPU: 64, "cpu": 64})])
+    template = pod_template(8, None)
+    template["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
+    tough = job("team-a", "tough", 2, template=template, backoffLimit=6)
+    cp.apply([tough, job("team-a", "frail", 1, template=template)])
+    cp.wait(lambda: live_by_gang(cp) == {"tough": 2, "frail": 1}, 60, "both to run")
+    hit = [chosen_nodes(workload_of(cp, "team-a", name) or {})["main"][0] for name in ("tough", "frail")]
+    for node in hit:
+        cp.patch("node", node, {"metadata": {"labels": {"agent": "yes"}}})
+    # A class of the system's is above that of gangs: kube-scheduler takes a pod of each for it.
+    agent = {"name": "c", "image": "c", "resources": {"requests": {"cpu": "1"}}}
+    spec = {
+        "containers": [agent],
+        "nodeSelector": {"agent": "yes"},
+        "priorityClassName": "system-node-critical",
+    }
+    labels = {"app": "agent"}
+    daemons = {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}}
+    meta = {"name": "agent", "namespace": cp.namespace("others")}
+    cp.create({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta, "spec": daemons})
+    cp.wait(lambda: finished(cp.get("jobs", "frail", "team-a")) == "Failed", 60, "the one that survives no pod to fail")
+
+    def elsewhere() -> bool:
+        found = workload_of(cp, "team-a", "tough") or {}
+        return (
+            admitted(cp, "team-a", "tough")
+            and not set(hit) & set(chosen_nodes(found)["main"])
+            and live_by_gang(cp) == {"tough": 2}
+        )
+
+    cp.wait(elsewhere, 90, "the other to run elsewhere, whole", describe=lambda: workload_of(cp, "team-a", "tough"))
+    told = [e["message"] for e in cp.list("events", "team-a") if e["reason"] == "Evicted"]
+    assert any("could not be scheduled" in message and "Insufficient cpu" in message for message in told), told
+    cp.wait(lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 1, 30, "quota to be back")

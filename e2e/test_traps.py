@@ -62,7 +62,17 @@ def test_a_drained_jobset_goes_elsewhere_and_keeps_nothing_of_its_old_place(must
     cp.add_nodes(3, gpus=8, labels=H100, prefix="old")
     teams(cp, {"team-a": 64})
     manifest = jobset("team-a", "sim", {"driver": (1, 1), "workers": (2, 1)}, seconds=None)
+
+    def templates() -> dict[str, Any]:
+        """Of the JobSet and its Jobs."""
+        made = {one["metadata"]["name"]: one["spec"]["template"] for one in cp.list("jobs", "team-a")}
+        return {**made, "": cp.get("jobsets", "sim", "team-a")["spec"]["replicatedJobs"]}
+
+    _stop(cp, "team-a", "Hold")
     cp.apply(manifest)
+    cp.wait(lambda: len(templates()) == 4, 30, "its Jobs to be made")
+    before = templates()
+    _stop(cp, "team-a", "None")
     cp.wait(_running(cp, "team-a", 3), 30, "its pods to run")
     assert _nodes_of(cp, "team-a") == {"old-0", "old-1", "old-2"}
     _stop(cp, "team-a", "HoldAndDrain")
@@ -70,6 +80,7 @@ def test_a_drained_jobset_goes_elsewhere_and_keeps_nothing_of_its_old_place(must
     cp.wait(lambda: not admitted(cp, "team-a", "sim"), 20, "its quota to be given back")
     entry = entry_of(workload_of(cp, "team-a", "sim"), "Evicted")
     assert (entry["status"], entry["reason"]) == ("True", "ClusterQueueStopped")
+    assert templates() == before
     _cordon(cp, {"old-0", "old-1", "old-2"})
     cp.add_nodes(3, gpus=8, labels=H100, prefix="new")
     _stop(cp, "team-a", "None")

@@ -206,10 +206,12 @@ class Actuator:
             case lifecycle.RestoreJob():
                 raw = await self._raw(key, _there(job))
                 await self._patch_job(key, pins.restore(KIND_OF[key[0]], raw, self._names))
+            case lifecycle.RestoreChildren(children):
+                await self._restore_children(await self._raw(key, _there(job)), _there(seen), children)
             case lifecycle.EvictWorkload():
                 await self._evict(_there(seen), step)
-            case lifecycle.ReplaceNodes(nodes):
-                await self._replace_nodes(_there(seen), nodes)
+            case lifecycle.ReplaceNodes(nodes, guilty):
+                await self._replace_nodes(_there(seen), nodes, guilty)
             case lifecycle.EvictPods(wanted):
                 await self._evict_pods(key, _there(job), wanted)
             case lifecycle.ReleaseWorkload():
@@ -384,6 +386,20 @@ class Actuator:
         await self._patch_job(key, started.patch)
         self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
 
+    async def _restore_children(self, parent: dict[str, Any], seen: WorkloadSeen, children: tuple[JobKey, ...]) -> None:
+        async def restore(at: JobKey) -> None:
+            try:
+                raw = await self._client.get(path_kind(JOB).path(at[1], at[2]))
+                ops = pins.restore_child(raw, parent, self._names, checks=seen.view.value.checks)
+                await self._patch_job(at, ops)
+            except NotFound:
+                return
+
+        done = await asyncio.gather(*map(restore, children), return_exceptions=True)
+        failed = next((error for error in done if isinstance(error, BaseException)), None)
+        if failed is not None:
+            raise failed
+
     def _flavors(self, assignments: tuple[PodSetAssignment, ...]) -> dict[str, Flavor]:
         wanted = {flavor for one in assignments for _, flavor in one.flavors}
         return {name: flavor for name in sorted(wanted) if (flavor := self._world.state.flavor(name)) is not None}
@@ -422,12 +438,12 @@ class Actuator:
         await self._apply_status(seen, status)
         self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{step.reason}: {step.message}"),))
 
-    async def _replace_nodes(self, seen: WorkloadSeen, nodes: tuple[str, ...]) -> None:
+    async def _replace_nodes(self, seen: WorkloadSeen, nodes: tuple[str, ...], guilty: tuple[str, ...]) -> None:
         now = self._now()
         status = with_conditions(seen.status, (), now, seen.generation)
         told = {str(one.get("name")) for one in status.get("unhealthyNodes") or ()}
         status["unhealthyNodes"] = [{"name": node} for node in sorted(nodes)]
-        new = [node for node in nodes if node not in told]
+        new = [node for node in guilty if node not in told]
         status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, new, now))
         await self._apply_status(seen, status)
         self._tell(seen, (("Warning", "NodesLost", f"Asks for other nodes for {', '.join(sorted(nodes))}"),))

@@ -149,6 +149,13 @@ class RestoreJob:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoreChildren:
+    """Take it out of these Jobs, too, which a JobSet has made: its controller adds to them and takes nothing back."""
+
+    jobs: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EvictWorkload:
     reason: str
     """Reason of the condition Evicted."""
@@ -164,6 +171,8 @@ class ReplaceNodes:
     """Ask the engine for other nodes for those that are lost, while the rest of the gang runs on."""
 
     nodes: tuple[str, ...]
+    guilty: tuple[str, ...]
+    """Those of them to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +220,7 @@ Step = (
     | StopPods
     | ClearStartTime
     | RestoreJob
+    | RestoreChildren
     | EvictWorkload
     | ReplaceNodes
     | EvictPods
@@ -236,7 +246,9 @@ class Sight:
     stopped_by: str = ""
     """"ClusterQueue" or "LocalQueue"."""
     lost_nodes: tuple[str, ...] = ()
-    """Nodes of the reservation that are lost, or have lost the devices that it holds there."""
+    """Nodes of the reservation that are lost, have lost the devices that it holds there, or are `tainted`."""
+    tainted: tuple[tuple[str, str], ...] = ()
+    """(node, taint) of those `lost_nodes` that are well, and whose taint NoExecute takes the pods off them."""
     bare_until: int | None = None
     """When a node without its devices counts as lost."""
     priority: int = 0
@@ -244,6 +256,8 @@ class Sight:
     """A Job with our marker in its template that belongs to no JobSet and no Workload any more."""
     spare_since: int | None = None
     """Since when pods of it hold quota that they will not use again, with somebody waiting."""
+    marked: tuple[tuple[str, str, str], ...] = ()
+    """Jobs of a JobSet that are to stop and whose templates still say what the start wrote into it."""
     unheard: int = 0
     """Jobs of a JobSet of which the job controller has not acknowledged the last start, or their stop if they are to
     stop."""
@@ -314,7 +328,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
         return Next(StartJob())
     if _in_place(seen):
         if set(seen.lost_nodes) - set(value.lost_nodes):
-            return Next(ReplaceNodes(seen.lost_nodes))
+            return Next(ReplaceNodes(seen.lost_nodes, _guilty(seen)))
         if seen.pods.stranded:
             return Next(EvictPods(seen.pods.stranded))
     if seen.pods.gated:
@@ -426,6 +440,8 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
         if job.start_time_set and job.suspended_condition and job.template_frozen:
             return Next(ClearStartTime())
         return Next(RestoreJob())
+    if seen.marked and then is not None:
+        return Next(RestoreChildren(seen.marked))
     return Next(then)
 
 
@@ -454,7 +470,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if told is not None:
         return told
     if seen.lost_nodes and not _in_place(seen):
-        return EvictWorkload("NodeFailures", f"Lost {_some(seen.lost_nodes)}", nodes=seen.lost_nodes)
+        return EvictWorkload("NodeFailures", _loss(seen), nodes=_guilty(seen))
     if workload.spec_hash and workload.spec_hash != job.spec_hash:
         return EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew")
     if not value.admitted:
@@ -568,6 +584,21 @@ def _differs(seen: Sight) -> bool:
         or value.priority != seen.priority
         or workload.paused != job.paused
     )
+
+
+def _guilty(seen: Sight) -> tuple[str, ...]:
+    """Who is to blame: not a node that somebody has tainted."""
+    tainted = {node for node, _ in seen.tainted}
+    return tuple(node for node in seen.lost_nodes if node not in tainted)
+
+
+def _loss(seen: Sight) -> str:
+    said = [f"Lost {_some(guilty)}"] if (guilty := _guilty(seen)) else []
+    by_taint: dict[str, list[str]] = {}
+    for node, taint in seen.tainted:
+        by_taint.setdefault(taint, []).append(node)
+    said += [f"The taint {taint} takes its pods off {_some(tuple(nodes))}" for taint, nodes in by_taint.items()]
+    return "; ".join(said[:3])
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from admission.jobs.hold import IDENTITIES, OWNERS_LABELS, PRIORITY, Identities, Messages
+from admission.jobs.hold import IDENTITIES, OWNERS_LABELS, PATIENCE_S, PRIORITY, Identities, Messages
 from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.pins import DOMAIN, GATES, RANKS, REQUIRED, template_annotations, template_labels
 from admission.jobs.requests import LIMITS, NODE_NAME, SYSTEM_CLASSES, Limits, excess_words
@@ -560,12 +560,20 @@ def pins(names: Names, settings: Settings) -> list[Object]:
         + _patch("add", "'/spec/nodeSelector/' + jsonpatch.escapeKey(p.split('=')[0])", "p.split('=')[1]")
         + "))"
     )
+    patience = f"Object.spec.tolerations{{operator: 'Exists', effect: 'NoExecute', tolerationSeconds: {PATIENCE_S}}}"
     tolerations = (
-        "(variables.tolerations == '' || has(object.spec.tolerations) ? [] : ["
+        "(has(object.spec.tolerations) || (variables.tolerations == '' && variables.stays) ? [] : ["
         + _patch("add", "'/spec/tolerations'", "[]")
         + "]) + (variables.tolerations == '' ? [] : variables.tolerations.split(',').map(p, "
         + _patch("add", "'/spec/tolerations/-'", _toleration("p"))
-        + "))"
+        + ")) + (variables.stays ? [] : ["
+        + _patch("add", "'/spec/tolerations/-'", patience)
+        + "])"
+    )
+    stays = (
+        "(has(object.spec.tolerations) && object.spec.tolerations.exists(t, !has(t.tolerationSeconds) && "
+        "(!has(t.effect) || t.effect in ['', 'NoExecute']))) || "
+        "variables.tolerations.split(',').exists(p, p.endsWith(':') || p.endsWith(':NoExecute'))"
     )
     hosts_path = _text("/metadata/annotations/") + " + jsonpatch.escapeKey(" + _text(names.hosts_annotation) + ")"
     pinned_path = _text("/metadata/annotations/") + " + jsonpatch.escapeKey(" + _text(names.pinned_annotation) + ")"
@@ -614,6 +622,7 @@ def pins(names: Names, settings: Settings) -> list[Object]:
             _variable("host", f"{_note(names.hosts_annotation)}.split(',')[variables.rank]"),
             _variable("selector", _note(names.selector_annotation)),
             _variable("tolerations", _note(names.tolerations_annotation)),
+            _variable("stays", stays),
             _variable(
                 "terms",
                 f"{required_path}.filter(t, (has(t.matchExpressions) && size(t.matchExpressions) > 0) || "

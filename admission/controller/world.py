@@ -21,10 +21,13 @@ from admission.engine.model import (
     PodUsage,
     Put,
     StopPolicy,
+    Taint,
     Workload,
 )
+from admission.engine.nodes import refused_taint
 from admission.engine.state import State, matches
 from admission.jobs.kinds import JOB, JOBSET, JobView
+from admission.jobs.values import LOST_TAINTS
 from admission.names import JOBSET_GROUP, Names
 
 JobKey = tuple[str, str, str]
@@ -34,9 +37,9 @@ ORPHAN = "Workload"
 """The kind under which a Workload without a job stands in the queue of jobs."""
 
 NEVER = 1 << 62
+"""A time that does not come."""
 DEVICES_GONE_MS = 30_000
 """Devices that are gone from a node for so long are lost; sooner, if a node itself is given up sooner."""
-"""A time that does not come."""
 
 _STRICTNESS = {StopPolicy.NONE: 0, StopPolicy.HOLD: 1, StopPolicy.HOLD_AND_DRAIN: 2}
 
@@ -134,6 +137,8 @@ class World:
         self.runtime_classes: dict[str, dict[str, Any]] = {}
         self.lost_nodes: dict[str, int] = {}
         """Since when; ms since the epoch. 0: the node is no more."""
+        self._expelling: dict[str, tuple[Taint, ...]] = {}
+        """Taints that somebody put on a node that is well, to have pods off it."""
         self.nodes: set[str] = set()
         self._devices: dict[str, dict[str, int]] = {}
         """Extended resources of each node."""
@@ -257,14 +262,19 @@ class World:
         self._lost(node.name, node.lost_since)
         devices = {name: amount for name, amount in node.allocatable if "/" in name}
         before, self._devices[node.name] = self._devices.get(node.name, devices), devices
+        expels = tuple(taint for taint in node.taints if taint.effect == "NoExecute" and taint.key not in LOST_TAINTS)
+        expelled = self._expelling.pop(node.name, ())
+        if expels:
+            self._expelling[node.name] = expels
         self.apply(Put(node))
-        if before != devices:
+        if before != devices or expelled != expels:
             for key in sorted(self._workloads_on.get(node.name, ())):
                 self._wake_workload(self.workloads[key])
 
     def node_gone(self, name: str) -> None:
         self.nodes.discard(name)
         self._devices.pop(name, None)
+        self._expelling.pop(name, None)
         self._lost(name, 0)
         self.apply(Gone(Node, name))
 
@@ -312,7 +322,8 @@ class World:
         if workload is not None and workload.value.admission is not None and self.lost_nodes:
             lost = tuple(sorted(_nodes_of(workload.value) & self.lost_nodes.keys()))
         bare, bare_until = self._bare(seen, now)
-        lost = tuple(sorted({*lost, *bare}))
+        tainted = self._tainted(workload.value) if workload is not None else {}
+        lost = tuple(sorted({*lost, *bare, *tainted}))
         priority = workload.value.priority if workload is not None else 0
         if job is not None and (not job.priority_class or job.priority_class in self.workload_priorities):
             priority = self.priority(job)[0]
@@ -325,10 +336,12 @@ class World:
             stop_policy=policy,
             stopped_by=by,
             lost_nodes=lost,
+            tainted=tuple(sorted(tainted.items())),
             bare_until=bare_until,
             priority=priority,
             abandoned=job is not None and self._abandoned(job),
             spare_since=self._spare_since(key, job, workload, now),
+            marked=self._marked(job),
             unheard=self._unheard(job),
         )
 
@@ -494,6 +507,13 @@ class World:
             return []
         return [key for key in self._children.get(job.uid, ()) if self._is_unled(self.jobs[key])]
 
+    def _marked(self, job: JobView | None) -> tuple[JobKey, ...]:
+        """Older API servers refuse to change a template that has run: there the next start writes over it."""
+        if job is None or not job.suspended:
+            return ()
+        children = ((key, self.jobs[key]) for key in self._children.get(job.uid, ()))
+        return tuple(sorted(key for key, child in children if _carries(child)))
+
     def _unheard(self, job: JobView | None) -> int:
         if job is None or job.uid not in self._children:
             return 0
@@ -535,6 +555,29 @@ class World:
             elif until is None or due < until:
                 until = due
         return out, until
+
+    def _tainted(self, value: Workload) -> dict[str, str]:
+        """Nodes of a reservation with a taint that takes its pods off them, and that taint. They are lost to the gang
+        alone: kubelet ends its pods there, which are waited for."""
+        out: dict[str, str] = {}
+        if not self._expelling or value.admission is None:
+            return out
+        shapes = {pod_set.name: pod_set.shape for pod_set in value.pod_sets}
+        for given in value.admission.pod_sets:
+            here = {domain.values[-1] for domain in given.topology.domains} if given.topology is not None else set()
+            if not here & self._expelling.keys():
+                continue
+            tolerations = list(shapes[given.name].tolerations) if given.name in shapes else []
+            for _, name in given.flavors:
+                flavor = self.state.flavor(name)
+                tolerations.extend(flavor.tolerations if flavor is not None else ())
+            for check in value.checks:
+                tolerations.extend(one for part, more in check.tolerations if part == given.name for one in more)
+            for node in here & self._expelling.keys():
+                taint = refused_taint(self._expelling[node], tuple(tolerations))
+                if taint is not None:
+                    out[node] = f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+        return out
 
     def _lacks(self, key: Key, node: str) -> bool:
         """Has a node fewer devices than its gangs hold there, up to this one in the order of their admission?"""
@@ -620,13 +663,19 @@ def _heard(job: JobView, *, stop: bool = False) -> bool:
     return not stop and not job.suspended_condition and job.start_time_set
 
 
-def _standing(job: JobView) -> tuple[bool, bool, bool, bool]:
+def _standing(job: JobView) -> tuple[bool, bool, bool, bool, bool]:
     """What the JobSet of a Job looks at."""
-    return job.suspended, _heard(job), job.deleting, job.finished is not None
+    return job.suspended, _heard(job), job.deleting, job.finished is not None, _carries(job)
 
 
 def _owners(pod: PodView) -> list[str]:
     return [uid for uid in (pod.owner_uid, pod.jobset_uid, pod.workload_uid) if uid]
+
+
+def _carries(child: JobView) -> bool:
+    """Does a stopped Job of a JobSet say what a start wrote into it, and may that be taken out?"""
+    frozen = child.start_time_set or child.deleting or child.finished is not None
+    return bool(child.marked_for) and child.suspended and not frozen
 
 
 def _nodes_of(value: Workload) -> frozenset[str]:

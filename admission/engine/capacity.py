@@ -29,6 +29,7 @@ from admission.engine.model import (
     Domain,
     Key,
     Misfit,
+    PodUsage,
     Rules,
     TopologyAssignment,
 )
@@ -84,6 +85,7 @@ def place(
     lost: Collection[str] = (),
     explain: bool = True,
     again: bool = False,
+    own: str = "",
 ) -> Placement | Misfit:
     """Where all pods of all pod sets would stand, or why they cannot.
 
@@ -94,6 +96,7 @@ def place(
     charge must be on the book. If none is, the gang grows or shrinks, and its charge must be looked away from.
     again: the gang left `previous` and is on the book no more. Its pods go back where there is still room for them, the
     others beside them by the rules of its topology (Muster's rule only); a Misfit where that cannot be.
+    own: uid of the gang, whose charge is not on the book: what its pods that linger keep to themselves is for it alone.
     explain: a Misfit says what excluded the nodes and whether it would fit an empty cluster (which costs a second
     trial); without, only how many pods could be placed.
     """
@@ -110,10 +113,12 @@ def place(
                 lost=lost,
                 explain=explain,
                 again=again,
+                own=own,
             )
+    own = own if any(pod.exclusive_key for pod in capacity.pods(own)) else ""
     memo: object = None
     overlay = capacity.table.overlay
-    if rules.pack_against_fragmentation and not (beside or again or lost or previous):
+    if rules.pack_against_fragmentation and not (beside or again or lost or previous or own):
         memo = (tuple(requests), frozenset(avoid))
         # On a table without gangs an answer stays as long as nodes, and pods that are not theirs, do.
         at, explained, known = overlay.placed[empty].get(memo, (-1, False, None))
@@ -137,7 +142,7 @@ def place(
                 message=refused,
             )
     question = Question(
-        capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside), again
+        capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside), again, own
     )
     answer = _Muster(question).placed() if rules.pack_against_fragmentation else Tas(question).placed()
     if memo is not None:
@@ -218,6 +223,7 @@ class _Muster:
         self.table: Table = question.capacity.table
         self.empty = question.empty
         self.avoid = [self.table.row[name] for name in sorted(question.avoid) if name in self.table.row]
+        self.lingering = self._lingering()
 
     def placed(self) -> Placement | Misfit:
         try:
@@ -225,6 +231,9 @@ class _Muster:
         except _RefusedError as refused:
             return refused.misfit
         standing: dict[int, dict[str, int]] = {}
+        stuck = next((part for part in parts if self._stuck(part)), None)
+        if stuck is not None:
+            return self._misfit(stuck, parts)
         if self.question.again:
             for part in parts:
                 self._stand_again(part, standing)
@@ -330,8 +339,9 @@ class _Muster:
     def _lawful(self, part: _Part, take: Take) -> bool:
         """Does a pod set that partly stands again keep all that it asks for: its nodes or its owner's wishes may have
         changed since it stood there."""
-        every = [*part.kept(), *take]
-        rows = np.array([row for row, pods in every for _ in range(pods)], dtype=np.int64)
+        new = iter([row for row, pods in take for _ in range(pods)])
+        ranked = [next(new) if slot.row is None else slot.row for slot in part.slots for _ in range(slot.pods)]
+        rows = np.array([*ranked, *new], dtype=np.int64)
         pod, shape = part.request.pod_set.shape, part.shape
         for key in pod.same_domain:
             codes = self.table.column(key)[0][rows]
@@ -425,7 +435,12 @@ class _Muster:
             codes, values = self.table.column(key)
             # Where one has its domain to itself, none of the others may be; where it may not be, one of them is.
             mark = JOBSET_PODS if key == own else EXCLUSIVE + key
-            taken = self.table.room(mark, self.empty) < MOST
+            room = self.table.room(mark, self.empty)
+            for row, pods in self.lingering:
+                # Its own pods bar nobody but others.
+                room = room.copy()
+                room[row] += sum(key in (own, pod.exclusive_key) for pod in pods)
+            taken = room < MOST
             there = [row for row, amounts in held.items() if mark in amounts]
             if there:
                 taken[there] = True
@@ -472,6 +487,42 @@ class _Muster:
         return counts
 
     # -- child jobs that have their domains to themselves
+
+    def _lingering(self) -> list[tuple[int, list[PodUsage]]]:
+        """(row, pods) of the gang's own that are not gone yet, as on nodes that are lost. JobSet has the first pod of a
+        child job follow all others of its child by affinity, and keep off those of others; kube-scheduler counts pods
+        that linger, too: their domain is that child's, and no other one is."""
+        out: dict[int, list[PodUsage]] = {}
+        for pod in self.question.capacity.pods(self.question.own) if self.question.own else ():
+            row = self.table.row.get(pod.node)
+            if row is not None and pod.exclusive_key:
+                out.setdefault(row, []).append(pod)
+        return sorted(out.items())
+
+    def _kept(self, key: str) -> set[int]:
+        """Domains (their codes) that these pods keep."""
+        codes = self.table.column(key)[0]
+        there = {int(codes[row]) for row, pods in self.lingering if any(pod.exclusive_key == key for pod in pods)}
+        return there - {-1}
+
+    def _bound(self, request: PlaceRequest) -> dict[int, int]:
+        """Child job -> the domain that is kept for it, for it stood there before."""
+        wanted, before = request.pod_set.shape.exclusive, self.question.before(request.pod_set.name)
+        if wanted is None or before is None or not self.lingering:
+            return {}
+        codes = self.table.column(wanted.key)[0]
+        rows = [self.table.row.get(domain.values[-1], -1) for domain in before.domains for _ in range(domain.count)]
+        stood = {rank // wanted.pods: int(codes[row]) for rank, row in enumerate(rows) if row >= 0}
+        kept = self._kept(wanted.key)
+        return {child: code for child, code in stood.items() if code in kept}
+
+    def _stuck(self, part: _Part) -> bool:
+        """Is a domain kept, and nobody can tell for which child job, or there is no room in it for that one?"""
+        wanted = part.request.pod_set.shape.exclusive
+        if wanted is None or not self.lingering:
+            return False
+        bound = {code for one in self.question.requests for code in self._bound(one).values()}
+        return not self._kept(wanted.key) <= bound
 
     def _children(self, part: _Part, counts: Ints, shape: Shape, first: int = 0) -> Take | None:
         """Whole child jobs, each in a domain of its own. `first`: the index of the first of them."""
@@ -524,8 +575,8 @@ class _Muster:
         return None
 
     def _children_beside(self, part: _Part, held: Held, within: Bools) -> Take | None:
-        """Places for the pods that child jobs lack, in the order of their ranks: where the rest of a child stands; for
-        one of which nothing stands, in a domain that is free."""
+        """Places for the pods that child jobs lack, in the order of their ranks: where the rest of a child stands, or
+        lingers; for one of which there is nothing, in a domain that is free."""
         wanted = part.request.pod_set.shape.exclusive
         assert wanted is not None
         codes = self.table.column(wanted.key)[0]
@@ -538,6 +589,7 @@ class _Muster:
                 lacks[child] = lacks.get(child, 0) + 1
             else:
                 stands[child] = int(codes[row])
+        stands = {**self._bound(part.request), **stands}
         room, free = self._room(part, held, within), self._counts(part, held, within)
         taken = set(stands.values())
         out: Take = []
@@ -643,7 +695,8 @@ class _Muster:
         missing = shape.count - sum(pods for _, pods in kept)
         if missing <= 0:
             return []
-        if not kept:
+        bound = self._bound(part.request)
+        if not (kept or bound):
             return self._alone(part, held, within, replace(shape, count=missing))
         allowed = np.ones(len(self.table.names), dtype=np.bool_) if within is None else within.copy()
         rows = np.array([row for row, _ in kept], dtype=np.int64)
@@ -656,6 +709,8 @@ class _Muster:
             allowed &= (codes < 0) | ~np.isin(codes, codes[rows])
         if shape.required is not None:
             domain = self._leaf_domain(part, shape.required)
+            if pod.exclusive is not None and bound:
+                rows = np.flatnonzero(self.table.column(pod.exclusive.key)[0] == min(bound.values()))
             allowed &= domain == domain[rows[0]]
         if pod.exclusive is not None:
             return self._children_beside(part, held, allowed)
@@ -900,6 +955,13 @@ class _Muster:
             )
             if shape.required is not None:
                 message += f"; the child jobs must be all within one {tree.levels[shape.required]}"
+            if stuck := sorted({self.table.names[row] for row, _ in self.lingering}):
+                shown = ", ".join(stuck[:3]) + (f" and {len(stuck) - 3} more" if len(stuck) > 3 else "")
+                message = (
+                    f"exclusive topology: pods of it linger on lost nodes ({shown}), JobSet lets their child jobs "
+                    f"stand nowhere but in the same {wanted.key}, and there is no room: it starts elsewhere once they "
+                    "are gone, for the nodes are back, deleted, or tainted node.kubernetes.io/out-of-service"
+                )
             if wanted.values:
                 message = (
                     f"exclusive topology by node selector: child job i takes the nodes labelled "
@@ -919,7 +981,7 @@ class _Muster:
         nodes, excluded = self._excluded(part, counts)
         fits = False
         if not self.empty:
-            empty = replace(self.question, empty=True, explain=False)
+            empty = replace(self.question, empty=True, explain=False, own="")
             fits = isinstance(_Muster(empty).placed(), Placement)
         detail, sound = Detail.NODES_SHORT, 0
         if not nodes:

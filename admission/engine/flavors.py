@@ -994,11 +994,12 @@ def nodes_for(
     """Nodes for what a gang asks of them (`Assignment.placing`), as the book is now: where it stood, if it does, or
     where it holds nodes that it has not lost; else anywhere."""
     if stood is not None:
-        answer = ledger.places(asked, owner=workload.key, avoid=avoid, previous=stood, again=True)
+        answer = ledger.places(asked, owner=workload.key, avoid=avoid, previous=stood, again=True, own=workload.uid)
         if not isinstance(answer, Misfit):
             return answer
     previous = workload.admission if workload.lost_nodes else None
-    return ledger.places(asked, owner=workload.key, avoid=avoid, previous=previous)
+    own = workload.uid if previous is None else ""
+    return ledger.places(asked, owner=workload.key, avoid=avoid, previous=previous, own=own)
 
 
 Found = TypeVar("Found")

@@ -499,6 +499,7 @@ class Ledger:
         previous: Admission | None = None,
         without: Collection[Key] = (),
         again: bool = False,
+        own: str = "",
     ) -> Placement | Misfit:
         """Nodes for all pods of all pod sets at once, or why not (see `capacity.place`)."""
         with self.suspended(owner), self._looked_at():
@@ -513,6 +514,7 @@ class Ledger:
                 without=without,
                 explain=not again,
                 again=again,
+                own=own,
             )
 
     def holds(self, requests: Sequence[PlaceRequest], *, owner: Key | None = None, avoid: Collection[str] = ()) -> bool:

@@ -1199,6 +1199,8 @@ class Question:
     beside: tuple[Key, ...] = ()
     again: bool = False
     """The gang left `previous`, and comes back: whoever of it fits where it stood stands there again."""
+    own: str = ""
+    """uid of the gang, if pods of it linger that keep domains to their child jobs (see `_Muster._lingering`)."""
 
     def before(self, pod_set: str) -> TopologyAssignment | None:
         if self.previous is None:

@@ -52,6 +52,11 @@ from admission.names import (
 PRIORITY = 1_000_000_000
 """Value of the gang class: the highest that a class of users may have, and it never preempts."""
 
+PATIENCE_S = 300
+"""For so long a taint NoExecute leaves a pod of a gang where it is, as a lost node does: its whole gang is suspended
+before, and a pod that is deleted fails most jobs for good. Not for a pod that stays on some tainted nodes for good, for
+of all tolerations of a taint the shortest counts."""
+
 
 OWNERS_LABELS = (
     CONTROLLER_UID_LABEL,
@@ -383,9 +388,14 @@ def mutate_pod(pod: Json, names: Names) -> list[Operation]:
     if selector := selector_value(notes.get(names.selector_annotation, "")):
         own = texts(spec.get("nodeSelector"))
         patch.append({"op": "add", "path": "/spec/nodeSelector", "value": {**own, **selector}})
-    if tolerations := tolerations_value(notes.get(names.tolerations_annotation, "")):
-        value = [*objects(spec.get("tolerations")), *tolerations]
-        patch.append({"op": "add", "path": "/spec/tolerations", "value": value})
+    tolerations = [
+        *objects(spec.get("tolerations")),
+        *tolerations_value(notes.get(names.tolerations_annotation, "")),
+    ]
+    if not any(t.get("tolerationSeconds") is None and t.get("effect") in (None, "", "NoExecute") for t in tolerations):
+        tolerations.append({"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": PATIENCE_S})
+    if tolerations != items(spec.get("tolerations")):
+        patch.append({"op": "add", "path": "/spec/tolerations", "value": tolerations})
     patch += [
         {"op": "add", "path": "/spec/priorityClassName", "value": names.priority_class},
         {"op": "add", "path": "/spec/priority", "value": PRIORITY},

@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 from admission.engine.model import Admission, Check, Flavor, PodSetAssignment, Toleration
 from admission.jobs.kinds import (
+    JOBSET,
     JobKind,
     Json,
     Operation,
@@ -516,13 +517,23 @@ def clear_start_time(kind: JobKind, raw: Json) -> list[Operation] | None:
     return [*_exactly(raw, "resourceVersion"), {"op": "remove", "path": "/status/startTime"}]
 
 
-def restore_child(child: Json, names: Names) -> list[Operation] | None:
-    """The write that takes our fixed set of keys out of a suspended child Job of a JobSet; None when it has none."""
+def restore_child(child: Json, parent: Json, names: Names, *, checks: Sequence[Check] = ()) -> list[Operation] | None:
+    """The write that takes out of a suspended child Job what a start wrote into its JobSet, which is as its owner wrote
+    it again; None when there is nothing."""
+    meta = obj(at(child, ("spec", "template", "metadata")))
+    pod_set = texts(meta.get("labels")).get(names.pod_set_label, "")
+    template = next((slot.template for slot in JOBSET.slots(parent) if slot.pod_set == pod_set), {})
     patch: list[Operation] = []
-    for group, keys in (("labels", template_labels(names)), ("annotations", template_annotations(names))):
+    groups: tuple[tuple[_Pairs, tuple[str, ...]], ...] = (
+        ("labels", template_labels(names)),
+        ("annotations", template_annotations(names)),
+    )
+    for group, keys in groups:
+        held, own = obj(meta.get(group)), texts(obj(template.get("metadata")).get(group))
+        added = [key for key in _added(checks, group, pod_set) if key not in own]
         path = ("spec", "template", "metadata", group)
-        held = obj(at(child, path))
-        patch.extend({"op": "remove", "path": pointer((*path, key))} for key in keys if key in held)
+        gone = [key for key in dict.fromkeys((*keys, *added)) if key in held]
+        patch.extend({"op": "remove", "path": pointer((*path, key))} for key in gone)
     return [*_exactly(child, "generation"), *patch] if patch else None
 
 

@@ -117,7 +117,17 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "it survives the loss of a pod: other nodes are asked for": (
         Sight(job(**RUNNING, **SURVIVES), workload(**ADMITTED), PodTally(live=2), queue="q", lost_nodes=("n1", "n2")),
-        life.ReplaceNodes(("n1", "n2")),
+        life.ReplaceNodes(("n1", "n2"), ("n1", "n2")),
+    ),
+    "it would survive, and somebody wants its pods off a node: nobody is to blame": (
+        Sight(
+            job(**RUNNING, **SURVIVES),
+            workload(**ADMITTED),
+            queue="q",
+            lost_nodes=("n1", "n2"),
+            tainted=(("n2", "repair=:NoExecute"),),
+        ),
+        life.ReplaceNodes(("n1", "n2"), ("n1",)),
     ),
     "they were asked for": (
         Sight(
@@ -199,6 +209,10 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     "evicted, pods gone: the template goes back": (
         Sight(job(**STOPPED), workload(**LEAVING), queue="q"),
         life.RestoreJob(),
+    ),
+    "evicted, pods gone: Jobs of the JobSet go back, too": (
+        Sight(job(), workload(**LEAVING), queue="q", marked=(("Job", "ns", "set-a-0"),)),
+        life.RestoreChildren((("Job", "ns", "set-a-0"),)),
     ),
     "evicted, pods gone, template frozen by a start time": (
         Sight(job(**STOPPED, start_time_set=True, template_frozen=True), workload(**LEAVING), queue="q"),
@@ -346,6 +360,20 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     "nodes lost": (
         Sight(job(**RUNNING), workload(**ADMITTED), queue="q", lost_nodes=("n1", "n2", "n3", "n4")),
         life.EvictWorkload("NodeFailures", "Lost nodes n1, n2, n3 and 1 more", nodes=("n1", "n2", "n3", "n4")),
+    ),
+    "somebody wants its pods off a node: nobody is to blame": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            queue="q",
+            lost_nodes=("n1", "n2", "n3"),
+            tainted=(("n2", "repair:NoExecute"), ("n3", "repair:NoExecute")),
+        ),
+        life.EvictWorkload(
+            "NodeFailures",
+            "Lost node n1; The taint repair:NoExecute takes its pods off nodes n2, n3",
+            nodes=("n1",),
+        ),
     ),
     "ran for its maximum": (
         Sight(job(**RUNNING), workload(**{**ADMITTED, "admitted_at": NOW - 10_000}, limit=10), queue="q"),

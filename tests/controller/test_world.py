@@ -22,9 +22,12 @@ from admission.engine.model import (
     Node,
     PodSet,
     PodSetAssignment,
+    PodShape,
     Put,
     Quota,
     ResourceGroup,
+    Taint,
+    Toleration,
     TopologyAssignment,
     Workload,
 )
@@ -202,6 +205,43 @@ def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:
     assert world.sight(KEY, 4000 + DEVICES_GONE_MS).lost_nodes == ("n1",)
 
 
+def test_a_taint_that_takes_pods_off_a_node_loses_it_to_those_that_do_not_tolerate_it() -> None:
+    setting = Setting()
+    world = setting.world
+    for name in ("n1", "n2"):
+        world.node_seen(Node(name))
+    at = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 1), Domain(("n2",), 1)))
+    given = Admission("q", (replace(GIVEN.pod_sets[0], topology=at),))
+    repair, pool = Taint("repair", "now", "NoExecute"), Taint("pool", "", "NoExecute")
+
+    def sight(*taints: Taint, own: tuple[Toleration, ...] = (), by_flavor: tuple[Toleration, ...] = ()) -> Any:
+        setting.state.apply(Put(Flavor("f", elastic=True, tolerations=by_flavor)))
+        shape = PodShape(tolerations=own)
+        world.workload_seen(seen(replace(HOLDS, admission=given, pod_sets=(PodSet("main", 2, shape),))))
+        world.node_seen(Node("n1", taints=taints))
+        got = world.sight(KEY, 0)
+        return got.lost_nodes, got.tainted
+
+    nothing = ((), ())
+    assert sight() == nothing
+    assert sight(replace(repair, effect="NoSchedule")) == nothing
+    setting.woken.clear()
+    assert sight(repair) == (("n1",), (("n1", "repair=now:NoExecute"),))
+    assert KEY in setting.woken
+    assert sight(repair, own=(Toleration("repair", "Exists"),)) == nothing
+    assert sight(pool, by_flavor=(Toleration("pool", "Exists", effect="NoExecute"),)) == nothing
+    assert sight(pool, repair, own=(Toleration("pool", "Exists"),))[0] == ("n1",)
+    assert world.pods_live("w1", 0) == 0
+    world.pod_seen(pod("a", terminating=True))
+    assert world.pods_live("w1", 1 << 50) == 1, "kubelet is there to end it"
+    setting.woken.clear()
+    assert sight() == nothing
+    assert KEY in setting.woken
+    world.node_seen(Node("n1", taints=(repair,)))
+    world.node_gone("n1")
+    assert world.sight(KEY, 0).tainted == ()
+
+
 def test_a_node_is_avoided_from_the_second_loss_on_and_for_a_day() -> None:
     first = blamed((), ("n1",), 1000)
     assert [(entry.node, entry.until > 1000) for entry in first] == [("n1", False)]
@@ -295,6 +335,30 @@ def test_of_which_jobs_of_a_jobset_the_job_controller_has_not_heard(
     world.job_lost(child)
     assert key in woken
     assert world.sight(key, 0).unheard == 0
+
+
+@pytest.mark.parametrize(
+    ("parent", "child", "marked"),
+    [
+        ({"suspended": True}, {"suspended": True}, True),
+        ({"suspended": True}, {"suspended": True, "marked_for": ""}, False),
+        ({"suspended": True}, {"suspended": False}, False),
+        ({"suspended": False}, {"suspended": True}, False),
+        ({"suspended": True}, {"suspended": True, "start_time_set": True}, False),
+        ({"suspended": True}, {"suspended": True, "finished": "Succeeded"}, False),
+        ({"suspended": True}, {"suspended": True, "deleting": True}, False),
+    ],
+)
+def test_which_jobs_of_a_jobset_still_say_what_a_start_wrote(parent: Any, child: Any, marked: bool) -> None:
+    setting = Setting()
+    world, key = setting.world, ("JobSet", "ns", "set")
+    world.job_seen(replace(SET, **parent))
+    world.job_seen(replace(CHILD, **child))
+    assert world.sight(key, 0).marked == ((("Job", "ns", "set-a-0"),) if marked else ())
+    setting.woken.clear()
+    world.job_seen(replace(CHILD, **{**child, "marked_for": ""}))
+    assert key in setting.woken or not marked
+    assert world.sight(key, 0).marked == ()
 
 
 def test_a_job_of_a_gang_that_is_gone_is_stopped() -> None:

@@ -638,6 +638,45 @@ def test_child_jobs_keep_their_domains_when_a_node_is_lost() -> None:
     assert hosts(again) == [("r-0", 4), ("r-1", 4), ("t-0", 8)]
 
 
+def test_pods_that_linger_on_lost_nodes_keep_their_domains_for_their_child_jobs() -> None:
+    """By JobSet's affinities, for kube-scheduler counts pods until they are gone."""
+    asked, before = children(2, 8), admitted({"w": {"r-0": 4, "r-1": 4, "s-0": 4, "s-1": 4}})
+
+    def book(*lingering: str) -> Capacity:
+        out = fabric({"b1": {"r": [4, 4, 4], "s": [4, 4]}, "b2": {"t": [8], "u": [8]}})
+        for host in lingering:
+            out.put_node(replace(node(host, 4, block="b1", rack=host[0]), ready=False))
+            mark = PodUsage(("ns", host), host, host, (), "g", terminating=True, of_jobset=True, exclusive_key="rack")
+            out.put_pod(mark)
+        return out
+
+    def again(held: Capacity) -> list[tuple[str, int]] | str:
+        for options in ({"previous": before, "again": True}, {}):
+            got = place(held, [asked], rules=MUSTER, own="g", **options)
+            if isinstance(got, Placement):
+                return [(d.values[0], d.count) for d in got["w"].domains]
+        assert isinstance(got, Misfit)
+        return got.message
+
+    survivors = [("s-0", 4), ("s-1", 4)]
+    assert again(book("r-1")) == [("r-0", 4), ("r-2", 4), *survivors], "in its rack, beside the pod that lingers"
+    one = book("s-0")
+    assert "linger on lost nodes (s-0)" in again(one), "its child job may stand in no other rack"
+    one.remove_pod(("ns", "s-0"))
+    assert again(one) == [("t-0", 8), ("u-0", 8)]
+    # Both nodes of a child job lost: it stands wholly on others, of the same rack.
+    both = book("r-0", "r-1")
+    both.put_node(node("r-3", 4, block="b1", rack="r"))
+    assert again(both) == [("r-2", 4), ("r-3", 4), *survivors]
+    # Without a word of where it stood nobody knows whose rack it is; others keep out as ever.
+    assert "linger" in str(place(both, [asked], rules=MUSTER, own="g"))
+    assert where(place(both, [children(2, 8)], rules=MUSTER)) == {"t-0": 8, "u-0": 8}
+    # Those of a node that is no more are nobody's business.
+    both.remove_node("r-0")
+    both.remove_node("r-1")
+    assert isinstance(place(both, [asked], rules=MUSTER, own="g"), Placement)
+
+
 def test_exclusive_topology_is_refused_where_kueues_rule_places() -> None:
     got = place(fabric(RACKS), [children(2, 4)], rules=KUEUE)
     assert isinstance(got, Misfit)

@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 
 from admission.api.workload import POD_SETS
 from admission.jobs import hold
-from admission.jobs.hold import Caller, Messages, mutate_job, mutate_pod, validate_delete, validate_job, validate_pod
+from admission.jobs.hold import (
+    PATIENCE_S,
+    Caller,
+    Messages,
+    mutate_job,
+    mutate_pod,
+    validate_delete,
+    validate_job,
+    validate_pod,
+)
 from admission.jobs.kinds import JOB
+from admission.jobs.pins import tolerations_value
 from admission.jobs.requests import LIMITS, excess_words
 from admission.jobs.workload import build_workload
 from admission.names import (
@@ -316,6 +326,33 @@ def test_a_pod_is_pinned_once_and_then_good(made: Json) -> None:
     assert validate_pod(None, made, BY_JOB, NAMES) == SAY.pod_unpinned
     assert validate_pod(None, pinned, TENANT, NAMES) == SAY.pod_marker
     assert validate_pod(None, {**pinned, "metadata": {**pinned["metadata"], "ownerReferences": []}}, BY_JOB, NAMES)
+
+
+PATIENT = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": PATIENCE_S}
+
+
+@pytest.mark.parametrize(
+    ("own", "by_flavor", "given"),
+    [
+        ([], "", [PATIENT]),
+        ([{"key": "a", "operator": "Exists", "effect": "NoSchedule"}], "b=:NoSchedule", [PATIENT]),
+        ([{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}], "", [PATIENT]),
+        ([{"key": "a", "operator": "Exists", "effect": "NoExecute"}], "", []),
+        ([{"operator": "Exists"}], "", []),
+        ([], "a=b:NoExecute", []),
+        ([], "a=b:", []),
+    ],
+)
+def test_taints_are_borne_for_a_while_unless_some_are_for_good(
+    own: list[Json], by_flavor: str, given: list[Json]
+) -> None:
+    made = pod(tolerations=by_flavor)
+    made["spec"]["tolerations"] = own
+    assert patched(made, mutate_pod(made, NAMES))["spec"]["tolerations"] == [
+        *own,
+        *tolerations_value(by_flavor),
+        *given,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -440,12 +440,37 @@ def test_plain_lists_come_back_as_they_were() -> None:
     assert pins.tolerations_value(said) == [pins.toleration_object(t) for t in tolerations]
 
 
-def test_children_are_cleaned_too() -> None:
-    child = job(
-        template={"metadata": {"labels": {NAMES.managed_label: "true", "a": "b"}, "annotations": {}}, "spec": {}}
+def test_what_a_start_leaves_in_the_jobs_of_a_jobset_is_taken_out_again() -> None:
+    raw = jobset()
+    workers = raw["spec"]["replicatedJobs"][1]
+    own = {"labels": {"app": "train"}, "annotations": {"note": "mine"}}
+    workers["template"]["spec"]["template"]["metadata"] = own
+    check = Check(
+        "c",
+        CheckState.READY,
+        labels=(("workers", (("booking", "7"), ("app", "train"))),),
+        annotations=(("workers", (("request", "r1"),)), ("driver", (("other", "r2"),))),
     )
-    patch = pins.restore_child(child, NAMES)
+    made = begin(JOBSET, raw, admission(driver=["n9"], workers=["a", "b", "c", "d"]), checks=[check])
+    started = made["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["metadata"]
+    theirs = {"jobset.sigs.k8s.io/jobset-name": "set"}
+    # As JobSet's controller makes it, merges maps into it at a start, and leaves it.
+    child = job(
+        template={"metadata": {"labels": own["labels"] | theirs, "annotations": own["annotations"]}, "spec": {}}
+    )
+    left = job(
+        template={
+            "metadata": {
+                "labels": child["spec"]["template"]["metadata"]["labels"] | started["labels"],
+                "annotations": own["annotations"] | started["annotations"],
+            },
+            "spec": {},
+        }
+    )
+    assert {"booking": "7", NAMES.managed_label: "true"}.items() <= left["spec"]["template"]["metadata"][
+        "labels"
+    ].items()
+    patch = pins.restore_child(left, raw, NAMES, checks=[check])
     assert patch is not None
-    clean = patched(child, patch)
-    assert clean["spec"]["template"]["metadata"] == {"labels": {"a": "b"}, "annotations": {}}
-    assert pins.restore_child(clean, NAMES) is None
+    assert patched(left, patch) == child
+    assert pins.restore_child(child, raw, NAMES, checks=[check]) is None
