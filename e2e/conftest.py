@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.control_plane import ControlPlane
+from e2e.control_plane import ControlPlane, Timing
 from e2e.event_log import EventLog
 from e2e.installed import Installed
 from e2e.invariants import check, report
@@ -49,7 +49,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def cp() -> Iterator[ControlPlane]:
-    with ControlPlane(users=USERS) as control_plane:
+    # Under the load of a thorough run fake kubelets are late, and nobody is to lose nodes for that.
+    patient = Timing(node_lease=400, node_monitor_grace=600) if os.environ.get("THOROUGH") else None
+    with ControlPlane(users=USERS, timing=patient) as control_plane:
         yield control_plane
 
 

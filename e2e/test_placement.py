@@ -528,6 +528,51 @@ def test_what_is_added_to_pods_when_they_are_made_is_charged_before(muster: Inst
     assert sorted(hosts["plain"]) == ["a-0", "a-1"], "three cores by the LimitRange: one to a node, beside nobody"
 
 
+def test_what_somebody_adds_to_pods_as_they_are_made_is_counted_once_it_is_seen(muster: Installed) -> None:
+    """As those do who inject sidecars: nobody can charge that before."""
+    cp = muster.cp
+    cp.add_nodes(1, gpus=8, cpu="8", labels={"gpu": "h100"})
+    teams(cp, {"team-a": 64})
+    cp.apply([cluster_queue("team-a", {GPU: 64, "cpu": 64})])
+    extra = """[JSONPatch{op: "add", path: "/spec/containers/0/resources/requests/cpu", value: "6"}]"""
+    spec = {
+        "matchConstraints": {
+            "resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+            ],
+            "objectSelector": {"matchLabels": {"inject": "yes"}},
+        },
+        "reinvocationPolicy": "Never",
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": extra}}],
+    }
+    policy = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "e2e-inject"}}
+    template = pod_template(1, None)
+    template["metadata"]["labels"] = {"inject": "yes"}
+    template["spec"]["containers"][0]["resources"] = {"requests": {GPU: "1", "cpu": "1"}, "limits": {GPU: "1"}}
+    try:
+        cp.create({**policy, "kind": "MutatingAdmissionPolicy", "spec": spec})
+        cp.create({**policy, "kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": "e2e-inject"}})
+        muster.started()
+
+        def injects() -> bool:
+            probe = {"apiVersion": "v1", "kind": "Pod", **template}
+            probe["metadata"] = {**template["metadata"], "name": "probe", "namespace": "team-a"}
+            made = cp.create(probe, dryRun="All")
+            return bool(made["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "6")
+
+        cp.wait(injects, 30, "the policy to hold")
+        cp.apply([job("team-a", "first", 1, template=template)])
+        cp.wait(lambda: live_by_gang(cp)["first"] == 1, 60, "it to run")
+        # By what was charged there would be room for seven cores more.
+        plain = pod_template(1, None)
+        plain["spec"]["containers"][0]["resources"] = {"requests": {GPU: "1", "cpu": "3"}, "limits": {GPU: "1"}}
+        cp.apply([job("team-a", "second", 1, template=plain)])
+        cp.wait(lambda: reason(cp, "team-a", "second")[0] == "TopologyPlacementFailed", 30, "the other to wait")
+    finally:
+        for kind in ("mutatingadmissionpolicybindings", "mutatingadmissionpolicies"):
+            cp.delete(kind, "e2e-inject")
+
+
 EXCLUSIVE, BY_SELECTOR = "alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector"
 
 

@@ -240,11 +240,50 @@ def test_pods_without_an_index_are_gated_pinned_and_let_go(muster: Installed) ->
         p["spec"]["nodeName"] for p in running_pods(cp, "team-a") if p["metadata"]["labels"]["job-name"] == "loose"
     ]
     assert sorted(bound) == sorted(*chosen_nodes(found).values())
+    # What its owner says of nodes binds also where pods are sent one by one: it narrows, and nothing of it is lost.
+    free = "node-3"
+    terms = [
+        {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["h100"]}]},
+        {"matchExpressions": [{"key": "nobody", "operator": "Exists"}]},
+    ]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    narrow = pod_template(4, 4, nodeSelector={"kubernetes.io/hostname": free}, affinity=affinity)
+    cp.apply([job("team-a", "narrow", 1, template=narrow, completionMode="NonIndexed")])
+    cp.wait(done(cp, "jobs", "team-a", "narrow"), 60, "it to run on the node that it names")
+    (pod,) = [p for p in cp.list("pods", "team-a") if p["metadata"]["labels"]["job-name"] == "narrow"]
+    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    pin = [{"key": "metadata.name", "operator": "In", "values": [free]}]
+    assert required["nodeSelectorTerms"] == [{**term, "matchFields": pin} for term in terms]
+    assert (pod["spec"]["nodeName"], pod["spec"]["nodeSelector"]["kubernetes.io/hostname"]) == (free, free)
     cp.wait(done(cp, "jobs", "team-a", "loose", "long"), 60, "both to finish")
     used = {p["spec"]["nodeName"] for p in cp.list("pods", "team-a") if p["metadata"]["labels"]["job-name"] == "long"}
     found = workload_of(cp, "team-a", "long")
     assert found is not None
     assert used <= set(*chosen_nodes(found).values())
+
+
+def test_a_jobset_that_has_succeeded_before_its_pods_are_gone_is_charged_until_they_are(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(2, gpus=8, labels=H100)
+    teams(cp, {"team-a": 16})
+    policy = {"operator": "Any", "targetReplicatedJobs": ["driver"]}
+    value = jobset("team-a", "first", {"driver": (1, 1), "workers": (1, 2)}, gpus=4, seconds=None, successPolicy=policy)
+    driver, workers = [part["template"]["spec"] for part in value["spec"]["replicatedJobs"]]
+    driver["template"] = pod_template(4, 2)
+    workers["template"]["metadata"]["finalizers"] = ["example.com/slow"]
+    cp.apply([value])
+    cp.wait(_running(cp, "team-a", 3), 30, "its pods to run")
+    cp.apply([job("team-a", "second", 2, seconds=1)])
+    cp.wait(done(cp, "jobsets", "team-a", "first"), 30, "the driver to end, and with it all of the set")
+    going = [p for p in running_pods(cp, "team-a") if "workers" in p["metadata"]["name"]]
+    assert len(going) == 2
+    assert not entry_of(workload_of(cp, "team-a", "first"), "Finished")
+    assert not admitted(cp, "team-a", "second")
+    for pod in going:
+        cp.patch("pods", pod["metadata"]["name"], {"metadata": {"finalizers": None}}, "team-a")
+    cp.wait(done(cp, "jobs", "team-a", "second"), 60, "the next to go when they are gone")
+    assert entry_of(workload_of(cp, "team-a", "first"), "Finished")["reason"] == "Succeeded"
 
 
 def test_what_its_owner_says_of_nodes_is_respected(muster: Installed) -> None:
