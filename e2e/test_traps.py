@@ -242,7 +242,7 @@ def test_pods_without_an_index_are_gated_pinned_and_let_go(muster: Installed) ->
     assert sorted(bound) == sorted(*chosen_nodes(found).values())
     # What its owner says of nodes binds also where pods are sent one by one: it narrows, and nothing of it is lost.
     free = "node-3"
-    terms = [
+    terms: list[Object] = [
         {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["h100"]}]},
         {"matchExpressions": [{"key": "nobody", "operator": "Exists"}]},
     ]
