@@ -26,7 +26,6 @@ from admission.commands.options import (
     steps,
 )
 
-FORMS = ("text", "json", "yaml", "name")
 SOURCES: dict[str, str] = {"kueue": "admission.controller.migrate"}
 """What `import --from` can read: its name -> the module whose `quota` translates objects, and whose `from_cluster`
 carries over all that is in a cluster."""
@@ -64,7 +63,7 @@ def tell_changes(scope: Scope, changes: Any) -> None:
 @click.option("--drain", is_flag=True, help="Evict what runs, too (HoldAndDrain).")
 @dry_run_option
 @yes_option
-@asking(watch=False, forms=FORMS)
+@asking(watch=False)
 def stop(scope: Scope, queue: str, drain: bool, dry_run: bool, yes: bool) -> None:
     """Stop a queue: it admits nothing until it is resumed.
 
@@ -88,7 +87,7 @@ def stop(scope: Scope, queue: str, drain: bool, dry_run: bool, yes: bool) -> Non
 @click.command(epilog=examples("muster resume team-a", "muster resume localqueue/main -n team-a"))
 @queue_argument
 @dry_run_option
-@asking(watch=False, forms=FORMS)
+@asking(watch=False)
 def resume(scope: Scope, queue: str, dry_run: bool) -> None:
     """Let a stopped queue go on.
 
@@ -113,7 +112,7 @@ def resume(scope: Scope, queue: str, dry_run: bool) -> None:
 @click.argument("job", shell_complete=names_of_kind("jobs"))
 @dry_run_option
 @yes_option
-@asking(watch=False, forms=FORMS)
+@asking(watch=False)
 def requeue(scope: Scope, job: str, dry_run: bool, yes: bool) -> None:
     """Put a job back into its queue, whatever keeps it out.
 
@@ -178,7 +177,7 @@ def create() -> None:
 )
 @click.option("--node-label", "labels", multiple=True, metavar="KEY=VALUE", help="Create the flavor, of these nodes.")
 @click.option("--dry-run", is_flag=True, help="Let the API server check it, and change nothing.")
-@asking(namespace=False, watch=False, forms=FORMS)
+@asking(namespace=False, watch=False)
 def create_queue(
     scope: Scope,
     name: str,
@@ -280,7 +279,7 @@ def _object(api: str, kind: str, name: str, spec: dict[str, Any], namespace: str
 
 
 @click.command(epilog=examples("muster export > quota.yaml", "muster export -n team-a", "muster export -o name"))
-@asking(watch=False, forms=("yaml", "json", "name", "text"))
+@asking(watch=False)
 def export(scope: Scope) -> None:
     """Print all quota objects as YAML that can be applied again.
 
@@ -329,7 +328,7 @@ def _print_objects(objects: list[dict[str, Any]], form: str) -> None:
 @click.option(
     "--from", "source", help="Of another system (kueue): translate files, or without any, carry over its jobs too."
 )
-@asking(watch=False, forms=FORMS)
+@asking(watch=False)
 def import_(scope: Scope, files: tuple[str, ...], apply: bool, source: str | None) -> None:
     """Apply quota objects from files, after a dry run that shows what would change.
 
@@ -452,7 +451,7 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
 )
 @yes_option
 @click.option("--unlabel", is_flag=True, help="Take the queue label off, too.")
-@asking(watch=False, forms=FORMS)
+@asking(watch=False)
 def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
     """Give back every job that Muster holds, before it is uninstalled; without --yes, only say what would be done.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from admission.commands.options import (
     asking,
     examples,
     fail,
+    form_option,
     run,
 )
 
@@ -34,16 +36,11 @@ def version_number() -> str:
 
 
 @click.command(epilog=examples("muster version", "muster version -o json"))
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="Form of the answer.")
+@form_option
 def version(output: str) -> None:
     """Print the version."""
     number = version_number()
-    if output == "text":
-        print(number)
-    elif output == "json":
-        print(json.dumps({"version": number}))
-    else:
-        print(f"version: {number}")
+    print({"json": json.dumps({"version": number}), "yaml": f"version: {number}", "name": "muster"}.get(output, number))
 
 
 @click.command(
@@ -57,7 +54,7 @@ def version(output: str) -> None:
 )
 @click.argument("files", nargs=-1, type=click.Path())
 @click.option("--cluster", is_flag=True, help="What the cluster holds, with the files over it.")
-@asking(namespace=False, watch=False, forms=("text", "json", "yaml"))
+@asking(namespace=False, watch=False)
 def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
     """Find quota that does not do what its author thinks, each with the line and the fix.
 
@@ -77,7 +74,7 @@ def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
             raise fail(NO_CLUSTER, f"you may not see {', '.join(hidden)}")
         documents = [*held, *documents]
     found = [*found, *judged(documents, live=cluster and not hidden)]
-    text = tell.written(scope.output, [finding.as_json() for finding in found], ())
+    text = tell.written(scope.output, [finding.as_json() for finding in found], _called(found))
     if text is not None:
         print(text)
     else:
@@ -85,6 +82,15 @@ def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
     if hidden:
         print(f"muster: you may not see {', '.join(hidden)}: what they hold was not judged", file=sys.stderr)
     raise click.exceptions.Exit(NO if any(finding.severity is not Severity.INFO for finding in found) else 0)
+
+
+def _called(found: Iterable[Any]) -> list[str]:
+    """kind/name of what the findings are about, each once; of a file as such, its name."""
+    out = {}
+    for finding in found:
+        kind, _, name = finding.subject.partition(" ")
+        out[f"{kind.lower()}/{name.rpartition('/')[2]}" if name else finding.file] = None
+    return list(out)
 
 
 def manifests(files: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
@@ -122,7 +128,7 @@ async def _cluster_documents(session: Session) -> tuple[list[Any], tuple[str, ..
 @click.command("explain-reasons", epilog=examples("muster explain-reasons", "muster explain-reasons CohortShort"))
 @click.argument("word", required=False)
 @click.option("--markdown", is_flag=True, help="The whole reference, as docs/reasons.md.")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml", "name"]), default="text", help="Form.")
+@form_option
 def explain_reasons(word: str | None, markdown: bool, output: str) -> None:
     """Say what each reason for waiting means, and what to do about it.
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 OK, NO, BAD_USE, NOT_THERE, NO_CLUSTER, INTERRUPTED = 0, 1, 2, 3, 4, 130
 FORMS = ("text", "wide", "json", "yaml", "name")
+form_option = click.option("-o", "--output", type=click.Choice(FORMS), default="text", help="Form of the answer.")
 HOME = "muster-system"
 """Namespace of the controller and its Lease, where nothing else is said."""
 EVERY_S = 2.0
@@ -77,7 +78,7 @@ def asking(
     namespace: bool = True,
     everywhere: bool = False,
     watch: bool = True,
-    forms: Sequence[str] = FORMS,
+    form: bool = True,
 ) -> Callable[[Command], Command]:
     """The options of a command about a cluster; the command gets them as its first argument, a Scope."""
     options = [
@@ -98,11 +99,8 @@ def asking(
     if watch:
         text = "Ask again every two seconds, until interrupted."
         options.insert(0, click.option("-w", "--watch", is_flag=True, help=text))
-    if forms:
-        options.insert(
-            0,
-            click.option("-o", "--output", type=click.Choice(list(forms)), default="text", help="Form of the answer."),
-        )
+    if form:
+        options.insert(0, form_option)
     if everywhere:
         options.insert(0, click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces."))
     if namespace:

@@ -118,7 +118,7 @@ def nodes(scope: Scope, per_pod: str) -> None:
 
 @click.command(epilog=examples("muster top", "muster top -n team-a", "muster top --svg now.svg    # a picture, once"))
 @click.option("--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Draw it once, into an SVG file.")
-@asking(watch=False, forms=())
+@asking(watch=False, form=False)
 def top(scope: Scope, svg: str | None) -> None:
     """Watch queues, nodes and jobs on one screen, until interrupted.
 

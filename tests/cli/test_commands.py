@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from click.shell_completion import ShellComplete
@@ -70,6 +74,97 @@ def test_the_reference_is_the_code_s() -> None:
 )
 def test_what_may_not_be_done_is_said_in_a_sentence(said: str, told: str) -> None:
     assert forbidden(said) == told
+
+
+# ---------------------------------------------------------------- forms of an answer
+
+FORMED = {
+    "create queue": (["c", "--quota", "h100:cpu=1"], 0),
+    "explain-reasons": (["CohortShort"], 0),
+    "export": ([], 0),
+    "import": (["quota.yaml"], 0),
+    "jobs": (["-n", "ml"], 0),
+    "lint": (["--cluster"], 1),
+    "nodes": ([], 0),
+    "queues": (["-n", "ml"], 0),
+    "release-all": ([], 0),
+    "requeue": (["waits", "-n", "ml", "--dry-run"], 0),
+    "resume": (["team-a", "--dry-run"], 0),
+    "stop": (["team-a", "--dry-run"], 0),
+    "submit": (["job.yaml"], 1),
+    "version": ([], 0),
+    "why": (["waits", "-n", "ml"], 1),
+}
+"""Each command that has an answer: how it is asked here, and how that ends."""
+
+
+async def test_every_answer_comes_in_every_form_and_without_colours_where_nobody_watches(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await busy(world)
+    asked = dict(_answering(cli, ()))
+    assert asked.keys() == FORMED.keys()
+    written(tmp_path, job("next"))
+    (tmp_path / "quota.yaml").write_text(yaml.safe_dump(own("ResourceFlavor", "a100", {})))
+    monkeypatch.chdir(tmp_path)
+    for name, (more, code) in FORMED.items():
+        given = [*name.split(), *more]
+        with_cluster = any(option.name == "kubeconfig" for option in asked[name].params)
+        said = {}
+        for form in options.FORMS:
+            if with_cluster:
+                said[form] = (await run(world, tmp_path, *given, "-o", form, code=code)).stdout
+            else:
+                result = CliRunner().invoke(cli, [*given, "-o", form])
+                assert result.exit_code == code, result.output
+                said[form] = result.stdout
+            assert "\x1b" not in said[form], (name, form)
+        assert json.loads(said["json"]), name
+        documents = list(yaml.safe_load_all(said["yaml"]))
+        assert documents, name
+        assert not said["name"].strip() or re.fullmatch(r"(\S+( -n \S+)?\n)+", said["name"]), (name, said["name"])
+        assert len(max(said["wide"].splitlines(), key=len)) >= len(max(said["text"].splitlines(), key=len)), name
+
+
+def _answering(group: click.Group, above: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _answering(command, (*above, name))
+        elif any(option.name == "output" for option in command.params):
+            yield " ".join((*above, name)), command
+
+
+@pytest.mark.parametrize("watched", [True, False])
+async def test_what_takes_longer_than_a_second_says_so_to_whoever_watches(
+    monkeypatch: pytest.MonkeyPatch, watched: bool
+) -> None:
+    """A terminal is told what is being done, and how much of it is; a file is not."""
+    theirs, ours = os.openpty() if watched else os.pipe()
+    os.set_blocking(theirs, False)
+    seen = b""
+
+    def shown(what: bytes) -> bool:
+        nonlocal seen
+        with contextlib.suppress(BlockingIOError):
+            seen += os.read(theirs, 1 << 16)
+        return what in seen
+
+    with os.fdopen(ours, "w", encoding="utf-8") as stream:
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(sys, "stderr", stream)
+        async with options.patience("reading nodes and pods"):
+            if not watched:
+                await asyncio.sleep(1.2)
+            while watched and not shown(b"reading nodes and pods"):
+                await asyncio.sleep(0.02)
+        with options.steps("giving back", 2) as step:
+            step()
+            while watched and not shown(b"50%"):
+                await asyncio.sleep(0.02)
+        stream.flush()
+        assert shown(b"giving back") is watched
+    os.close(theirs)
+    assert bool(seen) is watched
 
 
 # ---------------------------------------------------------------- queues
