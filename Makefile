@@ -21,7 +21,7 @@ E2E_BOTH = { $(E2E) -n $(E2E_WORKERS) --dist loadfile --no-loadscope-reorder -m 
 E2E_ONE = $(E2E) $(if $(KUBECONFIG),--kubeconfig $(KUBECONFIG)) $(if $(ONLY),-k "$(ONLY)") $(if $(FAILED),--last-failed --last-failed-no-failures none)
 
 .DEFAULT_GOAL := help
-.PHONY: bench-cluster soak help setup demo test lint format e2e e2e-kind up conformance bench bench-placement crds lock clean
+.PHONY: bench-cluster soak help setup demo test lint format e2e e2e-oldest e2e-kind up conformance bench bench-placement crds lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ format: $(READY) ## rewrite the sources in the one style
 
 e2e: $(READY) ## the suite on a real control plane (built once from pinned sources, needs Go; or KUBECONFIG=... for a cluster of yours)
 	@$(if $(KUBECONFIG),,$(BIN)/python -m e2e.build &&) $(if $(filter 0,$(E2E_WORKERS)),$(E2E_ONE),$(E2E_BOTH))
+
+e2e-oldest: $(READY) ## Muster's chart on the oldest Kubernetes that it is said to run on (built once from pinned sources, needs Go)
+	@$(BIN)/python -m e2e.build && $(BIN)/python -m e2e.build oldest && $(PYTEST) e2e/test_oldest.py -n0 -o cache_dir=build/e2e-cache
 
 e2e-kind: $(READY) ## the portable part of the suite on kind (needs Docker and kind)
 	@kind create cluster --name muster-e2e --config e2e/kind.yaml --kubeconfig build/kind.kubeconfig && \

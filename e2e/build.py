@@ -6,8 +6,9 @@ cache outside the tree, ${MUSTER_E2E_CACHE:-~/.cache/muster-e2e}. The cache has 
 go.mod and go.sum, so that a new version of one does not build the others again. The manifests that belong to a
 binary (JobSet's CRDs and webhooks, kwok's stages) are copied from the module beside it.
 
-    python -m e2e.build              all
+    python -m e2e.build              all that `make e2e` asks for
     python -m e2e.build kubectl      one
+    python -m e2e.build oldest       the oldest control plane that Muster is said to run on, for `make e2e-oldest`
 """
 
 from __future__ import annotations
@@ -104,8 +105,23 @@ MODULES = (
         },
     ),
     Module("kueue", "sigs.k8s.io/kueue", {}, {"config/components/crd/bases": "crds"}),
+    Module("cert-manager", "github.com/cert-manager/cert-manager", {}, {"deploy/crds": "crds"}),
+    Module(
+        "prometheus-operator",
+        "github.com/prometheus-operator/prometheus-operator",
+        {},
+        {"example/prometheus-operator-crd": "crds"},
+    ),
+    Module(
+        "kubernetes-oldest",
+        "k8s.io/kubernetes",
+        {f"{name}-oldest": f"k8s.io/kubernetes/cmd/{name}" for name in
+         ("kube-apiserver", "kube-controller-manager", "kube-scheduler")},
+    ),
 )  # fmt: skip
 BINARIES = {name: module for module in MODULES for name in module.binaries}
+OLDEST = tuple(name for name in BINARIES if name.endswith("-oldest"))
+USUAL = tuple(name for name in BINARIES if name not in OLDEST)
 
 
 def cache_root() -> Path:
@@ -125,7 +141,7 @@ def find(name: str) -> Path | None:
     return built if built.is_file() else None
 
 
-def ensure(names: Iterable[str] = tuple(BINARIES), say: bool = True) -> dict[str, Path]:
+def ensure(names: Iterable[str] = USUAL, say: bool = True) -> dict[str, Path]:
     """All of `names`, built where they are missing."""
     found: dict[str, Path] = {}
     for name in names:
@@ -221,8 +237,9 @@ def _lock(cache: Path) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.build", description=__doc__.split("\n")[0])
-    parser.add_argument("binary", nargs="*", help=f"one of {', '.join(BINARIES)}; all when none is named")
-    names = parser.parse_args().binary or list(BINARIES)
+    parser.add_argument("binary", nargs="*", help=f"one of {', '.join(BINARIES)}; without, all but the oldest")
+    asked = parser.parse_args().binary or list(USUAL)
+    names = [name for one in asked for name in (OLDEST if one == "oldest" else (one,))]
     if unknown := [name for name in names if name not in BINARIES]:
         parser.error(f"no such binary: {', '.join(unknown)}")
     began = time.monotonic()

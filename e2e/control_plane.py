@@ -79,7 +79,8 @@ class ControlPlane(ApiClient):
     """A control plane for as long as the context lasts.
 
     `components` are those of COMPONENTS that run beside etcd and kube-apiserver; `apiserver_only` is none of them.
-    `users` are people with a static token, and their groups. `audit` False leaves the audit log out.
+    `users` are people with a static token, and their groups. `audit` False leaves the audit log out. `oldest`: of the
+    oldest Kubernetes that Muster is said to run on (see `build.OLDEST`).
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class ControlPlane(ApiClient):
         users: Mapping[str, Sequence[str]] | None = None,
         timing: Timing | None = None,
         audit: bool = True,
+        oldest: bool = False,
         keep: bool = bool(os.environ.get("MUSTER_E2E_KEEP")),
         say: bool = False,
     ) -> None:
@@ -99,6 +101,7 @@ class ControlPlane(ApiClient):
         self.timing = timing or Timing()
         self.keep = keep
         self.audit = audit
+        self.oldest = oldest
         self.started_in: dict[str, float] = {}
         self._say = say
         self._apiserver_flags = list(apiserver_flags)
@@ -146,7 +149,11 @@ class ControlPlane(ApiClient):
             shutil.rmtree(self.work_dir, ignore_errors=True)
 
     def _start(self) -> None:
-        self._binaries = build.ensure(("etcd", "kube-apiserver", "kubectl", *self.components), say=False)
+        names = {name: name for name in ("etcd", "kube-apiserver", "kubectl", *self.components)}
+        if self.oldest:
+            names |= {name: old for name in names if (old := f"{name}-oldest") in build.OLDEST}
+        found = build.ensure(names.values(), say=False)
+        self._binaries = {name: found[one] for name, one in names.items()}
         began = time.monotonic()
         self._spawn("etcd", self._etcd())
         apiserver = self._spawn("kube-apiserver", self._apiserver())

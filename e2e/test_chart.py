@@ -29,6 +29,7 @@ from admission.controller import certificates
 from admission.names import JOBS_HELD, Names
 from admission.sandbox.play import free_port
 from charts.monitoring import ALERTS, DASHBOARDS
+from e2e import build
 from e2e import test_main_job as main_job
 from e2e.api_client import APPLY, ApiClient, ApiError, Object
 from e2e.control_plane import ControlPlane
@@ -266,7 +267,7 @@ def test_by_policy_a_job_and_a_jobset_run_with_what_the_chart_gives(plane: Contr
         cp.apply(one, dryRun="All", fieldValidation="Strict")
     cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
     with running(cp, tmp_path, objects) as muster:
-        scrapes = [_play(muster, "HeldByPolicy")]
+        scrapes = [play(muster, "HeldByPolicy")]
         print(f"from nothing to the end of the first gangs: {time.monotonic() - began:.1f} s")
         _delete_a_queue_in_use(cp, "vision")
     with running(cp, tmp_path, _again(cp, release)) as muster:
@@ -344,7 +345,7 @@ def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
     with running(cp, tmp_path, objects) as muster:
         Release(cp, "muster-quota").install(quota=QUOTA)
         cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
-        _play(muster, "HeldByWebhook")
+        play(muster, "HeldByWebhook")
         hooks = cp.get("mutatingwebhookconfigurations", "muster")["webhooks"]
         assert {hook["clientConfig"]["url"].rsplit("/", 1)[0] for hook in hooks} == {
             f"https://127.0.0.1:{yaml.safe_load((tmp_path / 'muster-0.yaml').read_text())['webhook']['port']}"
@@ -508,24 +509,38 @@ def _who_may_use_a_priority(cp: ControlPlane, tenant: ApiClient, edit: Object) -
     cp.wait(lambda: tried("team-a") == "", 20, "the right to be seen")
 
 
-@pytest.mark.parametrize("row", sorted(MATRIX))
-def test_no_field_of_any_rendering_is_unknown_to_the_api_server(plane: ControlPlane, row: str) -> None:
+OF_OTHERS = {
+    "cert-manager": ("cert-manager.io_certificates", "cert-manager.io_issuers"),
+    "prometheus-operator": ("monitoring.coreos.com_servicemonitors", "monitoring.coreos.com_prometheusrules"),
+}
+"""Kinds of others that the chart writes, by the module that they are of."""
+
+
+@pytest.fixture(scope="module")
+def served(plane: ControlPlane) -> ControlPlane:
+    """An API server that knows every kind which the chart may render."""
     if not plane.has("workloads.muster.dev"):
         Release(plane).install()
+    for module, files in OF_OTHERS.items():
+        for name in files:
+            plane.apply((build.manifests(module) / "crds" / f"{name}.yaml").read_text())
+    return plane
+
+
+@pytest.mark.parametrize("row", sorted(MATRIX))
+def test_no_field_of_any_rendering_is_unknown_to_the_api_server(served: ControlPlane, row: str) -> None:
     for one in template(MATRIX[row]):
-        if one["apiVersion"].startswith(("monitoring.coreos.com/", "cert-manager.io/")):
-            continue
         namespace = one["metadata"].get("namespace")
         if namespace:  # not merged with the one that is there, whose ports may be others
             one["metadata"]["name"] += "-again"
-        if namespace and plane.find("namespace", namespace) is None:
-            plane.namespace(namespace)
-        path = plane.resource_of(one).path(namespace, one["metadata"]["name"])
+        if namespace and served.find("namespace", namespace) is None:
+            served.namespace(namespace)
+        path = served.resource_of(one).path(namespace, one["metadata"]["name"])
         said = {"fieldManager": "e2e", "force": "true", "dryRun": "All", "fieldValidation": "Strict"}
-        plane.request("PATCH", path, one, params=said, content_type=APPLY)
+        served.request("PATCH", path, one, params=said, content_type=APPLY)
 
 
-def _play(muster: Charted, held: str) -> Scrape:
+def play(muster: Charted, held: str) -> Scrape:
     """A Job, a JobSet and a Job without index run; a fourth is edited and taken out while it waits. What the metrics
     say in the midst of it."""
     cp = muster.cp

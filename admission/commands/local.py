@@ -86,11 +86,9 @@ def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
 
 def _called(found: Iterable[Any]) -> list[str]:
     """kind/name of what the findings are about, each once; of a file as such, its name."""
-    out = {}
-    for finding in found:
-        kind, _, name = finding.subject.partition(" ")
-        out[f"{kind.lower()}/{name.rpartition('/')[2]}" if name else finding.file] = None
-    return list(out)
+    subjects = [(finding.file, *finding.subject.partition(" ")) for finding in found]
+    named = [f"{kind.lower()}/{name.rpartition('/')[2]}" if name else file for file, kind, _, name in subjects]
+    return list(dict.fromkeys(named))
 
 
 def manifests(files: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
