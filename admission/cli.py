@@ -117,13 +117,12 @@ async def _controller(
     workloads_only: bool = False,
 ) -> int:
     from admission.controller.serve import Replica, serve, serve_workloads
+    from admission.controller.setup import flow_of
     from admission.kube.client import Client
-    from admission.kube.flow import Flow
     from admission.web import health
     from admission.web.metrics import Metrics
 
-    limits = config.client_connection
-    flow = Flow(qps=limits.kube_api_qps, burst=limits.burst)
+    flow = flow_of(config)
     if kubeconfig is not None:
         client = await Client.from_kubeconfig(str(kubeconfig), flow=flow)
     else:

@@ -63,7 +63,7 @@ limit; and they go when the release goes, so that no webhook is left behind that
 DERIVED = {
     "": {"apiVersion", "kind", "apiGroup", "hold", "jobControllerUsers", "jobsetControllerUsers"},
     "leaderElection": {"resourceName", "resourceNamespace"},
-    "webhook": {"host", "certificate", "certDir", "serviceName"},
+    "webhook": {"host", "certificate", "certDir"},
 }
 """Keys of the configuration file that the chart writes itself."""
 

@@ -1,9 +1,10 @@
-"""Which tests cover each value of the chart, each metric and each command.
+"""Which tests cover each value of the chart, each key of the configuration, each metric and each command.
 
     python -m tests.covered     print the table, as Markdown
 
 A test covers a value when a row of the chart's matrix changes it (which is rendered, judged, compared with what is
-rendered without it, and offered to a real API server); a metric when it names one of its series, or tries an alert or a
+rendered without it, and offered to a real API server); a key of the configuration file when it says it to what
+runs by it (not to the parser alone, nor to the chart); a metric when it names one of its series, or tries an alert or a
 panel that asks for it; a command, or an option, when it runs it with it. What is read is the source of the tests, so
 that it costs seconds; tests/test_covered.py fails where a line of the table would be empty.
 """
@@ -21,7 +22,10 @@ from functools import cache
 from pathlib import Path
 
 import click
+import yaml
+from pydantic import BaseModel
 
+from admission.api.config import Configuration, Section
 from admission.cli import cli
 from admission.web.metrics import FAMILIES
 from charts.monitoring import ALERTS, DASHBOARDS
@@ -41,6 +45,8 @@ class Test:
     strings: frozenset[str]
     commands: tuple[tuple[tuple[str, ...], frozenset[str]], ...]
     """(the words of a command that it runs, those that may be options of it)"""
+    keys: frozenset[tuple[str, ...]]
+    """Paths of keys in the configurations that it says, as YAML or as a mapping."""
 
 
 @cache
@@ -61,6 +67,7 @@ class _Part:
     names: frozenset[str]
     ran: tuple[tuple[tuple[str, ...], bool], ...]
     """(words, is it a list): a list is added to and handed on, so that its options may be anything that is said."""
+    keys: frozenset[tuple[str, ...]]
 
 
 @cache
@@ -78,10 +85,18 @@ def _parts(path: Path) -> dict[str, _Part]:
 def _part(node: ast.AST) -> _Part:
     """Commands are calls of RUNNERS, lists, and lines of shell with `muster` in them."""
     strings, names = set(), set()
+    keys: set[tuple[str, ...]] = set()
     ran: list[tuple[tuple[str, ...], bool]] = []
     for one in ast.walk(node):
+        if isinstance(one, ast.Dict):
+            keys.update(_paths(_said_in(one)))
+        elif isinstance(one, ast.JoinedStr):
+            keys.update(
+                _in_yaml("".join(str(part.value) if isinstance(part, ast.Constant) else "0" for part in one.values))
+            )
         if isinstance(one, ast.Constant) and isinstance(one.value, str):
             strings.add(one.value)
+            keys.update(_in_yaml(one.value))
             ran += [(words, False) for words in _shell(one.value)]
         elif isinstance(one, ast.Name):
             names.add(one.id)
@@ -93,7 +108,37 @@ def _part(node: ast.AST) -> _Part:
             called = one.func.id if isinstance(one.func, ast.Name) else getattr(one.func, "attr", "")
             if called in RUNNERS:
                 ran.append((tuple(_words(one.args)), False))
-    return _Part(frozenset(strings), frozenset(names), tuple(one for one in ran if one[0]))
+    return _Part(frozenset(strings), frozenset(names), tuple(one for one in ran if one[0]), frozenset(keys))
+
+
+def _said_in(node: ast.expr) -> object:
+    """What is written there, as far as it is written: names and calls are None."""
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {key.value: _said_in(value) for key, value in pairs if isinstance(key, ast.Constant)}
+    return [_said_in(one) for one in node.elts] if isinstance(node, ast.List) else None
+
+
+def _in_yaml(text: str) -> Iterator[tuple[str, ...]]:
+    if not any(f"{key}:" in text for key in SECTIONS):
+        return
+    try:
+        for document in yaml.safe_load_all(text):
+            yield from _paths(document)
+    except yaml.YAMLError:
+        return
+
+
+def _paths(said: object) -> Iterator[tuple[str, ...]]:
+    """Paths of keys in a configuration, or a part of one; none of any other mapping."""
+    if not isinstance(said, dict) or not said or not said.keys() <= SECTIONS:
+        return
+    left: list[tuple[tuple[str, ...], object]] = [((), said)]
+    while left:
+        path, found = left.pop()
+        yield path
+        left += [((*path, str(key)), value) for key, value in found.items()] if isinstance(found, dict) else []
+        left += [(path, one) for one in found] if isinstance(found, list) else []
 
 
 def _of(path: Path) -> Iterator[Test]:
@@ -103,7 +148,8 @@ def _of(path: Path) -> Iterator[Test]:
             used = _used(path, name)
             strings = frozenset[str]().union(*(part.strings for part in used))
             ran = [(words, strings if listed else frozenset(words)) for part in used for words, listed in part.ran]
-            yield Test(f"{file}::{name}", strings, tuple(ran))
+            keys = frozenset[tuple[str, ...]]().union(*(part.keys for part in used))
+            yield Test(f"{file}::{name}", strings, tuple(ran), keys)
 
 
 def _used(path: Path, name: str) -> list[_Part]:
@@ -145,12 +191,41 @@ def _shell(text: str) -> Iterator[tuple[str, ...]]:
             yield tuple(found[1].split())
 
 
-# ---------------------------------------------------------------- the three lists
+# ---------------------------------------------------------------- the lists
 
 
 def values() -> dict[str, list[str]]:
     """Value of the chart -> rows of tests/chart/test_chart.py that change it."""
     return {path: [f"tests/chart/test_chart.py::MATRIX[{row}]" for row in rows] for path, rows in TRIED.items()}
+
+
+def _settings(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, field in model.model_fields.items():
+        path = (*above, field.alias or name)
+        inner = [
+            one
+            for one in (field.annotation, *getattr(field.annotation, "__args__", ()))
+            if isinstance(one, type) and issubclass(one, Section)
+        ]
+        if inner:
+            yield from _settings(inner[0], path)
+        else:
+            yield path
+
+
+SECTIONS = frozenset(field.alias or name for name, field in Configuration.model_fields.items())
+PARSED = ("tests/api/test_config.py", "tests/chart/test_chart.py", "tests/docs/")
+"""Tests that read a configuration and run nothing by it."""
+
+
+def settings() -> dict[str, list[str]]:
+    """Key of the configuration file -> tests that run something by it."""
+    saying = [one for one in tests() if not one.name.startswith(PARSED)]
+    return {
+        ".".join(path): [one.name for one in saying if path in one.keys]
+        for path in _settings(Configuration)
+        if path not in (("apiVersion",), ("kind",))
+    }
 
 
 def metrics() -> dict[str, list[str]]:
@@ -218,7 +293,7 @@ def _follows(words: tuple[str, ...], path: tuple[str, ...]) -> bool:
 def table() -> str:
     """All of it, as Markdown."""
     parts = []
-    for title, rows in (("value", values()), ("metric", metrics()), ("command", commands())):
+    for title, rows in (("value", values()), ("key", settings()), ("metric", metrics()), ("command", commands())):
         lines = [f"| `{name}` | {len(by)} | {'<br>'.join(by[:4]) or '**nothing**'} |" for name, by in rows.items()]
         parts.append(f"| {title} | tests | the first of them |\n|---|---|---|\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)

@@ -272,8 +272,6 @@ class Webhook(Section):
     """`self`: made and rotated by the controller. `files`: tls.crt and tls.key in certDir, made by somebody else."""
     cert_dir: str | None = None
     """Folder of tls.crt and tls.key, and ca.crt where callers are to trust it; looked at every ten seconds."""
-    service_name: ObjectName = "muster-webhook"
-    """The Service by which the API server reaches it."""
 
     @model_validator(mode="after")
     def _files(self) -> Webhook:

@@ -31,6 +31,7 @@ from admission.names import Names
 
 log = structlog.get_logger("muster.webhook")
 
+SERVICE = "muster-webhook"
 SECRET = "muster-webhook"  # noqa: S105 - a name
 _SECRETS = Kind("", "v1", "secrets", "Secret")
 _CONFIGURATIONS = {
@@ -101,6 +102,7 @@ class Hooks:
         finally:
             if self._runner is not None:
                 await self._runner.cleanup()
+            self.webhook.leaving = True
 
     async def _renew(self) -> None:
         have = await self._certificates()

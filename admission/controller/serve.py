@@ -88,9 +88,9 @@ async def serve(
     async with asyncio.TaskGroup() as group:
         group.create_task(controller.watch(), name="watch")
         if mode == "webhook":
-            from admission.controller.hooks import Hooks
+            from admission.controller.hooks import SERVICE, Hooks
 
-            service = None if webhook_url else (namespace, config.webhook.service_name)
+            service = None if webhook_url else (namespace, SERVICE)
             hooks = Hooks(
                 client,
                 names,

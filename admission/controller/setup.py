@@ -11,6 +11,7 @@ from admission.controller.app import Tuning
 from admission.controller.lifecycle import Settings
 from admission.engine.model import KUEUE, MUSTER, LabelSelector, Rules, Strategies, Transformation, UsageFairness
 from admission.jobs.values import label_selector
+from admission.kube.flow import Flow
 from admission.quantity import parse_plain
 
 
@@ -79,3 +80,8 @@ def default_queue(config: Configuration) -> str:
 
 def tuning_of(config: Configuration) -> Tuning:
     return Tuning(queue_status_s=config.status_interval)
+
+
+def flow_of(config: Configuration) -> Flow:
+    """The limits of this client's requests."""
+    return Flow(qps=config.client_connection.kube_api_qps, burst=config.client_connection.burst)

@@ -43,6 +43,8 @@ class Webhook:
         self._identities = identities
         self._limits = limits
         self.app = web.Application(client_max_size=2 * BODY_LIMIT)
+        self.leaving = False
+        """No more is reviewed: what this needs to answer is closed."""
         self.reviewed: dict[tuple[str, bool], int] = {}
         """(path, allowed) -> how many; for metrics."""
         for path, review in (
@@ -67,6 +69,8 @@ class Webhook:
         self, review: Callable[[Json], Awaitable[list[Operation] | str]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
+            if self.leaving:  # its connection was still being made when the server was closed
+                return web.Response(status=503, text="this replica is leaving")
             try:
                 body = _decode(await request.read())
             except msgspec.DecodeError as error:

@@ -339,8 +339,11 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
         if probe in container:
             assert container[probe]["httpGet"]["port"] == int(health)
             assert int(health) in ports.values()
+    assert ("lifecycle" in container) == (mode == "webhook")
     if mode == "webhook":
         assert ports["webhook"] == file.webhook.port
+        wait = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert 0 < wait < spec["terminationGracePeriodSeconds"] / 2
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     for service in (o for o in objects if o["kind"] == "Service"):
         assert service["spec"]["selector"].items() <= labels.items()

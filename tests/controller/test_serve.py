@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+import yaml
 
 from admission.api.config import load_config
+from admission.controller import certificates
+from admission.controller.certificates import CA_CERT, CERT, KEY
 from admission.controller.serve import Replica, serve
 from admission.controller.setup import settings_of
+from admission.jobs.hold import Messages
 from admission.kube.client import ApiError, Client, NotFound
 from admission.names import Names
 from admission.sandbox.play import free_port
+from admission.sandbox.store import User
 from tests.web.running import Cluster, install, job
 
 NAMES = Names()
@@ -23,10 +34,15 @@ HEAD = "apiVersion: config.muster.dev/v1beta1\nkind: Configuration\nhold: webhoo
 
 
 @contextlib.asynccontextmanager
-async def served(text: str) -> AsyncIterator[tuple[Client, Replica]]:
-    """A replica of this file in a sandbox, with a webhook that the API server reaches."""
-    port = free_port()
-    config = load_config(HEAD + text + f"webhook: {{host: 127.0.0.1, port: {port}}}\n")
+async def served(
+    text: str = "", *, port: int = 0, users: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[Client, Replica]]:
+    """A replica of this file in a sandbox, with a webhook that the API server reaches; `port`: where the file says that
+    it is. `users`: people with a token each, NAME-token, who may not admit."""
+    if not port:
+        port = free_port()
+        text += f"webhook: {{host: 127.0.0.1, port: {port}}}\n"
+    config = load_config(HEAD + text)
     url = f"https://127.0.0.1:{port}"
     found: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
 
@@ -34,7 +50,7 @@ async def served(text: str) -> AsyncIterator[tuple[Client, Replica]]:
         found.set_result(replica)
 
     async with (
-        Cluster() as cluster,
+        Cluster(users={f"{name}-token": User(name, ()) for name in users}) as cluster,
         Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01)) as client,
     ):
         await install(cluster, client)
@@ -61,12 +77,14 @@ async def until(look: Callable[[], Any]) -> Any:
             await asyncio.sleep(0.02)
 
 
-async def test_its_lease_has_the_name_of_the_file() -> None:
-    text = "leaderElection: {resourceName: other, resourceNamespace: elsewhere}\n"
+async def test_its_lease_has_the_name_and_the_times_of_the_file() -> None:
+    times = "leaseDuration: 21s, renewDeadline: 14s, retryPeriod: 3s"
+    text = f"leaderElection: {{resourceName: other, resourceNamespace: elsewhere, {times}}}\n"
     async with served(text) as (client, replica):
 
         async def held() -> bool:
             lease = await client.get("/apis/coordination.k8s.io/v1/namespaces/elsewhere/leases/other")
+            assert lease["spec"]["leaseDurationSeconds"] == 21
             return replica.elector is not None and lease["spec"]["holderIdentity"] == replica.elector.identity
 
         await until(held)
@@ -90,6 +108,122 @@ async def test_without_election_it_leads_at_once_and_its_webhook_keeps_to_the_li
             await client.create(path, patient)
         patient["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 60
         assert (await client.create(path, patient))["spec"]["suspend"] is True
+
+
+async def test_who_makes_pods_and_children_is_said_by_the_file() -> None:
+    """Names of the file may do what controllers do; the usual names, which it leaves out, may not."""
+    text = "jobControllerUsers: [our-jobs]\njobsetControllerUsers: [our-jobsets]\n"
+    usual = "system:serviceaccount:jobset-system:jobset-controller-manager"
+    async with served(text, users=("our-jobs", "our-jobsets", usual)) as (client, replica):
+
+        async def tried(user: str, path: str, made: dict[str, Any]) -> str:
+            async with Client.plain(client.url, token=f"{user}-token") as asking:
+                try:
+                    await asking.create(path, made)
+                except ApiError as error:
+                    return error.message
+            return ""
+
+        async def leads() -> bool:
+            return replica.controller.leading
+
+        await until(leads)
+        child = job("team-a", "child", 1, 1)
+        child["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "set"}
+        child["metadata"]["ownerReferences"] = [_owner("jobset.x-k8s.io/v1alpha2", "JobSet", "set")]
+        path = "/apis/batch/v1/namespaces/team-a/jobs"
+        assert "made and changed by the JobSet controller" in await tried(usual, path, child)
+        assert await tried("our-jobsets", path, child) == ""
+        pod = job("team-a", "pod", 1, 1)["spec"]["template"]
+        pod |= {"apiVersion": "v1", "kind": "Pod"}
+        pod["metadata"] |= {"name": "pod", "namespace": "team-a", "labels": {NAMES.managed_label: "true"}}
+        pod["metadata"]["ownerReferences"] = [_owner("batch/v1", "Job", "child")]
+        path = "/api/v1/namespaces/team-a/pods"
+        marker, unpinned = [await tried(user, path, pod) for user in ("our-jobsets", "our-jobs")]
+        assert marker.endswith(Messages(NAMES).pod_marker)
+        assert NAMES.pin_form_annotation in unpinned, "whose pod it is was no question"
+
+
+def _owner(api: str, kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": api, "kind": kind, "name": name, "uid": name, "controller": True, "blockOwnerDeletion": True}
+
+
+async def test_its_webhook_has_the_certificate_of_the_files_that_the_file_names(tmp_path: Path) -> None:
+    made = certificates.issue(None, ["127.0.0.1"], datetime.now(UTC))  # noqa: TID251 - TLS looks at the calendar
+    for name, data in ((CERT, made.cert), (KEY, made.key), (CA_CERT, made.ca_cert)):
+        (tmp_path / name).write_bytes(data)
+    port = free_port()
+    text = f"webhook: {{host: 127.0.0.1, port: {port}, certificate: files, certDir: {tmp_path}}}\n"
+    async with served(text, port=port) as (client, replica):
+
+        async def told() -> bool:
+            path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/muster"
+            hooks = (await client.get(path))["webhooks"]
+            told = {base64.b64decode(hook["clientConfig"]["caBundle"]) for hook in hooks}
+            return told == {made.ca_cert} and replica.controller.leading
+
+        await until(told)
+        held = await client.create("/apis/batch/v1/namespaces/team-a/jobs", job("team-a", "held", 1, 1))
+        assert held["spec"]["suspend"] is True, "the API server believes it"
+
+
+@pytest.mark.parametrize(("form", "level"), [("console", "info"), ("json", "error")])
+async def test_the_program_listens_and_logs_as_the_file_says(tmp_path: Path, form: str, level: str) -> None:
+    ports = {name: free_port() for name in ("metrics", "health", "web", "webhook")}
+    async with Cluster() as cluster:
+        async with Client.plain(cluster.url, token="admin-token") as client:
+            await install(cluster, client)
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(cluster.kubeconfig()))
+        (tmp_path / "muster.yaml").write_text(
+            HEAD
+            + f"""logging: {{format: {form}, level: {level}}}
+health: {{bindAddress: "127.0.0.1:{ports["health"]}"}}
+web: {{bindAddress: "127.0.0.1:{ports["web"]}", tls: none}}
+metrics: {{bindAddress: "127.0.0.1:{ports["metrics"]}", enableClusterQueueResources: false}}
+webhook: {{host: 127.0.0.1, port: {ports["webhook"]}}}
+"""
+        )
+        arguments = ["controller", "--config", str(tmp_path / "muster.yaml"), "--namespace", "default"]
+        arguments += ["--webhook-url", f"https://127.0.0.1:{ports['webhook']}"]
+        program = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "admission.cli",
+            *arguments,
+            "--kubeconfig",
+            str(tmp_path / "kubeconfig"),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with aiohttp.ClientSession() as session:
+
+            async def asked(name: str, path: str) -> tuple[int, str]:
+                with contextlib.suppress(aiohttp.ClientConnectionError):
+                    async with session.get(f"http://127.0.0.1:{ports[name]}{path}") as answer:
+                        return answer.status, await answer.text()
+                return 0, ""
+
+            async def ready() -> bool:
+                assert program.returncode is None, (await program.communicate())[1].decode()
+                return await asked("health", "/readyz") == (200, "ok\n")
+
+            await until(ready)
+            _, shown = await asked("metrics", "/metrics")
+            assert "muster_cluster_queue_weighted_share{" in shown
+            assert "muster_cluster_queue_nominal_quota{" not in shown
+
+            async def served() -> bool:
+                return (await asked("web", "/"))[0] == 200
+
+            await until(served)
+        program.send_signal(signal.SIGINT)
+        _, said = await program.communicate()
+        assert program.returncode == 0
+        lines = said.decode().splitlines()
+        if level == "error":
+            assert lines == [], said.decode()
+        else:
+            assert [line for line in lines if "[info" in line]
+            assert not [line for line in lines if line.startswith("{")], "for people"
 
 
 @pytest.mark.parametrize(("enable", "after"), [("true", 300_000), ("false", None)])

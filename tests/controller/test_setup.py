@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -11,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from admission import quantity
-from admission.api.config import load_config
+from admission.api.config import Configuration, load_config
 from admission.controller import queues
 from admission.controller.decode import Item, milliseconds
-from admission.controller.setup import rules_of
+from admission.controller.setup import flow_of, rules_of, settings_of, tuning_of
 from admission.engine.model import (
+    KUEUE,
     Admission,
     ClusterQueue,
     FlavorQuotas,
@@ -25,12 +28,15 @@ from admission.engine.model import (
     Put,
     Quota,
     ResourceGroup,
+    Strategies,
     Transformation,
+    UsageFairness,
     Workload,
 )
 from admission.engine.state import State
 from admission.jobs.values import local_queue
 from admission.names import Names
+from tests.kube.virtual import virtually
 
 HEAD = "apiVersion: config.muster.dev/v1beta1\nkind: Configuration\n"
 
@@ -59,6 +65,52 @@ resources:
             input="credits-per-gpu", outputs=(("credits", Fraction(1)),), retain=True, multiply_by="nvidia.com/gpu"
         ),
     )
+
+
+REACHED: dict[str, tuple[Callable[[Configuration], Any], dict[str, Any]]] = {
+    "preset: kueue": (rules_of, {"reclaim_default": KUEUE.reclaim_default, "promises": False}),
+    "fairSharing: {preemptionStrategies: [LessThanInitialShare]}": (
+        rules_of,
+        {"strategies": (Strategies.INITIAL,)},
+    ),
+    "admissionFairSharing: {usageHalfLifeTime: 2h, usageSamplingInterval: 1m, resourceWeights: {cpu: 0.5}}": (
+        rules_of,
+        {"usage_fairness": UsageFairness(half_life_ms=7_200_000, sampling_ms=60_000, weights=(("cpu", 0.5),))},
+    ),
+    "resources: {quotaCheckStrategy: IgnoreUndeclared}": (rules_of, {"ignore_undeclared": True}),
+    "waitForPodsReady: {recoveryTimeout: 90s, requeuingStrategy: {backoffBaseSeconds: 2, backoffMaxSeconds: 9, "
+    "backoffLimitCount: 3, timestamp: Creation}}": (
+        lambda config: (rules_of(config).evict_stamp, settings_of(config)),
+        {"backoff_limit": 3, "backoff_base_ms": 2_000, "backoff_max_ms": 9_000, "recovery_ms": 90_000},
+    ),
+    "podsUnschedulableTimeout: 7s": (settings_of, {"unschedulable_ms": 7_000}),
+    "statusInterval: 250ms": (tuning_of, {"queue_status_s": 0.25}),
+}
+"""A line of the file -> what is made of it, and what it then says."""
+
+
+@pytest.mark.parametrize("text", REACHED)
+def test_a_line_of_the_file_reaches_what_runs(text: str) -> None:
+    made, says = REACHED[text]
+    found, without = made(load_config(HEAD + text)), made(load_config(HEAD))
+    assert found != without
+    if isinstance(found, tuple):
+        assert (found[0], without[0]) == (False, True), "as of its creation, not of its eviction"
+        found = found[1]
+    assert {name: getattr(found, name) for name in says} == says
+
+
+def test_requests_keep_to_the_rate_of_the_file() -> None:
+    async def main() -> None:
+        flow = flow_of(load_config(HEAD + "clientConnection: {kubeAPIQPS: 10, kubeAPIBurst: 5}"))
+        times = []
+        for _ in range(25):
+            await flow.enter()
+            times.append(asyncio.get_running_loop().time())
+            flow.leave()
+        assert (times[4], round(times[-1], 3)) == (0.0, 2.0)
+
+    virtually(main)
 
 
 # ---------------------------------------------------------------- usage over time
