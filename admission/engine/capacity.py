@@ -161,7 +161,7 @@ def holds(capacity: Capacity, requests: Sequence[PlaceRequest], *, rules: Rules,
         bound = pod.refused or pod.of_jobset or pod.exclusive or pod.one_per_domain or pod.same_domain
         if not bound and (asked is None or not (asked.required or asked.slice_required or asked.slices)):
             table = capacity.table
-            counts = table.counts(wanted[0].filter(), takes(pod, wanted[0].per_pod), False)
+            counts = table.counts(wanted[0].filter, wanted[0].takes, False)
             held = int(counts.sum()) - sum(int(counts[table.row[name]]) for name in avoid if name in table.row)
             return held >= wanted[0].count
     return not isinstance(place(capacity, requests, rules=rules, avoid=avoid, explain=False), Misfit)
@@ -276,8 +276,8 @@ class _Muster:
         tree = self.table.tree(value.levels if value is not None else ())
         part = _Part(
             request=request,
-            filter=request.filter(),
-            per_pod=takes(pod, dict(request.per_pod)),
+            filter=request.filter,
+            per_pod=request.takes,
             tree=tree,
             shape=Shape(count=request.count, spread=any(flavor.spread for flavor in request.flavors)),
         )

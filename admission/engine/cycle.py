@@ -85,7 +85,7 @@ def decide(state: State, now: int, step_budget: int) -> Plan:
         run = _Heads(state, now, step_budget)
     with ledger.trial():
         run.go()
-    state.planned(run.decisions)
+    state.planned(run.decisions, run.charged)
     verdicts = list(run.verdicts)
     told = {verdict.key for verdict in verdicts}
     verdicts.extend(verdict for verdict in state.untold(UNTOLD_PER_CYCLE) if verdict.key not in told)
@@ -137,6 +137,8 @@ class _Run:
         self.verdicts: list[Verdict] = []
         self.leaving: set[Key] = set()
         """Evicted by this plan."""
+        self.charged: dict[Key, tuple[Workload, Admission, Charge]] = {}
+        """Admitted by this plan."""
         self.as_if: tuple[Workload, ...] = ()
         """For a question only: gangs that do not hold quota yet, as if they did."""
         self._asks: dict[Key, tuple[scan.PodSetRequest, ...]] = {}
@@ -421,7 +423,9 @@ class _Run:
         admission = trial.assignment.admission(trial.queue.name)
         checks = required_checks(trial.queue, admission)
         self.ledger.unclaim(gang.key)
-        self.ledger.charge(charge_of(gang, admission))
+        charge = charge_of(gang, admission)
+        self.ledger.charge(charge)
+        self.charged[gang.key] = (gang, admission, charge)
         ready = {check.name for check in gang.checks if check.state is CheckState.READY}
         # Kueue waits for every check that stands on the Workload, whether the queue still asks for it or not.
         stale = not self.rules.promises and any(check.state is not CheckState.READY for check in gang.checks)
@@ -538,8 +542,6 @@ class _Filling(_Run):
         """Gangs that were dealt with before their turn."""
         self.admitted: dict[str, list[QueueKey]] = {}
         """Queue -> places in its line of those whom this cycle admitted."""
-        self.newly: list[Workload] = []
-        """The same gangs, with what they got."""
         self.turned: set[Key] = set()
         """Those who had their turn, and would not have fitted if nothing were kept for others."""
         self.seen: set[Key] = set()
@@ -787,8 +789,6 @@ class _Filling(_Run):
 
     def admit(self, trial: Trial) -> None:
         super().admit(trial)
-        assert trial.assignment is not None
-        self.newly.append(self._holding(trial.gang, trial.assignment.admission(trial.queue.name)))
         name, _, place = self.state.stands(trial.gang.key)
         self.admitted.setdefault(name, []).append(place)
         self.shortened.add(name)
@@ -872,7 +872,9 @@ class _Filling(_Run):
                     if self._may_evict(rival) and self._outranks(rival, queue, other, node):
                         rivals.append((place, rival, queue))
             # In the next cycle those may be evicted too whom this one admits.
-            self.as_if = (*self.newly, self._holding(gang, admission))
+            self.as_if = tuple(
+                self._holding(one, what) for one, what, *_ in (*self.charged.values(), (gang, admission))
+            )
             try:
                 for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
                     found = self.look(rival, queue)

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from admission.engine.capacity import Capacity, Placement, PlaceRequest, holds, place, takes
@@ -33,6 +34,7 @@ from admission.engine.model import (
     Usage,
     Workload,
 )
+from admission.engine.nodes import Booking, booking_of
 from admission.engine.quota import QuotaNode, Tree
 
 Kind = Literal["gang", "claim"]
@@ -40,7 +42,7 @@ PerPod = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 """(pod set, what one of its pods takes from a node)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Charge:
     """What one gang holds, or claims. `usage` sorted; `admission` only when it names nodes."""
 
@@ -51,6 +53,12 @@ class Charge:
     admission: Admission | None = None
     per_pod: PerPod = ()
     kind: Kind = "gang"
+
+    @cached_property
+    def booking(self) -> Booking:
+        """What it takes of nodes; for one with an `admission`."""
+        assert self.admission is not None
+        return booking_of(self.uid, self.admission, dict(self.per_pod))
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,13 +412,13 @@ class Ledger:
         usage = tuple((fr, min(amount, 0 if node is None else node.available(fr))) for fr, amount in charge.usage)
         return replace(charge, usage=usage, admission=None, per_pod=())
 
-    @contextmanager
-    def suspended(self, owner: Key | None) -> Iterator[None]:
+    def suspended(self, owner: Key | None) -> AbstractContextManager[None]:
         """While `owner` is looked at, the room that it claims itself is free."""
         held = self.claims.get(owner) if owner is not None else None
-        if held is None:
-            yield
-            return
+        return nullcontext() if held is None else self._suspended(held)
+
+    @contextmanager
+    def _suspended(self, held: Held) -> Iterator[None]:
         self._remove(held)
         try:
             yield
@@ -527,6 +535,8 @@ class Ledger:
     def _looked_at(self) -> AbstractContextManager[None]:
         """The nodes with what counts as taken and as gone now."""
         spared = bare = self._spared
+        if spared is None and not self._gone:
+            return nullcontext()
         if self._lazy and spared is not None:
             # Who was unclaimed in the meantime keeps nothing; as claims they count nothing on empty nodes.
             spared = spared.union(key for key, held in self._lazy.items() if self.claims.get(key) is not held)
@@ -626,7 +636,7 @@ class Ledger:
         if sign > 0:
             self.aside[charge.key] = under[charge.key] = held
             if charge.admission is not None:
-                self.nodes.set_aside(charge.key, charge.admission, dict(charge.per_pod))
+                self.nodes.set_aside(charge.key, charge.booking)
         else:
             del self.aside[charge.key]
             under.pop(charge.key, None)
@@ -663,7 +673,7 @@ class Ledger:
         if charge.admission is not None and not elsewhere:
             key = charge.key if not isinstance(entry, Held) else _claim_key(charge.key)
             if sign > 0:
-                self.nodes.charge(key, charge.uid, charge.admission, dict(charge.per_pod))
+                self.nodes.book(key, charge.booking)
             else:
                 self.nodes.release(key)
         if sign < 0 and self._marks and not isinstance(entry, Held) and charge.kind == "gang":
@@ -673,5 +683,4 @@ class Ledger:
     def _quota(self, charge: Charge, sign: int) -> None:
         node = self.tree.queue(charge.queue)
         if node is not None:
-            for fr, amount in charge.usage:
-                node.move(fr, amount * sign)
+            node.move_all(charge.usage, sign)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import nsmallest
 
 import numpy as np
@@ -123,7 +124,9 @@ class _Host:
 
 
 @dataclass(frozen=True, slots=True)
-class _Charge:
+class Booking:
+    """What an admission takes of nodes, added up."""
+
     uid: str
     hosts: tuple[tuple[str, Amounts], ...]
     """(node name or hostname label, what is taken there in all)."""
@@ -131,6 +134,8 @@ class _Charge:
     """((level, value) pairs, what is taken there): assignments whose lowest level is above the node."""
     kinds: tuple[tuple[Amounts, int], ...] = ()
     """(what one pod takes, how many of them)."""
+    exclusive: tuple[str, ...] = ()
+    """Labels of which its child jobs have domains to themselves."""
 
 
 def add_amounts(into: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int) -> None:
@@ -143,7 +148,7 @@ def add_amounts(into: dict[str, int], amounts: Iterable[tuple[str, int]], sign: 
             into.pop(name, None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Filter:
     """All of a request that decides which nodes are looked at, apart from room."""
 
@@ -151,6 +156,13 @@ class Filter:
     selector: Pairs
     affinity: tuple[tuple[Requirement, ...], ...] | None
     tolerations: tuple[Toleration, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.labels, self.selector, self.affinity, self.tolerations))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
@@ -318,8 +330,9 @@ class Table:
             free = self.free.get(resource)
             if free is not None:
                 bare, free[i] = self._room(i, resource)
-                if self.bare[resource][i] != bare:
-                    self.bare[resource][i] = bare
+                column = self.bare[resource]
+                if column.item(i) != bare:
+                    column[i] = bare
                     self.bare_changed()
         self.log.append(i)
         if len(self.log) > 4 * len(self.names) + 64:
@@ -588,6 +601,39 @@ def _integer(text: str) -> int | None:
     return int(text) if body.isascii() and body.isdigit() and len(body) < 20 else None
 
 
+def booking_of(uid: str, admission: Admission, per_pod: Mapping[str, Mapping[str, int] | Amounts]) -> Booking:
+    """What an admission takes of nodes; `per_pod` says, per pod set, what each pod takes (`takes`)."""
+    hosts: dict[str, dict[str, int]] = {}
+    domains: dict[Pairs, dict[str, int]] = {}
+    kinds: dict[Amounts, int] = {}
+    for assignment in admission.pod_sets:
+        if assignment.topology is None:
+            continue
+        amounts = dict(per_pod.get(assignment.name, ()))
+        amounts.setdefault(PODS, 1)
+        if any(is_device(name) for name in amounts):
+            kind = tuple(sorted((name, n) for name, n in amounts.items() if n > 0 and not is_mark(name)))
+            kinds[kind] = kinds.get(kind, 0) + sum(domain.count for domain in assignment.topology.domains)
+        levels = assignment.topology.levels
+        on_hosts = bool(levels) and levels[-1] == HOSTNAME_LABEL
+        each = sorted(amounts.items())
+        for domain in assignment.topology.domains:
+            count = domain.count
+            taken = [(name, amount * count) for name, amount in each]
+            if on_hosts:
+                add_amounts(hosts.setdefault(domain.values[-1], {}), taken, 1)
+            else:
+                add_amounts(domains.setdefault(tuple(zip(levels, domain.values, strict=True)), {}), taken, 1)
+    names = {name for amounts in per_pod.values() for name in dict(amounts) if name.startswith(EXCLUSIVE)}
+    return Booking(
+        uid=uid,
+        hosts=tuple((host, tuple(sorted(total.items()))) for host, total in sorted(hosts.items())),
+        domains=tuple((pairs, tuple(sorted(total.items()))) for pairs, total in sorted(domains.items())),
+        kinds=tuple(sorted(kinds.items())),
+        exclusive=tuple(sorted(name[len(EXCLUSIVE) :] for name in names)),
+    )
+
+
 class Capacity:
     """All nodes, what stands on them, and the topologies they form."""
 
@@ -596,7 +642,7 @@ class Capacity:
         self._parsed: dict[str, _Parsed] = {}
         self._hosts: dict[str, _Host] = {}
         self._pods: dict[Key, PodUsage] = {}
-        self._charges: dict[Key, _Charge] = {}
+        self._charges: dict[Key, Booking] = {}
         self._aside: dict[Key, tuple[tuple[str, Amounts], ...]] = {}
         self._aside_arrays: dict[str, Ints] | None = None
         self._aside_version = 0
@@ -771,7 +817,7 @@ class Capacity:
             self._book_gang(host, pod.workload_uid, requests, sign, pods=True)
         else:
             add_amounts(host.foreign, requests.items(), sign)
-        self._changed(pod.node, host, requests)
+        self._changed(pod.node, host, requests.items())
 
     # -- charges
 
@@ -787,48 +833,20 @@ class Capacity:
         Pod sets without a topology assignment take no node: their pods are booked where they stand. A second charge
         under the same key replaces the first.
         """
+        self.book(key, booking_of(uid, admission, per_pod))
+
+    def book(self, key: Key, booking: Booking) -> None:
+        """The same, added up already."""
         self.release(key)
-        self._note_exclusive(per_pod)
-        self._put(key, self._charge(key, uid, admission, per_pod))
+        if booking.exclusive:
+            self.exclusive_keys.update(booking.exclusive)
+        self._put(key, booking if booking.uid else replace(booking, uid="/".join(key)))
 
-    @staticmethod
-    def _charge(
-        key: Key, uid: str, admission: Admission, per_pod: Mapping[str, Mapping[str, int] | Amounts]
-    ) -> _Charge:
-        hosts: dict[str, dict[str, int]] = {}
-        domains: dict[Pairs, dict[str, int]] = {}
-        kinds: dict[Amounts, int] = {}
-        for assignment in admission.pod_sets:
-            if assignment.topology is None:
-                continue
-            amounts = dict(per_pod.get(assignment.name, ()))
-            amounts.setdefault(PODS, 1)
-            if any(is_device(name) for name in amounts):
-                kind = tuple(sorted((name, n) for name, n in amounts.items() if n > 0 and not is_mark(name)))
-                kinds[kind] = kinds.get(kind, 0) + sum(domain.count for domain in assignment.topology.domains)
-            levels = assignment.topology.levels
-            for domain in assignment.topology.domains:
-                if levels and levels[-1] == HOSTNAME_LABEL:
-                    total = hosts.setdefault(domain.values[-1], {})
-                else:
-                    total = domains.setdefault(tuple(zip(levels, domain.values, strict=True)), {})
-                add_amounts(total, ((name, amount * domain.count) for name, amount in amounts.items()), 1)
-        return _Charge(
-            uid=uid or "/".join(key),
-            hosts=tuple((host, tuple(sorted(total.items()))) for host, total in sorted(hosts.items())),
-            domains=tuple((pairs, tuple(sorted(total.items()))) for pairs, total in sorted(domains.items())),
-            kinds=tuple(sorted(kinds.items())),
-        )
-
-    def set_aside(self, key: Key, admission: Admission, per_pod: Mapping[str, Mapping[str, int] | Amounts]) -> None:
+    def set_aside(self, key: Key, booking: Booking) -> None:
         """Note nodes that are not booked: they count as taken only inside `beside`."""
-        self._note_exclusive(per_pod)
-        self._aside[key] = self._charge(key, "", admission, per_pod).hosts
+        self.exclusive_keys.update(booking.exclusive)
+        self._aside[key] = booking.hosts
         self._count_aside(key, 1)
-
-    def _note_exclusive(self, per_pod: Mapping[str, Mapping[str, int] | Amounts]) -> None:
-        for amounts in per_pod.values():
-            self.exclusive_keys.update(name[len(EXCLUSIVE) :] for name in dict(amounts) if name.startswith(EXCLUSIVE))
 
     def give_up(self, key: Key) -> None:
         """Forget what is set aside under a key; nothing when there is nothing."""
@@ -939,7 +957,7 @@ class Capacity:
         if of in self._asked_of:
             self.forget_questions()
 
-    def _put(self, key: Key, charge: _Charge) -> None:
+    def _put(self, key: Key, charge: Booking) -> None:
         self._touch(key)
         self._charges[key] = charge
         for host, _ in charge.hosts:
@@ -954,7 +972,7 @@ class Capacity:
         self._count_kinds(charge, 1)
         self._book(charge, 1)
 
-    def _take(self, key: Key) -> _Charge:
+    def _take(self, key: Key) -> Booking:
         self._touch(key)
         charge = self._charges.pop(key)
         self._count_kinds(charge, -1)
@@ -977,7 +995,7 @@ class Capacity:
                     self._book_pod(pod, 1)
         return charge
 
-    def _count_kinds(self, charge: _Charge, sign: int) -> None:
+    def _count_kinds(self, charge: Booking, sign: int) -> None:
         self._new_version()
         for kind, pods in charge.kinds:
             total = self._kinds.get(kind, 0) + sign * pods
@@ -1013,12 +1031,21 @@ class Capacity:
     def charged(self, key: Key) -> bool:
         return key in self._charges
 
-    def _book(self, charge: _Charge, sign: int) -> None:
+    def _book(self, charge: Booking, sign: int) -> None:
+        uid = charge.uid
         for name, amounts in charge.hosts:
             node = self.resolve(name)
             host = self._host(node)
-            self._book_gang(host, charge.uid, dict(amounts), sign, pods=False)
-            self._changed(node, host, (resource for resource, _ in amounts))
+            paid = host.gangs.get(uid)
+            if paid is None and sign > 0:
+                host.gangs[uid] = _Paid(dict(amounts), {})
+                add_amounts(host.gang_total, amounts, 1)
+            elif paid is not None and sign < 0 and not paid.pods and paid.charged == dict(amounts):
+                del host.gangs[uid]
+                add_amounts(host.gang_total, amounts, -1)
+            else:
+                self._book_gang(host, uid, dict(amounts), sign, pods=False)
+            self._changed(node, host, amounts)
 
     @staticmethod
     def _book_gang(host: _Host, uid: str, amounts: Mapping[str, int], sign: int, *, pods: bool) -> None:
@@ -1040,12 +1067,12 @@ class Capacity:
             host = self._hosts[name] = _Host({}, {}, {})
         return host
 
-    def _changed(self, name: str, host: _Host, resources: Iterable[str]) -> None:
+    def _changed(self, name: str, host: _Host, amounts: Iterable[tuple[str, int]]) -> None:
         self._new_version()
         if host.empty():
             del self._hosts[name]
         if self._made is not None:
-            self._made.refresh(name, resources)
+            self._made.refresh(name, [resource for resource, _ in amounts])
 
     @contextmanager
     def without(self, keys: Collection[Key]) -> Iterator[None]:
@@ -1155,8 +1182,11 @@ class Placement(dict[str, TopologyAssignment]):
     """pod set -> where its pods go, in rank order. Pod sets that need no nodes (elastic flavors) are absent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlaceRequest:
+    """What is asked of the nodes for one pod set. What follows from it is worked out once: requests are kept, and
+    looked up by."""
+
     pod_set: PodSet
     count: int
     per_pod: Amounts
@@ -1164,7 +1194,19 @@ class PlaceRequest:
     flavors: tuple[Flavor, ...] = ()
     """The flavors this pod set got: node labels of all, the topology of the first that names one."""
 
-    @property
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.pod_set, self.count, self.per_pod, self.flavors))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def takes(self) -> Amounts:
+        """What each pod takes, the pod slot and host ports added."""
+        return takes(self.pod_set.shape, self.per_pod)
+
+    @cached_property
     def topology(self) -> str:
         return next((flavor.topology for flavor in self.flavors if flavor.topology), "")
 
@@ -1178,7 +1220,9 @@ class PlaceRequest:
     def labels(self) -> tuple[tuple[str, str], ...]:
         return tuple(sorted({pair for flavor in self.flavors for pair in flavor.node_labels}))
 
+    @cached_property
     def filter(self) -> Filter:
+        """Which nodes are looked at."""
         shape = self.pod_set.shape
         tolerations = (*shape.tolerations, *(t for flavor in self.flavors for t in flavor.tolerations))
         return Filter(self.labels, shape.node_selector, shape.affinity, tolerations)

@@ -145,6 +145,7 @@ class QuotaNode:
         "in_cycle",
         "is_queue",
         "label",
+        "limited",
         "local",
         "name",
         "parent",
@@ -162,6 +163,8 @@ class QuotaNode:
         self.spec = spec
         self.weight = Fraction(1) if spec is None else spec.weight
         self.quotas: dict[FlavorResource, Quota] = {} if spec is None else quotas_of(spec.groups)
+        self.limited = any(quota.borrowing_limit is not None for quota in self.quotas.values())
+        """Does it set any borrowing limit."""
         self.parent: QuotaNode | None = None
         self.children: tuple[QuotaNode, ...] = ()
         self.height = 0
@@ -212,6 +215,8 @@ class QuotaNode:
         if parent is None:
             return self.subtree.get(fr, 0) - used
         above = parent.balance(fr)
+        if not self.local and not self.limited:
+            return above + max(0, -used)
         local = self.local.get(fr, 0)
         quota = self.quotas.get(fr)
         if quota is not None and quota.borrowing_limit is not None:
@@ -369,21 +374,29 @@ class QuotaNode:
 
     def move(self, fr: FlavorResource, delta: int) -> None:
         """Change the usage at this node by `delta`, and above it by as much as crosses the local quota."""
-        node: QuotaNode | None = self
-        while node is not None and delta:
-            usage = node.usage
-            before = usage.get(fr, 0)
-            after = before + delta
-            if after:
-                usage[fr] = after
-            else:
-                usage.pop(fr, None)
+        self.move_all(((fr, delta),), 1)
+
+    def move_all(self, amounts: Iterable[tuple[FlavorResource, int]], sign: int) -> None:
+        """The same for several, each `sign` times."""
+        path = self._path
+        for node in path:
             if node._shares:
                 node._shares.clear()
-            if node.local or before < 0 or after < 0:
-                local = node.local.get(fr, 0)
-                delta = max(0, after - local) - max(0, before - local)
-            node = node.parent
+        for fr, delta in amounts:
+            delta *= sign
+            for node in path:
+                if not delta:
+                    break
+                usage = node.usage
+                before = usage.get(fr, 0)
+                after = before + delta
+                if after:
+                    usage[fr] = after
+                else:
+                    usage.pop(fr, None)
+                if node.local or before < 0 or after < 0:
+                    local = node.local.get(fr, 0)
+                    delta = max(0, after - local) - max(0, before - local)
 
     def put_usage(self, usage: dict[FlavorResource, int]) -> None:
         """Another usage at this node alone, for a question; whoever puts it puts the old one back."""
@@ -497,13 +510,11 @@ class Tree:
 
     def add(self, node: QuotaNode, usage: Usage) -> None:
         """Charge `usage` at a queue, and above it as far as it exceeds what is local."""
-        for fr, amount in usage.items():
-            node.move(fr, amount)
+        node.move_all(usage.items(), 1)
 
     def subtract(self, node: QuotaNode, usage: Usage) -> None:
         """The exact inverse of `add`."""
-        for fr, amount in usage.items():
-            node.move(fr, -amount)
+        node.move_all(usage.items(), -1)
 
     @staticmethod
     def shares_with(

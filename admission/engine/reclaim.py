@@ -726,8 +726,7 @@ class _Lawful(_Search):
     @staticmethod
     def _move_claims(claimed: Iterable[tuple[QuotaNode, Iterable[tuple[FlavorResource, int]]]], sign: int) -> None:
         for node, usage in claimed:
-            for fr, amount in usage:
-                node.move(fr, sign * amount)
+            node.move_all(usage, sign)
 
     def _safe(self, shares: Mapping[QuotaNode, Share]) -> set[QuotaNode]:
         """Of these queues nobody may go, whoever else goes: the gang is entitled to nothing there, and their side's
@@ -756,13 +755,10 @@ class _Lawful(_Search):
     # -- the tree, moved by hand; whoever moves it moves it back
 
     def _move(self, victim: Workload, sign: int) -> None:
-        node = self.queue_of[victim.key]
-        for fr, amount in self.ledger.charges[victim.key].usage:
-            node.move(fr, sign * amount)
+        self.queue_of[victim.key].move_all(self.ledger.charges[victim.key].usage, sign)
 
     def _enter(self, sign: int) -> None:
-        for fr, amount in self.usage.items():
-            self.node.move(fr, sign * amount)
+        self.node.move_all(self.usage.items(), sign)
 
     # -- the law
 

@@ -106,12 +106,10 @@ _KEPT = 256
 def _moved(held: Sequence[tuple[QuotaNode, Amounts]], sign: int) -> Iterator[None]:
     """While these amounts are entered in the tree (1) or out of it (-1)."""
     for node, usage in held:
-        for fr, amount in usage:
-            node.move(fr, sign * amount)
+        node.move_all(usage, sign)
     yield
     for node, usage in held:
-        for fr, amount in usage:
-            node.move(fr, -sign * amount)
+        node.move_all(usage, -sign)
 
 
 def quota_shorts(shortfalls: Collection[Shortfall]) -> tuple[Shortfall, ...]:
@@ -307,8 +305,7 @@ class Shortages:
         for held in claims:
             node = self._ledger.tree.queue(held.charge.queue)
             if node is not None:
-                for fr, amount in held.charge.usage:
-                    node.move(fr, sign * amount)
+                node.move_all(held.charge.usage, sign)
 
     def _ask(
         self,

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import TypeVar
 
 from admission.engine import order
-from admission.engine.ledger import Ledger, charge_of, claim_of, usage_of
+from admission.engine.ledger import Charge, Ledger, charge_of, claim_of, usage_of
 from admission.engine.model import (
     Admission,
     AdmissionCheck,
@@ -257,6 +257,7 @@ class State:
         self._config_changed = False
         self._activity: dict[str, tuple[bool, str, str]] = {}
         self._open_plan: dict[Key, Decision] = {}
+        self._will_charge: Mapping[Key, tuple[Workload, Admission, Charge]] = {}
         self._plan_memos: list[tuple[str, int]] = []
         self._usage_fair: dict[Key, float] = {}
         self._now = 0
@@ -741,7 +742,11 @@ class State:
                 self._claim(gang)
             self._line_up(gang)
             return
-        charge = charge_of(gang)
+        planned = self._will_charge.get(key)
+        if planned is not None and planned[1] is gang.admission and _alike(planned[0], gang):
+            charge = planned[2]
+        else:
+            charge = charge_of(gang)
         self._ledger.charge(charge)
         if gang.claims is not None and gang.evicted == "NodeFailures":
             self._claim(gang)
@@ -1387,8 +1392,12 @@ class State:
         node = self._ledger.tree.queue(queue)
         return own + (0 if node is None else self._given_back[order.label(node.root)])
 
-    def planned(self, decisions: Sequence[Decision]) -> None:
-        """What the last cycle wants; until each of it is assumed, what it found out is provisional."""
+    def planned(
+        self, decisions: Sequence[Decision], charged: Mapping[Key, tuple[Workload, Admission, Charge]] | None = None
+    ) -> None:
+        """What the last cycle wants; until each of it is assumed, what it found out is provisional. `charged`: what its
+        admissions would be charged with."""
+        self._will_charge = charged or {}
         self._open_plan = {decision.key: decision for decision in decisions}
 
     def next_alarm(self) -> int | None:
@@ -1445,6 +1454,11 @@ def requests_of(admission: Admission) -> dict[str, int]:
     for (_, resource), amount in usage_of(admission):
         out[resource] = out.get(resource, 0) + amount
     return out
+
+
+def _alike(one: Workload, other: Workload) -> bool:
+    """Is the same charged for the same admission of both."""
+    return one.uid == other.uid and one.pod_sets is other.pod_sets and one.reclaimable == other.reclaimable
 
 
 def _delayed(gang: Workload) -> bool:

@@ -25,7 +25,6 @@ from admission.engine.nodes import (
     Table,
     add_amounts,
     refused_taint,
-    takes,
 )
 from admission.engine.profiles import Ask, Choice, Room, TooFew, measure
 from admission.engine.topology import Bools, Ints, Take
@@ -253,9 +252,9 @@ class Tas:
         stand = _Stand(
             leaves=leaves,
             ask=ask,
-            filter=request.filter(),
-            per_pod=takes(request.pod_set.shape, dict(request.per_pod)),
-            leader=takes(leader.pod_set.shape, dict(leader.per_pod)) if leader is not None else None,
+            filter=request.filter,
+            per_pod=request.takes,
+            leader=leader.takes if leader is not None else None,
             within=within,
         )
         mask = self._mask(stand, levels)
@@ -284,7 +283,7 @@ class Tas:
         )
 
     def _assume(self, assignment: TopologyAssignment, request: PlaceRequest) -> None:
-        per_pod = takes(request.pod_set.shape, dict(request.per_pod))
+        per_pod = request.takes
         for domain in assignment.domains:
             add_amounts(
                 self.assumed.setdefault(domain.values, {}), ((name, n * domain.count) for name, n in per_pod), 1
