@@ -153,17 +153,30 @@ def place(
     return answer
 
 
-def holds(capacity: Capacity, requests: Sequence[PlaceRequest], *, rules: Rules, avoid: Collection[str] = ()) -> bool:
-    """Would `place` find room. Where one pod set asks for nothing but room, nothing has to be chosen for that."""
+def room(
+    capacity: Capacity,
+    requests: Sequence[PlaceRequest],
+    *,
+    rules: Rules,
+    avoid: Collection[str] = (),
+    empty: bool = False,
+) -> bool | None:
+    """Would `place` find room, where one pod set asks for nothing but that: a sum of counts, for nothing has to be
+    chosen. None where it asks for more."""
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
-    if rules.pack_against_fragmentation and len(wanted) == 1:
-        pod, asked = wanted[0].pod_set.shape, wanted[0].pod_set.topology
-        bound = pod.refused or pod.of_jobset or pod.exclusive or pod.one_per_domain or pod.same_domain
-        if not bound and (asked is None or not (asked.required or asked.slice_required or asked.slices)):
-            table = capacity.table
-            counts = table.counts(wanted[0].filter, wanted[0].takes, False)
-            held = int(counts.sum()) - sum(int(counts[table.row[name]]) for name in avoid if name in table.row)
-            return held >= wanted[0].count
+    if not rules.pack_against_fragmentation or len(wanted) != 1 or not wanted[0].anywhere:
+        return None
+    table = capacity.table
+    counts = table.counts(wanted[0].filter, wanted[0].takes, empty)
+    held = int(counts.sum()) - sum(int(counts[table.row[name]]) for name in avoid if name in table.row)
+    return held >= wanted[0].count
+
+
+def holds(capacity: Capacity, requests: Sequence[PlaceRequest], *, rules: Rules, avoid: Collection[str] = ()) -> bool:
+    """Would `place` find room."""
+    known = room(capacity, requests, rules=rules, avoid=avoid)
+    if known is not None:
+        return known
     return not isinstance(place(capacity, requests, rules=rules, avoid=avoid, explain=False), Misfit)
 
 

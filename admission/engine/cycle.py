@@ -168,10 +168,17 @@ class _Run:
         return node
 
     def look(
-        self, gang: Workload, queue: ClusterQueue, *, evict: bool = True, pinned: scan.Pinned | None = None
+        self,
+        gang: Workload,
+        queue: ClusterQueue,
+        *,
+        evict: bool = True,
+        pinned: scan.Pinned | None = None,
+        later: bool = False,
     ) -> Trial:
         """Flavors, nodes and, where needed (and if it may `evict`), victims for one gang, against the book as it is.
-        `pinned`: in no other flavors than these."""
+        `pinned`: in no other flavors than these. `later`: nodes are chosen when `place` asks for them, on an equal
+        book."""
         node = self.node(queue.name)
         if not self.state.selected(gang, queue):
             why = Why(Reason.MISCONFIGURED, Detail.NAMESPACE_NOT_SELECTED, subject=queue.name)
@@ -184,7 +191,7 @@ class _Run:
         cursor = gang.cursor if keeps or gang.cursor_generation >= self.state.generation(queue.name) else ()
         first: Trial | None = None
         while True:
-            trial = self._try(gang, queue, node, cursor, None, evict, pinned)
+            trial = self._try(gang, queue, node, cursor, None, evict, pinned, later)
             if trial.mode is Mode.FIT or trial.found.enough:
                 return trial
             first = first or trial
@@ -201,7 +208,7 @@ class _Run:
             def attempt(counts: Mapping[str, int]) -> Trial | None:
                 self.steps += 1
                 scanned = () if self.rules.heads_per_queue is None else cursor
-                trial = self._try(gang, queue, node, scanned, counts, evict, pinned)
+                trial = self._try(gang, queue, node, scanned, counts, evict, pinned, later)
                 return trial if trial.mode is Mode.FIT or trial.found.enough else None
 
             reduced = scan.reduce(gang.pod_sets, attempt)
@@ -218,9 +225,10 @@ class _Run:
         counts: Mapping[str, int] | None,
         evict: bool,
         pinned: scan.Pinned | None,
+        later: bool,
     ) -> Trial:
         asked = self.asks(gang, queue) if counts is None else scan.requests(gang, queue, self.rules, counts)
-        avoid = frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now)
+        avoid = self._avoided(gang)
         refused: dict[tuple[FlavorResource, int], reclaim.Found] = {}
         assignment = scan.assign(
             self.ledger,
@@ -250,6 +258,7 @@ class _Run:
             delay=self._delay(gang, queue),
             pinned=pinned,
             stood=self._stood(gang),
+            later=later,
         )
         if not evict or not assignment.mode.preempts:
             return Trial(gang, queue, node, assignment, _NONE, self._why(assignment, _NONE))
@@ -261,6 +270,17 @@ class _Run:
         if found is None:
             found = self.victims(gang, queue, assignment, avoid)
         return Trial(gang, queue, node, assignment, found, self._why(assignment, found))
+
+    def place(self, trial: Trial) -> None:
+        """Its nodes, if it fits and they were left to `later`."""
+        assignment, gang = trial.assignment, trial.gang
+        if assignment is not None and assignment.unplaced:
+            answer = scan.nodes_for(self.ledger, gang, assignment.placing, self._avoided(gang))
+            assert not isinstance(answer, Misfit), answer
+            assignment.stand(answer)
+
+    def _avoided(self, gang: Workload) -> frozenset[str]:
+        return frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now)
 
     def going(self, gang: Workload, queue: ClusterQueue) -> set[Key]:
         """Who has been evicted, still holds its room, and leaves it to this gang. One that lost a node stands before
@@ -411,7 +431,7 @@ class _Run:
         counts = {choice.name: choice.request.count for choice in trial.assignment.pod_sets}
         pinned = trial.assignment.flavors()
         asked = scan.requests(trial.gang, trial.queue, self.rules, counts)
-        avoid = frozenset(avoided.node for avoided in trial.gang.avoid if avoided.until > self.now)
+        avoid = self._avoided(trial.gang)
         return self.pinned(trial.gang, trial.queue, asked, pinned, avoid)
 
     # ------------------------------------------------------------ deciding
@@ -665,7 +685,7 @@ class _Filling(_Run):
             return
         claims = gang.key in self.ledger.claims
         with self.ledger.suspended(gang.key):
-            trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang))
+            trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=True)
         able = trial.mode is Mode.FIT or trial.found.enough
         if not able:
             self.turned.add(gang.key)
@@ -677,6 +697,7 @@ class _Filling(_Run):
             trial = beside
         elif not claims and trial.mode is not Mode.FIT and not trial.found.enough and trial.assignment is not None:
             trial = self._over_claims(trial, place)
+        self.place(trial)
         claims = claims or gang.key in self.ledger.aside
         if self._fits_or_evicts(trial) and gang.evicted == "Preempted" and not claims and self.rules.promises:
             trial = self._come_back(trial)
@@ -751,7 +772,8 @@ class _Filling(_Run):
             if all(held.charge.key in but for held in self._kept_around(trial)):
                 return trial
         with self.ledger.beside(but, trial.node.root):
-            beside = self.look(gang, trial.queue, evict=self._may_evict(gang))
+            beside = self.look(gang, trial.queue, evict=self._may_evict(gang), later=True)
+            self.place(beside)
             good = beside.mode is Mode.FIT or beside.found.enough
             if not good and untried and self._by_quota_alone(beside):
                 # Of other trees nothing but nodes is kept, and they do not matter.
@@ -877,7 +899,7 @@ class _Filling(_Run):
             )
             try:
                 for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
-                    found = self.look(rival, queue)
+                    found = self.look(rival, queue, later=True)
                     if found.found.enough and any(key == gang.key for key, _ in found.found.victims):
                         return found
             finally:
@@ -1016,7 +1038,7 @@ class _Filling(_Run):
             beside=trial.beside,
             blocked_by=blocked,
             placing=assignment.placing if by_nodes and not gang.lost_nodes else (),
-            avoid=frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now),
+            avoid=self._avoided(gang),
         )
 
     def _simple(self, gang: Workload, queue: ClusterQueue) -> bool:
@@ -1089,7 +1111,7 @@ class _Filling(_Run):
             return trial
         first = ledger.claims[claims[-1]]
         with ledger.without_claims(claims):
-            free = self.look(trial.gang, trial.queue, evict=False)
+            free = self.look(trial.gang, trial.queue, evict=False, later=True)
         if free.mode is Mode.FIT:
             name = "/".join(first.charge.key)
             trial.why = replace(trial.why, detail=Detail.CLAIMED, subject=name, until=first.until)
@@ -1215,7 +1237,7 @@ class _Filling(_Run):
             self.steps += 1
             waits = replace(gang, admission=None, admitted=False, claims=ClaimRecord(held, (), 0), cursor=())
             pinned = {part.name: dict(part.flavors) for part in held.pod_sets}
-            avoid = frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now)
+            avoid = self._avoided(gang)
             with self.ledger.trial(), self.ledger.suspended(key):
                 self.ledger.release(key)
                 asked = scan.requests(waits, queue, self.rules)

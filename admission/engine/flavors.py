@@ -218,6 +218,17 @@ class Assignment:
     """Why NO_FIT."""
     placing: tuple[PlaceRequest, ...] = ()
     """What was asked of the nodes."""
+    unplaced: bool = False
+    """It fits, and its nodes are not chosen yet."""
+
+    def stand(self, where: Placement) -> None:
+        """These are its nodes."""
+        self.unplaced = False
+        for choice in self.pod_sets:
+            placed = where.get(choice.name)
+            if placed is not None:
+                choice.topology = placed
+                choice.delayed = False
 
     @property
     def cursor(self) -> Cursor:
@@ -386,6 +397,7 @@ class _Scan:
         delay: Callable[[str], bool] | None,
         place: bool,
         stood: Admission | None,
+        later: bool,
     ) -> None:
         self.ledger = ledger
         self.queue = queue
@@ -403,6 +415,7 @@ class _Scan:
         self.delay = delay
         self.place = place
         self.stood = stood
+        self.later = later
         self.group_of: dict[str, ResourceGroup] = {}
         for group in queue.groups:
             for resource in group.covered:
@@ -807,13 +820,13 @@ class _Scan:
         assignment.placing = tuple(asked)
         by_name = {choice.name: choice for choice in assignment.pod_sets}
         if assignment.mode is Mode.FIT:
+            if self.later and self.stood is None and not self.workload.lost_nodes:
+                assignment.unplaced = bool(self.ledger.room(asked, owner=self.workload.key, avoid=self.avoid))
+                if assignment.unplaced:
+                    return False
             answer = nodes_for(self.ledger, self.workload, assignment.placing, self.avoid, self.stood)
             if not isinstance(answer, Misfit):
-                for choice in assignment.pod_sets:
-                    placed = answer.get(choice.name)
-                    if placed is not None:
-                        choice.topology = placed
-                        choice.delayed = False
+                assignment.stand(answer)
                 return False
             if self._retry(assignment, answer, asked, Mode.PREEMPT):
                 return True
@@ -822,7 +835,9 @@ class _Scan:
             choice._set_mode(Mode.PREEMPT)
             assignment.mode = Mode.PREEMPT
         if assignment.mode.preempts and not self.workload.lost_nodes:
-            answer = self.ledger.places(asked, owner=self.workload.key, avoid=self.avoid, empty=True)
+            answer = Placement()
+            if not self.ledger.room(asked, owner=self.workload.key, avoid=self.avoid, empty=True):
+                answer = self.ledger.places(asked, owner=self.workload.key, avoid=self.avoid, empty=True)
             if isinstance(answer, Misfit):
                 if self._retry(assignment, answer, asked, Mode.NO_FIT):
                     return True
@@ -948,6 +963,7 @@ def assign(
     delay: Callable[[str], bool] | None = None,
     place: bool = True,
     stood: Admission | None = None,
+    later: bool = False,
 ) -> Assignment:
     """Flavors and nodes for a gang in a queue that is in the ledger's tree.
 
@@ -957,6 +973,7 @@ def assign(
     flavor). `replaces` is an admission of an earlier slice of the same job: same flavors, and only the difference is
     asked for. `delay` says of a flavor that its nodes are chosen later. `place=False` leaves nodes out. `stood` is
     where the gang stood before it lost nodes: on what is left of them it stands again, if the rest finds room beside.
+    `later`: nodes need not be chosen yet where it is sure that there are enough (`Assignment.unplaced`).
 
     A workload that has an admission keeps its flavors, and its nodes unless some of them are in `lost_nodes`; its own
     charge must not be in the ledger then. A queue that the tree does not have, or that is in a cycle, fits nothing.
@@ -981,6 +998,7 @@ def assign(
             delay=delay,
             place=place,
             stood=stood,
+            later=later,
         ).run(pod_sets)
 
 

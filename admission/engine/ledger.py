@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from admission.engine.capacity import Capacity, Placement, PlaceRequest, holds, place, takes
+from admission.engine.capacity import Capacity, Placement, PlaceRequest, holds, place, room, takes
 from admission.engine.model import (
     Admission,
     ClusterQueue,
@@ -524,6 +524,20 @@ class Ledger:
                 again=again,
                 own=own,
             )
+
+    def room(
+        self,
+        requests: Sequence[PlaceRequest],
+        *,
+        owner: Key | None = None,
+        avoid: Collection[str] = (),
+        empty: bool = False,
+    ) -> bool | None:
+        """Would `places` find room; None where only `places` can tell."""
+        if self._bare:
+            return None
+        with self.suspended(owner), self._looked_at():
+            return room(self.nodes, requests, rules=self.rules, avoid=avoid, empty=empty)
 
     def holds(self, requests: Sequence[PlaceRequest], *, owner: Key | None = None, avoid: Collection[str] = ()) -> bool:
         """Would `places` find room for this."""

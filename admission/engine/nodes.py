@@ -1221,6 +1221,13 @@ class PlaceRequest:
         return tuple(sorted({pair for flavor in self.flavors for pair in flavor.node_labels}))
 
     @cached_property
+    def anywhere(self) -> bool:
+        """Is any node that has room as good as any other."""
+        pod, asked = self.pod_set.shape, self.pod_set.topology
+        bound = pod.refused or pod.of_jobset or pod.exclusive or pod.one_per_domain or pod.same_domain
+        return not bound and (asked is None or not (asked.required or asked.slice_required or asked.slices))
+
+    @cached_property
     def filter(self) -> Filter:
         """Which nodes are looked at."""
         shape = self.pod_set.shape
