@@ -339,17 +339,7 @@ class _Run:
         avoid: frozenset[str],
     ) -> reclaim.Found:
         """Who would have to go for this assignment."""
-        node, stood = self.node(queue.name), self._stood(gang)
-
-        def fits() -> bool:
-            # The flavors stand, so that all that is asked of them is this quota, and these nodes.
-            if not node.fits(assignment.usage):
-                return False
-            if not assignment.placing:
-                return True
-            if stood is None and not gang.lost_nodes:
-                return self.ledger.holds(assignment.placing, owner=gang.key, avoid=avoid)
-            return not isinstance(scan.nodes_for(self.ledger, gang, assignment.placing, avoid, stood), Misfit)
+        node = self.node(queue.name)
 
         with self.ledger.suspended(gang.key):
             return reclaim.targets(
@@ -361,9 +351,18 @@ class _Run:
                 now=self.now,
                 holders=self.holders,
                 leaving=self.going(gang, queue),
-                fits=fits,
+                fits=lambda: node.fits(assignment.usage) and self._on_free_nodes(gang, assignment, avoid),
                 local_usage=self._local_usage(),
             )
+
+    def _on_free_nodes(self, gang: Workload, assignment: Assignment, avoid: frozenset[str]) -> bool:
+        """Do the nodes hold a gang in the flavors that it got."""
+        stood = self._stood(gang)
+        if not assignment.placing:
+            return True
+        if stood is None and not gang.lost_nodes:
+            return self.ledger.holds(assignment.placing, owner=gang.key, avoid=avoid)
+        return not isinstance(scan.nodes_for(self.ledger, gang, assignment.placing, avoid, stood), Misfit)
 
     def pinned(
         self,
@@ -1110,12 +1109,27 @@ class _Filling(_Run):
         if not by_nodes and not self._quota_beyond(claims, trial):
             return trial
         first = ledger.claims[claims[-1]]
-        with ledger.without_claims(claims):
-            free = self.look(trial.gang, trial.queue, evict=False, later=True)
-        if free.mode is Mode.FIT:
+        if self._fits_without(claims, trial):
             name = "/".join(first.charge.key)
             trial.why = replace(trial.why, detail=Detail.CLAIMED, subject=name, until=first.until)
         return trial
+
+    def _fits_without(self, claims: list[Key], trial: Trial) -> bool:
+        """Would it fit if nothing of this were claimed."""
+        gang, assignment, ledger = trial.gang, trial.assignment, self.ledger
+        assert assignment is not None
+        if not assignment.mode.preempts or not self._simple(gang, trial.queue):
+            with ledger.without_claims(claims):
+                return self.look(gang, trial.queue, evict=False, later=True).mode is Mode.FIT
+        self.steps += 1
+        if not self._quota_beyond(claims, trial):
+            return False
+        avoid = self._avoided(gang)
+        # What there is room for beside these claims, there is without them.
+        if ledger.room(assignment.placing, owner=gang.key, avoid=avoid):
+            return True
+        with ledger.without_claims(claims):
+            return self._on_free_nodes(gang, assignment, avoid)
 
     def _is_told(self, gang: Workload, place: QueueKey) -> bool:
         """Does nobody stand before it in its queue but who was admitted in this cycle, or has room kept for it."""
