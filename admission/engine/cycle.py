@@ -141,7 +141,7 @@ class _Run:
         """Admitted by this plan."""
         self.as_if: tuple[Workload, ...] = ()
         """For a question only: gangs that do not hold quota yet, as if they did."""
-        self._asks: dict[Key, tuple[scan.PodSetRequest, ...]] = {}
+        self._asks: dict[int | Key, tuple[scan.PodSetRequest, ...]] = {}
 
     def go(self) -> None:
         raise NotImplementedError
@@ -149,10 +149,11 @@ class _Run:
     # ------------------------------------------------------------ looking
 
     def asks(self, gang: Workload, queue: ClusterQueue) -> tuple[scan.PodSetRequest, ...]:
-        """What the whole gang asks of the queue; worked out once a cycle."""
-        known = self._asks.get(gang.key)
+        """What the whole gang asks of the queue; worked out once a cycle for all that are alike."""
+        at = self.state.bucket(gang)
+        known = self._asks.get(at)
         if known is None:
-            known = self._asks[gang.key] = scan.requests(gang, queue, self.rules)
+            known = self._asks[at] = scan.requests(gang, queue, self.rules)
         return known
 
     def asked(self, trial: Trial) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
@@ -1093,15 +1094,22 @@ class _Filling(_Run):
                 kept = {key: ledger.claims[key] for key in borrowed}
                 for key in borrowed:
                     ledger.unclaim(key)
+                known = True
                 for key in borrowed:
                     held = kept[key]
                     ledger.claim(held.charge, held.until)
+                    if self._fits_now(trial):
+                        known = False
+                        continue
                     again = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
                     if again.mode is Mode.FIT or again.found.enough:
-                        better = again
+                        better, known = again, True
                         continue
                     ledger.unclaim(key)
                     self._drop(key)
+                if not known:
+                    self.steps -= 1  # it was counted when it was found to fit
+                    better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
                 ledger.keep(mark)
                 return better
         if not self._is_told(trial.gang, place):
@@ -1113,6 +1121,16 @@ class _Filling(_Run):
             name = "/".join(first.charge.key)
             trial.why = replace(trial.why, detail=Detail.CLAIMED, subject=name, until=first.until)
         return trial
+
+    def _fits_now(self, trial: Trial) -> bool:
+        """Would another look find that it fits; no where only a look can tell."""
+        gang, assignment = trial.gang, trial.assignment
+        assert assignment is not None
+        if not assignment.mode.preempts or not self._simple(gang, trial.queue):
+            return False
+        fits = trial.node.fits(assignment.usage) and self._on_free_nodes(gang, assignment, self._avoided(gang))
+        self.steps += fits
+        return fits
 
     def _fits_without(self, claims: list[Key], trial: Trial) -> bool:
         """Would it fit if nothing of this were claimed."""

@@ -99,6 +99,8 @@ class PodSetRequest:
     count: int
     total: tuple[tuple[str, int], ...]
     each: tuple[tuple[str, int], ...]
+    placing: dict[object, PlaceRequest] = field(default_factory=dict, compare=False, repr=False)
+    """What was asked of nodes for it, by the flavors that it got: made once."""
 
 
 def _transform(each: Mapping[str, int], rules: Rules) -> dict[str, int]:
@@ -758,7 +760,8 @@ class _Scan:
             if not any(domain.values and domain.values[-1] in lost for domain in choice.topology.domains):
                 return None  # it stands
         chosen = {got.flavor for got in choice.flavors.values()}
-        per_pod = dict(pod_set.shape.requests)
+        elastic: set[str] = set()
+        """What quota alone decides for."""
         if self.rules.capacity_unless_elastic:
             if not chosen:
                 # It asks for nothing that quota counts: where the rest of the gang goes.
@@ -772,7 +775,7 @@ class _Scan:
             for resource, got in choice.flavors.items():
                 flavor = self.flavors.get(got.flavor)
                 if flavor is not None and flavor.elastic:
-                    per_pod.pop(resource, None)  # quota alone decides for it
+                    elastic.add(resource)
         else:
             if not (_explicit(pod_set.topology) or self.topology_only):
                 return None
@@ -791,10 +794,14 @@ class _Scan:
         if self.delay is not None and any(self.delay(flavor.name) for flavor in solid):
             choice.delayed = True
             return None
-        per_pod[PODS] = 1
-        return PlaceRequest(
-            pod_set=pod_set, count=choice.request.count, per_pod=tuple(sorted(per_pod.items())), flavors=tuple(solid)
-        )
+        at = (tuple(flavor.name for flavor in solid), frozenset(elastic))
+        known = choice.request.placing.get(at)
+        if known is None or any(one is not other for one, other in zip(known.flavors, solid, strict=True)):
+            per_pod = {name: amount for name, amount in pod_set.shape.requests if name not in elastic} | {PODS: 1}
+            known = choice.request.placing[at] = PlaceRequest(
+                pod_set, choice.request.count, tuple(sorted(per_pod.items())), tuple(solid)
+            )
+        return known
 
     def _nodes(self, assignment: Assignment) -> bool:
         """Ask the nodes, and let their answer count. True: the scan shall be done again with what they said."""

@@ -194,9 +194,11 @@ class _Borrowers:
     def _bound(self, queue: QuotaNode, usage: Amounts) -> Law:
         if not self.loose:
             return Law.NOTHING
-        most = self.most.get(queue)
-        if most is None:
-            most = self.most[queue] = self._most(queue)
+        if not self.most:
+            # What quota gangs of each queue would find if all that could go were gone.
+            with _moved(self.loose, -1):
+                self.most = {leaf: {fr: leaf.available(fr) for fr in self.frs} for leaf in queue.root.queues()}
+        most = self.most[queue]
         if any(most[fr] < amount for fr, amount in usage):
             return Law.NOTHING
         known = self.limits.setdefault(queue, {})
@@ -209,11 +211,6 @@ class _Borrowers:
         law = self._law(queue, dict(usage))
         known.setdefault(law, []).append(usage)
         return law
-
-    def _most(self, queue: QuotaNode) -> dict[FlavorResource, int]:
-        """What quota a gang of this queue would find if all that could go were gone."""
-        with _moved(self.loose, -1):
-            return {fr: queue.available(fr) for fr in self.frs}
 
     def _law(self, queue: QuotaNode, usage: dict[FlavorResource, int]) -> Law:
         if all(not queue.exceeds(fr, amount) for fr, amount in usage.items()) and (

@@ -1114,6 +1114,11 @@ class State:
         """(ClusterQueue, bucket, place) of a gang in line. Raises KeyError when it does not stand in one."""
         return self._entry[key]
 
+    def bucket(self, gang: Workload) -> int | Key:
+        """The bucket of a gang in line; its key, when it stands in none."""
+        entry = self._entry.get(gang.key)
+        return gang.key if entry is None else entry[1]
+
     def place_in(self, queue: str, key: Key) -> QueueKey | None:
         """Where a gang stands in line in this queue, if it does."""
         entry = self._entry.get(key)

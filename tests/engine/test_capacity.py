@@ -31,6 +31,7 @@ from admission.engine.model import (
     TopologyAssignment,
     TopologyRequest,
 )
+from admission.engine.nodes import booking_of
 
 GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
 NET = Topology("net", ("block", "rack", HOST))
@@ -568,7 +569,7 @@ def test_no_other_jobset_shares_a_domain_and_jobs_may() -> None:
     # What would leave, or is set aside, counts at once.
     assert where(place(book, [children(1, 4)], rules=MUSTER, without=[("ns", "other")])) == {"u-0": 4}
     assert where(place(book, [children(4, 1)], rules=MUSTER, empty=True))["t-0"] == 1
-    book.set_aside(("ns", "claim"), admitted({"w": {"s-0": 1}}), {"w": takes(mine.pod_set.shape, dict(mine.per_pod))})
+    book.set_aside(("ns", "claim"), booking_of("", admitted({"w": {"s-0": 1}}), {"w": mine.takes}))
     with book.as_if(frozenset(), frozenset(), frozenset()):
         assert isinstance(place(book, [children(2, 1)], rules=MUSTER), Misfit)
     # Pods, of others and of gangs that left, as well as charges; and nothing stays when they go.
