@@ -284,7 +284,6 @@ class _Muster:
     # -- reading the request
 
     def _part(self, request: PlaceRequest) -> _Part:
-        pod = request.pod_set.shape
         value = self.question.capacity.topology(request.topology)
         tree = self.table.tree(value.levels if value is not None else ())
         part = _Part(

@@ -556,6 +556,7 @@ class _Filling(_Run):
         self._claims_of_the_hit()
         state = self.state
         self.walks: dict[str, _Walk] = {}
+        self.guesses: dict[int | Key, dict[FlavorResource, int]] = {}
         self.tournaments: dict[str, Tournament] = {}
         self.roots: list[tuple[Rank, str]] = []
         self.served: set[Key] = set()
@@ -655,6 +656,10 @@ class _Filling(_Run):
 
     def _guess(self, gang: Workload, queue: ClusterQueue) -> dict[FlavorResource, int]:
         """What it would take, in the first flavors of the queue: only for the order, where flavors sum up."""
+        at = self.state.bucket(gang)
+        known = self.guesses.get(at)
+        if known is not None:
+            return known
         out: dict[FlavorResource, int] = {}
         first = {
             resource: group.flavors[0].name for group in queue.groups if group.flavors for resource in group.covered
@@ -664,6 +669,7 @@ class _Filling(_Run):
                 flavor = first.get(resource)
                 if flavor is not None and amount:
                     out[flavor, resource] = out.get((flavor, resource), 0) + amount
+        self.guesses[at] = out
         return out
 
     def _turn(self, node: QuotaNode) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from fractions import Fraction
+from functools import cached_property
 from typing import TypeVar
 
 from admission.engine.capacity import Placement, PlaceRequest
@@ -422,8 +423,6 @@ class _Scan:
         for group in queue.groups:
             for resource in group.covered:
                 self.group_of.setdefault(resource, group)
-        every = {flavor.name for group in queue.groups for flavor in group.flavors}
-        self.topology_only = bool(every) and all(self._has_topology(name) for name in every)
         reclaim = queue.preemption.reclaim_within_cohort or rules.reclaim_default
         self.preempt_while_borrowing = queue.preemption.borrow_within_cohort is not PreemptionPolicy.NEVER or (
             rules.fair_sharing and reclaim is not PreemptionPolicy.NEVER
@@ -432,13 +431,70 @@ class _Scan:
         self.said: dict[tuple[FlavorResource, int], tuple[Mode, int]] = {}
         self.usage: dict[FlavorResource, int] = {}
 
+    @cached_property
+    def topology_only(self) -> bool:
+        every = {flavor.name for group in self.queue.groups for flavor in group.flavors}
+        return bool(every) and all(self._has_topology(name) for name in every)
+
     def _has_topology(self, flavor: str) -> bool:
         found = self.flavors.get(flavor)
         return found is not None and found.topology in self.topologies
 
     # -------------------------------------------------------- quota
 
+    def at_once(self, pod_sets: Sequence[PodSetRequest]) -> Assignment | None:
+        """The answer where there is one flavor, and all of it fits and is sure of its nodes; None where there is more
+        to find out."""
+        queue, node = self.queue, self.node
+        if len(queue.groups) != 1 or len(queue.groups[0].flavors) != 1 or self.next_index:
+            return None
+        if self.pinned is not None or self.is_replacement or self.stood is not None or self.delay is not None:
+            return None
+        if self.workload.admission is not None or self.workload.lost_nodes:
+            return None
+        group = queue.groups[0]
+        flavor = group.flavors[0].name
+        if self.workload.allowed_flavors is not None and flavor not in self.workload.allowed_flavors:
+            return None
+        usage: dict[FlavorResource, int] = {}
+        choices: list[PodSetChoice] = []
+        heights = [0]
+        for asked in pod_sets:
+            topology = asked.pod_set.topology
+            if not asked.count or asked.pod_set.shape.uncounted or (topology is not None and topology.group):
+                return None
+            if self._barred(flavor, [asked], group) is not None:
+                return None
+            flavors: dict[str, FlavorChoice] = {}
+            for resource, amount in asked.total:
+                if resource not in group.covered:
+                    if amount and not self.rules.ignore_undeclared:
+                        return None
+                    continue
+                fr = (flavor, resource)
+                usage[fr] = total = usage.get(fr, 0) + amount
+                if total > node.potential(fr) or total > node.available(fr):
+                    return None
+                borrow = node.borrowing_height(fr, total)[0]
+                flavors[resource] = FlavorChoice(flavor, Mode.FIT, borrow, -1)
+                heights.append(borrow)
+            if not flavors:
+                return None
+            choices.append(PodSetChoice(asked, flavors))
+        found = Assignment(tuple(choices), Mode.FIT, usage, max(heights))
+        placing = [request for choice in choices if (request := self._place_request(choice, found)) is not None]
+        if placing:
+            found.placing = tuple(placing)
+            found.unplaced = bool(self.ledger.room(placing, owner=self.workload.key, avoid=self.avoid))
+            if not found.unplaced:
+                return None
+        return found if choices else None
+
     def run(self, pod_sets: Sequence[PodSetRequest]) -> Assignment:
+        if self.later and self.place and self.rules.capacity_unless_elastic:
+            found = self.at_once(pod_sets)
+            if found is not None:
+                return found
         while True:
             assignment, again = self._round(pod_sets)
             if not again:

@@ -382,21 +382,21 @@ class QuotaNode:
         for node in path:
             if node._shares:
                 node._shares.clear()
-        for fr, delta in amounts:
-            delta *= sign
+        for fr, amount in amounts:
+            rest = amount * sign
             for node in path:
-                if not delta:
+                if not rest:
                     break
                 usage = node.usage
                 before = usage.get(fr, 0)
-                after = before + delta
+                after = before + rest
                 if after:
                     usage[fr] = after
                 else:
                     usage.pop(fr, None)
                 if node.local or before < 0 or after < 0:
                     local = node.local.get(fr, 0)
-                    delta = max(0, after - local) - max(0, before - local)
+                    rest = max(0, after - local) - max(0, before - local)
 
     def put_usage(self, usage: dict[FlavorResource, int]) -> None:
         """Another usage at this node alone, for a question; whoever puts it puts the old one back."""
