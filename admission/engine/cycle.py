@@ -900,9 +900,8 @@ class _Filling(_Run):
                     if self._may_evict(rival) and self._outranks(rival, queue, other, node):
                         rivals.append((place, rival, queue))
             # In the next cycle those may be evicted too whom this one admits.
-            self.as_if = tuple(
-                self._holding(one, what) for one, what, *_ in (*self.charged.values(), (gang, admission))
-            )
+            newly = [(one, what) for one, what, _ in self.charged.values()]
+            self.as_if = tuple(self._holding(one, what) for one, what in (*newly, (gang, admission)))
             try:
                 for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
                     found = self.look(rival, queue, later=True)
