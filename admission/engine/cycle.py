@@ -994,13 +994,13 @@ class _Filling(_Run):
                 self._claim(trial, record.admission, ())
                 held = self.ledger.aside[gang.key]
             until = held.until - self.rules.claim_ms // 2
-        leaving = 0 if record is None else sum(1 for uid in record.victims if self._holds(uid))
+        leaving = () if record is None else tuple(uid for uid in record.victims if self.state.is_leaving(uid))
         if leaving:
             why = replace(
                 trial.why,
                 reason=Reason.WAITING_FOR_PREEMPTED,
                 detail=Detail.VICTIMS_LEAVING,
-                subject=f"{leaving} evicted workload(s)",
+                subject=f"{len(leaving)} evicted workload(s)",
             )
         else:
             why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=held.until)
@@ -1008,8 +1008,7 @@ class _Filling(_Run):
         self.verdicts.append(verdict)
         lack = self._lack(trial)
         if lack is not None and gang.key in self.ledger.claims:
-            victims = () if record is None else tuple(uid for uid in record.victims if self._holds(uid))
-            lack = replace(lack, claim=gang.key, victims=victims)
+            lack = replace(lack, claim=gang.key, victims=leaving)
         elif lack is not None:
             # Who was refused beside what is set aside for others has a turn whenever something changed: it matters who
             # asks before whom.
@@ -1061,10 +1060,6 @@ class _Filling(_Run):
         return trial.found.by_nodes or (
             trial.assignment is not None and any(choice.misfits for choice in trial.assignment.pod_sets)
         )
-
-    def _holds(self, uid: str) -> bool:
-        gang = self.state.by_uid(uid)
-        return gang is not None and gang.admission is not None
 
     def _over_claims(self, trial: Trial, place: QueueKey) -> Trial:
         """What others claim is in its way? A gang within its queue's nominal quota takes back what is only claimed, and

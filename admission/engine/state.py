@@ -231,7 +231,6 @@ class State:
         """LocalQueue -> its gangs with a reservation."""
         self._holding_of: dict[str, set[Key]] = {}
         self._holders: dict[str, tuple[Workload, ...]] = {}
-        self._holding_uids: Counter[str] = Counter()
         self._reserved: dict[str | Key, Counter[FlavorResource]] = {}
         self._used: dict[str | Key, Counter[FlavorResource]] = {}
         self._admitted: Counter[str | Key] = Counter()
@@ -294,6 +293,10 @@ class State:
     def by_uid(self, uid: str) -> Workload | None:
         key = self._by_uid.get(uid)
         return None if key is None else self.workloads.get(key)
+
+    def is_leaving(self, uid: str) -> bool:
+        """Was it evicted, and does it still hold what it had. (It may have left, and be back.)"""
+        return self._by_uid.get(uid) in self.leaving
 
     def queue_of(self, gang: Workload) -> str:
         """The ClusterQueue of a gang: of its reservation, else of its LocalQueue; "" if there is none."""
@@ -754,7 +757,6 @@ class State:
         self._holding_in.setdefault(local, set()).add(key)
         self._holding_of.setdefault(queue, set()).add(key)
         self._holders.pop(queue, None)
-        self._holding_uids[gang.uid] += 1
         if gang.evicted:
             self.leaving.add(key)
         self._count(gang, charge.usage, 1)
@@ -786,9 +788,6 @@ class State:
         _discard(self._holding_in, local, key)
         _discard(self._holding_of, charge.queue, key)
         self._holders.pop(charge.queue, None)
-        self._holding_uids[gang.uid] -= 1
-        if self._holding_uids[gang.uid] <= 0:
-            del self._holding_uids[gang.uid]
         self._count(gang, charge.usage, -1)
         self.second.discard(key)
         self.leaving.discard(key)
@@ -1205,7 +1204,7 @@ class State:
         return [
             memo
             if answer
-            and all(uid in self._holding_uids for uid in one.lack.victims)
+            and all(self.is_leaving(uid) for uid in one.lack.victims)
             and (not one.lack.placing or self._ledger.no_room(one.lack.placing, one.lack.avoid, beside=one.lack.beside))
             else None
             for memo, one, answer in zip(memos, wanted, answers, strict=True)

@@ -450,6 +450,27 @@ def test_who_goes_first_by_order_may_make_no_room_on_nodes_and_others_do() -> No
     assert all(one.admission is not None for one in machine.town.gangs() if one.queue == "a")
 
 
+def test_who_was_evicted_for_a_claim_and_is_back_is_not_waited_for() -> None:
+    """What it waited for was taken by an edit of quota, and its victim came back in the same decision."""
+    machine = Cluster()
+    values = [
+        Flavor("f", elastic=True),
+        cohort("root", "", [("f", {"gpu": 0, "cpu": 5})]),
+        cohort("inner", "root", [("f", {"gpu": 1, "cpu": 0})]),
+        queue("a", "root", [("f", {"gpu": 6, "cpu": 0})]),
+        queue("b", "inner", [("f", {"gpu": 0, "cpu": 2})]),
+        queue("c", "root", [("f", {"gpu": 0, "cpu": 0})]),
+        queue("d", "inner", [("f", {"gpu": 0, "cpu": 1})]),
+    ]
+    machine.start(values=values, twin=True)
+    come(machine, ("d", 2, 2, (0, 2), 0, 0))
+    machine.freeze()
+    come(machine, ("b", 1, 2, (3, 1), 0, 0))
+    machine.one_cycle()
+    machine.edit(where="a", gpu=Quota(1, 2), cpu=Quota(6))
+    machine.teardown()
+
+
 def test_what_is_short_beside_kept_room_may_be_short_without_it_too() -> None:
     """One was refused for the quota that is kept for others; then nodes ran out, whatever is kept."""
     machine = Cluster()
