@@ -16,6 +16,7 @@ from e2e.control_plane import ControlPlane
 from e2e.event_log import EventLog
 from e2e.gangs import GPU, WORKLOADS, done, running_pods, teams
 from e2e.installed import (
+    NAMES,
     USER,
     Installed,
     cluster_queue,
@@ -114,7 +115,8 @@ def test_a_plain_run_costs_four_writes_a_job(muster: Installed) -> None:
 
 
 def _gangs() -> Iterator[Object]:
-    """40 gangs of 8 to 32 GPUs, every third a JobSet; the first half of a team that borrows, then the owner's.
+    """40 gangs of 8 to 32 GPUs, every third a JobSet, every sixth with pods that wait behind gates; the first half of a
+    team that borrows, then the owner's.
 
     The borrower's last four want 88 GPUs of 64 and run for long, so that the owner finds them there however long a
     controller takes to start.
@@ -126,12 +128,16 @@ def _gangs() -> Iterator[Object]:
         if n % 3 == 2:
             yield jobset(team, name, {"driver": (1, 1), "workers": (1 + n % 2, 1)}, seconds=seconds)
         else:
-            yield job(team, name, 1 + n % 4, seconds=seconds)
+            value = job(team, name, 1 + n % 4, seconds=seconds)
+            if n % 6 == 3:
+                value["metadata"]["annotations"] = {NAMES.replace_lost_pods_annotation: "true"}
+                value["spec"]["backoffLimit"] = 6
+            yield value
 
 
 def _written(cp: ControlPlane, since: int) -> int:
-    """Writes to jobs and Workloads since a mark."""
-    return sum(count for resource, count in _writes(cp, since).items() if resource in JOBS)
+    """Writes to jobs, Workloads and gated pods since a mark."""
+    return sum(count for resource, count in _writes(cp, since).items() if resource in {*JOBS, "pods"})
 
 
 def _succeeded(log: EventLog) -> collections.Counter[tuple[str, str]]:
