@@ -109,7 +109,8 @@ def configuration() -> str:
             known = schema.get(key, {})
             text = words.get((model.__name__, name), "") or (words[model.__name__, ""] if path else "")
             if inner and not isinstance(field.default, list):
-                rows.append((f"**`{at}`**", "section", "", text or words[inner[0].__name__, ""]))
+                own = words.get((model.__name__, name), "") or words[inner[0].__name__, ""] or text
+                rows.append((f"**`{at}`**", "section", "", own))
                 known = next((one for one in known.get("anyOf", [known]) if "properties" in one), known)
                 walk(inner[0], f"{at}.", known.get("properties", {}))
             else:

@@ -110,7 +110,7 @@ class RequeuingStrategy(Section):
     timestamp: Literal["Eviction", "Creation"] = "Eviction"
     """Where an evicted workload queues: as of its eviction, or as of its creation."""
     backoff_limit_count: Annotated[int, Field(ge=0)] | None = None
-    """Deactivated after so many. None: never."""
+    """Deactivated after so many. Left out: never."""
     backoff_base_seconds: Annotated[int, Field(ge=0)] = 60
     """Wait after the first eviction; doubled with each."""
     backoff_max_seconds: Annotated[int, Field(ge=0)] = 3600
@@ -131,7 +131,7 @@ class WaitForPodsReady(Section):
     timeout: LongDuration = 1800.0
     """From the creation of the last pod until all are ready."""
     recovery_timeout: Duration | None = None
-    """The same after a pod of a running gang was lost. None: as timeout."""
+    """The same after a pod of a running gang was lost. Left out: as timeout."""
     requeuing_strategy: RequeuingStrategy = RequeuingStrategy()
 
     @property
@@ -205,7 +205,7 @@ class LeaderElection(Section):
     resource_name: ObjectName = "muster-controller"
     """Name of the Lease."""
     resource_namespace: ObjectName | None = None
-    """None: the namespace that the controller runs in."""
+    """Left out: the namespace that the controller runs in."""
     lease_duration: LongDuration = 15.0
     """A leader that is silent for so long is succeeded."""
     renew_deadline: LongDuration = 10.0
@@ -223,7 +223,7 @@ class LeaderElection(Section):
 
 
 class ClientConnection(Section):
-    """Limits of this client; None leaves it to the API server's own fairness."""
+    """Limits of this client. Left out: the API server's own fairness is enough."""
 
     kube_api_qps: Annotated[float, Field(gt=0, strict=False)] | None = Field(default=None, alias="kubeAPIQPS")
     """Requests a second, at most; watches and the lease aside."""
@@ -321,9 +321,9 @@ class Configuration(Section):
     """LocalQueue of the namespace in which such jobs wait."""
     wait_for_pods_ready: WaitForPodsReady = WaitForPodsReady()
     fair_sharing: FairSharing | None = None
-    """None: as the preset says."""
+    """Left out: as the preset says."""
     admission_fair_sharing: AdmissionFairSharing | None = None
-    """None: LocalQueues of a ClusterQueue do not take turns."""
+    """Left out: LocalQueues of a ClusterQueue do not take turns."""
     resources: Resources = Resources()
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()

@@ -579,7 +579,9 @@ class Ask:
         kinds = [kind for kind in JOB_KINDS if not said or said.lower().split(".")[0] in _called(kind)]
         if not kinds:
             known = ", ".join(kind.name.lower() for kind in JOB_KINDS)
-            raise NotThere(f"{said!r} is no kind of job that Muster governs: use one of {known}")
+            raise NotThere(
+                f"{said!r} is no kind of job that Muster governs: use one of {known}; a namespace is named by -n {said}"
+            )
         for kind in kinds:
             raw = await self.read_one(resource_of(kind), name, namespace)
             if raw is not None:
