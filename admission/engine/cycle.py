@@ -139,6 +139,8 @@ class _Run:
         """Evicted by this plan."""
         self.charged: dict[Key, tuple[Workload, Admission, Charge]] = {}
         """Admitted by this plan."""
+        self.hit = [key for key in sorted(state.leaving) if state.workloads[key].evicted == "NodeFailures"]
+        """Of those who leave, who lost a node."""
         self.as_if: tuple[Workload, ...] = ()
         """For a question only: gangs that do not hold quota yet, as if they did."""
         self._asks: dict[int | Key, tuple[scan.PodSetRequest, ...]] = {}
@@ -286,11 +288,8 @@ class _Run:
     def going(self, gang: Workload, queue: ClusterQueue) -> set[Key]:
         """Who has been evicted, still holds its room, and leaves it to this gang. One that lost a node stands before
         it in the same queue once its pods are gone, and needs the room itself; or it claims it."""
-        return {
-            key
-            for key in self.leaving | self.state.leaving
-            if key not in self.ledger.claims and not self._comes_back_before(key, gang, queue)
-        }
+        going = (self.leaving | self.state.leaving).difference(self.ledger.claims)
+        return going.difference([key for key in self.hit if self._comes_back_before(key, gang, queue)])
 
     def _comes_back_before(self, key: Key, gang: Workload, queue: ClusterQueue) -> bool:
         other = self.state.workloads.get(key)

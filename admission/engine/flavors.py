@@ -11,6 +11,9 @@ When quota is found for all pod sets, the nodes are asked, for all of them at on
 eviction could make it: PREEMPT if an empty cluster would hold the gang, else NO_FIT. Where node capacity decides for
 every flavor (`Rules.capacity_unless_elastic`) the scan then tries the next flavor before it settles for that.
 
+Who only tries (`later`) needs no nodes chosen: a sum of counts says that there are enough, and where a queue has one
+flavor and all of it fits, that is all there is to find out (`_Scan.at_once`). Everything else takes the whole scan.
+
 Nothing here changes the ledger. Amounts asked for are totals over the pods that are still to run.
 """
 

@@ -24,7 +24,7 @@ fails is ruled out, and the search starts again without. Gangs that are leaving 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cmp_to_key
 
 from admission.engine.flavors import Assignment, Mode, Oracle
@@ -272,6 +272,7 @@ class _Search:
         """Gangs that leave already, and are no candidates."""
         self.looked_at = 0
         self.unlawful: dict[str, int] = {}
+        self.by_nodes = False
 
     def run(self) -> Found:
         raise NotImplementedError
@@ -354,6 +355,7 @@ class _Search:
             candidates=self.looked_at,
             unlawful=tuple(sorted(self.unlawful.items())),
             until=until,
+            by_nodes=self.by_nodes,
         )
 
 
@@ -634,7 +636,6 @@ class _Lawful(_Search):
 
     def _run(self) -> Found:
         self.until: int | None = None
-        self.by_nodes = False
         self.ruled_out = 0
         """Candidates that were not lawful in the set with which there was room."""
         self.barred: set[QuotaNode] = set()
@@ -741,9 +742,6 @@ class _Lawful(_Search):
                 out.add(queue)
         self._enter(-1)
         return out
-
-    def found(self, victims: Sequence[Target] | None, until: int | None = None) -> Found:
-        return replace(super().found(victims, until), by_nodes=self.by_nodes)
 
     def _sorted(self, victims: Iterable[Workload]) -> list[Workload]:
         """Lowest priority, then newest, then least lost work, then uid and name."""
