@@ -217,6 +217,7 @@ def test_random_gangs_land_where_they_were_sent(muster: Installed) -> None:
     mixed_nodes(cp, 300)
     background(cp, 200)
     quota: dict[str, int | str] = {GPU: 100_000, "cpu": 10**6, "memory": "1000Ti"}
+    quota |= {"ephemeral-storage": "1000Ti", "hugepages-2Mi": "1000Ti"}
     cp.namespace("team-a")
     cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
     cp.apply([cluster_queue("team-a", quota), local_queue("team-a", "team-a")])
