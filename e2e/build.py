@@ -8,7 +8,7 @@ binary (JobSet's CRDs and webhooks, kwok's stages) are copied from the module be
 
     python -m e2e.build              all that `make e2e` asks for
     python -m e2e.build kubectl      one
-    python -m e2e.build oldest       the oldest control plane that Muster is said to run on, for `make e2e-oldest`
+    python -m e2e.build oldest       the oldest API server that Muster is said to run on, for `make e2e-oldest`
 """
 
 from __future__ import annotations
@@ -115,8 +115,7 @@ MODULES = (
     Module(
         "kubernetes-oldest",
         "k8s.io/kubernetes",
-        {f"{name}-oldest": f"k8s.io/kubernetes/cmd/{name}" for name in
-         ("kube-apiserver", "kube-controller-manager", "kube-scheduler")},
+        {"kube-apiserver-oldest": "k8s.io/kubernetes/cmd/kube-apiserver"},
     ),
 )  # fmt: skip
 BINARIES = {name: module for module in MODULES for name in module.binaries}

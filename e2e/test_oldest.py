@@ -1,27 +1,28 @@
-"""The oldest Kubernetes that Muster is said to run on: the chart installed by Helm, and jobs held by the webhook.
+"""The oldest Kubernetes that Muster is said to run on: its API server, the chart by Helm, and jobs held by the webhook.
 
-    make e2e-oldest      builds that control plane first (some minutes, once)
+    make e2e-oldest      builds that API server first (some minutes, once)
 
-Where its binaries are not built these tests are skipped. What differs there from a new one: no policy can hold or pin
-(the webhook does, and pods are pinned one by one), the kinds have no rules, and a Job that has once started takes no
-change of its template while a start time is set.
+Where it is not built this is skipped. What differs there from a new one: no policy can hold or pin (the webhook does
+both), the kinds have no rules, and a Job takes no change of its template while a start time is set, which nobody else
+clears. No other component runs: the test writes the status that the Job controller would.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from e2e import build
-from e2e import test_main_job as main_job
-from e2e.api_client import ApiError
+from e2e.api_client import MERGE, ApiError
 from e2e.control_plane import ControlPlane
-from e2e.gangs import admitted, done, teams
-from e2e.installed import job
-from e2e.test_chart import BINARY, QUOTA, Charted, Release, play, running, sdk
+from e2e.gangs import admitted, reason
+from e2e.installed import NAMES, USER, job
+from e2e.test_chart import BINARY, QUOTA, Charted, Release, sdk
 
 pytestmark = [
     pytest.mark.skipif(not all(map(build.find, build.OLDEST)), reason="not built: make e2e-oldest"),
@@ -31,68 +32,66 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def oldest() -> Iterator[ControlPlane]:
-    with ControlPlane(oldest=True) as cp:
+    with ControlPlane(oldest=True, apiserver_only=True) as cp:
         yield cp
 
 
-@pytest.fixture
-def muster(oldest: ControlPlane, tmp_path: Path) -> Iterator[Charted]:
-    """The chart with its defaults, as Helm finds that cluster."""
-    oldest.clean()
-    objects = Release(oldest).install()
-    with running(oldest, tmp_path, objects) as muster:
-        yield muster
-    Release(oldest).uninstall()
-
-
-def test_the_chart_finds_what_that_cluster_has_and_gangs_run(muster: Charted) -> None:
-    cp = muster.cp
-    kinds = {one["kind"] for one in muster.objects}
+def test_a_gang_is_held_admitted_stopped_restored_and_started_again(oldest: ControlPlane, tmp_path: Path) -> None:
+    cp, mark = oldest, oldest.audit_mark()
+    objects = Release(cp).install()
+    kinds = {one["kind"] for one in objects}
     assert "MutatingAdmissionPolicy" not in kinds
     assert "MutatingWebhookConfiguration" in kinds
-    assert muster.config()["hold"] == "webhook"
     assert "x-kubernetes-validations" not in yaml.safe_dump(cp.list("customresourcedefinitions"))
     Release(cp, "muster-quota").install(quota=QUOTA)
-    cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
-    play(muster, "HeldByWebhook")
+    cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
+    with Charted(cp, tmp_path) as muster:
+        muster.objects = objects
+        assert muster.config()["hold"] == "webhook"
+        replica = muster.start()
+        cp.wait(lambda: cp.get("mutatingwebhookconfigurations", "muster").get("webhooks"), 120, "the webhook")
 
+        assert cp.create(job("vision", "train", 4))["spec"]["suspend"] is True
+        cp.wait(lambda: admitted(cp, "vision", "train"), 60, "it to be admitted")
+        cp.wait(lambda: not _job(cp)["spec"]["suspend"], 60, "it to be started")
+        assert _template(cp)["spec"]["nodeSelector"] == {"gpu": "h100"}
+        assert len(_template(cp)["metadata"]["annotations"][NAMES.hosts_annotation].split(",")) == 4
 
-def test_a_gang_that_ran_gives_back_and_runs_again(muster: Charted) -> None:
-    main_job.test_a_borrower_gives_back_requeues_resumes_and_its_template_is_as_its_owner_wrote_it(muster)
-
-
-def test_a_job_that_ran_is_evicted_and_its_template_is_as_its_owner_wrote_it(muster: Charted) -> None:
-    """Of a Job, whose template such an API server freezes once it has started."""
-    cp = muster.cp
-    muster.started()
-    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
-    teams(cp, {"team-a": 0, "team-b": 16})
-    cp.apply(job("team-a", "lent", 2, seconds=None))
-    cp.wait(lambda: admitted(cp, "team-a", "lent"), 30, "the gang to borrow")
-    cp.wait(lambda: cp.get("jobs", "lent", "team-a")["status"].get("ready") == 2, 60, "its pods to be ready")
-    cp.apply(job("team-b", "owner", 2, seconds=3))
-    cp.wait(done(cp, "jobs", "team-b", "owner"), 90, "the owner to run on what it got back")
-    cp.wait(lambda: admitted(cp, "team-a", "lent"), 60, "the borrower to be admitted again")
-    cp.wait(lambda: cp.get("jobs", "lent", "team-a")["status"].get("ready") == 2, 60, "its pods to be ready again")
-
-
-def test_nothing_runs_past_the_webhook(muster: Charted) -> None:
-    cp = muster.cp
-    replica = muster.started()
-    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
-    teams(cp, {"team-a": 8})
-    cp.apply([job("team-a", "held", 2)])
-    tenant = cp.as_user("someone", ["system:masters"])  # every right there is, and not the controller
-    for attempt in (
-        {"spec": {"suspend": False}},
-        {"metadata": {"labels": {"muster.dev/queue-name": "other"}}, "spec": {"suspend": False}},
-    ):
-        tried = tenant.patch("jobs", "held", attempt, "team-a")
+        cp.create(job("vision", "huge", 100))
+        cp.wait(lambda: "can never have more than 64" in reason(cp, "vision", "huge")[1], 60, "the reason to be told")
+        tried = cp.patch("jobs", "huge", {"spec": {"suspend": False}}, "vision")
         assert tried["spec"]["suspend"] is True, "put back, so that a manifest applied again is quiet"
-    assert cp.list("pods", "team-a") == []
-    replica.kill()
-    with pytest.raises(ApiError):
-        cp.create(job("team-a", "nobody-answers"))
-    free = cp.create(job("team-a", "unlabelled", gpus=0, queue=None))
-    assert not free["spec"].get("suspend")
-    cp.wait(done(cp, "jobs", "team-a", "unlabelled"), 60, "a job without the label to run as any other")
+
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        _tell(cp, {"startTime": now, "active": 4, "ready": 4, "uncountedTerminatedPods": {}})
+        cp.patch("jobs", "train", {"metadata": {"labels": {NAMES.pause_label: "true"}}}, "vision")
+        cp.wait(lambda: _job(cp)["spec"]["suspend"], 60, "it to be stopped")
+        stopped = {"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"}
+        times = {"lastProbeTime": now, "lastTransitionTime": now}
+        _tell(cp, {"active": 0, "ready": 0, "conditions": [stopped | times]})
+        cp.wait(lambda: "nodeSelector" not in _template(cp)["spec"], 60, "its template to be its owner's again")
+        assert NAMES.hosts_annotation not in _template(cp)["metadata"]["annotations"]
+        cp.patch("jobs", "train", {"metadata": {"labels": {NAMES.pause_label: None}}}, "vision")
+        cp.wait(lambda: not _job(cp)["spec"]["suspend"], 60, "it to be started again")
+        assert _template(cp)["spec"]["nodeSelector"] == {"gpu": "h100"}
+
+        assert not [line for line in replica.lines() if line.get("level") == "error"]
+        refused = [e for e in cp.audit_events(mark) if e["user"]["username"] == USER]
+        assert not [e for e in refused if e.get("responseStatus", {}).get("code") in (401, 403)]
+        replica.kill()
+        with pytest.raises(ApiError):
+            cp.create(job("vision", "nobody-answers"))
+        assert not cp.create(job("vision", "free", gpus=0, queue=None))["spec"].get("suspend")
+
+
+def _job(cp: ControlPlane) -> dict[str, Any]:
+    return cp.get("jobs", "train", "vision")
+
+
+def _template(cp: ControlPlane) -> dict[str, Any]:
+    return dict(_job(cp)["spec"]["template"])
+
+
+def _tell(cp: ControlPlane, status: dict[str, Any]) -> None:
+    path = "/apis/batch/v1/namespaces/vision/jobs/train/status"
+    cp.request("PATCH", path, {"status": status}, content_type=MERGE)

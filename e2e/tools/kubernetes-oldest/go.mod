@@ -1,14 +1,10 @@
-// The oldest control plane that Muster is said to run on, for the tests of the webhook. As in ../kubernetes, each staging
+// The oldest API server that Muster is said to run on, for the tests of the webhook. As in ../kubernetes, each staging
 // module is replaced by its release.
 module muster.dev/e2e/tools/kubernetes-oldest
 
 go 1.24.0
 
-tool (
-	k8s.io/kubernetes/cmd/kube-apiserver
-	k8s.io/kubernetes/cmd/kube-controller-manager
-	k8s.io/kubernetes/cmd/kube-scheduler
-)
+tool k8s.io/kubernetes/cmd/kube-apiserver
 
 require (
 	github.com/Azure/go-ansiterm v0.0.0-20210617225240-d185dfc1b5a1 // indirect
