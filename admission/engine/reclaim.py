@@ -57,7 +57,9 @@ _STILL_SHORT = "whose going leaves nodes short"
 _ROUNDS = 8
 """How often the lawful search may rule victims out and start again."""
 _LOOKS = 64
-"""How often it may ask the nodes when those who would go first make no room on them."""
+"""How often it may ask whether there is room when those who would go first make none ..."""
+_FEW = 16
+"""... and among how many at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -636,6 +638,8 @@ class _Lawful(_Search):
 
     def _run(self) -> Found:
         self.until: int | None = None
+        self.by_order = False
+        """Some were not lawful when their turn came, and without them there was no quota."""
         self.ruled_out = 0
         """Candidates that were not lawful in the set with which there was room."""
         self.barred: set[QuotaNode] = set()
@@ -703,8 +707,8 @@ class _Lawful(_Search):
             if not victims:
                 continue
             found = self._without_unlawful(victims)
-            if found is None and self.by_nodes:
-                found = self._around_nodes(victims)
+            if found is None and (self.by_nodes or self.by_order):
+                found = self._in_any_order(victims)
             if found is not None:
                 return self.found(found, self.until)
         for why, most in (_NOT_TOGETHER, self.ruled_out), (_STILL_SHORT, self.looked_at if self.by_nodes else 0):
@@ -827,41 +831,45 @@ class _Lawful(_Search):
             bad = {victim.key for victim, reason in reasons if reason is None}
             if not bad:
                 return [(victim.key, reason) for victim, reason in reasons if reason is not None]
+            self.by_order = True
             ruled_out |= bad
             self.ruled_out = len(ruled_out)
         return None
 
-    def _reasons(self, chosen: Sequence[Workload]) -> list[tuple[Workload, EvictReason | None]]:
-        """Why each of them may go, if it may, once the others are gone and the gang is there."""
+    def _reasons(
+        self, chosen: Sequence[Workload], gone: Sequence[Workload] = ()
+    ) -> list[tuple[Workload, EvictReason | None]]:
+        """Why each of the chosen may go, if it may, once all others are gone and the gang is there."""
         self._enter(1)
-        for victim in chosen:
+        for victim in (*chosen, *gone):
             self._move(victim, -1)
         reasons = []
         for victim in chosen:
             self._move(victim, 1)
             reasons.append((victim, self._lawful(victim)))
             self._move(victim, -1)
-        for victim in chosen:
+        for victim in (*chosen, *gone):
             self._move(victim, 1)
         self._enter(-1)
         return reasons
 
-    def _around_nodes(self, victims: list[Workload]) -> list[Target] | None:
-        """Who goes first by order frees quota, and no room on nodes: another lawful set, if one is found.
+    def _in_any_order(self, victims: list[Workload]) -> list[Target] | None:
+        """Those who go first by order make no room, or not lawfully: another set, if one is found.
 
         A walk over all sets, those first that spare the last in order: without whom there is still room stays, whoever
-        must go must be lawful beside those who must go already. A gang that is entitled to what it wants misses none
-        (what is lawful stays lawful when fewer go) unless it takes more than `_LOOKS` looks at the nodes.
+        must go must be lawful beside those who must go already, and those of its own queue who may. A gang that is
+        entitled to what it wants misses none (what is lawful stays lawful when fewer go) of so few as `_FEW`, unless
+        that takes more than `_LOOKS` looks.
         """
         looks = 0
 
         def room(gone: Sequence[Workload]) -> bool:
             nonlocal looks
+            looks += 1
             for victim in gone:
                 self._move(victim, -1)
             enough = self.node.fits(self.usage)
             if enough:
-                looks += 1
                 with self.ledger.gone_from_nodes(self.ledger.charges[victim.key] for victim in gone):
                     enough = self.fits()
             for victim in gone:
@@ -870,14 +878,16 @@ class _Lawful(_Search):
 
         def walk(rest: list[Workload], must: list[Workload]) -> list[Target] | None:
             if not rest:
-                return [(victim.key, reason) for victim, reason in self._reasons(must) if reason is not None]
+                targets = [(victim.key, reason) for victim, reason in self._reasons(must) if reason is not None]
+                return targets if len(targets) == len(must) else None
             *rest, last = rest
             if room([*rest, *must]):
                 found = walk(rest, must)
                 if found is not None:
                     return found
             must = [last, *must]
-            if looks >= _LOOKS or any(reason is None for _, reason in self._reasons(must)):
+            own = [victim for victim in rest if self.queue_of[victim.key] is self.node]
+            if looks >= _LOOKS or any(reason is None for _, reason in self._reasons(must, own)):
                 return None
             return walk(rest, must)
 
@@ -890,8 +900,8 @@ class _Lawful(_Search):
                 high = middle
             else:
                 low = middle + 1
-        for many in sorted({high, len(victims)}):
-            found = walk(victims[:many], [])
+        for many in sorted({high, min(len(victims), _FEW)}):
+            found = walk(victims[:many], []) if high <= many <= _LOOKS else None
             if found is not None:
                 return found
         return None
@@ -933,6 +943,7 @@ class _Lawful(_Search):
             if alone is not None:
                 return [alone]
             if refused:
+                self.by_order |= bool(taken)
                 self.unlawful[_NO_LARGER] = self.unlawful.get(_NO_LARGER, 0) + len(refused)
             return None
         with self.ledger.trial():
