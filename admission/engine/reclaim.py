@@ -857,9 +857,9 @@ class _Lawful(_Search):
         """Those who go first by order make no room, or not lawfully: another set, if one is found.
 
         A walk over all sets, those first that spare the last in order: without whom there is still room stays, whoever
-        must go must be lawful beside those who must go already, and those of its own queue who may. A gang that is
-        entitled to what it wants misses none (what is lawful stays lawful when fewer go) of so few as `_FEW`, unless
-        that takes more than `_LOOKS` looks.
+        must go must be lawful beside those who must go already, and those of its own queue who may; and in the end
+        nobody goes without whom there is room. A gang that is entitled to what it wants misses none (what is lawful
+        stays lawful when fewer go) of so few as `_FEW`, unless that takes more than `_LOOKS` looks.
         """
         looks = 0
 
@@ -879,7 +879,8 @@ class _Lawful(_Search):
         def walk(rest: list[Workload], must: list[Workload]) -> list[Target] | None:
             if not rest:
                 targets = [(victim.key, reason) for victim, reason in self._reasons(must) if reason is not None]
-                return targets if len(targets) == len(must) else None
+                spared = any(room([one for one in must if one is not victim]) for victim in must)
+                return targets if len(targets) == len(must) and not spared else None
             *rest, last = rest
             if room([*rest, *must]):
                 found = walk(rest, must)
