@@ -18,7 +18,8 @@ victim's side had (initial share). A queue within its nominal quota need not com
 lawful when its turn comes; the shortest prefix that makes room is kept; then each member that proves unnecessary is
 spared; and every member must be lawful in the final set, on the same book that admission sees: reclaim needs the
 victim's side to borrow, fair sharing needs the share test to hold and the victim's share to fall by its going. Who
-fails is ruled out, and the search starts again without. Gangs that are leaving already cost nothing.
+fails is ruled out, and the search starts again without. Where this order finds no set, others are walked through, as
+far as that is little work. Gangs that are leaving already cost nothing.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from rich.table import Table
 from rich.text import Text
 
 from admission.api.kinds import validate_object
-from admission.kube.client import AlreadyExists, ApiError, Client, Kind, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Client, Kind, NotFound, Unavailable
 from admission.kube.informer import Informer
 from admission.names import ADMITTED, EVICTED, FINISHED, Names
 
@@ -47,6 +47,7 @@ TEAMS = {"llm": 64, "vision": 32, "speech": 32}
 """Team -> nominal GPUs; 128 in all."""
 COLOURS = {"llm": "cyan", "vision": "magenta", "speech": "yellow"}
 NODE_DIES_AT = 15.0
+MADE_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,16 +503,17 @@ def _kind_of(obj: dict[str, Any]) -> Kind:
 
 
 async def _make(client: Client, obj: dict[str, Any]) -> None:
-    """Create, waiting a moment for a kind that was only just installed."""
+    """Create, waiting for a kind that was only just installed, and for a webhook that only just answers."""
     kind = _kind_of(obj)
-    for attempt in range(40):
+    until = time.monotonic() + MADE_WITHIN_S
+    while True:
         try:
             await client.create(kind.path(obj["metadata"].get("namespace")), obj)
             return
         except AlreadyExists:
             return
-        except NotFound:
-            if attempt == 39:
+        except (NotFound, Unavailable):
+            if time.monotonic() > until:
                 raise
             await asyncio.sleep(0.1)
 
