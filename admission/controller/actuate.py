@@ -711,13 +711,18 @@ def _pause_ms(check: dict[str, Any]) -> int:
     return int(said) * 1000 if said is not None else min(60_000, 1000 << min(int(check.get("retryCount") or 0), 6))
 
 
+_ASKED_AGAIN = "Asked again after eviction."
+
+
 def _asked_again(check: dict[str, Any], now: int) -> dict[str, Any]:
     """A check's entry once its gang was evicted. All is said in full, for part of it may be the check's own to keep."""
     state, message = check.get("state", ""), str(check.get("message", ""))
+    if not message.startswith(_ASKED_AGAIN):  # else it has not answered since: what it said before stays
+        message = f"{_ASKED_AGAIN} Before: {state}" + (f", {message}" if message else "")
     return {
         "name": check["name"],
         "state": "Pending",
-        "message": f"Asked again after eviction. Before: {state}" + (f", {message}" if message else ""),
+        "message": message,
         "lastTransitionTime": rfc3339(now),
         "retryCount": int(check.get("retryCount") or 0) + (state == "Retry"),
         "podSetUpdates": [],

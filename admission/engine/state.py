@@ -254,6 +254,8 @@ class State:
         self._room_on: set[str] = set()
         """Nodes on which room changed (all of them, when `_room_changed`)."""
         self._config_changed = False
+        self._unsettled: set[Key] = set()
+        """Gangs that were lined up, or put aside, by a configuration that may not be the last."""
         self._activity: dict[str, tuple[bool, str, str]] = {}
         self._open_plan: dict[Key, Decision] = {}
         self._will_charge: Mapping[Key, tuple[Workload, Admission, Charge]] = {}
@@ -874,6 +876,8 @@ class State:
     def _line_up(self, gang: Workload) -> None:
         """Into the line of its queue, or aside with the reason."""
         key = gang.key
+        if self._config_changed:
+            self._unsettled.add(key)
         why = self._why_not(gang)
         if why is not None:
             if self._blocked.get(key) != why:
@@ -973,11 +977,13 @@ class State:
 
     def _reclassify(self, local: Key) -> None:
         for key in sorted(self._waiting_in.get(local, ())):
-            gang = self.workloads[key]
-            self._step_out(gang)
-            if gang.claims is not None and key not in self._claims:
-                self._claim(gang)
-            self._line_up(gang)
+            self._line_up_again(self.workloads[key])
+
+    def _line_up_again(self, gang: Workload) -> None:
+        self._step_out(gang)
+        if gang.claims is not None and gang.key not in self._claims:
+            self._claim(gang)
+        self._line_up(gang)
 
     # ------------------------------------------------------------ changes that wake memos
 
@@ -1005,6 +1011,12 @@ class State:
             if before.get(name) != self._activity.get(name):
                 for local in sorted(self._locals_of.get(name, ())):
                     self._reclassify(local)
+        # What is no different from before may have been different meanwhile.
+        waiting = (self.workloads.get(key) for key in self._unsettled)
+        judged = [gang for gang in waiting if gang is not None and gang.admission is None]
+        for gang in sorted((g for g in judged if self._why_not(g) != self._blocked.get(g.key)), key=lambda g: g.key):
+            self._line_up_again(gang)
+        self._unsettled.clear()
         for key in list(self._claims):
             self._ledger.unclaim(key)
             self._ledger.give_up(key)

@@ -159,6 +159,23 @@ def test_whoever_stands_aside_is_told_why() -> None:
     assert town.admitted() == ["lame", "later", "lost"]
 
 
+@pytest.mark.parametrize("last", [StopPolicy.NONE, StopPolicy.HOLD])
+def test_a_stop_that_nobody_decided_under_leaves_no_trace(last: StopPolicy) -> None:
+    """Stopped and resumed, or the other way round, between two decisions; and a gang came in between."""
+    town = small()
+    meanwhile = StopPolicy.HOLD if last is StopPolicy.NONE else StopPolicy.NONE
+    running = queue("a", "root", [(F, {"gpu": 4})])
+    town.put(replace(running, stop_policy=last))
+    town.cycle()
+    town.put(replace(running, stop_policy=meanwhile))
+    town.put(gang("g", "a", 1))
+    town.put(replace(running, stop_policy=last))
+    admits = [d for d in decide(town.state, town.now, BUDGET).decisions if isinstance(d, Admit)]
+    assert len(admits) == (last is StopPolicy.NONE)
+    verdict = town.state.explain(("ns", "g"))
+    assert (verdict is not None and verdict.why.reason is Reason.ON_HOLD) == (last is StopPolicy.HOLD)
+
+
 def test_a_namespace_that_is_not_selected() -> None:
     from admission.engine.model import LabelSelector, Requirement
 
