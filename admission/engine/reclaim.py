@@ -869,10 +869,8 @@ class _Lawful(_Search):
             looks += 1
             for victim in gone:
                 self._move(victim, -1)
-            enough = self.node.fits(self.usage)
-            if enough:
-                with self.ledger.gone_from_nodes(self.ledger.charges[victim.key] for victim in gone):
-                    enough = self.fits()
+            with self.ledger.gone_from_nodes(self.ledger.charges[victim.key] for victim in gone):
+                enough = self.fits()
             for victim in gone:
                 self._move(victim, 1)
             return enough
