@@ -47,6 +47,7 @@ from e2e.processes import Process, wait_ready
 COMPONENTS = ("kube-controller-manager", "kube-scheduler", "kwok", "jobset-controller")
 JOBSET_NAMESPACE = "jobset-system"
 JOBSET_USER = f"system:serviceaccount:{JOBSET_NAMESPACE}:jobset-controller-manager"
+MAKERS = ("cronjobs", "deployments", "statefulsets", "daemonsets", "replicasets")  # who makes jobs and pods
 KEPT_NAMESPACES = frozenset({"default", "kube-system", "kube-public", "kube-node-lease", JOBSET_NAMESPACE})
 MANAGED_GROUPS = frozenset({"muster.dev", "kueue.x-k8s.io"})
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
@@ -565,22 +566,21 @@ class ControlPlane(ApiClient):
     def clean(self) -> None:
         """Remove what tests made: nodes, jobs, pods, namespaces, and the objects of the managed groups.
 
-        Finalizers are cut, so objects go even when their controllers are not there. Namespaces are emptied and
-        finalized here, because the namespace controller waits five seconds first. CRDs, policies and RBAC stay.
+        Finalizers are cut, so objects go even when their controllers are not there. CRDs, policies and RBAC stay.
+        A namespace is deleted and finalized in one breath: five seconds after a deletion the namespace controller
+        empties whatever has that name, and by then it could be the next test's.
         """
         for process in self._processes.values():
             process.signal(signal.SIGCONT)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             namespaces = [ns["metadata"]["name"] for ns in self.list("namespace")]
             doomed = [name for name in namespaces if name not in KEPT_NAMESPACES]
-            for name in doomed:
-                self.delete("namespace", name)
             mine = [r for r in self.resources(refresh=True) if r.group in MANAGED_GROUPS and "delete" in r.verbs]
-            first = ["jobsets"] if self.has("jobsets.jobset.x-k8s.io") else []
-            for kind in (*first, "jobs", *(f"{r.plural}.{r.group}" for r in mine if r.namespaced), "pods"):
+            sets = ["jobsets"] if self.has("jobsets.jobset.x-k8s.io") else []
+            for kind in (*MAKERS, *sets, "jobs", *(f"{r.plural}.{r.group}" for r in mine if r.namespaced), "pods"):
                 list(pool.map(self._purge, [kind] * 2, ["default", None]))
             list(pool.map(self._purge, ["nodes", *(f"{r.plural}.{r.group}" for r in mine if not r.namespaced)]))
-            list(pool.map(self._finalize, doomed))
+            list(pool.map(self._remove_namespace, doomed))
         leftovers = ("nodes", "pods", "jobs")
         self.wait(lambda: not any(self.list(kind) for kind in leftovers), 30, "the cluster to be empty")
 
@@ -604,10 +604,8 @@ class ControlPlane(ApiClient):
                             raise
             time.sleep(0.02 * min(attempt, 10))
 
-    def _finalize(self, namespace: str) -> None:
-        for resource in self.resources():
-            if resource.namespaced and "deletecollection" in resource.verbs and resource.plural != "bindings":
-                self.request("DELETE", resource.path(namespace), params={"propagationPolicy": "Background"})
+    def _remove_namespace(self, namespace: str) -> None:
+        self.delete("namespace", namespace)
         found = self.find("namespace", namespace)
         if found is not None:
             found["spec"]["finalizers"] = []
@@ -617,6 +615,9 @@ class ControlPlane(ApiClient):
                 if error.status not in (404, 409):
                     raise
         self.wait(lambda: self.find("namespace", namespace) is None, 30, f"namespace {namespace} to go")
+        for resource in self.resources():
+            if resource.namespaced and "deletecollection" in resource.verbs and resource.plural != "bindings":
+                self.request("DELETE", resource.path(namespace), params={"propagationPolicy": "Background"})
 
     # -- processes and figures -----------------------------------------------------------------------------------
 
