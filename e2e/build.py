@@ -8,7 +8,7 @@ binary (JobSet's CRDs and webhooks, kwok's stages) are copied from the module be
 
     python -m e2e.build              all that `make e2e` asks for
     python -m e2e.build kubectl      one
-    python -m e2e.build oldest       the oldest API server that Muster is said to run on, for `make e2e-oldest`
+    python -m e2e.build oldest       of the oldest Kubernetes that Muster is said to run on, for `make e2e-oldest`
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ MODULES = (
     Module(
         "kubernetes-oldest",
         "k8s.io/kubernetes",
-        {"kube-apiserver-oldest": "k8s.io/kubernetes/cmd/kube-apiserver"},
+        {f"{name}-oldest": f"k8s.io/kubernetes/cmd/{name}" for name in
+         ("kube-apiserver", "kube-controller-manager", "kube-scheduler")},
     ),
 )  # fmt: skip
 BINARIES = {name: module for module in MODULES for name in module.binaries}

@@ -1,10 +1,11 @@
-"""The oldest Kubernetes that Muster is said to run on: its API server, the chart by Helm, and jobs held by the webhook.
+"""The oldest Kubernetes that Muster is said to run on: the chart by Helm, and jobs held by the webhook.
 
-    make e2e-oldest      builds that API server first (some minutes, once)
+    make e2e-oldest      builds its API server, controllers and scheduler first (some minutes, once)
 
-Where it is not built this is skipped. What differs there from a new one: no policy can hold or pin (the webhook does
+Where they are not built this is skipped. What differs there from a new one: no policy can hold or pin (the webhook does
 both), the kinds have no rules, and a Job takes no change of its template while a start time is set, which nobody else
-clears. No other component runs: the test writes the status that the Job controller would.
+clears. The first test has the API server alone and writes itself what the Job controller would, at its own time; the
+second has them all, with the JobSet controller and kwok of the ordinary suite.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import pytest
 import yaml
 
 from e2e import build
+from e2e import test_main_job as main_job
 from e2e.api_client import MERGE, ApiError
 from e2e.control_plane import ControlPlane
 from e2e.gangs import admitted, reason
 from e2e.installed import NAMES, USER, job
-from e2e.test_chart import BINARY, QUOTA, Charted, Release, sdk
+from e2e.test_chart import BINARY, QUOTA, Charted, Release, play, running, sdk
 
 pytestmark = [
     pytest.mark.skipif(not all(map(build.find, build.OLDEST)), reason="not built: make e2e-oldest"),
@@ -82,6 +84,19 @@ def test_a_gang_is_held_admitted_stopped_restored_and_started_again(oldest: Cont
         with pytest.raises(ApiError):
             cp.create(job("vision", "nobody-answers"))
         assert not cp.create(job("vision", "free", gpus=0, queue=None))["spec"].get("suspend")
+
+
+def test_with_its_controllers_and_scheduler_gangs_run_give_back_and_run_again(tmp_path: Path) -> None:
+    with ControlPlane(oldest=True) as cp:
+        assert "Server Version: v1.31." in cp.kubectl("version")
+        release = Release(cp)
+        with running(cp, tmp_path, release.install()) as muster:
+            Release(cp, "muster-quota").install(quota=QUOTA)
+            cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
+            play(muster, "HeldByWebhook")
+        cp.clean()
+        with running(cp, tmp_path, release.install()) as muster:
+            main_job.test_a_borrower_gives_back_requeues_resumes_and_its_template_is_as_its_owner_wrote_it(muster)
 
 
 def _job(cp: ControlPlane) -> dict[str, Any]:

@@ -681,7 +681,8 @@ class _Filling(_Run):
         if gang.key in self.served:
             walk.next() if not walk.strict or gang.key in self.ledger.charges else walk.skip()
             return
-        known = None if walk.taken.get(bucket) else self.state.pass_again(node.name, bucket)
+        gone = self.admitted.get(node.name, ())
+        known = None if walk.taken.get(bucket) else self.state.pass_again(node.name, bucket, gone)
         if known is not None:
             self.seen.add(gang.key)
             if known.turned:

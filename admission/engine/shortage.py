@@ -64,6 +64,11 @@ class Lack:
     """... but for these."""
 
     @property
+    def behind(self) -> bool:
+        """Was it asked as one who stands behind others, so that more may be due to it when it is the first."""
+        return not (self.first or self.never or self.claim)
+
+    @property
     def kept_from_it(self) -> bool:
         """May it be kept from it all the same, when what it lacks is there."""
         return bool(self.shorts) and not (

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
@@ -164,6 +164,17 @@ class Line:
     def first(self) -> tuple[QueueKey, int]:
         """The gang at its head, parked or not, and its bucket. Not for an empty line."""
         return min((held[0], bucket) for bucket, held in self.buckets.items())
+
+    def first_but(self, gone: Collection[QueueKey]) -> tuple[QueueKey, int] | None:
+        """The same when these are looked away from; None when nobody is left."""
+        if not gone:
+            return self.first() if self.buckets else None
+        firsts = (
+            (place, bucket)
+            for bucket, held in self.buckets.items()
+            if (place := next((place for place in held if place not in gone), None)) is not None
+        )
+        return min(firsts, default=None)
 
     def waiting(self) -> bool:
         return any(bucket not in self.parked for bucket in self.buckets)
@@ -1138,12 +1149,7 @@ class State:
     def first_but(self, name: str, gone: Set[QueueKey]) -> tuple[Key, Memo | None] | None:
         """The first of a queue when these are looked away from, and what is known of it if it is parked."""
         line = self.lines[name]
-        firsts = (
-            (place, bucket)
-            for bucket, held in line.buckets.items()
-            if (place := next((place for place in held if place not in gone), None)) is not None
-        )
-        first = min(firsts, default=None)
+        first = line.first_but(gone)
         return None if first is None else (order.key_of(first[0]), line.parked.get(first[1]))
 
     def is_parked(self, key: Key) -> bool:
@@ -1173,8 +1179,7 @@ class State:
             first = line.first()[1]
             for bucket, memo in list(line.parked.items()):
                 lack = memo.lack
-                moved_up = bucket == first and lack is not None and not (lack.first or lack.never or lack.claim)
-                if lack is None or moved_up:
+                if lack is None or (bucket == first and lack.behind):
                     self._unpark(name, bucket)
                 else:
                     asked.append((name, bucket, memo))
@@ -1222,15 +1227,19 @@ class State:
             for memo, one, answer in zip(memos, wanted, answers, strict=True)
         ]
 
-    def pass_again(self, name: str, bucket: int) -> Memo | None:
+    def pass_again(self, name: str, bucket: int, gone: Collection[QueueKey]) -> Memo | None:
         """Who came back in this cycle, for what it lacked was there, lacks it again, for others took it: parked as it
-        was, and the memo. None if it has to be tried."""
+        was, and the memo. None if it has to be tried, as has to be who is the first of the queue now, but for those
+        whom this cycle admitted (their places are `gone`), and was not when it was asked."""
         known = self._doubted.get((name, bucket))
         node = self._ledger.tree.queue(name)
         if known is None or node is None:
             return None
         memo, version = known
         if version == self._ledger.version_of(node.root):
+            return None
+        line = self.lines[name]
+        if memo.lack is not None and memo.lack.behind and line.first_but(gone) == (line.buckets[bucket][0], bucket):
             return None
         still = self._still(node.root, [(name, bucket, memo)])[0]
         if still is None:

@@ -424,6 +424,27 @@ def test_sequences_that_went_wrong_an_hour_later(
     machine.teardown()
 
 
+def test_who_is_first_after_an_admission_is_due_for_a_claim_though_it_lacks_what_it_lacked() -> None:
+    """Two of four run; a third claims the node of one of them, and finds room on others. Then the fourth claims it."""
+    machine = Cluster()
+    nodes = {"n0": (1, 1), "n1": (2, 2), "n2": (2, 4), "n3": (1, 1)}
+    values = [
+        Flavor("f"),
+        cohort("root", "", [("f", {"gpu": 0, "cpu": 12})]),
+        *(queue(name, "root", [("f", {"gpu": 0, "cpu": 0})]) for name in LEAVES),
+        *(node(name, gpu=gpu, cpu=cpu) for name, (gpu, cpu) in nodes.items()),
+    ]
+    machine.start(values=values, twin=True)
+    machine.turn(name="n3", ready=False)
+    come(machine, ("c", 4, 3, (0, 1), 5, 3))
+    machine.freeze()
+    assert machine.town.admitted() == ["g001", "g002"]
+    machine.town.remove(Workload, machine.town.gang("g002").key)
+    machine.freeze()
+    assert machine.town.admitted() == ["g001", "g003"]
+    assert machine.town.gang("g004").claims is not None
+
+
 def test_who_goes_first_by_order_may_make_no_room_on_nodes_and_others_do() -> None:
     """Three of c may go for the second gang of a. The newest stand on two nodes; the older ones on one make room."""
     machine = Cluster()
