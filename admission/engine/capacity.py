@@ -167,8 +167,10 @@ def room(
     if not rules.pack_against_fragmentation or len(wanted) != 1 or not wanted[0].anywhere:
         return None
     table = capacity.table
-    counts = table.counts(wanted[0].filter, wanted[0].takes, empty)
-    held = int(counts.sum()) - sum(int(counts[table.row[name]]) for name in avoid if name in table.row)
+    held = table.total(wanted[0].filter, wanted[0].takes, empty)
+    if avoid:
+        counts = table.counts(wanted[0].filter, wanted[0].takes, empty)
+        held -= sum(int(counts[table.row[name]]) for name in avoid if name in table.row)
     return held >= wanted[0].count
 
 
@@ -475,9 +477,7 @@ class _Muster:
 
     def _leaf_domain(self, part: _Part, depth: int) -> Ints:
         """Per row: its domain at a depth of the part's tree."""
-        tree = part.tree
-        per_leaf = np.searchsorted(tree.starts[depth], np.arange(len(tree.order)), side="right") - 1
-        domains: Ints = per_leaf[tree.position]
+        domains: Ints = part.tree.around[depth][part.tree.position]
         return domains
 
     def _thinned(self, part: _Part, counts: Ints) -> Ints:
@@ -636,8 +636,8 @@ class _Muster:
         for trial in trials:
             if alone and not shape.slices and (row := self._least_harm(part, trial, shape)) is not None:
                 return [(row, 1)]
-            caps = topology.capacities(tree, trial[tree.order], shape)
-            got = topology.pack(tree, caps, shape, lambda leaves: self._preferred(part, leaves))
+            caps, sizes = self.table.capacities(part.filter, part.per_pod, tree, trial, shape)
+            got = topology.pack(tree, caps, shape, lambda leaves: self._preferred(part, leaves), sizes)
             if got is not None:
                 return [(int(tree.order[leaf]), pods) for leaf, pods in got]
         return None

@@ -40,7 +40,7 @@ from admission.engine.model import (
 )
 from admission.engine.topology import Bools, Ints, Shape, Tree, capacities
 from admission.names import HOSTNAME_LABEL
-from admission.quantity import saturate
+from admission.quantity import INT64_MAX, INT64_MIN, saturate
 
 Amounts = tuple[tuple[str, int], ...]
 """(resource, amount), sorted."""
@@ -210,6 +210,11 @@ class _Counts:
 
     counts: Ints
     seen: int
+    total: int
+    summed: dict[Tree, list[Ints]] = field(default_factory=dict)
+    """Per tree: what its domains can hold (`topology.capacities` without slices)."""
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Count -> how many rows have it; of use with `summed`, and empty without."""
 
 
 @dataclass(slots=True)
@@ -334,10 +339,28 @@ class Table:
                 if column.item(i) != bare:
                     column[i] = bare
                     self.bare_changed()
+        self._note(i)
+
+    def _note(self, i: int) -> None:
         self.log.append(i)
         if len(self.log) > 4 * len(self.names) + 64:
             self.log_base += len(self.log)
             self.log.clear()
+
+    def moved(self, name: str, amounts: Amounts, sign: int) -> None:
+        """Gangs gave back (1) or took (-1) so much on a node."""
+        i = self.row.get(name)
+        if i is None:
+            return
+        for resource, amount in amounts:
+            free = self.free.get(resource)
+            if free is not None:
+                before: int = free.item(i)
+                if INT64_MIN < before < INT64_MAX:
+                    free[i] = saturate(before + sign * amount)
+                else:  # it was cut
+                    free[i] = self._room(i, resource)[1]
+        self._note(i)
 
     def bare_changed(self) -> None:
         """Something changed that no gang did."""
@@ -466,27 +489,78 @@ class Table:
 
     def counts(self, wanted: Filter, per_pod: Amounts, empty: bool) -> Ints:
         """Pods of this kind that each row can take. The array belongs to the cache: copy before writing."""
-        key = (wanted, per_pod)
-        over = self.overlay
         if empty:
+            key, over = (wanted, per_pod), self.overlay
             counts = over.bare_counts.get(key)
             if counts is None:
                 counts = over.bare_counts[key] = self._count(np.flatnonzero(self.mask(wanted)), per_pod, True)
             return counts
+        return self._counted(wanted, per_pod).counts
+
+    def total(self, wanted: Filter, per_pod: Amounts, empty: bool) -> int:
+        """Pods of this kind that all rows together can take."""
+        return int(self.counts(wanted, per_pod, True).sum()) if empty else self._counted(wanted, per_pod).total
+
+    def _counted(self, wanted: Filter, per_pod: Amounts) -> _Counts:
+        key, over = (wanted, per_pod), self.overlay
         got = over.counts.get(key)
         now = self.log_base + len(self.log)
         if got is not None and got.seen >= self.log_base:
             if got.seen < now:
-                rows = np.array(self.log[got.seen - self.log_base :], dtype=np.int64)
-                if len(rows) * 4 < len(self.names):
-                    got.counts[rows] = np.where(self.mask(wanted)[rows], self._per_row(rows, per_pod, False), 0)
-                else:
-                    got.counts = self._count(np.flatnonzero(self.mask(wanted)), per_pod, False)
-                got.seen = now
-            return got.counts
+                changed = set(self.log[got.seen - self.log_base :])
+                if len(changed) * 32 < len(self.names):
+                    self._mend(got, self.mask(wanted), changed, per_pod)
+                    got.seen = now
+                    return got
+            else:
+                return got
         counts = self._count(np.flatnonzero(self.mask(wanted)), per_pod, False)
-        over.counts[key] = _Counts(counts, now)
-        return counts
+        got = over.counts[key] = _Counts(counts, now, int(counts.sum()))
+        return got
+
+    def _mend(self, known: _Counts, mask: Bools, changed: set[int], per_pod: Amounts) -> None:
+        """The counts of a few rows, and what they add up to: one by one, for an array of two is dearer than both."""
+        over = self.overlay.more
+        columns = [(self.free[name], over.get(name), amount) for name, amount in per_pod]
+        for i in changed:
+            if not mask.item(i):
+                continue
+            count = MOST
+            for free, more, amount in columns:
+                room = free.item(i) if more is None else free.item(i) + more.item(i)
+                count = min(count, room // amount)
+            count = max(count, 0)
+            before: int = known.counts.item(i)
+            change = count - before
+            if change:
+                known.counts[i] = count
+                known.total += change
+                if known.summed:
+                    known.sizes[count] = known.sizes.get(count, 0) + 1
+                    known.sizes[before] -= 1
+                    if not known.sizes[before]:
+                        del known.sizes[before]
+                for tree, caps in known.summed.items():
+                    leaf = tree.position.item(i)
+                    for held, around in zip(caps, tree.around, strict=True):
+                        held[around.item(leaf)] += change
+
+    def capacities(
+        self, wanted: Filter, per_pod: Amounts, tree: Tree, counts: Ints, shape: Shape
+    ) -> tuple[list[Ints], Collection[int] | None]:
+        """Per level of a tree: how many pods each domain can hold, if rows can take so many as `counts` says; and the
+        capacities that there are among rows, where they are known. Kept for counts that are; the arrays belong to the
+        cache."""
+        known = self.overlay.counts.get((wanted, per_pod))
+        if shape.slices or known is None or known.counts is not counts:
+            return capacities(tree, counts[tree.order], shape), None
+        caps = known.summed.get(tree)
+        if caps is None:
+            if not known.summed:
+                there, times = np.unique(counts, return_counts=True)
+                known.sizes = dict(zip(there.tolist(), times.tolist(), strict=True))
+            caps = known.summed[tree] = capacities(tree, counts[tree.order], shape)
+        return caps, known.sizes
 
     def losses(self, kinds: tuple[Amounts, ...], per_pod: Amounts, empty: bool) -> Losses:
         """What one more of these pods on each row would cost pods of these kinds. It belongs to the cache."""
@@ -603,35 +677,46 @@ def _integer(text: str) -> int | None:
 
 def booking_of(uid: str, admission: Admission, per_pod: Mapping[str, Mapping[str, int] | Amounts]) -> Booking:
     """What an admission takes of nodes; `per_pod` says, per pod set, what each pod takes (`takes`)."""
-    hosts: dict[str, dict[str, int]] = {}
-    domains: dict[Pairs, dict[str, int]] = {}
+    hosts: dict[str, Amounts] = {}
+    domains: dict[Pairs, Amounts] = {}
     kinds: dict[Amounts, int] = {}
     for assignment in admission.pod_sets:
         if assignment.topology is None:
             continue
         amounts = dict(per_pod.get(assignment.name, ()))
         amounts.setdefault(PODS, 1)
+        each = sorted(amounts.items())
         if any(is_device(name) for name in amounts):
-            kind = tuple(sorted((name, n) for name, n in amounts.items() if n > 0 and not is_mark(name)))
+            kind = tuple((name, n) for name, n in each if n > 0 and not is_mark(name))
             kinds[kind] = kinds.get(kind, 0) + sum(domain.count for domain in assignment.topology.domains)
         levels = assignment.topology.levels
         on_hosts = bool(levels) and levels[-1] == HOSTNAME_LABEL
-        each = sorted(amounts.items())
+        by_count: dict[int, Amounts] = {}
         for domain in assignment.topology.domains:
-            count = domain.count
-            taken = [(name, amount * count) for name, amount in each]
+            taken = by_count.get(domain.count)
+            if taken is None:
+                taken = tuple((name, n * domain.count) for name, n in each if n * domain.count)
+                by_count[domain.count] = taken
             if on_hosts:
-                add_amounts(hosts.setdefault(domain.values[-1], {}), taken, 1)
+                host = domain.values[-1]
+                hosts[host] = _sum(hosts[host], taken) if host in hosts else taken
             else:
-                add_amounts(domains.setdefault(tuple(zip(levels, domain.values, strict=True)), {}), taken, 1)
+                pairs = tuple(zip(levels, domain.values, strict=True))
+                domains[pairs] = _sum(domains[pairs], taken) if pairs in domains else taken
     names = {name for amounts in per_pod.values() for name in dict(amounts) if name.startswith(EXCLUSIVE)}
     return Booking(
         uid=uid,
-        hosts=tuple((host, tuple(sorted(total.items()))) for host, total in sorted(hosts.items())),
-        domains=tuple((pairs, tuple(sorted(total.items()))) for pairs, total in sorted(domains.items())),
+        hosts=tuple(sorted(hosts.items())),
+        domains=tuple(sorted(domains.items())),
         kinds=tuple(sorted(kinds.items())),
         exclusive=tuple(sorted(name[len(EXCLUSIVE) :] for name in names)),
     )
+
+
+def _sum(one: Amounts, other: Amounts) -> Amounts:
+    total = dict(one)
+    add_amounts(total, other, 1)
+    return tuple(sorted(total.items()))
 
 
 class Capacity:
@@ -1045,7 +1130,14 @@ class Capacity:
                 add_amounts(host.gang_total, amounts, -1)
             else:
                 self._book_gang(host, uid, dict(amounts), sign, pods=False)
-            self._changed(node, host, amounts)
+                self._changed(node, host, amounts)
+                continue
+            if host.empty():
+                del self._hosts[node]
+            if self._made is not None:
+                self._made.moved(node, amounts, -sign)
+        if charge.hosts:
+            self._new_version()
 
     @staticmethod
     def _book_gang(host: _Host, uid: str, amounts: Mapping[str, int], sign: int, *, pods: bool) -> None:

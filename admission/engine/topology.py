@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,6 +51,8 @@ class Tree:
     """Per level but the last: index of the first child of each domain, one level down."""
     last: tuple[Ints, ...]
     """Per level but the last: one past the last child."""
+    around: tuple[Ints, ...]
+    """Per level: leaf position -> index of its domain."""
     known: tuple[Bools, ...]
     """Per level: whether all nodes of the domain carry the labels of this level and those above."""
 
@@ -102,6 +104,7 @@ def grow(levels: Sequence[str], codes: Sequence[Ints], rows: int) -> Tree:
         parents=tuple(parents),
         first=tuple(first),
         last=tuple(last),
+        around=tuple(np.repeat(np.arange(len(s), dtype=np.int64), e - s) for s, e in zip(starts, ends, strict=True)),
         known=tuple(known),
     )
 
@@ -256,8 +259,11 @@ class _Packing:
         self.out.append((domain, amount))
 
 
-def pack(tree: Tree, caps: list[Ints], shape: Shape, prefer: Prefer | None = None) -> Take | None:
-    """Where the pods go, by the rule against fragmentation; None when they do not all fit."""
+def pack(
+    tree: Tree, caps: list[Ints], shape: Shape, prefer: Prefer | None = None, sizes: Collection[int] | None = None
+) -> Take | None:
+    """Where the pods go, by the rule against fragmentation; None when they do not all fit. `sizes`: the capacities that
+    leaves have, where they are known."""
     if not shape.count:
         return []
     if not len(tree.order):
@@ -274,10 +280,14 @@ def pack(tree: Tree, caps: list[Ints], shape: Shape, prefer: Prefer | None = Non
         levels = [leaf] if shape.scattered else list(range(leaf, -1, -1))
     for level in levels:
         held = caps[level]
-        enough = np.flatnonzero((held >= shape.count) & tree.known[level])
-        if len(enough):
+        if level == leaf and sizes is not None and not shape.spread:
+            least = min((size for size in sizes if size >= shape.count), default=0)
+            best = (held == least).nonzero()[0] if least else None
+        else:
+            enough = ((held >= shape.count) & tree.known[level]).nonzero()[0]
             room = held[enough]
-            best = enough[room == (room.max() if shape.spread else room.min())]
+            best = enough[room == (room.max() if shape.spread else room.min())] if len(enough) else None
+        if best is not None:
             domain = int(packing.first(level, best)[0])
             if shape.spread:
                 return spread(tree, caps, level, domain, shape)
