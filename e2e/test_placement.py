@@ -670,6 +670,72 @@ def test_child_jobs_of_exclusive_placement_have_their_domains_to_themselves(must
     assert figures(log).evictions == 1, "the one that was paused"
 
 
+# ---------------------------------------------------------------- whom pods of others keep away
+
+
+def keeps_away(app: str, key: str, *namespaces: str) -> Object:
+    """Required anti-affinity to pods of this app."""
+    term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": key}
+    more = {"namespaces": list(namespaces)} if namespaces else {}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{**term, **more}]}}
+
+
+def test_pods_that_keep_others_away_are_heeded(muster: Installed) -> None:
+    """kube-scheduler reads required anti-affinity both ways: what stands there keeps away whom it selects."""
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    where = network(cp, racks=3, per_rack=2)
+    teams(cp, {"team-a": 96})
+    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
+    muster.started()
+
+    def racks(name: str) -> set[str]:
+        found = workload_of(cp, "team-a", name)
+        assert found is not None
+        return {where[host][1] for part in chosen_nodes(found).values() for host in part}
+
+    def llm(name: str, pods: int, *, twin: bool = False) -> Object:
+        template = pod_template(8, None)
+        template["metadata"]["labels"] = {"app": "twin" if twin else "llm"}
+        if twin:
+            template["spec"]["affinity"] = keeps_away("twin", "net/rack")
+        return job("team-a", name, pods, template=template)
+
+    def runs(**pods: int) -> bool:
+        return live_by_gang(cp) == pods
+
+    # Somebody's service wants no training of this kind in its rack. It takes no GPU, and others may come.
+    cp.namespace("others")
+    service = pod_template(0, None)["spec"]
+    service |= {"affinity": keeps_away("llm", "net/rack", "team-a"), "nodeSelector": {"net/rack": "r0"}}
+    meta = {"name": "service", "namespace": "others", "labels": {"app": "service"}}
+    cp.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": service})
+    cp.wait(lambda: cp.get("pods", "service", "others")["spec"].get("nodeName"), 30, "the service to be bound")
+    cp.apply([llm("first", 4)])
+    cp.wait(lambda: runs(first=4), 60, "a gang to run in the other racks")
+    assert racks("first") == {"r1", "r2"}
+    cp.apply([llm("second", 2)])
+    cp.wait(
+        lambda: "anti-affinity of other pods" in reason(cp, "team-a", "second")[1], 30, "the next to be told why not"
+    )
+    print("\n" + reason(cp, "team-a", "second")[1])
+    cp.delete("pods", "service", "others", gracePeriodSeconds=0)
+    cp.wait(lambda: runs(first=4, second=2), 60, "it to run when the service is gone")
+    assert racks("second") == {"r0"}
+    # Two gangs of one template that spreads its pods over racks keep off each other, too.
+    for name in ("first", "second"):
+        cp.delete("jobs", name, "team-a")
+    cp.apply([llm("one", 2, twin=True)])
+    cp.wait(lambda: runs(one=2), 60, "the first of two twins to run")
+    cp.apply([llm("other", 1, twin=True)])
+    cp.wait(lambda: runs(one=2, other=1), 60, "the other one to run in the rack that is left")
+    assert not racks("one") & racks("other")
+    assert not misplaced(log)[1]
+    said = figures(log)
+    assert not said.evictions
+    assert said.max_unschedulable <= 5
+
+
 # ---------------------------------------------------------------- nodes that die
 
 

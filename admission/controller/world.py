@@ -23,9 +23,10 @@ from admission.engine.model import (
     StopPolicy,
     Taint,
     Workload,
+    matches,
 )
 from admission.engine.nodes import refused_taint
-from admission.engine.state import State, matches
+from admission.engine.state import State
 from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.jobs.values import LOST_TAINTS
 from admission.names import JOBSET_GROUP, Names

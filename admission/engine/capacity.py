@@ -49,6 +49,8 @@ from admission.engine.nodes import (
     Table,
     add_amounts,
     is_mark,
+    mark_of,
+    marked,
     refused_taint,
     takes,
     tolerates,
@@ -119,7 +121,7 @@ def place(
     memo: object = None
     overlay = capacity.table.overlay
     if rules.pack_against_fragmentation and not (beside or again or lost or previous or own):
-        memo = (tuple(requests), frozenset(avoid))
+        memo = (tuple(requests), frozenset(avoid), tuple(capacity.repelled(one.pod_set.shape) for one in requests))
         # On a table without gangs an answer stays as long as nodes, and pods that are not theirs, do.
         at, explained, known = overlay.placed[empty].get(memo, (-1, False, None))
         holds = empty or at == capacity.version
@@ -165,6 +167,8 @@ def room(
     chosen. None where it asks for more."""
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
     if not rules.pack_against_fragmentation or len(wanted) != 1 or not wanted[0].anywhere:
+        return None
+    if capacity.repelled(wanted[0].pod_set.shape):
         return None
     table = capacity.table
     held = table.total(wanted[0].filter, wanted[0].takes, empty)
@@ -336,12 +340,12 @@ class _Muster:
         """Leave of its slots those that have room; what stands there is noted in `standing`."""
         slots: list[_Slot] = []
         left = part.request.count
-        barred = self._barred(part, {})
+        barred = [mask for mask in (self._barred(part, {}), self._repelled(part)) if mask is not None]
         for slot in part.slots:
             pods = min(slot.pods, left)
             left -= pods
             room = 0
-            if slot.row is not None and not (barred is not None and barred[slot.row]):
+            if slot.row is not None and not any(mask[slot.row] for mask in barred):
                 room = min(pods, int(self._room(part, standing, None)[slot.row]))
             if room:
                 slots.append(_Slot(slot.row, room))
@@ -414,8 +418,10 @@ class _Muster:
     def _counts(self, part: _Part, held: Held, within: Bools | None) -> Ints:
         """Per row: how many pods of this kind it can take."""
         counts = self._room(part, held, within)
-        barred = self._barred(part, held)
-        return counts if barred is None else np.where(barred, 0, counts)
+        for barred in (self._barred(part, held), self._repelled(part)):
+            if barred is not None:
+                counts = np.where(barred, 0, counts)
+        return counts
 
     def _room(self, part: _Part, held: Held, within: Bools | None) -> Ints:
         """The same without what exclusive placement forbids. The array may belong to the cache."""
@@ -462,6 +468,32 @@ class _Muster:
                 hit = np.zeros(len(values) + 1, dtype=np.bool_)
                 hit[codes[taken]] = True
                 hit[-1] = False  # rows without the label read it
+                out = hit[codes] if out is None else out | hit[codes]
+        return out
+
+    def _repelled(self, part: _Part) -> Bools | None:
+        """Rows of domains in which pods of others stand that keep its pods away (required anti-affinity, which
+        kube-scheduler reads both ways); None: no such rows."""
+        pod = part.request.pod_set.shape
+        before = self.question.before(part.name)
+        own = set[str]()
+        if before is not None and not self.question.again and any(slot.row is None for slot in part.slots):
+            own.update(map(mark_of, pod.apart))  # it lost nodes: its charge is on the book
+        out: Bools | None = None
+        for mark in self.question.capacity.repelled(pod):
+            room = self.table.room(mark, self.empty)
+            if mark in own and before is not None:
+                # Of its own pods `one_per_domain` takes care.
+                room = room.copy()
+                for domain in before.domains:
+                    row = self.table.row.get(self.question.capacity.resolve(domain.values[-1]))
+                    if row is not None:
+                        room[row] += domain.count
+            codes, values = self.table.column(marked(mark).key)
+            hit = np.zeros(len(values) + 1, dtype=np.bool_)
+            hit[codes[room < MOST]] = True
+            hit[-1] = False  # rows without the label read it
+            if hit.any():
                 out = hit[codes] if out is None else out | hit[codes]
         return out
 
@@ -1065,6 +1097,8 @@ class _Muster:
             exclude(why, table.room(name, self.empty) < amount)
         if (barred := self._barred(part, {})) is not None:
             exclude("exclusive topology", barred)
+        if (repelled := self._repelled(part)) is not None:
+            exclude("anti-affinity of other pods", repelled)
         exclude("one per domain", counts == 0)
         return nodes, tuple(sorted(out.items()))
 

@@ -107,6 +107,35 @@ class LabelSelector:
     requirements: tuple[Requirement, ...] = ()
 
 
+def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Does a label selector select; a missing one selects nothing."""
+    if selector is None:
+        return False
+    for need in selector.requirements:
+        value = labels.get(need.key)
+        good = {
+            "In": value is not None and value in need.values,
+            "NotIn": value is None or value not in need.values,
+            "Exists": value is not None,
+            "DoesNotExist": value is None,
+        }.get(need.operator, False)
+        if not good:
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class AntiAffinity:
+    """What a pod asks of all others (required anti-affinity): none that it selects stands in its domain of a label, and
+    none comes there."""
+
+    key: str
+    """The label of nodes whose values are the domains."""
+    selector: LabelSelector
+    namespaces: tuple[str, ...] = ()
+    """Of the pods that it selects, sorted; () for all."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckRule:
     """An admission check that a queue asks for; empty `on_flavors` means for every gang."""
@@ -242,6 +271,8 @@ class PodUsage:
     of_jobset: bool = False
     exclusive_key: str = ""
     """As in its shape: of a child job that has its domain of this label to itself."""
+    apart: tuple[AntiAffinity, ...] = ()
+    """What it asks of all others, whoever they are; without what `exclusive_key` says already."""
 
 
 # ---------------------------------------------------------------- gangs
@@ -300,6 +331,12 @@ class PodShape:
     uncounted: str = ""
     """What its pods take that no quota can say, in words (part of `refused`): admitted nowhere, also not where nodes
     are not looked at."""
+    apart: tuple[AntiAffinity, ...] = ()
+    """The same as `one_per_domain`, as it binds pods of others."""
+    namespace: str = field(default="", compare=False)
+    labels: Pairs = field(default=(), compare=False)
+    """Of its pods, those that the template names: whom others' anti-affinity keeps away. Shapes that differ in these
+    alone are equal, for mostly nobody asks; who does ask looks at both (`Capacity.repelled`)."""
     preferences: tuple[tuple[int, tuple[Requirement, ...]], ...] = ()
     """Preferred node affinity: (weight, requirements). Scored only under the gate TASRespectNodeAffinityPreferred."""
 

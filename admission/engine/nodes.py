@@ -12,10 +12,12 @@ per node. Both are kept until what they were made of changes; counts are mended 
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import nsmallest
 
 import numpy as np
@@ -23,8 +25,10 @@ import numpy as np
 from admission.engine import topology
 from admission.engine.model import (
     Admission,
+    AntiAffinity,
     Flavor,
     Key,
+    LabelSelector,
     Misfit,
     Node,
     Pairs,
@@ -37,6 +41,7 @@ from admission.engine.model import (
     Toleration,
     Topology,
     TopologyAssignment,
+    matches,
 )
 from admission.engine.topology import Bools, Ints, Shape, Tree, capacities
 from admission.names import HOSTNAME_LABEL
@@ -52,6 +57,8 @@ JOBSET_PODS = "jobset-pods"
 """What every pod of a JobSet takes one of, and no node runs out of: that one stands there is known by it."""
 EXCLUSIVE = "exclusive-topology:"
 """Prefix of the like, with a label: for pods of a child job that has its domain of that label to itself."""
+APART = "anti-affinity:"
+"""Prefix of the like, with what a pod asks of all others (`mark_of`)."""
 NODE_NAME = "metadata.name"
 OVERLAYS = 256
 """So many questions of the kind "what if" are kept with their answers."""
@@ -67,12 +74,27 @@ MOST = 2**31
 
 def is_device(resource: str) -> bool:
     """Extended resources have a domain in their name; hugepages, CPU and the like have none."""
-    return "/" in resource and not resource.startswith((HOST_PORT, EXCLUSIVE))
+    return "/" in resource and not resource.startswith((HOST_PORT, EXCLUSIVE, APART))
 
 
 def is_mark(resource: str) -> bool:
     """Says who stands on a node, and takes no room there."""
-    return resource == JOBSET_PODS or resource.startswith(EXCLUSIVE)
+    return resource == JOBSET_PODS or resource.startswith((EXCLUSIVE, APART))
+
+
+@lru_cache(maxsize=8192)
+def mark_of(asked: AntiAffinity) -> str:
+    """The resource of which a pod takes one that asks this of all others."""
+    needs = [(need.key, need.operator, need.values) for need in asked.selector.requirements]
+    return APART + json.dumps([asked.key, asked.namespaces, needs])
+
+
+@lru_cache(maxsize=8192)
+def marked(mark: str) -> AntiAffinity:
+    """The inverse of `mark_of`."""
+    key, namespaces, needs = json.loads(mark[len(APART) :])
+    selector = LabelSelector(tuple(Requirement(label, operator, tuple(values)) for label, operator, values in needs))
+    return AntiAffinity(key, selector, tuple(namespaces))
 
 
 def _everywhere(resource: str) -> int:
@@ -80,9 +102,15 @@ def _everywhere(resource: str) -> int:
     return 1 if resource.startswith(HOST_PORT) else MOST if is_mark(resource) else 0
 
 
-def _add_unasked(amounts: dict[str, int], host_ports: Iterable[int], of_jobset: bool, exclusive: str) -> None:
+def _add_unasked(
+    amounts: dict[str, int],
+    host_ports: Iterable[int],
+    of_jobset: bool,
+    exclusive: str,
+    apart: Iterable[AntiAffinity],
+) -> None:
     """What a pod takes of its node that no request names. `exclusive`: the label of which its child job has the domain
-    to itself, or ""."""
+    to itself, or "". `apart`: what it asks of all others."""
     amounts.setdefault(PODS, 1)
     for port in host_ports:
         amounts[f"{HOST_PORT}{port}"] = 1
@@ -90,13 +118,15 @@ def _add_unasked(amounts: dict[str, int], host_ports: Iterable[int], of_jobset: 
         amounts[JOBSET_PODS] = 1
     if exclusive:
         amounts[EXCLUSIVE + exclusive] = 1
+    for asked in apart:
+        amounts[mark_of(asked)] = 1
 
 
 def takes(shape: PodShape, requests: Mapping[str, int] | Amounts | None = None) -> Amounts:
     """What one pod takes from a node: its requests (default: the shape's), one pod slot, its host ports."""
     amounts = dict(shape.requests if requests is None else requests)
     exclusive = "" if shape.exclusive is None or shape.exclusive.values else shape.exclusive.key
-    _add_unasked(amounts, shape.host_ports, shape.of_jobset, exclusive)
+    _add_unasked(amounts, shape.host_ports, shape.of_jobset, exclusive, shape.apart)
     return tuple(sorted((name, amount) for name, amount in amounts.items() if amount > 0))
 
 
@@ -136,6 +166,8 @@ class Booking:
     """(what one pod takes, how many of them)."""
     exclusive: tuple[str, ...] = ()
     """Labels of which its child jobs have domains to themselves."""
+    apart: tuple[str, ...] = ()
+    """Marks of what its pods ask of all others."""
 
 
 def add_amounts(into: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int) -> None:
@@ -703,13 +735,14 @@ def booking_of(uid: str, admission: Admission, per_pod: Mapping[str, Mapping[str
             else:
                 pairs = tuple(zip(levels, domain.values, strict=True))
                 domains[pairs] = _sum(domains[pairs], taken) if pairs in domains else taken
-    names = {name for amounts in per_pod.values() for name in dict(amounts) if name.startswith(EXCLUSIVE)}
+    names = {name for amounts in per_pod.values() for name in dict(amounts) if is_mark(name)}
     return Booking(
         uid=uid,
         hosts=tuple(sorted(hosts.items())),
         domains=tuple(sorted(domains.items())),
         kinds=tuple(sorted(kinds.items())),
-        exclusive=tuple(sorted(name[len(EXCLUSIVE) :] for name in names)),
+        exclusive=tuple(sorted(name[len(EXCLUSIVE) :] for name in names if name.startswith(EXCLUSIVE))),
+        apart=tuple(sorted(name for name in names if name.startswith(APART))),
     )
 
 
@@ -746,6 +779,11 @@ class Capacity:
         self._pods_of: dict[str, set[Key]] = {}
         self.exclusive_keys: set[str] = set()
         """Labels of which child jobs have, or once had, domains to themselves."""
+        self._apart: Counter[str] = Counter()
+        """What pods ask of all others (`mark_of`) -> how often it is asked by pods, charges and those who wait."""
+        self._apart_by: dict[tuple[str, ...], set[str]] = {}
+        """(namespace or "" for all, label, value), where a value is asked for, else (namespace,) -> marks."""
+        self._apart_new: set[str] = set()
         self._kinds: dict[Amounts, int] = {}
         """What pods of gangs take, of those that take a device -> how many stand on the book."""
         self._popular: list[tuple[Amounts, int]] | None = None
@@ -894,7 +932,9 @@ class Capacity:
         if pod.workload_uid in self._wide or pod.workload_uid in self._hidden:
             return
         requests = dict(pod.requests)
-        _add_unasked(requests, pod.host_ports, pod.of_jobset, pod.exclusive_key)
+        _add_unasked(requests, pod.host_ports, pod.of_jobset, pod.exclusive_key, pod.apart)
+        if pod.apart:
+            self.count_apart([mark_of(asked) for asked in pod.apart], sign)
         if pod.exclusive_key:
             self.exclusive_keys.add(pod.exclusive_key)
         host = self._host(pod.node)
@@ -903,6 +943,41 @@ class Capacity:
         else:
             add_amounts(host.foreign, requests.items(), sign)
         self._changed(pod.node, host, requests.items())
+
+    # -- whom others keep away
+
+    def count_apart(self, marks: Iterable[str], sign: int) -> None:
+        """Somebody asks this of all others (1), or no more (-1)."""
+        for mark in marks:
+            if mark not in self._apart:
+                self._apart_new.add(mark)
+                for at in _looked_up_by(marked(mark)):
+                    self._apart_by.setdefault(at, set()).add(mark)
+            self._apart[mark] += sign
+
+    def settle_apart(self) -> set[str]:
+        """Forget what nobody asks any more; what is asked since this was called last, and was not before."""
+        for mark in [mark for mark, times in self._apart.items() if not times]:
+            del self._apart[mark]
+            for at in _looked_up_by(marked(mark)):
+                there = self._apart_by[at]
+                there.discard(mark)
+                if not there:
+                    del self._apart_by[at]
+        new = self._apart_new.intersection(self._apart)
+        self._apart_new.clear()
+        return new
+
+    def repelled(self, shape: PodShape) -> tuple[str, ...]:
+        """The marks of those who keep pods of this shape away."""
+        if not self._apart:
+            return ()
+        found: set[str] = set()
+        for namespace in (shape.namespace, ""):
+            for at in ((namespace,), *((namespace, *pair) for pair in shape.labels)):
+                found |= self._apart_by.get(at, frozenset())
+        labels = dict(shape.labels)
+        return tuple(sorted(mark for mark in found if matches(marked(mark).selector, labels)))
 
     # -- charges
 
@@ -1054,12 +1129,14 @@ class Capacity:
                 for pod in self.pods(charge.uid):
                     self._book_pod(pod, -1)
             self._wide[charge.uid] = self._wide.get(charge.uid, 0) + 1
+        self.count_apart(charge.apart, 1)
         self._count_kinds(charge, 1)
         self._book(charge, 1)
 
     def _take(self, key: Key) -> Booking:
         self._touch(key)
         charge = self._charges.pop(key)
+        self.count_apart(charge.apart, -1)
         self._count_kinds(charge, -1)
         self._book(charge, -1)
         for host, _ in charge.hosts:
@@ -1261,6 +1338,13 @@ class Capacity:
         if host.foreign:
             out[""] = dict(sorted(host.foreign.items()))
         return out
+
+
+def _looked_up_by(asked: AntiAffinity) -> list[tuple[str, ...]]:
+    """Where those find it whom it may keep away."""
+    named = next((need for need in asked.selector.requirements if need.operator == "In"), None)
+    pairs: list[tuple[str, ...]] = [()] if named is None else [(named.key, value) for value in named.values]
+    return [(namespace, *pair) for namespace in asked.namespaces or ("",) for pair in pairs]
 
 
 def _hostname(node: Node | None) -> str:

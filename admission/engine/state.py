@@ -45,7 +45,6 @@ from admission.engine.model import (
     Forgotten,
     Gone,
     Key,
-    LabelSelector,
     LocalQueue,
     Namespace,
     Node,
@@ -62,8 +61,9 @@ from admission.engine.model import (
     Verdict,
     Why,
     Workload,
+    matches,
 )
-from admission.engine.nodes import Amounts
+from admission.engine.nodes import Amounts, mark_of, marked
 from admission.engine.order import QueueKey
 from admission.engine.quota import QuotaNode
 from admission.engine.shortage import NEW, Asked, Lack, Leaving, Shortages
@@ -185,23 +185,6 @@ class Line:
     def __iter__(self) -> Iterator[QueueKey]:
         """All of it, in order, as far as it is asked for."""
         return heapq.merge(*self.buckets.values())
-
-
-def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Does a label selector select; a missing one selects nothing."""
-    if selector is None:
-        return False
-    for need in selector.requirements:
-        value = labels.get(need.key)
-        good = {
-            "In": value is not None and value in need.values,
-            "NotIn": value is None or value not in need.values,
-            "Exists": value is not None,
-            "DoesNotExist": value is None,
-        }.get(need.operator, False)
-        if not good:
-            return False
-    return True
 
 
 class State:
@@ -753,6 +736,7 @@ class State:
             self._stick(gang.evicted_for, gang.evicted_at, 1)
         local = (gang.namespace, gang.queue)
         if gang.admission is None:
+            self._asks_apart(gang, 1)
             self._waiting_in.setdefault(local, set()).add(key)
             if gang.claims is not None:
                 self._claim(gang)
@@ -779,6 +763,21 @@ class State:
         self._tree_changed(queue, freed=bool(gang.evicted))
         self._untold.pop(key, None)
 
+    def _asks_apart(self, gang: Workload, sign: int) -> None:
+        for pod_set in gang.pod_sets:
+            self._ledger.nodes.count_apart(map(mark_of, pod_set.shape.apart), sign)
+
+    def _settle_apart(self) -> None:
+        """Who is kept away by pods that were not there before is no longer like those who are not."""
+        new = self._ledger.nodes.settle_apart()
+        namespaces = {name for mark in new for name in marked(mark).namespaces or ("",)}
+        for local in sorted(self._waiting_in) if new else ():
+            if not namespaces.isdisjoint((local[0], "")):
+                for gang in [self.workloads[key] for key in sorted(self._waiting_in[local])]:
+                    kept_away = (self._ledger.nodes.repelled(pod_set.shape) for pod_set in gang.pod_sets)
+                    if any(not new.isdisjoint(marks) for marks in kept_away):
+                        self._line_up_again(gang)
+
     def _take_out(self, gang: Workload) -> None:
         key = gang.key
         if gang.uid and self._by_uid.get(gang.uid) == key:
@@ -787,6 +786,7 @@ class State:
             self._stick(gang.evicted_for, gang.evicted_at, -1)
         local = (gang.namespace, gang.queue)
         if gang.admission is None:
+            self._asks_apart(gang, -1)
             _discard(self._waiting_in, local, key)
             self._step_out(gang)
             if key in self._claims:
@@ -976,6 +976,7 @@ class State:
                 tuple((check.name, check.state) for check in gang.checks),
                 gang.parent_uid,
                 gang.cursor,
+                tuple(self._ledger.nodes.repelled(pod_set.shape) for pod_set in gang.pod_sets),
             )
         else:
             identity = (queue, gang.key, gang.uid)
@@ -1068,6 +1069,7 @@ class State:
     def advance(self, now: int) -> None:
         """Make everything ready for a decision at `now`: configuration, time, and what changed since the last one."""
         self._settle()
+        self._settle_apart()
         self._now = now
         while self._alarms and self._alarms[0][0] <= now:
             _, kind, key = heapq.heappop(self._alarms)
@@ -1375,9 +1377,10 @@ class State:
             first = self.workloads[order.key_of(line.buckets[bucket][0])]
             # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
             apart = bool(self._ledger.nodes.exclusive_keys)
+            kept = self._ledger.nodes.repelled
             shapes = [pod_set.shape for pod_set in first.pod_sets]
             self._parked_on_nodes[queue, bucket] = tuple(
-                dict.fromkeys(() if s.exclusive or (s.of_jobset and apart) else s.requests for s in shapes)
+                dict.fromkeys(() if s.exclusive or (s.of_jobset and apart) or kept(s) else s.requests for s in shapes)
             )
         if memo.until is not None:
             heapq.heappush(self._memo_alarms, (memo.until, queue, bucket))

@@ -17,12 +17,23 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from admission.engine.model import Exclusive, PodShape, Requirement, Toleration, TopologyRequest
+from admission.engine.model import (
+    AntiAffinity,
+    Exclusive,
+    LabelSelector,
+    PodShape,
+    Requirement,
+    Toleration,
+    TopologyRequest,
+)
 from admission.jobs.kinds import JobKind, Json, items, obj, objects, text, texts, whole
 from admission.names import (
+    CONTROLLER_UID_LABEL,
     HOSTNAME_LABEL,
     JOB_COMPLETION_INDEX,
+    JOB_NAME_LABEL,
     JOBSET_EXCLUSIVE_TOPOLOGY,
     JOBSET_JOB_INDEX_LABEL,
     JOBSET_JOB_KEY_LABEL,
@@ -30,6 +41,7 @@ from admission.names import (
     JOBSET_NAMESPACED_JOB_LABEL,
     JOBSET_NODE_SELECTOR,
     JOBSET_REPLICATED_JOB_LABEL,
+    JOBSET_UID_LABEL,
     Names,
 )
 from admission.quantity import QuantityError, parse, saturate
@@ -38,6 +50,18 @@ NODE_NAME = "metadata.name"
 """The one field that node affinity can match."""
 
 _POD_LEVEL = ("cpu", "memory")
+_OF_ONE_JOB = frozenset(
+    {
+        "controller-uid",
+        "job-name",
+        CONTROLLER_UID_LABEL,
+        JOBSET_JOB_KEY_LABEL,
+        JOBSET_NAME_LABEL,
+        JOBSET_UID_LABEL,
+        JOB_NAME_LABEL,
+    }
+)
+"""Labels of pods whose values no two jobs share."""
 
 
 def _amounts(raw: object, where: str) -> dict[str, int]:
@@ -344,6 +368,36 @@ def _of_itself(term: Json, labels: Mapping[str, str], namespace: str) -> bool:
     return _selects(term.get("labelSelector"), labels)
 
 
+@lru_cache(maxsize=8192)
+def _one(asked: AntiAffinity) -> AntiAffinity:
+    """One value for all that are equal: the pods of a Deployment all ask the same."""
+    return asked
+
+
+def anti_affinity(spec: Json, namespace: str, exclusive: str = "") -> tuple[AntiAffinity, ...]:
+    """What a pod with this spec asks of all others. A selector of namespaces is read as all of them. Left out: terms
+    for the label `exclusive`, and those that select the pods of one job by its name or uid."""
+    found = set()
+    rules = obj(obj(spec.get("affinity")).get("podAntiAffinity"))
+    for term in objects(rules.get("requiredDuringSchedulingIgnoredDuringExecution")):
+        key, selector = text(term.get("topologyKey")), term.get("labelSelector")
+        if not isinstance(selector, dict) or key == exclusive:
+            continue
+        needs = [
+            Requirement(label, "In", (value,)) for label, value in sorted(texts(selector.get("matchLabels")).items())
+        ]
+        try:
+            needs += [requirement(part) for part in objects(selector.get("matchExpressions"))]
+        except ValueError:
+            continue
+        if any(need.key in _OF_ONE_JOB and need.operator == "In" for need in needs):
+            continue
+        namespaces = {name for name in items(term.get("namespaces")) if isinstance(name, str)} or {namespace}
+        everywhere = isinstance(term.get("namespaceSelector"), dict)
+        found.add(_one(AntiAffinity(key, LabelSelector(tuple(needs)), () if everywhere else tuple(sorted(namespaces)))))
+    return tuple(sorted(found, key=repr))
+
+
 def _host_ports(spec: Json) -> tuple[int, ...]:
     ports = set()
     sidecars = [c for c in objects(spec.get("initContainers")) if c.get("restartPolicy") == "Always"]
@@ -428,6 +482,9 @@ def shape_of(
         tolerations=tuple(toleration(item) for item in objects(spec.get("tolerations"))),
         host_ports=_host_ports(spec),
         one_per_domain=tuple(sorted(apart)),
+        apart=anti_affinity(spec, namespace),
+        namespace=namespace,
+        labels=tuple(sorted(own.items())),
         same_domain=tuple(sorted(together)),
         of_jobset=JOBSET_NAME_LABEL in own or JOBSET_JOB_KEY_LABEL in own,
         exclusive=exclusive,

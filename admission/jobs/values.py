@@ -53,6 +53,7 @@ from admission.engine.model import (
 )
 from admission.jobs.kinds import MAIN, Json, items, millis, obj, objects, text, texts, whole
 from admission.jobs.requests import (
+    anti_affinity,
     exclusive_key,
     pod_requests,
     requirement,
@@ -417,6 +418,7 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
         for container in [*objects(spec.get("containers")), *objects(spec.get("initContainers"))]
         for port in objects(container.get("ports"))
     ]
+    exclusive = exclusive_key(labels, texts(meta.get("annotations")))
     return PodUsage(
         key=(where, name),
         uid=text(meta.get("uid")),
@@ -426,7 +428,8 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
         terminating=meta.get("deletionTimestamp") is not None,
         host_ports=tuple(sorted({port for port in ports if port})),
         of_jobset=JOBSET_JOB_KEY_LABEL in labels,
-        exclusive_key=exclusive_key(labels, texts(meta.get("annotations"))),
+        exclusive_key=exclusive,
+        apart=anti_affinity(spec, where, exclusive),
     )
 
 

@@ -13,10 +13,12 @@ from admission.engine.model import (
     KUEUE,
     MUSTER,
     Admission,
+    AntiAffinity,
     Detail,
     Domain,
     Exclusive,
     Flavor,
+    LabelSelector,
     Misfit,
     Node,
     PodSet,
@@ -682,3 +684,81 @@ def test_exclusive_topology_is_refused_where_kueues_rule_places() -> None:
     got = place(fabric(RACKS), [children(2, 4)], rules=KUEUE)
     assert isinstance(got, Misfit)
     assert got.detail is Detail.CONSTRAINT_REFUSED
+
+
+# ---------------------------------------------------------------- whom pods of others keep away
+
+
+def keeps_away(key: str, *namespaces: str, **labels: str) -> AntiAffinity:
+    needs = tuple(Requirement(label, "In", (value,)) for label, value in sorted(labels.items()))
+    return AntiAffinity(key, LabelSelector(needs), namespaces)
+
+
+@pytest.mark.parametrize(
+    ("asked", "barred"),
+    [
+        (keeps_away(HOST, "ns", app="llm"), {"r-0"}),
+        (keeps_away("rack", "ns", app="llm"), {"r-0", "r-1"}),
+        (keeps_away("rack", app="llm"), {"r-0", "r-1"}),
+        (AntiAffinity("rack", LabelSelector((Requirement("app", "Exists"),)), ("ns",)), {"r-0", "r-1"}),
+        (AntiAffinity("block", LabelSelector(), ()), {"r-0", "r-1", "s-0", "s-1"}),
+        (keeps_away("rack", "x", app="llm"), set()),
+        (keeps_away("rack", "ns", app="other"), set()),
+        (keeps_away("rack", "ns", app="llm", tier="web"), set()),
+        (keeps_away("no-such-label", "ns", app="llm"), set()),
+        (AntiAffinity("rack", LabelSelector((Requirement("app", "NotIn", ("llm",)),)), ("ns",)), set()),
+    ],
+)
+def test_pods_of_others_keep_those_away_whom_they_select(asked: AntiAffinity, barred: set[str]) -> None:
+    """Whatever they are: pods that are not ours, pods of a gang, or a gang whose pods are not made yet."""
+    book, holder = fabric(RACKS), asks(1, 0, apart=(asked,))
+    request = asks(28, namespace="ns", labels=(("app", "llm"),))
+    free = where(place(book, [request], rules=MUSTER))
+    for way in ("foreign", "gang", "charge"):
+        if way == "charge":
+            taken(book, holder, {"r-0": 1}, "holder")
+        else:
+            book.put_pod(PodUsage(("x", "p"), "p", "r-0", (), "" if way == "foreign" else "g", apart=(asked,)))
+        left = {host: pods for host, pods in free.items() if host not in barred}
+        assert where(place(book, [replace(request, count=sum(left.values()))], rules=MUSTER)) == left, way
+        got = place(book, [request], rules=MUSTER)
+        if barred:
+            assert isinstance(got, Misfit)
+            assert got.placeable == sum(left.values())
+            assert got.excluded == (("anti-affinity of other pods", len(barred)),)
+        # On nodes without gangs only those of others count.
+        bare = place(book, [request], rules=MUSTER, empty=True)
+        assert isinstance(bare, Misfit) == (bool(barred) and way == "foreign")
+        if way == "charge":
+            book.release(("ns", "holder"))
+        else:
+            book.remove_pod(("x", "p"))
+        assert where(place(book, [request], rules=MUSTER)) == free
+        assert book.settle_apart() == set()
+        assert book.repelled(request.pod_set.shape) == ()
+
+
+def test_a_gang_of_the_same_template_keeps_its_twin_away_and_not_itself() -> None:
+    apart = keeps_away("rack", "ns", app="llm")
+    twin = asks(2, labels=(("app", "llm"),), namespace="ns", apart=(apart,), one_per_domain=("rack",))
+    book = fabric(RACKS)
+    before = admitted({"w": {"r-0": 1, "s-0": 1}})
+    taken(book, twin, {"r-0": 1, "s-0": 1}, "g")
+    other = where(place(book, [twin], rules=MUSTER))
+    assert {host[0] for host in other} == {"t", "u"}
+    three = place(book, [replace(twin, count=3)], rules=MUSTER)
+    assert isinstance(three, Misfit)
+    assert three.placeable == 2
+    # One of its own nodes is lost: another of the same rack will do, for it is its own pod that stood there.
+    for host in ("t-0", "u-0"):
+        book.put_node(node(host, 0, block="b2", rack=host[0]))
+    assert where(place(book, [twin], rules=MUSTER, previous=before, avoid=["s-0"], lost=["s-0"])) == {
+        "r-0": 1,
+        "s-1": 1,
+    }
+    # It left, and comes back to where it stood, but not to where its twin is by now.
+    book.release(("ns", "g"))
+    assert where(place(book, [twin], rules=MUSTER, previous=before, again=True)) == {"r-0": 1, "s-0": 1}
+    book.put_pod(PodUsage(("ns", "p"), "p", "s-1", (), "twin", apart=(apart,)))
+    book.put_node(node("t-0", 1, block="b2", rack="t"))
+    assert where(place(book, [twin], rules=MUSTER, previous=before, again=True)) == {"r-0": 1, "t-0": 1}

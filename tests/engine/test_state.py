@@ -12,6 +12,7 @@ from admission.engine.cycle import decide
 from admission.engine.model import (
     MUSTER,
     Admit,
+    AntiAffinity,
     Assumed,
     ClusterQueue,
     Cohort,
@@ -22,6 +23,7 @@ from admission.engine.model import (
     Flavor,
     Forgotten,
     Gone,
+    LabelSelector,
     LocalQueue,
     Namespace,
     Node,
@@ -30,6 +32,7 @@ from admission.engine.model import (
     PodUsage,
     Put,
     Reason,
+    Requirement,
     Standing,
     StopPolicy,
     Topology,
@@ -308,6 +311,40 @@ def test_a_child_job_that_waits_for_a_domain_is_tried_when_the_last_of_another_j
     town.put(replace(town.gang("big"), finished=True))
     town.settle()
     assert "plain" in town.admitted()
+
+
+def test_gangs_that_are_alike_but_for_their_labels_part_when_somebody_keeps_one_of_them_away() -> None:
+    """And it is tried again when he leaves, though the node that he leaves holds none of its pods."""
+    racks = [("x0", "x", 0), ("x1", "x", 8), ("y0", "y", 8)]
+    of = [replace(node(name, gpu=gpus), labels=(("name", name), ("rack", rack))) for name, rack, gpus in racks]
+    town = Town(Flavor("f"), queue("a", flavors=[("f", {"gpu": 100})]), *of)
+
+    def labelled(name: str, created: int, on: str, **labels: str) -> Workload:
+        made = gang(name, "a", each={"gpu": 8}, created=created)
+        only = (("name", on),) if on else ()
+        shape = replace(made.pod_sets[0].shape, node_selector=only, namespace="ns", labels=tuple(labels.items()))
+        return replace(made, pod_sets=(PodSet("main", 1, shape),))
+
+    town.put(labelled("other", 0, "y0"))
+    town.settle()
+    town.put(labelled("quiet", 2, "x1"), labelled("loud", 1, "x1", app="llm"), labelled("too", 3, "x1", app="llm"))
+    town.state.advance(town.now)
+    loud, quiet = (town.state.bucket(town.gang(name)) for name in ("loud", "quiet"))
+    assert loud == quiet, "nobody asks for labels"
+    asked = AntiAffinity("rack", LabelSelector((Requirement("app", "In", ("llm",)),)), ("ns",))
+    town.state.apply(Put(PodUsage(("x", "p"), "p", "x0", (), apart=(asked,))))
+    assert decide(town.state, town.now, BUDGET).decisions == decide(town.state, town.now, BUDGET).decisions
+    assert town.state.bucket(town.gang("loud")) == town.state.bucket(town.gang("too")) != quiet
+    town.settle()
+    assert town.admitted() == ["other", "quiet"]
+    town.put(replace(town.gang("quiet"), finished=True))
+    town.settle()
+    told = town.state.explain(("ns", "loud"))
+    assert told is not None
+    assert ("anti-affinity of other pods", 1) in told.why.misfits[0].excluded
+    town.state.apply(Gone(PodUsage, ("x", "p")))
+    town.settle()
+    assert "loud" in town.admitted()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admission.engine.model import Exclusive, Requirement, Toleration
+from admission.engine.model import AntiAffinity, Exclusive, LabelSelector, Requirement, Toleration
 from admission.jobs.kinds import JOBSET
-from admission.jobs.requests import complete, pod_requests, shape_of, topology_request, topology_value
+from admission.jobs.requests import anti_affinity, complete, pod_requests, shape_of, topology_request, topology_value
 from admission.jobs.values import pod_sets, pod_usage
 from admission.jobs.workload import build_workload
 from admission.names import Names
@@ -131,6 +131,45 @@ def test_shape(spec: Json, attribute: str, wanted: Any) -> None:
     assert shape.uncounted == (shape.refused if wanted == "resourceClaims" else "")
     if not wanted or attribute != "refused":
         assert shape.refused == ""
+
+
+HOST = "kubernetes.io/hostname"
+X = Requirement("app", "In", ("x",))
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        (pods("podAntiAffinity", {"app": "x"}, "rack"), (AntiAffinity("rack", LabelSelector((X,)), ("team",)),)),
+        (
+            pods("podAntiAffinity", {"app": "x"}, namespaces=["b", "a"]),
+            (AntiAffinity(HOST, LabelSelector((X,)), ("a", "b")),),
+        ),
+        # A selector of namespaces, empty or not, is read as all.
+        (pods("podAntiAffinity", {"app": "x"}, namespaceSelector={}), (AntiAffinity(HOST, LabelSelector((X,))),)),
+        (
+            pods("podAntiAffinity", {"app": "x"}, namespaceSelector={"matchLabels": {"a": "b"}}),
+            (AntiAffinity(HOST, LabelSelector((X,))),),
+        ),
+        (pods("podAntiAffinity", {}), (AntiAffinity(HOST, LabelSelector(), ("team",)),)),
+        # By JobSet's webhooks for exclusive placement; of one job; without a selector (nobody); preferred; affinity.
+        (pods("podAntiAffinity", {"app": "x"}, "exclusive"), ()),
+        (pods("podAntiAffinity", {"app": "x", "batch.kubernetes.io/job-name": "j"}), ()),
+        (pods("podAntiAffinity", {"app": "x"}, labelSelector=None), ()),
+        (pods("podAffinity", {"app": "x"}), ()),
+        ({"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}}, ()),
+        ({}, ()),
+    ],
+)
+def test_what_a_pod_asks_of_all_others(spec: Json, wanted: tuple[AntiAffinity, ...]) -> None:
+    assert anti_affinity(spec, "team", "exclusive") == wanted
+    pod = {"metadata": {"name": "p", "namespace": "team", "uid": "u"}, "spec": {"nodeName": "n", **spec}}
+    seen = [pod_usage(copy.deepcopy(pod), NAMES) for _ in range(2)]
+    assert seen[0] is not None
+    assert seen[1] is not None
+    if "exclusive" not in str(spec):
+        assert seen[0].apart == wanted
+    assert all(one is other for one, other in zip(seen[0].apart, seen[1].apart, strict=True)), "kept once"
 
 
 def test_affinity_across_pod_sets_is_refused() -> None:
