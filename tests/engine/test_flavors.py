@@ -524,6 +524,98 @@ def test_a_flavor_without_the_level_that_is_asked_for(
         assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, flavor)
 
 
+# Three flavors in order, each of nodes of its own: in no topology, in racks of two, in blocks of racks of three.
+FABRICS = (
+    Flavor("plain", node_labels=(("kind", "p"),)),
+    Flavor("racks", node_labels=(("kind", "r"),), topology="flat"),
+    Flavor("blocks", node_labels=(("kind", "b"),), topology="deep"),
+)
+NETS = (Topology("flat", ("rack", HOSTNAME_LABEL)), Topology("deep", ("block", "rack", HOSTNAME_LABEL)))
+FABRIC_NODES = (
+    *(node(f"p{i}", 8, kind="p") for i in range(2)),
+    *(node(f"r{i}", 8, kind="r", rack=f"x{i // 2}") for i in range(4)),
+    *(node(f"b{i}", 8, kind="b", rack=f"y{i // 3}", block=f"z{i // 6}") for i in range(12)),
+)
+ALL_THREE = group(["gpu"], plain=[1000], racks=[1000], blocks=[1000])
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "flavor", "hosts"),
+    [
+        # Who asks for no domain takes the first flavor whose nodes hold it, topology or not.
+        (None, 2, "plain", "p0 p1"),
+        (None, 4, "racks", "r0 r1 r2 r3"),
+        (None, 5, "blocks", "b0 b1 b2 b3 b4"),
+        (TopologyRequest(unconstrained=True), 2, "plain", "p0 p1"),
+        (TopologyRequest(unconstrained=True), 3, "racks", "r0 r1 r2"),
+        (TopologyRequest(required=HOSTNAME_LABEL), 1, "plain", "p0"),
+        # A level is looked for in each flavor's own topology.
+        (TopologyRequest(required="rack"), 2, "racks", "r0 r1"),
+        (TopologyRequest(required="rack"), 3, "blocks", "b0 b1 b2"),
+        (TopologyRequest(required="block"), 2, "blocks", "b0 b1"),
+        (TopologyRequest(preferred="rack"), 2, "racks", "r0 r1"),
+        (TopologyRequest(preferred="rack"), 3, "racks", "r0 r1 r2"),
+        (TopologyRequest(preferred="rack"), 5, "blocks", "b0 b1 b2 b3 b4"),
+        (TopologyRequest(preferred="block"), 1, "blocks", "b0"),
+        (TopologyRequest(slice_required="rack", slice_size=2), 4, "racks", "r0 r1 r2 r3"),
+        (TopologyRequest(slice_required="rack", slice_size=3), 3, "blocks", "b0 b1 b2"),
+        (TopologyRequest(required="block", slice_required="rack", slice_size=2), 4, "blocks", "b0 b1 b3 b4"),
+        # Nowhere, and of each flavor why.
+        (TopologyRequest(required="rack"), 4, "", "plain: flavor has no topology; racks: 2 of 4; blocks: 3 of 4"),
+        (
+            TopologyRequest(required="block"),
+            7,
+            "",
+            "plain: flavor has no topology; racks: topology flat has no level block; blocks: 6 of 7",
+        ),
+        (
+            TopologyRequest(required="zone"),
+            1,
+            "",
+            "plain: flavor has no topology; racks: topology flat has no level zone; "
+            + "blocks: topology deep has no level zone",
+        ),
+    ],
+)
+def test_flavors_of_different_topologies_are_tried_in_order(
+    asked: TopologyRequest | None, count: int, flavor: str, hosts: str
+) -> None:
+    setting = Setting(ALL_THREE, flavors=FABRICS, rules=MUSTER, nodes=FABRIC_NODES, topologies=NETS)
+    got = setting.assign(gang(pods(count=count, each={"gpu": 8}, topology=asked)))
+    if flavor:
+        assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, flavor)
+        assert stands(got, "main") == hosts
+        return
+    assert got.mode is Mode.NO_FIT
+    why = got.why()
+    said = {short.flavor: short.limited_by for short in why.shortfalls if short.detail is Detail.FLAVOR_TOPOLOGY}
+    said |= {misfit.flavor: f"{misfit.placeable} of {misfit.pods}" for misfit in why.misfits}
+    assert "; ".join(f"{name}: {said[name]}" for name in ("plain", "racks", "blocks")) == hosts
+
+
+def test_pod_sets_of_one_gang_may_get_flavors_of_different_topologies_and_a_group_gets_one() -> None:
+    setting = Setting(ALL_THREE, flavors=FABRICS, rules=MUSTER, nodes=FABRIC_NODES, topologies=NETS)
+    lead = pods("lead", 1, {"gpu": 8}, topology=TopologyRequest(required="block"))
+    work = pods("work", 2, {"gpu": 8}, topology=TopologyRequest(required="rack"))
+    rest = pods("rest", 1, {"gpu": 8})
+    got = setting.assign(gang(lead, work, rest))
+    assert got.mode is Mode.FIT
+    assert chosen(got) == {"lead": {"gpu": "blocks"}, "work": {"gpu": "racks"}, "rest": {"gpu": "plain"}}
+    assert [stands(got, name) for name in ("lead", "work", "rest")] == ["b0", "r0 r1", "p0"]
+    together = [
+        replace(of, topology=replace(of.topology, group="g")) if of.topology is not None else of for of in (lead, work)
+    ]
+    got = setting.assign(gang(*together))
+    assert chosen(got) == {"lead": {"gpu": "blocks"}, "work": {"gpu": "blocks"}}
+    assert {host for name in ("lead", "work") for host in stands(got, name).split()} == {"b0", "b1", "b2"}
+
+
+def stands(got: Assignment, name: str) -> str:
+    assignment = next(part.topology for part in got.admission("q").pod_sets if part.name == name)
+    assert assignment is not None
+    return " ".join(domain.values[-1] for domain in assignment.domains for _ in range(domain.count))
+
+
 def test_nodes_that_are_chosen_later() -> None:
     setting = on_nodes(node("n1", 1, kind="a"))
     got = setting.assign(gang(pods(each={"gpu": 4})), delay=lambda flavor: flavor == "one")
