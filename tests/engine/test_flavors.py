@@ -539,6 +539,11 @@ FABRIC_NODES = (
 ALL_THREE = group(["gpu"], plain=[1000], racks=[1000], blocks=[1000])
 
 
+NO_ZONE = (
+    "plain: flavor has no topology; racks: topology flat has no level zone; blocks: topology deep has no level zone"
+)
+
+
 @pytest.mark.parametrize(
     ("asked", "count", "flavor", "hosts"),
     [
@@ -572,8 +577,7 @@ ALL_THREE = group(["gpu"], plain=[1000], racks=[1000], blocks=[1000])
             TopologyRequest(required="zone"),
             1,
             "",
-            "plain: flavor has no topology; racks: topology flat has no level zone; "
-            + "blocks: topology deep has no level zone",
+            NO_ZONE,
         ),
     ],
 )
