@@ -914,7 +914,7 @@ def test_child_jobs_of_exclusive_placement_that_lose_nodes_stay_in_their_domains
     assert where[second[0]][1] == racks[0], "a node of its rack was free"
     # There is no room for it in its rack now, and kube-scheduler lets it into no other while its pods linger there.
     cp.set_node_ready(second[1], False, wait=False)
-    cp.wait(lambda: "linger on lost nodes" in reason(cp, "team-a", "set")[1], 60, "it to wait for its pods to be gone")
+    cp.wait(lambda: "are not gone from" in reason(cp, "team-a", "set")[1], 60, "it to wait for its pods to be gone")
     for node in (first[0], second[1]):
         cp.delete("nodes", node)
     cp.wait(lambda: runs(first[0], second[1]), 90, "it to run in racks that are whole")

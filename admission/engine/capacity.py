@@ -48,6 +48,7 @@ from admission.engine.nodes import (
     Question,
     Table,
     add_amounts,
+    children_of,
     is_mark,
     mark_of,
     marked,
@@ -117,7 +118,7 @@ def place(
                 again=again,
                 own=own,
             )
-    own = own if any(pod.exclusive_key for pod in capacity.pods(own)) else ""
+    own = own if own and capacity.lingering(own, (one.pod_set.shape for one in requests)) else ""
     memo: object = None
     overlay = capacity.table.overlay
     if rules.pack_against_fragmentation and not (beside or again or lost or previous or own):
@@ -533,13 +534,14 @@ class _Muster:
     # -- child jobs that have their domains to themselves
 
     def _lingering(self) -> list[tuple[int, list[PodUsage]]]:
-        """(row, pods) of the gang's own that are not gone yet, as on nodes that are lost. JobSet has the first pod of a
-        child job follow all others of its child by affinity, and keep off those of others; kube-scheduler counts pods
-        that linger, too: their domain is that child's, and no other one is."""
+        """(row, pods) of the gang's own that are not gone yet, as on nodes that are lost, or of an earlier JobSet of
+        its name. JobSet has the first pod of a child job follow all others of its child by affinity, and keep off those
+        of others; kube-scheduler counts pods that linger, too: their domain is that child's, and no other one is."""
         out: dict[int, list[PodUsage]] = {}
-        for pod in self.question.capacity.pods(self.question.own) if self.question.own else ():
+        asked = self.question
+        for pod in asked.capacity.lingering(asked.own, (r.pod_set.shape for r in asked.requests)) if asked.own else ():
             row = self.table.row.get(pod.node)
-            if row is not None and pod.exclusive_key:
+            if row is not None:
                 out.setdefault(row, []).append(pod)
         return sorted(out.items())
 
@@ -550,18 +552,20 @@ class _Muster:
         return there - {-1}
 
     def _bound(self, request: PlaceRequest) -> dict[int, int]:
-        """Child job -> the domain that is kept for it, for it stood there before."""
-        wanted, before = request.pod_set.shape.exclusive, self.question.before(request.pod_set.name)
-        if wanted is None or before is None or not self.lingering:
+        """Child job -> the domain that is kept for it, for pods of it are there."""
+        wanted = request.pod_set.shape.exclusive
+        if wanted is None or not self.lingering:
             return {}
-        codes = self.table.column(wanted.key)[0]
-        rows = [self.table.row.get(domain.values[-1], -1) for domain in before.domains for _ in range(domain.count)]
-        stood = {rank // wanted.pods: int(codes[row]) for rank, row in enumerate(rows) if row >= 0}
-        kept = self._kept(wanted.key)
-        return {child: code for child, code in stood.items() if code in kept}
+        codes, name = self.table.column(wanted.key)[0], children_of(request.pod_set.shape)
+        return {
+            pod.child[1]: int(codes[row])
+            for row, pods in self.lingering
+            for pod in pods
+            if pod.exclusive_key == wanted.key and pod.child is not None and pod.child[0] == name and codes[row] >= 0
+        }
 
     def _stuck(self, part: _Part) -> bool:
-        """Is a domain kept, and nobody can tell for which child job, or there is no room in it for that one?"""
+        """Is a domain kept, and nobody can tell for which child job?"""
         wanted = part.request.pod_set.shape.exclusive
         if wanted is None or not self.lingering:
             return False
@@ -727,7 +731,8 @@ class _Muster:
 
     def _one(self, part: _Part, held: dict[int, dict[str, int]], within: Bools | None) -> Take | None:
         """The new pods of a pod set, in rank order; `held` is charged with them."""
-        take = self._alone(part, held, within) if not part.slots else self._beside(part, held, within)
+        anew = not (part.slots or self._bound(part.request))
+        take = self._alone(part, held, within) if anew else self._beside(part, held, within)
         if take is not None:
             self._hold(held, part, take)
         return take
@@ -1002,9 +1007,10 @@ class _Muster:
             if stuck := sorted({self.table.names[row] for row, _ in self.lingering}):
                 shown = ", ".join(stuck[:3]) + (f" and {len(stuck) - 3} more" if len(stuck) > 3 else "")
                 message = (
-                    f"exclusive topology: pods of it linger on lost nodes ({shown}), JobSet lets their child jobs "
-                    f"stand nowhere but in the same {wanted.key}, and there is no room: it starts elsewhere once they "
-                    "are gone, for the nodes are back, deleted, or tainted node.kubernetes.io/out-of-service"
+                    f"exclusive topology: pods of it, or of a JobSet of its name before it, are not gone from "
+                    f"{shown}, JobSet lets their child jobs stand nowhere but in the same {wanted.key}, and there is "
+                    "no room: it starts elsewhere once they are gone, on lost nodes when these are back, deleted, or "
+                    "tainted node.kubernetes.io/out-of-service"
                 )
             if wanted.values:
                 message = (

@@ -271,6 +271,9 @@ class PodUsage:
     of_jobset: bool = False
     exclusive_key: str = ""
     """As in its shape: of a child job that has its domain of this label to itself."""
+    child: tuple[str, int] | None = None
+    """Of such a pod: which child job it is of ("namespace/JobSet-replicated job", index). JobSet's affinities know
+    child jobs by these names: pods of a JobSet that was deleted are taken for those of the next one of its name."""
     apart: tuple[AntiAffinity, ...] = ()
     """What it asks of all others, whoever they are; without what `exclusive_key` says already."""
 

@@ -44,7 +44,7 @@ from admission.engine.model import (
     matches,
 )
 from admission.engine.topology import Bools, Ints, Shape, Tree, capacities
-from admission.names import HOSTNAME_LABEL
+from admission.names import HOSTNAME_LABEL, JOBSET_NAME_LABEL, JOBSET_REPLICATED_JOB_LABEL
 from admission.quantity import INT64_MAX, INT64_MIN, saturate
 
 Amounts = tuple[tuple[str, int], ...]
@@ -128,6 +128,12 @@ def takes(shape: PodShape, requests: Mapping[str, int] | Amounts | None = None) 
     exclusive = "" if shape.exclusive is None or shape.exclusive.values else shape.exclusive.key
     _add_unasked(amounts, shape.host_ports, shape.of_jobset, exclusive, shape.apart)
     return tuple(sorted((name, amount) for name, amount in amounts.items() if amount > 0))
+
+
+def children_of(shape: PodShape) -> str:
+    """The name of the child jobs of pods of this shape, as in `PodUsage.child`."""
+    labels = dict(shape.labels)
+    return f"{shape.namespace}/{labels.get(JOBSET_NAME_LABEL, '')}-{labels.get(JOBSET_REPLICATED_JOB_LABEL, '')}"
 
 
 @dataclass(slots=True)
@@ -777,6 +783,8 @@ class Capacity:
         self._wide: dict[str, int] = {}
         """uid -> its charges that name no nodes but wider domains; these pay for its pods wherever they stand."""
         self._pods_of: dict[str, set[Key]] = {}
+        self._pods_of_children: dict[str, set[Key]] = {}
+        """Name of child jobs that have domains to themselves (`PodUsage.child`) -> their pods, whoever's they are."""
         self.exclusive_keys: set[str] = set()
         """Labels of which child jobs have, or once had, domains to themselves."""
         self._apart: Counter[str] = Counter()
@@ -886,6 +894,8 @@ class Capacity:
         self._pods[pod.key] = pod
         if pod.workload_uid:
             self._pods_of.setdefault(pod.workload_uid, set()).add(pod.key)
+        if pod.child is not None:
+            self._pods_of_children.setdefault(pod.child[0], set()).add(pod.key)
         self._book_pod(pod, 1)
 
     def remove_pod(self, key: Key) -> None:
@@ -897,6 +907,11 @@ class Capacity:
             keys.discard(key)
             if not keys:
                 del self._pods_of[old.workload_uid]
+        if old.child is not None:
+            keys = self._pods_of_children[old.child[0]]
+            keys.discard(key)
+            if not keys:
+                del self._pods_of_children[old.child[0]]
         self._book_pod(old, -1)
 
     def keys(self) -> set[Key]:
@@ -911,6 +926,16 @@ class Capacity:
     def pods(self, workload_uid: str) -> list[PodUsage]:
         """The pods of a gang that hold room, by key."""
         return [self._pods[key] for key in sorted(self._pods_of.get(workload_uid, ()))]
+
+    def lingering(self, workload_uid: str, shapes: Iterable[PodShape]) -> list[PodUsage]:
+        """Pods that are there before a gang starts, and that JobSet's affinities take for pods of its child jobs, by
+        key: those of the gang, and those of an earlier JobSet of its name."""
+        keys: set[Key] = set()
+        for shape in shapes:
+            if shape.exclusive is not None:
+                keys |= self._pods_of_children.get(children_of(shape), frozenset())
+                keys |= self._pods_of.get(workload_uid, frozenset())
+        return [pod for key in sorted(keys) if (pod := self._pods[key]).exclusive_key]
 
     def hide(self, uid: str) -> None:
         """As if the pods of this gang were gone, until `show`."""
@@ -1427,7 +1452,7 @@ class Question:
     again: bool = False
     """The gang left `previous`, and comes back: whoever of it fits where it stood stands there again."""
     own: str = ""
-    """uid of the gang, if pods of it linger that keep domains to their child jobs (see `_Muster._lingering`)."""
+    """uid of the gang, if there are pods that keep domains to its child jobs (see `_Muster._lingering`)."""
 
     def before(self, pod_set: str) -> TopologyAssignment | None:
         if self.previous is None:

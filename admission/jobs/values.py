@@ -67,7 +67,10 @@ from admission.names import (
     EVICTED,
     FINISHED,
     HOSTNAME_LABEL,
+    JOBSET_JOB_INDEX_LABEL,
     JOBSET_JOB_KEY_LABEL,
+    JOBSET_NAME_LABEL,
+    JOBSET_REPLICATED_JOB_LABEL,
     PREEMPTED,
     QUOTA_RESERVED,
     Names,
@@ -429,8 +432,16 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
         host_ports=tuple(sorted({port for port in ports if port})),
         of_jobset=JOBSET_JOB_KEY_LABEL in labels,
         exclusive_key=exclusive,
+        child=_child(labels, where) if exclusive else None,
         apart=anti_affinity(spec, where, exclusive),
     )
+
+
+def _child(labels: Mapping[str, str], namespace: str) -> tuple[str, int] | None:
+    index = labels.get(JOBSET_JOB_INDEX_LABEL, "")
+    if not (index.isascii() and index.isdigit() and len(index) < 10):
+        return None
+    return f"{namespace}/{labels.get(JOBSET_NAME_LABEL, '')}-{labels.get(JOBSET_REPLICATED_JOB_LABEL, '')}", int(index)
 
 
 # ---------------------------------------------------------------- what a gang got

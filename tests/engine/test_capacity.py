@@ -643,14 +643,13 @@ def test_child_jobs_keep_their_domains_when_a_node_is_lost() -> None:
 
 def test_pods_that_linger_on_lost_nodes_keep_their_domains_for_their_child_jobs() -> None:
     """By JobSet's affinities, for kube-scheduler counts pods until they are gone."""
-    asked, before = children(2, 8), admitted({"w": {"r-0": 4, "r-1": 4, "s-0": 4, "s-1": 4}})
+    asked, before = children(2, 8, **NAMED), admitted({"w": {"r-0": 4, "r-1": 4, "s-0": 4, "s-1": 4}})
 
     def book(*lingering: str) -> Capacity:
         out = fabric({"b1": {"r": [4, 4, 4], "s": [4, 4]}, "b2": {"t": [8], "u": [8]}})
         for host in lingering:
             out.put_node(replace(node(host, 4, block="b1", rack=host[0]), ready=False))
-            mark = PodUsage(("ns", host), host, host, (), "g", terminating=True, of_jobset=True, exclusive_key="rack")
-            out.put_pod(mark)
+            out.put_pod(of_child("rs".index(host[0]), host, "g"))
         return out
 
     def again(held: Capacity) -> list[tuple[str, int]] | str:
@@ -664,20 +663,61 @@ def test_pods_that_linger_on_lost_nodes_keep_their_domains_for_their_child_jobs(
     survivors = [("s-0", 4), ("s-1", 4)]
     assert again(book("r-1")) == [("r-0", 4), ("r-2", 4), *survivors], "in its rack, beside the pod that lingers"
     one = book("s-0")
-    assert "linger on lost nodes (s-0)" in again(one), "its child job may stand in no other rack"
-    one.remove_pod(("ns", "s-0"))
+    assert "are not gone from s-0" in again(one), "its child job may stand in no other rack"
+    one.remove_pod(("ns", "s-0-g"))
     assert again(one) == [("t-0", 8), ("u-0", 8)]
     # Both nodes of a child job lost: it stands wholly on others, of the same rack.
     both = book("r-0", "r-1")
     both.put_node(node("r-3", 4, block="b1", rack="r"))
     assert again(both) == [("r-2", 4), ("r-3", 4), *survivors]
-    # Without a word of where it stood nobody knows whose rack it is; others keep out as ever.
-    assert "linger" in str(place(both, [asked], rules=MUSTER, own="g"))
+    # Without a word of where it stood pods say themselves whose rack it is; others keep out as ever.
+    assert where(place(both, [asked], rules=MUSTER, own="g")) == {"r-2": 4, "r-3": 4, "t-0": 8}
     assert where(place(both, [children(2, 8)], rules=MUSTER)) == {"t-0": 8, "u-0": 8}
     # Those of a node that is no more are nobody's business.
     both.remove_node("r-0")
     both.remove_node("r-1")
     assert isinstance(place(both, [asked], rules=MUSTER, own="g"), Placement)
+
+
+def of_child(child: int, host: str, uid: str) -> PodUsage:
+    return PodUsage(
+        key=("ns", f"{host}-{uid}"),
+        uid=f"{host}-{uid}",
+        node=host,
+        requests=(),
+        workload_uid=uid,
+        terminating=True,
+        of_jobset=True,
+        exclusive_key="rack",
+        child=("ns/js-w", child),
+    )
+
+
+NAMED = {
+    "namespace": "ns",
+    "labels": (("jobset.sigs.k8s.io/jobset-name", "js"), ("jobset.sigs.k8s.io/replicatedjob-name", "w")),
+}
+
+
+@pytest.mark.parametrize("uid", ["old", ""], ids=["its workload is known", "its workload is gone"])
+def test_pods_of_a_jobset_that_was_deleted_keep_their_domains_for_the_next_of_its_name(uid: str) -> None:
+    """JobSet names child jobs by namespace and name in its affinities, not by uid."""
+    asked, stranger = children(2, 8, **NAMED), children(2, 8, **{**NAMED, "namespace": "other"})
+    book = fabric({"b1": {"r": [4, 4, 4], "s": [4, 4, 4]}, "b2": {"t": [8], "u": [8]}})
+    book.put_node(replace(node("s-0", 4, block="b1", rack="s"), ready=False))
+    book.put_pod(of_child(1, "s-0", uid))
+    anew = place(book, [asked], rules=MUSTER, own="new")
+    assert isinstance(anew, Placement)
+    assert [(d.values[0], d.count) for d in anew["w"].domains] == [("t-0", 8), ("s-1", 4), ("s-2", 4)]
+    # Nobody else may stand there, and nobody else is bound to it.
+    for other in (stranger, children(2, 8, **{**NAMED, "labels": (("jobset.sigs.k8s.io/jobset-name", "x"),)})):
+        assert where(place(book, [other], rules=MUSTER, own="x")) == {"t-0": 8, "u-0": 8}
+    book.put_node(replace(node("s-1", 4, block="b1", rack="s"), unschedulable=True))
+    short = place(book, [asked], rules=MUSTER, own="new")
+    assert isinstance(short, Misfit)
+    assert "or of a JobSet of its name before it, are not gone from s-0" in short.message
+    book.remove_pod(("ns", f"s-0-{uid}"))
+    assert where(place(book, [asked], rules=MUSTER, own="new")) == {"t-0": 8, "u-0": 8}
 
 
 def test_exclusive_topology_is_refused_where_kueues_rule_places() -> None:
