@@ -922,7 +922,25 @@ def test_child_jobs_of_exclusive_placement_that_lose_nodes_stay_in_their_domains
     assert third == [third[0]] * 2 + [third[2]] * 2
     assert racks[0] not in third
     assert not finished(cp.get("jobsets", "set", "team-a"))
+    # Deleted and made again under its name while a pod of it lingers: JobSet takes that for a pod of the new one's.
+    lost, evictions = hosts()[3], figures(log).evictions
+    cp.set_node_ready(lost, False, wait=False)
+    cp.delete("jobsets", "set", "team-a")
+
+    def lingers() -> bool:
+        left = [pod["spec"]["nodeName"] for pod in cp.list("pods", "team-a")]
+        return left == [lost] and not cp.list("jobs", "team-a") and workload_of(cp, "team-a", "set") is None
+
+    cp.wait(lingers, 60, "one pod to be left, on the node that is lost")
+    cp.apply([value])
+    cp.wait(lambda: admitted(cp, "team-a", "set"), 60, "the new one to be admitted")
+    fourth = hosts()
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 5, 30, "its four pods to be bound")
+    assert lost not in fourth
+    assert [where[host][1] for host in fourth] == third, "beside the pod that lingers"
+    log.catch_up()
     assert misplaced(log)[1] == []
+    assert figures(log).evictions <= evictions + 1, "only the old one may have been evicted"
 
 
 def test_gpus_that_vanish_cordons_and_drains(muster: Installed) -> None:

@@ -671,7 +671,7 @@ def test_pods_that_linger_on_lost_nodes_keep_their_domains_for_their_child_jobs(
     both.put_node(node("r-3", 4, block="b1", rack="r"))
     assert again(both) == [("r-2", 4), ("r-3", 4), *survivors]
     # Without a word of where it stood pods say themselves whose rack it is; others keep out as ever.
-    assert where(place(both, [asked], rules=MUSTER, own="g")) == {"r-2": 4, "r-3": 4, "t-0": 8}
+    assert where(place(both, [asked], rules=MUSTER, own="g")) == {"r-2": 4, "r-3": 4, "s-0": 4, "s-1": 4}
     assert where(place(both, [children(2, 8)], rules=MUSTER)) == {"t-0": 8, "u-0": 8}
     # Those of a node that is no more are nobody's business.
     both.remove_node("r-0")
