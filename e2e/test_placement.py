@@ -352,6 +352,59 @@ def test_topology_by_annotations_on_jobs_and_jobsets(muster: Installed) -> None:
     assert "net/rack" in reason(cp, "team-a", "never")[1]
 
 
+def test_flavors_of_different_topologies_are_tried_in_order(muster: Installed) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    kind = {}
+    for gpu, racks in (("a40", [""] * 2), ("a100", ["x0", "x0", "x1", "x1"]), ("h100", ["y0", "y0", "y0", "y1"])):
+        for i, rack in enumerate(racks):
+            labels = {"gpu": gpu} | ({"net/rack": rack} if rack else {})
+            labels |= {"net/block": "z0"} if gpu == "h100" else {}
+            cp.add_nodes(1, labels=labels, prefix=gpu, start=i)
+            kind[f"{gpu}-{i}"] = (gpu, rack)
+    teams(cp, {"team-a": 1})
+    order = ("a40", "a100", "h100")
+    cp.apply([ours("Topology", "flat", {"levels": TOPOLOGY[1:]}), ours("Topology", "deep", {"levels": TOPOLOGY})])
+    named = {"a40": {}, "a100": {"topologyName": "flat"}, "h100": {"topologyName": "deep"}}
+    cp.apply([flavor(name, {"gpu": name}, **named[name]) for name in order])
+    quotas = [{"name": name, "resources": [{"name": GPU, "nominalQuota": "100"}]} for name in order]
+    groups = [{"coveredResources": [GPU], "flavors": quotas}]
+    cp.apply([ours("ClusterQueue", "team-a", {"namespaceSelector": {}, "resourceGroups": groups})])
+    muster.started()
+    mixed = jobset("team-a", "mixed", {"lead": (1, 1), "work": (1, 2)}, seconds=None)
+    for part, level in zip(mixed["spec"]["replicatedJobs"], ("net/block", "net/rack"), strict=True):
+        notes = part["template"]["spec"]["template"]["metadata"].setdefault("annotations", {})
+        notes[NAMES.required_topology_annotation] = level
+    gangs = [
+        mixed,
+        with_topology(job("team-a", "rack", 3, seconds=None), required_topology="net/rack"),
+        with_topology(job("team-a", "wide", 2, seconds=None), preferred_topology="net/rack"),
+        with_topology(job("team-a", "loose", 1, seconds=None), unconstrained_topology="true"),
+        job("team-a", "any", 1, seconds=None),
+    ]
+    got = {}
+    for gang in gangs:
+        cp.apply([gang])
+        name = gang["metadata"]["name"]
+        cp.wait(lambda n=name: admitted(cp, "team-a", n), 30, f"{name} to be admitted")  # type: ignore[misc]
+        found = workload_of(cp, "team-a", name)
+        assert found is not None
+        got[name] = {part: [kind[host] for host in hosts] for part, hosts in chosen_nodes(found).items()}
+    h, a = ("h100", "y0"), ("a100", "x0")
+    assert got == {
+        "mixed": {"lead": [("h100", "y1")], "work": [a, a]},
+        "rack": {"main": [h, h, h]},
+        "wide": {"main": [("a100", "x1")] * 2},
+        "loose": {"main": [("a40", "")]},
+        "any": {"main": [("a40", "")]},
+    }
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 10, 30, "all pods to be bound")
+    assert misplaced(log) == (10, [])
+    cp.apply([with_topology(job("team-a", "never", 1, seconds=None), required_topology="net/zone")])
+    cp.wait(lambda: "no level net/zone" in reason(cp, "team-a", "never")[1], 30, "the reason to be told")
+    print("\n" + reason(cp, "team-a", "never")[1])
+
+
 def test_the_map_says_who_sits_where_and_what_fits(muster: Installed) -> None:
     cp = muster.cp
     for rack in ("r1", "r2"):
