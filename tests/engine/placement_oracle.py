@@ -72,10 +72,29 @@ def tolerated(taint: Taint, toleration: Toleration) -> bool:
     return toleration.key == taint.key and toleration.value == taint.value
 
 
-def allowed(node: Node, request: PlaceRequest) -> bool:
+def kept_away(cluster: Cluster, node: Node, request: PlaceRequest) -> bool:
+    """By required anti-affinity of a pod that is there."""
+    shape, labels = request.pod_set.shape, dict(node.labels)
+    own = dict(shape.labels)
+    at = {other.name: dict(other.labels) for other in cluster.nodes}
+    for pod in cluster.pods:
+        for asked in pod.apart if pod.node in at else ():
+            selected = all(own.get(need.key) in need.values for need in asked.selector.requirements)
+            there = at[pod.node].get(asked.key)
+            if (
+                selected
+                and shape.namespace in asked.namespaces
+                and there is not None
+                and labels.get(asked.key) == there
+            ):
+                return True
+    return False
+
+
+def allowed(cluster: Cluster, node: Node, request: PlaceRequest) -> bool:
     shape = request.pod_set.shape
     labels = dict(node.labels)
-    if not node.ready or node.unschedulable:
+    if not node.ready or node.unschedulable or kept_away(cluster, node, request):
         return False
     if any(labels.get(key) != value for flavor in request.flavors for key, value in flavor.node_labels):
         return False
@@ -114,7 +133,7 @@ def faults(cluster: Cluster, request: PlaceRequest, pods: Mapping[str, int]) -> 
     by_name = {node.name: node for node in cluster.nodes}
     used = [by_name[name] for name, number in pods.items() if number]
     shape, asked = request.pod_set.shape, request.pod_set.topology
-    out = [f"{node.name} is not allowed" for node in used if not allowed(node, request)]
+    out = [f"{node.name} is not allowed" for node in used if not allowed(cluster, node, request)]
     if sum(pods.values()) != request.count:
         out.append(f"{sum(pods.values())} of {request.count} pods")
     if asked is not None:
@@ -171,7 +190,7 @@ def exclusive_fits(cluster: Cluster, request: PlaceRequest) -> bool:
     for node in cluster.nodes:
         value, around = dict(node.labels).get(wanted.key), path(cluster, request, node)[:at]
         whole = None not in around or (asked is not None and asked.required == HOSTNAME)
-        if value is not None and whole and allowed(node, request) and not barred(cluster, node, wanted.key):
+        if value is not None and whole and allowed(cluster, node, request) and not barred(cluster, node, wanted.key):
             domains = room.setdefault(around, {})
             pods = count(free[node.name], per_pod(request))
             domains[value] = domains.get(value, 0) + (min(pods, 1) if request.pod_set.shape.host_ports else pods)
@@ -210,7 +229,9 @@ def fits(cluster: Cluster, requests: Sequence[PlaceRequest]) -> bool:
     names = [node.name for node in cluster.nodes]
     ways: list[list[dict[str, int]]] = []
     for request in requests:
-        caps = [count(free[node.name], per_pod(request)) if allowed(node, request) else 0 for node in cluster.nodes]
+        caps = [
+            count(free[node.name], per_pod(request)) if allowed(cluster, node, request) else 0 for node in cluster.nodes
+        ]
         found = [dict(zip(names, way, strict=True)) for way in _spread(caps, request.count)] if names else []
         ways.append([way for way in found if not faults(cluster, request, way)])
     for choice in product(*ways):
@@ -329,7 +350,8 @@ def pack(cluster: Cluster, request: PlaceRequest) -> dict[str, int] | None:
     needs = per_pod(request)
     nodes = sorted(cluster.nodes, key=lambda node: node.name)
     leaves = [
-        (path(cluster, request, node), count(free[node.name], needs) if allowed(node, request) else 0) for node in nodes
+        (path(cluster, request, node), count(free[node.name], needs) if allowed(cluster, node, request) else 0)
+        for node in nodes
     ]
     if not leaves:
         return None

@@ -14,8 +14,10 @@ from admission.engine.model import (
     KUEUE,
     MUSTER,
     Admission,
+    AntiAffinity,
     Exclusive,
     Flavor,
+    LabelSelector,
     Misfit,
     Node,
     PodSet,
@@ -67,6 +69,17 @@ def node_lists(draw: st.DrawFn, most: int = 5) -> list[Node]:
     return out
 
 
+anti_affinities = st.one_of(
+    st.just(()),
+    st.just(()),
+    st.builds(
+        lambda key, app: (AntiAffinity(key, LabelSelector((Requirement("app", "In", (app,)),)), ("ns",)),),
+        st.sampled_from(["rack", "zone", HOST]),
+        st.sampled_from(["llm", "web"]),
+    ),
+)
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
     nodes = draw(node_lists())
@@ -76,6 +89,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             uid=f"p{i}",
             node=draw(st.sampled_from([node.name for node in nodes])),
             requests=(("cpu", draw(st.integers(0, 2))), (GPU, draw(st.integers(0, 1)))),
+            apart=draw(anti_affinities),
         )
         for i in range(draw(st.integers(0, 3)))
     ]
@@ -115,6 +129,8 @@ def shapes(draw: st.DrawFn, affine: bool) -> PodShape:
         host_ports=(80,) if draw(rare) == 0 else (),
         one_per_domain=(draw(st.sampled_from(["rack", "zone", HOST])),) if affine and draw(rare) == 0 else (),
         same_domain=(draw(st.sampled_from(["rack", "zone"])),) if affine and draw(rare) == 0 else (),
+        namespace="ns",
+        labels=(("app", "llm"),) if draw(st.booleans()) else (),
     )
 
 
@@ -401,12 +417,14 @@ def test_the_book_forgets_nothing(cluster: Cluster, asked: list[PlaceRequest], d
                 requests=(("cpu", data.draw(st.integers(0, 4))), (GPU, data.draw(st.integers(0, 3)))),
                 workload_uid=data.draw(st.sampled_from(["", "0", "1", "gone"])),
                 host_ports=(80,) if data.draw(st.booleans()) else (),
+                apart=data.draw(anti_affinities),
             )
             capacity.put_pod(pod)
             pods[pod.key] = pod
         elif what == "pod gone":
             capacity.remove_pod(("y", "p"))
             pods.pop(("y", "p"), None)
+            capacity.settle_apart()
         fresh = book(Cluster(list(nodes.values()), list(pods.values()), cluster.topologies))
         for key, (admission, of) in admissions.items():
             fresh.charge(("g", key), key, admission, {"a": takes(of.pod_set.shape, dict(of.per_pod))})
