@@ -202,9 +202,14 @@ def sentence(why: Why, now: int = 0) -> str:
     if why.shortfalls:
         # The flavor that came closest speaks for all; the others are counted.
         best = max(why.shortfalls, key=_closeness)
-        others = len({short.flavor for short in why.shortfalls} - {best.flavor})
+        told = {best.flavor: shortfall_sentence(best)}
+        if best.detail is Detail.FLAVOR_TOPOLOGY:
+            # Each lacks something else, and any of them may be the one to mend.
+            same = [short for short in why.shortfalls if short.detail is best.detail]
+            told = {short.flavor: shortfall_sentence(short) for short in same[:3]}
+        others = len({short.flavor for short in why.shortfalls}.difference(told))
         more = f"; {others} other flavor(s) do not fit either" if others else ""
-        return shortfall_sentence(best) + more
+        return "; ".join(told.values()) + more
     if why.misfits:
         return misfit_sentence(why.misfits[0])
     return why.subject or "It does not fit"

@@ -39,6 +39,7 @@ from admission.engine.model import (
     Transformation,
     Workload,
 )
+from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode
 from admission.names import HOSTNAME_LABEL
 
@@ -595,6 +596,8 @@ def test_flavors_of_different_topologies_are_tried_in_order(
     said = {short.flavor: short.limited_by for short in why.shortfalls if short.detail is Detail.FLAVOR_TOPOLOGY}
     said |= {misfit.flavor: f"{misfit.placeable} of {misfit.pods}" for misfit in why.misfits}
     assert "; ".join(f"{name}: {said[name]}" for name in ("plain", "racks", "blocks")) == hosts
+    if hosts == NO_ZONE:
+        assert sentence(why) == "; ".join(f"Flavor {part}" for part in hosts.split("; "))
 
 
 def test_pod_sets_of_one_gang_may_get_flavors_of_different_topologies_and_a_group_gets_one() -> None:
