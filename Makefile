@@ -50,8 +50,8 @@ format: $(READY) ## rewrite the sources in the one style
 e2e: $(READY) ## the suite on a real control plane (built once from pinned sources, needs Go; or KUBECONFIG=... for a cluster of yours)
 	@$(if $(KUBECONFIG),,$(BIN)/python -m e2e.build &&) $(if $(filter 0,$(E2E_WORKERS)),$(E2E_ONE),$(E2E_BOTH))
 
-e2e-oldest: $(READY) ## the chart on the oldest API server that Muster is said to run on (built once from pinned sources, needs Go)
-	@$(BIN)/python -m e2e.build etcd kubectl oldest && $(PYTEST) e2e/test_oldest.py -n0 -o cache_dir=build/e2e-cache
+e2e-oldest: $(READY) ## the chart on the oldest Kubernetes that Muster is said to run on (built once from pinned sources, needs Go)
+	@$(BIN)/python -m e2e.build etcd kubectl kwok jobset-controller oldest && $(PYTEST) e2e/test_oldest.py -n0 -o cache_dir=build/e2e-cache
 
 e2e-kind: $(READY) ## the portable part of the suite on kind (needs Docker and kind)
 	@kind create cluster --name muster-e2e --config e2e/kind.yaml --kubeconfig build/kind.kubeconfig && \
