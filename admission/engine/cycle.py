@@ -1205,7 +1205,10 @@ class _Filling(_Run):
             trial.found = replace(trial.found, until=at if until is None else min(at, until))
             return False
         trial.due = True
+        assert trial.assignment is not None
         with self.ledger.beside({gang.key}, trial.node.root), self.ledger.without_gangs(walk.queue.name):
+            if not trial.node.fits(trial.assignment.usage):
+                return False
             there = self._again(trial)
         if there.mode is not Mode.FIT:
             return False

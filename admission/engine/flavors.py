@@ -719,8 +719,7 @@ class _Scan:
         node = self.node
         quota = node.quotas.get(fr)
         nominal = 0 if quota is None else quota.nominal
-        ends = node.limit_of(fr, total)
-        end = ends[0] if ends else node
+        end = node.end_of(fr, total) or node
         if detail is None:
             if end.parent is not None:
                 detail = Detail.BORROWING_LIMIT

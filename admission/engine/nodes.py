@@ -288,6 +288,16 @@ class Overlay:
     losses: dict[tuple[tuple[Amounts, ...], Amounts], Losses] = field(default_factory=dict)
     placed: tuple[Answers, Answers] = field(default_factory=lambda: ({}, {}))
     """Answers about the table as it is, and about one without gangs."""
+    _rows: list[Ints | None] = field(default_factory=lambda: [None, None])
+
+    def rows(self, empty: bool) -> Ints:
+        """Those whose room it changes: all others are as without it."""
+        rows = self._rows[empty]
+        if rows is None:
+            columns = list((self.more_bare if empty else self.more).values())
+            touched = np.flatnonzero(np.logical_or.reduce([column != 0 for column in columns]) if columns else ())
+            rows = self._rows[empty] = touched.astype(np.int64)
+        return rows
 
 
 _Parsed = tuple[dict[str, str], dict[str, int]]
@@ -531,7 +541,7 @@ class Table:
             key, over = (wanted, per_pod), self.overlay
             counts = over.bare_counts.get(key)
             if counts is None:
-                counts = over.bare_counts[key] = self._count(np.flatnonzero(self.mask(wanted)), per_pod, True)
+                counts = over.bare_counts[key] = self._afresh(wanted, per_pod, True)
             return counts
         return self._counted(wanted, per_pod).counts
 
@@ -552,9 +562,21 @@ class Table:
                     return got
             else:
                 return got
-        counts = self._count(np.flatnonzero(self.mask(wanted)), per_pod, False)
+        counts = self._afresh(wanted, per_pod, False)
         got = over.counts[key] = _Counts(counts, now, int(counts.sum()))
         return got
+
+    def _afresh(self, wanted: Filter, per_pod: Amounts, empty: bool) -> Ints:
+        """The counts, made anew; under an overlay only of the rows that it changes."""
+        over, mask = self.overlay, self.mask(wanted)
+        if over is self.plain:
+            return self._count(np.flatnonzero(mask), per_pod, empty)
+        self.overlay = self.plain
+        counts = self.counts(wanted, per_pod, empty).copy()
+        self.overlay = over
+        rows = over.rows(empty)
+        counts[rows] = np.where(mask[rows], self._per_row(rows, per_pod, empty), 0)
+        return counts
 
     def _mend(self, known: _Counts, mask: Bools, changed: set[int], per_pod: Amounts) -> None:
         """The counts of a few rows, and what they add up to: one by one, for an array of two is dearer than both."""
@@ -606,10 +628,18 @@ class Table:
         held = {} if empty else self.overlay.losses
         known = held.get((kinds, per_pod))
         if known is None or known.seen < self.log_base:
+            over, rows = self.overlay, np.arange(len(self.names), dtype=np.int64)
+            if over is self.plain or empty:
+                known = self._no_losses(kinds, per_pod, now)
+            else:
+                self.overlay = self.plain
+                known = self.losses(kinds, per_pod, False)
+                known = replace(known, lost=known.lost.copy(), untouched=known.untouched.copy())
+                self.overlay, rows = over, over.rows(False)
             if len(held) >= KINDS:
                 held.clear()
-            known = held[kinds, per_pod] = self._no_losses(kinds, per_pod, now)
-            self._fill_losses(known, np.arange(len(self.names), dtype=np.int64), empty)
+            held[kinds, per_pod] = known
+            self._fill_losses(known, rows, empty)
         elif known.seen < now:
             self._fill_losses(known, np.array(sorted(set(self.log[known.seen - self.log_base :]))), empty)
             known.seen = now

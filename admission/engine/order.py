@@ -17,7 +17,7 @@ from fractions import Fraction
 from functools import total_ordering
 
 from admission.engine.model import FlavorResource, Key, LocalQueue, Rules, Usage, UsageFairness, Workload
-from admission.engine.quota import QuotaNode, Tree
+from admission.engine.quota import QuotaNode, Share, Tree
 
 QueueKey = tuple[int, int, int, str, str, str]
 """(0 if room is being freed for it else 1, -priority, stamp, uid, namespace, name): smallest first."""
@@ -109,6 +109,25 @@ class Rank:
         return f"Rank{self._value}"
 
 
+@total_ordering
+class _Ties:
+    """`Share.vector`, worked out only where the shares themselves are equal."""
+
+    __slots__ = ("_share",)
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Ties) and self._share.vector() == other._share.vector()
+
+    def __lt__(self, other: _Ties) -> bool:
+        return self._share.vector() < other._share.vector()
+
+    def __hash__(self) -> int:
+        return hash(self._share.vector())
+
+
 def ranks(
     queue: QuotaNode, gang: Workload, usage: Usage, rules: Rules, requested: frozenset[FlavorResource] | None = None
 ) -> dict[str, Rank]:
@@ -128,7 +147,7 @@ def ranks(
             before = node.share(None, None if node.is_queue else resources)
             if node.is_queue and resources is not None:
                 after = node.share(usage)
-            value: tuple[object, ...] = (before, after, before.vector(), after.vector(), *age)
+            value: tuple[object, ...] = (before, after, _Ties(before), _Ties(after), *age)
         else:
             borrows = False
             if "FairSharingPrioritizeNonBorrowing" in rules.gates:

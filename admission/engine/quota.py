@@ -19,7 +19,7 @@ people saturates. Nodes of a cohort cycle, and all that hangs below one, are fla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import total_ordering
 
@@ -306,23 +306,29 @@ class QuotaNode:
     def limit_of(self, fr: FlavorResource, amount: int) -> tuple[QuotaNode, ...]:
         """The nodes of the path at which a request of `amount` more ends: by their borrowing limit, or, the root, by
         its quota. Lowest first; empty when the request fits."""
-        ends: list[QuotaNode] = []
+        return tuple(self._ends(fr, amount))
+
+    def end_of(self, fr: FlavorResource, amount: int) -> QuotaNode | None:
+        """The first of them."""
+        return next(self._ends(fr, amount), None)
+
+    def _ends(self, fr: FlavorResource, amount: int) -> Iterator[QuotaNode]:
         rest = amount
         for node in self._path:
             used, local = node.usage.get(fr, 0), node.local.get(fr, 0)
             if node.parent is None:
                 if node.in_cycle or rest > node.subtree.get(fr, 0) - used:
-                    ends.append(node)
+                    yield node
                 break
-            rest -= max(0, local - used)
+            if used < local:
+                rest -= local - used
             if rest <= 0:
                 break
-            quota = node.quotas.get(fr)
+            quota = node.quotas.get(fr) if node.limited else None
             if quota is not None and quota.borrowing_limit is not None:
                 bound = node.subtree.get(fr, 0) - local - max(0, used - local) + quota.borrowing_limit
                 if rest > bound:
-                    ends.append(node)
-        return tuple(ends)
+                    yield node
 
     def fits(self, usage: Usage) -> bool:
         """Could all of `usage` be added within quota."""

@@ -863,20 +863,31 @@ class _Lawful(_Search):
         stays lawful when fewer go) of so few as `_FEW`, unless that takes more than `_LOOKS` looks.
         """
         looks = 0
+        out: dict[Key, Workload] = {}
+        """Whose quota is taken out of the tree by hand now."""
+
+        def have(gone: Sequence[Workload]) -> None:
+            wanted = {victim.key for victim in gone}
+            for victim in [one for key, one in out.items() if key not in wanted]:
+                self._move(victim, 1)
+                del out[victim.key]
+            for victim in gone:
+                if victim.key not in out:
+                    self._move(victim, -1)
+                    out[victim.key] = victim
 
         def room(gone: Sequence[Workload]) -> bool:
             nonlocal looks
             looks += 1
-            for victim in gone:
-                self._move(victim, -1)
+            have(gone)
+            if not self.node.fits(self.usage):
+                return False
             with self.ledger.gone_from_nodes(self.ledger.charges[victim.key] for victim in gone):
-                enough = self.fits()
-            for victim in gone:
-                self._move(victim, 1)
-            return enough
+                return self.fits()
 
         def walk(rest: list[Workload], must: list[Workload]) -> list[Target] | None:
             if not rest:
+                have(())
                 targets = [(victim.key, reason) for victim, reason in self._reasons(must) if reason is not None]
                 spared = any(room([one for one in must if one is not victim]) for victim in must)
                 return targets if len(targets) == len(must) and not spared else None
@@ -887,24 +898,32 @@ class _Lawful(_Search):
                     return found
             must = [last, *must]
             own = [victim for victim in rest if self.queue_of[victim.key] is self.node]
-            if looks >= _LOOKS or any(reason is None for _, reason in self._reasons(must, own)):
+            if looks >= _LOOKS:
+                return None
+            have(())
+            if any(reason is None for _, reason in self._reasons(must, own)):
                 return None
             return walk(rest, must)
 
-        if not room(victims):
+        def search() -> list[Target] | None:
+            if not room(victims):
+                return None
+            low, high = 1, len(victims)
+            while low < high:
+                middle = (low + high) // 2
+                if room(victims[:middle]):
+                    high = middle
+                else:
+                    low = middle + 1
+            for many in sorted({high, min(len(victims), _FEW)}):
+                found = walk(victims[:many], []) if high <= many <= _LOOKS else None
+                if found is not None:
+                    return found
             return None
-        low, high = 1, len(victims)
-        while low < high:
-            middle = (low + high) // 2
-            if room(victims[:middle]):
-                high = middle
-            else:
-                low = middle + 1
-        for many in sorted({high, min(len(victims), _FEW)}):
-            found = walk(victims[:many], []) if high <= many <= _LOOKS else None
-            if found is not None:
-                return found
-        return None
+
+        found = search()
+        have(())
+        return found
 
     def _minimal(self, victims: list[Workload]) -> list[Workload] | None:
         """An irreducible set that makes room; each was lawful when its turn came. The book stays as it was."""

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from admission.engine.ledger import Held, Ledger
 from admission.engine.model import (
@@ -28,7 +29,7 @@ from admission.engine.model import (
     Shortfall,
 )
 from admission.engine.nodes import PlaceRequest
-from admission.engine.quota import QuotaNode, Share, Tree
+from admission.engine.quota import QuotaNode, Share
 from admission.engine.reclaim import Holders, spared_until
 
 Amounts = tuple[tuple[FlavorResource, int], ...]
@@ -76,8 +77,7 @@ class Lack:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A parked gang to be looked at: `until` it is tried again anyway."""
 
     queue: ClusterQueue
@@ -158,7 +158,7 @@ class _Borrowers:
         self.resources = frozenset(fr[1] for fr in frs) if rules.contested_share else None
         self.best: dict[QuotaNode, list[tuple[Share, QuotaNode]]] = {}
         """Cohort -> the two children with the largest shares below which somebody borrows all the way up."""
-        self.laws: dict[tuple[QuotaNode, Amounts], Law] = {}
+        self.laws: dict[Amounts, dict[QuotaNode, Law]] = {}
         self.most: dict[QuotaNode, dict[FlavorResource, int]] = {}
         self.limits: dict[QuotaNode, dict[Law, list[Amounts]]] = {}
         """Queue -> amounts for which the law gave no more than this: nor does it for more of them."""
@@ -174,6 +174,8 @@ class _Borrowers:
                 if leaf.borrowing(frs)
             ]
             """What could go at the most: all that borrowers hold, and what is only claimed, and borrowed."""
+        self.anybody = any(self.best.values())
+        """Does anybody borrow all the way up."""
         with gone.back():
             borrowed = [(node, usage) for node, usage in claims if node.borrowing(fr for fr, _ in usage)]
         self.claimed = taken_back and bool(borrowed)
@@ -191,21 +193,23 @@ class _Borrowers:
 
     def law(self, queue: QuotaNode, usage: Amounts) -> Law:
         """What the law might give to a gang of this queue that would take `usage`; never less than it does."""
-        law = self.laws.get((queue, usage))
+        laws = self.laws.get(usage)
+        if laws is None:
+            laws = self.laws[usage] = {}
+        law = laws.get(queue)
         if law is None:
-            law = self.laws[queue, usage] = self._bound(queue, usage)
+            law = laws[queue] = self._bound(queue, usage) if self.loose else Law.NOTHING
         return law
 
     def _bound(self, queue: QuotaNode, usage: Amounts) -> Law:
-        if not self.loose:
-            return Law.NOTHING
         if not self.most:
             # What quota gangs of each queue would find if all that could go were gone.
             with _moved(self.loose, -1):
                 self.most = {leaf: {fr: leaf.available(fr) for fr in self.frs} for leaf in queue.root.queues()}
         most = self.most[queue]
-        if any(most[fr] < amount for fr, amount in usage):
-            return Law.NOTHING
+        for fr, amount in usage:
+            if most[fr] < amount:
+                return Law.NOTHING
         known = self.limits.setdefault(queue, {})
         for law in (Law.NOTHING, Law.SHARE):
             for less in known.get(law, ()):
@@ -218,21 +222,19 @@ class _Borrowers:
         return law
 
     def _law(self, queue: QuotaNode, usage: dict[FlavorResource, int]) -> Law:
-        if all(not queue.exceeds(fr, amount) for fr, amount in usage.items()) and (
-            self.claimed or any(self.best.values())
-        ):
+        if (self.claimed or self.anybody) and all(not queue.exceeds(fr, amount) for fr, amount in usage.items()):
             return Law.ENTITLED
         law = Law.NOTHING
-        rest = usage
-        for node, share in Tree.shares_with(queue, usage, self.resources):
-            assert node.parent is not None
+        node, rest = queue, usage
+        while node.parent is not None:
             other = next((held for held, child in self.best.get(node.parent, ()) if child is not node), None)
             if other is not None:
                 if all(not node.exceeds(fr, rest.get(fr, 0)) for fr in usage):
                     return Law.ENTITLED
-                if share < other:
+                if law is Law.NOTHING and node.share(rest, self.resources) < other:
                     law = Law.SHARE
             rest = node.risen(rest)
+            node = node.parent
         return law
 
 
@@ -244,6 +246,8 @@ class Shortages:
         self._rules = rules
         self._holders = holders
         self._spared_in: dict[str, tuple[object, int]] = {}
+        self._least: list[tuple[int, str]] | None = None
+        """(until when everybody in it is spared, queue) of the two soonest, of the tree that is asked about."""
         self._known: dict[
             tuple[QuotaNode, _View],
             tuple[int, dict[Amounts, _Borrowers], Leaving | None],
@@ -259,6 +263,7 @@ class Shortages:
         Some of them were refused beside the room that is set aside, some without. `leaving`: by root, who is on the way
         out: of other trees, they leave room on nodes alone.
         """
+        self._least = None
         claims = list(self._ledger.claims_under(root).values())
         aside = list(self._ledger.aside_under(root).values())
         out = [one.lack.never or (one.lack.beside and not claims) for one in asked]
@@ -291,7 +296,7 @@ class Shortages:
         frs = frozenset(fr for fr, _ in usage)
         at = (node.root, self._ledger.version_of(node.root), back, frs)
         known = self._taking.get(at)
-        if known is not None and known[0] is gone and (law := known[1].laws.get((node, usage))) is not None:
+        if known is not None and known[0] is gone and (law := known[1].laws.get(usage, {}).get(node)) is not None:
             return law is not Law.NOTHING
         claims = list(self._ledger.claims_under(node.root).values())
         with gone.out():
@@ -386,9 +391,16 @@ class Shortages:
             found = borrowers[lack.usage] = same
         law = found.law(node, lack.usage)
         if law is Law.SHARE:
-            spared = min((self._spared(leaf.name, now) for leaf in root.queues() if leaf is not node), default=0)
+            spared = self._others_spared(root, node, now)
             return spared > now and (spared >= NEW or (asked.until is not None and asked.until <= spared))
         return law is Law.NOTHING
+
+    def _others_spared(self, root: QuotaNode, node: QuotaNode, now: int) -> int:
+        """Until when everybody outside this queue is spared."""
+        least = self._least
+        if least is None:
+            least = self._least = sorted((self._spared(leaf.name, now), leaf.name) for leaf in root.queues())[:2]
+        return next((until for until, name in least if name != node.name), 0)
 
     def _spared(self, queue: str, now: int) -> int:
         """Until when everybody in a queue is spared; 0 if somebody is not."""
@@ -403,10 +415,9 @@ class Shortages:
     def _short(node: QuotaNode, lack: Lack) -> bool:
         """Does each of its requests end where it ended; if none did, is there still quota for all of it."""
         for short in lack.shorts:
-            ends = node.limit_of((short.flavor, short.resource), short.requested)
-            if not ends or ends[0].name != short.limited_by:
+            end = node.end_of((short.flavor, short.resource), short.requested)
+            if end is None or end.name != short.limited_by:
                 return False
-            end = ends[0]
             detail = (
                 Detail.BORROWING_LIMIT
                 if end.parent is not None

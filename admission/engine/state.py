@@ -1210,24 +1210,26 @@ class State:
         # Who got what it lacked may lack it again beside the room that is kept for others.
         again = [
             i
-            for i, (one, answer) in enumerate(zip(wanted, answers, strict=True))
-            if not answer and one.lack.kept_from_it and self._ledger.aside_under(root)
+            for i, answer in enumerate(answers)
+            if not answer and wanted[i].lack.kept_from_it and self._ledger.aside_under(root)
         ]
-        beside = [replace(wanted[i], lack=replace(wanted[i].lack, beside=True)) for i in again]
-        for i, one, answer in zip(
-            again, beside, self._shortages.still(root, beside, self._now, self._leaving_in), strict=True
-        ):
-            if answer:
-                answers[i], wanted[i] = True, one
-                memos[i] = replace(memos[i], lack=one.lack, turned=False)
+        if again:
+            beside = [wanted[i]._replace(lack=replace(wanted[i].lack, beside=True)) for i in again]
+            known = self._shortages.still(root, beside, self._now, self._leaving_in)
+            for i, one, answer in zip(again, beside, known, strict=True):
+                if answer:
+                    answers[i], wanted[i] = True, one
+                    memos[i] = replace(memos[i], lack=one.lack, turned=False)
         return [
-            memo
-            if answer
-            and all(self.is_leaving(uid) for uid in one.lack.victims)
-            and (not one.lack.placing or self._ledger.no_room(one.lack.placing, one.lack.avoid, beside=one.lack.beside))
-            else None
+            memo if answer and self._lasts(one.lack) else None
             for memo, one, answer in zip(memos, wanted, answers, strict=True)
         ]
+
+    def _lasts(self, lack: Lack) -> bool:
+        """Do they still leave who leave for it, and are the nodes short that were."""
+        return all(self.is_leaving(uid) for uid in lack.victims) and (
+            not lack.placing or self._ledger.no_room(lack.placing, lack.avoid, beside=lack.beside)
+        )
 
     def pass_again(self, name: str, bucket: int, gone: Collection[QueueKey]) -> Memo | None:
         """Who came back in this cycle, for what it lacked was there, lacks it again, for others took it: parked as it
