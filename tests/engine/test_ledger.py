@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admission.engine.capacity import PlaceRequest
+from admission.engine.capacity import Capacity, PlaceRequest
 from admission.engine.ledger import Charge, Ledger, charge_of, usage_of
 from admission.engine.model import (
     MUSTER,
     Admission,
     Domain,
+    Key,
     Misfit,
     Node,
     PodSet,
@@ -23,6 +24,7 @@ from admission.engine.model import (
     TopologyAssignment,
     Workload,
 )
+from admission.engine.nodes import Amounts, Booking, Filter, booking_of
 from admission.names import HOSTNAME_LABEL
 from tests.engine import town
 from tests.engine.trees import cohort, fr, queue, usage_of_tree
@@ -238,6 +240,63 @@ def test_a_question_what_if_is_answered_as_if_it_were_so(
         was_later = answers(done)
     assert told == was
     assert told_later == was_later
+
+
+DEVICE = "example.com/gpu"
+taken = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 3)), max_size=4)
+
+
+@given(taken, taken, st.sets(st.integers(0, 3)), taken)
+@settings(max_examples=100, deadline=None)
+def test_what_is_laid_over_the_nodes_is_counted_as_if_it_were_there(
+    gangs: list[Any], aside: list[Any], gone: set[int], later: list[Any]
+) -> None:
+    """Counts, and what a pod more would cost others, with rooms set aside and gangs gone, before and after something
+    else is booked: those of a table on which all of it is so."""
+
+    def nodes() -> Capacity:
+        out = Capacity()
+        for i in range(8):
+            out.put_node(Node(f"n{i}", (), allocatable=(("cpu", 9 + i % 3), (DEVICE, 4), ("pods", 5 + i % 2))))
+        return out
+
+    def booking(at: int, node: int, amount: int) -> Booking:
+        where = TopologyAssignment((HOSTNAME_LABEL,), (Domain((f"n{node}",), 1),))
+        took = {"main": {DEVICE: amount, "cpu": 2 * amount, "pods": 1}}
+        return booking_of(f"uid-{at}", Admission("q", (PodSetAssignment("main", (), (), 1, where),)), took)
+
+    def seen(book: Capacity) -> list[Any]:
+        kinds: tuple[Amounts, ...] = (((DEVICE, 1), ("pods", 1)), (("cpu", 3), (DEVICE, 2)))
+        out: list[Any] = []
+        for wanted in (Filter((), (), None, ()), Filter((), (("nobody", "has"),), None, ())):
+            for pod in (((DEVICE, 2), ("pods", 1)), (("cpu", 3), ("pods", 1)), ()):
+                out += [book.table.counts(wanted, pod, empty).tolist() for empty in (False, True)]
+        for pod in (((DEVICE, 1), ("cpu", 1)), ((DEVICE, 4),)):
+            losses = book.table.losses(kinds, pod, False)
+            out += [losses.lost.tolist(), losses.untouched.tolist()]
+        return out
+
+    leave = [i for i in sorted(gone) if i < len(gangs)]
+    asked, done = nodes(), nodes()
+    for i, (node, amount) in enumerate(gangs):
+        asked.book(("ns", f"g{i}"), booking(i, node, amount))
+        if i not in leave:
+            done.book(("ns", f"g{i}"), booking(i, node, amount))
+    for i, (node, amount) in enumerate(aside):
+        asked.set_aside(("ns", f"k{i}"), booking(100 + i, node, amount))
+        done.put_pod(PodUsage(("ns", f"k{i}"), f"k{i}", f"n{node}", ((DEVICE, amount), ("cpu", 2 * amount))))
+    over = frozenset[Key](), frozenset((("ns", f"g{i}"), f"uid-{i}") for i in leave), frozenset[Key]()
+    before = seen(asked)
+    with asked.as_if(*over):
+        assert seen(asked) == seen(done)
+    for i, (node, amount) in enumerate(later):
+        for book_ in (asked, done):
+            book_.book(("ns", f"l{i}"), booking(200 + i, node, amount))
+    with asked.as_if(*over):
+        assert seen(asked) == seen(done)
+    for i in range(len(later)):
+        asked.release(("ns", f"l{i}"))
+    assert seen(asked) == before
 
 
 def test_what_is_misused_is_refused() -> None:
