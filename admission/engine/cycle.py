@@ -193,6 +193,7 @@ class _Run:
         keeps = "FlavorFungibilityPreserveScanProgress" in self.rules.gates
         cursor = gang.cursor if keeps or gang.cursor_generation >= self.state.generation(queue.name) else ()
         first: Trial | None = None
+        seen = {cursor}
         while True:
             trial = self._try(gang, queue, node, cursor, None, evict, pinned, later)
             if trial.mode is Mode.FIT or trial.found.enough:
@@ -202,9 +203,11 @@ class _Run:
             assignment = trial.assignment
             if self.rules.heads_per_queue is not None or assignment is None or not assignment.pending_flavors:
                 break
-            if assignment.cursor == cursor:
+            # Of several pod sets each goes on where it stopped, so that all may come back to where they were.
+            if assignment.cursor in seen:
                 break
             cursor = assignment.cursor
+            seen.add(cursor)
             self.steps += 1
         if "PartialAdmission" in self.rules.gates:
 

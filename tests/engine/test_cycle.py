@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -14,6 +15,8 @@ from admission.engine.model import (
     Detail,
     Evict,
     Flavor,
+    PodSet,
+    PodShape,
     Preemption,
     PreemptionPolicy,
     Quota,
@@ -402,6 +405,23 @@ def test_a_best_effort_queue_goes_on_behind_it() -> None:
     town.put(gang("big", "a", 5, priority=1), gang("small", "a", 1, created=1))
     town.cycle()
     assert town.admitted() == ["small"]
+
+
+def test_a_scan_of_flavors_that_comes_back_to_where_it_was_ends() -> None:
+    """Two pod sets that fit no flavors together: each goes on where it stopped, and one is at the end of the list
+    whenever the other is at its beginning."""
+    town = Town(*elastic("a", "b"), queue("q", "", [("a", {"gpu": 16}), ("b", {"gpu": 2})]))
+    town.put(gang("old", "q", 2, allowed_flavors=frozenset({"b"})))
+    town.settle()
+    lead = PodSet("lead", 1, PodShape(requests=(("gpu", 2),)))
+    work = PodSet("work", 2, PodShape(requests=(("gpu", 8),)))
+    town.put(replace(gang("new", "q", created=1), pod_sets=(lead, work)))
+    plan = town.cycle()
+    assert plan.steps <= 4
+    assert town.admitted() == ["old"]
+    town.remove(Workload, ("ns", "old"))
+    town.settle()
+    assert town.admitted() == ["new"]
 
 
 def test_preemption_inside_a_queue_by_its_policy() -> None:
