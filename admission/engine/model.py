@@ -466,10 +466,11 @@ class Workload:
     job_uid: str = ""
     priority_boost: int = 0
     """What somebody else than its owner adds to its priority (annotation priority-boost)."""
+    key: Key = field(init=False, repr=False, compare=False)
+    """(namespace, name)."""
 
-    @property
-    def key(self) -> Key:
-        return (self.namespace, self.name)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (self.namespace, self.name))
 
     @property
     def effective_priority(self) -> int:

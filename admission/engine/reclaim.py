@@ -880,8 +880,6 @@ class _Lawful(_Search):
             nonlocal looks
             looks += 1
             have(gone)
-            if not self.node.fits(self.usage):
-                return False
             with self.ledger.gone_from_nodes(self.ledger.charges[victim.key] for victim in gone):
                 return self.fits()
 
@@ -906,12 +904,22 @@ class _Lawful(_Search):
             return walk(rest, must)
 
         def search() -> list[Target] | None:
+            nonlocal looks
+            enough = 0
+            """So many who go first leave quota."""
+            while not self.node.fits(self.usage):
+                if enough == min(len(victims), _LOOKS):
+                    return None  # more are never walked through
+                self._move(victims[enough], -1)
+                out[victims[enough].key] = victims[enough]
+                enough += 1
             if not room(victims):
                 return None
             low, high = 1, len(victims)
             while low < high:
                 middle = (low + high) // 2
-                if room(victims[:middle]):
+                looks += middle < enough
+                if middle >= enough and room(victims[:middle]):
                     high = middle
                 else:
                     low = middle + 1
