@@ -122,7 +122,7 @@ def place(
     memo: object = None
     overlay = capacity.table.overlay
     if rules.pack_against_fragmentation and not (beside or again or lost or previous or own):
-        memo = (tuple(requests), frozenset(avoid), tuple(capacity.repelled(one.pod_set.shape) for one in requests))
+        memo = (tuple(requests), frozenset(avoid), tuple(capacity.kept_away_by(one.pod_set.shape) for one in requests))
         # On a table without gangs an answer stays as long as nodes, and pods that are not theirs, do.
         at, explained, known = overlay.placed[empty].get(memo, (-1, False, None))
         holds = empty or at == capacity.version
@@ -169,7 +169,7 @@ def room(
     wanted = [request for request in requests if request.count > 0 and needs_nodes(request, rules)]
     if not rules.pack_against_fragmentation or len(wanted) != 1 or not wanted[0].anywhere:
         return None
-    if capacity.repelled(wanted[0].pod_set.shape):
+    if capacity.kept_away_by(wanted[0].pod_set.shape):
         return None
     table = capacity.table
     held = table.total(wanted[0].filter, wanted[0].takes, empty)
@@ -481,7 +481,7 @@ class _Muster:
         if before is not None and not self.question.again and any(slot.row is None for slot in part.slots):
             own.update(map(mark_of, pod.apart))  # it lost nodes: its charge is on the book
         out: Bools | None = None
-        for mark in self.question.capacity.repelled(pod):
+        for mark in self.question.capacity.kept_away_by(pod):
             room = self.table.room(mark, self.empty)
             if mark in own and before is not None:
                 # Of its own pods `one_per_domain` takes care.

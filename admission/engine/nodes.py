@@ -410,6 +410,11 @@ class Table:
                     free[i] = self._room(i, resource)[1]
         self._note(i)
 
+    def forget(self, resource: str) -> None:
+        """Nobody will ask for this column soon."""
+        for columns in (self.free, self.bare, self._every):
+            columns.pop(resource, None)
+
     def bare_changed(self) -> None:
         """Something changed that no gang did."""
         self.plain.bare_counts.clear()
@@ -797,7 +802,7 @@ class Capacity:
         self._hosts: dict[str, _Host] = {}
         self._pods: dict[Key, PodUsage] = {}
         self._charges: dict[Key, Booking] = {}
-        self._aside: dict[Key, tuple[tuple[str, Amounts], ...]] = {}
+        self._aside: dict[Key, Booking] = {}
         self._aside_arrays: dict[str, Ints] | None = None
         self._aside_version = 0
         self._given: tuple[frozenset[tuple[Key, str]], dict[str, Ints]] = (frozenset(), {})
@@ -819,6 +824,8 @@ class Capacity:
         """Labels of which child jobs have, or once had, domains to themselves."""
         self._apart: Counter[str] = Counter()
         """What pods ask of all others (`mark_of`) -> how often it is asked by pods, charges and those who wait."""
+        self._apart_there: Counter[str] = Counter()
+        """The same without those who wait."""
         self._apart_by: dict[tuple[str, ...], set[str]] = {}
         """(namespace or "" for all, label, value), where a value is asked for, else (namespace,) -> marks."""
         self._apart_new: set[str] = set()
@@ -989,7 +996,7 @@ class Capacity:
         requests = dict(pod.requests)
         _add_unasked(requests, pod.host_ports, pod.of_jobset, pod.exclusive_key, pod.apart)
         if pod.apart:
-            self.count_apart([mark_of(asked) for asked in pod.apart], sign)
+            self._stand_apart([mark_of(asked) for asked in pod.apart], sign)
         if pod.exclusive_key:
             self.exclusive_keys.add(pod.exclusive_key)
         host = self._host(pod.node)
@@ -1010,10 +1017,18 @@ class Capacity:
                     self._apart_by.setdefault(at, set()).add(mark)
             self._apart[mark] += sign
 
+    def _stand_apart(self, marks: Collection[str], sign: int) -> None:
+        self.count_apart(marks, sign)
+        for mark in marks:
+            self._apart_there[mark] += sign
+
     def settle_apart(self) -> set[str]:
         """Forget what nobody asks any more; what is asked since this was called last, and was not before."""
         for mark in [mark for mark, times in self._apart.items() if not times]:
             del self._apart[mark]
+            self._apart_there.pop(mark, None)
+            if self._made is not None:
+                self._made.forget(mark)
             for at in _looked_up_by(marked(mark)):
                 there = self._apart_by[at]
                 there.discard(mark)
@@ -1024,7 +1039,7 @@ class Capacity:
         return new
 
     def repelled(self, shape: PodShape) -> tuple[str, ...]:
-        """The marks of those who keep pods of this shape away."""
+        """The marks of those who keep pods of this shape away, were they there."""
         if not self._apart:
             return ()
         found: set[str] = set()
@@ -1033,6 +1048,10 @@ class Capacity:
                 found |= self._apart_by.get(at, frozenset())
         labels = dict(shape.labels)
         return tuple(sorted(mark for mark in found if matches(marked(mark).selector, labels)))
+
+    def kept_away_by(self, shape: PodShape) -> tuple[str, ...]:
+        """Of these, who is on the book, or has something set aside."""
+        return tuple(mark for mark in self.repelled(shape) if self._apart_there[mark])
 
     # -- charges
 
@@ -1059,14 +1078,17 @@ class Capacity:
 
     def set_aside(self, key: Key, booking: Booking) -> None:
         """Note nodes that are not booked: they count as taken only inside `beside`."""
+        self.give_up(key)
         self.exclusive_keys.update(booking.exclusive)
-        self._aside[key] = booking.hosts
+        self._stand_apart(booking.apart, 1)
+        self._aside[key] = booking
         self._count_aside(key, 1)
 
     def give_up(self, key: Key) -> None:
         """Forget what is set aside under a key; nothing when there is nothing."""
         if key in self._aside:
             self._count_aside(key, -1)
+            self._stand_apart(self._aside[key].apart, -1)
             del self._aside[key]
 
     def _count_aside(self, key: Key, sign: int) -> None:
@@ -1075,7 +1097,7 @@ class Capacity:
             self._add_aside(self._aside_arrays, key, sign)
 
     def _add_aside(self, arrays: dict[str, Ints], key: Key, sign: int) -> None:
-        for name, amounts in self._aside[key]:
+        for name, amounts in self._aside[key].hosts:
             row = self.table.row.get(self.resolve(name))
             if row is not None:
                 self._add(arrays, row, amounts, sign)
@@ -1184,14 +1206,14 @@ class Capacity:
                 for pod in self.pods(charge.uid):
                     self._book_pod(pod, -1)
             self._wide[charge.uid] = self._wide.get(charge.uid, 0) + 1
-        self.count_apart(charge.apart, 1)
+        self._stand_apart(charge.apart, 1)
         self._count_kinds(charge, 1)
         self._book(charge, 1)
 
     def _take(self, key: Key) -> Booking:
         self._touch(key)
         charge = self._charges.pop(key)
-        self.count_apart(charge.apart, -1)
+        self._stand_apart(charge.apart, -1)
         self._count_kinds(charge, -1)
         self._book(charge, -1)
         for host, _ in charge.hosts:
@@ -1434,8 +1456,9 @@ class PlaceRequest:
 
     @cached_property
     def takes(self) -> Amounts:
-        """What each pod takes, the pod slot and host ports added."""
-        return takes(self.pod_set.shape, self.per_pod)
+        """What each pod takes, the pod slot and host ports added. What it asks of all others takes no room, and would
+        make many kinds of pods of one."""
+        return takes(replace(self.pod_set.shape, apart=()), self.per_pod)
 
     @cached_property
     def topology(self) -> str:

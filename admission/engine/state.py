@@ -1379,7 +1379,7 @@ class State:
             first = self.workloads[order.key_of(line.buckets[bucket][0])]
             # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
             apart = bool(self._ledger.nodes.exclusive_keys)
-            kept = self._ledger.nodes.repelled
+            kept = self._ledger.nodes.kept_away_by
             shapes = [pod_set.shape for pod_set in first.pod_sets]
             self._parked_on_nodes[queue, bucket] = tuple(
                 dict.fromkeys(() if s.exclusive or (s.of_jobset and apart) or kept(s) else s.requests for s in shapes)

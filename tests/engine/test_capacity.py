@@ -33,7 +33,7 @@ from admission.engine.model import (
     TopologyAssignment,
     TopologyRequest,
 )
-from admission.engine.nodes import booking_of
+from admission.engine.nodes import booking_of, mark_of
 
 GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
 NET = Topology("net", ("block", "rack", HOST))
@@ -802,3 +802,22 @@ def test_a_gang_of_the_same_template_keeps_its_twin_away_and_not_itself() -> Non
     book.put_pod(PodUsage(("ns", "p"), "p", "s-1", (), "twin", apart=(apart,)))
     book.put_node(node("t-0", 1, block="b2", rack="t"))
     assert where(place(book, [twin], rules=MUSTER, previous=before, again=True)) == {"r-0": 1, "t-0": 1}
+
+
+def test_gangs_that_only_keep_off_each_other_cost_the_book_nothing() -> None:
+    """Each asks for a label of its own: nobody stands in the way of anybody, and nothing stays of them."""
+    book = fabric(RACKS)
+    for i in range(5):
+        apart = keeps_away(HOST, "ns", app=f"g{i}")
+        mine = asks(2, labels=(("app", f"g{i}"),), namespace="ns", apart=(apart,), one_per_domain=(HOST,))
+        book.count_apart([mark_of(apart)], 1)
+        assert book.repelled(mine.pod_set.shape) == (mark_of(apart),), "as one who waits"
+        assert book.kept_away_by(mine.pod_set.shape) == ()
+        taken(book, mine, where(place(book, [mine], rules=MUSTER)), f"g{i}")
+        assert mine.takes == asks(2).takes
+        assert len(book.kept_away_by(mine.pod_set.shape)) == 1, "of its twin it would"
+        assert isinstance(place(book, [replace(mine, count=6)], rules=MUSTER), Misfit)
+        book.release(("ns", f"g{i}"))
+        book.count_apart([mark_of(apart)], -1)
+        book.settle_apart()
+    assert not [name for name in book.table.free if name.startswith("anti-affinity:")]
