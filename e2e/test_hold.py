@@ -776,6 +776,7 @@ CHANGES: dict[str, Object] = {
         {"spec": {"tolerations": [{"key": f"k{i}", "operator": "Exists"} for i in range(257)]}}
     ),
     "of the system": _in_template({"spec": {"priorityClassName": "system-node-critical"}}),
+    "of gangs": _in_template({"spec": {"priorityClassName": NAMES.priority_class}}),
     "run by another": {"spec": {"managedBy": "example.com/other"}},
     "run by its own": {"spec": {"managedBy": "kubernetes.io/job-controller"}},
 }

@@ -23,7 +23,7 @@ import yaml
 from admission.jobs.hold import IDENTITIES, OWNERS_LABELS, PATIENCE_S, PRIORITY, Identities, Messages
 from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.pins import DOMAIN, GATES, RANKS, REQUIRED, template_annotations, template_labels
-from admission.jobs.requests import LIMITS, NODE_NAME, SYSTEM_CLASSES, Limits, excess_words
+from admission.jobs.requests import GANG_CLASS, LIMITS, NODE_NAME, SYSTEM_CLASSES, Limits, excess_words
 from admission.names import (
     JOB_COMPLETION_INDEX,
     JOB_TRACKING_FINALIZER,
@@ -401,6 +401,7 @@ def _within(who: str, kind: tuple[str, str], limits: Limits) -> list[tuple[str, 
     required = f"{t}.spec.affinity.nodeAffinity.{REQUIRED}"
     parts = " + ".join(f"(has(e.{field}) ? size(e.{field}) : 0)" for field in ("matchExpressions", "matchFields"))
     grace, tolerations = f"{t}.spec.terminationGracePeriodSeconds", f"{t}.spec.tolerations"
+    priority = f"{t}.spec.priorityClassName"
     inner = f"!has({t}.metadata) || " + annotated(f"{t}.metadata")
     run_by = (JOB if kind == JOBS else JOBSET).run_by
     within = [
@@ -415,7 +416,9 @@ def _within(who: str, kind: tuple[str, str], limits: Limits) -> list[tuple[str, 
         ),
         (every(f"!has({tolerations}) || size({tolerations}) <= {limits.tolerations}"), words.tolerations),
         (
-            every(f"!has({t}.spec.priorityClassName) || !{t}.spec.priorityClassName.startsWith('{SYSTEM_CLASSES}')"),
+            every(
+                f"!has({priority}) || !({priority}.startsWith('{SYSTEM_CLASSES}') || {priority} == {_text(GANG_CLASS)})"
+            ),
             words.priority,
         ),
         (f"(!has({who}.spec.managedBy) || {who}.spec.managedBy in ['', {_text(run_by)}])", words.managed_by),

@@ -215,6 +215,9 @@ LIMITS = Limits()
 SYSTEM_CLASSES = "system-"
 """PriorityClasses that begin so are Kubernetes' own, above all that others may have."""
 
+GANG_CLASS = Names().priority_class
+"""Of pods of admitted gangs, in every API group. In a template it would be a place before all others of the queue."""
+
 
 @dataclass(frozen=True, slots=True)
 class Excess:
@@ -249,8 +252,8 @@ def excess_words(limits: Limits) -> Excess:
             "a queued job is run by the controller of its own kind: leave spec.managedBy out, or nobody stops its pods"
         ),
         priority=(
-            f"priorityClassName {SYSTEM_CLASSES}... is for the cluster's own pods: name another, or a "
-            "WorkloadPriorityClass by its label"
+            f"priorityClassName {SYSTEM_CLASSES}... is for the cluster's own pods, and {GANG_CLASS} for pods of "
+            "admitted gangs: name another, or a WorkloadPriorityClass by its label"
         ),
     )
 
@@ -267,10 +270,14 @@ def excess(kind: JobKind, raw: Json, limits: Limits = LIMITS) -> tuple[str, ...]
         (words.affinity, any(_affinity_parts(spec) > limits.affinity_parts for spec in specs)),
         (words.tolerations, any(len(items(spec.get("tolerations"))) > limits.tolerations for spec in specs)),
         (words.pod_sets, len(slots) > limits.pod_sets),
-        (words.priority, any(text(s.get("priorityClassName")).startswith(SYSTEM_CLASSES) for s in specs)),
+        (words.priority, any(_kept_class(text(s.get("priorityClassName"))) for s in specs)),
         (words.managed_by, text(obj(raw.get("spec")).get("managedBy")) not in ("", kind.run_by)),
     )
     return tuple(said for said, beyond in found if beyond)
+
+
+def _kept_class(name: str) -> bool:
+    return name.startswith(SYSTEM_CLASSES) or name == GANG_CLASS
 
 
 def _size(notes: Mapping[str, str]) -> int:

@@ -9,6 +9,7 @@ was deleted does not stand in the way.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 
 from admission.jobs.kinds import JobKind, Json, Slot, items, obj, owners_form, spec_hash, text, texts
@@ -19,6 +20,7 @@ PriorityRef = tuple[str, str]
 """(kind, name): ("WorkloadPriorityClass" | "PriorityClass", name)."""
 
 _LABEL_LIMIT = 63
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def workload_name(kind: JobKind, name: str, uid: str) -> str:
@@ -78,10 +80,17 @@ def build_workload(
             problems.append(
                 f"annotation {names.min_parallelism_annotation}: {least[:20]!r} is not from 1 to the parallelism"
             )
+    queue = labels.get(names.queue_label) or queue
+    if queue and not _OBJECT_NAME.fullmatch(queue):
+        # A label may be what no object can be called: the API server would refuse the Workload, time and again.
+        problems.append(
+            f"label {names.queue_label}: no LocalQueue can be called {queue!r}: names have lower-case letters, digits, "
+            "'-' and '.'; correct the label"
+        )
     name, uid = text(meta.get("name")), text(meta.get("uid"))
     spec_out: Json = {
         "podSets": pod_sets,
-        "queueName": labels.get(names.queue_label) or queue,
+        "queueName": queue,
         "priority": priority,
         "active": labels.get(names.pause_label) != "true",
     }

@@ -232,6 +232,7 @@ def _terms(count: int) -> Json:
             LIMITED.annotations,
         ),
         (_limited(priorityClassName="systemic"), _limited(priorityClassName="system-node-critical"), LIMITED.priority),
+        (_limited(priorityClassName="muster-gangs"), _limited(priorityClassName="muster-gang"), LIMITED.priority),
         (
             {**job(), "spec": {**job()["spec"], "managedBy": "kubernetes.io/job-controller"}},
             {**job(), "spec": {**job()["spec"], "managedBy": "example.com/x"}},

@@ -344,3 +344,13 @@ def test_the_cases_are_read_without_loss() -> None:
                         admissions += 1
                         assert values.admission_object(value.admission) == stored
     assert admissions > 200
+
+
+@pytest.mark.parametrize(
+    ("queue", "can_be"),
+    [("main", True), ("a.b-1", True), ("MAIN", False), ("a_b", False), ("a..b", False), ("a.-b", False)],
+)
+def test_a_label_that_no_local_queue_can_be_called_is_said_and_not_tried(queue: str, can_be: bool) -> None:
+    """A label value may be more than a name of an object; CRDs refuse a Workload with such a queue."""
+    _, problems = build_workload(JOB, job(labels={NAMES.queue_label: queue}), NAMES)
+    assert [repr(queue) in problem for problem in problems] == ([] if can_be else [True])
