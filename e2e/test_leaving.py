@@ -111,7 +111,7 @@ def test_policies_that_are_taken_away_are_missed_and_are_seen_again(muster: Inst
 
     cp.wait(lambda: held()[0] == "True", 20, "the hold to be proven")
     for kind, name, said in (
-        ("mutatingadmissionpolicybindings", "muster-hold", "refused"),  # by the second net
+        ("mutatingadmissionpolicybindings", "muster-hold", "MutatingAdmissionPolicyBinding muster-hold"),
         ("validatingadmissionpolicies", "muster-pods", "ValidatingAdmissionPolicy muster-pods"),
     ):
         cp.delete(kind, name)

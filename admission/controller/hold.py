@@ -116,16 +116,19 @@ async def prove(
             },
         },
     }
+    again = ""
     try:
+        # First, for where a part is gone the rest may refuse the dry run, in words meant for tenants.
+        if gone := await missing(client, wanted):
+            some = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
+            again = f", and not all that guards it is there: install {some} again"
         answer = await client.create(_JOBS.path(namespace), job, dry_run=True, fenced=False)
-        gone = await missing(client, wanted)
     except ApiError as error:
-        return Held(mode, False, pins, f"the dry run was refused: {error}")
+        return Held(mode, False, pins, f"the dry run was refused{again} ({error})")
     holds = bool((answer.get("spec") or {}).get("suspend"))
     message = f"a labelled Job is held by {mode}" if holds else f"a labelled Job was not held ({mode})"
+    if again:
+        return Held(mode, False, pins, message + again)
     if not holds and mode == "policy":
         message += "; are the policies installed? kubectl apply -f config/policies.yaml, or the chart's"
-    elif holds and gone:
-        some = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
-        return Held(mode, False, pins, f"{message}, and not all that guards it is there: install {some} again")
     return Held(mode, holds, pins, message)
