@@ -372,7 +372,9 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
     cp, release = plane, Release(plane)
     where = {"namespaceSelector": {"matchLabels": {"muster": "governed"}}, "manageJobsWithoutQueueName": True}
     cp.clean()
-    objects = release.install(config={**where, "defaultQueueName": "main"}, refuseBarePods=["nvidia.com/gpu"])
+    objects = release.install(
+        config={**where, "defaultQueueName": "main", "holdProofPeriod": "1s"}, refuseBarePods=["nvidia.com/gpu"]
+    )
     cp.namespace("governed", {"muster": "governed"})
     cp.namespace("free")
 
@@ -406,6 +408,14 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
         assert entry is not None
         assert entry["spec"]["queueName"] == "main"
         assert entry["status"]["admission"]["clusterQueue"] == "governed"
+
+        def proven() -> tuple[str, str]:
+            told = entry_of(cp.get("clusterqueues", "governed"), "JobsHeld")
+            return told.get("status", ""), told.get("message", "")
+
+        cp.wait(lambda: proven()[0] == "True", 20, "the hold to be proven")
+        cp.delete("mutatingadmissionpolicybindings", "muster-hold-namespaces")
+        cp.wait(lambda: "Binding muster-hold-namespaces" in proven()[1], 20, "the hold of unlabelled jobs to be missed")
     release.uninstall()
 
 

@@ -85,6 +85,7 @@ async def serve(
         )
         client.fence = elector.fence
     replica = Replica(controller, elector)
+    governed = selector_of(config) if config.manage_jobs_without_queue_name else None
     async with asyncio.TaskGroup() as group:
         group.create_task(controller.watch(), name="watch")
         if mode == "webhook":
@@ -101,7 +102,7 @@ async def serve(
                 url=webhook_url or "",
                 identities=Identities(tuple(config.job_controller_users), tuple(config.jobset_controller_users)),
                 limits=limits,
-                governed_namespaces=selector_of(config) if config.manage_jobs_without_queue_name else None,
+                governed_namespaces=governed,
                 folder=Path(config.webhook.cert_dir)
                 if config.webhook.certificate == "files" and config.webhook.cert_dir
                 else None,
@@ -112,7 +113,8 @@ async def serve(
         if started is not None:
             await started(replica)
 
-        guards = policies.policies(names) if mode == "policy" else []
+        # Those for bare pods and restricted classes are values of the chart alone, which no configuration names.
+        guards = policies.policies(names, policies.Settings(governed_namespaces=governed)) if mode == "policy" else []
 
         async def prove_it() -> None:
             can = mode == "webhook" or await policies_bound(client, pins)
