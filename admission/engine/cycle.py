@@ -45,6 +45,7 @@ from admission.engine.model import (
     Rules,
     Standing,
     Strategy,
+    Usage,
     Verdict,
     Why,
     Workload,
@@ -1065,8 +1066,9 @@ class _Filling(_Run):
         )
 
     def _over_claims(self, trial: Trial, place: QueueKey) -> Trial:
-        """What others claim is in its way? A gang within its queue's nominal quota takes back what is only claimed, and
-        borrowed; any other waits, and the first of its queue is told for whom."""
+        """What others claim is in its way? A gang within nominal quota, of its queue or of the cohort on its side,
+        takes back what is only claimed, and borrowed: it might evict them as soon as they have it. Any other waits, and
+        the first of its queue is told for whom."""
         ledger = self.ledger
         root = trial.node.root
         assert trial.assignment is not None
@@ -1082,11 +1084,10 @@ class _Filling(_Run):
         if not claims:
             return trial
         usage = trial.assignment.usage
-        entitled = bool(usage) and all(not trial.node.exceeds(fr, amount) for fr, amount in usage.items())
-        if entitled:
-            borrowed = [key for key in claims if self._borrowed(key, root)]
+        borrowed = [key for key in claims if self._borrowed(key, root) and self._entitled(trial.node, usage, key)]
+        if borrowed:
             better = trial
-            simple = borrowed and self._simple(trial.gang, trial.queue)
+            simple = self._simple(trial.gang, trial.queue)
             if simple and not self.state.may_take(trial.queue.name, usage, back=True):
                 borrowed = []
             if borrowed:
@@ -1179,6 +1180,25 @@ class _Filling(_Run):
         if node is None or node.root is not root:
             return False
         return node.borrowing(fr for fr, _ in held.charge.usage)
+
+    def _entitled(self, node: QuotaNode, usage: Usage, key: Key) -> bool:
+        """Would a gang that takes `usage` be within the quota of its queue; or might it, within that of the cohort on
+        its side, evict the owner of this claim."""
+        if not usage:
+            return False
+        if all(not node.exceeds(fr, amount) for fr, amount in usage.items()):
+            return True
+        theirs = self.ledger.tree.queue(self.ledger.claims[key].charge.queue)
+        if theirs is None or theirs is node:
+            return False
+        mine, _ = reclaim.almost_common(node, theirs)
+        rest = usage
+        below, around = node.path(), mine.path()
+        for at in below[: -len(around)]:
+            rest = at.risen(rest)
+        return all(not mine.exceeds(fr, rest.get(fr, 0)) for fr in usage) and all(
+            at.borrowing(usage) for at in theirs.path() if at not in around
+        )
 
     def _drop(self, key: Key) -> None:
         """Its claim ends now."""

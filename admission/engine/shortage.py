@@ -228,11 +228,10 @@ class _Borrowers:
         node, rest = queue, usage
         while node.parent is not None:
             other = next((held for held, child in self.best.get(node.parent, ()) if child is not node), None)
-            if other is not None:
-                if all(not node.exceeds(fr, rest.get(fr, 0)) for fr in usage):
-                    return Law.ENTITLED
-                if law is Law.NOTHING and node.share(rest, self.resources) < other:
-                    law = Law.SHARE
+            if (other is not None or self.claimed) and all(not node.exceeds(fr, rest.get(fr, 0)) for fr in usage):
+                return Law.ENTITLED
+            if other is not None and law is Law.NOTHING and node.share(rest, self.resources) < other:
+                law = Law.SHARE
             rest = node.risen(rest)
             node = node.parent
         return law

@@ -445,6 +445,28 @@ def test_who_is_first_after_an_admission_is_due_for_a_claim_though_it_lacks_what
     assert machine.town.gang("g004").claims is not None
 
 
+def test_what_a_borrower_only_claims_is_taken_back_within_the_quota_of_a_cohort() -> None:
+    """A gang of d that was evicted claims what becomes free, beside the first of b. The next of b goes beyond what b
+    owns, within what inner does: it would evict that gang as soon as it is back."""
+    machine = Cluster()
+    values = [
+        Flavor("f", elastic=True),
+        cohort("root", "", [("f", {"gpu": 1, "cpu": 6})]),
+        cohort("inner", "root", [("f", {"gpu": 2, "cpu": 0})]),
+        queue("a", "inner", [("f", {"gpu": 3, "cpu": 5})], strategy=Strategy.STRICT_FIFO, weight=Fraction(2)),
+        queue("b", "inner", [("f", {"gpu": 2, "cpu": 3})], strategy=Strategy.STRICT_FIFO, weight=Fraction(1, 2)),
+        queue("c", "inner", [("f", {"gpu": 4, "cpu": 5})]),
+        queue("d", "root", [("f", {"gpu": 6, "cpu": 5})], weight=Fraction(1, 2)),
+    ]
+    machine.start(values=values, twin=True)
+    come(machine, ("c", 2, 1, (1, 2), 0, 0), ("a", 1, 3, (2, 2), 0, 0), ("c", 3, 3, (1, 0), 5, 0))
+    come(machine, ("d", 4, 1, (2, 1), 0, 0))
+    machine.one_cycle()
+    machine.edit(where="d", gpu=Quota(2), cpu=Quota(6, 0))
+    come(machine, ("b", 3, 1, (1, 0), 0, 0))
+    machine.freeze()
+
+
 def test_who_goes_first_by_order_may_make_no_room_on_nodes_and_others_do() -> None:
     """Three of c may go for the second gang of a. The newest stand on two nodes; the older ones on one make room."""
     machine = Cluster()
