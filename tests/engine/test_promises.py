@@ -445,6 +445,30 @@ def test_who_is_first_after_an_admission_is_due_for_a_claim_though_it_lacks_what
     assert machine.town.gang("g004").claims is not None
 
 
+def test_who_was_told_for_whom_room_is_kept_keeps_that_though_another_comes_before() -> None:
+    """The second gang of d waits for room that is kept for the first; then one of higher priority comes."""
+    machine = Cluster()
+    values = [
+        Flavor("f", elastic=True),
+        cohort("root", "", [("f", {"gpu": 0, "cpu": 3})]),
+        cohort("inner", "root", [("f", {"gpu": 1, "cpu": 0})]),
+        queue("a", "root", [("f", {"gpu": 5, "cpu": 4})], strategy=Strategy.STRICT_FIFO, preemption=LOWER),
+        queue("b", "inner", [("f", {"gpu": Quota(6, 2), "cpu": Quota(6, 0)})], preemption=LOWER),
+        queue("c", "root", [("f", {"gpu": Quota(3, 6), "cpu": Quota(6, 1)})], preemption=LOWER),
+        queue("d", "root", [("f", {"gpu": 1, "cpu": Quota(4, 5)})], weight=Fraction(2), preemption=LOWER),
+    ]
+    machine.start(values=values, twin=True)
+    come(machine, ("d", 1, 3, (3, 0), 0, 0), ("b", 1, 2, (3, 2), 0, 0), ("c", 1, 1, (2, 0), 0, 3))
+    machine.freeze()
+    come(machine, ("d", 1, 1, (2, 0), 0, 0), ("c", 1, 1, (0, 3), 0, 0))
+    machine.freeze()
+    come(machine, ("d", 1, 1, (2, 2), 5, 0))
+    machine.freeze()
+    told = machine.town.state.explain(machine.town.gang("g004").key)
+    assert told is not None
+    assert (told.why.detail, told.why.subject) == (Detail.CLAIMED, "ns/g001")
+
+
 def test_what_a_borrower_only_claims_is_taken_back_within_the_quota_of_a_cohort() -> None:
     """A gang of d that was evicted claims what becomes free, beside the first of b. The next of b goes beyond what b
     owns, within what inner does: it would evict that gang as soon as it is back."""

@@ -19,6 +19,7 @@ from admission.engine.model import (
     Claim,
     ClusterQueue,
     Cohort,
+    Detail,
     Evict,
     EvictReason,
     Flavor,
@@ -36,6 +37,7 @@ from admission.engine.model import (
     Reason,
     ResourceGroup,
     Rules,
+    Verdict,
     Workload,
 )
 from admission.engine.quota import QuotaNode
@@ -163,7 +165,16 @@ class Town:
                 if key in self.state.stale():
                     self.same_reason(key, other)
                 else:
-                    assert self.state.explain(key) == other.explain(key), (self.state.explain(key), other.explain(key))
+                    mine, theirs = self.state.explain(key), other.explain(key)
+                    assert mine == theirs or self.told_as_first(key, mine, theirs), (mine, theirs)
+
+    def told_as_first(self, key: Key, mine: Verdict | None, theirs: Verdict | None) -> bool:
+        """The first of a queue is told for whom room is claimed. That stays true, and said, when others come before."""
+        if mine is None or theirs is None or mine.why.detail is not Detail.CLAIMED or not self.state.position(key):
+            return False
+        claims = {*self.state.ledger.claims, *self.state.ledger.aside}
+        plain = replace(mine.why, detail=theirs.why.detail, subject=theirs.why.subject, until=theirs.why.until)
+        return tuple(mine.why.subject.split("/")) in claims and replace(mine, why=plain) == theirs
 
     def by_turns(self, plan: Plan) -> bool:
         """Was something decided for gangs that have been passed over for long, beside room that is kept for others?
