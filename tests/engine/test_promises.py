@@ -452,9 +452,9 @@ def test_who_was_told_for_whom_room_is_kept_keeps_that_though_another_comes_befo
         Flavor("f", elastic=True),
         cohort("root", "", [("f", {"gpu": 0, "cpu": 3})]),
         cohort("inner", "root", [("f", {"gpu": 1, "cpu": 0})]),
-        queue("a", "root", [("f", {"gpu": 5, "cpu": 4})], strategy=Strategy.STRICT_FIFO, preemption=LOWER),
-        queue("b", "inner", [("f", {"gpu": Quota(6, 2), "cpu": Quota(6, 0)})], preemption=LOWER),
-        queue("c", "root", [("f", {"gpu": Quota(3, 6), "cpu": Quota(6, 1)})], preemption=LOWER),
+        queue("a", "root", [("f", {"gpu": 5, "cpu": 4})], weight=Fraction(2)),
+        queue("b", "inner", [("f", {"gpu": Quota(6, 2), "cpu": Quota(6, 0)})], weight=Fraction(1, 2)),
+        queue("c", "root", [("f", {"gpu": Quota(3, 6), "cpu": Quota(6, 1)})]),
         queue("d", "root", [("f", {"gpu": 1, "cpu": Quota(4, 5)})], weight=Fraction(2), preemption=LOWER),
     ]
     machine.start(values=values, twin=True)
@@ -463,7 +463,7 @@ def test_who_was_told_for_whom_room_is_kept_keeps_that_though_another_comes_befo
     come(machine, ("d", 1, 1, (2, 0), 0, 0), ("c", 1, 1, (0, 3), 0, 0))
     machine.freeze()
     come(machine, ("d", 1, 1, (2, 2), 5, 0))
-    machine.freeze()
+    machine.one_cycle()
     told = machine.town.state.explain(machine.town.gang("g004").key)
     assert told is not None
     assert (told.why.detail, told.why.subject) == (Detail.CLAIMED, "ns/g001")
