@@ -1085,15 +1085,16 @@ class _Filling(_Run):
             return trial
         usage = trial.assignment.usage
         borrowed = [key for key in claims if self._borrowed(key, root) and self._entitled(trial.node, usage, key)]
+        if (
+            borrowed
+            and self._simple(trial.gang, trial.queue)
+            and not self.state.may_take(trial.queue.name, usage, back=True)
+        ):
+            borrowed = []
         if borrowed:
-            better = trial
-            simple = self._simple(trial.gang, trial.queue)
-            if simple and not self.state.may_take(trial.queue.name, usage, back=True):
-                borrowed = []
-            if borrowed:
-                with ledger.without_claims(borrowed):
-                    better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
-            if borrowed and (better.mode is Mode.FIT or better.found.enough):
+            with ledger.without_claims(borrowed):
+                better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
+            if better.mode is Mode.FIT or better.found.enough:
                 mark = ledger.mark()
                 kept = {key: ledger.claims[key] for key in borrowed}
                 for key in borrowed:
