@@ -540,10 +540,12 @@ class _Walk:
         else:
             heapq.heappop(self.heap)
 
-    def add(self, place: QueueKey, bucket: int) -> None:
-        """One that was parked is worth a trial after all."""
-        usage = self._usage(place) if self.fair else 0.0
-        heapq.heappush(self.heap, (usage, place, bucket))
+    def add(self, bucket: int) -> None:
+        """A bucket that was parked is worth a trial after all; those of it that were dealt with are not."""
+        held, taken = self.line.buckets[bucket], self.taken.get(bucket, 0)
+        if taken < len(held):
+            usage = self._usage(held[taken]) if self.fair else 0.0
+            heapq.heappush(self.heap, (usage, held[taken], bucket))
 
     def skip(self) -> None:
         """The gang cannot go, nor can those like it."""
@@ -618,8 +620,8 @@ class _Filling(_Run):
         who was passed by and may go now has a turn after all. (Who may go because somebody was admitted has to take it
         from that one: not before the next cycle.)"""
         if any(isinstance(d, Evict) or (isinstance(d, Claim) and d.record.until <= self.now) for d in decided):
-            for name, bucket, place in self.state.no_longer_short(label):
-                self._back(name, bucket, place)
+            for name, bucket in self.state.no_longer_short(label):
+                self._back(name, bucket)
 
     def _moved_up(self, name: str) -> None:
         """Who is first of a queue now may have been passed over for long: what is kept for others binds it no more as
@@ -630,14 +632,15 @@ class _Filling(_Run):
         if first is not None and (memo := first[1]) is not None and memo.lack is not None and memo.lack.beside:
             self._back(*self.state.unpark(first[0], doubt=False))
 
-    def _back(self, name: str, bucket: int, place: QueueKey) -> None:
+    def _back(self, name: str, bucket: int) -> None:
         """Who was not to be tried takes part again."""
         walk = self.walks.get(name)
         if walk is None:
             self._enter(name)
         elif not walk.strict and all(known != bucket for _, _, known in walk.heap):
-            walk.add(place, bucket)
-            self.tournaments[order.label(self.node(name).root)].enter(self.node(name))
+            walk.add(bucket)
+            if walk.peek() is not None:
+                self.tournaments[order.label(self.node(name).root)].enter(self.node(name))
         label = order.label(self.node(name).root)
         if label != self.at and label in self.tournaments and all(other != label for _, other in self.roots):
             self._root(label)

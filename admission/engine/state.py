@@ -1159,14 +1159,14 @@ class State:
         entry = self._entry.get(key)
         return entry is not None and entry[1] in self.lines[entry[0]].parked
 
-    def unpark(self, key: Key, *, doubt: bool = True) -> tuple[str, int, QueueKey]:
-        """A parked gang has a turn after all, though what it lacks it may lack still (`doubt`); where it stands."""
-        entry = self._entry[key]
-        memo = self.lines[entry[0]].parked.get(entry[1])
-        self._unpark(entry[0], entry[1])
+    def unpark(self, key: Key, *, doubt: bool = True) -> tuple[str, int]:
+        """A parked gang has a turn after all, though it may lack what it lacked (`doubt`). Its queue and bucket."""
+        name, bucket, _ = self._entry[key]
+        memo = self.lines[name].parked.get(bucket)
+        self._unpark(name, bucket)
         if doubt and memo is not None and memo.lack is not None:
-            self._doubted[entry[0], entry[1]] = (memo, -1)
-        return entry
+            self._doubted[name, bucket] = (memo, -1)
+        return name, bucket
 
     def _doubt(self, label: str, names: list[str]) -> None:
         """A tree changed: of its queues that have parked buckets, those come back who may have got what they lack."""
@@ -1254,10 +1254,10 @@ class State:
         self.passed.setdefault(order.label(node.root), []).append((name, bucket))
         return still
 
-    def no_longer_short(self, label: str) -> list[tuple[str, int, QueueKey]]:
+    def no_longer_short(self, label: str) -> list[tuple[str, int]]:
         """Room is to come in this tree, and on nodes: who was passed by in it in this cycle and may go now, and who in
-        other trees waits for nodes alone. Where they stand; they are parked no more."""
-        out: list[tuple[str, int, QueueKey]] = []
+        other trees waits for nodes alone. Their queues and buckets; they are parked no more."""
+        out: list[tuple[str, int]] = []
         for other, held in list(self.passed.items()):
             asked: list[tuple[str, int, Memo]] = []
             root: QuotaNode | None = None
@@ -1278,7 +1278,7 @@ class State:
                     held.remove((name, bucket))
                     self._unpark(name, bucket)
                     self._doubted[name, bucket] = (memo, -1)
-                    out.append((name, bucket, self.lines[name].buckets[bucket][0]))
+                    out.append((name, bucket))
         return out
 
     def may_take(self, queue: str, usage: Usage, *, back: bool = False) -> bool:

@@ -445,6 +445,31 @@ def test_who_is_first_after_an_admission_is_due_for_a_claim_though_it_lacks_what
     assert machine.town.gang("g004").claims is not None
 
 
+def test_who_claimed_room_in_a_decision_has_no_second_turn_with_those_like_it() -> None:
+    """The first of two equal gangs of b claims room, the second is refused beside what is kept, and then a third of b
+    is admitted: who is the first of b now may be due for more, and is one of the two."""
+    machine = Cluster()
+    nodes = {"n0": (2, 2), "n1": (3, 6), "n2": (4, 2), "n3": (4, 5)}
+    values = [
+        Flavor("f"),
+        cohort("root", "", [("f", {"gpu": 6, "cpu": 1})]),
+        cohort("inner", "root", [("f", {"gpu": 3, "cpu": 0})]),
+        queue("a", "inner", [("f", {"gpu": 2, "cpu": 2})], strategy=Strategy.STRICT_FIFO, weight=Fraction(2)),
+        queue("b", "inner", [("f", {"gpu": Quota(6, 1), "cpu": 2})], weight=Fraction(2)),
+        queue("c", "inner", [("f", {"gpu": 3, "cpu": Quota(1, 2)})], strategy=Strategy.STRICT_FIFO, weight=Fraction(2)),
+        queue("d", "root", [("f", {"gpu": 3, "cpu": 6})], preemption=LOWER),
+        *(node(name, gpu=gpu, cpu=cpu) for name, (gpu, cpu) in nodes.items()),
+    ]
+    machine.start(values=values, twin=True)
+    come(machine, ("c", 1, 1, (0, 1), 0, 3), ("d", 1, 1, (2, 1), 5, 3), ("b", 2, 1, (0, 1), 0, 3))
+    come(machine, ("b", 1, 2, (1, 3), 5, 0), ("d", 1, 3, (0, 3), 0, 0))
+    machine.wait(minutes=61)
+    come(machine, ("b", 1, 1, (1, 0), 0, 0))
+    machine.one_cycle()
+    assert [name for name in ("g003", "g004") if machine.town.gang(name).claims is not None] == ["g003"]
+    machine.freeze()
+
+
 def test_who_was_told_for_whom_room_is_kept_keeps_that_though_another_comes_before() -> None:
     """The second gang of d waits for room that is kept for the first; then one of higher priority comes."""
     machine = Cluster()
