@@ -492,10 +492,23 @@ class Controller:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.tuning.catch_up_s):
                 await self._caught_up.wait()
+        failed = 0
         while True:
             await self._pace.due()
             began = time.monotonic()
-            self.decide_once()
+            try:
+                self.decide_once()
+            except Exception:
+                # Nobody is admitted or evicted meanwhile; all else goes on: pods get their hosts, and what ended gives
+                # its quota back. A controller that ended here would meet the same objects when it is back.
+                failed += 1
+                wait = min(60.0, 0.5 * 2 ** min(failed, 7))
+                log.exception("decision failed", again_in_s=wait)
+                self.state.forget()
+                await asyncio.sleep(wait)
+                self._pace.changed()
+                continue
+            failed = 0
             took = time.monotonic() - began
             await asyncio.sleep(0)
             self._pace.took(took)

@@ -12,7 +12,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from admission.commands.options import configure_logs
+from admission.controller import app
 from admission.controller.actuate import decision_id
+from admission.engine.cycle import decide
 from admission.engine.model import Admission, Admit, PodSetAssignment
 from admission.kube.client import Conflict
 from tests.controller.lab import GPU, NAMES, World, cluster_queue, job, local_queue, own
@@ -132,6 +134,35 @@ async def test_room_that_was_decided_for_what_the_gang_no_longer_asks_is_not_res
         await controller.actuator.carry_out(right, now.view.value.pod_sets)
         stored = await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads/{now.name}")
         assert stored["status"]["admission"]["podSetAssignments"][0]["resourceUsage"] == {GPU: "2"}
+
+
+async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def fails_twice(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls <= 2:
+            raise KeyError("a defect")
+        return decide(*arguments)
+
+    monkeypatch.setattr(app, "decide", fails_twice)
+    for one in (own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}), cluster_queue("team-a", 16), NODE):
+        await world.put(one)
+    await world.put(local_queue("main", "team-a"))
+    await world.put(job("train", "main", pods=1))
+
+    async def started() -> bool:
+        found = await world.client.get("/apis/batch/v1/namespaces/ml/jobs/train")
+        return found["spec"]["suspend"] is False
+
+    with capture_logs() as lines:
+        async with running(world):
+            assert await until(started)
+    told = [(line["log_level"], line["again_in_s"]) for line in lines if line["event"] == "decision failed"]
+    assert told == [("error", 1.0), ("error", 2.0)]
 
 
 async def test_a_job_waits_for_the_priority_class_that_it_names(world: World) -> None:
