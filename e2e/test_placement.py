@@ -291,6 +291,13 @@ def network(cp: ControlPlane, racks: int = 8, per_rack: int = 4) -> dict[str, tu
     return where
 
 
+def racks_of(cp: ControlPlane, where: dict[str, tuple[str, str]], name: str) -> list[str]:
+    """Of the pods of a gang, as chosen for it; `where` as by `network`."""
+    found = workload_of(cp, "team-a", name)
+    assert found is not None
+    return [where[host][1] for part in chosen_nodes(found).values() for host in part]
+
+
 def with_topology(value: Object, **asked: str) -> Object:
     """With annotations `podset-<asked>` on all its pod templates."""
     notes = {f"{NAMES.group}/podset-{key.replace('_', '-')}": said for key, said in asked.items()}
@@ -646,9 +653,7 @@ def test_child_jobs_of_exclusive_placement_have_their_domains_to_themselves(must
     muster.started()
 
     def racks(name: str) -> list[str]:
-        found = workload_of(cp, "team-a", name)
-        assert found is not None
-        return [where[host][1] for part in chosen_nodes(found).values() for host in part]
+        return racks_of(cp, where, name)
 
     def runs(*names: str) -> bool:
         """With as many pods bound as were asked for."""
@@ -743,9 +748,7 @@ def test_pods_that_keep_others_away_are_heeded(muster: Installed) -> None:
     muster.started()
 
     def racks(name: str) -> set[str]:
-        found = workload_of(cp, "team-a", name)
-        assert found is not None
-        return {where[host][1] for part in chosen_nodes(found).values() for host in part}
+        return set(racks_of(cp, where, name))
 
     def llm(name: str, pods: int, *, twin: bool = False) -> Object:
         template = pod_template(8, None)

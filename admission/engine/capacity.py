@@ -453,7 +453,6 @@ class _Muster:
         own = pod.exclusive.key if pod.exclusive is not None and not pod.exclusive.values else None
         out: Bools | None = None
         for key in sorted({*self.question.capacity.exclusive_keys, *(one.key for one in asked if one is not None)}):
-            codes, values = self.table.column(key)
             # Where one has its domain to itself, none of the others may be; where it may not be, one of them is.
             mark = JOBSET_PODS if key == own else EXCLUSIVE + key
             room = self.table.room(mark, self.empty)
@@ -465,12 +464,20 @@ class _Muster:
             there = [row for row, amounts in held.items() if mark in amounts]
             if there:
                 taken[there] = True
-            if taken.any():
-                hit = np.zeros(len(values) + 1, dtype=np.bool_)
-                hit[codes[taken]] = True
-                hit[-1] = False  # rows without the label read it
-                out = hit[codes] if out is None else out | hit[codes]
+            if (hit := self._around(key, taken)) is not None:
+                out = hit if out is None else out | hit
         return out
+
+    def _around(self, key: str, taken: Bools) -> Bools | None:
+        """Rows in whose domain of this label any of these rows is; None: no such rows."""
+        if not taken.any():
+            return None
+        codes, values = self.table.column(key)
+        hit = np.zeros(len(values) + 1, dtype=np.bool_)
+        hit[codes[taken]] = True
+        hit[-1] = False  # rows without the label read it
+        around: Bools = hit[codes]
+        return around
 
     def _repelled(self, part: _Part) -> Bools | None:
         """Rows of domains in which pods of others stand that keep its pods away (required anti-affinity, which
@@ -490,12 +497,8 @@ class _Muster:
                     row = self.table.row.get(self.question.capacity.resolve(domain.values[-1]))
                     if row is not None:
                         room[row] += domain.count
-            codes, values = self.table.column(marked(mark).key)
-            hit = np.zeros(len(values) + 1, dtype=np.bool_)
-            hit[codes[room < MOST]] = True
-            hit[-1] = False  # rows without the label read it
-            if hit.any():
-                out = hit[codes] if out is None else out | hit[codes]
+            if (hit := self._around(marked(mark).key, room < MOST)) is not None:
+                out = hit if out is None else out | hit
         return out
 
     @staticmethod

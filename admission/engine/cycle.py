@@ -1087,7 +1087,10 @@ class _Filling(_Run):
         if not claims:
             return trial
         usage = trial.assignment.usage
-        borrowed = [key for key in claims if self._borrowed(key, root) and self._entitled(trial, key)]
+        entitled = bool(usage) and all(not trial.node.exceeds(fr, amount) for fr, amount in usage.items())
+        borrowed = [
+            key for key in claims if self._borrowed(key, root) and (entitled or self._entitled_against(trial, key))
+        ]
         if (
             borrowed
             and self._simple(trial.gang, trial.queue)
@@ -1185,17 +1188,13 @@ class _Filling(_Run):
             return False
         return node.borrowing(fr for fr, _ in held.charge.usage)
 
-    def _entitled(self, trial: Trial, key: Key) -> bool:
-        """Would a gang be within the quota of its queue; or might it, within that of the cohort on its side, evict the
+    def _entitled_against(self, trial: Trial, key: Key) -> bool:
+        """Might a gang that is beyond the quota of its queue, and within that of the cohort on its side, evict the
         owner of this claim, whoever that is."""
         assert trial.assignment is not None
         node, usage = trial.node, trial.assignment.usage
-        if not usage:
-            return False
-        if all(not node.exceeds(fr, amount) for fr, amount in usage.items()):
-            return True
         theirs = self.ledger.tree.queue(self.ledger.claims[key].charge.queue)
-        if theirs is None or theirs is node or not reclaim.may_always_reclaim(trial.queue, self.rules):
+        if not usage or theirs is None or theirs is node or not reclaim.may_always_reclaim(trial.queue, self.rules):
             return False
         mine, _ = reclaim.almost_common(node, theirs)
         rest: Usage = usage
