@@ -33,7 +33,7 @@ class _Condition(msgspec.Struct, rename="camel"):
 
 
 class _Meta(msgspec.Struct, rename="camel"):
-    resource_version: str
+    resource_version: str = "0"
     name: str = ""
     namespace: str = ""
     labels: dict[str, str] = {}
@@ -57,11 +57,12 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-async def lines(client: Client) -> AsyncIterator[bytes]:
-    """All Workloads and their changes, for ever; those there are come again when the watch breaks."""
+async def lines(client: Client, since: Callable[[], str] = lambda: "0") -> AsyncIterator[bytes]:
+    """All Workloads and their changes, for ever. A watch that breaks goes on behind version `since`; from "0" on those
+    that are there come again, in no order."""
     while True:
         try:
-            async for line in client.watch_lines(WORKLOADS.path(), resource_version="0", timeout_seconds=7200):
+            async for line in client.watch_lines(WORKLOADS.path(), resource_version=since(), timeout_seconds=7200):
                 yield line
         except ApiError:  # a CRD is not served at once when it is there
             await asyncio.sleep(0.3)
@@ -114,6 +115,8 @@ class Play:
         self._writes: set[asyncio.Task[None]] = set()
         self._done = asyncio.Event()
         self._began = time.monotonic()
+        self._version = "0"
+        """Of the last change that was seen."""
 
     async def prepare(self) -> None:
         """Nodes, topology, flavor: what is there before anybody comes."""
@@ -188,8 +191,9 @@ class Play:
     # -- watching
 
     async def _watch(self) -> None:
-        async for line in lines(self._client):
+        async for line in lines(self._client, lambda: self._version):
             event = _decode(line)
+            self._version = event.object.metadata.resource_version
             if event.type in ("ADDED", "MODIFIED"):
                 self._seen(event.object)
 
