@@ -2,7 +2,8 @@
 
 Each write carries what it was decided on (resourceVersion or uid), so that a write decided on an old sight fails
 instead of landing, a former leader's too. The answer of a write is laid over the informer's copy at once: the next
-look at the job sees what was just written. Errors are the caller's: `Conflict` and `NotFound` mean "look again".
+look at the job sees what was just written. Errors are the caller's: `Conflict` and `NotFound` mean "look again". A
+write of a Workload's status that got no clear answer is not over, for the caller, before it is known what became of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2s
 from typing import Any
+
+import msgspec
+import structlog
 
 from admission import quantity
 from admission.controller import lifecycle
@@ -40,7 +44,7 @@ from admission.jobs.kinds import JOB, KINDS, JobKind, JobView
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload
-from admission.kube.client import AlreadyExists, Client, Conflict, Invalid, Kind, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, Kind, NotFound
 from admission.kube.events import EventRecorder
 from admission.names import (
     ADMITTED,
@@ -54,6 +58,8 @@ from admission.names import (
     REQUEUED,
     Names,
 )
+
+log = structlog.get_logger("muster")
 
 _TEST_FAILED = "the server rejected our request due to an error in our request"
 """All that the API server says when a `test` of a JSON patch fails."""
@@ -556,6 +562,7 @@ class Actuator:
 
     async def _apply_status(self, seen: WorkloadSeen, status: dict[str, Any]) -> str:
         made = decision_id(seen.uid, seen.resource_version)
+        wanted = self._names.stored("Workload", {**status, "decision": made})
         body = {
             "apiVersion": self._names.api_version,
             "kind": "Workload",
@@ -565,11 +572,41 @@ class Actuator:
                 "uid": seen.uid,
                 "resourceVersion": seen.resource_version,
             },
-            "status": self._names.stored("Workload", {**status, "decision": made}),
+            "status": wanted,
         }
         path = self._workloads.path(seen.namespace, seen.name, "status")
-        self._learn("Workload", await self._client.apply_raw(path, body, manager=self._names.admission_manager))
+        over = asyncio.get_running_loop().time() + self._client.write_timeout
+        try:
+            answer: bytes = await self._client.apply_raw(path, body, manager=self._names.admission_manager)
+        except ApiError as error:
+            if not error.ambiguous:
+                raise
+            found = await self._after(seen, over)
+            self._learn("Workload", found)
+            if not _says(msgspec.json.decode(found, type=_Written).status, wanted):
+                raise
+            answer = found
+        self._learn("Workload", answer)
         return made
+
+    async def _after(self, seen: WorkloadSeen, over: float) -> bytes:
+        """A Workload as it is when a write of it that got no clear answer is done: it changed, or cannot be changed any
+        more by it, from `over` on (of the loop's clock). Until then what was decided counts as written: who is given
+        its room meanwhile may find it taken. Raises NotFound."""
+        loop = asyncio.get_running_loop()
+        path = self._workloads.path(seen.namespace, seen.name)
+        while True:
+            asked = loop.time()
+            try:
+                found = await self._client.raw("GET", path)
+                version = msgspec.json.decode(found, type=_Written).metadata.resource_version
+                if version != seen.resource_version or asked >= over:
+                    return found
+            except NotFound:
+                raise
+            except (ApiError, msgspec.DecodeError) as error:
+                log.debug("outcome of a write not known yet", path=path, error=str(error))
+            await asyncio.sleep(min(1.0, max(0.05, over - loop.time())))
 
     async def _patch_job(self, key: JobKey, ops: list[dict[str, Any]] | None) -> None:
         if not ops:
@@ -623,6 +660,24 @@ class Actuator:
         """Id of the decision that a job's Workload stands on; empty if there is none."""
         seen = self._world.workload_of(key)
         return str(seen.status.get("decision", "")) if seen is not None else ""
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _Written(msgspec.Struct):
+    metadata: _Version
+    status: dict[str, Any] = {}
+
+
+def _says(status: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Does a status say what was to be written to it."""
+
+    def said(of: dict[str, Any]) -> set[tuple[str, str, str]]:
+        return {(each["type"], each["status"], each.get("reason", "")) for each in of.get("conditions") or ()}
+
+    return said(wanted) <= said(status) and all((key in status) == (key in wanted) for key in ("admission", "claim"))
 
 
 def decision_id(uid: str, resource_version: str) -> str:
