@@ -61,7 +61,7 @@ MADE_BY_THE_CHART = {"mutatingwebhookconfigurations", "validatingwebhookconfigur
 limit; and they go when the release goes, so that no webhook is left behind that nobody answers."""
 
 DERIVED = {
-    "": {"apiVersion", "kind", "apiGroup", "hold", "jobControllerUsers", "jobsetControllerUsers"},
+    "": {"apiVersion", "kind", "apiGroup", "hold", "jobControllerUsers", "jobsetControllerUsers", "requiredPolicies"},
     "leaderElection": {"resourceName", "resourceNamespace"},
     "webhook": {"host", "certificate", "certDir"},
 }

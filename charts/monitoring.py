@@ -41,10 +41,11 @@ ALERTS: tuple[Alert, ...] = (
         "max(muster_jobs_held) == 0",
         "5m",
         "critical",
-        "Jobs with a queue are not held back",
-        "The dry run at the start of the leader came back unsuspended: policies or webhooks of the chart are missing, "
-        "or somebody else's admission undoes them. The condition JobsHeld of each ClusterQueue has the details. Until "
-        "it is mended Muster suspends such jobs after the fact. Install the chart again (helm upgrade).",
+        "What holds jobs with a queue back is gone, or not whole",
+        "The leader's proof of it failed: policies, bindings or webhooks of the chart are missing (those of "
+        "refuseBarePods and restrictPriorities too), or somebody else's admission undoes them. The condition JobsHeld "
+        "of each ClusterQueue names what is gone. Until it is mended Muster suspends jobs that slip through after the "
+        "fact. Install the chart again (helm upgrade).",
     ),
     Alert(
         "MusterLedgerDrift",

@@ -414,6 +414,8 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
             return told.get("status", ""), told.get("message", "")
 
         cp.wait(lambda: proven()[0] == "True", 20, "the hold to be proven")
+        cp.delete("validatingadmissionpolicybindings", "muster-bare-pods")
+        cp.wait(lambda: "Binding muster-bare-pods" in proven()[1], 20, "what keeps bare pods out to be missed")
         cp.delete("mutatingadmissionpolicybindings", "muster-hold-namespaces")
         cp.wait(lambda: "Binding muster-hold-namespaces" in proven()[1], 20, "the hold of unlabelled jobs to be missed")
     release.uninstall()

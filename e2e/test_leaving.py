@@ -100,9 +100,24 @@ def test_pods_that_were_taken_from_their_job_count_and_go_with_it(muster: Instal
     cp.wait(lambda: not cp.list(f"workloads.{NAMES.group}", "team-a"), 60, "the end")
 
 
+def admission_policy(name: str, *, binding: bool = False) -> dict[str, Any]:
+    """One that somebody asked for beside those of Muster, and that refuses nothing here."""
+    kind = "ValidatingAdmissionPolicy" + ("Binding" if binding else "")
+    rule = {"apiGroups": ["example.com"], "apiVersions": ["*"], "resources": ["none"], "operations": ["CREATE"]}
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "false", "message": "refused"}],
+    }
+    bound = {"policyName": name, "validationActions": ["Deny"]}
+    made = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}}
+    return {**made, "spec": bound if binding else spec}
+
+
 def test_policies_that_are_taken_away_are_missed_and_are_seen_again(muster: Installed) -> None:
     cp = muster.cp
-    muster.started(config={"holdProofPeriod": "1s"})
+    more = [admission_policy("more"), admission_policy("more", binding=True)]
+    cp.apply(more)
+    muster.started(config={"holdProofPeriod": "1s", "requiredPolicies": ["more"]})
     teams(cp, {"team-a": 8})
 
     def held() -> tuple[str, str]:
@@ -113,8 +128,10 @@ def test_policies_that_are_taken_away_are_missed_and_are_seen_again(muster: Inst
     for kind, name, said in (
         ("mutatingadmissionpolicybindings", "muster-hold", "MutatingAdmissionPolicyBinding muster-hold"),
         ("validatingadmissionpolicies", "muster-pods", "ValidatingAdmissionPolicy muster-pods"),
+        ("validatingadmissionpolicybindings", "more", "ValidatingAdmissionPolicyBinding more"),
     ):
         cp.delete(kind, name)
         cp.wait(lambda said=said: held()[0] == "False" and said in held()[1], 30, f"{name} to be missed")  # type: ignore[misc]
         Installed.install(cp)
+        cp.apply(more)
         cp.wait(lambda: held()[0] == "True", 30, f"{name} to be seen again")

@@ -351,6 +351,9 @@ class Configuration(Section):
     """terminationGracePeriodSeconds that a queued job may have at most: so long it may keep what others are to have."""
     hold_proof_period: Annotated[Duration, Field(gt=0)] = 30.0
     """How often a leader proves again that labelled jobs are held; the condition JobsHeld says what it found."""
+    required_policies: list[ObjectName] = []
+    """ValidatingAdmissionPolicies, each with a binding of its name, that were asked for beside those that hold jobs:
+    where policies hold, JobsHeld names the ones that are gone."""
 
     @model_validator(mode="before")
     @classmethod

@@ -317,6 +317,7 @@ class _Fleet:
         return self.live or bool(self.named[kind])
 
     def findings(self) -> list[Finding]:
+        self._whole()
         self._cycles()
         self._unreachable()
         self._limits()
@@ -388,6 +389,39 @@ class _Fleet:
 
     def document_of(self, node: QuotaNode) -> Document | None:
         return self.named["ClusterQueue" if node.is_queue else "Cohort"].get(("", node.name))
+
+    def _whole(self) -> None:
+        """Amounts finer than what Kubernetes counts: whole units, of CPU thousandths. Pods may not ask for a part of a
+        device, and of other resources a part is a suffix mistaken for another (1500m for 1500M)."""
+        for given in self.given:
+            written = self._raw(given)
+            resource = given.fr[1]
+            for key, counted in (
+                ("nominalQuota", given.quota.nominal),
+                ("borrowingLimit", given.quota.borrowing_limit),
+                ("lendingLimit", given.quota.lending_limit),
+            ):
+                if counted is None:
+                    continue
+                exact = quantity.parse_plain(written[key]) * (1000 if resource == "cpu" else 1)
+                if exact != exact.to_integral_value():
+                    unit = "thousandths of a CPU" if resource == "cpu" else f"whole {resource}"
+                    self.say(
+                        given.document,
+                        (*given.path, key),
+                        "not-whole",
+                        Severity.WARNING,
+                        f"{key} {written[key]} counts as {given.amount(counted)}: a part is rounded up to {unit}",
+                        f"write {given.amount(counted)}, or what was meant: k, M and G are multiples, m is a "
+                        "thousandth part",
+                    )
+
+    def _raw(self, given: _Given) -> Json:
+        """A quota as it is written."""
+        at: Any = given.document.obj
+        for step in given.path:
+            at = at[step]
+        return dict(at)
 
     # ------------------------------------------------------------ the tree
 

@@ -107,14 +107,14 @@ def _limits(spec: Any) -> bool:
 
 _GROUP_RULES = (
     Rule(
-        "!has(self.resourceGroups) || self.resourceGroups.all(a, self.resourceGroups.exists_one(b, "
-        "sets.intersects(a.coveredResources, b.coveredResources)))",
+        "!has(self.resourceGroups) || self.resourceGroups.all(a, size(a.coveredResources) == 0 || "
+        "self.resourceGroups.exists_one(b, sets.intersects(a.coveredResources, b.coveredResources)))",
         "a resource stands in two resourceGroups; put it into one, so that each pod gets it from one flavor",
         holds=lambda s: _apart(g.covered_resources for g in s.resource_groups or ()),
     ),
     Rule(
-        "!has(self.resourceGroups) || self.resourceGroups.all(a, self.resourceGroups.exists_one(b, "
-        "sets.intersects(a.flavors.map(f, f.name), b.flavors.map(f, f.name))))",
+        "!has(self.resourceGroups) || self.resourceGroups.all(a, size(a.flavors) == 0 || "
+        "self.resourceGroups.exists_one(b, sets.intersects(a.flavors.map(f, f.name), b.flavors.map(f, f.name))))",
         "a flavor stands in two resourceGroups; put all resources that come from one flavor into one group",
         holds=lambda s: _apart([f.name for f in g.flavors] for g in s.resource_groups or ()),
     ),

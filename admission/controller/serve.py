@@ -113,12 +113,15 @@ async def serve(
         if started is not None:
             await started(replica)
 
-        # Those for bare pods and restricted classes are values of the chart alone, which no configuration names.
-        guards = policies.policies(names, policies.Settings(governed_namespaces=governed)) if mode == "policy" else []
+        guards = policies.policies(names, policies.Settings(governed_namespaces=governed)) + [
+            {"kind": kind, "metadata": {"name": name}}
+            for name in config.required_policies
+            for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+        ]
 
         async def prove_it() -> None:
             can = mode == "webhook" or await policies_bound(client, pins)
-            held = await prove(client, names, PROVEN_IN, mode, pins=can, wanted=guards)
+            held = await prove(client, names, PROVEN_IN, mode, pins=can, wanted=guards if mode == "policy" else ())
             if held != replica.held:
                 (log.info if held.holds else log.warning)("hold", mode=mode, message=held.message)
             replica.held = held

@@ -222,6 +222,15 @@ ROWS: dict[str, str] = {
     + "  clusterQueue: a # <- namespace-not-selected\n"
     + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: ml, labels: {team: a}}\n"
     + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: web, labels: {team: b}}\n",
+    "parts of what is counted whole": queue(
+        "a",
+        ("h100", {"nominalQuota": "1500m # <- not-whole", "borrowingLimit": '"2000m"', "lendingLimit": "0.5k"}),
+        more=LAB,
+    ).replace("lendingLimit: 0.5k", 'lendingLimit: "0.5" # <- not-whole')
+    + queue("b", ("h100", {"nominalQuota": "1.5k"}), more=LAB),
+    "a part of a thousandth of a CPU": queue("a", ("cpus", {"nominalQuota": "1500m"})).replace("gpu", "cpu")
+    + queue("b", ("cpus", {"nominalQuota": "500u # <- not-whole"})).replace("gpu", "cpu")
+    + queue("c", ("cpus", {"nominalQuota": "1Ei"})).replace("gpu", "cpu"),
     "a queue without quota": queue("a", more=(SOUND,)).replace("spec:", "spec: # <- queue-without-quota", 1),
     "checks that are not there": queue(
         "a",
@@ -319,6 +328,11 @@ def test_numbers_and_fixes() -> None:
     message, fix = said("quota of two queues above their nodes", "quota-above-nodes")
     assert message == "a, b have together 10 gpu of flavor h100, and its one node has 8"
     assert "lower nominalQuota by 2" in fix
+    message, fix = said("parts of what is counted whole", "not-whole")
+    assert message == "nominalQuota 1500m counts as 2: a part is rounded up to whole gpu"
+    assert fix.startswith("write 2, or what was meant")
+    message, _ = said("a part of a thousandth of a CPU", "not-whole")
+    assert message == "nominalQuota 500u counts as 1m: a part is rounded up to thousandths of a CPU"
     message, _ = said("a flavor without nodes", "flavor-without-nodes")
     assert "gpu-type has the values h100" in message
     _, fix = said("borrowing that can never happen: alone", "borrowing-never")

@@ -320,6 +320,9 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
     file = load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"])
     mode = "policy" if values.get("hold") == "policy" else "webhook"
     assert (file.hold, file.api_group) == (mode, values.get("apiGroup", "muster.dev"))
+    own = {one["metadata"]["name"] for one in policies.policies(file.names, policies.Settings(governed_namespaces={}))}
+    there = {name for kind, name in bare(objects) if kind.startswith("ValidatingAdmissionPolicy")}
+    assert set(file.required_policies) == there - own, "what was asked for is what is missed when it goes"
     deployment = of(objects, "Deployment")
     spec = deployment["spec"]["template"]["spec"]
     (container,) = spec["containers"]

@@ -67,6 +67,10 @@ webhook
 {{- $made := dict "apiVersion" "config.muster.dev/v1beta1" "kind" "Configuration" "apiGroup" .Values.apiGroup "hold" (include "muster.hold" .) -}}
 {{- $_ := set $made "jobControllerUsers" .Values.identities.jobControllers -}}
 {{- $_ := set $made "jobsetControllerUsers" .Values.identities.jobsetControllers -}}
+{{- $more := list -}}
+{{- if .Values.refuseBarePods }}{{ $more = append $more "muster-bare-pods" }}{{ end -}}
+{{- if .Values.restrictPriorities }}{{ $more = append $more "muster-priorities" }}{{ end -}}
+{{- with $more }}{{ $_ := set $made "requiredPolicies" . }}{{ end -}}
 {{- if eq "true" (include "muster.certManager" .) -}}
 {{- $_ := set $made "webhook" (dict "certificate" "files" "certDir" "/etc/muster-webhook") -}}
 {{- end -}}
