@@ -144,20 +144,23 @@ class _Run:
         """Of those who leave, who lost a node."""
         self.as_if: tuple[Workload, ...] = ()
         """For a question only: gangs that do not hold quota yet, as if they did."""
-        self._asks: dict[int | Key, tuple[scan.PodSetRequest, ...]] = {}
+        self._demands: dict[int | Key, scan.Demand] = {}
 
     def go(self) -> None:
         raise NotImplementedError
 
     # ------------------------------------------------------------ looking
 
-    def asks(self, gang: Workload, queue: ClusterQueue) -> tuple[scan.PodSetRequest, ...]:
-        """What the whole gang asks of the queue; worked out once a cycle for all that are alike."""
+    def demand(self, gang: Workload, queue: ClusterQueue) -> scan.Demand:
+        """What the whole gang asks of the queue; looked up once a cycle for all that are alike."""
         at = self.state.bucket(gang)
-        known = self._asks.get(at)
+        known = self._demands.get(at)
         if known is None:
-            known = self._asks[at] = scan.requests(gang, queue, self.rules)
+            known = self._demands[at] = self.state.demand(gang, queue)
         return known
+
+    def asks(self, gang: Workload, queue: ClusterQueue) -> tuple[scan.PodSetRequest, ...]:
+        return self.demand(gang, queue).requests
 
     def asked(self, trial: Trial) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
         """What the whole gang asks for, per pod set, as a Verdict says it; the number of pods goes without saying."""
@@ -502,57 +505,74 @@ class _Walk:
     def __init__(self, state: State, name: str) -> None:
         self.state = state
         self.queue = state.queues[name]
-        self.line = state.lines[name]
+        self.line = line = state.lines[name]
         self.strict = self.queue.strategy is Strategy.STRICT_FIFO
         self.taken: dict[int, int] = {}
         """Bucket -> gangs of it that were dealt with in this cycle."""
         self.fair = fair = state.rules.usage_fairness is not None and self.queue.usage_based_fairness
-        if self.strict:
-            buckets = [(held[0], bucket) for bucket, held in self.line.buckets.items()]
-            heapq.heapify(buckets)
-        else:
-            buckets = self.line.live()
-        self.heap: list[tuple[float, QueueKey, int]] = [
-            (self._usage(place) if fair else 0.0, place, bucket) for place, bucket in buckets
-        ]
-        if fair:
-            heapq.heapify(self.heap)
+        self._heap: list[tuple[float, QueueKey, int]] | None = None
+        if self.strict or fair:
+            buckets = [(held[0], bucket) for bucket, held in self.line.buckets.items()] if self.strict else line.live()
+            self._heap = [(self._usage(place) if fair else 0.0, place, bucket) for place, bucket in buckets]
+            heapq.heapify(self._heap)
+
+    def turn(self) -> tuple[QueueKey, int] | None:
+        """The first has its turn: from now on the walk goes by a copy of the line. (In most cycles most queues only
+        show who is first.)"""
+        if self._heap is None:
+            self._heap = [(0.0, place, bucket) for place, bucket in self.line.live()]
+        return self.peek()
 
     def _usage(self, place: QueueKey) -> float:
         gang = self.state.workloads[order.key_of(place)]
         return self.state.local_usage((gang.namespace, gang.queue))
 
     def peek(self) -> tuple[QueueKey, int] | None:
-        if not self.heap:
+        if self._heap is None:
+            return self.line.top()
+        if not self._heap:
             return None
-        _, place, bucket = self.heap[0]
+        _, place, bucket = self._heap[0]
         if self.strict and bucket in self.line.parked:
             return None
         return place, bucket
 
     def next(self) -> None:
         """The gang was dealt with: on to the next."""
-        usage, _, bucket = self.heap[0]
+        assert self._heap
+        usage, _, bucket = self._heap[0]
         taken = self.taken[bucket] = self.taken.get(bucket, 0) + 1
         held = self.line.buckets[bucket]
         if taken < len(held):
-            heapq.heapreplace(self.heap, (usage, held[taken], bucket))
+            heapq.heapreplace(self._heap, (usage, held[taken], bucket))
         else:
-            heapq.heappop(self.heap)
+            heapq.heappop(self._heap)
 
-    def add(self, bucket: int) -> None:
-        """A bucket that was parked is worth a trial after all; those of it that were dealt with are not."""
+    def add(self, bucket: int) -> bool:
+        """A bucket that was parked is worth a trial after all; those of it that were dealt with are not. False where
+        it takes part already."""
+        if self._heap is None:
+            return True  # the line shows it
+        if any(known == bucket for _, _, known in self._heap):
+            return False
         held, taken = self.line.buckets[bucket], self.taken.get(bucket, 0)
         if taken < len(held):
             usage = self._usage(held[taken]) if self.fair else 0.0
-            heapq.heappush(self.heap, (usage, held[taken], bucket))
+            heapq.heappush(self._heap, (usage, held[taken], bucket))
+        return True
 
     def skip(self) -> None:
         """The gang cannot go, nor can those like it."""
+        assert self._heap
         if self.strict:
-            self.heap.clear()
+            self._heap.clear()
         else:
-            heapq.heappop(self.heap)
+            heapq.heappop(self._heap)
+
+    def leave_out(self) -> None:
+        """This gang is not looked at any more, strict or not."""
+        assert self._heap
+        heapq.heappop(self._heap)
 
 
 class _Filling(_Run):
@@ -561,7 +581,6 @@ class _Filling(_Run):
         self._claims_of_the_hit()
         state = self.state
         self.walks: dict[str, _Walk] = {}
-        self.guesses: dict[int | Key, dict[FlavorResource, int]] = {}
         self.tournaments: dict[str, Tournament] = {}
         self.roots: list[tuple[Rank, str]] = []
         self.served: set[Key] = set()
@@ -574,9 +593,13 @@ class _Filling(_Run):
         """Those for whom room is set aside and who had their turn, or were woken for it."""
         self.shortened: set[str] = set()
         """Queues whose first gang was admitted in the turn that is on."""
+        entering: dict[str, list[QuotaNode]] = {}
         for name in state.ready():
-            self._enter(name)
-        for label in sorted(self.tournaments):
+            if self._walks(name):
+                node = self.node(name)
+                entering.setdefault(order.label(node.root), []).append(node)
+        for label in sorted(entering):
+            self._tournament(entering[label][0]).enter_all(entering[label])
             self._root(label)
         fruitful = self.steps
         while self.roots:
@@ -602,18 +625,19 @@ class _Filling(_Run):
                 self._wake(label, self.decisions[decided:])
             self._root(label)
 
-    def _enter(self, name: str) -> str | None:
-        """The queue takes part, if somebody in it is worth a trial: the label of its root."""
+    def _walks(self, name: str) -> bool:
+        """The queue takes part, if somebody in it is worth a trial."""
         walk = _Walk(self.state, name)
         if walk.peek() is None:
-            return None
+            return False
         self.walks[name] = walk
-        node = self.node(name)
+        return True
+
+    def _tournament(self, node: QuotaNode) -> Tournament:
         label = order.label(node.root)
         if label not in self.tournaments:
             self.tournaments[label] = Tournament(node.root, self._ranks)
-        self.tournaments[label].enter(node)
-        return label
+        return self.tournaments[label]
 
     def _wake(self, label: str, decided: list[Decision]) -> None:
         """After these decisions in one tree: whoever is evicted or loses a claim makes room, on nodes in any tree, and
@@ -636,11 +660,10 @@ class _Filling(_Run):
         """Who was not to be tried takes part again."""
         walk = self.walks.get(name)
         if walk is None:
-            self._enter(name)
-        elif not walk.strict and all(known != bucket for _, _, known in walk.heap):
-            walk.add(bucket)
-            if walk.peek() is not None:
-                self.tournaments[order.label(self.node(name).root)].enter(self.node(name))
+            if self._walks(name):
+                self._tournament(self.node(name)).enter(self.node(name))
+        elif not walk.strict and walk.add(bucket) and walk.peek() is not None:
+            self.tournaments[order.label(self.node(name).root)].enter(self.node(name))
         label = order.label(self.node(name).root)
         if label != self.at and label in self.tournaments and all(other != label for _, other in self.roots):
             self._root(label)
@@ -658,30 +681,12 @@ class _Filling(_Run):
         first = walk.peek()
         assert first is not None
         gang = self.state.workloads[order.key_of(first[0])]
-        return order.ranks(node, gang, self._guess(gang, walk.queue), self.rules)
-
-    def _guess(self, gang: Workload, queue: ClusterQueue) -> dict[FlavorResource, int]:
-        """What it would take, in the first flavors of the queue: only for the order, where flavors sum up."""
-        at = self.state.bucket(gang)
-        known = self.guesses.get(at)
-        if known is not None:
-            return known
-        out: dict[FlavorResource, int] = {}
-        first = {
-            resource: group.flavors[0].name for group in queue.groups if group.flavors for resource in group.covered
-        }
-        for asked in self.asks(gang, queue):
-            for resource, amount in asked.total:
-                flavor = first.get(resource)
-                if flavor is not None and amount:
-                    out[flavor, resource] = out.get((flavor, resource), 0) + amount
-        self.guesses[at] = out
-        return out
+        return order.ranks(node, gang, self.demand(gang, walk.queue).first, self.rules)
 
     def _turn(self, node: QuotaNode) -> None:
         """The first gang of this queue has its turn."""
         walk = self.walks[node.name]
-        first = walk.peek()
+        first = walk.turn()
         assert first is not None
         place, bucket = first
         gang = self.state.workloads[order.key_of(place)]
@@ -931,7 +936,7 @@ class _Filling(_Run):
         """Could the law let it evict somebody of their side: a bound that costs little."""
         if mine is theirs:
             return True
-        usage = self._guess(rival, queue)
+        usage = self.demand(rival, queue).first
         if not usage:
             return False
         side, other = reclaim.almost_common(mine, theirs)
@@ -1265,7 +1270,7 @@ class _Filling(_Run):
         self.state.park(walk.queue.name, bucket, memo)
         bad_namespace = verdict.why.detail is Detail.NAMESPACE_NOT_SELECTED
         if walk.strict and bad_namespace:
-            heapq.heappop(walk.heap)
+            walk.leave_out()
         else:
             walk.skip()
 
@@ -1335,7 +1340,7 @@ class _Heads(_Run):
         for name in self.state.ready():
             walk = _Walk(self.state, name)
             for _ in range(most):
-                first = walk.peek()
+                first = walk.turn()
                 if first is None:
                     break
                 if self.steps >= self.budget and self.entries:

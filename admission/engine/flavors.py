@@ -154,6 +154,27 @@ def requests(
     return tuple(out)
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a whole gang asks of a queue."""
+
+    requests: tuple[PodSetRequest, ...]
+    first: Mapping[FlavorResource, int]
+    """What it would take in the first flavors of the queue, over all pod sets: only for an order, not for the book."""
+
+
+def demand(workload: Workload, queue: ClusterQueue, rules: Rules) -> Demand:
+    asked = requests(workload, queue, rules)
+    flavor = {resource: group.flavors[0].name for group in queue.groups if group.flavors for resource in group.covered}
+    first: dict[FlavorResource, int] = {}
+    for request in asked:
+        for resource, amount in request.total:
+            if amount and resource in flavor:
+                fr = flavor[resource], resource
+                first[fr] = first.get(fr, 0) + amount
+    return Demand(asked, first)
+
+
 # ---------------------------------------------------------------- answers
 
 

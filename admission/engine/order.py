@@ -12,7 +12,7 @@ round. A child is compared by its own subtree only, so after an admission nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import total_ordering
 
@@ -178,6 +178,18 @@ class Tournament:
         self._in.add(queue.name)
         self._climb(queue)
 
+    def enter_all(self, queues: Sequence[QuotaNode]) -> None:
+        """All of them enter at once: what is above several of them is compared once."""
+        self._in.update(queue.name for queue in queues)
+        levels: dict[int, dict[str, QuotaNode]] = {}
+        for queue in queues:
+            levels.setdefault(len(queue.path()), {})[queue.label] = queue
+        for depth in range(max(levels, default=0), 0, -1):
+            for node in levels.get(depth, {}).values():
+                self._settle(node)
+                if node.parent is not None:
+                    levels.setdefault(depth - 1, {})[node.parent.label] = node.parent
+
     def leave(self, queue: QuotaNode) -> None:
         self._in.discard(queue.name)
         self._climb(queue)
@@ -194,22 +206,26 @@ class Tournament:
 
     def _climb(self, queue: QuotaNode) -> None:
         for node in queue.path():
-            name = label(node)
-            if node.is_queue:
-                entry = (node, self._ranked(node)) if node.name in self._in else None
-            else:
-                # Ranks of the path above depend on usage there, which moved: ask again for the winner below.
-                below = self._below.get(name, {})
-                entry = None
-                if below:
-                    _, winner, ranks = min(below.values(), key=lambda held: held[0])
-                    entry = (winner, ranks if node.parent is None else self._ranked(winner))
-            self._winner[name] = entry
-            above = node.parent
-            if above is None:
-                return
-            field = self._below.setdefault(label(above), {})
-            if entry is None:
-                field.pop(name, None)
-            else:
-                field[name] = (entry[1][name], entry[0], entry[1])
+            self._settle(node)
+
+    def _settle(self, node: QuotaNode) -> None:
+        """Who wins at this node, and how that one stands one level up."""
+        name = label(node)
+        if node.is_queue:
+            entry = (node, self._ranked(node)) if node.name in self._in else None
+        else:
+            # Ranks of the path above depend on usage there, which moved: ask again for the winner below.
+            below = self._below.get(name, {})
+            entry = None
+            if below:
+                _, winner, ranks = min(below.values(), key=lambda held: held[0])
+                entry = (winner, ranks if node.parent is None else self._ranked(winner))
+        self._winner[name] = entry
+        above = node.parent
+        if above is None:
+            return
+        field = self._below.setdefault(label(above), {})
+        if entry is None:
+            field.pop(name, None)
+        else:
+            field[name] = (entry[1][name], entry[0], entry[1])

@@ -25,6 +25,7 @@ from itertools import islice
 from typing import TypeVar
 
 from admission.engine import order
+from admission.engine.flavors import Demand, demand
 from admission.engine.ledger import Charge, Ledger, charge_of, claim_of, usage_of
 from admission.engine.model import (
     Admission,
@@ -149,6 +150,17 @@ class Line:
         heapq.heappush(self.heap, (self.buckets[bucket][0], bucket))
         return True
 
+    def top(self) -> tuple[QueueKey, int] | None:
+        """The first that is not parked."""
+        heap = self.heap
+        while heap:
+            place, bucket = heap[0]
+            held = None if bucket in self.parked else self.buckets.get(bucket)
+            if held is not None and held[0] == place:
+                return heap[0]
+            heapq.heappop(heap)
+        return None
+
     def live(self) -> list[tuple[QueueKey, int]]:
         """The heap of buckets to be tried, as the caller's own copy. Drops what has gone stale."""
         heads = {
@@ -231,6 +243,7 @@ class State:
         self._claims: dict[Key, tuple[int, Workload]] = {}
         self._buckets: dict[object, int] = {}
         self._bucket_names: dict[int, object] = {}
+        self._demands: dict[int, tuple[ClusterQueue, Workload, Demand]] = {}
         self._next_bucket = 0
         self._sleeping: dict[Key, int] = {}
         self._alarms: list[tuple[int, str, Key]] = []
@@ -927,6 +940,7 @@ class State:
         if line.remove(place, bucket):
             self._parked_on_nodes.pop((name, bucket), None)
             self._buckets.pop(self._bucket_names.pop(bucket), None)
+            self._demands.pop(bucket, None)
             self._told.pop(bucket, None)
             if not line.buckets:
                 del self.lines[name]
@@ -1142,6 +1156,20 @@ class State:
         """The bucket of a gang in line; its key, when it stands in none."""
         entry = self._entry.get(gang.key)
         return gang.key if entry is None else entry[1]
+
+    def demand(self, gang: Workload, queue: ClusterQueue) -> Demand:
+        """What the gang asks of the queue; worked out once for all of a bucket."""
+        entry = self._entry.get(gang.key)
+        if entry is None:
+            return demand(gang, queue, self.rules)
+        known = self._demands.get(entry[1])
+        if known is not None and known[0] is queue:
+            of = known[1]
+            if of is gang or (of.pod_sets == gang.pod_sets and of.reclaimable == gang.reclaimable):
+                return known[2]
+        found = demand(gang, queue, self.rules)
+        self._demands[entry[1]] = (queue, gang, found)
+        return found
 
     def place_in(self, queue: str, key: Key) -> QueueKey | None:
         """Where a gang stands in line in this queue, if it does."""
