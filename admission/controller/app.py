@@ -84,9 +84,8 @@ class Tuning:
     window_s: float = 0.1
     rest: float = 4.0
     """Of decisions: see `Pace`."""
-    step_budget: int = 500
-    """Trials of one decision. A trial costs some ms where gangs are all unlike on hundreds of nodes, and the lease must
-    be renewed between decisions, also on a machine that is short of CPU."""
+    longest_s: float = 0.5
+    """A decision takes about so long at most; the rest comes with the next: see `Pace`."""
     explain_after_s: float = 5.0
     explain_per_s: float = 50.0
     explain_busy_per_s: float = 5.0
@@ -168,7 +167,7 @@ class Controller:
         self.decided_at = 0
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
-        self._pace = Pace(self.tuning.quiet_s, self.tuning.window_s, self.tuning.rest)
+        self._pace = Pace(self.tuning.quiet_s, self.tuning.window_s, self.tuning.rest, longest=self.tuning.longest_s)
         self._decisions: dict[JobKey, Decision] = {}
         self._based_on: dict[JobKey, tuple[PodSet, ...] | None] = {}
         """What the gang asked for when it was decided: a write for what it asks for since then would be wrong."""
@@ -497,7 +496,7 @@ class Controller:
             await self._pace.due()
             began = time.monotonic()
             try:
-                self.decide_once()
+                plan = self.decide_once()
             except Exception:
                 # Nobody is admitted or evicted meanwhile; all else goes on: pods get their hosts, and what ended gives
                 # its quota back. A controller that ended here would meet the same objects when it is back.
@@ -511,13 +510,13 @@ class Controller:
             failed = 0
             took = time.monotonic() - began
             await asyncio.sleep(0)
-            self._pace.took(took)
+            self._pace.took(took, plan.steps)
 
     def decide_once(self) -> Plan:
         """One cycle: a Plan, its decisions assumed and on their way."""
         began = time.perf_counter()
         now = self.now()
-        plan = decide(self.state, now, self.tuning.step_budget)
+        plan = decide(self.state, now, self._pace.steps)
         for decision in plan.decisions:
             seen = self.world.workloads.get(decision.key)
             job = self.world.job_of(seen) if seen is not None else None

@@ -1,4 +1,4 @@
-"""When to decide on what has changed: soon, and on as much as possible at once."""
+"""When to decide on what has changed, and on how much: soon, on as much as possible at once, and not for long."""
 
 from __future__ import annotations
 
@@ -12,9 +12,26 @@ class Pace:
     decision, and after `window` seconds at the latest. Where there is always something, `rest` times what the last
     decision took passes first, within the window: what happens meanwhile costs no decision of its own. Who comes after
     a pause waits for `quiet` alone.
+
+    Nothing else is done while a decision is made: pods wait for their hosts, probes for their answer and the lease for
+    its renewal. `steps`, the trials that the next decision may make, follow what trials cost in this cluster, so that a
+    decision takes about `longest` seconds at most: fewer when the last took longer, more when it stopped far from that.
     """
 
-    def __init__(self, quiet: float, window: float, rest: float) -> None:
+    def __init__(
+        self,
+        quiet: float,
+        window: float,
+        rest: float,
+        *,
+        longest: float = 0.5,
+        least_steps: int = 20,
+        most_steps: int = 500,
+    ) -> None:
+        self.steps = most_steps
+        self._longest = longest
+        self._least = least_steps
+        self._most = most_steps
         self._quiet = quiet
         self._window = window
         self._rest = rest
@@ -38,6 +55,11 @@ class Pace:
                 break
         self._changed.clear()
 
-    def took(self, seconds: float) -> None:
-        """A decision is made, and took so long."""
+    def took(self, seconds: float, steps: int = 0) -> None:
+        """A decision is made, and took so long and so many trials."""
+        if seconds > self._longest:
+            wanted = min(self.steps, int(steps * self._longest / seconds))
+            self.steps = max(self._least, self.steps // 4, wanted)
+        elif steps >= self.steps and seconds < self._longest / 2:
+            self.steps = min(self._most, self.steps * 2)
         self._rested_at = asyncio.get_running_loop().time() + self._rest * seconds

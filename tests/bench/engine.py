@@ -78,8 +78,8 @@ from admission.quantity import format_resources
 
 GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
 NOW = 1_700_000_000_000
-BUDGET = 2_000
-"""Trials per cycle: what the controller gives."""
+BUDGET = 500
+"""Trials per cycle: what the controller gives, where they cost little."""
 SHAPES = ((1, 1, 40), (1, 2, 15), (1, 4, 15), (1, 8, 15), (2, 8, 8), (4, 8, 5), (8, 8, 2))
 """(pods, GPUs of each, how often): most gangs are small, most GPUs are asked for by large ones."""
 FULL_QUEUES = 1_000
