@@ -76,6 +76,45 @@ def test_a_waiting_job_that_is_being_deleted_takes_no_room(muster: Installed) ->
     cp.patch("jobs", "first", {"metadata": {"finalizers": None}}, "team-a")
 
 
+def test_a_deleted_workload_that_somebody_keeps_holds_nothing_once_its_pods_are_gone(muster: Installed) -> None:
+    """Deleted by an administrator, kept by a finalizer: its job is stopped, and queued anew when it is gone."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 8})
+    cp.apply([job("team-a", "first", 1, seconds=None)])
+    cp.wait(lambda: running_pods(cp, "team-a"), 60, "its pod to run")
+
+    def kept(name: str) -> str:
+        entry = workload_of(cp, "team-a", name)
+        assert entry is not None
+        cp.patch(WORKLOADS, entry["metadata"]["name"], {"metadata": {"finalizers": [FINALIZER]}}, "team-a")
+        return str(entry["metadata"]["name"])
+
+    def runs_alone(name: str) -> bool:
+        pods = running_pods(cp, "team-a")
+        return admitted(cp, "team-a", name) and [p["metadata"]["labels"]["job-name"] for p in pods] == [name]
+
+    first = kept("first")
+    cp.delete(WORKLOADS, first, "team-a")
+    cp.apply([job("team-a", "second", 1, seconds=None)])
+    cp.wait(lambda: runs_alone("second"), 60, "the next to have its room, after its pod")
+    cp.wait(
+        lambda: FINALIZER in entry_of(cp.get(WORKLOADS, first, "team-a"), "QuotaReserved")["message"],
+        30,
+        "it to say what keeps it",
+    )
+    assert cp.get("jobs", "first", "team-a")["spec"]["suspend"] is True
+    # Its job goes, too: so does what that held, and the job is not made to wait for a Workload that nobody takes away.
+    second = kept("second")
+    cp.delete("jobs", "second", "team-a", propagationPolicy="Background")
+    cp.wait(lambda: "admission" not in cp.get(WORKLOADS, second, "team-a")["status"], 60, "it to hold nothing")
+    assert running_pods(cp, "team-a") == []
+    for name in (first, second):
+        cp.patch(WORKLOADS, name, {"metadata": {"finalizers": None}}, "team-a")
+    cp.wait(lambda: runs_alone("first"), 60, "the first to be queued anew, and to run")
+
+
 def test_pods_that_were_taken_from_their_job_count_and_go_with_it(muster: Installed) -> None:
     """By an administrator, for tenants cannot. The Job controller makes others in their place."""
     cp = muster.cp

@@ -85,6 +85,7 @@ REASONS: Mapping[Reason, Advice] = {
     ),
 }
 
+_OFF = Reason.DEACTIVATED
 _MIS, _QUOTA, _PLACE = Reason.MISCONFIGURED, Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED
 _FLAVOR = Reason.NO_MATCHING_FLAVOR
 
@@ -292,6 +293,15 @@ DETAILS: Mapping[Detail, Advice] = {
         "",
         r"is not among those it may use",
         (_FLAVOR,),
+    ),
+    Detail.WORKLOAD_DELETED: Advice(
+        "Somebody deleted its Workload, and a finalizer of somebody else's keeps it. It was stopped, holds nothing, "
+        "and gets a new Workload when the old one is gone.",
+        "Wait, or ask whoever owns the finalizer that the sentence names.",
+        "See why the controller of that finalizer does not take it off; where there is none any more, take it off by "
+        "hand: `kubectl edit` the Workload.",
+        r"^Its Workload was deleted and is kept by",
+        (_OFF,),
     ),
     Detail.VARIANT_ADMITTED: Advice(
         "The job has several variants in the queue, and one with a better flavor runs already.",

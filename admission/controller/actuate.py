@@ -236,7 +236,7 @@ class Actuator:
                 await self._ungate(_there(seen), pods)
 
     async def take_bare(self, seen: WorkloadSeen, step: Step) -> None:
-        """Carry out one step of a Workload that no job stands behind (`lifecycle.bare_step`). Raises ApiError."""
+        """Carry out one step of a Workload that no job stands behind, or none any more. Raises ApiError."""
         match step:
             case lifecycle.AdmitWorkload():
                 await self._change(seen, [_ADMITTED])
@@ -478,8 +478,11 @@ class Actuator:
         evicted: dict[str, Any] = next((c for c in seen.status.get("conditions") or () if c["type"] == EVICTED), {})
         reason = str(evicted.get("reason", "Pending"))
         message = str(evicted.get("message", ""))
+        said = f"Released after eviction: {message}"
+        if not seen.view.value.evicted:
+            reason, message, said = "Deactivated", "", "Released: its job is gone, and no pod of it is left"
         changes: list[Condition] = [
-            (QUOTA_RESERVED, False, "Pending", f"Released after eviction: {message}"),
+            (QUOTA_RESERVED, False, "Pending", said),
             (ADMITTED, False, "NoReservation", "The workload has no reservation"),
             (REQUEUED, reason in ("Preempted", "NodeFailures", "OutOfSync"), reason, message),
         ]
@@ -497,7 +500,8 @@ class Actuator:
             ran = value.run_ms + max(0, value.evicted_at - value.admitted_at)
             status["accumulatedPastExecutionTimeSeconds"] = ran // 1000
         await self._apply_status(seen, status)
-        self._tell(seen, (("Normal", "Requeued", f"Waits again after eviction ({reason})"),))
+        if not seen.view.deleting:
+            self._tell(seen, (("Normal", "Requeued", f"Waits again after eviction ({reason})"),))
 
     async def _give_back(self, seen: WorkloadSeen, pods: tuple[tuple[str, int], ...]) -> None:
         status = with_conditions(seen.status, (), self._now(), seen.generation)

@@ -33,7 +33,15 @@ from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
 from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
-from admission.controller.lifecycle import EvictWorkload, Settings, Step, StopPods, next_orphan_step, next_step
+from admission.controller.lifecycle import (
+    EvictWorkload,
+    ReleaseWorkload,
+    Settings,
+    Step,
+    StopPods,
+    next_orphan_step,
+    next_step,
+)
 from admission.controller.pace import Pace
 from admission.controller.world import ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.cycle import decide
@@ -709,7 +717,10 @@ class Controller:
         if isinstance(due.step, StopPods):
             await self.actuator.stop_pods(due.step)
         elif due.step is not None and await self.actuator.job_is_gone(seen):
-            await self.actuator.delete_workload(seen)
+            if isinstance(due.step, ReleaseWorkload):
+                await self.actuator.take_bare(seen, due.step)
+            else:
+                await self.actuator.delete_workload(seen)
             return
         self.jobs.add_after((ORPHAN, *key), 1.0)
 

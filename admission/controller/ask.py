@@ -22,6 +22,7 @@ import msgspec
 from admission import quantity
 from admission.api.reasons import REASONS, Advice, advice_for, detail_of, reason_of
 from admission.controller.line import Lack, Lines, Told
+from admission.engine import model
 from admission.engine.model import (
     Admission,
     Detail,
@@ -32,6 +33,7 @@ from admission.engine.model import (
     TopologyAssignment,
     Workload,
 )
+from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode, Tree
 from admission.jobs import values
 from admission.jobs.kinds import KINDS as JOB_KINDS
@@ -505,7 +507,7 @@ class Ask:
                 "Its owner paused it: while the label stands it is neither queued nor started, whatever else changes.",
                 f"Take the label off: `kubectl label {where} {self.names.pause_label}-`.",
             )
-        if reason is Reason.DEACTIVATED:
+        if reason is Reason.DEACTIVATED and standing.detail != Detail.WORKLOAD_DELETED.value:
             return Advice(
                 "Its Workload is switched off (spec.active is false): it ran for its maximum time, a check refused it, "
                 "it was tried too often, or somebody switched it off. The history says which.",
@@ -941,6 +943,9 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
         since = max(millis(evicted.get("lastTransitionTime")), created) if value.evicted else created
         if job is not None and job.paused:
             reason, message = Reason.DEACTIVATED.value, f"Its owner paused it (label {names.pause_label}: true)"
+        elif value.kept_by:
+            reason, detail = Reason.DEACTIVATED.value, Detail.WORKLOAD_DELETED.value
+            message = sentence(model.Why(Reason.DEACTIVATED, Detail.WORKLOAD_DELETED, subject=value.kept_by))
         elif not value.active:
             reason, message = Reason.DEACTIVATED.value, "Its Workload is switched off (spec.active is false)"
             if text(evicted.get("reason")) == "Deactivated":

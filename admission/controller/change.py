@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from admission.controller.ask import NAMESPACES, PODS, Ask, NotThere, State, newest, plain, resource_of, typed
+from admission.engine.model import Detail
 from admission.jobs import pins
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.jobs.kinds import JobKind, JobView, items, obj, objects, text, view
@@ -145,6 +146,8 @@ async def again(ask: Ask, wanted: str, namespace: str) -> Again:
         return found("unpause", f"its owner paused it: the label {ask.names.pause_label} is taken off")
     if workload is None:
         return found("", "it has no Workload yet: the controller makes one when it next looks")
+    if standing.detail == Detail.WORKLOAD_DELETED.value:
+        return found("", standing.message)
     if obj(workload.get("spec")).get("active") is False:
         return found("activate", "its Workload was switched off: spec.active is set to true")
     if standing.state in (State.STARTING, State.RUNNING, State.RESERVED):

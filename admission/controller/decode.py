@@ -89,6 +89,7 @@ class _Meta(msgspec.Struct, rename="camel", omit_defaults=True):
     generation: int = 1
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    finalizers: list[str] = []
     labels: dict[str, Any] = {}
     annotations: dict[str, Any] = {}
     owner_references: list[dict[str, Any]] = []

@@ -285,13 +285,11 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return NOTHING
         return Next(DeleteWorkload("the job it stood for is gone"))
     if job.finished is not None:
-        if workload is None or workload.value.finished or workload.deleting:
+        if workload is None or workload.value.finished:
             return NOTHING
         if seen.pods.live:
             return Next(None, seen.pods.lost_until)  # a pod's end is a change, and wakes us
         return Next(FinishWorkload(job.finished == "Succeeded", job.message))
-    if workload is not None and workload.deleting:
-        return NOTHING
     if job.deleting:
         return _leaving(seen)
     if not seen.governed:
@@ -310,7 +308,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return Next(SuspendJob("not admitted"))
         if job.started:
             return _take_back(seen, settings, now, then=None)
-        if _differs(seen):
+        if not workload.deleting and _differs(seen):
             return Next(UpdateWorkload())
         return NOTHING
     if value.evicted:
@@ -369,7 +367,16 @@ def _leaving(seen: Sight) -> Next:
         return Next(stop)
     if pods.live:
         return Next(None, pods.lost_until)
-    return Next(DeleteWorkload("the job it stands for is being deleted, and no pod of it is left"))
+    return _gone(workload, "the job it stands for is being deleted, and no pod of it is left")
+
+
+def _gone(workload: WorkloadView, why: str) -> Next:
+    """Nothing is left of what it stood for. What is deleted already, and kept by a finalizer of somebody's, holds
+    nothing from here on."""
+    if not workload.deleting:
+        return Next(DeleteWorkload(why))
+    held = workload.value.admission is not None and not workload.value.finished
+    return Next(ReleaseWorkload()) if held else NOTHING
 
 
 def _stop_strays(pods: PodTally) -> StopPods | None:
@@ -378,14 +385,12 @@ def _stop_strays(pods: PodTally) -> StopPods | None:
 
 def next_orphan_step(workload: WorkloadView, pods: PodTally) -> Next:
     """The same for a Workload whose job is gone; that it is, is looked up before it is deleted."""
-    if workload.deleting:
-        return NOTHING
     stop = _stop_strays(pods)
     if stop is not None and workload.value.evicted:
         return Next(stop)
     if pods.live or pods.unled:
         return Next(None, pods.lost_until)
-    return Next(DeleteWorkload("the job it stood for is gone"))
+    return _gone(workload, "the job it stood for is gone")
 
 
 def spare(job: JobView, value: Workload) -> tuple[tuple[str, int], ...]:
@@ -410,7 +415,7 @@ def _let_go(seen: Sight, settings: Settings, now: int) -> Next:
         return NOTHING
     value = workload.value
     if value.admission is None or value.finished:
-        return Next(DeleteWorkload("the job no longer names a queue"))
+        return NOTHING if workload.deleting else Next(DeleteWorkload("the job no longer names a queue"))
     if value.evicted:
         return _take_back(seen, settings, now, then=ReleaseWorkload())
     return Next(EvictWorkload("Deactivated", "The job no longer names a queue"))
@@ -511,6 +516,8 @@ def _told_to_leave(
 ) -> EvictWorkload | None:
     """Somebody said so: its owner, a queue's stop policy, or an admission check."""
     value = workload.value
+    if workload.deleting:
+        return EvictWorkload("Deactivated", "Its Workload was deleted")
     if not value.active:
         refused = next((check for check in value.checks if check.state is CheckState.REJECTED), None)
         because = f": check {refused.name} refused it: {refused.message}" if refused is not None else ""

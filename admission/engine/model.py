@@ -425,6 +425,8 @@ class Workload:
     priority: int = 0
     created: int = 0
     active: bool = True
+    kept_by: str = ""
+    """The finalizers that keep it though somebody deleted it; it is not active then."""
     finished: bool = False
 
     admission: Admission | None = None
@@ -679,6 +681,7 @@ class Detail(Enum):
     FLAVOR_TOPOLOGY = "FlavorDoesNotMatchTopology"
     FLAVOR_NOT_ALLOWED = "FlavorNotAllowed"
     VARIANT_ADMITTED = "MoreFavorableVariantAdmitted"
+    WORKLOAD_DELETED = "WorkloadDeleted"
 
 
 @dataclass(frozen=True, slots=True)

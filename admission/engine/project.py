@@ -222,6 +222,9 @@ _FIXED = {
     Detail.COHORT_CYCLE: "ClusterQueue {subject}",
     Detail.NAMESPACE_NOT_SELECTED: "ClusterQueue {subject} takes no workloads of this namespace (namespaceSelector)",
     Detail.BEHIND_HEAD: "Waits behind {subject}, the first of a StrictFIFO queue",
+    Detail.WORKLOAD_DELETED: (
+        "Its Workload was deleted and is kept by the finalizer {subject}; the job is queued anew when that is taken off"
+    ),
     Detail.PREEMPTION_GATED: "Would have to evict others, which its preemption gate forbids",
     Detail.VARIANT_ADMITTED: "Another variant of this job is admitted, in a flavor that comes before this one's",
     Detail.NEXT_CYCLE: "Is looked at in the next cycle",

@@ -951,7 +951,8 @@ class State:
 
     def _why_not(self, gang: Workload) -> Why | None:
         if not gang.active:
-            return Why(Reason.DEACTIVATED)
+            detail = Detail.WORKLOAD_DELETED if gang.kept_by else Detail.NONE
+            return Why(Reason.DEACTIVATED, detail, subject=gang.kept_by)
         if gang.gated:
             return Why(Reason.GATED, subject=gang.gated)
         local = self.local_queues.get((gang.namespace, gang.queue))

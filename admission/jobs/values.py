@@ -782,7 +782,10 @@ def workload(
         pod_sets=read[0],
         priority=priority if isinstance(priority, int) else 0,
         created=millis(meta.get("creationTimestamp")),
-        active=spec.get("active") is not False,
+        active=spec.get("active") is not False and not meta.get("deletionTimestamp"),
+        kept_by=", ".join(sorted(map(text, items(meta.get("finalizers"))))[:3])
+        if meta.get("deletionTimestamp")
+        else "",
         finished=FINISHED in true,
         admission=admission if reserved is not None else None,
         reserved_at=millis(reserved.get("lastTransitionTime")) if reserved is not None else 0,

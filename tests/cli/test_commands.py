@@ -244,6 +244,23 @@ async def test_requeue(world: World, tmp_path: Path, name: str) -> None:
     assert "requeueAt" not in after["status"].get("requeueState", {})
 
 
+async def test_a_deleted_workload_that_is_kept_says_by_what_and_is_not_queued_again(
+    world: World, tmp_path: Path
+) -> None:
+    await lab(world)
+    await with_workload(world, job("train"), dict(PENDING))
+    path = f"{WORKLOADS}/job-train"
+    await world.client.merge_patch(path, {"metadata": {"finalizers": ["example.com/backup"]}})
+    await world.client.delete(path)
+    told = json.loads((await run(world, tmp_path, "why", "train", "-n", "ml", "-o", "json", code=1)).stdout)
+    standing = told["standing"]
+    assert (standing["reason"], standing["detail"]) == ("Deactivated", "WorkloadDeleted")
+    assert "is kept by the finalizer example.com/backup;" in standing["message"]
+    assert "kubectl edit" in told["platform"]
+    (row,) = json.loads((await run(world, tmp_path, "requeue", "train", "-n", "ml", "-o", "json")).stdout)["rows"]
+    assert (row["did"], "example.com/backup" in row["message"]) == ("unchanged", True)
+
+
 @pytest.mark.parametrize("name", ["switched off", "in backoff"])
 async def test_who_may_only_delete_workloads_queues_a_job_again_by_that(
     world: World, tmp_path: Path, name: str

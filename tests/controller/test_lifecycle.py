@@ -279,6 +279,46 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         ),
         None,
     ),
+    "its Workload is deleted and kept: it is stopped": (
+        Sight(job(**RUNNING), workload(**ADMITTED, deleting=True), PodTally(live=2), queue="q"),
+        life.EvictWorkload("Deactivated", "Its Workload was deleted"),
+    ),
+    "its Workload is deleted, and its pods run": (
+        Sight(job(**STOPPED), workload(**LEAVING, deleting=True), PodTally(live=1), queue="q"),
+        None,
+    ),
+    "its Workload is deleted, and all is back: release": (
+        Sight(job(), workload(**LEAVING, deleting=True), queue="q"),
+        life.ReleaseWorkload(),
+    ),
+    "its Workload is deleted and holds nothing: another is made when it is gone": (
+        Sight(job(spec_hash="h2"), workload(deleting=True), queue="q"),
+        None,
+    ),
+    "its Workload is deleted, and somebody starts it": (
+        Sight(job(suspended=False), workload(deleting=True), queue="q"),
+        life.SuspendJob("not admitted"),
+    ),
+    "its Workload is deleted, and it finishes": (
+        Sight(job(**RUNNING, finished="Succeeded", message="done"), workload(**ADMITTED, deleting=True), queue="q"),
+        life.FinishWorkload(True, "done"),
+    ),
+    "both are being deleted, and a pod is left": (
+        Sight(job(**RUNNING, deleting=True), workload(**ADMITTED, deleting=True), PodTally(live=1), queue="q"),
+        None,
+    ),
+    "both are being deleted, and no pod is left": (
+        Sight(job(**RUNNING, deleting=True), workload(**ADMITTED, deleting=True), queue="q"),
+        life.ReleaseWorkload(),
+    ),
+    "both are being deleted, and nothing is held": (
+        Sight(job(deleting=True), workload(deleting=True), queue="q"),
+        None,
+    ),
+    "a label taken off a job whose Workload is deleted": (
+        Sight(job(queue=""), workload(deleting=True), governed=False),
+        None,
+    ),
     "a deleted job": (Sight(None, workload()), life.DeleteWorkload("the job it stood for is gone")),
     "deactivated": (
         Sight(job(**RUNNING), workload(**ADMITTED, active=False), queue="q"),
@@ -473,16 +513,26 @@ def test_backoff_grows_to_its_bound(count: int, base: int, most: int) -> None:
     active=st.integers(0, 2),
     terminating=st.integers(0, 2),
     unheard=st.integers(0, 1),
+    deleting=st.booleans(),
+    evicted=st.booleans(),
 )
 def test_nothing_is_released_while_a_pod_may_run(
-    suspended: bool, condition: bool, started: bool, live: int, active: int, terminating: int, unheard: int
+    suspended: bool,
+    condition: bool,
+    started: bool,
+    live: int,
+    active: int,
+    terminating: int,
+    unheard: int,
+    deleting: bool,
+    evicted: bool,
 ) -> None:
-    """Invariant I5 on the table itself."""
+    """Invariant I5 on the table itself, whether its Workload is there or is deleted and kept."""
     seen = Sight(
         job(
             suspended=suspended, suspended_condition=condition, started=started, active=active, terminating=terminating
         ),
-        workload(**LEAVING),
+        workload(**(LEAVING if evicted else ADMITTED), deleting=deleting),
         PodTally(live=live),
         queue="q",
         unheard=unheard,
@@ -493,6 +543,28 @@ def test_nothing_is_released_while_a_pod_may_run(
         assert (live, active, terminating, unheard) == (0, 0, 0, 0)
     if isinstance(step, life.ReleaseWorkload):
         assert not started, "the template goes back before the reservation does"
+
+
+ORPHANED: dict[str, tuple[WorkloadView, PodTally, Any]] = {
+    "no pod is left": (workload(**ADMITTED), PodTally(), life.DeleteWorkload("the job it stood for is gone")),
+    "a pod is left": (workload(**ADMITTED), PodTally(live=1, stray=(("ns", "p"),)), None),
+    "a pod is left, and somebody needs its room": (
+        workload(**LEAVING),
+        PodTally(live=1, stray=(("ns", "p"),)),
+        life.StopPods((), (("ns", "p"),)),
+    ),
+    "a Job of it would make pods": (workload(**ADMITTED), PodTally(unled=(("Job", "ns", "j"),)), None),
+    "deleted and kept, a pod is left": (workload(**ADMITTED, deleting=True), PodTally(live=1), None),
+    "deleted and kept, no pod is left": (workload(**ADMITTED, deleting=True), PodTally(), life.ReleaseWorkload()),
+    "deleted and kept, nothing is held": (workload(deleting=True), PodTally(), None),
+    "deleted and kept, it had finished": (workload(**ADMITTED, finished=True, deleting=True), PodTally(), None),
+}
+
+
+@pytest.mark.parametrize("name", ORPHANED)
+def test_what_is_due_for_a_workload_whose_job_is_gone(name: str) -> None:
+    seen, pods, step = ORPHANED[name]
+    assert life.next_orphan_step(seen, pods).step == step
 
 
 READY = (Check("a", CheckState.READY),)

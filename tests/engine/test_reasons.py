@@ -203,6 +203,11 @@ ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
     "namespace": (outside, Reason.MISCONFIGURED, Detail.NAMESPACE_NOT_SELECTED),
     "held": (lambda: put_new(alone(stop_policy=StopPolicy.HOLD)), Reason.ON_HOLD, Detail.NONE),
     "off": (lambda: put_new(alone(), active=False), Reason.DEACTIVATED, Detail.NONE),
+    "deleted": (
+        lambda: put_new(alone(), active=False, kept_by="example.com/backup"),
+        Reason.DEACTIVATED,
+        Detail.WORKLOAD_DELETED,
+    ),
     "gated": (lambda: put_new(alone(), gated="held back by team/x"), Reason.GATED, Detail.NONE),
     "backoff": (backing_off, Reason.SUSPENDED, Detail.BACKOFF),
     "retry": (lambda: asking(CheckState.RETRY), Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING),
