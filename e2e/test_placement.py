@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from admission.names import HOSTNAME_LABEL
 from e2e.api_client import Object, finished
 from e2e.control_plane import ControlPlane
 from e2e.event_log import DELETED, EventLog
@@ -587,6 +588,79 @@ def test_what_is_added_to_pods_when_they_are_made_is_charged_before(muster: Inst
     hosts = {name: chosen_nodes(workload_of(cp, "team-a", name) or {})["main"] for name in ("boxed", "plain")}
     assert sorted(hosts["boxed"]) == ["b-0", "b-1"], "one core and two of overhead: one to a node of four"
     assert sorted(hosts["plain"]) == ["a-0", "a-1"], "three cores by the LimitRange: one to a node, beside nobody"
+
+
+def volume(name: str, claim: str, key: str, *values: str, **spec: Any) -> Object:
+    """A PersistentVolume that nodes with these values of a label reach, for a claim of team-a ("": for any)."""
+    here = {"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}
+    owner = {"claimRef": {"namespace": "team-a", "name": claim}} if claim else {}
+    has = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}, **owner}
+    spec = {**has, "nodeAffinity": {"required": {"nodeSelectorTerms": [here]}}, **spec}
+    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+
+
+def claim(name: str, storage_class: str = "") -> Object:
+    meta = {"name": name, "namespace": "team-a"}
+    wants = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    spec = {**wants, "storageClassName": storage_class}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+
+
+def mounting(name: str, pods: int, *claims: str) -> Object:
+    mounts = [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims]
+    return job("team-a", name, pods, template=pod_template(8, None, volumes=mounts))
+
+
+def test_gangs_go_where_their_volumes_are_and_wait_for_those_that_are_not_there(
+    muster: Installed,
+) -> None:
+    """Bound beforehand, bound by kube-scheduler with the first pod, made by JobSet's controller; and one missing."""
+    cp, log = muster.cp, muster.log
+    cp.add_nodes(4, gpus=8, labels={"gpu": "h100", "zone": "a"}, prefix="a")
+    cp.add_nodes(5, gpus=8, labels={"gpu": "h100", "zone": "b"}, prefix="b")
+    teams(cp, {"team-a": 72})
+    local = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "muster-local"}}
+    local |= {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+    made = [
+        volume("muster-data", "data", HOSTNAME_LABEL, "a-3", "b-1"),
+        volume("muster-spare", "spare", HOSTNAME_LABEL, "a-0", "b-3"),
+        volume("muster-late", "late", "zone", "b"),
+        volume("muster-scratch", "scratch-set", HOSTNAME_LABEL, "b-0", "b-4"),
+        volume("muster-disk", "", HOSTNAME_LABEL, "b-2", storageClassName="muster-local"),
+        local,
+    ]
+    try:
+        cp.apply([*made, claim("data"), claim("spare"), claim("disk", "muster-local")])
+        muster.started()
+        mounts = pod_template(8, None)
+        mounts["spec"]["containers"][0]["volumeMounts"] = [{"name": "scratch", "mountPath": "/scratch"}]
+        own = {"metadata": {"name": "scratch"}, "spec": claim("scratch")["spec"]}
+        gang = jobset("team-a", "set", {"w": (1, 2)}, seconds=None, volumeClaimPolicies=[{"templates": [own]}])
+        gang["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = mounts
+        cp.apply(
+            [mounting("late", 1, "spare", "late"), mounting("bound", 2, "data"), mounting("first", 1, "disk"), gang]
+        )
+        cp.wait(lambda: live_by_gang(cp) == {"bound": 2, "first": 1, "set-w-0": 2}, 90, "three of the gangs to run")
+
+        def hosts(name: str) -> set[str]:
+            given = chosen_nodes(workload_of(cp, "team-a", name) or {})
+            return {host for nodes in given.values() for host in nodes}
+
+        assert hosts("bound") == {"a-3", "b-1"}
+        assert hosts("first") == {"b-2"}, "the one volume of its class is there"
+        assert cp.get("pvc", "disk", "team-a")["spec"]["volumeName"] == "muster-disk", "by kube-scheduler"
+        assert hosts("set") == {"b-0", "b-4"}
+        told = ("AdmissionGated", "PersistentVolumeClaim late does not exist in namespace team-a; its pods name it")
+        cp.wait(lambda: reason(cp, "team-a", "late") == told, 30, "the other to be told what it waits for")
+        assert "admission" not in (workload_of(cp, "team-a", "late") or {})["status"]
+        cp.apply(claim("late"))
+        cp.wait(lambda: live_by_gang(cp)["late"] == 1, 60, "it to run once its claim is bound")
+        assert hosts("late") == {"b-3"}, "where both of its volumes are"
+    finally:
+        for one in made:
+            cp.delete("storageclasses" if one is local else "persistentvolumes", one["metadata"]["name"])
+    assert figures(log).max_unschedulable == 0
+    assert misplaced(log)[1] == []
 
 
 def test_what_somebody_adds_to_pods_as_they_are_made_is_counted_once_it_is_seen(muster: Installed) -> None:

@@ -310,6 +310,14 @@ DETAILS: Mapping[Detail, Advice] = {
         r"^Another variant of this job is admitted",
         (Reason.PENDING_EVALUATION,),
     ),
+    Detail.VOLUME_PENDING: Advice(
+        "A PersistentVolumeClaim that its pods name is not there, or not bound, so that kube-scheduler would bind none "
+        "of them. It holds nothing meanwhile, and goes on by itself once the claim is ready.",
+        "Make the claim that the sentence names, or see with `kubectl describe pvc` why it is not bound.",
+        "Look after the volumes or the StorageClass that the sentence names.",
+        r"^PersistentVolumeClaim [^ ]+ ",
+        (Reason.GATED,),
+    ),
 }
 
 EVICTIONS: Mapping[EvictReason, str] = {

@@ -73,7 +73,7 @@ from admission.engine.model import (
 )
 from admission.engine.project import project
 from admission.engine.state import QueueNumbers, State
-from admission.jobs import values
+from admission.jobs import values, volumes
 from admission.jobs.kinds import JobKind, JobView
 from admission.kube.client import ApiError, Client, Conflict, Fenced, Invalid, Kind, NotFound
 from admission.kube.events import EventRecorder
@@ -233,9 +233,16 @@ class Controller:
             handler: Callable[[Any, Any], None],
             *,
             optional: bool = False,
+            withheld: bool = False,
         ) -> None:
             self.informers[kind.kind] = Informer(
-                self.client, kind, decoder, handler, optional=optional, on_bad=partial(self._bad, kind.kind)
+                self.client,
+                kind,
+                decoder,
+                handler,
+                optional=optional,
+                withheld=withheld,
+                on_bad=partial(self._bad, kind.kind),
             )
 
         def ours(plural: str, kind: str, *, namespaced: bool = False) -> Kind:
@@ -293,6 +300,8 @@ class Controller:
             self._on_runtime_class,
             optional=True,
         )
+        for stored, convert_stored in decode.STORED:
+            watch(stored, partial(decode.item, convert_stored, names), self._on_storage, optional=True, withheld=True)
 
     def _decode_job(self, kind: Any, raw: msgspec.Raw) -> JobView:
         return decode.job(kind, self.names, raw, self.recent, every=bool(self.world.default_queue))
@@ -375,6 +384,9 @@ class Controller:
         else:
             self.world.runtime_classes.pop(at.name, None)
 
+    def _on_storage(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
+        self.world.storage_changed(old.value if old is not None else None, new.value if new is not None else None)
+
     def _bad(self, kind: str, key: Key, error: Exception) -> None:
         log.warning("object left out", kind=kind, namespace=key[0], name=key[1], error=str(error))
 
@@ -451,6 +463,10 @@ class Controller:
     # ------------------------------------------------------------ running
 
     @property
+    def _volumes_seen(self) -> bool:
+        return not any(self.informers[kind].absent for kind in volumes.KINDS)
+
+    @property
     def synced(self) -> bool:
         return all(informer.synced.is_set() for informer in self.informers.values())
 
@@ -524,6 +540,7 @@ class Controller:
         """One cycle: a Plan, its decisions assumed and on their way."""
         began = time.perf_counter()
         now = self.now()
+        self.world.look_at_volumes(seen=self._volumes_seen)
         plan = decide(self.state, now, self._pace.steps)
         for decision in plan.decisions:
             seen = self.world.workloads.get(decision.key)
@@ -655,7 +672,8 @@ class Controller:
             return
         wait_ms = min(60_000, 100 * 2 ** min(self._failures.get(job, 0), 10))
         value = seen.view.value
-        self.world.apply(Put(replace(value, requeue_at=max(value.requeue_at, self.now() + wait_ms))))
+        value = replace(self.world.with_volumes(value), requeue_at=max(value.requeue_at, self.now() + wait_ms))
+        self.world.apply(Put(value))
 
     def _wait_after(self, key: JobKey, base_s: float, most_s: float) -> float:
         count = self._failures[key] = self._failures.get(key, 0) + 1
@@ -855,6 +873,8 @@ class Controller:
             for key in list(self.world.jobs):
                 self.jobs.add(key)
             self._all_stale()
+            if self._volumes_seen != self.world.looks_at_volumes:
+                self._pace.changed()
 
     async def _check_books(self) -> None:
         """The books against a fresh computation from the same facts; a difference is a bug, and is reported."""

@@ -17,11 +17,18 @@ import msgspec
 from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, PriorityClassSeen, WorkloadSeen
 from admission.engine.model import PodSet
-from admission.jobs import pins, values
+from admission.jobs import pins, values, volumes
 from admission.jobs.kinds import JobKind, JobView, millis, view
+from admission.kube.client import Kind
 from admission.names import CONTROLLER_UID_LABEL, JOBSET_UID_LABEL, Names
 
 V = TypeVar("V")
+STORED = (
+    (Kind("", "v1", "persistentvolumeclaims", volumes.CLAIM), volumes.claim),
+    (Kind("", "v1", "persistentvolumes", volumes.VOLUME, False), volumes.volume),
+    (Kind("storage.k8s.io", "v1", "storageclasses", volumes.CLASS, False), volumes.storage_class),
+)
+"""What says where volumes are."""
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 
 

@@ -912,6 +912,9 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule("", ["pods"], [*_READ, "patch", "delete"]),
             rule("", ["pods/eviction"], ["create"]),
             rule("", ["nodes", "namespaces", "limitranges"], _WATCH),
+            # Where volumes are, and so the pods that name them.
+            rule("", ["persistentvolumeclaims", "persistentvolumes"], _WATCH),
+            rule("storage.k8s.io", ["storageclasses"], _WATCH),
             rule("node.k8s.io", ["runtimeclasses"], _WATCH),
             rule("scheduling.k8s.io", ["priorityclasses"], _WATCH),
             rule("", ["events"], ["create", "patch"]),

@@ -17,13 +17,14 @@ from typing import Any
 from admission.api.reasons import advice_for
 from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, Place, plain, resource_of
 from admission.controller.ask import places as places_of
+from admission.controller.decode import STORED
 from admission.engine.cycle import decide
-from admission.engine.model import Admit, Assumed, Claim, Detail, Evict, Key, Put, Reason, Rules, Verdict
+from admission.engine.model import Admit, Assumed, Claim, Detail, Evict, Key, Put, Reason, Rules, Verdict, Workload
 from admission.engine.model import Why as Cause
 from admission.engine.project import sentence
 from admission.engine.state import State
-from admission.jobs import values
-from admission.jobs.kinds import JobKind, kind_of, obj, objects, text, texts, whole
+from admission.jobs import values, volumes
+from admission.jobs.kinds import JobKind, claims_made, kind_of, obj, objects, text, texts, whole
 from admission.jobs.workload import build_workload
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
 
@@ -133,38 +134,87 @@ async def _decided(ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: R
         ask.read(PRIORITY_CLASSES),
         *(ask.read(one) for one, _, _ in folded),
     )
-    needed = [one.plural for (one, _, must), found in zip(folded, lists, strict=True) if must and found is None]
-    if pods is None:
-        needed.append("pods")
-    if needed:
-        said = f"you may not see {', '.join(needed)} of the whole cluster, which decide about it; the queue is there"
-        return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
-    state = State(rules)
-    called: dict[Key, str] = {}
-    for (one, convert, _), found in zip(folded, lists, strict=True):
-        for raw in found or ():
-            value, _problems = convert(raw, names)
-            state.apply(Put(value))
-            if one is folded[-1][0]:
-                called[value.key] = _job_of(raw)
-    for raw in pods or ():
-        usage = values.pod_usage(raw, names)
-        if usage is not None:
-            state.apply(Put(usage))
     value, problems = build_workload(
         kind,
         made,
         names,
         priority=_priority(made, kind, ask, ranks or (), pod_ranks or ()),
         limit_ranges=limits or (),
-        runtime_classes={text(obj(raw.get("metadata")).get("name")): raw for raw in runtimes or ()},
+        runtime_classes=(
+            None if runtimes is None else {text(obj(raw.get("metadata")).get("name")): raw for raw in runtimes}
+        ),
     )
     if problems:
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
     value["metadata"] |= {"uid": "what-if", "creationTimestamp": values.rfc3339(ask.now)}
     gang, _ = values.workload(value, names)
-    state.apply(Put(gang))
+    pending = [values.workload(raw, names)[0] for raw in lists[-1] or ()]
+    stored = await _stored(ask, gang, pending, made)
+    if STORED[0][0].plural not in stored.unseen and (lacks := stored.storage.lacks(gang)):
+        return _waits(seen, Cause(Reason.GATED, Detail.VOLUME_PENDING, subject=lacks), ask.now)
+    needed = [one.plural for (one, _, must), found in zip(folded, lists, strict=True) if must and found is None]
+    if pods is None:
+        needed.append("pods")
+    if volumes.names_claims([gang]):
+        needed += stored.unseen
+    if needed:
+        said = f"you may not see {', '.join(needed)} of the whole cluster, which decide about it; the queue is there"
+        return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
+    state = State(rules)
+    called: dict[Key, str] = {}
+    for (_, convert, _), found in zip(folded[:-1], lists[:-1], strict=True):
+        for raw in found or ():
+            state.apply(Put(convert(raw, names)[0]))
+    for other, raw in zip(pending, lists[-1] or (), strict=True):
+        state.apply(Put(stored.laid_on(other)))
+        called[other.key] = _job_of(raw)
+    for raw in pods or ():
+        usage = values.pod_usage(raw, names)
+        if usage is not None:
+            state.apply(Put(usage))
+    state.apply(Put(stored.storage.laid_on(gang)[0]))
     return _run(state, gang.key, seen, called, ask)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What is known of where volumes are."""
+
+    storage: volumes.Storage
+    unseen: tuple[str, ...] = ()
+    """Of the kinds that it takes to know, those that the asker may not see."""
+    everywhere: bool = True
+    """Claims of all namespaces are known, not only of the job's own."""
+    namespace: str = ""
+
+    def laid_on(self, gang: Workload) -> Workload:
+        """Another gang, as far as is known what its volumes allow."""
+        known = not self.unseen and (self.everywhere or gang.namespace == self.namespace)
+        return self.storage.laid_on(gang)[0] if known and not gang.finished else gang
+
+
+async def _stored(ask: Ask, gang: Workload, others: list[Workload], made: Json) -> _Stored:
+    """Claims, volumes and storage classes, as far as these gangs need them and the asker may see them."""
+    storage = volumes.Storage()
+    if not volumes.names_claims([gang, *others]):
+        return _Stored(storage)
+    unseen: list[str] = []
+    elsewhere = volumes.names_claims([one for one in others if one.namespace != gang.namespace])
+    everywhere = not elsewhere
+    for kind, convert in STORED:
+        found = await ask.read(kind) if elsewhere or not kind.namespaced else None
+        if kind.namespaced:
+            everywhere = everywhere or found is not None
+            found = await ask.read(kind, gang.namespace) if found is None else found
+        if found is None:
+            unseen.append(kind.plural)
+        for raw in found or ():
+            storage.change(None, convert(raw, ask.names)[0])
+    for name, template in claims_made(made).values():
+        if (gang.namespace, name) not in storage.claims:
+            meta = {**obj(template.get("metadata")), "name": name, "namespace": gang.namespace}
+            storage.change(None, volumes.claim({**template, "metadata": meta}, ask.names)[0])
+    return _Stored(storage, tuple(unseen), everywhere, gang.namespace)
 
 
 def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: Ask) -> Foreseen:

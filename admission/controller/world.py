@@ -29,6 +29,7 @@ from admission.engine.nodes import refused_taint
 from admission.engine.state import State
 from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.jobs.values import LOST_TAINTS
+from admission.jobs.volumes import Source, Storage, Stored, names_claims
 from admission.names import JOBSET_GROUP, Names
 
 JobKey = tuple[str, str, str]
@@ -136,6 +137,14 @@ class World:
         self.pod_priority_default = 0
         self.limit_ranges: dict[Key, dict[str, Any]] = {}
         self.runtime_classes: dict[str, dict[str, Any]] = {}
+        self.storage = Storage()
+        self.looks_at_volumes = True
+        self._volumes_of: dict[Key, frozenset[Source]] = {}
+        """What the Workloads that name claims depend on ..."""
+        self._mounted_by: dict[Source, set[Key]] = {}
+        """... and who depends on it."""
+        self._volumes_changed: set[Key] = set()
+        """Workloads that are to be looked at for what became of their volumes."""
         self.lost_nodes: dict[str, int] = {}
         """Since when; ms since the epoch. 0: the node is no more."""
         self._expelling: dict[str, tuple[Taint, ...]] = {}
@@ -204,7 +213,7 @@ class World:
             self._workload_of_job[job_uid] = seen.key
             self._job_of_workload[seen.uid] = job_uid
         self._index_nodes(seen, old)
-        self.apply(Put(seen.view.value))
+        self.apply(Put(self.with_volumes(seen.view.value)))
         self._wake_workload(seen)
         waited, self._waited = self._waited, self.state.anybody_waits
         if self._waited and not waited:
@@ -215,6 +224,7 @@ class World:
         if (held := self.workloads.get(seen.key)) is None or held.uid != seen.uid:
             return
         del self.workloads[seen.key]
+        self._depends(seen.key, frozenset())
         for node in _nodes_of(held.view.value):
             self._workloads_on.get(node, set()).discard(seen.key)
         if held.view.value.admission is not None and not held.view.value.finished and self._any_pod(held.uid):
@@ -227,6 +237,45 @@ class World:
         if job_uid and self._workload_of_job.get(job_uid) == seen.key:
             del self._workload_of_job[job_uid]
         self._job_of_workload.pop(seen.uid, None)
+
+    def storage_changed(self, old: Stored | None, new: Stored | None) -> None:
+        """A claim, a volume or a storage class came, changed or went. Who depends on it is looked at once, before the
+        next decision: volumes are made by the hundred."""
+        if old == new:
+            return
+        for source in self.storage.change(old, new):
+            self._volumes_changed |= self._mounted_by.get(source, set())
+        if self._volumes_changed:
+            self._dirty()
+
+    def look_at_volumes(self, *, seen: bool) -> None:
+        """Lay what became of volumes on those that name them. Not `seen`: they may not be, and nothing is known."""
+        if seen != self.looks_at_volumes:
+            self.looks_at_volumes = seen
+            self._volumes_changed |= {key for key, one in self.workloads.items() if names_claims([one.view.value])}
+        for key in sorted(self._volumes_changed & self.workloads.keys()):
+            self.state.apply(Put(self.with_volumes(self.workloads[key].view.value)))
+
+    def with_volumes(self, value: Workload) -> Workload:
+        """A Workload with what its volumes allow."""
+        if value.finished or not self.looks_at_volumes or not names_claims([value]):
+            self._depends(value.key, frozenset())
+            return value
+        laid, sources = self.storage.laid_on(value)
+        self._depends(value.key, sources)
+        return laid
+
+    def _depends(self, key: Key, sources: frozenset[Source]) -> None:
+        self._volumes_changed.discard(key)
+        before = self._volumes_of.pop(key, frozenset())
+        for source in before - sources:
+            self._mounted_by[source].discard(key)
+            if not self._mounted_by[source]:
+                del self._mounted_by[source]
+        for source in sources - before:
+            self._mounted_by.setdefault(source, set()).add(key)
+        if sources:
+            self._volumes_of[key] = sources
 
     def pod_seen(self, pod: PodView) -> None:
         key = (pod.namespace, pod.name)

@@ -1097,7 +1097,8 @@ class _Muster:
                 exclude(f"taint {taint.key}", table.taints == code)
         exclude("node selector", ~table.pairs(wanted.selector))
         if wanted.affinity is not None:
-            exclude("node affinity", ~table.affinity(wanted.affinity))
+            named = part.request.pod_set.shape.claims
+            exclude("node affinity or volumes" if named else "node affinity", ~table.affinity(wanted.affinity))
         avoided = np.zeros(len(table.names), dtype=np.bool_)
         avoided[self.avoid] = True
         exclude("avoided", avoided)

@@ -340,6 +340,8 @@ class PodShape:
     labels: Pairs = field(default=(), compare=False)
     """Of its pods, those that the template names: whom others' anti-affinity keeps away. Shapes that differ in these
     alone are equal, for mostly nobody asks; who does ask looks at both (`Capacity.repelled`)."""
+    claims: tuple[str, ...] = field(default=(), compare=False)
+    """PersistentVolumeClaims that its pods name, sorted. What they allow is laid into `affinity` by who knows it."""
     preferences: tuple[tuple[int, tuple[Requirement, ...]], ...] = ()
     """Preferred node affinity: (weight, requirements). Scored only under the gate TASRespectNodeAffinityPreferred."""
 
@@ -448,6 +450,8 @@ class Workload:
     allowed_flavors: frozenset[str] | None = None
     gated: str = ""
     """Why the queue must not consider it (admission gate of its owner); "" when it may."""
+    unbound: str = ""
+    """What it waits for of its volumes, in words; "" when nothing is missing that its pods name."""
     preemption_gated: bool = False
     """It may evict nobody yet."""
     blocked_on_gates: bool = False
@@ -682,6 +686,7 @@ class Detail(Enum):
     FLAVOR_NOT_ALLOWED = "FlavorNotAllowed"
     VARIANT_ADMITTED = "MoreFavorableVariantAdmitted"
     WORKLOAD_DELETED = "WorkloadDeleted"
+    VOLUME_PENDING = "WaitingForVolume"
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,6 +230,7 @@ _FIXED = {
     Detail.NEXT_CYCLE: "Is looked at in the next cycle",
     Detail.CHECKS_PENDING: "An admission check asked for a retry or refused; it waits for that to be cleared",
     Detail.INVALID: "{subject}",
+    Detail.VOLUME_PENDING: "{subject}",
 }
 
 

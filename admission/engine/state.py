@@ -839,7 +839,7 @@ class State:
     def _claim(self, gang: Workload) -> None:
         record = gang.claims
         assert record is not None
-        if not self.rules.promises or not gang.active or gang.gated:
+        if not self.rules.promises or not gang.active or gang.gated or gang.unbound:
             return
         self._claims[gang.key] = (record.until, gang)
         heapq.heappush(self._alarms, (record.until, "claim", gang.key))
@@ -955,6 +955,8 @@ class State:
             return Why(Reason.DEACTIVATED, detail, subject=gang.kept_by)
         if gang.gated:
             return Why(Reason.GATED, subject=gang.gated)
+        if gang.unbound:
+            return Why(Reason.GATED, Detail.VOLUME_PENDING, subject=gang.unbound)
         local = self.local_queues.get((gang.namespace, gang.queue))
         if local is None:
             return Why(Reason.MISCONFIGURED, Detail.QUEUE_MISSING, subject=gang.queue)

@@ -62,6 +62,8 @@ class Slot:
     """Labels that the kind's own controller adds to the pods."""
     notes: tuple[tuple[str, str], ...] = ()
     """Annotations that it adds and that decide where they may stand."""
+    volumes: tuple[tuple[str, str], ...] = ()
+    """(volume, PersistentVolumeClaim) that it adds."""
     replicas: int = 1
 
     def live_ranks(self) -> list[int]:
@@ -427,10 +429,31 @@ def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
                 stride=completions or 0 if ranked else 0,
                 labels=((JOBSET_NAME_LABEL, name), (JOBSET_REPLICATED_JOB_LABEL, text(entry.get("name")))),
                 notes=_exclusive_notes(raw, entry),
+                volumes=_mounted(obj(obj(spec.get("template")).get("spec")), claims_made(raw)),
                 replicas=replicas,
             )
         )
     return tuple(slots)
+
+
+def claims_made(raw: Json) -> dict[str, tuple[str, Json]]:
+    """Volume -> (PersistentVolumeClaim, its template) that JobSet's controller makes for a JobSet, held or not."""
+    name = text(obj(raw.get("metadata")).get("name"))
+    return {
+        volume: (f"{volume}-{name}", template)
+        for policy in objects(obj(raw.get("spec")).get("volumeClaimPolicies"))
+        for template in objects(policy.get("templates"))
+        if (volume := text(obj(template.get("metadata")).get("name")))
+    }
+
+
+def _mounted(pod_spec: Json, made: Mapping[str, tuple[str, Json]]) -> tuple[tuple[str, str], ...]:
+    """Of claims that are made for a JobSet, those that pods get: whose container mounts a volume of that name."""
+    if not made:
+        return ()
+    containers = [*objects(pod_spec.get("containers")), *objects(pod_spec.get("initContainers"))]
+    mounts = {text(mount.get("name")) for one in containers for mount in objects(one.get("volumeMounts"))}
+    return tuple((volume, made[volume][0]) for volume in sorted(mounts & made.keys()))
 
 
 def _exclusive_notes(raw: Json, entry: Json) -> tuple[tuple[str, str], ...]:

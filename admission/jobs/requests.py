@@ -405,6 +405,11 @@ def anti_affinity(spec: Json, namespace: str, exclusive: str = "") -> tuple[Anti
     return tuple(sorted(found, key=repr))
 
 
+def _claims(spec: Json) -> tuple[str, ...]:
+    volumes = objects(spec.get("volumes"))
+    return tuple(sorted({text(obj(one.get("persistentVolumeClaim")).get("claimName")) for one in volumes} - {""}))
+
+
 def _host_ports(spec: Json) -> tuple[int, ...]:
     ports = set()
     sidecars = [c for c in objects(spec.get("initContainers")) if c.get("restartPolicy") == "Always"]
@@ -495,6 +500,7 @@ def shape_of(
         same_domain=tuple(sorted(together)),
         of_jobset=JOBSET_NAME_LABEL in own or JOBSET_JOB_KEY_LABEL in own,
         exclusive=exclusive,
+        claims=_claims(spec),
         refused="; ".join(refused),
         uncounted="; ".join(uncounted),
     )

@@ -131,13 +131,16 @@ def build_workload(
 
 def _as_made(slot: Slot) -> Json:
     """The template with what the kind's own controller adds to its pods: labels, for affinity of a gang to itself may
-    select them, and what it needs for exclusive placement."""
+    select them, volumes of claims that it makes, and what it needs for exclusive placement."""
     if not slot.labels:
         return slot.template
     spec, meta = obj(slot.template.get("spec")), obj(slot.template.get("metadata"))
     meta = {**meta, "labels": {**obj(meta.get("labels")), **dict(slot.labels)}}
     if slot.notes:
         meta["annotations"] = {**obj(meta.get("annotations")), **dict(slot.notes)}
+    if slot.volumes:
+        added = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for name, claim in slot.volumes]
+        spec = {**spec, "volumes": [*items(spec.get("volumes")), *added]}
     if any(key == JOBSET_NODE_SELECTOR for key, _ in slot.notes):
         reserved = {"key": JOBSET_NO_SCHEDULE_TAINT, "operator": "Exists", "effect": "NoSchedule"}
         spec = {**spec, "tolerations": [*items(spec.get("tolerations")), reserved]}

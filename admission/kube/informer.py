@@ -27,7 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from admission.kube.client import ApiError, Client, Gone, Kind, NotFound, Unavailable, error_of
+from admission.kube.client import ApiError, Client, Forbidden, Gone, Kind, NotFound, Unavailable, error_of
 from admission.kube.flow import Backoff, Told, between
 
 _log = structlog.get_logger(__name__)
@@ -86,9 +86,9 @@ class Informer(Generic[T]):
 
     decode: raw JSON of one object -> T; it may raise. on_change: (None, new) added, (old, new) changed, (old, None)
     gone. on_bad: called with the key and the error of what could not be decoded. optional: a kind that is not served
-    (its CRD is not installed) counts as empty, and is looked for again every `absent_retry` seconds. watch_seconds:
-    range of the watch's own timeout. stall_seconds: reconnect after that much silence; servers send a bookmark each
-    minute.
+    (its CRD is not installed) counts as empty, and is looked for again every `absent_retry` seconds. withheld: so does
+    one that may not be listed. watch_seconds: range of the watch's own timeout. stall_seconds: reconnect after that
+    much silence; servers send a bookmark each minute.
     backoff: (base, cap) of the pauses, seconds. clock, sleep: monotonic seconds, and waiting for some.
     """
 
@@ -104,6 +104,7 @@ class Informer(Generic[T]):
         field_selector: str | None = None,
         on_bad: Callable[[Key, Exception], None] | None = None,
         optional: bool = False,
+        withheld: bool = False,
         page_size: int = 500,
         watch_seconds: tuple[float, float] = (300.0, 600.0),
         stall_seconds: float = 150.0,
@@ -119,6 +120,8 @@ class Informer(Generic[T]):
         """Of the last line or list; "" before the first list."""
         self.relists = 0
         """Lists begun, the first among them."""
+        self.absent = False
+        """An optional kind that is not served, or may not be listed: nothing is known of it."""
         self.bad: set[Key] = set()
         """Keys whose latest form could not be decoded."""
         self._client = client
@@ -129,6 +132,7 @@ class Informer(Generic[T]):
         self._labels = label_selector
         self._fields = field_selector
         self._optional = optional
+        self._withheld = withheld
         self._page_size = page_size
         self._watch_seconds = watch_seconds
         self._stall_seconds = stall_seconds
@@ -235,6 +239,7 @@ class Informer(Generic[T]):
             # The revision was compacted between two pages. In one page it cannot be.
             await self._list_pages(0)
         self._absent = 0
+        self.absent = False
 
     async def _list_pages(self, size: int) -> None:
         seen: set[Key] = set()
@@ -275,7 +280,8 @@ class Informer(Generic[T]):
 
     def _after_failed_list(self, error: ApiError) -> float:
         """Seconds to wait before the next list."""
-        if isinstance(error, NotFound):
+        withheld = self._withheld and isinstance(error, Forbidden)
+        if withheld or isinstance(error, NotFound):
             self._absent += 1
             if self._optional and (not self.store or self._absent >= 3):
                 # Once may be a server that has not yet read its CRDs: a full copy is emptied only for good reason.
@@ -283,8 +289,12 @@ class Informer(Generic[T]):
                     self._remove(key)
                 self.resource_version = ""
                 self._heard_at = self._clock()
+                self.absent = True
                 self.synced.set()
-                return between(self._absent_retry * 0.8, self._absent_retry * 1.2)
+                pause = between(self._absent_retry * 0.8, self._absent_retry * 1.2)
+                if withheld:
+                    self._say("may not be listed, and is gone without", error, pause)
+                return pause
         pause = max(self._pauses.next(), error.retry_after or 0.0)
         self._say("list failed", error, pause)
         return pause

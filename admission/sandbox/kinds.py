@@ -573,6 +573,31 @@ def _default_priority_class(obj: Object) -> None:
     obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
 
+def _default_volume(obj: Object) -> None:
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("volumeMode", "Filesystem")
+    if obj["kind"] == "PersistentVolume":
+        spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
+
+
+def _prepare_volume(_store: Store, new: Object, old: Object | None, _now: int) -> None:
+    if old is None:
+        new["status"] = {"phase": "Pending"}
+
+
+def _check_claim(new: Object, old: Object | None, _sub: str) -> Iterator[Cause]:
+    spec = new["spec"]
+    if old is None and not spec.get("accessModes"):
+        yield "spec.accessModes", "FieldValueRequired", "Required value: at least 1 access mode is required"
+    if old is None and "storage" not in spec.get("resources", {}).get("requests", {}):
+        yield "spec.resources[storage]", "FieldValueRequired", "Required value"
+
+
+def _default_storage_class(obj: Object) -> None:
+    obj.setdefault("reclaimPolicy", "Delete")
+    obj.setdefault("volumeBindingMode", "Immediate")
+
+
 def _default_webhooks(obj: Object) -> None:
     for hook in obj.get("webhooks", []):
         hook.setdefault("failurePolicy", "Fail")
@@ -776,6 +801,41 @@ def builtin_kinds() -> list[Kind]:
             shape=_shape("core.v1.ResourceQuota"),
             short_names=("quota",),
             read_only=True,
+        ),
+        # Nobody provisions or binds here: what a claim or a volume says of itself is written by whoever made it.
+        Kind(
+            "",
+            "v1",
+            "persistentvolumeclaims",
+            "PersistentVolumeClaim",
+            shape=_shape("core.v1.PersistentVolumeClaim"),
+            short_names=("pvc",),
+            status=True,
+            defaults=_default_volume,
+            prepare=_prepare_volume,
+            check=_check_claim,
+        ),
+        Kind(
+            "",
+            "v1",
+            "persistentvolumes",
+            "PersistentVolume",
+            namespaced=False,
+            shape=_shape("core.v1.PersistentVolume"),
+            short_names=("pv",),
+            status=True,
+            defaults=_default_volume,
+            prepare=_prepare_volume,
+        ),
+        Kind(
+            "storage.k8s.io",
+            "v1",
+            "storageclasses",
+            "StorageClass",
+            namespaced=False,
+            shape=_shape("storage.v1.StorageClass"),
+            short_names=("sc",),
+            defaults=_default_storage_class,
         ),
         JOB,
         Kind(

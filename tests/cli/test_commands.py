@@ -40,6 +40,7 @@ from tests.controller.lab import (
     lab,
     own,
     run,
+    template,
     waiting,
     with_workload,
     workload,
@@ -373,7 +374,7 @@ async def test_create_queue_says_how_quota_is_written(world: World, tmp_path: Pa
 
 def written(tmp_path: Path, made: dict[str, Any]) -> str:
     file = tmp_path / "job.yaml"
-    del made["spec"]["suspend"]
+    made["spec"].pop("suspend", None)
     file.write_text(yaml.safe_dump(made))
     return str(file)
 
@@ -435,6 +436,103 @@ async def test_submit_with_the_rights_of_a_tenant(world: World, tmp_path: Path) 
     assert "you may not see clusterqueues, nodes, workloads, pods of the whole cluster" in told.stdout
     none = await run(world, tmp_path, "submit", written(tmp_path, job("train", queue="none")), code=1)
     assert "LocalQueue none does not exist" in none.stdout
+
+
+def mounting(name: str, *claims: str, pods: int = 1) -> dict[str, Any]:
+    made = job(name, pods=pods)
+    mounts = [{"name": f"v{i}", "persistentVolumeClaim": {"claimName": one}} for i, one in enumerate(claims)]
+    made["spec"]["template"]["spec"]["volumes"] = mounts
+    return made
+
+
+async def storage(world: World) -> None:
+    """A claim on a volume that only n2 reaches; one that is not bound, and one for a class that waits."""
+    host = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}
+    has = {"accessModes": ["ReadWriteOnce"], "storageClassName": "slow"}
+    volume = {**has, "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}}
+    volume["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [host]}]}}
+    await world.put({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": volume})
+    for name, waits in (("slow", "Immediate"), ("later", "WaitForFirstConsumer")):
+        meta = {"name": name}
+        made = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": meta, "provisioner": "csi"}
+        await world.put({**made, "volumeBindingMode": waits})
+    wants = {**has, "resources": {"requests": {"storage": "1Gi"}}}
+    notes = {"pv.kubernetes.io/bind-completed": "yes"}
+    for name, spec in (
+        ("bound", {**wants, "volumeName": "pv"}),
+        ("unbound", wants),
+        ("first", {**wants, "storageClassName": "later"}),
+    ):
+        meta = {"name": name, "namespace": "ml", "annotations": notes if name == "bound" else {}}
+        await world.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec})
+
+
+MOUNTED: dict[str, tuple[tuple[str, ...], int, int, str, str]] = {
+    "bound": (("bound",), 1, 0, "", ""),
+    "bound, for two": (("bound",), 2, 1, "NeverFitsNodes", "2 node affinity or volumes"),
+    "missing": (("bound", "none"), 1, 1, "WaitingForVolume", "PersistentVolumeClaim none does not exist"),
+    "not bound": (("unbound",), 1, 1, "WaitingForVolume", "PersistentVolumeClaim unbound is not bound yet"),
+    "bound by the first pod": (("first",), 1, 0, "", ""),
+}
+
+
+@pytest.mark.parametrize("name", MOUNTED)
+async def test_submit_looks_at_volumes(world: World, tmp_path: Path, name: str) -> None:
+    claims, pods, code, detail, message = MOUNTED[name]
+    await alone(world)
+    await storage(world)
+    file = written(tmp_path, mounting("train", *claims, pods=pods))
+    (seen,) = json.loads((await run(world, tmp_path, "submit", file, "-o", "json", code=code)).stdout)
+    assert seen["detail"] == detail
+    assert message in seen["message"]
+    if name == "bound":
+        assert seen["where"][0]["nodes"] == [["n2", 1]]
+
+
+async def test_submit_looks_at_the_volumes_of_those_in_front(world: World, tmp_path: Path) -> None:
+    """Who waits for a claim takes no room; where claims elsewhere may not be seen, nothing is known of it."""
+    await alone(world)
+    await storage(world)
+    made = await world.put(mounting("front", "none", pods=3))
+    await world.put(workload(made, {}, priority=10))
+    file = written(tmp_path, job("train", pods=3))
+    assert "would start now" in (await run(world, tmp_path, "submit", file)).stdout
+    world.denied = {"persistentvolumes"}
+    await run(world, tmp_path, "submit", file, code=1)
+
+
+async def test_submit_with_claims_and_the_rights_of_a_tenant(world: World, tmp_path: Path) -> None:
+    """Claims of one's own namespace may be seen, volumes not; or not even these."""
+    await alone(world)
+    await storage(world)
+    world.denied = {"persistentvolumes", "storageclasses", "persistentvolumeclaims*"}
+    told = await run(world, tmp_path, "submit", written(tmp_path, mounting("train", "bound")), code=4)
+    assert "you may not see persistentvolumes, storageclasses of the whole cluster" in told.stdout
+    none = await run(world, tmp_path, "submit", written(tmp_path, mounting("train", "none")), code=1)
+    assert "PersistentVolumeClaim none does not exist in namespace ml" in none.stdout
+    world.denied = {"persistentvolumeclaims"}
+    blind = await run(world, tmp_path, "submit", written(tmp_path, mounting("train", "none")), code=4)
+    assert "you may not see persistentvolumeclaims" in blind.stdout
+
+
+async def test_submit_of_a_jobset_whose_claims_are_not_made_yet(world: World, tmp_path: Path) -> None:
+    await alone(world)
+    await storage(world)
+    one = template(8)
+    one["spec"]["containers"][0]["volumeMounts"] = [{"name": "scratch", "mountPath": "/s"}]
+    part = {"name": "w", "template": {"spec": {"parallelism": 1, "completions": 1, "template": one}}}
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "later",
+    }
+    meta = {"name": "set", "namespace": "ml", "labels": {NAMES.queue_label: "team-a"}}
+    made: dict[str, Any] = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta}
+    for name, code in (("later", 0), ("slow", 1)):
+        made_claim = {"metadata": {"name": "scratch"}, "spec": {**spec, "storageClassName": name}}
+        made["spec"] = {"replicatedJobs": [part], "volumeClaimPolicies": [{"templates": [made_claim]}]}
+        told = await run(world, tmp_path, "submit", written(tmp_path, made), code=code)
+        assert ("scratch-set is not bound yet (StorageClass slow" in told.stdout) == (name == "slow")
 
 
 async def test_submit_by_the_rules_of_a_configuration_file(world: World, tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ OUT = Path(__file__).parents[2] / "admission" / "sandbox" / "schemas.json"
 ROOTS = {
     "api__v1": (
         "core.v1.Namespace core.v1.Node core.v1.Pod core.v1.Event core.v1.ConfigMap core.v1.Secret core.v1.ServiceAccount "  # noqa: E501
-        "core.v1.LimitRange core.v1.ResourceQuota"
+        "core.v1.LimitRange core.v1.ResourceQuota core.v1.PersistentVolumeClaim core.v1.PersistentVolume"
     ),
     "apis__batch__v1": "batch.v1.Job batch.v1.JobTemplateSpec",
     "apis__scheduling.k8s.io__v1": "scheduling.v1.PriorityClass",
     "apis__node.k8s.io__v1": "node.v1.RuntimeClass",
+    "apis__storage.k8s.io__v1": "storage.v1.StorageClass",
     "apis__coordination.k8s.io__v1": "coordination.v1.Lease",
     "apis__events.k8s.io__v1": "events.v1.Event",
     "apis__admissionregistration.k8s.io__v1": (

@@ -58,8 +58,8 @@ class World:
         """Create an object, its status too; the answer is the object as stored."""
         group, _, version = obj["apiVersion"].rpartition("/")
         plural = {"LocalQueue": "localqueues", "Topology": "topologies"}.get(obj["kind"], obj["kind"].lower() + "s")
-        if obj["kind"] == "PriorityClass":
-            plural = "priorityclasses"
+        if obj["kind"] in ("PriorityClass", "StorageClass"):
+            plural = obj["kind"].lower() + "es"
         root = f"/apis/{group}/{version}" if group else f"/api/{version}"
         namespace = obj["metadata"].get("namespace")
         path = f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"

@@ -671,6 +671,7 @@ def said_of(detail: Detail) -> tuple[Reason, str]:
         Detail.COHORT_CYCLE: "team-a: Cohort lab is part of a cycle; remove the loop of parents",
         Detail.CLUSTER_QUEUE_INACTIVE: "team-a: references missing ResourceFlavor(s): h100",
         Detail.INVALID: "pod set main: a negative amount",
+        Detail.VOLUME_PENDING: "PersistentVolumeClaim data does not exist in namespace ml; its pods name it",
     }.get(detail, "team-a")
     return reason, sentence(Why(reason, detail, subject=subject, until=NOW))
 

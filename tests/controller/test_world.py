@@ -15,8 +15,10 @@ from admission.engine.model import (
     Admission,
     ClusterQueue,
     Domain,
+    Event,
     Flavor,
     FlavorQuotas,
+    Key,
     LabelSelector,
     LocalQueue,
     Node,
@@ -25,6 +27,7 @@ from admission.engine.model import (
     PodShape,
     Put,
     Quota,
+    Requirement,
     ResourceGroup,
     Taint,
     Toleration,
@@ -33,6 +36,7 @@ from admission.engine.model import (
 )
 from admission.engine.state import State
 from admission.jobs.kinds import JobView
+from admission.jobs.volumes import Claim, Volume
 from admission.names import HOSTNAME_LABEL, Names
 
 GIVEN = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2),))
@@ -100,6 +104,52 @@ class Setting:
     @property
     def used(self) -> int:
         return self.state.queue_numbers("q").reserved.get(("f", "gpu"), 0)
+
+
+def test_only_who_names_a_claim_is_looked_at_when_it_changes() -> None:
+    setting = Setting()
+    world = setting.world
+    names = PodShape(requests=(("gpu", 1),), claims=("data",))
+    waits = replace(HOLDS, name="v", uid="v", job_uid="", admission=None, pod_sets=(PodSet("main", 1, names),))
+    world.workload_seen(seen(waits))
+    shown = setting.state.workload(("ns", "v"))
+    assert shown is not None
+    assert shown.unbound.startswith("PersistentVolumeClaim data does not exist")
+    put: list[Key] = []
+    apply = setting.state.apply
+
+    def noted(event: Event) -> None:
+        if isinstance(event, Put) and isinstance(event.value, Workload):
+            put.append(event.value.key)
+        apply(event)
+
+    setting.state.apply = noted  # type: ignore[method-assign]
+    here = ((Requirement("zone", "In", ("a",)),),)
+    world.storage_changed(None, Claim("ns", "other"))
+    world.storage_changed(None, Volume("pv", terms=here))
+    world.look_at_volumes(seen=True)
+    assert put == []
+    world.storage_changed(None, Claim("ns", "data", volume="pv", bound=True))
+    world.look_at_volumes(seen=True)
+    assert put == [("ns", "v")]
+    bound = setting.state.workload(("ns", "v"))
+    assert bound is not None
+    assert (bound.unbound, bound.pod_sets[0].shape.affinity) == ("", here)
+    # Where they may not be seen, nothing of them counts; and it does again when they may.
+    world.look_at_volumes(seen=False)
+    blind = setting.state.workload(("ns", "v"))
+    assert blind == waits
+    world.storage_changed(world.storage.volumes["pv"], None)
+    world.look_at_volumes(seen=True)
+    gone = setting.state.workload(("ns", "v"))
+    assert gone is not None
+    assert "PersistentVolume pv, which does not exist" in gone.unbound
+    # Whoever is gone is looked at no more.
+    world.workload_lost(seen(waits))
+    world.storage_changed(world.storage.claims["ns", "data"], None)
+    put.clear()
+    world.look_at_volumes(seen=True)
+    assert put == []
 
 
 def test_what_a_deleted_job_held_is_free_when_its_last_pod_is_gone() -> None:

@@ -209,6 +209,11 @@ ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
         Detail.WORKLOAD_DELETED,
     ),
     "gated": (lambda: put_new(alone(), gated="held back by team/x"), Reason.GATED, Detail.NONE),
+    "volume": (
+        lambda: put_new(alone(), unbound="PersistentVolumeClaim data does not exist in namespace ns"),
+        Reason.GATED,
+        Detail.VOLUME_PENDING,
+    ),
     "backoff": (backing_off, Reason.SUSPENDED, Detail.BACKOFF),
     "retry": (lambda: asking(CheckState.RETRY), Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING),
     "rejected": (lambda: asking(CheckState.REJECTED), Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING),

@@ -355,6 +355,20 @@ async def test_an_optional_kind_that_is_not_served_counts_as_empty_until_it_is(s
         assert seen.log == ["+x:u1", "-x:u1"]
 
 
+async def test_what_may_be_withheld_counts_as_absent_until_it_may_be_listed(server, client, settle):
+    server.put("x")
+    server.faults += [answer(403)] * 3
+    with capture_logs() as lines:
+        async with informing(client, optional=True, withheld=True) as (informer, _, _):
+            assert informer.absent
+            assert informer.store == {}
+            await settle(lambda: same(informer, server))
+            assert not informer.absent
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
+        "may not be listed, and is gone without"
+    ]
+
+
 async def test_a_list_from_the_past_is_not_believed_until_it_insists(server, client, settle):
     server.put("x")
     server.put("x", n="2")
