@@ -659,6 +659,7 @@ def test_gangs_go_where_their_volumes_are_and_wait_for_those_that_are_not_there(
     finally:
         for one in made:
             cp.delete("storageclasses" if one is local else "persistentvolumes", one["metadata"]["name"])
+    assert log is not None
     assert figures(log).max_unschedulable == 0
     assert misplaced(log)[1] == []
 

@@ -955,6 +955,31 @@ def test_a_priority_class_that_is_not_there(api: Api) -> None:
     assert refusal(api.call("POST", api.path("pods"), body)) == (403, "Forbidden")
 
 
+# Volumes
+
+
+def test_claims_volumes_and_classes_are_defaulted(api: Api) -> None:
+    wants = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"}}
+    kept = made(api, "persistentvolumeclaims", {**claim, "spec": {**wants, "storageClassName": ""}})
+    assert (kept["spec"]["volumeMode"], kept["status"]) == ("Filesystem", {"phase": "Pending"})
+    for left, field in (("accessModes", "spec.accessModes"), ("resources", "spec.resources[storage]")):
+        spec = {key: value for key, value in wants.items() if key != left}
+        other = {**claim, "metadata": {"name": "d"}, "spec": spec}
+        answer = api.call("POST", api.path("persistentvolumeclaims"), other)
+        assert refusal(answer) == (422, "Invalid")
+        assert fields_of(answer) == {field}
+    name = f"contract-{api.namespace}"
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}}
+    has = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}}
+    stored = api.ok("POST", "/api/v1/persistentvolumes", {**volume, "spec": has}, dryRun="All")
+    assert (stored["spec"]["volumeMode"], stored["spec"]["persistentVolumeReclaimPolicy"]) == ("Filesystem", "Retain")
+    assert stored["status"]["phase"] == "Pending"
+    body = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}, "provisioner": "p"}
+    kind = api.ok("POST", "/apis/storage.k8s.io/v1/storageclasses", body, dryRun="All")
+    assert (kind["volumeBindingMode"], kind["reclaimPolicy"]) == ("Immediate", "Delete")
+
+
 # JobSets
 
 
