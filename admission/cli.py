@@ -6,6 +6,7 @@ The commands that ask or change a cluster are in `commands`; here is what runs t
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 import click
 
 from admission.commands import changes, local, questions
-from admission.commands.options import configure_logs
+from admission.commands.options import BAD_USE, NO_CLUSTER, configure_logs, fail
 
 COLLECTED_AFTER = (50_000, 20, 50)
 """Garbage (`gc.set_threshold`). As often as Python collects by itself it would take a tenth of the time: most of what
@@ -123,10 +124,13 @@ async def _controller(
     from admission.web.metrics import Metrics
 
     flow = flow_of(config)
-    if kubeconfig is not None:
-        client = await Client.from_kubeconfig(str(kubeconfig), flow=flow)
-    else:
-        client = await Client.from_environment(flow=flow)
+    try:
+        if kubeconfig is not None:
+            client = await Client.from_kubeconfig(str(kubeconfig), flow=flow)
+        else:
+            client = await Client.from_environment(flow=flow)
+    except Exception as error:  # a kubeconfig, and its plugins, can be wrong in every way there is
+        raise fail(NO_CLUSTER, f"no usable kubeconfig: {error}") from None
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -173,8 +177,21 @@ async def _controller(
         for runner in runners:
             await runner.cleanup()
         if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+            if (taken := _cannot_listen(result)) is not None:
+                where = (
+                    "health.bindAddress, metrics.bindAddress and webhook of the configuration file say where it listens"
+                )
+                raise fail(BAD_USE, f"{taken.strerror or taken}; {where}")
             raise result
     return 0
+
+
+def _cannot_listen(error: BaseException) -> OSError | None:
+    """What kept it from listening at an address, if that is why it ended."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for each in error.exceptions if (found := _cannot_listen(each)) is not None), None)
+    listening = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+    return error if isinstance(error, OSError) and error.errno in listening else None
 
 
 async def _show(client: Any, config: Any, shown: Any, namespace: str, runners: list[Any]) -> None:

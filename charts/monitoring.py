@@ -227,7 +227,11 @@ PLATFORM = Dashboard(
             (
                 Panel("Leaders", "One, always.", (("sum(muster_leading)", ""),), kind="stat", width=4),
                 Panel(
-                    "Jobs are held", "1: proven at the start.", (("min(muster_jobs_held)", ""),), kind="stat", width=4
+                    "Jobs are held",
+                    "1: proven again every half minute.",
+                    (("min(muster_jobs_held)", ""),),
+                    kind="stat",
+                    width=4,
                 ),
                 Panel("Ledger drift", "0, always.", (("max(muster_ledger_drift)", ""),), kind="stat", width=4),
                 Panel(

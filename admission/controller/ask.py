@@ -37,13 +37,14 @@ from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode, Tree
 from admission.jobs import values
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import JobKind, JobView, millis, obj, objects, text, texts, view, whole
+from admission.jobs.kinds import JobKind, JobView, items, millis, obj, objects, text, texts, view, whole
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
 from admission.names import (
     ADMITTED,
     EVICTED,
     FINISHED,
     INVALID_JOB,
+    JOB_TRACKING_FINALIZER,
     JOBSET_GROUP,
     KUEUE_GROUP,
     MUSTER_GROUP,
@@ -159,7 +160,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Unready:
-    """Pods of a started gang that are not ready for the same reason."""
+    """Pods of a started gang that are not ready for the same reason; of one that leaves, that are still there."""
 
     reason: str
     count: int
@@ -453,7 +454,8 @@ class Ask:
             pods = await self.read(PODS, namespace, label_selector=wanted)
             if pods is not None:
                 ready = sum(_trouble(pod) is None for pod in pods)
-                unready = _unready(pods, standing.pods)
+                leaving = standing.state is State.LEAVING
+                unready = _staying(pods, self.now) if leaving else _unready(pods, standing.pods)
                 standing = replace(standing, ready=ready)
         advice = self._advice(standing, job, unready)
         return Why(
@@ -464,7 +466,7 @@ class Ask:
             room=room,
             lacks=told.numbers if told is not None else (),
             checks=tuple((check.name, check.state.value, check.message) for check in value.checks),
-            unready=unready if standing.state in (State.STARTING, State.RUNNING) else (),
+            unready=unready if standing.state in (State.STARTING, State.RUNNING, State.LEAVING) else (),
             history=_history(raw, workload, [*events, *of_workload]),
             hidden=self.hidden,
             leaderless=leaderless,
@@ -499,6 +501,13 @@ class Ask:
                 "It was admitted and started; it counts as running when all its pods are ready.",
                 _ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events."),
                 "If they do not get ready in time, the gang is evicted and tried again later.",
+            )
+        if standing.state is State.LEAVING and unready:
+            return Advice(
+                "Its quota and its nodes go to others when the last of its pods is gone.",
+                "Nothing: it is queued again by itself, unless it was paused or switched off.",
+                "If it lasts: look at the nodes of these pods. On a node that stays lost they count no more after "
+                "nodeLossGracePeriod (two minutes, unless configured otherwise).",
             )
         if standing.state is not State.WAITING:
             return None
@@ -1136,6 +1145,35 @@ def _unready(pods: Sequence[Json], expected: int) -> tuple[Unready, ...]:
         missing = expected - len(pods)
         out.append(Unready("NotCreated", missing, f"{missing} of {expected} pods do not exist yet"))
     return tuple(out)
+
+
+def _staying(pods: Sequence[Json], now: int) -> tuple[Unready, ...]:
+    """Pods of a gang that is to leave which are still there, by how far they are."""
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for pod in sorted(pods, key=_name):
+        meta, phase = obj(pod.get("metadata")), text(obj(pod.get("status")).get("phase"))
+        if phase in ("Succeeded", "Failed"):
+            continue
+        ends = text(meta.get("deletionTimestamp"))
+        held = ", ".join(sorted({text(one) for one in items(meta.get("finalizers"))} - {JOB_TRACKING_FINALIZER}))
+        if not ends:
+            told = (phase or "Pending", "Not asked to end yet")
+        elif millis(ends) > now:
+            told = ("Terminating", f"Its grace period ends at {ends}")
+        else:
+            why = f"the finalizer {held} keeps it, or its node does not answer" if held else "its node does not answer"
+            told = ("Terminating", f"Its grace period ended at {ends}: {why}")
+        groups.setdefault(told, []).append((_name(pod), text(obj(pod.get("spec")).get("nodeName"))))
+    return tuple(
+        Unready(
+            reason,
+            len(some),
+            message=message,
+            pods=tuple(name for name, _ in some),
+            nodes=tuple(dict.fromkeys(node for _, node in some if node)),
+        )
+        for (reason, message), some in groups.items()
+    )
 
 
 async def _nothing() -> None:

@@ -160,7 +160,8 @@ def why(answer: Why, now: int) -> RenderableType:
     if facts.row_count:
         out += [Text(""), facts]
     if answer.unready:
-        out += [Text(""), Text("Pods that are not ready", style="bold")]
+        leaving = seen.state is State.LEAVING
+        out += [Text(""), Text("Pods that are still there" if leaving else "Pods that are not ready", style="bold")]
         pods = _table("PODS", "REASON", "WHICH", "", right=("PODS",))
         for group in answer.unready:
             which = ", ".join(group.pods[:3]) + (f" and {len(group.pods) - 3} more" if len(group.pods) > 3 else "")

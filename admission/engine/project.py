@@ -306,7 +306,9 @@ def misfit_sentence(misfit: Misfit) -> str:
         f"{misfit.pod_set}{where}"
     )
     if misfit.excluded:
-        text += f"; of {misfit.nodes} node(s): " + ", ".join(f"{count} {reason}" for reason, count in misfit.excluded)
+        text += f"; of {misfit.nodes} node(s): " + ", ".join(
+            f"{count} {_kept_out(reason)}" for reason, count in misfit.excluded
+        )
     if misfit.detail is Detail.NODES_UNUSABLE:
         text += f"; with none of them kept out, and empty, they could take {misfit.sound} of {misfit.pods}"
     elif misfit.detail is Detail.NEVER_FITS_NODES:
@@ -316,6 +318,21 @@ def misfit_sentence(misfit: Misfit) -> str:
     elif misfit.fits_when_empty:
         text += "; it fits once running workloads end"
     return text
+
+
+_STATES = ("not ready", "cordoned", "avoided")
+
+
+def _kept_out(reason: str) -> str:
+    """Of nodes, by what `capacity` calls the reason: a state, a demand of the pods, or a resource that is short."""
+    if reason in _STATES:
+        return reason
+    kind, _, what = reason.partition(" ")
+    if kind == "taint":
+        return f"with the taint {what}"
+    if reason.startswith("host port "):
+        return f"where {reason} is taken"
+    return f"kept out by {reason}" if what else f"with too little {reason} left"
 
 
 def _amount(resource: str, amount: int) -> str:

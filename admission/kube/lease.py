@@ -114,7 +114,7 @@ class LeaderElector:
         try:
             while not await self._try():
                 await self._sleep(between(self._retry, self._retry * 1.2))
-            _log.info("leading", lease=self._name, identity=self.identity)
+            _log.info("the lease is held", lease=self._name, identity=self.identity)
         except BaseException:
             await self._release()  # cancelled, perhaps with the lease just taken
             raise

@@ -61,7 +61,7 @@ _OF_COHORT = ("cohort", "flavor", "resource")
 FAMILIES: tuple[Family, ...] = (
     Family("muster_build_info", "gauge", "1, with the version of the program.", ("version",)),
     Family("muster_leading", "gauge", "1 on the replica that decides, 0 on the others."),
-    Family("muster_jobs_held", "gauge", "1 if the proof at the start found that jobs are held, else 0.", ("mode",)),
+    Family("muster_jobs_held", "gauge", "By the leader: 1 if its last proof found jobs held, else 0.", ("mode",)),
     Family("muster_workloads", "gauge", "Gangs by state: pending, reserved, admitted.", ("cluster_queue", "state")),
     Family("muster_pending_workloads", "gauge", "Gangs that wait, by reason.", ("cluster_queue", "reason")),
     Family(
@@ -184,7 +184,9 @@ class Metrics:
         self._evicted: Counter = counted["evicted_workloads"]
         self._taken: Counter = counted["steps"]
         self._failed: Counter = counted["write_failures"]
-        self._drift: Gauge = counted["ledger_drift"]
+        self._drift = 0
+        # What was found by one that led once is of that time: whoever leads finds it anew.
+        counted["ledger_drift"].set_function(lambda: self._drift if numbers.leading() else 0)
         counted["build_info"].labels(version).set(1)
         self.registry.register(_Scraped(numbers, by_resource=by_resource))
         ProcessCollector(registry=self.registry)
@@ -211,7 +213,7 @@ class Metrics:
         self._failed.labels(type(error).__name__).inc()
 
     def drift(self, count: int) -> None:
-        self._drift.set(count)
+        self._drift = count
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -246,7 +248,7 @@ class _Scraped:
 
         numbers = self._numbers
         put("leading", float(numbers.leading()))
-        if (held := numbers.held()) is not None:
+        if numbers.leading() and (held := numbers.held()) is not None:
             put("jobs_held", float(held[1]), held[0])
         self._queues(put)
         self._waiting(put)

@@ -18,12 +18,12 @@ from admission.api.lint import read
 from admission.api.reasons import DETAILS, REASONS, advice_for, detail_of, reason_of, reference
 from admission.cli import cli
 from admission.controller import tell
-from admission.controller.ask import NotThere, State, names_of
+from admission.controller.ask import NotThere, State, _staying, names_of
 from admission.engine.model import Detail, EvictReason, Misfit, Reason, Shortfall, Why
 from admission.engine.project import sentence
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client
-from admission.names import Names
+from admission.names import JOB_TRACKING_FINALIZER, Names
 from admission.sandbox.http import Sandbox
 from tests.controller.lab import (
     ADMITTED_,
@@ -284,6 +284,48 @@ UNREADY: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "its node is slow": ({"phase": "Pending"}, "ContainerCreating", "has not started it yet", "kubectl describe pod"),
 }
+
+
+STAYING: dict[str, tuple[dict[str, Any], str, str]] = {
+    "not asked yet": ({}, "Running", "Not asked to end yet"),
+    "in its grace period": ({"deletionTimestamp": "2999-01-01T00:00:00Z"}, "Terminating", "ends at 2999-01-01"),
+    "over it": (
+        {"deletionTimestamp": "2020-01-01T00:00:00Z"},
+        "Terminating",
+        "ended at 2020-01-01T00:00:00Z: its node",
+    ),
+    "kept": (
+        {"deletionTimestamp": "2020-01-01T00:00:00Z", "finalizers": ["a.b/c", JOB_TRACKING_FINALIZER]},
+        "Terminating",
+        "the finalizer a.b/c keeps it, or",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_which_pods_of_a_gang_that_leaves_are_still_there(name: str) -> None:
+    meta, reason, message = STAYING[name]
+    done, stays = pod("train-0", phase="Succeeded"), pod("train-1", phase="Running")
+    stays["metadata"] |= meta
+    (told,) = _staying([stays, done], NOW)
+    assert (told.reason, told.count, told.pods, told.nodes) == (reason, 1, ("train-1",), ("n1",))
+    assert message in told.message
+
+
+async def test_why_a_gang_is_still_leaving(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    made = await world.put(job("train", pods=2, status={**STARTED, "active": 1, "ready": 1}))
+    evicted = condition("Evicted", True, "NodeFailures", "Lost node n1")
+    status = {"conditions": [RESERVED, ADMITTED_, evicted], "admission": admission("n1", pods=2)}
+    uid = (await world.put(workload(made, status)))["metadata"]["uid"]
+    one = pod("train-1", phase="Running")
+    one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+    await world.put(one)
+    answer = await world.ask().why("train", "ml")
+    assert (answer.standing.state, [told.pods for told in answer.unready]) == (State.LEAVING, [("train-1",)])
+    text = (await run(world, tmp_path, "why", "train", "-n", "ml", code=1)).stdout
+    assert re.search(r"Pods that are still there\s+PODS.*\s+1 +Running +train-1 on n1", text)
+    assert "nodeLossGracePeriod" in text
 
 
 @pytest.mark.parametrize("name", UNREADY)

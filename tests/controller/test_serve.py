@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -224,6 +225,36 @@ webhook: {{host: 127.0.0.1, port: {ports["webhook"]}}}
         else:
             assert [line for line in lines if "[info" in line]
             assert not [line for line in lines if line.startswith("{")], "for people"
+
+
+async def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path: Path) -> None:
+    """A port that is taken, and a kubeconfig that is none."""
+
+    async def started(*arguments: str) -> tuple[int | None, str]:
+        program = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "admission.cli", "controller", *arguments),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await program.communicate()
+        return program.returncode, said.decode()
+
+    async with Cluster() as cluster:
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(cluster.kubeconfig()))
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            taken = other.getsockname()[1]
+            listens = f'health: {{bindAddress: "127.0.0.1:{taken}"}}\n'
+            (tmp_path / "muster.yaml").write_text(HEAD.replace("webhook", "policy") + listens)
+            code, said = await started(
+                *("--config", str(tmp_path / "muster.yaml"), "--kubeconfig", str(tmp_path / "kubeconfig"))
+            )
+    assert (code, "Traceback" in said) == (2, False), said
+    assert str(taken) in said
+    assert "address already in use; health.bindAddress" in said
+    code, said = await started("--kubeconfig", str(tmp_path / "nowhere"))
+    assert (code, "Traceback" in said) == (4, False), said
+    assert "no usable kubeconfig" in said
 
 
 @pytest.mark.parametrize(("enable", "after"), [("true", 300_000), ("false", None)])

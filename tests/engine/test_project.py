@@ -89,6 +89,34 @@ def short(**more: object) -> Shortfall:
         (
             Why(
                 Reason.PLACEMENT_FAILED,
+                Detail.NODES_SHORT,
+                misfits=(
+                    Misfit(
+                        "main",
+                        "h100",
+                        2,
+                        0,
+                        nodes=9,
+                        excluded=(
+                            ("avoided", 1),
+                            ("host port 80", 2),
+                            ("node selector", 1),
+                            ("nvidia.com/gpu", 4),
+                            ("taint spot", 1),
+                        ),
+                        fits_when_empty=True,
+                    ),
+                ),
+            ),
+            (
+                "Quota allows it, but the nodes of flavor h100 hold 0 of 2 pod(s) of main; of 9 node(s): 1 avoided, "
+                "2 where host port 80 is taken, 1 kept out by node selector, 4 with too little nvidia.com/gpu left, "
+                "1 with the taint spot; it fits once running workloads end"
+            ),
+        ),
+        (
+            Why(
+                Reason.PLACEMENT_FAILED,
                 Detail.NODES_UNUSABLE,
                 misfits=(
                     Misfit("main", "h100", 16, 8, Detail.NODES_UNUSABLE, 2, excluded=(("cordoned", 1),), sound=16),

@@ -98,8 +98,10 @@ class Small:
     def watch_age(self) -> list[tuple[str, float]]:
         return [("Pod", 1.5)]
 
+    leads = True
+
     def leading(self) -> bool:
-        return True
+        return self.leads
 
     def held(self) -> tuple[str, bool] | None:
         return ("policy", True)
@@ -138,6 +140,20 @@ def samples(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         for family in text_string_to_metric_families(text.decode())
         for sample in family.samples
     }
+
+
+def test_what_a_former_leader_found_is_not_said_for_the_one_that_leads_now() -> None:
+    """An alert on the most of all replicas would else see the proof of the one that does not look any more."""
+    small = Small()
+    metrics = played(small)
+    metrics.drift(3)
+    told = {name for name, _ in samples(metrics.text())}
+    assert {"muster_jobs_held", "muster_ledger_drift"} <= told
+    assert samples(metrics.text())["muster_ledger_drift", frozenset()] == 3
+    small.leads = False
+    after = samples(metrics.text())
+    assert not [name for name, _ in after if name == "muster_jobs_held"]
+    assert after["muster_ledger_drift", frozenset()] == 0
 
 
 def test_a_run_is_counted() -> None:
