@@ -16,7 +16,7 @@ dealt with in that order; a gang that no longer fits when its turn comes waits f
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from admission.engine import flavors as scan
@@ -239,7 +239,7 @@ class _Run:
     ) -> Trial:
         asked = self.asks(gang, queue) if counts is None else scan.requests(gang, queue, self.rules, counts)
         avoid = self._avoided(gang)
-        refused: dict[tuple[FlavorResource, int], reclaim.Found] = {}
+        known: dict[tuple[FlavorResource, int], reclaim.Found] = {}
         assignment = scan.assign(
             self.ledger,
             queue,
@@ -258,7 +258,7 @@ class _Run:
                 holders=self.holders,
                 leaving=self.going(gang, queue),
                 local_usage=self._local_usage(),
-                refused=None if self.rules.promises else refused,
+                asked=None if self.rules.promises else known,
             ),
             workload=gang,
             flavors=self.state.flavors,
@@ -274,9 +274,12 @@ class _Run:
             return Trial(gang, queue, node, assignment, _NONE, self._why(assignment, _NONE))
         found = None
         if len(assignment.usage) == 1:
-            # The search was made for just this: what quota alone refuses, quota and nodes refuse.
+            # The search was made for just this. What quota alone refuses, quota and nodes refuse; where no nodes are
+            # chosen, it finds the same.
             ((fr, amount),) = assignment.usage.items()
-            found = refused.get((fr, amount)) if assignment.need_preemption() == {fr} else None
+            found = known.get((fr, amount)) if assignment.need_preemption() == {fr} else None
+            if found is not None and found.enough and self._on_nodes_too(gang, assignment):
+                found = None
         if found is None:
             found = self.victims(gang, queue, assignment, avoid)
         return Trial(gang, queue, node, assignment, found, self._why(assignment, found))
@@ -348,6 +351,10 @@ class _Run:
         """Who would have to go for this assignment."""
         node = self.node(queue.name)
 
+        def room() -> bool:
+            return node.fits(assignment.usage) and self._on_free_nodes(gang, assignment, avoid)
+
+        fits = room if self.rules.promises or self._on_nodes_too(gang, assignment) else None
         with self.ledger.suspended(gang.key):
             return reclaim.targets(
                 self.ledger,
@@ -358,9 +365,13 @@ class _Run:
                 now=self.now,
                 holders=self.holders,
                 leaving=self.going(gang, queue),
-                fits=lambda: node.fits(assignment.usage) and self._on_free_nodes(gang, assignment, avoid),
+                fits=fits,
                 local_usage=self._local_usage(),
             )
+
+    def _on_nodes_too(self, gang: Workload, assignment: Assignment) -> bool:
+        """Do nodes matter, and not quota alone."""
+        return bool(assignment.placing) or bool(gang.lost_nodes) or self._stood(gang) is not None
 
     def _on_free_nodes(self, gang: Workload, assignment: Assignment, avoid: frozenset[str]) -> bool:
         """Do the nodes hold a gang in the flavors that it got."""
@@ -1533,11 +1544,33 @@ class _Heads(_Run):
         trial = entry.trial
         if trial.assignment is None or trial.mode is Mode.NO_FIT:
             return False
+        gone = self._going_around(trial, (key for key, _ in trial.found.victims))
+        if all(choice.topology is None for choice in trial.assignment.pod_sets):
+            tree = self.ledger.tree
+            moved = self.ledger.usage_by_queue(self.ledger.charges[key] for key in gone)
+            for node, usage in moved.items():
+                tree.subtract(node, usage)
+            fits = trial.node.fits(dict(entry.usage.usage))
+            for node, usage in moved.items():
+                tree.add(node, usage)
+            return fits
         with self.ledger.trial():
-            for key in sorted(self.preempted | {key for key, _ in trial.found.victims}):
-                if key in self.ledger.charges:
-                    self.ledger.release(key)
+            for key in gone:
+                self.ledger.release(key)
             return trial.node.fits(dict(entry.usage.usage)) and self._room_on_nodes(trial)
+
+    def _going_around(self, trial: Trial, more: Iterable[Key] = ()) -> list[Key]:
+        """Of those who go for somebody in this cycle, and these, who holds something in the tree of this gang, or
+        nodes."""
+        tree, root, charges = self.ledger.tree, trial.node.root, self.ledger.charges
+        return [
+            key
+            for key in sorted({*self.preempted, *more})
+            if (charge := charges.get(key)) is not None
+            and (
+                charge.admission is not None or ((node := tree.queue(charge.queue)) is not None and node.root is root)
+            )
+        ]
 
     def _room_on_nodes(self, trial: Trial) -> bool:
         """Are exactly the nodes free that were chosen."""
@@ -1583,9 +1616,8 @@ class _Heads(_Run):
         if trial.mode is Mode.NO_FIT or all(choice.topology is None for choice in trial.assignment.pod_sets):
             return False
         with self.ledger.trial():
-            for key in sorted(self.preempted | {key for key, _ in trial.found.victims}):
-                if key in self.ledger.charges:
-                    self.ledger.release(key)
+            for key in self._going_around(trial, (key for key, _ in trial.found.victims)):
+                self.ledger.release(key)
             if not trial.node.fits(dict(entry.usage.usage)):
                 return False
         self._renew(entry, self.look(replace(trial.gang, cursor=()), trial.queue, pinned=trial.assignment.flavors()))
@@ -1603,9 +1635,8 @@ class _Heads(_Run):
         if "RecomputeAssignmentUponPreemptionTargetsOverlap" not in self.rules.gates:
             return None
         with self.ledger.trial():
-            for key in sorted(self.preempted):
-                if key in self.ledger.charges:
-                    self.ledger.release(key)
+            for key in self._going_around(entry.trial):
+                self.ledger.release(key)
             before = entry.trial
             pinned = None if before.assignment is None else before.assignment.flavors()
             trial = self.look(replace(before.gang, cursor=()), before.queue, pinned=pinned)

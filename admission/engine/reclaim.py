@@ -51,7 +51,6 @@ LocalUsage = Callable[[Workload], float | None]
 
 Target = tuple[Key, EvictReason]
 
-_INCOMING = ("/incoming", "")
 _NO_LARGER = "with no larger share, or spared"
 _NOT_TOGETHER = "within quota once the others are gone"
 _STILL_SHORT = "whose going leaves nodes short"
@@ -96,7 +95,8 @@ def targets(
     """Whom to evict so that `gang` gets what `assignment` wants in `queue`.
 
     holders: the gangs that hold quota of a ClusterQueue. leaving: those of all queues that were evicted already. fits:
-    is there room now, on nodes too; asked with victims removed (default: quota alone decides).
+    is there room now, on nodes too; asked with victims removed. None: quota alone decides, and the search moves nothing
+    but quota.
     """
     return _search(
         ledger,
@@ -123,10 +123,10 @@ def oracle(
     holders: Holders,
     leaving: Collection[Key] = (),
     local_usage: LocalUsage | None = None,
-    refused: dict[tuple[FlavorResource, int], Found] | None = None,
+    asked: dict[tuple[FlavorResource, int], Found] | None = None,
 ) -> Oracle:
-    """What eviction could do for one (flavor, resource), by the same search; quota alone decides. refused: where to
-    note what made no room, by (flavor, resource) and amount."""
+    """What eviction could do for one (flavor, resource), by the same search; quota alone decides. asked: where to note
+    what was found, by (flavor, resource) and amount."""
 
     def ask(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
         found = _search(
@@ -141,9 +141,9 @@ def oracle(
             leaving=leaving,
             local_usage=local_usage,
         )
+        if asked is not None:
+            asked[fr, amount] = found
         if not found.enough:
-            if refused is not None:
-                refused[fr, amount] = found
             return Mode.NO_CANDIDATES, node.borrowing_height(fr, amount)[0]
         keys = dict.fromkeys([*(key for key, _ in found.victims), *(sorted(leaving) if rules.promises else ())])
         own = any(ledger.charges[key].queue == queue for key, _ in found.victims)
@@ -276,6 +276,8 @@ class _Search:
         self.looked_at = 0
         self.unlawful: dict[str, int] = {}
         self.by_nodes = False
+        self.out: dict[Key, Charge] = {}
+        """Taken out of the quota tree alone."""
 
     def run(self) -> Found:
         raise NotImplementedError
@@ -333,21 +335,37 @@ class _Search:
 
     def fits(self, allow_borrowing: bool = True) -> bool:
         """Is there room for the gang now. Its own usage must not be charged."""
+        return self.quota(allow_borrowing) and (self.fits_on_nodes is None or self.fits_on_nodes())
+
+    def quota(self, allow_borrowing: bool = True) -> bool:
         node = self.node
         if not allow_borrowing and any(node.exceeds(fr, amount) for fr, amount in self.usage.items()):
             return False
-        if not node.fits(self.usage):
-            return False
-        return self.fits_on_nodes is None or self.fits_on_nodes()
+        return node.fits(self.usage)
+
+    def take(self, key: Key) -> Charge:
+        """Without this gang; where quota alone decides, nothing else is moved."""
+        if self.fits_on_nodes is not None:
+            return self.ledger.release(key)
+        charge = self.out[key] = self.ledger.charges[key]
+        self.queue_of[key].move_all(charge.usage, -1)
+        return charge
+
+    def give(self, charge: Charge) -> None:
+        """With it again."""
+        if self.fits_on_nodes is not None:
+            self.ledger.charge(charge)
+        else:
+            self.queue_of[charge.key].move_all(self.out.pop(charge.key).usage, 1)
 
     def put_back(self, taken: Sequence[tuple[Charge, EvictReason]], allow_borrowing: bool = True) -> list[Target]:
         """Of those removed, in this order, who must stay away: the others are put back, last first. The last one is
         not tried, for without it there was no room."""
         needed = [taken[-1]]
         for entry in reversed(taken[:-1]):
-            self.ledger.charge(entry[0])
+            self.give(entry[0])
             if not self.fits(allow_borrowing):
-                self.ledger.release(entry[0].key)
+                self.take(entry[0].key)
                 needed.append(entry)
         return [(charge.key, reason) for charge, reason in reversed(needed)]
 
@@ -397,7 +415,9 @@ class _Classical(_Search):
             attempts = (True, False)
         for borrowing in attempts:
             with self.ledger.trial():
-                victims = self._attempt(every, borrowing)
+                victims = self._attempt(every, borrowing) if self._helps(every, borrowing) else None
+                for charge in list(self.out.values()):
+                    self.give(charge)
                 if victims is not None:
                     return self.found(victims)
         return self.found(None)
@@ -456,12 +476,23 @@ class _Classical(_Search):
             return False
         return self.threshold is None or victim.effective_priority <= self.threshold
 
+    def _helps(self, candidates: list[_Candidate], borrowing: bool) -> bool:
+        """Would there be quota if all of them were gone."""
+        tree = self.ledger.tree
+        moved = self.ledger.usage_by_queue(self.ledger.charges[candidate.victim.key] for candidate in candidates)
+        for node, usage in moved.items():
+            tree.subtract(node, usage)
+        enough = self.quota(borrowing)
+        for node, usage in moved.items():
+            tree.add(node, usage)
+        return enough
+
     def _attempt(self, candidates: list[_Candidate], borrowing: bool) -> list[Target] | None:
         taken: list[tuple[Charge, EvictReason]] = []
         for candidate in candidates:
             if not self._valid(candidate, borrowing):
                 continue
-            taken.append((self.ledger.release(candidate.victim.key), candidate.reason))
+            taken.append((self.take(candidate.victim.key), candidate.reason))
             if self.fits(borrowing):
                 return self.put_back(taken, borrowing)
         return None
@@ -493,25 +524,31 @@ class _Fair(_Search):
                     victims += self.of_queue(node, self.reclaim_policy)
         if not victims:
             return self.found(None)
-        self.incoming = Charge(_INCOMING, self.gang.uid, self.node.name, tuple(sorted(self.usage.items())))
         self.taken: list[tuple[Charge, EvictReason]] = []
         self.own_taken = False
-        self.ledger.charge(self.incoming)
+        self._come(1)
         ordered = self.order(victims)
         done, rest = self._first(ordered, self.rules.strategies[0])
         if not done and self.own_taken and "FairSharingReevaluatePreemptionCandidates" in self.rules.gates:
             done, rest = self._first(rest, self.rules.strategies[0])
         if not done and len(self.rules.strategies) > 1:
             done = self._second(rest)
-        self.ledger.release(_INCOMING)
-        return self.found(self.put_back(self.taken) if done else None)
+        self._come(-1)
+        found = self.found(self.put_back(self.taken) if done else None)
+        for charge in list(self.out.values()):
+            self.give(charge)
+        return found
+
+    def _come(self, sign: int) -> None:
+        """The gang holds what it asks for, or no more: for the shares."""
+        self.node.move_all(self.usage.items(), sign)
 
     def _take(self, victim: Workload, reason: EvictReason) -> bool:
         """Remove it; True when there is room then."""
-        self.taken.append((self.ledger.release(victim.key), reason))
-        self.ledger.release(_INCOMING)
+        self.taken.append((self.take(victim.key), reason))
+        self._come(-1)
         room = self.fits()
-        self.ledger.charge(self.incoming)
+        self._come(1)
         return room
 
     def _first(self, victims: list[Workload], strategy: Strategies) -> tuple[bool, list[Workload]]:
@@ -536,9 +573,10 @@ class _Fair(_Search):
             share, before = mine.share(), theirs.share()
             while waiting:
                 victim = waiting.pop(0)
-                with self.ledger.trial():
-                    self.ledger.release(victim.key)
-                    after = theirs.share()
+                usage = self.ledger.charges[victim.key].usage
+                queue.move_all(usage, -1)
+                after = theirs.share()
+                queue.move_all(usage, 1)
                 if share <= after if strategy is Strategies.FINAL else share < before:
                     if self._take(victim, EvictReason.IN_COHORT_FAIR_SHARING):
                         return True, left
