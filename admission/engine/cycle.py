@@ -10,12 +10,14 @@ and admitted, or given room by eviction, or set aside; then the tournament goes 
 left worth a trial or the budget of trials ends. Between roots, which compete only for nodes, priority and age decide.
 
 *Heads* (a number): that many gangs of each queue are looked at against the book as it was found, put in order, and
-dealt with in that order; a gang that no longer fits when its turn comes waits for the next cycle.
+dealt with in that order; a gang that no longer fits when its turn comes waits for the next cycle. Trees are looked at
+whole; those for which the budget had no room have the next cycle first.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -1347,18 +1349,15 @@ class _Heads(_Run):
     def go(self) -> None:
         self.entries: list[_Entry] = []
         self._second_pass()
-        most = self.rules.heads_per_queue or 1
-        for name in self.state.ready():
-            walk = _Walk(self.state, name)
-            for _ in range(most):
-                first = walk.turn()
-                if first is None:
-                    break
-                if self.steps >= self.budget and self.entries:
-                    self.more = True
-                    break
-                self._nominate(walk.queue, *first)
-                walk.next()
+        for label, names in self._roots():
+            if self.steps >= self.budget and self.entries:
+                self.more = True
+                self.state.heads_before = label
+                break
+            for name in names:
+                self._heads_of(name)
+        else:
+            self.state.heads_before = ""
         self.preempted: set[Key] = set()
         for entry in self._in_order():
             self._process(entry)
@@ -1370,6 +1369,26 @@ class _Heads(_Run):
             self.more = self.more or bool(self.state.ready())
 
     # -- nominating
+
+    def _roots(self) -> list[tuple[str, list[str]]]:
+        """The queues under each root in which somebody is worth a trial. A root is looked at whole or not at all, so
+        that nobody is passed by of those whom the order would put first; where the last cycle had no budget left, this
+        one goes on."""
+        under: dict[str, list[str]] = {}
+        for name in self.state.ready():
+            under.setdefault(order.label(self.node(name).root), []).append(name)
+        labels = sorted(under)
+        at = bisect_left(labels, self.state.heads_before)
+        return [(label, under[label]) for label in (*labels[at:], *labels[:at])]
+
+    def _heads_of(self, name: str) -> None:
+        walk = _Walk(self.state, name)
+        for _ in range(self.rules.heads_per_queue or 1):
+            first = walk.turn()
+            if first is None:
+                return
+            self._nominate(walk.queue, *first)
+            walk.next()
 
     def _nominate(self, queue: ClusterQueue, place: QueueKey, bucket: int) -> None:
         gang = self.state.workloads[order.key_of(place)]

@@ -244,6 +244,8 @@ class State:
         self._buckets: dict[object, int] = {}
         self._bucket_names: dict[int, object] = {}
         self._demands: dict[int, tuple[ClusterQueue, Workload, Demand]] = {}
+        self.heads_before = ""
+        """The label of the root that the last cycle came to when its budget was used up; empty where it was not."""
         self._next_bucket = 0
         self._sleeping: dict[Key, int] = {}
         self._alarms: list[tuple[int, str, Key]] = []

@@ -12,6 +12,7 @@ from admission.engine.flavors import Assignment, FlavorChoice, Mode, PodSetChoic
 from admission.engine.model import (
     KUEUE,
     Admit,
+    Assumed,
     Detail,
     Evict,
     EvictReason,
@@ -164,3 +165,22 @@ def test_who_looks_again_in_a_cycle_keeps_to_the_flavors_of_the_first_look() -> 
     two = next(v for v in plan.verdicts if v.key[1] == "two")
     assert (two.standing, two.why.detail) == (Standing.ACTIVE, Detail.NEXT_CYCLE)
     assert not [d for d in plan.decisions if isinstance(d, Admit)]
+
+
+def test_a_tree_that_a_cycle_had_no_budget_for_has_the_next_one_first() -> None:
+    """However much there is to look at in the trees before it, and in whole trees: who is first of two queues of one
+    cohort goes first, whatever the budget."""
+    town = Town(*elastic(F), rules=KUEUE)
+    for name, tree, quota in (("a", "", 9), ("b", "", 9), ("x", "shared", 0), ("y", "shared", 0), ("z", "shared", 1)):
+        town.put(queue(name, tree, [(F, {"gpu": quota})]))
+    town.put(gang("low", "x", 1), gang("high", "y", 1, priority=1))
+    order: list[str] = []
+    for number in range(8):
+        town.put(gang(f"a{number}", "a", 1), gang(f"b{number}", "b", 1))
+        plan = decide(town.state, START, 1)
+        for decision in plan.decisions:
+            assert isinstance(decision, Admit)
+            order.append(decision.key[1])
+            town.state.apply(Assumed(decision))
+    assert set(order[:3]) == {"a0", "b0", "high"}
+    assert "low" not in order, "the one before it borrows all there is"
