@@ -1586,9 +1586,7 @@ class _Heads(_Run):
             key
             for key in sorted({*self.preempted, *more})
             if (charge := charges.get(key)) is not None
-            and (
-                charge.admission is not None or ((node := tree.queue(charge.queue)) is not None and node.root is root)
-            )
+            and (charge.admission is not None or ((node := tree.queue(charge.queue)) is not None and node.root is root))
         ]
 
     def _room_on_nodes(self, trial: Trial) -> bool:
