@@ -402,10 +402,6 @@ class _Classical(_Search):
             )
         ]
         by_advantage, by_priority = self._others()
-        lists = [self._sorted(one) for one in (by_advantage, by_priority, own)]
-        every = [c for one in lists for c in one if c.victim.evicted]
-        every += [c for one in lists for c in one if not c.victim.evicted]
-
         forbidden = self.borrow_policy is PreemptionPolicy.NEVER
         if not (by_advantage or by_priority) or (forbidden and not self._under_nominal()):
             attempts: tuple[bool, ...] = (True,)
@@ -413,9 +409,16 @@ class _Classical(_Search):
             attempts = (False, True)
         else:
             attempts = (True, False)
+        candidates = [*by_advantage, *by_priority, *own]
+        attempts = tuple(borrowing for borrowing in attempts if self._helps(candidates, borrowing))
+        if not attempts:
+            return self.found(None)
+        lists = [self._sorted(one) for one in (by_advantage, by_priority, own)]
+        every = [c for one in lists for c in one if c.victim.evicted]
+        every += [c for one in lists for c in one if not c.victim.evicted]
         for borrowing in attempts:
             with self.ledger.trial():
-                victims = self._attempt(every, borrowing) if self._helps(every, borrowing) else None
+                victims = self._attempt(every, borrowing)
                 for charge in list(self.out.values()):
                     self.give(charge)
                 if victims is not None:
@@ -477,14 +480,14 @@ class _Classical(_Search):
         return self.threshold is None or victim.effective_priority <= self.threshold
 
     def _helps(self, candidates: list[_Candidate], borrowing: bool) -> bool:
-        """Would there be quota if all of them were gone."""
-        tree = self.ledger.tree
-        moved = self.ledger.usage_by_queue(self.ledger.charges[candidate.victim.key] for candidate in candidates)
-        for node, usage in moved.items():
-            tree.subtract(node, usage)
+        """Would there be quota if all were gone that may go."""
+        charges = self.ledger.charges
+        gone = [charges[c.victim.key] for c in candidates if not (borrowing and c.without_borrowing)]
+        for charge in gone:
+            self.queue_of[charge.key].move_all(charge.usage, -1)
         enough = self.quota(borrowing)
-        for node, usage in moved.items():
-            tree.add(node, usage)
+        for charge in gone:
+            self.queue_of[charge.key].move_all(charge.usage, 1)
         return enough
 
     def _attempt(self, candidates: list[_Candidate], borrowing: bool) -> list[Target] | None:
