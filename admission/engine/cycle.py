@@ -1436,14 +1436,9 @@ class _Heads(_Run):
     def _nodes_after(self, trial: Trial) -> None:
         """Where it would stand once its victims are gone, or, without any, on empty nodes: to be kept from others."""
         assert trial.assignment is not None
-        with self.ledger.trial():
-            if trial.found.victims:
-                for key, _ in trial.found.victims:
-                    self.ledger.release(key)
-            else:
-                for key, charge in list(self.ledger.charges.items()):
-                    if charge.admission is not None:
-                        self.ledger.release(key)
+        charges = self.ledger.charges
+        victims = [charges[key] for key, _ in trial.found.victims]
+        with self.ledger.as_if_gone(victims) if victims else self.ledger.on_empty_nodes():
             there = self._again(trial)
         if there.mode is Mode.FIT:
             where = {choice.name: choice.topology for choice in there.pod_sets}

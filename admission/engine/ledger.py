@@ -209,6 +209,8 @@ class Ledger:
         self._journal: list[_Step] = []
         self._marks: list[int] = []
         self._bare = False
+        self._on_nodes: tuple[int, dict[QuotaNode, dict[FlavorResource, int]]] = (-1, {})
+        """What those held who stand on nodes, and at which version of the book."""
         self._spared: frozenset[Key] | None = None
         """Room that is set aside counts as taken on nodes now, but for that of these. None: none of it."""
         self._lazy: dict[Key, Held] = {}
@@ -451,6 +453,23 @@ class Ledger:
             self._bare = False
             for one, usage in kept:
                 one.put_usage(usage)
+
+    @contextmanager
+    def on_empty_nodes(self) -> Iterator[None]:
+        """As if nobody were there who stands on nodes: neither their quota is taken, nor the nodes. Ask inside."""
+        at, moved = self._on_nodes
+        if at != self.version:
+            moved = self.usage_by_queue(charge for charge in self.charges.values() if charge.admission is not None)
+            self._on_nodes = self.version, moved
+        for node, usage in moved.items():
+            self.tree.subtract(node, usage)
+        self._bare = True
+        try:
+            yield
+        finally:
+            self._bare = False
+            for node, usage in moved.items():
+                self.tree.add(node, usage)
 
     # ------------------------------------------------------------ trying
 
