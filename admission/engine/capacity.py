@@ -121,7 +121,7 @@ def place(
     own = own if own and capacity.lingering(own, (one.pod_set.shape for one in requests)) else ""
     memo: object = None
     overlay = capacity.table.overlay
-    if rules.pack_against_fragmentation and not (beside or again or lost or previous or own):
+    if not (beside or again or lost or previous or own):
         memo = (tuple(requests), frozenset(avoid), tuple(capacity.kept_away_by(one.pod_set.shape) for one in requests))
         # On a table without gangs an answer stays as long as nodes, and pods that are not theirs, do.
         at, explained, known = overlay.placed[empty].get(memo, (-1, False, None))
