@@ -122,7 +122,8 @@ def place(
     memo: object = None
     overlay = capacity.table.overlay
     if not (beside or again or lost or previous or own):
-        memo = (tuple(requests), frozenset(avoid), tuple(capacity.kept_away_by(one.pod_set.shape) for one in requests))
+        kept_away = tuple(capacity.kept_away_by(one.pod_set.shape) for one in requests)
+        memo = (rules.pack_against_fragmentation, rules.gates, tuple(requests), frozenset(avoid), kept_away)
         # On a table without gangs an answer stays as long as nodes, and pods that are not theirs, do.
         at, explained, known = overlay.placed[empty].get(memo, (-1, False, None))
         holds = empty or at == capacity.version
