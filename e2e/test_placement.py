@@ -965,6 +965,29 @@ def test_lost_nodes_take_whole_gangs_and_these_start_again_elsewhere(muster: Ins
     assert not double_booked(log)
 
 
+def test_nodes_that_are_silent_for_a_moment_take_nobody_along(muster: Installed) -> None:
+    """As all of them are when an API server comes back."""
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    names = cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 64})
+    muster.started()
+    cp.apply([job("team-a", "runs", 2, seconds=None)])
+    cp.wait(lambda: live_by_gang(cp)["runs"] == 2, 60, "it to run")
+    before = {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")}
+    for name in names:
+        cp.set_node_ready(name, False, wait=False)
+    cp.apply([job("team-a", "waits", 1)])
+    cp.wait(lambda: "2 not ready" in reason(cp, "team-a", "waits")[1], 20, "the controller to have seen it")
+    assert not entry_of(workload_of(cp, "team-a", "runs"), "Evicted")
+    for name in names:
+        cp.set_node_ready(name, True)
+    cp.wait(lambda: "not ready" not in reason(cp, "team-a", "waits")[1], 20, "the controller to have seen them back")
+    log.catch_up()
+    assert figures(log).evictions == 0
+    assert {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")} == before
+
+
 def test_a_taint_or_a_node_that_is_deleted_moves_whole_gangs_and_fails_nobody(muster: Installed) -> None:
     cp, log = muster.cp, muster.log
     assert log is not None

@@ -218,10 +218,11 @@ DETAILS: Mapping[Detail, Advice] = {
         (_PLACE,),
     ),
     Detail.CLAIMED: Advice(
-        "The room is kept for a gang that others were evicted for, or that was passed over for too long.",
-        "Wait: the sentence says until when.",
+        "The room is kept for a gang that others were evicted for, or that was passed over for too long: another, or "
+        "this one itself.",
+        "Wait: the sentence says for whom, and until when.",
         "",
-        r"^The room it needs is kept for",
+        r"^(The room it needs|Room) is kept for",
         (_QUOTA, _PLACE),
     ),
     Detail.BEHIND_HEAD: Advice(

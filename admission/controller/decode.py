@@ -7,6 +7,7 @@ thousand jobs, whose bytes are kept in `Recent` because they are about to be wri
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -191,6 +192,7 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     overhead: Any = None
     resources: Any = None
     affinity: Any = None
+    tolerations: list[dict[str, Any]] | None = None
     scheduling_gates: list[dict[str, Any]] | None = None
 
 
@@ -270,7 +272,24 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         pod_set=labels.get(names.pod_set_label, ""),
         pinned=_pinned(spec),
         usage=values.pod_usage(obj, names),
+        stays_ms=_stays(seen.spec.tolerations or ()) if ours else None,
     )
+
+
+def _stays(tolerations: Sequence[dict[str, Any]]) -> int | None:
+    """How long Kubernetes leaves a pod on a node that is lost, by the shortest of its tolerations; None: for ever."""
+    shortest: int | None = None
+    for taint in values.UNWELL_TAINTS:
+        having = [
+            each.get("tolerationSeconds")
+            for each in tolerations
+            if each.get("effect") in (None, "", "NoExecute") and each.get("key") in (None, "", taint)
+        ]
+        limits = [seconds for seconds in having if seconds is not None] if having else [0]
+        if limits:
+            ms = max(0, min(limits)) * 1000
+            shortest = ms if shortest is None else min(shortest, ms)
+    return shortest
 
 
 def _pinned(spec: dict[str, Any]) -> str:

@@ -249,8 +249,8 @@ class Sight:
     """Nodes of the reservation that are lost, have lost the devices that it holds there, or are `tainted`."""
     tainted: tuple[tuple[str, str], ...] = ()
     """(node, taint) of those `lost_nodes` that are well, and whose taint NoExecute takes the pods off them."""
-    bare_until: int | None = None
-    """When a node without its devices counts as lost."""
+    lost_at: int | None = None
+    """When the next node of the reservation counts as lost, if it is not well before."""
     priority: int = 0
     abandoned: bool = False
     """A Job with our marker in its template that belongs to no JobSet and no Workload any more."""
@@ -572,7 +572,7 @@ def _deadline(seen: Sight, settings: Settings) -> int | None:
         times.append(workload.value.admitted_at + workload.max_execution_s * 1000 - workload.value.run_ms)
     if pods.unschedulable_since is not None:
         times.append(pods.unschedulable_since + settings.unschedulable_ms)
-    times.append(seen.bare_until)
+    times.append(seen.lost_at)
     if seen.spare_since is not None:
         times.append(seen.spare_since + settings.give_back_ms)
     return min((at for at in times if at is not None), default=None)

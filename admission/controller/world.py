@@ -40,8 +40,9 @@ ORPHAN = "Workload"
 
 NEVER = 1 << 62
 """A time that does not come."""
-DEVICES_GONE_MS = 30_000
-"""Devices that are gone from a node for so long are lost; sooner, if a node itself is given up sooner."""
+NODE_GONE_MS = 30_000
+"""A node that is not well for so long, or whose devices are gone, is lost to what runs there; sooner, where pods on
+lost nodes are given up sooner."""
 
 _STRICTNESS = {StopPolicy.NONE: 0, StopPolicy.HOLD: 1, StopPolicy.HOLD_AND_DRAIN: 2}
 
@@ -76,6 +77,8 @@ class PodView:
     pinned: str
     """Node that its pin names."""
     usage: PodUsage | None
+    stays_ms: int | None = None
+    """How long Kubernetes leaves it on a node that is lost; None: for ever. Of pods of gangs alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,12 +371,10 @@ class World:
         seen = self.workload_of(key)
         workload = seen.view if seen is not None else None
         policy, by = self._stopped(workload.value) if workload is not None else (StopPolicy.NONE, "")
-        lost: tuple[str, ...] = ()
-        if workload is not None and workload.value.admission is not None and self.lost_nodes:
-            lost = tuple(sorted(_nodes_of(workload.value) & self.lost_nodes.keys()))
+        gone, gone_until = self._gone(seen, now, runs=job is not None and not job.suspended)
         bare, bare_until = self._bare(seen, now)
         tainted = self._tainted(workload.value) if workload is not None else {}
-        lost = tuple(sorted({*lost, *bare, *tainted}))
+        lost = tuple(sorted({*gone, *bare, *tainted}))
         priority = workload.value.priority if workload is not None else 0
         if job is not None and (not job.priority_class or job.priority_class in self.workload_priorities):
             priority = self.priority(job)[0]
@@ -387,7 +388,7 @@ class World:
             stopped_by=by,
             lost_nodes=lost,
             tainted=tuple(sorted(tainted.items())),
-            bare_until=bare_until,
+            lost_at=min((at for at in (gone_until, bare_until) if at is not None), default=None),
             priority=priority,
             abandoned=job is not None and self._abandoned(job),
             spare_since=self._spare_since(key, job, workload, now),
@@ -585,6 +586,24 @@ class World:
         since = self._spare[key] = self._spare.get(key, 0) or now
         return since
 
+    def _gone(self, seen: WorkloadSeen | None, now: int, *, runs: bool) -> tuple[list[str], int | None]:
+        """Nodes of a reservation that are lost. What runs is left where it is for a while, for many come back: with the
+        next moment at which another counts. An API server that was away, or a network, has all nodes not ready for some
+        seconds when it is back, and Kubernetes itself deletes no pod at once: of the time that it takes (300 s, unless
+        pods or the API server say otherwise) half is left to stop the gang."""
+        if seen is None or seen.view.value.admission is None or not self.lost_nodes:
+            return [], None
+        lost = sorted(_nodes_of(seen.view.value) & self.lost_nodes.keys())
+        wait = 0
+        if lost and runs:
+            there = self._pods_of_owner.get(seen.uid, {}).values()
+            stays = [pod.stays_ms for pod in there if pod.stays_ms is not None and not pod.done and pod.node in lost]
+            wait = min(NODE_GONE_MS, *(most // 2 for most in (self.lost_after_ms, *stays)))
+        due = {node: self.lost_nodes[node] + wait if self.lost_nodes[node] else 0 for node in lost}
+        return [node for node, at in due.items() if now >= at], min(
+            (at for at in due.values() if now < at), default=None
+        )
+
     def _bare(self, seen: WorkloadSeen | None, now: int) -> tuple[list[str], int | None]:
         """Nodes whose devices a running gang has and which are gone from allocatable for a while: they and the kubelet
         are there, the devices are not. With the next moment at which another counts. A kubelet that starts again has no
@@ -593,7 +612,7 @@ class World:
             return [], None
         out: list[str] = []
         until: int | None = None
-        wait = min(DEVICES_GONE_MS, self.lost_after_ms)
+        wait = min(NODE_GONE_MS, self.lost_after_ms)
         for node in sorted(_nodes_of(seen.view.value)):
             at = (seen.key, node)
             if not self._lacks(seen.key, node):

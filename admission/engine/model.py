@@ -250,7 +250,7 @@ class Node:
     unschedulable: bool = False
     """Cordoned."""
     lost_since: int | None = None
-    """When the node was first seen not ready, or tainted NoExecute; None while it is well."""
+    """Since when the node is not ready, or tainted NoExecute; 0 for one that is shut down, None while it is well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,9 +86,9 @@ from admission.quantity import (
 
 E = TypeVar("E", Strategy, StopPolicy, PreemptionPolicy, CheckState)
 
-LOST_TAINTS = frozenset(
-    {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service"}
-)
+_SHUT_DOWN = "node.kubernetes.io/out-of-service"
+UNWELL_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+LOST_TAINTS = frozenset({*UNWELL_TAINTS, _SHUT_DOWN})
 """NoExecute taints that mean the node is gone, not that it is reserved for somebody."""
 
 
@@ -382,7 +382,8 @@ def node(raw: Json, names: Names) -> tuple[Node, tuple[str, ...]]:
     ready = condition.get("status") == "True"
     since = [] if ready else [millis(condition.get("lastTransitionTime")) or millis(meta.get("creationTimestamp"))]
     since.extend(
-        millis(taint.get("timeAdded"))
+        # Who says that it is shut down has its pods deleted at once: nobody waits whether it comes back.
+        0 if taint.get("key") == _SHUT_DOWN else millis(taint.get("timeAdded"))
         for taint in objects(spec.get("taints"))
         if taint.get("effect") == "NoExecute" and taint.get("key") in LOST_TAINTS
     )

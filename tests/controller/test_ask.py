@@ -724,6 +724,13 @@ def test_the_detail_is_read_back_from_its_sentence(detail: Detail) -> None:
     assert detail_of(reason, message) is detail, message
 
 
+@pytest.mark.parametrize("reason", DETAILS[Detail.CLAIMED].under)
+@pytest.mark.parametrize("subject", ["it", "team-a/first"])
+def test_room_is_kept_for_another_or_for_itself(reason: Reason, subject: str) -> None:
+    said = sentence(Why(reason, Detail.CLAIMED, subject=subject, until=NOW))
+    assert detail_of(reason, said) is Detail.CLAIMED, said
+
+
 def test_the_table_of_reasons_is_total() -> None:
     assert set(REASONS) == set(Reason)
     assert set(DETAILS) == set(Detail)

@@ -115,3 +115,29 @@ def test_a_pod_holds_what_its_full_form_says(obj: dict, said: dict) -> None:
     seen = decode.pod(NAMES, msgspec.Raw(json.dumps(obj).encode()))
     assert seen.usage == values.pod_usage(obj, NAMES)
     assert {name: getattr(seen, name) for name in said} == said
+
+
+def lost(taint: str, seconds: int | None, effect: str = "NoExecute") -> dict:
+    """A toleration of a node that is not-ready, or unreachable."""
+    made = {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": effect}
+    return made if seconds is None else made | {"tolerationSeconds": seconds}
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "stays_ms"),
+    [
+        ([lost("not-ready", 300), lost("unreachable", 300)], 300_000),
+        ([lost("not-ready", 300), lost("unreachable", 20)], 20_000),
+        ([lost("not-ready", 300), lost("unreachable", 300), {"operator": "Exists", "tolerationSeconds": 60}], 60_000),
+        ([{"operator": "Exists"}], None),
+        ([lost("not-ready", None), lost("unreachable", 40)], 40_000),
+        ([lost("not-ready", 300)], 0),  # nobody has filled in the other: deleted at once
+        ([lost("not-ready", 300), lost("unreachable", 300, "NoSchedule")], 0),
+        ([lost("not-ready", -5), lost("unreachable", 300)], 0),
+    ],
+)
+def test_how_long_a_pod_stays_on_a_node_that_is_lost(tolerations: list, stays_ms: int | None) -> None:
+    """As the taint-eviction controller of Kubernetes reckons: the shortest of those that tolerate the taint."""
+    obj = pod({"nodeName": "n", "tolerations": tolerations})
+    obj["metadata"].setdefault("labels", {})[NAMES.workload_uid_label] = "w"
+    assert decode.pod(NAMES, msgspec.Raw(json.dumps(obj).encode())).stays_ms == stays_ms

@@ -9,7 +9,7 @@ import pytest
 
 from admission.controller.actuate import AVOID_MS, blamed
 from admission.controller.lifecycle import Settings, SuspendJob, WorkloadView, next_step
-from admission.controller.world import DEVICES_GONE_MS, JobKey, PodView, WorkloadSeen, World
+from admission.controller.world import NODE_GONE_MS, JobKey, PodView, WorkloadSeen, World
 from admission.engine.model import (
     MUSTER,
     Admission,
@@ -234,25 +234,61 @@ def test_done_pods_are_spare_once_somebody_waits() -> None:
     assert setting.used == 1
 
 
+ON_N1 = PodSetAssignment(
+    "main", (), (("gpu.example/gpu", 4),), 2, TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 2),))
+)
+
+
+@pytest.mark.parametrize(
+    ("since", "suspended", "patience", "stays", "due"),
+    [
+        (5000, False, 120_000, None, 5000 + NODE_GONE_MS),
+        (5000, False, 120_000, 300_000, 5000 + NODE_GONE_MS),
+        (5000, False, 120_000, 20_000, 15_000),  # Kubernetes deletes a pod of it after 20 s
+        (5000, False, 120_000, 0, 5000),
+        (5000, False, 4_000, 300_000, 7000),  # pods there are given up sooner
+        (5000, True, 120_000, None, 5000),  # not started yet: elsewhere, then
+        (0, False, 120_000, None, 5000),  # deleted, or shut down as somebody says
+    ],
+)
+def test_a_node_that_comes_back_soon_takes_nobody_along(
+    since: int, suspended: bool, patience: int, stays: int | None, due: int
+) -> None:
+    """What runs there is left alone for a while, as when an API server was away and all nodes are silent."""
+    setting = Setting()
+    world = setting.world
+    world.lost_after_ms = patience
+    world.job_seen(replace(JOB, suspended=suspended))
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted=True)))
+    for one in (pod("a", stays_ms=stays), pod("done", done=True, stays_ms=0), pod("elsewhere", node="n2", stays_ms=0)):
+        world.pod_seen(one)
+    whole = Node("n1", allocatable=(("gpu.example/gpu", 4),))
+    world.node_seen(replace(whole, lost_since=since))
+    for now in range(5000, due, 1000):
+        sight = world.sight(KEY, now)
+        assert (sight.lost_nodes, sight.lost_at) == ((), due)
+    assert world.sight(KEY, due).lost_nodes == ("n1",)
+    world.node_seen(whole)
+    sight = world.sight(KEY, due)
+    assert (sight.lost_nodes, sight.lost_at) == ((), None)
+
+
 def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:
     setting = Setting()
     world = setting.world
     world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 4), ("pods", 110))))
-    held = PodSetAssignment(
-        "main", (), (("gpu.example/gpu", 4),), 2, TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 2),))
-    )
-    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (held,)), admitted=True)))
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted=True)))
     assert world.sight(KEY, 1000).lost_nodes == ()
     setting.woken.clear()
     world.node_seen(Node("n1", allocatable=(("pods", 110),)))
     assert KEY in setting.woken
     sight = world.sight(KEY, 2000)
-    assert (sight.lost_nodes, sight.bare_until) == ((), 2000 + DEVICES_GONE_MS)
+    assert (sight.lost_nodes, sight.lost_at) == ((), 2000 + NODE_GONE_MS)
     world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 4), ("pods", 110))))
-    assert world.sight(KEY, 3000).bare_until is None, "a kubelet that started again"
+    assert world.sight(KEY, 3000).lost_at is None, "a kubelet that started again"
     world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 3), ("pods", 110))))
     world.sight(KEY, 4000)
-    assert world.sight(KEY, 4000 + DEVICES_GONE_MS).lost_nodes == ("n1",)
+    assert world.sight(KEY, 4000 + NODE_GONE_MS).lost_nodes == ("n1",)
 
 
 def test_a_taint_that_takes_pods_off_a_node_loses_it_to_those_that_do_not_tolerate_it() -> None:

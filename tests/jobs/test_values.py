@@ -156,21 +156,28 @@ def test_a_bad_queue_is_a_queue_with_problems() -> None:
     assert len(problems) == 8
 
 
+_STAMP = "2026-01-01T00:00:00Z"
+
+
 @pytest.mark.parametrize(
     ("spec", "conditions", "lost"),
     [
         ({}, [("Ready", "True")], None),
         ({}, [("Ready", "Unknown")], 1_767_225_600_000),
         ({"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}, [("Ready", "True")], 0),
+        (
+            {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute", "timeAdded": _STAMP}]},
+            [("Ready", "Unknown")],
+            0,
+        ),
         ({"taints": [{"key": "team", "effect": "NoExecute"}]}, [("Ready", "True")], None),
     ],
 )
 def test_a_lost_node(spec: Json, conditions: list[tuple[str, str]], lost: int | None) -> None:
-    stamp = "2026-01-01T00:00:00Z"
     raw = {
         "metadata": {"name": "n"},
         "spec": spec,
-        "status": {"conditions": [{"type": t, "status": s, "lastTransitionTime": stamp} for t, s in conditions]},
+        "status": {"conditions": [{"type": t, "status": s, "lastTransitionTime": _STAMP} for t, s in conditions]},
     }
     assert values.node(raw, NAMES)[0].lost_since == lost
 
