@@ -1072,6 +1072,7 @@ _ON_PODS = {
         ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
         "See the message: a Secret, ConfigMap, volume or command that the container names is not there or wrong.",
     ),
+    "NodeSilent": "Wait: if its node stays silent for half a minute, the gang is stopped whole and starts on others.",
     "NotReady": "Its containers run and their readiness probe says no: see `kubectl logs POD`.",
     "SchedulingGated": "A scheduling gate keeps it from its node: who put it into the pod template must take it off.",
     "Unschedulable": "Tell the platform team: these nodes were set aside for it, and kube-scheduler refuses them.",
@@ -1116,6 +1117,9 @@ def _trouble(pod: Json) -> tuple[str, str] | None:
     if phase == "Failed":
         return text(status.get("reason")) or "Failed", text(status.get("message"))
     if phase == "Running":
+        if found.get("Ready") and not text(found["Ready"].get("reason")):
+            # A kubelet gives a reason; who marks the pods of a silent node gives none.
+            return "NodeSilent", "Its node was not heard of when that was last looked at"
         return "NotReady", text(found.get("Ready", {}).get("message")) or "Its containers run, and are not ready"
     if text(obj(pod.get("spec")).get("nodeName")):
         return "ContainerCreating", "Its node has not started it yet"

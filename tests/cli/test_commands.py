@@ -469,7 +469,7 @@ async def storage(world: World) -> None:
 
 MOUNTED: dict[str, tuple[tuple[str, ...], int, int, str, str]] = {
     "bound": (("bound",), 1, 0, "", ""),
-    "bound, for two": (("bound",), 2, 1, "NeverFitsNodes", "2 node affinity or volumes"),
+    "bound, for two": (("bound",), 2, 1, "NeverFitsNodes", "2 kept out by node affinity or volumes"),
     "missing": (("bound", "none"), 1, 1, "WaitingForVolume", "PersistentVolumeClaim none does not exist"),
     "not bound": (("unbound",), 1, 1, "WaitingForVolume", "PersistentVolumeClaim unbound is not bound yet"),
     "bound by the first pod": (("first",), 1, 0, "", ""),

@@ -276,8 +276,14 @@ UNREADY: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "non-empty gates",
         "must take it off",
     ),
-    "its probe says no": (
+    "its node is silent": (
         {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]},
+        "NodeSilent",
+        "was not heard of",
+        "starts on others",
+    ),
+    "its probe says no": (
+        {"phase": "Running", "conditions": [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]},
         "NotReady",
         "are not ready",
         "readiness probe",
