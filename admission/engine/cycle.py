@@ -717,17 +717,14 @@ class _Filling(_Run):
         claims = gang.key in self.ledger.claims
         with self.ledger.suspended(gang.key):
             trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=True)
-        able = trial.mode is Mode.FIT or trial.found.enough
-        if not able:
+        if not self._able(trial):
             self.turned.add(gang.key)
         self.seen.add(gang.key)
-        if not claims and self.ledger.aside and able:
-            beside = self._beside_kept(trial, place)
+        if not claims and trial.assignment is not None:
+            beside = self._beside_kept(trial, place) if self.ledger.aside else self._or_over_claims(trial, place)
             if beside is None:
                 return  # others have their turn first
             trial = beside
-        elif not claims and trial.mode is not Mode.FIT and not trial.found.enough and trial.assignment is not None:
-            trial = self._over_claims(trial, place)
         self.place(trial)
         claims = claims or gang.key in self.ledger.aside
         if self._fits_or_evicts(trial) and gang.evicted == "Preempted" and not claims and self.rules.promises:
@@ -783,8 +780,9 @@ class _Filling(_Run):
         nobody goes before one who had been passed over when he came.
         """
         gang = trial.gang
-        if next(self._kept_around(trial), None) is None:
-            return trial
+        able = self._able(trial)
+        if (not able and not self.ledger.claims) or next(self._kept_around(trial), None) is None:
+            return self._or_over_claims(trial, place)
         but = {gang.key}
         at = self._kept_since(gang)
         first = self.rules.promises and self.now >= at and self._is_first(gang, place)
@@ -801,19 +799,19 @@ class _Filling(_Run):
             untried = sorted(key for key in equals if key not in self.seen and self.state.is_parked(key))
             but |= set(equals).difference(untried)
             if all(held.charge.key in but for held in self._kept_around(trial)):
-                return trial
+                return self._or_over_claims(trial, place)
         with self.ledger.beside(but, trial.node.root):
-            beside = self.look(gang, trial.queue, evict=self._may_evict(gang), later=True)
-            self.place(beside)
-            good = beside.mode is Mode.FIT or beside.found.enough
-            if not good and untried and self._by_quota_alone(beside):
+            beside = self.look(gang, trial.queue, evict=self._may_evict(gang), later=True) if able else trial
+            if not self._able(beside) and untried and self._by_quota_alone(beside):
                 # Of other trees nothing but nodes is kept, and they do not matter.
                 mine = self.ledger.aside_under(trial.node.root)
                 untried = [key for key in untried if key in mine]
-            if not good and not untried and beside.assignment is not None:
-                beside = self._over_claims(beside, place)
-        beside.beside = not good
-        if good:
+            if self._able(beside) or not untried:
+                beside = self._or_over_claims(beside, place)
+            self.place(beside)
+        good = self._able(beside)
+        beside.beside = able and not good
+        if good or not (able or untried):
             return beside
         if untried:
             for key in untried:
@@ -1085,6 +1083,14 @@ class _Filling(_Run):
         return trial.found.by_nodes or (
             trial.assignment is not None and any(choice.misfits for choice in trial.assignment.pod_sets)
         )
+
+    @staticmethod
+    def _able(trial: Trial) -> bool:
+        """Does it fit, perhaps once others are gone."""
+        return trial.mode is Mode.FIT or trial.found.enough
+
+    def _or_over_claims(self, trial: Trial, place: QueueKey) -> Trial:
+        return trial if trial.assignment is None or self._able(trial) else self._over_claims(trial, place)
 
     def _over_claims(self, trial: Trial, place: QueueKey) -> Trial:
         """What others claim is in its way? A gang within nominal quota, of its queue or of the cohort on its side,

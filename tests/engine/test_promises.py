@@ -516,6 +516,41 @@ def test_what_a_borrower_only_claims_is_taken_back_within_the_quota_of_a_cohort(
     machine.freeze()
 
 
+def test_what_is_taken_back_of_a_claim_is_no_way_around_room_that_is_kept() -> None:
+    """In one decision the first of c claims room on nodes, borrowed, and the first of a, passed over, gets room set
+    aside. The next of a, which has just come, may take back what c claims, and not what is set aside for the first."""
+    machine = Cluster()
+    values = [
+        Flavor("f"),
+        cohort("root", "", [("f", {"gpu": 5, "cpu": 2})]),
+        cohort("inner", "root", [("f", {"gpu": 1, "cpu": 0})]),
+        queue("a", "inner", [("f", {"gpu": 4, "cpu": 2})], weight=Fraction(1, 2), preemption=LOWER),
+        queue("b", "inner", [("f", {"gpu": 0, "cpu": 5})], strategy=Strategy.STRICT_FIFO),
+        queue("c", "root", [("f", {"gpu": 2, "cpu": 1})], preemption=LOWER),
+        queue(
+            "d",
+            "inner",
+            [("f", {"gpu": 2, "cpu": 4})],
+            strategy=Strategy.STRICT_FIFO,
+            weight=Fraction(2),
+            preemption=LOWER,
+        ),
+        *(node(f"n{i}", cpu=cpu, gpu=gpu) for i, (cpu, gpu) in enumerate([(2, 4), (2, 3), (3, 3), (2, 4)])),
+    ]
+    machine.start(values=values, twin=False)
+    come(machine, ("c", 1, 1, (2, 1), 0, 0), ("d", 1, 3, (2, 1), 0, 0), ("a", 2, 3, (2, 1), 5, 3))
+    machine.edit(where="a", gpu=Quota(0), cpu=Quota(3))
+    machine.edit(where="c", gpu=Quota(3), cpu=Quota(3, 3))
+    machine.freeze()
+    come(machine, ("c", 1, 3, (2, 1), 0, 0), ("a", 1, 3, (0, 1), 0, 0))
+    machine.edit(where="d", gpu=Quota(3), cpu=Quota(0))
+    machine.town.remove(Workload, ("ns", "g001"))
+    machine.edit(where="b", gpu=Quota(3, 2), cpu=Quota(6))
+    machine.edit(where="a", gpu=Quota(2), cpu=Quota(5))
+    come(machine, ("c", 1, 2, (2, 2), 0, 0))
+    machine.freeze()
+
+
 def test_who_goes_first_by_order_may_make_no_room_on_nodes_and_others_do() -> None:
     """Three of c may go for the second gang of a. The newest stand on two nodes; the older ones on one make room."""
     machine = Cluster()
