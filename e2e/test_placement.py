@@ -867,6 +867,47 @@ def test_pods_that_keep_others_away_are_heeded(muster: Installed) -> None:
     assert said.max_unschedulable <= 5
 
 
+def test_pods_of_others_that_a_gangs_own_rules_select_are_heeded(muster: Installed) -> None:
+    """They ask for nothing themselves; kube-scheduler counts them all the same."""
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    where = network(cp, racks=3, per_rack=2)
+    teams(cp, {"team-a": 96})
+    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
+    for name, rack in (("web", "r0"), ("hub", "r2")):
+        meta = {"name": name, "namespace": "team-a", "labels": {"app": name}}
+        spec = {**pod_template(0, None)["spec"], "nodeSelector": {"net/rack": rack}}
+        cp.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    cp.wait(lambda: all(one["spec"].get("nodeName") for one in cp.list("pods", "team-a")), 30, "others to be bound")
+    muster.started()
+
+    def gang(name: str, pods: int, app: str, rule: str) -> Object:
+        template = pod_template(8, None)
+        template["metadata"]["labels"] = {"app": app}
+        asked = keeps_away(app, "net/rack")["podAntiAffinity"]
+        template["spec"]["affinity"] = {rule: asked}
+        return job("team-a", name, pods, template=template)
+
+    def runs(**pods: int) -> bool:
+        live = [one for one in running_pods(cp, "team-a") if "deletionTimestamp" not in one["metadata"]]
+        jobs = [one["metadata"]["labels"].get("batch.kubernetes.io/job-name") for one in live]
+        return collections.Counter(one for one in jobs if one) == pods
+
+    cp.apply([gang("apart", 3, "web", "podAntiAffinity"), gang("near", 2, "hub", "podAffinity")])
+    cp.wait(lambda: runs(near=2), 60, "the one that goes where its like is")
+    assert set(racks_of(cp, where, "near")) == {"r2"}
+    cp.wait(lambda: "or pods of others" in reason(cp, "team-a", "apart")[1], 30, "the other to be told why not")
+    print("\n" + reason(cp, "team-a", "apart")[1])
+    cp.delete("jobs", "near", "team-a")
+    cp.delete("pods", "web", "team-a", gracePeriodSeconds=0)
+    cp.wait(lambda: runs(apart=3), 60, "it to run when what kept it away is gone")
+    assert len(set(racks_of(cp, where, "apart"))) == 3
+    assert not misplaced(log)[1]
+    said = figures(log)
+    assert not said.evictions
+    assert said.max_unschedulable <= 5
+
+
 # ---------------------------------------------------------------- nodes that die
 
 

@@ -540,7 +540,7 @@ class Controller:
         """One cycle: a Plan, its decisions assumed and on their way."""
         began = time.perf_counter()
         now = self.now()
-        self.world.look_at_volumes(seen=self._volumes_seen)
+        self.world.lay(seen=self._volumes_seen)
         plan = decide(self.state, now, self._pace.steps)
         for decision in plan.decisions:
             seen = self.world.workloads.get(decision.key)
@@ -672,7 +672,7 @@ class Controller:
             return
         wait_ms = min(60_000, 100 * 2 ** min(self._failures.get(job, 0), 10))
         value = seen.view.value
-        value = replace(self.world.with_volumes(value), requeue_at=max(value.requeue_at, self.now() + wait_ms))
+        value = replace(self.world.laid(value), requeue_at=max(value.requeue_at, self.now() + wait_ms))
         self.world.apply(Put(value))
 
     def _wait_after(self, key: JobKey, base_s: float, most_s: float) -> float:

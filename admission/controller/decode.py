@@ -268,7 +268,7 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         unready_since=unready,
         unschedulable_since=since,
         unschedulable_message=message[:200],
-        labels=tuple(sorted(labels.items())) if ours and names.topology_gate in gates else (),
+        labels=_shared(tuple(sorted(labels.items()))) if not ours or names.topology_gate in gates else (),
         pod_set=labels.get(names.pod_set_label, ""),
         pinned=_pinned(spec),
         usage=values.pod_usage(obj, names),
@@ -290,6 +290,12 @@ def _stays(tolerations: Sequence[dict[str, Any]]) -> int | None:
             ms = max(0, min(limits)) * 1000
             shortest = ms if shortest is None else min(shortest, ms)
     return shortest
+
+
+@lru_cache(maxsize=8192)
+def _shared(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """One value for all that are equal: most pods of others are many of a kind."""
+    return labels
 
 
 def _pinned(spec: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from admission.engine.project import sentence
 from admission.engine.state import State
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JobKind, claims_made, kind_of, obj, objects, text, texts, whole
+from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.workload import build_workload
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
 
@@ -165,14 +166,20 @@ async def _decided(ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: R
     for (_, convert, _), found in zip(folded[:-1], lists[:-1], strict=True):
         for raw in found or ():
             state.apply(Put(convert(raw, names)[0]))
-    for other, raw in zip(pending, lists[-1] or (), strict=True):
-        state.apply(Put(stored.laid_on(other)))
-        called[other.key] = _job_of(raw)
+    standing: dict[Who, tuple[Stand, ...]] = {("gang", *other.key): stands_of(other) for other in pending}
     for raw in pods or ():
         usage = values.pod_usage(raw, names)
         if usage is not None:
             state.apply(Put(usage))
-    state.apply(Put(stored.storage.laid_on(gang)[0]))
+            if not usage.workload_uid:
+                labels = tuple(sorted(texts(obj(raw.get("metadata")).get("labels")).items()))
+                standing["pod", *usage.key] = (Stand(usage.key[0], labels, (usage.node,)),)
+    of_nodes = {text(obj(raw.get("metadata")).get("name")): obj(raw.get("metadata")) for raw in lists[-2] or ()}
+    neighbours = Neighbours(standing.items, lambda node: texts(of_nodes.get(node, {}).get("labels")))
+    for other, raw in zip(pending, lists[-1] or (), strict=True):
+        state.apply(Put(neighbours.laid_on(stored.laid_on(other))))
+        called[other.key] = _job_of(raw)
+    state.apply(Put(neighbours.laid_on(stored.storage.laid_on(gang)[0])))
     return _run(state, gang.key, seen, called, ask)
 
 

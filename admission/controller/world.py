@@ -28,6 +28,7 @@ from admission.engine.model import (
 from admission.engine.nodes import refused_taint
 from admission.engine.state import State
 from admission.jobs.kinds import JOB, JOBSET, JobView
+from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.values import LOST_TAINTS
 from admission.jobs.volumes import Source, Storage, Stored, names_claims
 from admission.names import JOBSET_GROUP, Names
@@ -72,7 +73,7 @@ class PodView:
     unschedulable_since: int | None
     unschedulable_message: str
     labels: tuple[tuple[str, str], ...]
-    """Of a pod that waits for its host: they say which rank it has."""
+    """Of a pod that waits for its host: they say which rank it has. And of pods of others, which may be selected."""
     pod_set: str
     pinned: str
     """Node that its pin names."""
@@ -146,8 +147,10 @@ class World:
         """What the Workloads that name claims depend on ..."""
         self._mounted_by: dict[Source, set[Key]] = {}
         """... and who depends on it."""
-        self._volumes_changed: set[Key] = set()
-        """Workloads that are to be looked at for what became of their volumes."""
+        self._unlaid: set[Key] = set()
+        """Workloads that are to be looked at for what became of their volumes, or of pods of others."""
+        self._node_labels: dict[str, dict[str, str]] = {}
+        self._neighbours = Neighbours(self._everybody, lambda node: self._node_labels.get(node, {}))
         self.lost_nodes: dict[str, int] = {}
         """Since when; ms since the epoch. 0: the node is no more."""
         self._expelling: dict[str, tuple[Taint, ...]] = {}
@@ -216,7 +219,8 @@ class World:
             self._workload_of_job[job_uid] = seen.key
             self._job_of_workload[seen.uid] = job_uid
         self._index_nodes(seen, old)
-        self.apply(Put(self.with_volumes(seen.view.value)))
+        self._stands(("gang", *seen.key), stands_of(seen.view.value))
+        self.apply(Put(self.laid(seen.view.value)))
         self._wake_workload(seen)
         waited, self._waited = self._waited, self.state.anybody_waits
         if self._waited and not waited:
@@ -228,6 +232,8 @@ class World:
             return
         del self.workloads[seen.key]
         self._depends(seen.key, frozenset())
+        self._neighbours.forget(seen.key)
+        self._stands(("gang", *seen.key), ())
         for node in _nodes_of(held.view.value):
             self._workloads_on.get(node, set()).discard(seen.key)
         if held.view.value.admission is not None and not held.view.value.finished and self._any_pod(held.uid):
@@ -247,29 +253,44 @@ class World:
         if old == new:
             return
         for source in self.storage.change(old, new):
-            self._volumes_changed |= self._mounted_by.get(source, set())
-        if self._volumes_changed:
+            self._unlaid |= self._mounted_by.get(source, set())
+        if self._unlaid:
             self._dirty()
 
-    def look_at_volumes(self, *, seen: bool) -> None:
-        """Lay what became of volumes on those that name them. Not `seen`: they may not be, and nothing is known."""
+    def lay(self, *, seen: bool) -> None:
+        """Lay what became of volumes, and of pods of others, on those whom it concerns. Not `seen`: volumes may not be,
+        and nothing is known of them."""
         if seen != self.looks_at_volumes:
             self.looks_at_volumes = seen
-            self._volumes_changed |= {key for key, one in self.workloads.items() if names_claims([one.view.value])}
-        for key in sorted(self._volumes_changed & self.workloads.keys()):
-            self.state.apply(Put(self.with_volumes(self.workloads[key].view.value)))
+            self._unlaid |= {key for key, one in self.workloads.items() if names_claims([one.view.value])}
+        for key in sorted(self._unlaid & self.workloads.keys()):
+            self.state.apply(Put(self.laid(self.workloads[key].view.value)))
 
-    def with_volumes(self, value: Workload) -> Workload:
-        """A Workload with what its volumes allow."""
-        if value.finished or not self.looks_at_volumes or not names_claims([value]):
-            self._depends(value.key, frozenset())
-            return value
-        laid, sources = self.storage.laid_on(value)
-        self._depends(value.key, sources)
-        return laid
+    def laid(self, value: Workload) -> Workload:
+        """A Workload with what its volumes, and pods of others, leave it of the nodes."""
+        key, sources = value.key, frozenset[Source]()
+        if value.finished:
+            self._neighbours.forget(key)
+        else:
+            if self.looks_at_volumes and names_claims([value]):
+                value, sources = self.storage.laid_on(value)
+            value = self._neighbours.laid_on(value)
+        self._depends(key, sources)
+        return value
+
+    def _everybody(self) -> Iterable[tuple[Who, tuple[Stand, ...]]]:
+        for key, pod in self._pods.items():
+            yield ("pod", *key), _stand(pod)
+        for key, one in self.workloads.items():
+            yield ("gang", *key), stands_of(one.view.value)
+
+    def _stands(self, who: Who, there: tuple[Stand, ...]) -> None:
+        if touched := self._neighbours.stands(who, there):
+            self._unlaid |= touched
+            self._dirty()
 
     def _depends(self, key: Key, sources: frozenset[Source]) -> None:
-        self._volumes_changed.discard(key)
+        self._unlaid.discard(key)
         before = self._volumes_of.pop(key, frozenset())
         for source in before - sources:
             self._mounted_by[source].discard(key)
@@ -293,6 +314,7 @@ class World:
             self.apply(Put(pod.usage))
         elif old is not None and old.usage is not None:
             self.apply(Gone(PodUsage, key))
+        self._stands(("pod", *key), _stand(pod))
         self._lay(pod)
         self._wake_pod(pod)
 
@@ -307,11 +329,16 @@ class World:
                     del self._pods_of_owner[uid]
         if old is not None and old.usage is not None:
             self.apply(Gone(PodUsage, key))
+        self._stands(("pod", *key), ())
         self._lay(old or pod)
         self._wake_pod(pod)
 
     def node_seen(self, node: Node) -> None:
         self.nodes.add(node.name)
+        labels = dict(node.labels)
+        if self._node_labels.get(node.name) != labels:
+            self._node_labels[node.name] = labels
+            self._unlaid |= self._neighbours.asking
         self._lost(node.name, node.lost_since)
         devices = {name: amount for name, amount in node.allocatable if "/" in name}
         before, self._devices[node.name] = self._devices.get(node.name, devices), devices
@@ -326,6 +353,7 @@ class World:
 
     def node_gone(self, name: str) -> None:
         self.nodes.discard(name)
+        self._node_labels.pop(name, None)
         self._devices.pop(name, None)
         self._expelling.pop(name, None)
         self._lost(name, 0)
@@ -739,6 +767,13 @@ def _standing(job: JobView) -> tuple[bool, bool, bool, bool, bool]:
 
 def _owners(pod: PodView) -> list[str]:
     return [uid for uid in (pod.owner_uid, pod.jobset_uid, pod.workload_uid) if uid]
+
+
+def _stand(pod: PodView) -> tuple[Stand, ...]:
+    """Where a pod of others stands. Those of gangs stand where their gang does."""
+    if pod.usage is None or pod.workload_uid:
+        return ()
+    return (Stand(pod.namespace, pod.labels, (pod.usage.node,)),)
 
 
 def _carries(child: JobView) -> bool:

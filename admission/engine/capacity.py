@@ -1098,8 +1098,9 @@ class _Muster:
                 exclude(f"taint {taint.key}", table.taints == code)
         exclude("node selector", ~table.pairs(wanted.selector))
         if wanted.affinity is not None:
-            named = part.request.pod_set.shape.claims
-            exclude("node affinity or volumes" if named else "node affinity", ~table.affinity(wanted.affinity))
+            pod = part.request.pod_set.shape
+            also = [*(["volumes"] if pod.claims else []), *(["pods of others"] if pod.apart or pod.near else [])]
+            exclude(" or ".join(["node affinity", *also]), ~table.affinity(wanted.affinity))
         avoided = np.zeros(len(table.names), dtype=np.bool_)
         avoided[self.avoid] = True
         exclude("avoided", avoided)

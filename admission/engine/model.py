@@ -340,6 +340,9 @@ class PodShape:
     labels: Pairs = field(default=(), compare=False)
     """Of its pods, those that the template names: whom others' anti-affinity keeps away. Shapes that differ in these
     alone are equal, for mostly nobody asks; who does ask looks at both (`Capacity.repelled`)."""
+    near: tuple[AntiAffinity, ...] = field(default=(), compare=False)
+    """The same of `same_domain`, as it binds its pods to those of others: pods that all of these select. What others
+    leave it of nodes is laid into `affinity` by who knows it."""
     claims: tuple[str, ...] = field(default=(), compare=False)
     """PersistentVolumeClaims that its pods name, sorted. What they allow is laid into `affinity` by who knows it."""
     preferences: tuple[tuple[int, tuple[Requirement, ...]], ...] = ()

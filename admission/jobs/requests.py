@@ -49,6 +49,7 @@ from admission.quantity import QuantityError, parse, saturate
 NODE_NAME = "metadata.name"
 """The one field that node affinity can match."""
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _POD_LEVEL = ("cpu", "memory")
 _OF_ONE_JOB = frozenset(
     {
@@ -285,9 +286,7 @@ def _size(notes: Mapping[str, str]) -> int:
 
 
 def _affinity_parts(spec: Json) -> int:
-    required = obj(
-        obj(obj(spec.get("affinity")).get("nodeAffinity")).get("requiredDuringSchedulingIgnoredDuringExecution")
-    )
+    required = obj(obj(obj(spec.get("affinity")).get("nodeAffinity")).get(_REQUIRED))
     terms = objects(required.get("nodeSelectorTerms"))
     return sum(1 + len(items(t.get("matchExpressions"))) + len(items(t.get("matchFields"))) for t in terms)
 
@@ -322,9 +321,7 @@ def requirement(raw: Json) -> Requirement:
 
 def node_affinity(pod_spec: Json) -> tuple[tuple[Requirement, ...], ...] | None:
     """Required node affinity as the engine has it. Raises ValueError for an unknown operator."""
-    required = obj(obj(pod_spec.get("affinity")).get("nodeAffinity")).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    )
+    required = obj(obj(pod_spec.get("affinity")).get("nodeAffinity")).get(_REQUIRED)
     if not isinstance(required, dict):
         return None
     terms = []
@@ -384,25 +381,41 @@ def _one(asked: AntiAffinity) -> AntiAffinity:
 def anti_affinity(spec: Json, namespace: str, exclusive: str = "") -> tuple[AntiAffinity, ...]:
     """What a pod with this spec asks of all others. A selector of namespaces is read as all of them. Left out: terms
     for the label `exclusive`, and those that select the pods of one job by its name or uid."""
-    found = set()
-    rules = obj(obj(spec.get("affinity")).get("podAntiAffinity"))
-    for term in objects(rules.get("requiredDuringSchedulingIgnoredDuringExecution")):
-        key, selector = text(term.get("topologyKey")), term.get("labelSelector")
-        if not isinstance(selector, dict) or key == exclusive:
-            continue
-        needs = [
-            Requirement(label, "In", (value,)) for label, value in sorted(texts(selector.get("matchLabels")).items())
-        ]
-        try:
-            needs += [requirement(part) for part in objects(selector.get("matchExpressions"))]
-        except ValueError:
-            continue
-        if any(need.key in _OF_ONE_JOB and need.operator == "In" for need in needs):
-            continue
-        namespaces = {name for name in items(term.get("namespaces")) if isinstance(name, str)} or {namespace}
-        everywhere = isinstance(term.get("namespaceSelector"), dict)
-        found.add(_one(AntiAffinity(key, LabelSelector(tuple(needs)), () if everywhere else tuple(sorted(namespaces)))))
-    return tuple(sorted(found, key=repr))
+    return _apart(obj(obj(spec.get("affinity")).get("podAntiAffinity")), namespace, exclusive)
+
+
+def _apart(
+    rules: Json, namespace: str, exclusive: str = "", own: Mapping[str, str] | None = None
+) -> tuple[AntiAffinity, ...]:
+    found = {_asked(term, namespace, own) for term in objects(rules.get(_REQUIRED))}
+    return tuple(sorted((one for one in found if one is not None and one.key != exclusive), key=repr))
+
+
+def _near(rules: Json, namespace: str, own: Mapping[str, str]) -> tuple[AntiAffinity, ...]:
+    """Terms of affinity, which select together: none of others where one selects the pods of one job alone."""
+    found = {_asked(term, namespace, own) for term in objects(rules.get(_REQUIRED))}
+    return () if None in found else tuple(sorted((one for one in found if one is not None), key=repr))
+
+
+def _asked(term: Json, namespace: str, own: Mapping[str, str] | None) -> AntiAffinity | None:
+    """One term of affinity or anti-affinity; None where it selects pods of one job alone. own: labels of the pods of a
+    template, in whose selectors the API server has not put its `matchLabelKeys` yet."""
+    key, selector = text(term.get("topologyKey")), term.get("labelSelector")
+    if not isinstance(selector, dict):
+        return None
+    needs = [Requirement(label, "In", (value,)) for label, value in sorted(texts(selector.get("matchLabels")).items())]
+    try:
+        needs += [requirement(part) for part in objects(selector.get("matchExpressions"))]
+    except ValueError:
+        return None
+    if own is not None:
+        keys = [label for label in items(term.get("matchLabelKeys")) if isinstance(label, str)]
+        needs += [Requirement(k, "In", (own.get(k, ""),)) for k in keys if k in own or k in _OF_ONE_JOB]
+    if any(need.key in _OF_ONE_JOB and need.operator == "In" for need in needs):
+        return None
+    namespaces = {name for name in items(term.get("namespaces")) if isinstance(name, str)} or {namespace}
+    everywhere = isinstance(term.get("namespaceSelector"), dict)
+    return _one(AntiAffinity(key, LabelSelector(tuple(needs)), () if everywhere else tuple(sorted(namespaces))))
 
 
 def _claims(spec: Json) -> tuple[str, ...]:
@@ -464,7 +477,7 @@ def shape_of(
     rules = obj(spec.get("affinity"))
     apart, together = set[str](), set[str]()
     for word, into in (("podAntiAffinity", apart), ("podAffinity", together)):
-        for term in objects(obj(rules.get(word)).get("requiredDuringSchedulingIgnoredDuringExecution")):
+        for term in objects(obj(rules.get(word)).get(_REQUIRED)):
             key = text(term.get("topologyKey"))
             if not _of_itself(term, own, namespace):
                 refused.append(
@@ -494,7 +507,8 @@ def shape_of(
         tolerations=tuple(toleration(item) for item in objects(spec.get("tolerations"))),
         host_ports=_host_ports(spec),
         one_per_domain=tuple(sorted(apart)),
-        apart=anti_affinity(spec, namespace),
+        apart=_apart(obj(rules.get("podAntiAffinity")), namespace, own=own),
+        near=_near(obj(rules.get("podAffinity")), namespace, own),
         namespace=namespace,
         labels=tuple(sorted(own.items())),
         same_domain=tuple(sorted(together)),

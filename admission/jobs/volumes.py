@@ -144,7 +144,7 @@ def volume(raw: Json, names: Names) -> tuple[Volume, tuple[str, ...]]:
     owner, problems = obj(spec.get("claimRef")), list[str]()
     value = Volume(
         name=text(meta.get("name")),
-        terms=_both(_affinity(spec, problems), _of_zones(texts(meta.get("labels")))),
+        terms=both(_affinity(spec, problems), _of_zones(texts(meta.get("labels")))),
         kept=_kept(meta, spec, obj(spec.get("capacity"))),
         labels=tuple(sorted(texts(meta.get("labels")).items())),
         claim=(text(owner.get("namespace")), text(owner.get("name")), text(owner.get("uid"))) if owner else None,
@@ -218,10 +218,10 @@ def _of_zones(labels: dict[str, str]) -> Terms | None:
             told.append(here)
     if not told:
         return None
-    both: Terms | None = None
+    all_of: Terms | None = None
     for here in told:
-        both = _both(both, here)
-    return ((*(Requirement(key, "DoesNotExist") for key, _ in _ZONES),), *(both or ()))
+        all_of = both(all_of, here)
+    return ((*(Requirement(key, "DoesNotExist") for key, _ in _ZONES),), *(all_of or ()))
 
 
 # ---------------------------------------------------------------- terms
@@ -239,7 +239,7 @@ def _merged(terms: Iterable[tuple[Requirement, ...]]) -> Terms:
     return (*((Requirement(key, "In", tuple(sorted(values[key]))),) for key in sorted(values)), *others)
 
 
-def _both(first: Terms | None, second: Terms | None) -> Terms | None:
+def both(first: Terms | None, second: Terms | None) -> Terms | None:
     """Nodes that both allow."""
     if first is None or second is None or first == second:
         return second if first is None else first
@@ -322,7 +322,7 @@ class Storage:
                             f"{CLAIM} {name} cannot be honoured beside what else its pods ask of nodes: together that "
                             f"is more than {MOST_TERMS} terms of node affinity; select a label that stands for them"
                         )
-                    terms = _both(terms, here)
+                    terms = both(terms, here)
             except _WaitsError as wait:
                 unbound = unbound or str(wait)
             shape = pod_set.shape
@@ -367,7 +367,7 @@ class Storage:
         if not found.waits:
             raise _WaitsError(f"{said} is not bound yet (StorageClass {wanted} binds at once)")
         if asked.selected_node and found.provisions:
-            return _both(((Requirement(NODE_NAME, "In", (asked.selected_node,)),),), found.terms)
+            return both(((Requirement(NODE_NAME, "In", (asked.selected_node,)),),), found.terms)
         if found.provisions and found.terms is None:
             return None
         fitting = self._fitting(asked) if not asked.selected_node else []

@@ -515,6 +515,24 @@ async def test_submit_with_claims_and_the_rights_of_a_tenant(world: World, tmp_p
     assert "you may not see persistentvolumeclaims" in blind.stdout
 
 
+async def test_submit_looks_at_pods_of_others_that_its_own_rules_select(world: World, tmp_path: Path) -> None:
+    await alone(world)
+    meta = {"name": "web", "namespace": "ml", "labels": {"app": "x"}}
+    spec = {"nodeName": "n2", "containers": [{"name": "c", "image": "x"}]}
+    await world.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
+    for rule, pods, code in (("podAntiAffinity", 2, 0), ("podAntiAffinity", 3, 1), ("podAffinity", 1, 0)):
+        made = job("train", pods=pods)
+        made["spec"]["template"]["metadata"] = {"labels": {"app": "x"}}
+        required = {rule: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        made["spec"]["template"]["spec"]["affinity"] = required
+        file = written(tmp_path, made)
+        (seen,) = json.loads((await run(world, tmp_path, "submit", file, "-o", "json", code=code)).stdout)
+        nodes = {node for place in seen["where"] for node, _ in place["nodes"]}
+        assert nodes == ({"n2"} if rule == "podAffinity" else set() if code else {"n1", "n4"})
+        assert ("1 node affinity or pods of others" in seen["message"]) == bool(code)
+
+
 async def test_submit_of_a_jobset_whose_claims_are_not_made_yet(world: World, tmp_path: Path) -> None:
     await alone(world)
     await storage(world)

@@ -13,6 +13,7 @@ from admission.controller.world import NODE_GONE_MS, JobKey, PodView, WorkloadSe
 from admission.engine.model import (
     MUSTER,
     Admission,
+    AntiAffinity,
     ClusterQueue,
     Domain,
     Event,
@@ -25,6 +26,7 @@ from admission.engine.model import (
     PodSet,
     PodSetAssignment,
     PodShape,
+    PodUsage,
     Put,
     Quota,
     Requirement,
@@ -127,20 +129,20 @@ def test_only_who_names_a_claim_is_looked_at_when_it_changes() -> None:
     here = ((Requirement("zone", "In", ("a",)),),)
     world.storage_changed(None, Claim("ns", "other"))
     world.storage_changed(None, Volume("pv", terms=here))
-    world.look_at_volumes(seen=True)
+    world.lay(seen=True)
     assert put == []
     world.storage_changed(None, Claim("ns", "data", volume="pv", bound=True))
-    world.look_at_volumes(seen=True)
+    world.lay(seen=True)
     assert put == [("ns", "v")]
     bound = setting.state.workload(("ns", "v"))
     assert bound is not None
     assert (bound.unbound, bound.pod_sets[0].shape.affinity) == ("", here)
     # Where they may not be seen, nothing of them counts; and it does again when they may.
-    world.look_at_volumes(seen=False)
+    world.lay(seen=False)
     blind = setting.state.workload(("ns", "v"))
     assert blind == waits
     world.storage_changed(world.storage.volumes["pv"], None)
-    world.look_at_volumes(seen=True)
+    world.lay(seen=True)
     gone = setting.state.workload(("ns", "v"))
     assert gone is not None
     assert "PersistentVolume pv, which does not exist" in gone.unbound
@@ -148,8 +150,92 @@ def test_only_who_names_a_claim_is_looked_at_when_it_changes() -> None:
     world.workload_lost(seen(waits))
     world.storage_changed(world.storage.claims["ns", "data"], None)
     put.clear()
-    world.look_at_volumes(seen=True)
+    world.lay(seen=True)
     assert put == []
+
+
+AT_ZONES = [Node(f"n{i}", labels=((HOSTNAME_LABEL, f"n{i}"), ("zone", f"z{i}"))) for i in range(4)]
+APP = LabelSelector((Requirement("app", "In", ("x",)),))
+
+
+def rules(**said: Any) -> PodShape:
+    """Pods that carry the label which their own rule selects."""
+    return PodShape(requests=(("gpu", 1),), namespace="ns", labels=(("app", "x"),), **said)
+
+
+def other(name: str, node: str, app: str = "x", namespace: str = "ns") -> PodView:
+    usage = PodUsage((namespace, name), name, node, ())
+    return pod(name, namespace=namespace, workload_uid="", node=node, labels=(("app", app),), usage=usage)
+
+
+def affinity_of(world: World) -> object:
+    world.lay(seen=True)
+    laid = world.state.workload(("ns", "v"))
+    assert laid is not None
+    return laid.pod_sets[0].shape.affinity
+
+
+def of_others(shape: PodShape) -> Setting:
+    setting = Setting()
+    for node in AT_ZONES:
+        setting.world.node_seen(node)
+    asks = replace(HOLDS, name="v", uid="v", job_uid="", admission=None, pod_sets=(PodSet("main", 2, shape),))
+    setting.world.workload_seen(seen(asks))
+    return setting
+
+
+def test_pods_of_others_that_its_anti_affinity_selects_keep_a_gang_off_their_domains() -> None:
+    world = of_others(rules(apart=(AntiAffinity("zone", APP, ("ns",)),))).world
+    assert affinity_of(world) is None
+    world.pod_seen(other("a", "n1"))
+    world.pod_seen(other("b", "n2", app="y"))
+    world.pod_seen(other("c", "n3", namespace="elsewhere"))
+    assert affinity_of(world) == ((Requirement("zone", "NotIn", ("z1",)),),)
+    world.pod_seen(other("b", "n2"))
+    assert affinity_of(world) == ((Requirement("zone", "NotIn", ("z1", "z2")),),)
+    world.pod_seen(replace(other("b", "n2"), usage=None, done=True))
+    world.node_seen(replace(AT_ZONES[1], labels=(("zone", "moved"),)))
+    assert affinity_of(world) == ((Requirement("zone", "NotIn", ("moved",)),),)
+    world.pod_lost(other("a", "n1"))
+    assert affinity_of(world) is None
+
+
+def test_who_comes_later_finds_who_stands_there() -> None:
+    setting = of_others(PodShape())
+    world = setting.world
+    world.pod_seen(other("a", "n1"))
+    late = rules(apart=(AntiAffinity("zone", APP, ("ns",)),))
+    world.workload_seen(
+        seen(replace(HOLDS, name="v", uid="v", job_uid="", admission=None, pod_sets=(PodSet("main", 2, late),)))
+    )
+    assert affinity_of(world) == ((Requirement("zone", "NotIn", ("z1",)),),)
+
+
+def test_a_gang_goes_where_all_of_its_affinity_selects_pods_of_others() -> None:
+    both_of = (AntiAffinity("zone", APP, ("ns",)), AntiAffinity(HOSTNAME_LABEL, APP, ("ns",)))
+    world = of_others(rules(near=both_of)).world
+    assert affinity_of(world) is None
+    world.pod_seen(other("a", "n1"))
+    here = (Requirement("zone", "In", ("z1",)), Requirement(HOSTNAME_LABEL, "In", ("n1",)))
+    assert affinity_of(world) == (here,)
+
+
+def test_gangs_count_by_their_reservations_but_for_those_that_keep_it_away_themselves() -> None:
+    apart = AntiAffinity("zone", APP, ("ns",))
+    setting = of_others(rules(apart=(apart,)))
+    world = setting.world
+
+    def holds(name: str, node: str, shape: PodShape) -> Workload:
+        placed = TopologyAssignment((HOSTNAME_LABEL,), (Domain((node,), 2),))
+        given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2, placed),))
+        return replace(HOLDS, name=name, uid=name, job_uid="", admission=given, pod_sets=(PodSet("main", 2, shape),))
+
+    world.workload_seen(seen(holds("plain", "n1", rules())))
+    world.workload_seen(seen(holds("alike", "n2", rules(apart=(apart,)))))
+    assert affinity_of(world) == ((Requirement("zone", "NotIn", ("z1",)),),)
+    world.workload_seen(seen(holds("v", "n1", rules(apart=(apart,)))))
+    world.workload_lost(seen(holds("plain", "n1", rules())))
+    assert affinity_of(world) is None, "its own pods are not others"
 
 
 def test_what_a_deleted_job_held_is_free_when_its_last_pod_is_gone() -> None:

@@ -172,6 +172,39 @@ def test_what_a_pod_asks_of_all_others(spec: Json, wanted: tuple[AntiAffinity, .
     assert all(one is other for one, other in zip(seen[0].apart, seen[1].apart, strict=True)), "kept once"
 
 
+OF_X = AntiAffinity("rack", LabelSelector((X,)), ("team",))
+OF_RUN = AntiAffinity("rack", LabelSelector((X, Requirement("run", "In", ("7",)))), ("team",))
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, (OF_X,)),
+        # The API server puts these into the selector of each pod, with the pod's own value; labels it lacks it leaves.
+        ({"matchLabelKeys": ["run", "none"]}, (OF_RUN,)),
+        ({"matchLabelKeys": ["batch.kubernetes.io/job-name"]}, ()),
+        ({"labelSelector": {"matchLabels": {"app": "x"}, "matchExpressions": [{"key": "a", "operator": "Like"}]}}, ()),
+    ],
+)
+@pytest.mark.parametrize("word", ["podAffinity", "podAntiAffinity"])
+def test_whom_the_rules_of_a_template_select(word: str, more: Json, wanted: tuple[AntiAffinity, ...]) -> None:
+    template = {"metadata": {"labels": {"app": "x", "run": "7"}}, "spec": pods(word, {"app": "x"}, "rack", **more)}
+    shape = shape_of(template, NAMES, namespace="team")
+    assert (shape.near if word == "podAffinity" else shape.apart) == wanted
+
+
+def test_affinity_of_which_one_term_selects_one_job_alone_selects_nobody_else() -> None:
+    spec = pods("podAffinity", {"app": "x"}, "rack")
+    terms = spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms += pods("podAffinity", {"batch.kubernetes.io/job-name": "j"})["affinity"]["podAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    labels = {"app": "x", "batch.kubernetes.io/job-name": "j"}
+    shape = shape_of({"metadata": {"labels": labels}, "spec": spec}, NAMES, namespace="team")
+    assert shape.near == ()
+    assert len(shape.same_domain) == 2
+
+
 def test_affinity_across_pod_sets_is_refused() -> None:
     template = {"metadata": {"labels": {"app": "x"}}, "spec": pods("podAffinity", {"app": "x"}, "rack")}
     assert "across pod sets" in shape_of(template, NAMES, siblings=[{"app": "x"}]).refused
