@@ -354,6 +354,7 @@ class World:
     def node_gone(self, name: str) -> None:
         self.nodes.discard(name)
         self._node_labels.pop(name, None)
+        self._unlaid |= self._neighbours.asking
         self._devices.pop(name, None)
         self._expelling.pop(name, None)
         self._lost(name, 0)

@@ -54,7 +54,7 @@ def stands_of(gang: Workload) -> tuple[Stand, ...]:
 class Neighbours:
     """Who stands where, of those that some gang's rules select. Nothing is kept while no gang has such rules.
 
-    everybody: all that stand now, as `stands` was told of them; labels_of: a node's labels."""
+    everybody: all that stand now, as `stands` was told of them; labels_of: a node's labels, {} of one that is gone."""
 
     def __init__(
         self,
@@ -163,8 +163,9 @@ class Neighbours:
         together, asked = rule
         own = ("gang", *gang)
         nodes = {node for who, there in self._where[rule].items() if who != own for node in there}
-        for one in asked if nodes else ():
-            values = {value for node in nodes if (value := self._labels_of(node).get(one.key)) is not None}
+        labels = [said for node in nodes if (said := self._labels_of(node))]  # what stood on a node that is gone is not
+        for one in asked if labels else ():
+            values = {said[one.key] for said in labels if one.key in said}
             if values or together:
                 yield Requirement(one.key, "In" if together else "NotIn", tuple(sorted(values)))
 

@@ -530,7 +530,7 @@ async def test_submit_looks_at_pods_of_others_that_its_own_rules_select(world: W
         (seen,) = json.loads((await run(world, tmp_path, "submit", file, "-o", "json", code=code)).stdout)
         nodes = {node for place in seen["where"] for node, _ in place["nodes"]}
         assert nodes == ({"n2"} if rule == "podAffinity" else set() if code else {"n1", "n4"})
-        assert ("1 node affinity or pods of others" in seen["message"]) == bool(code)
+        assert ("1 kept out by node affinity or pods of others" in seen["message"]) == bool(code)
 
 
 async def test_submit_of_a_jobset_whose_claims_are_not_made_yet(world: World, tmp_path: Path) -> None:

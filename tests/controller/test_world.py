@@ -218,6 +218,8 @@ def test_a_gang_goes_where_all_of_its_affinity_selects_pods_of_others() -> None:
     world.pod_seen(other("a", "n1"))
     here = (Requirement("zone", "In", ("z1",)), Requirement(HOSTNAME_LABEL, "In", ("n1",)))
     assert affinity_of(world) == (here,)
+    world.node_gone("n1")
+    assert affinity_of(world) is None
 
 
 def test_gangs_count_by_their_reservations_but_for_those_that_keep_it_away_themselves() -> None:

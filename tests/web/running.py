@@ -187,12 +187,13 @@ async def install(cluster: Cluster, client: Client) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running() -> AsyncIterator[Running]:
+async def running(*faults: Callable[[web.Request], web.Response | None]) -> AsyncIterator[Running]:
     async with (
         Cluster(users=PEOPLE) as cluster,
         Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01)) as client,
     ):
         await install(cluster, client)
+        cluster.faults += faults
         made = controller(client)
         shown = Web(made.numbers, client, NAMES)
         made.watchers.workload.append(shown.stories.seen)
