@@ -44,6 +44,9 @@ NEVER = 1 << 62
 NODE_GONE_MS = 30_000
 """A node that is not well for so long, or whose devices are gone, is lost to what runs there; sooner, where pods on
 lost nodes are given up sooner."""
+LAID_AT_ONCE = 1000
+"""Gangs that are looked at before one decision for what became of their volumes and neighbours; the others before the
+next: a tenant may have thousands that one pod concerns."""
 
 _STRICTNESS = {StopPolicy.NONE: 0, StopPolicy.HOLD: 1, StopPolicy.HOLD_AND_DRAIN: 2}
 
@@ -263,8 +266,12 @@ class World:
         if seen != self.looks_at_volumes:
             self.looks_at_volumes = seen
             self._unlaid |= {key for key, one in self.workloads.items() if names_claims([one.view.value])}
-        for key in sorted(self._unlaid & self.workloads.keys()):
+        self._unlaid &= self.workloads.keys()
+        for key in sorted(self._unlaid)[:LAID_AT_ONCE]:
+            self._unlaid.discard(key)
             self.state.apply(Put(self.laid(self.workloads[key].view.value)))
+        if self._unlaid:
+            self._dirty()
 
     def laid(self, value: Workload) -> Workload:
         """A Workload with what its volumes, and pods of others, leave it of the nodes."""

@@ -157,7 +157,8 @@ class Neighbours:
             pod_sets.append(
                 pod_set if terms == shape.affinity else replace(pod_set, shape=replace(shape, affinity=terms))
             )
-        return replace(gang, pod_sets=tuple(pod_sets))
+        same = all(now is was for now, was in zip(pod_sets, gang.pod_sets, strict=True))
+        return gang if same else replace(gang, pod_sets=tuple(pod_sets))
 
     def _needs(self, rule: Rule, gang: Key) -> Iterable[Requirement]:
         together, asked = rule
