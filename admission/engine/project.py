@@ -276,6 +276,9 @@ def shortfall_sentence(short: Shortfall) -> str:
     else:
         borrow = max(0, min(short.borrowable, short.borrowable - max(0, short.used - short.nominal)))
         parts = [f"{_amount(short.resource, own)} left of {_amount(short.resource, short.nominal)}"]
+        if (now := max(0, short.available)) < own:
+            had, rest = (_amount(short.resource, now), "the rest") if now else ("none", "it")
+            parts[0] += f" ({had} of it now: {rest} is lent, or kept for a gang that waits)"
         if borrow:
             parts.append(f"{_amount(short.resource, borrow)} more could be borrowed")
         free = max(0, short.available - own)

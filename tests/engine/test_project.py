@@ -141,6 +141,17 @@ def short(**more: object) -> Shortfall:
             ),
         ),
         (
+            Why(
+                Reason.WAITING_FOR_QUOTA,
+                Detail.COHORT_SHORT,
+                (short(requested=8, nominal=32, used=24, available=0, borrowable=16),),
+            ),
+            (
+                "Needs 8 nvidia.com/gpu of flavor h100; its ClusterQueue has 8 left of 32 (none of it now: it is lent, "
+                "or kept for a gang that waits), 16 more could be borrowed, cohort research has none free"
+            ),
+        ),
+        (
             Why(Reason.MISCONFIGURED, Detail.QUEUE_MISSING, subject="ml"),
             "LocalQueue ml does not exist in this namespace; create it, or correct the label",
         ),
