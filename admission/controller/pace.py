@@ -25,7 +25,7 @@ class Pace:
         rest: float,
         *,
         longest: float = 0.5,
-        least_steps: int = 20,
+        least_steps: int = 100,
         most_steps: int = 500,
     ) -> None:
         self.steps = most_steps

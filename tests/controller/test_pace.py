@@ -53,12 +53,12 @@ def test_what_comes_together_is_decided_on_together(changes: list[int], took: in
     [
         # What is asked for fits: all of it at once.
         (1, 300, [500, 500, 500]),
-        # A trial costs 10 ms: half a second is 50 of them, approached in a few decisions.
-        (10, 10_000, [500, 125, 50, 50]),
-        # A decision that only began is no reason to do more at once.
+        # A trial costs 4 ms: half a second is 125 of them.
+        (4, 10_000, [500, 125, 125]),
+        # A decision that found little to do is no reason to do more at once, or less.
         (10, 20, [500, 500]),
-        # Even where one costs a second, some are made.
-        (1_000, 10_000, [500, 125, 31, 20, 20]),
+        # Even where one costs a second, some are made: what a decision costs before its first trial is made good.
+        (1_000, 10_000, [500, 125, 100, 100]),
     ],
     ids=["cheap", "dear", "few", "very dear"],
 )
@@ -76,12 +76,12 @@ def test_a_decision_stops_after_about_half_a_second(each_ms: int, work: int, ste
 def test_where_trials_become_cheap_again_more_are_made_at_once() -> None:
     async def main() -> None:
         pace = Pace(quiet=10 * MS, window=100 * MS, rest=4.0)
-        for _ in range(4):
+        for _ in range(3):
             pace.took(pace.steps * 0.01, pace.steps)
         allowed = []
         for _ in range(5):
             pace.took(pace.steps * 0.001, pace.steps)
             allowed.append(pace.steps)
-        assert allowed == [100, 200, 400, 400, 400]  # near enough to half a second
+        assert allowed == [200, 400, 400, 400, 400]  # near enough to half a second
 
     virtually(main)
