@@ -74,10 +74,13 @@ def tolerated(taint: Taint, toleration: Toleration) -> bool:
 
 def kept_away(cluster: Cluster, node: Node, request: PlaceRequest) -> bool:
     """By required anti-affinity of a pod that is there."""
+    apart = [pod for pod in cluster.pods if pod.apart]
+    if not apart:
+        return False
     shape, labels = request.pod_set.shape, dict(node.labels)
     own = dict(shape.labels)
     at = {other.name: dict(other.labels) for other in cluster.nodes}
-    for pod in cluster.pods:
+    for pod in apart:
         for asked in pod.apart if pod.node in at else ():
             selected = all(own.get(need.key) in need.values for need in asked.selector.requirements)
             there = at[pod.node].get(asked.key)
