@@ -781,7 +781,7 @@ class _Filling(_Run):
         """
         gang = trial.gang
         able = self._able(trial)
-        if (not able and not self.ledger.claims) or next(self._kept_around(trial), None) is None:
+        if next(self._kept_around(trial), None) is None or not (able or self._claims_around(trial)):
             return self._or_over_claims(trial, place)
         but = {gang.key}
         at = self._kept_since(gang)
@@ -1089,6 +1089,18 @@ class _Filling(_Run):
         """Does it fit, perhaps once others are gone."""
         return trial.mode is Mode.FIT or trial.found.enough
 
+    def _claims_around(self, trial: Trial) -> list[Key]:
+        """What others claim that may be in its way, the last to end first."""
+        ledger, root = self.ledger, trial.node.root
+        around = ledger.claims if self._on_nodes(trial) else ledger.claims_under(root)
+        return [
+            key
+            for key, held in sorted(around.items(), key=lambda item: (item[1].until, item[0]), reverse=True)
+            if key != trial.gang.key
+            and (node := ledger.tree.queue(held.charge.queue)) is not None
+            and (node.root is root or held.charge.admission is not None)
+        ]
+
     def _or_over_claims(self, trial: Trial, place: QueueKey) -> Trial:
         return trial if trial.assignment is None or self._able(trial) else self._over_claims(trial, place)
 
@@ -1100,14 +1112,7 @@ class _Filling(_Run):
         root = trial.node.root
         assert trial.assignment is not None
         by_nodes = self._on_nodes(trial)
-        around = ledger.claims if by_nodes else ledger.claims_under(root)
-        claims = [
-            key
-            for key, held in sorted(around.items(), key=lambda item: (item[1].until, item[0]), reverse=True)
-            if key != trial.gang.key
-            and (node := ledger.tree.queue(held.charge.queue)) is not None
-            and (node.root is root or held.charge.admission is not None)
-        ]
+        claims = self._claims_around(trial)
         if not claims:
             return trial
         usage = trial.assignment.usage
