@@ -117,7 +117,7 @@ async def _controller(
     *,
     workloads_only: bool = False,
 ) -> int:
-    from admission.controller.serve import Replica, serve, serve_workloads
+    from admission.controller.serve import Replica, serve, serve_workloads, told_by_loop
     from admission.controller.setup import flow_of
     from admission.kube.client import Client
     from admission.web import health
@@ -133,6 +133,7 @@ async def _controller(
         raise fail(NO_CLUSTER, f"no usable kubeconfig: {error}") from None
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(told_by_loop)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with client:

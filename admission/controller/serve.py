@@ -42,6 +42,17 @@ class Replica:
     held: Held | None = None
 
 
+def told_by_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody waits for, in a line as any other. A connection that the other side closed while this process stood
+    still is no error: whoever asked over it is told so itself."""
+    error = context.get("exception")
+    closed = isinstance(error, OSError) or (isinstance(error, RuntimeError) and "handler is closed" in str(error))
+    if closed and ("transport" in context or "protocol" in context):
+        log.debug("a connection broke", said=context.get("message", ""), error=str(error))
+    else:
+        log.error("error that nobody waited for", said=context.get("message", ""), exc_info=error)
+
+
 async def serve(
     client: Client,
     config: Configuration,

@@ -16,11 +16,12 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
 from admission.api.config import load_config
 from admission.controller import certificates
 from admission.controller.certificates import CA_CERT, CERT, KEY
-from admission.controller.serve import Replica, serve
+from admission.controller.serve import Replica, serve, told_by_loop
 from admission.controller.setup import settings_of
 from admission.jobs.hold import Messages
 from admission.kube.client import ApiError, Client, NotFound
@@ -261,3 +262,33 @@ async def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path: Path)
 def test_pods_are_waited_for_where_the_file_says_so(enable: str, after: int | None) -> None:
     settings = settings_of(load_config(HEAD + f"waitForPodsReady: {{enable: {enable}, timeout: 5m}}\n"))
     assert (settings.pods_ready_ms, settings.recovery_ms) == (after, after)
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "level"),
+    [
+        (
+            RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed"),
+            True,
+            "debug",
+        ),
+        (ConnectionResetError("Connection reset by peer"), True, "debug"),
+        (RuntimeError("another one"), True, "error"),
+        (OSError("of a task"), False, "error"),
+        (None, False, "error"),
+    ],
+    ids=["closed under TLS", "reset", "of a protocol", "of a task", "no exception"],
+)
+async def test_what_nobody_waited_for_is_a_line_and_an_error_unless_a_connection_broke(
+    error: Exception | None, where: bool, level: str
+) -> None:
+    loop = asyncio.get_running_loop()
+    context: dict[str, Any] = {"message": "said"} | ({"transport": object()} if where else {})
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(told_by_loop)
+    try:
+        with capture_logs() as lines:
+            loop.call_exception_handler(context | ({"exception": error} if error is not None else {}))
+    finally:
+        loop.set_exception_handler(before)
+    assert [(line["log_level"], line["said"]) for line in lines] == [(level, "said")]
