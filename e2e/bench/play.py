@@ -80,6 +80,7 @@ class _Run:
     admitted: float = 0.0
     timer: asyncio.TimerHandle | None = None
     finished: bool = False
+    evicted: bool = False
 
 
 @dataclasses.dataclass
@@ -90,6 +91,9 @@ class Tally:
     admitted: int = 0
     finished: int = 0
     evictions: int = 0
+    """Of runs that had begun."""
+    told_to_leave: int = 0
+    """Evictions that were written, also of Workloads that had not begun or finished meanwhile."""
     explained: int = 0
     """Writes that only said why a Workload waits."""
     evicted_s: float = 0.0
@@ -200,13 +204,17 @@ class Play:
     def _seen(self, one: _Workload) -> None:
         key = (one.metadata.namespace, one.metadata.name)
         run = self._runs.get(key)
-        if run is None or run.finished:
+        if run is None:
             return
         said = {condition.type: condition for condition in one.status.conditions}
 
         def true(kind: str) -> bool:
             return kind in said and said[kind].status == "True"
 
+        self.tally.told_to_leave += true("Evicted") and not run.evicted
+        run.evicted = true("Evicted")
+        if run.finished:
+            return
         holds = one.status.admission is not None and not true("Finished")
         if holds != run.holds:
             run.holds = holds
