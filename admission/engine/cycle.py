@@ -280,7 +280,7 @@ class _Run:
             # chosen, it finds the same.
             ((fr, amount),) = assignment.usage.items()
             found = known.get((fr, amount)) if assignment.need_preemption() == {fr} else None
-            if found is not None and found.enough and self._on_nodes_too(gang, assignment):
+            if found is not None and found.enough and assignment.placing:
                 found = None
         if found is None:
             found = self.victims(gang, queue, assignment, avoid)
@@ -356,7 +356,7 @@ class _Run:
         def room() -> bool:
             return node.fits(assignment.usage) and self._on_free_nodes(gang, assignment, avoid)
 
-        fits = room if self.rules.promises or self._on_nodes_too(gang, assignment) else None
+        fits = room if self.rules.promises or assignment.placing else None
         with self.ledger.suspended(gang.key):
             return reclaim.targets(
                 self.ledger,
@@ -370,10 +370,6 @@ class _Run:
                 fits=fits,
                 local_usage=self._local_usage(),
             )
-
-    def _on_nodes_too(self, gang: Workload, assignment: Assignment) -> bool:
-        """Do nodes matter, and not quota alone."""
-        return bool(assignment.placing) or bool(gang.lost_nodes) or self._stood(gang) is not None
 
     def _on_free_nodes(self, gang: Workload, assignment: Assignment, avoid: frozenset[str]) -> bool:
         """Do the nodes hold a gang in the flavors that it got."""
@@ -1571,14 +1567,8 @@ class _Heads(_Run):
             return False
         gone = self._going_around(trial, (key for key, _ in trial.found.victims))
         if all(choice.topology is None for choice in trial.assignment.pod_sets):
-            tree = self.ledger.tree
-            moved = self.ledger.usage_by_queue(self.ledger.charges[key] for key in gone)
-            for node, usage in moved.items():
-                tree.subtract(node, usage)
-            fits = trial.node.fits(dict(entry.usage.usage))
-            for node, usage in moved.items():
-                tree.add(node, usage)
-            return fits
+            with self.ledger.as_if_gone(self.ledger.charges[key] for key in gone):
+                return trial.node.fits(dict(entry.usage.usage))
         with self.ledger.trial():
             for key in gone:
                 self.ledger.release(key)

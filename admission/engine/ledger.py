@@ -361,12 +361,16 @@ class Ledger:
     def as_if_gone(self, charges: Iterable[Charge]) -> Iterator[None]:
         """As if these gangs held nothing: no quota, no nodes, and no pods on them. Ask inside."""
         charges = tuple(charges)
-        moved = self.usage_by_queue(charges)
+        with self._without(self.usage_by_queue(charges)), self.gone_from_nodes(charges):
+            yield
+
+    @contextmanager
+    def _without(self, moved: Mapping[QuotaNode, Usage]) -> Iterator[None]:
+        """As if this quota of these queues were not taken."""
         for node, usage in moved.items():
             self.tree.subtract(node, usage)
         try:
-            with self.gone_from_nodes(charges):
-                yield
+            yield
         finally:
             for node, usage in moved.items():
                 self.tree.add(node, usage)
@@ -461,15 +465,12 @@ class Ledger:
         if at != self.version:
             moved = self.usage_by_queue(charge for charge in self.charges.values() if charge.admission is not None)
             self._on_nodes = self.version, moved
-        for node, usage in moved.items():
-            self.tree.subtract(node, usage)
-        self._bare = True
-        try:
-            yield
-        finally:
-            self._bare = False
-            for node, usage in moved.items():
-                self.tree.add(node, usage)
+        with self._without(moved):
+            self._bare = True
+            try:
+                yield
+            finally:
+                self._bare = False
 
     # ------------------------------------------------------------ trying
 

@@ -358,6 +358,11 @@ class _Search:
         else:
             self.queue_of[charge.key].move_all(self.out.pop(charge.key).usage, 1)
 
+    def give_all(self) -> None:
+        """With everybody again who was taken out of quota alone."""
+        for charge in list(self.out.values()):
+            self.give(charge)
+
     def put_back(self, taken: Sequence[tuple[Charge, EvictReason]], allow_borrowing: bool = True) -> list[Target]:
         """Of those removed, in this order, who must stay away: the others are put back, last first. The last one is
         not tried, for without it there was no room."""
@@ -419,8 +424,7 @@ class _Classical(_Search):
         for borrowing in attempts:
             with self.ledger.trial():
                 victims = self._attempt(every, borrowing)
-                for charge in list(self.out.values()):
-                    self.give(charge)
+                self.give_all()
                 if victims is not None:
                     return self.found(victims)
         return self.found(None)
@@ -538,8 +542,7 @@ class _Fair(_Search):
             done = self._second(rest)
         self._come(-1)
         found = self.found(self.put_back(self.taken) if done else None)
-        for charge in list(self.out.values()):
-            self.give(charge)
+        self.give_all()
         return found
 
     def _come(self, sign: int) -> None:

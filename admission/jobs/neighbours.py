@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from admission.engine.model import AntiAffinity, Key, Pairs, PodShape, Requirement, Workload, matches
-from admission.jobs.volumes import both
+from admission.jobs.volumes import both, with_affinity
 
 Who = tuple[str, str, str]
 """("pod" or "gang", namespace, name)."""
@@ -153,10 +153,7 @@ class Neighbours:
             for rule in _rules(pod_set.shape):
                 for need in self._needs(rule, gang.key):
                     terms = both(terms, ((need,),))
-            shape = pod_set.shape
-            pod_sets.append(
-                pod_set if terms == shape.affinity else replace(pod_set, shape=replace(shape, affinity=terms))
-            )
+            pod_sets.append(with_affinity(pod_set, terms))
         same = all(now is was for now, was in zip(pod_sets, gang.pod_sets, strict=True))
         return gang if same else replace(gang, pod_sets=tuple(pod_sets))
 

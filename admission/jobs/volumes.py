@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from admission.engine.model import Key, LabelSelector, Pairs, Requirement, Workload, matches
+from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, matches
 from admission.jobs.kinds import Json, obj, objects, text, texts
 from admission.jobs.requests import NODE_NAME, requirement
 from admission.jobs.values import label_selector
@@ -246,6 +246,12 @@ def both(first: Terms | None, second: Terms | None) -> Terms | None:
     return tuple({tuple(dict.fromkeys((*one, *other))): None for one in first for other in second})
 
 
+def with_affinity(pod_set: PodSet, terms: Terms | None) -> PodSet:
+    """The same pods with this required node affinity; the very same where it is what they had."""
+    shape = pod_set.shape
+    return pod_set if terms == shape.affinity else replace(pod_set, shape=replace(shape, affinity=terms))
+
+
 # ---------------------------------------------------------------- what is there
 
 
@@ -325,10 +331,7 @@ class Storage:
                     terms = both(terms, here)
             except _WaitsError as wait:
                 unbound = unbound or str(wait)
-            shape = pod_set.shape
-            pod_sets.append(
-                pod_set if terms == shape.affinity else replace(pod_set, shape=replace(shape, affinity=terms))
-            )
+            pod_sets.append(with_affinity(pod_set, terms))
         return replace(gang, pod_sets=tuple(pod_sets), unbound=unbound), frozenset(sources)
 
     def _claim(self, gang: Workload, name: str) -> Claim:
