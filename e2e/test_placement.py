@@ -908,6 +908,35 @@ def test_pods_of_others_that_a_gangs_own_rules_select_are_heeded(muster: Install
     assert said.max_unschedulable <= 5
 
 
+def test_a_pod_that_is_alone_is_spread_and_takes_ports_as_kube_scheduler_has_it(muster: Installed) -> None:
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    cp.add_nodes(1, labels={"gpu": "h100"}, prefix="bare")
+    cp.add_nodes(1, labels={"gpu": "h100", "zone": "a"}, prefix="zoned")
+    teams(cp, {"team-a": 64})
+    muster.started()
+    cp.namespace("others")
+    other = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "dns", "namespace": "others"}}
+    spec = {**pod_template(0, None)["spec"], "nodeSelector": {"zone": "a"}}
+    spec["containers"][0]["ports"] = [{"containerPort": 53, "hostPort": 53, "protocol": "TCP"}]
+    cp.create({**other, "spec": spec})
+    cp.wait(lambda: cp.get("pods", "dns", "others")["spec"].get("nodeName"), 30, "the other to be bound")
+
+    def spread(name: str, **selected: str) -> Object:
+        constraint = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+        rules = [{**constraint, "labelSelector": {"matchLabels": selected}}]
+        template = pod_template(1, None, topologySpreadConstraints=rules)
+        template["metadata"]["labels"] = {"app": "web"}
+        template["spec"]["containers"][0]["ports"] = [{"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]
+        return job("team-a", name, 1, template=template)
+
+    cp.apply([spread("alone", **{"batch.kubernetes.io/job-name": "alone"}), spread("counted", app="web")])
+    cp.wait(lambda: live_by_gang(cp) == {"alone": 1}, 60, "the one that nobody else is counted with to run")
+    assert chosen_nodes(workload_of(cp, "team-a", "alone") or {})["main"] == ["zoned-0"]
+    cp.wait(lambda: "topologyKey zone" in reason(cp, "team-a", "counted")[1], 30, "the other to be told why not")
+    assert figures(log).max_unschedulable == 0
+
+
 # ---------------------------------------------------------------- nodes that die
 
 

@@ -267,7 +267,7 @@ class PodUsage:
     requests: tuple[tuple[str, int], ...]
     workload_uid: str = ""
     terminating: bool = False
-    host_ports: tuple[int, ...] = ()
+    host_ports: tuple[str, ...] = ()
     of_jobset: bool = False
     exclusive_key: str = ""
     """As in its shape: of a child job that has its domain of this label to itself."""
@@ -321,7 +321,8 @@ class PodShape:
     """Required node affinity: any of the terms, all requirements of it; a key `metadata.name` is the node's name.
     None: no affinity. An empty tuple matches no node, as in Kubernetes."""
     tolerations: tuple[Toleration, ...] = ()
-    host_ports: tuple[int, ...] = ()
+    host_ports: tuple[str, ...] = ()
+    """As "80", or "53/UDP"."""
     one_per_domain: tuple[str, ...] = ()
     """Topology keys in which at most one pod of this shape may stand (anti-affinity of a gang against itself)."""
     same_domain: tuple[str, ...] = ()

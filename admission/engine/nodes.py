@@ -104,7 +104,7 @@ def _everywhere(resource: str) -> int:
 
 def _add_unasked(
     amounts: dict[str, int],
-    host_ports: Iterable[int],
+    host_ports: Iterable[str],
     of_jobset: bool,
     exclusive: str,
     apart: Iterable[AntiAffinity],

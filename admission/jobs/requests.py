@@ -423,7 +423,9 @@ def _claims(spec: Json) -> tuple[str, ...]:
     return tuple(sorted({text(obj(one.get("persistentVolumeClaim")).get("claimName")) for one in volumes} - {""}))
 
 
-def _host_ports(spec: Json) -> tuple[int, ...]:
+def host_ports(spec: Json) -> tuple[str, ...]:
+    """Ports of its node that a pod takes, as "80", or with a protocol that is not TCP "53/UDP". An address to which one
+    is bound is not looked at: of one port, two pods with different addresses are not put on one node."""
     ports = set()
     sidecars = [c for c in objects(spec.get("initContainers")) if c.get("restartPolicy") == "Always"]
     for container in [*objects(spec.get("containers")), *sidecars]:
@@ -431,9 +433,26 @@ def _host_ports(spec: Json) -> tuple[int, ...]:
             number = whole(port.get("hostPort"), 0)
             if not number and spec.get("hostNetwork") is True:
                 number = whole(port.get("containerPort"), 0)
+            protocol = text(port.get("protocol")) or "TCP"
             if number:
-                ports.add(number)
+                ports.add(str(number) if protocol == "TCP" else f"{number}/{protocol}")
     return tuple(sorted(ports))
+
+
+def _spread(
+    spec: Json, own: Mapping[str, str], siblings: Sequence[Mapping[str, str]], namespace: str, *, many: bool
+) -> tuple[list[str], list[str]]:
+    """Topology keys of the constraints with DoNotSchedule: (those that cannot be honoured, those that a node must have
+    and no more is asked). One pod that is alone among those that are counted is no skew anywhere."""
+    beyond: list[str] = []
+    alone: list[str] = []
+    for spread in objects(spec.get("topologySpreadConstraints")):
+        if spread.get("whenUnsatisfiable") == "ScheduleAnyway":
+            continue
+        counted = any(_selects(spread.get("labelSelector"), sibling) for sibling in siblings)
+        counts_others = many or counted or _asked(spread, namespace, own) is not None
+        (beyond if counts_others else alone).append(text(spread.get("topologyKey")))
+    return beyond, alone
 
 
 def shape_of(
@@ -475,7 +494,7 @@ def shape_of(
         pinned = Requirement(NODE_NAME, "In", (node,))
         terms = ((pinned,),) if terms is None else tuple((*term, pinned) for term in terms)
     rules = obj(spec.get("affinity"))
-    apart, together = set[str](), set[str]()
+    apart, together, labelled = set[str](), set[str](), list[str]()
     for word, into in (("podAntiAffinity", apart), ("podAffinity", together)):
         for term in objects(obj(rules.get(word)).get(_REQUIRED)):
             key = text(term.get("topologyKey"))
@@ -487,12 +506,18 @@ def shape_of(
                 refused.append(f"{word} across pod sets (topologyKey {key}) cannot be honoured: select one pod set")
             elif many or word == "podAntiAffinity":
                 into.add(key)
+            else:
+                labelled.append(key)
+    beyond, alone = _spread(spec, own, siblings, namespace, many=many)
     refused.extend(
-        f"topologySpreadConstraints with DoNotSchedule (topologyKey {text(spread.get('topologyKey'))}) cannot be"
-        f" honoured: write ScheduleAnyway, or ask for a topology with an annotation of {names.group}"
-        for spread in objects(spec.get("topologySpreadConstraints"))
-        if spread.get("whenUnsatisfiable") != "ScheduleAnyway" and many
+        f"topologySpreadConstraints with DoNotSchedule (topologyKey {key}) cannot be honoured: write ScheduleAnyway, "
+        f"or ask for a topology with an annotation of {names.group}"
+        for key in beyond
     )
+    # For a single pod these rules still say that its node has the label.
+    for key in dict.fromkeys([*labelled, *alone]):
+        there = Requirement(key, "Exists")
+        terms = ((there,),) if terms is None else tuple((*term, there) for term in terms)
     exclusive = _exclusive(template, namespace, child_pods, refused)
     if exclusive is not None and (together or apart - {HOSTNAME_LABEL}):
         refused.append("exclusive topology beside a gang's affinity to itself cannot be honoured: drop the affinity")
@@ -505,7 +530,7 @@ def shape_of(
         node_selector=tuple(sorted(texts(spec.get("nodeSelector")).items())),
         affinity=terms,
         tolerations=tuple(toleration(item) for item in objects(spec.get("tolerations"))),
-        host_ports=_host_ports(spec),
+        host_ports=host_ports(spec),
         one_per_domain=tuple(sorted(apart)),
         apart=_apart(obj(rules.get("podAntiAffinity")), namespace, own=own),
         near=_near(obj(rules.get("podAffinity")), namespace, own),

@@ -55,6 +55,7 @@ from admission.jobs.kinds import MAIN, Json, items, millis, obj, objects, text, 
 from admission.jobs.requests import (
     anti_affinity,
     exclusive_key,
+    host_ports,
     pod_requests,
     requirement,
     shape_of,
@@ -417,11 +418,6 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
         requests = pod_requests(spec)
     except QuantityError:
         requests = {}
-    ports = [
-        whole(port.get("hostPort"), 0)
-        for container in [*objects(spec.get("containers")), *objects(spec.get("initContainers"))]
-        for port in objects(container.get("ports"))
-    ]
     exclusive = exclusive_key(labels, texts(meta.get("annotations")))
     return PodUsage(
         key=(where, name),
@@ -430,7 +426,7 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
         requests=tuple(sorted((resource, amount) for resource, amount in requests.items() if amount)),
         workload_uid=labels.get(names.workload_uid_label, ""),
         terminating=meta.get("deletionTimestamp") is not None,
-        host_ports=tuple(sorted({port for port in ports if port})),
+        host_ports=host_ports(spec),
         of_jobset=JOBSET_JOB_KEY_LABEL in labels,
         exclusive_key=exclusive,
         child=_child(labels, where) if exclusive else None,

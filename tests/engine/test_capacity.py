@@ -308,16 +308,16 @@ def test_charges_of_wider_domains_pay_for_pods_anywhere() -> None:
 
 def test_host_ports_are_one_to_a_node() -> None:
     book = fabric({"b": {"r": [8, 8, 8]}})
-    book.put_pod(PodUsage(("x", "p"), "p", "r-1", (), host_ports=(80,)))
-    web = asks(2, host_ports=(80,))
+    book.put_pod(PodUsage(("x", "p"), "p", "r-1", (), host_ports=("80",)))
+    web = asks(2, host_ports=("80",))
     got = place(book, [web], rules=MUSTER)
     assert where(got) == {"r-0": 1, "r-2": 1}
     assert isinstance(got, Placement)
     book.charge(("ns", "g"), "g", admitted(got), {"w": takes(web.pod_set.shape, dict(web.per_pod))})
-    none = place(book, [asks(1, host_ports=(80,))], rules=MUSTER)
+    none = place(book, [asks(1, host_ports=("80",))], rules=MUSTER)
     assert isinstance(none, Misfit)
     assert dict(none.excluded) == {"host port 80": 3}
-    assert where(place(book, [asks(1, host_ports=(81,))], rules=MUSTER)) == {"r-0": 1}
+    assert where(place(book, [asks(1, host_ports=("81",))], rules=MUSTER)) == {"r-0": 1}
 
 
 def test_amounts_beyond_int64_saturate() -> None:

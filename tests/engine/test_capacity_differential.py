@@ -126,7 +126,7 @@ def shapes(draw: st.DrawFn, affine: bool) -> PodShape:
                 )
             )
         ),
-        host_ports=(80,) if draw(rare) == 0 else (),
+        host_ports=("80",) if draw(rare) == 0 else (),
         one_per_domain=(draw(st.sampled_from(["rack", "zone", HOST])),) if affine and draw(rare) == 0 else (),
         same_domain=(draw(st.sampled_from(["rack", "zone"])),) if affine and draw(rare) == 0 else (),
         namespace="ns",
@@ -416,7 +416,7 @@ def test_the_book_forgets_nothing(cluster: Cluster, asked: list[PlaceRequest], d
                 node=data.draw(st.sampled_from(["n0", "n1", "n9"])),
                 requests=(("cpu", data.draw(st.integers(0, 4))), (GPU, data.draw(st.integers(0, 3)))),
                 workload_uid=data.draw(st.sampled_from(["", "0", "1", "gone"])),
-                host_ports=(80,) if data.draw(st.booleans()) else (),
+                host_ports=("80",) if data.draw(st.booleans()) else (),
                 apart=data.draw(anti_affinities),
             )
             capacity.put_pod(pod)

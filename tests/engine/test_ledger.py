@@ -361,7 +361,7 @@ def test_drifted_nodes_are_told(parts: int) -> None:
 
 
 def test_charge_of_a_workload_leaves_out_pods_that_will_not_run_again() -> None:
-    shape = PodShape(requests=(("cpu", 500), ("gpu", 2)), host_ports=(80,))
+    shape = PodShape(requests=(("cpu", 500), ("gpu", 2)), host_ports=("80",))
     admission = Admission(
         "a", (PodSetAssignment("w", (("cpu", "f"), ("gpu", "f")), (("cpu", 2000), ("gpu", 8), ("other", 3)), 4),)
     )

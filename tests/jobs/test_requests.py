@@ -120,8 +120,13 @@ def pods(word: str, labels: Json, key: str = "kubernetes.io/hostname", **more: A
         ({"topologySpreadConstraints": [{"topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"}]}, "refused", ""),
         ({"resourceClaims": [{"name": "gpu"}]}, "refused", "resourceClaims"),
         ({"nodeName": "n1"}, "affinity", ((Requirement("metadata.name", "In", ("n1",)),),)),
-        ({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}]}]}, "host_ports", (80,)),
-        ({"containers": [{"ports": [{"hostPort": 81, "containerPort": 80}]}]}, "host_ports", (81,)),
+        ({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}]}]}, "host_ports", ("80",)),
+        ({"containers": [{"ports": [{"hostPort": 81, "containerPort": 80}]}]}, "host_ports", ("81",)),
+        (
+            {"containers": [{"ports": [{"hostPort": 53, "protocol": "UDP"}, {"hostPort": 53}]}]},
+            "host_ports",
+            ("53", "53/UDP"),
+        ),
     ],
 )
 def test_shape(spec: Json, attribute: str, wanted: Any) -> None:
@@ -208,6 +213,47 @@ def test_affinity_of_which_one_term_selects_one_job_alone_selects_nobody_else() 
 def test_affinity_across_pod_sets_is_refused() -> None:
     template = {"metadata": {"labels": {"app": "x"}}, "spec": pods("podAffinity", {"app": "x"}, "rack")}
     assert "across pod sets" in shape_of(template, NAMES, siblings=[{"app": "x"}]).refused
+
+
+def spread(selector: Json | None, **more: Any) -> Json:
+    constraint = {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1, "labelSelector": selector}
+    return {"topologySpreadConstraints": [{**constraint, **more}]}
+
+
+THERE = Requirement("zone", "Exists")
+OWN = {"matchLabels": {"batch.kubernetes.io/job-name": "j"}}
+NEEDS: Json = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}]}
+NODES = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": NEEDS}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "affinity", "refused"),
+    [
+        (spread(OWN), ((THERE,),), ""),
+        (spread(None), ((THERE,),), ""),
+        (spread({"matchLabels": {"app": "x"}}, matchLabelKeys=["batch.kubernetes.io/job-name"]), ((THERE,),), ""),
+        (spread(OWN) | NODES, ((Requirement("gpu", "Exists"), THERE),), ""),
+        # Others may be counted, too, and its siblings are.
+        (spread({"matchLabels": {"app": "x"}}), None, "topologyKey zone"),
+        (spread({"matchLabels": {"role": "worker"}}), None, "topologyKey zone"),
+        (spread({}), None, "topologyKey zone"),
+        (spread({"matchLabels": {"app": "x"}}, whenUnsatisfiable="ScheduleAnyway"), None, ""),
+        (pods("podAffinity", {"app": "x"}, "zone"), ((THERE,),), ""),
+        (pods("podAntiAffinity", {"app": "x"}, "zone"), None, ""),
+    ],
+)
+def test_a_pod_that_is_alone_asks_for_the_labels_that_its_rules_name(spec: Json, affinity: Any, refused: str) -> None:
+    labels = {"app": "x", "batch.kubernetes.io/job-name": "j"}
+    shape = shape_of(
+        {"metadata": {"labels": labels}, "spec": spec},
+        NAMES,
+        namespace="team",
+        many=False,
+        siblings=[{"role": "worker"}],
+    )
+    assert shape.affinity == affinity
+    assert refused in shape.refused
+    assert bool(refused) == bool(shape.refused)
 
 
 def test_node_affinity_terms() -> None:

@@ -192,7 +192,7 @@ def test_a_pod_holds_room_while_it_is_bound_and_has_not_ended() -> None:
     raw["spec"]["nodeName"] = "n"
     seen = values.pod_usage(raw, NAMES)
     assert seen is not None
-    assert (seen.requests, seen.workload_uid, seen.host_ports) == ((("cpu", 1000),), "w", (80,))
+    assert (seen.requests, seen.workload_uid, seen.host_ports) == ((("cpu", 1000),), "w", ("80",))
     raw["status"]["phase"] = "Succeeded"
     assert values.pod_usage(raw, NAMES) is None
 
