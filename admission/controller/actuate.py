@@ -194,6 +194,8 @@ class Actuator:
                 await self._update(key, _there(job), _there(seen))
             case lifecycle.DeleteWorkload():
                 await self.delete_workload(_there(seen))
+            case lifecycle.TellUngoverned():
+                self.record(key, _there(job), "Warning", INVALID_JOB, self._ungoverned(_there(job)))
             case lifecycle.SuspendJob(why):
                 raw = await self._raw(key, _there(job))
                 await self._patch_job(key, pins.suspend(KIND_OF[key[0]], raw, self._names))
@@ -309,6 +311,13 @@ class Actuator:
         return True
 
     # ------------------------------------------------------------ inside
+
+    def _ungoverned(self, job: JobView) -> str:
+        label = self._names.queue_label
+        return (
+            f"Jobs of namespace {job.namespace} are not queued (namespaceSelector of the configuration), and the label "
+            f"{label} holds this one: have the namespace governed, or take the label off and start the job"
+        )
 
     async def _asked_for(self, key: JobKey, job: JobView) -> dict[str, Any] | None:
         """The Workload that says what the job asks for now; None, and its owner is told, where that makes no sense."""

@@ -341,6 +341,8 @@ class Controller:
                     self._all_stale()
                     if engine_class in (ClusterQueue, LocalQueue):
                         self.world.queue_changed()
+                    elif engine_class is Namespace:
+                        self.world.namespace_changed(new.name)
             if engine_class in QUEUES:
                 self._queue_stale(engine_class.__name__, new.namespace, new.name)
         elif old is not None:

@@ -121,6 +121,11 @@ class DeleteWorkload:
 
 
 @dataclass(frozen=True, slots=True)
+class TellUngoverned:
+    """Tell the owner of a held job that nobody queues jobs of its namespace."""
+
+
+@dataclass(frozen=True, slots=True)
 class SuspendJob:
     why: str
 
@@ -215,6 +220,7 @@ Step = (
     CreateWorkload
     | UpdateWorkload
     | DeleteWorkload
+    | TellUngoverned
     | SuspendJob
     | StartJob
     | StopPods
@@ -234,13 +240,15 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """All that is seen of one job at one moment. `queue` is empty for a job that Muster does not govern."""
+    """All that is seen of one job at one moment."""
 
     job: JobView | None
     workload: WorkloadView | None
     pods: PodTally = field(default_factory=PodTally)
     queue: str = ""
     governed: bool = True
+    outside: bool = False
+    """It is not governed because its namespace is not; its queue label, if it has one, holds it all the same."""
     stop_policy: StopPolicy = StopPolicy.NONE
     """Of the ClusterQueue; the LocalQueue's where that is stricter."""
     stopped_by: str = ""
@@ -406,19 +414,21 @@ def spare(job: JobView, value: Workload) -> tuple[tuple[str, int], ...]:
 
 
 def _let_go(seen: Sight, settings: Settings, now: int) -> Next:
-    """A job that is no longer ours to govern (its label was taken off): nothing of it stays reserved."""
+    """A job that is no longer ours to govern (its label was taken off, or its namespace is not governed any more):
+    nothing of it stays reserved."""
     job, workload = seen.job, seen.workload
     assert job is not None
     if workload is None:
         if seen.abandoned and not job.suspended:
             return Next(SuspendJob("the gang it was started with is gone"))
-        return NOTHING
+        return Next(TellUngoverned()) if seen.outside and job.queue and job.suspended else NOTHING
+    why = "namespace is not governed any more" if seen.outside else "job no longer names a queue"
     value = workload.value
     if value.admission is None or value.finished:
-        return NOTHING if workload.deleting else Next(DeleteWorkload("the job no longer names a queue"))
+        return NOTHING if workload.deleting else Next(DeleteWorkload(f"the {why}"))
     if value.evicted:
         return _take_back(seen, settings, now, then=ReleaseWorkload())
-    return Next(EvictWorkload("Deactivated", "The job no longer names a queue"))
+    return Next(EvictWorkload("Deactivated", f"The {why}"))
 
 
 def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) -> Next:

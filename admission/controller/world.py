@@ -384,6 +384,12 @@ class World:
             if seen.view.value.admission is not None:
                 self._wake_workload(seen)
 
+    def namespace_changed(self, name: str) -> None:
+        """Its labels say whether jobs of it are governed."""
+        for key in self.jobs:
+            if key[1] == name:
+                self._changed_job(key)
+
     def priority_seen(self, seen: PriorityClassSeen, *, ours: bool) -> None:
         if ours:
             self.workload_priorities[seen.name] = seen.value
@@ -420,6 +426,7 @@ class World:
             pods=self.tally(job, seen, now),
             queue=self.queue_of(job) if job is not None else "",
             governed=job is not None and self.governed(job),
+            outside=job is not None and self.outside(job),
             stop_policy=policy,
             stopped_by=by,
             lost_nodes=lost,
@@ -493,13 +500,13 @@ class World:
 
     def governed(self, job: JobView) -> bool:
         """Does Muster queue this job itself? A child of a JobSet belongs to its parent."""
-        if _of_jobset(job):
+        return not _of_jobset(job) and not self.outside(job) and bool(self.queue_of(job))
+
+    def outside(self, job: JobView) -> bool:
+        """Is it in a namespace whose jobs are not looked at? What a JobSet made is not asked."""
+        if self._looked_at is None or _of_jobset(job):
             return False
-        if self._looked_at is not None:
-            labels = self.state.namespaces.get(job.namespace, {})
-            if not matches(self._looked_at, labels):
-                return False
-        return bool(self.queue_of(job))
+        return not matches(self._looked_at, self.state.namespaces.get(job.namespace, {}))
 
     def priority(self, job: JobView) -> tuple[int, str, str]:
         """(value, kind, name) of the class that gives the job its priority. A class nobody has counts 0; a job that

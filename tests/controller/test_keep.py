@@ -12,7 +12,7 @@ import pytest
 from admission.controller.actuate import Options
 from admission.controller.app import Controller, Tuning
 from admission.controller.lifecycle import Settings
-from admission.engine.model import MUSTER
+from admission.engine.model import MUSTER, LabelSelector, Requirement
 from admission.kube.client import NotFound
 from tests.controller import lab
 from tests.controller.lab import NAMES, World, cluster_queue, job, local_queue, own
@@ -182,6 +182,47 @@ async def test_a_job_without_a_label_waits_in_the_queue_of_its_namespace(world: 
         else:
             assert (condition["status"], condition["reason"]) == ("False", "Misconfigured")
             assert "default" in condition["message"]
+
+
+async def test_a_labelled_job_outside_the_governed_namespaces_is_told_and_goes_when_its_namespace_is(
+    world: World,
+) -> None:
+    for one in (
+        NODE,
+        own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}),
+        cluster_queue("team-a", 16),
+        local_queue("main", "team-a"),
+    ):
+        await world.put(one)
+    await world.put(job("train", "main"))
+    ml = "/api/v1/namespaces/ml"
+
+    async def told() -> list[str]:
+        events = (await world.client.get(f"{ml}/events"))["items"]
+        return [event["message"] for event in events if event["reason"] == "InvalidJob"]
+
+    async def suspended() -> bool:
+        return bool((await world.client.get("/apis/batch/v1/namespaces/ml/jobs/train"))["spec"]["suspend"])
+
+    async def begun() -> bool:
+        return not await suspended()
+
+    async def label(value: str | None) -> None:
+        await world.client.merge_patch(ml, {"metadata": {"labels": {"muster": value}}})
+
+    async with running(world, looked_at=LabelSelector((Requirement("muster", "In", ("governed",)),))):
+        (message,) = await until(told)
+        assert message.startswith("Jobs of namespace ml are not queued (namespaceSelector of the configuration)")
+        await label("governed")
+        await until(begun)
+        await label(None)
+        await until(suspended)
+
+        async def why() -> list[str]:
+            events = (await world.client.get(f"{ml}/events"))["items"]
+            return [event["message"] for event in events if event["reason"] == "Evicted"]
+
+        assert await until(why) == ["Deactivated: The namespace is not governed any more"]
 
 
 async def inactive(world: World) -> dict[str, Any] | None:

@@ -458,6 +458,22 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**RUNNING, queue=""), workload(**ADMITTED), governed=False),
         life.EvictWorkload("Deactivated", "The job no longer names a queue"),
     ),
+    "its namespace is not governed any more, while it runs": (
+        Sight(job(**RUNNING), workload(**ADMITTED), queue="q", governed=False, outside=True),
+        life.EvictWorkload("Deactivated", "The namespace is not governed any more"),
+    ),
+    "its namespace is not governed, and its label holds it": (
+        Sight(job(queue="q"), None, queue="q", governed=False, outside=True),
+        life.TellUngoverned(),
+    ),
+    "its namespace is not governed, and it runs": (
+        Sight(job(queue="q", suspended=False), None, queue="q", governed=False, outside=True),
+        None,
+    ),
+    "its namespace is not governed, it has no label and its owner suspended it": (
+        Sight(job(queue=""), None, governed=False, outside=True),
+        None,
+    ),
     "a job that was never ours": (Sight(job(suspended=False, queue=""), None, governed=False), None),
 }
 
