@@ -44,6 +44,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 SET, SET_INDEX = "jobset.sigs.k8s.io/replicatedjob-name", "jobset.sigs.k8s.io/job-index"
 TOPOLOGY = [{"nodeLabel": "net/block"}, {"nodeLabel": "net/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
+NET = [flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})]
 
 
 # ---------------------------------------------------------------- what is asked of a run
@@ -220,7 +221,7 @@ def test_random_gangs_land_where_they_were_sent(muster: Installed) -> None:
     quota: dict[str, int | str] = {GPU: 100_000, "cpu": 10**6, "memory": "1000Ti"}
     quota |= {"ephemeral-storage": "1000Ti", "hugepages-2Mi": "1000Ti"}
     cp.namespace("team-a")
-    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
+    cp.apply(NET)
     cp.apply([cluster_queue("team-a", quota), local_queue("team-a", "team-a")])
     # With the lease that a cluster has: an API server under this load is slow.
     muster.started(config={"leaderElection": {}})
@@ -281,7 +282,9 @@ def _child(obj: Object) -> bool:
 
 
 def network(cp: ControlPlane, racks: int = 8, per_rack: int = 4) -> dict[str, tuple[str, str]]:
-    """Racks of nodes of 8 GPUs, two racks a block; node -> (block, rack). The names of the nodes say nothing."""
+    """Racks of nodes of 8 GPUs, two racks a block, for team-a, whose quota is no limit; node -> (block, rack).
+
+    The names of the nodes say nothing."""
     where = {}
     for rack in range(racks):
         labels = {"gpu": "h100", "net/block": f"b{rack // 2}", "net/rack": f"r{rack}"}
@@ -289,6 +292,8 @@ def network(cp: ControlPlane, racks: int = 8, per_rack: int = 4) -> dict[str, tu
             name = f"{(rack * per_rack + i) * 37 % 101:03}"
             cp.add_nodes(1, labels=labels, prefix="n", start=int(name))
             where[f"n-{int(name)}"] = (f"b{rack // 2}", f"r{rack}")
+    teams(cp, {"team-a": 1_000})
+    cp.apply(NET)
     return where
 
 
@@ -313,10 +318,6 @@ def test_topology_by_annotations_on_jobs_and_jobsets(muster: Installed) -> None:
     cp, log = muster.cp, muster.log
     assert log is not None
     where = network(cp)
-    teams(cp, {"team-a": 256})
-    cp.apply(
-        [flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})],
-    )
     muster.started()
     gangs = [
         with_topology(job("team-a", "rack", 4, seconds=None), required_topology="net/rack"),
@@ -418,7 +419,7 @@ def test_the_map_says_who_sits_where_and_what_fits(muster: Installed) -> None:
     for rack in ("r1", "r2"):
         cp.add_nodes(3, labels={"gpu": "h100", "net/block": "b1", "net/rack": rack}, prefix=rack)
     teams(cp, {"team-a": 48})
-    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
+    cp.apply(NET)
     muster.started()
 
     def runs(name: str, pods: int) -> None:
@@ -469,11 +470,11 @@ def test_pods_that_are_made_again_get_their_slot_with_no_write_of_ours(muster: I
     cp, log = muster.cp, muster.log
     assert log is not None
     network(cp, racks=4, per_rack=8)
-    teams(cp, {"team-a": 256})
-    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
     muster.started()
     ignore = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
     restarted = jobset("team-a", "restarted", {"w": (2, 2)}, gpus=4, seconds=None, failurePolicy={"maxRestarts": 3})
+    blocking = {"maxRestarts": 3, "restartStrategy": "BlockingRecreate"}
+    blocked = jobset("team-a", "blocked", {"w": (2, 1)}, gpus=4, seconds=None, failurePolicy=blocking)
     coordinated = jobset("team-a", "coordinated", {"lead": (1, 1), "work": (2, 2)}, gpus=4, seconds=None)
     coordinated["spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
     coordinated["spec"]["coordinator"] = {"replicatedJob": "lead", "jobIndex": 0, "podIndex": 0}
@@ -484,6 +485,7 @@ def test_pods_that_are_made_again_get_their_slot_with_no_write_of_ours(muster: I
         job("team-a", "by-index", 3, gpus=4, seconds=None, backoffLimit=None, backoffLimitPerIndex=2),
         job("team-a", "failed-first", 3, gpus=4, seconds=None, podReplacementPolicy="Failed", podFailurePolicy=ignore),
         restarted,
+        blocked,
         with_topology(coordinated, required_topology="net/rack", group_name="all"),
         depending,
     ]
@@ -491,7 +493,7 @@ def test_pods_that_are_made_again_get_their_slot_with_no_write_of_ours(muster: I
         del gang["spec"]["backoffLimit"]
     for gang in gangs:
         cp.apply([gang])
-    cp.wait(lambda: len(slots(cp)) == 9 + 4 + 5 + 4, 90, "all pods to run", describe=lambda: sorted(slots(cp)))
+    cp.wait(lambda: len(slots(cp)) == 9 + 4 + 2 + 5 + 4, 90, "all pods to run", describe=lambda: sorted(slots(cp)))
     before = slots(cp)
     racks = {network_of(cp, pod) for slot, pod in before.items() if slot[0] == "coordinated"}
     assert len(racks) == 1, "leader and workers share a rack"
@@ -503,11 +505,12 @@ def test_pods_that_are_made_again_get_their_slot_with_no_write_of_ours(muster: I
     meta = {"name": evicted, "namespace": "team-a"}
     path = f"/api/v1/namespaces/team-a/pods/{evicted}/eviction"
     cp.request("POST", path, {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta})
-    cp.delete("pods", before["restarted", "w", "1", "0"]["metadata"]["name"], "team-a", gracePeriodSeconds=0)
+    for name in ("restarted", "blocked"):
+        cp.delete("pods", before[name, "w", "1", "0"]["metadata"]["name"], "team-a", gracePeriodSeconds=0)
     gone = {
         *((name, "", "", "1") for name in ("limit", "by-index")),
         ("failed-first", "", "", "2"),
-        *(slot for slot in before if slot[0] == "restarted"),
+        *(slot for slot in before if slot[0] in ("restarted", "blocked")),
     }
 
     def again() -> bool:
@@ -533,8 +536,6 @@ def test_both_exact_forms_place_alike(muster: Installed) -> None:
     cp, log = muster.cp, muster.log
     assert log is not None
     network(cp, racks=2, per_rack=4)
-    teams(cp, {"team-a": 64})
-    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
     muster.started()
     at: list[dict[tuple[str, ...], str]] = []
     for form in ("ranks", "gates"):
@@ -723,8 +724,6 @@ def test_child_jobs_of_exclusive_placement_have_their_domains_to_themselves(must
     cp, log = muster.cp, muster.log
     assert log is not None
     where = network(cp, racks=6, per_rack=2)
-    teams(cp, {"team-a": 96})
-    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
     muster.started()
 
     def racks(name: str) -> list[str]:
@@ -818,8 +817,6 @@ def test_pods_that_keep_others_away_are_heeded(muster: Installed) -> None:
     cp, log = muster.cp, muster.log
     assert log is not None
     where = network(cp, racks=3, per_rack=2)
-    teams(cp, {"team-a": 96})
-    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
     muster.started()
 
     def racks(name: str) -> set[str]:
@@ -872,8 +869,6 @@ def test_pods_of_others_that_a_gangs_own_rules_select_are_heeded(muster: Install
     cp, log = muster.cp, muster.log
     assert log is not None
     where = network(cp, racks=3, per_rack=2)
-    teams(cp, {"team-a": 96})
-    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
     for name, rack in (("web", "r0"), ("hub", "r2")):
         meta = {"name": name, "namespace": "team-a", "labels": {"app": name}}
         spec = {**pod_template(0, None)["spec"], "nodeSelector": {"net/rack": rack}}
@@ -930,6 +925,9 @@ def test_a_pod_that_is_alone_is_spread_and_takes_ports_as_kube_scheduler_has_it(
         template["spec"]["containers"][0]["ports"] = [{"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]
         return job("team-a", name, 1, template=template)
 
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    cp.apply([job("team-a", "claims", 1, template=pod_template(1, None, resourceClaims=claims))])
+    cp.wait(lambda: "ResourceClaims are not counted" in reason(cp, "team-a", "claims")[1], 30, "it to be told why not")
     cp.apply([spread("alone", **{"batch.kubernetes.io/job-name": "alone"}), spread("counted", app="web")])
     cp.wait(lambda: live_by_gang(cp) == {"alone": 1}, 60, "the one that nobody else is counted with to run")
     assert chosen_nodes(workload_of(cp, "team-a", "alone") or {})["main"] == ["zoned-0"]
@@ -1110,8 +1108,6 @@ def test_child_jobs_of_exclusive_placement_that_lose_nodes_stay_in_their_domains
     cp, log = muster.cp, muster.log
     assert log is not None
     where = network(cp, racks=3, per_rack=3)
-    teams(cp, {"team-a": 96})
-    cp.apply([flavor(labels={"gpu": "h100"}, topologyName="net"), ours("Topology", "net", {"levels": TOPOLOGY})])
     muster.started(config={"nodeLossGracePeriod": "2s"})
     value = exclusive("set", {"w": (2, 2)})
     value["spec"]["replicatedJobs"][0]["template"]["spec"]["template"] = pod_template(8, None)
