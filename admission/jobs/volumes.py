@@ -45,6 +45,12 @@ _ZONES = (
     ("topology.kubernetes.io/region", "topology.kubernetes.io/region"),
 )
 """(label of a volume, label of nodes that have no such label)."""
+_TODAY = dict(_ZONES)
+_SERVED_BY_DRIVERS = (
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "gcePersistentDisk", "portworxVolume", "vsphereVolume"
+)  # fmt: skip
+"""Kinds of volumes from before there were drivers. kube-scheduler reads the drivers' labels for theirs, which say the
+same as the nodes' own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +206,8 @@ def _affinity(spec: Json, problems: list[str]) -> Terms | None:
         except ValueError as error:
             problems.append(str(error))
             continue
+        if any(kind in spec for kind in _SERVED_BY_DRIVERS):
+            needs = tuple(replace(need, key=_TODAY.get(need.key, need.key)) for need in needs)
         if needs:
             terms.append(needs)
     return _merged(terms)

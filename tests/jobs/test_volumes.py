@@ -322,9 +322,15 @@ def test_a_gang_waits_for_a_claim_that_no_pod_could_use(row: str) -> None:
 
 LOCALS = [volume(f"pv{i}", [here(HOST, f"n{i}")], storageClassName="local") for i in range(3)]
 OTHERS_CLAIM = {"namespace": "ns", "name": "other"}
+DISK = {"pdName": "d"}
 GOES: dict[str, tuple[list[Json], list[Json] | None, set[str]]] = {
     "bound": ([claim(volume="pv", bound=True), ON_N1], None, {"n1"}),
     "bound, beside its own affinity": ([claim(volume="pv", bound=True), ON_N1], [here(ZONE, "a")], set()),
+    "by a label that nodes no longer have": (
+        [claim(volume="pv", bound=True), volume("pv", [here(OLD_ZONE, "b")], phase="Bound", gcePersistentDisk=DISK)],
+        None,
+        {"n1", "n3"},
+    ),
     "everywhere": ([claim(volume="pv", bound=True), volume("pv", phase="Bound")], None, {"n0", "n1", "n2", "n3"}),
     "one pod may have it": (
         [claim(volume="pv", bound=True, accessModes=["ReadWriteOncePod"]), ON_N1],
