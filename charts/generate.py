@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -62,7 +63,8 @@ limit; and they go when the release goes, so that no webhook is left behind that
 
 DERIVED = {
     "": {"apiVersion", "kind", "apiGroup", "hold", "jobControllerUsers", "jobsetControllerUsers", "requiredPolicies"},
-    "leaderElection": {"resourceName", "resourceNamespace"},
+    # A rollout runs two replicas for a moment, however few are asked for: they always elect.
+    "leaderElection": {"leaderElect", "resourceName", "resourceNamespace"},
     "webhook": {"host", "certificate", "certDir"},
 }
 """Keys of the configuration file that the chart writes itself."""
@@ -99,7 +101,11 @@ _FREE: Object = {"type": "object"}
 _NAME: Object = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "maxLength": 253}
 _USERS: Object = {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[A-Za-z0-9:@._/-]+$"}}
 _LABELS: Object = {"type": "object", "additionalProperties": _TEXT}
-_AMOUNT: Object = {"type": ["string", "number"]}
+_AMOUNT: Object = {
+    "type": ["string", "number"],
+    "minimum": 0,
+    "pattern": r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$",
+}
 _SELECTOR: Object = {
     "type": "object",
     "additionalProperties": False,
@@ -167,13 +173,26 @@ def _choice(*values: Any) -> Object:
     return {"enum": list(values)}
 
 
+def _spec(plural: str) -> Object:
+    """The spec of one of our kinds: the fields that there are. Helm only warns of others, and the API server drops
+    them. What they may hold is judged there."""
+    names = Names()
+    (definition,) = [
+        made
+        for text in crd.files(names).values()
+        if (made := yaml.safe_load(text))["spec"]["names"]["plural"] == plural
+    ]
+    (version,) = [one for one in definition["spec"]["versions"] if one["name"] == names.version]
+    fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    return {"type": "object", "additionalProperties": False, "properties": {name: {} for name in fields}}
+
+
 def values_schema() -> Object:
     """values.schema.json: every value has a type, and one that does not exist is refused."""
     amount = {"anyOf": [_AMOUNT, _object(("nominal",), nominal=_AMOUNT, borrow=_AMOUNT, lend=_AMOUNT)]}
     resources = {"type": "object", "minProperties": 1, "additionalProperties": amount}
     quota = {"type": "array", "items": _object(("flavor", "resources"), flavor=_NAME, resources=resources)}
-    weight = {"type": ["string", "number"]}
-    share: Object = {"weight": weight, "quota": quota, "spec": _FREE}
+    share: Object = {"weight": _AMOUNT, "quota": quota}
     metadata: Object = {"labels": _LABELS, "annotations": _LABELS}
     monitor: Object = {"labels": _LABELS}
     whole = _object(
@@ -182,7 +201,11 @@ def values_schema() -> Object:
         apiGroup=_choice(*GROUPS),
         hold=_choice("auto", "policy", "webhook"),
         image=_object(
-            (), repository=_TEXT, tag=_TEXT, digest=_TEXT, pullPolicy=_choice("Always", "IfNotPresent", "Never")
+            (),
+            repository=_TEXT,
+            tag=_TEXT,
+            digest={"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
+            pullPolicy=_choice("Always", "IfNotPresent", "Never"),
         ),
         imagePullSecrets={"type": "array", "items": _object(("name",), name=_NAME)},
         crds=_object((), install=_BOOL),
@@ -230,11 +253,11 @@ def values_schema() -> Object:
             (),
             enabled=_BOOL,
             only=_BOOL,
-            flavors=_map(_FREE),
+            flavors=_map(_spec("resourceflavors")),
             topologies=_map({"type": "array", "minItems": 1, "maxItems": 16, "items": _TEXT}),
             priorities=_map({"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}),
-            cohorts=_map(_object((), parent=_NAME, **share)),
-            queues=_map(_object((), cohort=_NAME, namespaceSelector=_SELECTOR, **share)),
+            cohorts=_map(_object((), parent=_NAME, spec=_spec("cohorts"), **share)),
+            queues=_map(_object((), cohort=_NAME, namespaceSelector=_SELECTOR, spec=_spec("clusterqueues"), **share)),
             teams=_map(
                 _object(
                     (),
@@ -245,6 +268,7 @@ def values_schema() -> Object:
                     priorities={"type": "array", "minItems": 1, "items": _NAME},
                     localQueues={"type": "array", "minItems": 1, "items": _NAME},
                     cohort=_NAME,
+                    spec=_spec("clusterqueues"),
                     **share,
                 )
             ),

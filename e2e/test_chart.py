@@ -261,6 +261,11 @@ def test_by_policy_a_job_and_a_jobset_run_with_what_the_chart_gives(plane: Contr
     assert "MutatingAdmissionPolicy" in kinds, "the API server has them, and auto means them"
     assert "MutatingWebhookConfiguration" not in kinds
     assert {one["metadata"]["name"] for one in objects if one["kind"] == "Secret"} <= {"muster-web"}
+    for wrong in ({}, {"quota": {**QUOTA, "only": False}}):
+        with pytest.raises(
+            HelmError, match=r"a cluster holds one Muster, and here it is the release muster: .*quota\.only"
+        ):
+            Release(cp, "muster-quota").install(**wrong)
     quota = Release(cp, "muster-quota").install(quota=QUOTA)
     print(f"\nmuster and its quota installed after {time.monotonic() - began:.1f} s")
     for one in [*objects, *quota]:  # nothing that the API server would drop

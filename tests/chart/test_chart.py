@@ -439,6 +439,17 @@ def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
         ({"quota": {"queues": {"b": {}}, "teams": {"a": {"queue": "b", "weight": 2}}}}, "shares the queue b"),
         ({"quota": {"queues": {"a": {}}, "teams": {"a": {}}}}, "write queue: a to share it"),
         ({"quota": {"teams": {"a": {"quota": [{"flavor": "x", "resources": {"cpu": {"max": 1}}}]}}}}, "resources"),
+        ({"quota": {"teams": {"a": {"quota": [{"flavor": "x", "resources": {"cpu": -4}}]}}}}, "resources/cpu"),
+        ({"quota": {"teams": {"a": {"quota": [{"flavor": "x", "resources": {"cpu": "4x"}}]}}}}, "resources/cpu"),
+        ({"quota": {"teams": {"a": {"quota": [{"flavor": "x", "resources": {"cpu": {"nominal": "-4"}}}]}}}}, "cpu"),
+        ({"quota": {"teams": {"a": {"weight": -1}}}}, "weight"),
+        ({"quota": {"flavors": {"h100": {"nodeLabel": {"gpu": "h100"}}}}}, "nodeLabel"),
+        ({"quota": {"queues": {"a": {"spec": {"preemptions": {}}}}}}, "preemptions"),
+        ({"quota": {"cohorts": {"a": {"spec": {"cohort": "b"}}}}}, "cohort"),
+        ({"image": {"digest": "sha256:1"}}, "digest"),
+        ({"config": {"leaderElection": {"leaderElect": False}}}, "leaderElect"),
+        ({"visibility": {"enabled": True}, "config": {"web": {"tls": "none"}}}, "visibility.enabled: the API server"),
+        ({"visibility": {"enabled": True}, "config": {"web": {"bindAddress": "0"}}}, "visibility.enabled: the API"),
     ],
 )
 def test_what_is_wrong_is_refused_and_named(values: Object, told: str) -> None:
