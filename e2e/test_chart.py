@@ -359,6 +359,14 @@ def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
         release.upgrade(hold="webhook", replicas=3)
         assert cp.get("mutatingwebhookconfigurations", "muster")["webhooks"] == hooks
         assert cp.get("secrets", "muster-webhook", HOME)["data"]["tls.crt"] not in ("", stored["tls.crt"])
+        # Deleted, and the chart installed again, as the alert says: it is empty, and the replicas have not changed.
+        cp.delete("mutatingwebhookconfigurations", "muster")
+        release.upgrade(hold="webhook", replicas=3)
+        cp.wait(
+            lambda: cp.get("mutatingwebhookconfigurations", "muster").get("webhooks") == hooks,
+            90,
+            "it to be written again",
+        )
     _judge_rights(cp, mark, "webhook")
     with pytest.raises(ApiError):
         cp.create(job("vision", "nobody-answers"))

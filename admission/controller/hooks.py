@@ -79,6 +79,7 @@ class Hooks:
         self._tls: ssl.SSLContext | None = None
         self._held: Certificates | None = None
         self._runner: web.AppRunner | None = None
+        self._writing = asyncio.Lock()
 
     def _hosts(self) -> Sequence[str]:
         if self._service is not None:
@@ -104,7 +105,21 @@ class Hooks:
                 await self._runner.cleanup()
             self.webhook.leaving = True
 
+    async def restore(self) -> None:
+        """Write the configurations again: somebody emptied them, as Helm does when it makes them anew, or changed them.
+        What cannot be written is told in the log."""
+        try:
+            async with self._writing:
+                if self._held is not None:
+                    await self._configure(self._held)
+        except (ApiError, OSError, TimeoutError) as error:
+            log.warning("webhook not restored", error=str(error))
+
     async def _renew(self) -> None:
+        async with self._writing:
+            await self._renewed()
+
+    async def _renewed(self) -> None:
         have = await self._certificates()
         if have == self._held:
             return

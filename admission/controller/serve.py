@@ -97,6 +97,7 @@ async def serve(
         client.fence = elector.fence
     replica = Replica(controller, elector)
     governed = selector_of(config) if config.manage_jobs_without_queue_name else None
+    restore: Callable[[], Awaitable[None]] | None = None
     async with asyncio.TaskGroup() as group:
         group.create_task(controller.watch(), name="watch")
         if mode == "webhook":
@@ -120,6 +121,7 @@ async def serve(
             )
             controller.certificate_ends = lambda: ends.timestamp() if (ends := hooks.ends_at) is not None else None
             await hooks.start()
+            restore = hooks.restore
             group.create_task(hooks.run(), name="webhook")
         if started is not None:
             await started(replica)
@@ -137,6 +139,8 @@ async def serve(
                 (log.info if held.holds else log.warning)("hold", mode=mode, message=held.message)
             replica.held = held
             controller.proven((JOBS_HELD, held.holds, held.reason, held.message), Options(can, limits))
+            if restore is not None and not held.holds:
+                await restore()
 
         async def prove_on() -> None:
             while True:

@@ -112,6 +112,25 @@ async def test_without_election_it_leads_at_once_and_its_webhook_keeps_to_the_li
         assert (await client.create(path, patient))["spec"]["suspend"] is True
 
 
+async def test_a_webhook_that_somebody_emptied_is_written_again() -> None:
+    """As Helm leaves it, where it was deleted and the chart is installed again; the replicas are those from before."""
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/muster"
+    async with served("holdProofPeriod: 100ms\n") as (client, replica):
+
+        async def proven() -> bool:
+            return replica.held is not None and replica.held.holds
+
+        await until(proven)
+        whole = await client.get(path)
+        await client.put(path, {**whole, "webhooks": []})
+
+        async def again() -> bool:
+            return bool((await client.get(path))["webhooks"] == whole["webhooks"])
+
+        await until(again)
+        await until(proven)
+
+
 async def test_who_makes_pods_and_children_is_said_by_the_file() -> None:
     """Names of the file may do what controllers do; the usual names, which it leaves out, may not."""
     text = "jobControllerUsers: [our-jobs]\njobsetControllerUsers: [our-jobsets]\n"
