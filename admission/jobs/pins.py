@@ -52,8 +52,9 @@ DOMAIN, RANKS, GATES = "domain", "ranks", "gates"
 
 _Pairs = Literal["labels", "annotations", "node_selectors"]
 
-HOSTS_LIMIT = 200_000
-"""Bytes of all host lists of a job together: all annotations of an object may have 256 KiB."""
+HOSTS_LIMIT = 100_000
+"""Bytes of all host lists of a job together. All annotations of an object may have 256 KiB; but the list is read for
+each pod that is made, and beyond this two writes for a pod are the cheaper way."""
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

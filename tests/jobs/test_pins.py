@@ -154,7 +154,7 @@ FORMS = [
     (job(completionMode="NonIndexed"), ["a"] * 3, True, "gates"),
     (job(2, completions=4), ["a"] * 2, True, "gates"),
     (job(5, completions=3), ["a"] * 3, True, "ranks"),
-    (job(), ["x" * 80_000] * 3, True, "gates"),
+    (job(), ["x" * 40_000] * 3, True, "gates"),
 ]
 
 
