@@ -494,6 +494,9 @@ class Controller:
                 self.jobs.add(key)
             self._pace.changed()
             self._all_stale()
+            # What was being written when it led before may not be there.
+            for told in self.verdicts:
+                self._unexplained.setdefault(told, time.monotonic())
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.jobs.run(), name="jobs")
                 group.create_task(self._decide(), name="decide")
@@ -760,11 +763,16 @@ class Controller:
                     continue
                 job = self.world.job_of(seen)
                 if job is not None and job in self._decisions:
+                    self._unexplained[key] = time.monotonic()  # which may come to nothing
                     continue
                 shown = project(seen.view.value, verdict, self.rules, self.now())
                 try:
                     wrote = await self.actuator.explain(seen, shown)
-                except (Conflict, NotFound):
+                except NotFound:
+                    continue
+                except Conflict:
+                    self._unexplained.pop(key, None)
+                    self._unexplained[key] = time.monotonic()
                     continue
                 except (ApiError, OSError, TimeoutError) as error:
                     _told_of(error)("reason not written", namespace=key[0], name=key[1], error=str(error))

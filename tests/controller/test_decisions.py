@@ -3,6 +3,7 @@ and to its Workload's status."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -163,6 +164,43 @@ async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
             assert await until(started)
     told = [(line["log_level"], line["again_in_s"]) for line in lines if line["event"] == "decision failed"]
     assert told == [("error", 1.0), ("error", 2.0)]
+
+
+@pytest.mark.parametrize("ends", ["somebody was faster", "it leads no more"])
+async def test_a_reason_whose_write_came_to_nothing_is_written_later(
+    world: World, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in (own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}), cluster_queue("team-a", 16)):
+        await world.put(one)
+    await world.put(local_queue("main", "team-a"))
+    writing = asyncio.Event()
+
+    async def told() -> list[str]:
+        items = (await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads"))["items"]
+        return [entry["reason"] for one in items for entry in one.get("status", {}).get("conditions", ())]
+
+    async with running(world, leads=False) as controller:
+        explain = controller.actuator.explain
+
+        async def comes_to_nothing_once(*arguments: Any) -> str:
+            if writing.is_set():
+                return await explain(*arguments)
+            writing.set()
+            if ends == "it leads no more":
+                await asyncio.sleep(3600)
+            raise Conflict(409, "Conflict", "the object has been modified")
+
+        monkeypatch.setattr(controller.actuator, "explain", comes_to_nothing_once)
+        leader = asyncio.ensure_future(controller.lead())
+        await world.put(job("train", "main"))
+        await asyncio.wait_for(writing.wait(), 30)
+        if ends == "it leads no more":
+            leader.cancel()
+            await asyncio.wait([leader])
+            leader = asyncio.ensure_future(controller.lead())
+        assert "TopologyPlacementFailed" in await until(told)
+        leader.cancel()
+        await asyncio.wait([leader])
 
 
 async def test_a_job_waits_for_the_priority_class_that_it_names(world: World) -> None:

@@ -42,7 +42,7 @@ PLURALS = {
 
 
 @asynccontextmanager
-async def running(world: World, **options: Any) -> AsyncIterator[Controller]:
+async def running(world: World, *, leads: bool = True, **options: Any) -> AsyncIterator[Controller]:
     controller = Controller(
         world.client,
         names=NAMES,
@@ -53,7 +53,7 @@ async def running(world: World, **options: Any) -> AsyncIterator[Controller]:
         now=lambda: lab.NOW,
         **options,
     )
-    tasks = [asyncio.ensure_future(controller.watch()), asyncio.ensure_future(controller.lead())]
+    tasks = [asyncio.ensure_future(controller.watch()), *([asyncio.ensure_future(controller.lead())] if leads else [])]
     try:
         yield controller
         for task in tasks:
