@@ -360,7 +360,8 @@ def test_by_webhook_after_an_upgrade_and_after_uninstall_nothing_is_in_the_way(
         assert cp.get("mutatingwebhookconfigurations", "muster")["webhooks"] == hooks
         assert cp.get("secrets", "muster-webhook", HOME)["data"]["tls.crt"] not in ("", stored["tls.crt"])
         # Deleted, and the chart installed again, as the alert says: it is empty, and the replicas have not changed.
-        cp.delete("mutatingwebhookconfigurations", "muster")
+        for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
+            cp.delete(kind, "muster")
         release.upgrade(hold="webhook", replicas=3)
         cp.wait(
             lambda: cp.get("mutatingwebhookconfigurations", "muster").get("webhooks") == hooks,
