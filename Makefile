@@ -21,7 +21,7 @@ E2E_BOTH = { $(E2E) -n $(E2E_WORKERS) --dist loadfile --no-loadscope-reorder -m 
 E2E_ONE = $(E2E) $(if $(KUBECONFIG),--kubeconfig $(KUBECONFIG)) $(if $(ONLY),-k "$(ONLY)") $(if $(FAILED),--last-failed --last-failed-no-failures none)
 
 .DEFAULT_GOAL := help
-.PHONY: bench-cluster soak help setup demo test lint format e2e e2e-oldest e2e-kind up conformance bench bench-placement crds lock clean
+.PHONY: bench-cluster bench-kueue soak help setup demo test lint format e2e e2e-oldest e2e-kind up conformance bench bench-placement crds lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -74,6 +74,9 @@ bench: $(READY) ## speed of the engine, as ratios and counts per second, with pl
 
 bench-cluster: $(READY) ## Kueue's scheduling benchmark on a real API server; ONLY=baseline|large_scale|topology SCALE=0.1; figures under build/bench
 	@$(BIN)/python -m e2e.build etcd kube-apiserver && $(BIN)/python -m e2e.bench $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(CHECK),--check)
+
+bench-kueue: $(READY) ## Kueue's own runner, built from pinned sources, against Muster; ONLY=baseline|large-scale|tas CONTROLLERS="floor muster kueue unlimited"
+	@$(BIN)/python -m e2e.bench.kueue $(ONLY) $(if $(CONTROLLERS),--controllers $(CONTROLLERS))
 
 soak: $(READY) ## load without end on a real API server; MINUTES=10 TINY=20000
 	@$(BIN)/python -m e2e.build etcd kube-apiserver && $(BIN)/python -m e2e.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(TINY),--tiny $(TINY))

@@ -22,7 +22,7 @@ import pytest
 
 from e2e import build
 from e2e.api_client import APPLY, Object
-from e2e.bench import load
+from e2e.bench import kueue, load
 from e2e.bench.load import GROUP, VERSION
 from e2e.control_plane import ControlPlane
 from e2e.gangs import entry_of
@@ -278,3 +278,33 @@ def test_what_is_said_of_a_bare_workload_binds_it(admitter: Admitter, change: st
     stopped(cp, "a", "w")
     cp.wait(lambda: totals(status_of(cp, "a")) == ("0", "0"), 30, "its quota to be free")
     assert not true(cp.get(WORKLOADS, "w", "a"), "QuotaReserved")
+
+
+RUNNERS_LOAD = """
+cohorts:
+- className: cohort
+  count: 1
+  queuesSets:
+  - className: cq
+    count: 3
+    nominalQuota: 20
+    borrowingLimit: 100
+    reclaimWithinCohort: Any
+    withinClusterQueue: LowerPriority
+    workloadsSets:
+    - count: 20
+      creationIntervalMs: 1000
+      workloads: [{className: small, runtimeMs: 200, priority: 50, request: 1}]
+    - count: 5
+      creationIntervalMs: 4000
+      workloads: [{className: large, runtimeMs: 1000, priority: 200, request: 20}]
+"""
+
+
+@pytest.mark.skipif(build.find("kueue-runner") is None, reason="needs Kueue's runner: make bench-kueue builds it")
+def test_kueues_own_runner_plays_a_load_on_muster(tmp_path: Path) -> None:
+    file = tmp_path / "load.yaml"
+    file.write_text(RUNNERS_LOAD)
+    figures = kueue.play(file, "muster", 5)
+    assert figures["finished"] == figures["workloads"] == 75, figures
+    assert set(figures["mean_wait_s"]) == {"small", "large"}

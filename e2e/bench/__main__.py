@@ -108,6 +108,12 @@ def environment() -> dict[str, str]:
     return kept | {"PYTHONPYCACHEPREFIX": str(Path("build/pycache").resolve())}
 
 
+def compile_modules() -> None:
+    """Now, not while it is measured."""
+    modules = "admission.cli, admission.controller.serve, admission.web.metrics, admission.web.health, e2e.bench.floor"
+    subprocess.run([sys.executable, "-c", f"import {modules}, uvloop"], check=False, env=environment())
+
+
 def _ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
@@ -180,9 +186,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     given = parser.parse_args()
     build.ensure(("etcd", "kube-apiserver"))
-    # Compiled here, not while it is measured.
-    modules = "admission.cli, admission.controller.serve, admission.web.metrics, admission.web.health, e2e.bench.floor"
-    subprocess.run([sys.executable, "-c", f"import {modules}, uvloop"], check=False, env=environment())
+    compile_modules()
     held = json.loads(OUT.read_text()) if OUT.exists() else {}
     wrong: list[str] = []
     for name in given.only or SIZES:

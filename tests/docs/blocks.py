@@ -99,6 +99,9 @@ ELSEWHERE = (
     Elsewhere("docs/placement.md", "NODE   FLAVOR", by=_RACKS),
     Elsewhere("docs/scale.md", "make bench ", because=_HOURS),
     Elsewhere("docs/scale.md", "make bench-cluster", because=_HOURS),
+    Elsewhere(
+        "docs/scale.md", "make bench-kueue", by="e2e/test_kueue_mode.py::test_kueues_own_runner_plays_a_load_on_muster"
+    ),
     Elsewhere("docs/scale.md", "make soak", because=_HOURS),
     Elsewhere("docs/scale.md", "#!/bin/sh\nexec muster controller", by="e2e/test_kueue_mode.py::admitter"),
     Elsewhere(

@@ -1,0 +1,130 @@
+"""python -m e2e.bench.kueue [baseline|large-scale|tas ...] [--controllers muster floor ...]: Kueue's own runner.
+
+The runner that Kueue is measured with, built from the pinned module, plays its own load against a controller that it
+starts itself, on a real etcd and kube-apiserver with Kueue's CRDs:
+
+muster      this project's controller, in Kueue mode
+floor       admits everything at once with one write each (`e2e.bench.floor`)
+kueue       Kueue's scheduler as its benchmark runs it, at most 50 writes a second
+unlimited   the same without that limit
+
+Figures are the runner's own, from its summary and the process's statistics; they go to build/bench/kueue.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e2e import build
+from e2e.bench.__main__ import FLOOR, MUSTER, compile_modules, environment
+
+OUT = Path("build/bench/kueue.json")
+LOADS = ("baseline", "large-scale", "tas")
+CONTROLLERS: Mapping[str, tuple[str, ...] | str] = {
+    "muster": MUSTER,
+    "floor": FLOOR,
+    "kueue": "minimalkueue",
+    "unlimited": "minimalkueue-unlimited",
+}
+"""Arguments of Python, or the binary."""
+
+
+def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dict[str, Any]:
+    """One run of the runner with a load, a file of its own format. Raises SystemExit, with the end of what was said,
+    where it or the controller failed."""
+    binaries = build.ensure(("etcd", "kube-apiserver", "kubectl", "kueue-runner"), say=False)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as made:
+        folder = Path(made)
+        for name in ("etcd", "kube-apiserver", "kubectl"):
+            (folder / name).symlink_to(binaries[name])
+        arguments = [
+            str(binaries["kueue-runner"]),
+            f"--o={folder}",
+            f"--crds={build.manifests('kueue') / 'crds'}",
+            f"--generatorConfig={load}",
+            f"--minimalKueue={_command(folder, controller)}",
+            f"--timeout={minutes}m",
+            *(["--enableTAS"] if tas and controller != "floor" else []),
+        ]
+        # It looks for its own sources, and needs none of them here.
+        settings = {"KUBEBUILDER_ASSETS": str(folder), "PROJECT_DIR": str(folder / "project")}
+        with (folder / "runner.log").open("w+") as log:
+            done = subprocess.run(
+                arguments, check=False, env=environment() | settings, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+            if done.returncode:
+                log.seek(0)
+                said = (folder / "controller.log").read_text()[-2000:] if (folder / "controller.log").exists() else ""
+                raise SystemExit(f"the runner ended with exit code {done.returncode}:\n{log.read()[-3000:]}\n{said}")
+        return figures(folder)
+
+
+def figures(folder: Path) -> dict[str, Any]:
+    """What the runner wrote down of one run."""
+    summary = yaml.safe_load((folder / "summary.yaml").read_text())
+    used = yaml.safe_load((folder / "minimalkueue.stats.yaml").read_text())
+    with (folder / "wlStates.csv").open() as file:
+        finished = [row for row in csv.DictReader(file, skipinitialspace=True) if int(row["ms to finish"]) > 0]
+    classes = summary["workloadClasses"]
+    (queues,) = summary["clusterQueueClasses"].values()
+    return {
+        "workloads": sum(one["count"] for one in classes.values()),
+        "finished": len(finished),
+        "wall_s": used["wallMs"] / 1000,
+        "controller_cpu_s": (used["userMs"] + used["sysMs"]) / 1000,
+        "memory_mb": round(used["maxrss"] / 1024),
+        "evictions": sum(one["totalEvictions"] for one in classes.values()),
+        "cpu_average_usage_pct": round(100 * queues["cpuAverageUsage"] / queues["nominalQuota"], 1),
+        "mean_wait_s": {name: one["averageTimeToAdmissionMs"] / 1000 for name, one in sorted(classes.items())},
+    }
+
+
+def _command(folder: Path, controller: str) -> Path:
+    """The program that the runner starts. Statistics are named after it."""
+    program = folder / "minimalkueue"
+    what = CONTROLLERS[controller]
+    if isinstance(what, str):
+        program.symlink_to(build.ensure((what,), say=False)[what])
+    else:
+        line = " ".join((sys.executable, *what))
+        program.write_text(f'#!/bin/sh\ncd {Path.cwd()} && exec {line} "$@" >{folder}/controller.log 2>&1\n')
+        program.chmod(0o755)
+    return program
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m e2e.bench.kueue", description=__doc__.split("\n")[0])
+    parser.add_argument("load", nargs="*", help=f"of {', '.join(LOADS)}; without, the first")
+    parser.add_argument("--controllers", nargs="+", choices=list(CONTROLLERS), default=["floor", "muster"])
+    parser.add_argument("--minutes", type=int, default=30, help="when a run is given up")
+    given = parser.parse_args()
+    if unknown := [load for load in given.load if load not in LOADS]:
+        parser.error(f"no such load: {', '.join(unknown)}")
+    build.ensure(("etcd", "kube-apiserver", "kubectl", "kueue-runner"))
+    compile_modules()
+    held = json.loads(OUT.read_text()) if OUT.exists() else {}
+    loads = build.module_directory("kueue") / "test/performance/scheduler/configs"
+    for load in given.load or LOADS[:1]:
+        for controller in given.controllers:
+            print(f"{load}: {controller} ...", flush=True)
+            row = held.setdefault(load, {})[controller] = play(
+                loads / load / "generator.yaml", controller, given.minutes, tas=load == "tas"
+            )
+            OUT.parent.mkdir(parents=True, exist_ok=True)
+            OUT.write_text(json.dumps(held, indent=2) + "\n")
+            print(json.dumps({load: {controller: row}}, indent=2), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
