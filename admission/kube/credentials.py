@@ -122,12 +122,16 @@ def _tls(configuration: Any) -> ssl.SSLContext:
 
 
 async def from_kubeconfig(path: str | None = None, context: str | None = None) -> Credentials:
-    """Raises kubernetes_asyncio's ConfigException, or OSError, when there is no usable configuration."""
+    """Raises kubernetes_asyncio's ConfigException, or OSError, when there is no usable configuration; ValueError, when
+    the file is no kubeconfig at all."""
     library, new_configuration = _library()
     configuration = new_configuration()
-    loader = await library.load_kube_config(
-        config_file=path, context=context, client_configuration=configuration, persist_config=False
-    )
+    try:
+        loader = await library.load_kube_config(
+            config_file=path, context=context, client_configuration=configuration, persist_config=False
+        )
+    except (TypeError, AttributeError, KeyError):  # the library takes the file for one
+        raise ValueError(f"{path or 'the file'} does not hold clusters, users and contexts") from None
     host = str(configuration.host)
     tls = _tls(configuration) if host.startswith("https") else None
 

@@ -712,6 +712,25 @@ async def test_completion_from_the_cluster(
     assert all(item.value.startswith(last) for item in items)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "kubeconfig does not hold clusters, users and contexts"),
+        ("- apiVersion: v1\n", "kubeconfig does not hold clusters, users and contexts"),
+        ("apiVersion: v1\nkind: Config\n", "Expected key current-context"),
+        (None, "kubeconfig"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_told_in_a_line(tmp_path: Path, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / "kubeconfig").write_text(text)
+    result = CliRunner().invoke(cli, ["queues", "--kubeconfig", str(tmp_path / "kubeconfig")])
+    assert result.exit_code == 4
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert result.stderr.startswith("muster: no usable kubeconfig: ")
+    assert said in result.stderr
+
+
 async def test_completion_is_silent_where_there_is_no_cluster(tmp_path: Path) -> None:
     shell = ShellComplete(cli, {}, "muster", "_MUSTER_COMPLETE")
     given = ["why", "--kubeconfig", str(tmp_path / "none")]
