@@ -1151,7 +1151,11 @@ def test_child_jobs_of_exclusive_placement_that_lose_nodes_stay_in_their_domains
         left = [pod["spec"]["nodeName"] for pod in cp.list("pods", "team-a")]
         return left == [lost] and not cp.list("jobs", "team-a") and workload_of(cp, "team-a", "set") is None
 
-    cp.wait(lingers, 60, "one pod to be left, on the node that is lost")
+    def left_over() -> object:
+        pods = [(pod["metadata"]["name"], pod["spec"]["nodeName"], pod["status"]) for pod in cp.list("pods", "team-a")]
+        return lost, pods, cp.list("jobs", "team-a"), workload_of(cp, "team-a", "set")
+
+    cp.wait(lingers, 60, "one pod to be left, on the node that is lost", describe=left_over)
     cp.apply([value])
     cp.wait(lambda: admitted(cp, "team-a", "set"), 60, "the new one to be admitted")
     fourth = hosts()
