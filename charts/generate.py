@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from admission.api import config, crd
+from admission.api.kinds import KINDS
+from admission.api.structural import schema_of
 from admission.controller import policies
 from admission.jobs.hold import Identities
 from admission.jobs.requests import Limits
@@ -176,14 +177,8 @@ def _choice(*values: Any) -> Object:
 def _spec(plural: str) -> Object:
     """The spec of one of our kinds: the fields that there are. Helm only warns of others, and the API server drops
     them. What they may hold is judged there."""
-    names = Names()
-    (definition,) = [
-        made
-        for text in crd.files(names).values()
-        if (made := yaml.safe_load(text))["spec"]["names"]["plural"] == plural
-    ]
-    (version,) = [one for one in definition["spec"]["versions"] if one["name"] == names.version]
-    fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    (kind,) = [kind for kind in KINDS if kind.plural == plural]
+    fields = schema_of(kind.model, Names())["properties"]["spec"]["properties"]
     return {"type": "object", "additionalProperties": False, "properties": {name: {} for name in fields}}
 
 

@@ -173,7 +173,7 @@ def ensure(names: Iterable[str] = USUAL, say: bool = True) -> dict[str, Path]:
 
 def manifests(folder: str) -> Path:
     """The manifests of one module ("jobset", "kwok"), copied out of the module cache at need."""
-    module = next(m for m in MODULES if m.folder == folder)
+    module = _named(folder)
     with _lock(module.cache):
         for inside, outside in module.manifests.items():
             target = module.cache / outside
@@ -228,7 +228,11 @@ def _without_limit(sources: Path, package: str) -> Iterator[Path]:
 
 def module_directory(folder: str) -> Path:
     """Where the sources of one module are, downloaded at need."""
-    return _module_directory(next(m for m in MODULES if m.folder == folder))
+    return _module_directory(_named(folder))
+
+
+def _named(folder: str) -> Module:
+    return next(module for module in MODULES if module.folder == folder)
 
 
 def _module_directory(module: Module) -> Path:

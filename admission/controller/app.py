@@ -763,7 +763,7 @@ class Controller:
                     continue
                 job = self.world.job_of(seen)
                 if job is not None and job in self._decisions:
-                    self._unexplained[key] = time.monotonic()  # which may come to nothing
+                    self._explain_later(key)  # the decision may come to nothing
                     continue
                 shown = project(seen.view.value, verdict, self.rules, self.now())
                 try:
@@ -771,19 +771,21 @@ class Controller:
                 except NotFound:
                     continue
                 except Conflict:
-                    self._unexplained.pop(key, None)
-                    self._unexplained[key] = time.monotonic()
+                    self._explain_later(key)
                     continue
                 except (ApiError, OSError, TimeoutError) as error:
                     _told_of(error)("reason not written", namespace=key[0], name=key[1], error=str(error))
-                    self._unexplained.pop(key, None)
-                    self._unexplained[key] = time.monotonic()
+                    self._explain_later(key)
                     continue
                 if wrote:
                     why = verdict.why
                     log.info("waits", **self._who_of(key, wrote), reason=why.reason.value, detail=why.detail.value)
                     busy = self._busy()
                     await asyncio.sleep(1 / (self.tuning.explain_busy_per_s if busy else self.tuning.explain_per_s))
+
+    def _explain_later(self, key: Key) -> None:
+        self._unexplained.pop(key, None)  # they stand in the order of their times
+        self._unexplained[key] = time.monotonic()
 
     async def _write_queues(self) -> None:
         loop = asyncio.get_running_loop()

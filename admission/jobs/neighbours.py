@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from admission.engine.model import AntiAffinity, Key, Pairs, PodShape, Requirement, Workload, matches
-from admission.jobs.volumes import both, with_affinity
+from admission.jobs.requests import both
+from admission.jobs.volumes import with_affinity
 
 Who = tuple[str, str, str]
 """("pod" or "gang", namespace, name)."""

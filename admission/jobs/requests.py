@@ -49,6 +49,9 @@ from admission.quantity import QuantityError, parse, saturate
 NODE_NAME = "metadata.name"
 """The one field that node affinity can match."""
 
+Terms = tuple[tuple[Requirement, ...], ...]
+"""Required node affinity: any of the terms, all requirements of it."""
+
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _POD_LEVEL = ("cpu", "memory")
 _OF_ONE_JOB = frozenset(
@@ -319,7 +322,7 @@ def requirement(raw: Json) -> Requirement:
     raise ValueError(f"operator {operator!r} is none of {', '.join(_OPERATORS)}")
 
 
-def node_affinity(pod_spec: Json) -> tuple[tuple[Requirement, ...], ...] | None:
+def node_affinity(pod_spec: Json) -> Terms | None:
     """Required node affinity as the engine has it. Raises ValueError for an unknown operator."""
     required = obj(obj(pod_spec.get("affinity")).get("nodeAffinity")).get(_REQUIRED)
     if not isinstance(required, dict):
@@ -334,6 +337,13 @@ def node_affinity(pod_spec: Json) -> tuple[tuple[Requirement, ...], ...] | None:
         if parts:  # an empty term matches no node
             terms.append(tuple(parts))
     return tuple(terms)
+
+
+def both(first: Terms | None, second: Terms | None) -> Terms | None:
+    """Nodes that both allow; None allows all."""
+    if first is None or second is None or first == second:
+        return second if first is None else first
+    return tuple({tuple(dict.fromkeys((*one, *other))): None for one in first for other in second})
 
 
 def _selects(selector: object, labels: Mapping[str, str]) -> bool:
@@ -489,10 +499,9 @@ def shape_of(
     requests = obj(tried(lambda: pod_requests(spec), {}))
     uncounted += refused
     affinity = tried(lambda: node_affinity(spec), ())
-    terms: tuple[tuple[Requirement, ...], ...] | None = affinity if isinstance(affinity, tuple) else None
+    terms: Terms | None = affinity if isinstance(affinity, tuple) else None
     if node := text(spec.get("nodeName")):
-        pinned = Requirement(NODE_NAME, "In", (node,))
-        terms = ((pinned,),) if terms is None else tuple((*term, pinned) for term in terms)
+        terms = both(terms, ((Requirement(NODE_NAME, "In", (node,)),),))
     rules = obj(spec.get("affinity"))
     apart, together, labelled = set[str](), set[str](), list[str]()
     for word, into in (("podAntiAffinity", apart), ("podAffinity", together)):
@@ -516,8 +525,7 @@ def shape_of(
     )
     # For a single pod these rules still say that its node has the label.
     for key in dict.fromkeys([*labelled, *alone]):
-        there = Requirement(key, "Exists")
-        terms = ((there,),) if terms is None else tuple((*term, there) for term in terms)
+        terms = both(terms, ((Requirement(key, "Exists"),),))
     exclusive = _exclusive(template, namespace, child_pods, refused)
     if exclusive is not None and (together or apart - {HOSTNAME_LABEL}):
         refused.append("exclusive topology beside a gang's affinity to itself cannot be honoured: drop the affinity")

@@ -18,13 +18,10 @@ from dataclasses import dataclass, replace
 
 from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, matches
 from admission.jobs.kinds import Json, obj, objects, text, texts
-from admission.jobs.requests import NODE_NAME, requirement
+from admission.jobs.requests import NODE_NAME, Terms, both, requirement
 from admission.jobs.values import label_selector
 from admission.names import Names
 from admission.quantity import QuantityError, parse
-
-Terms = tuple[tuple[Requirement, ...], ...]
-"""Required node affinity: any of the terms, all requirements of it."""
 
 Source = tuple[str, str, str]
 """(kind, namespace, name) of what an answer was read from."""
@@ -245,13 +242,6 @@ def _merged(terms: Iterable[tuple[Requirement, ...]]) -> Terms:
         else:
             others[term] = None
     return (*((Requirement(key, "In", tuple(sorted(values[key]))),) for key in sorted(values)), *others)
-
-
-def both(first: Terms | None, second: Terms | None) -> Terms | None:
-    """Nodes that both allow."""
-    if first is None or second is None or first == second:
-        return second if first is None else first
-    return tuple({tuple(dict.fromkeys((*one, *other))): None for one in first for other in second})
 
 
 def with_affinity(pod_set: PodSet, terms: Terms | None) -> PodSet:
