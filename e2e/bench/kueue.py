@@ -4,7 +4,7 @@ The runner that Kueue is measured with, built from the pinned module, plays its 
 starts itself, on a real etcd and kube-apiserver with Kueue's CRDs:
 
 muster      this project's controller, in Kueue mode
-floor       admits everything at once with one write each (`e2e.bench.floor`)
+floor       admits everything at once with one write each (`e2e.bench.floor`), whatever the quota
 kueue       Kueue's scheduler as its benchmark runs it, at most 50 writes a second
 unlimited   the same without that limit
 
