@@ -45,7 +45,8 @@ REASONS: Mapping[Reason, Advice] = {
         "Raise nominalQuota or borrowingLimit, or the quota that the cohort can lend.",
     ),
     Reason.WAITING_FOR_QUOTA: Advice(
-        "The quota that it could have is in use by others right now.",
+        "The quota that it could have is in use by others right now. The sentence names every resource that is short; "
+        "whether nodes have room now is looked at, and said, once quota allows it.",
         "Wait, ask for less, or raise its priority where your queue lets that evict others.",
         "Raise quota or limits, or let the queue preempt.",
     ),
@@ -343,6 +344,7 @@ def detail_of(reason: Reason | None, message: str) -> Detail:
     >>> detail_of(Reason.PLACEMENT_FAILED, "No node belongs to flavor h100; 4 pod(s) of main need one")
     <Detail.NO_NODES: 'NoNodesOfFlavor'>
     """
+    message = message.partition(". Also needs ")[0]  # what the reason speaks of comes first
     fitting = [detail for detail, advice in DETAILS.items() if advice.says and re.search(advice.says, message)]
     for detail in fitting:
         if reason in DETAILS[detail].under:

@@ -575,18 +575,27 @@ class _Scan:
         attempts: dict[str, Attempt] = {}
         shortfalls: tuple[Shortfall, ...] = ()
         misfits: tuple[Misfit, ...] = ()
+        refused: set[str] = set()
+        """Resources that it cannot have; the others are looked at only to say all that is short."""
         for resource, amount in sorted(asked.items()):
             group = self.group_of.get(resource)
             if group is None and (amount == 0 or self.rules.ignore_undeclared):
                 continue
-            if resource in got:
+            if resource in got or resource in refused:
                 continue
             if group is None:
-                got = {}
-                shortfalls = (
-                    Shortfall(members[0].pod_set.name, "", resource, Detail.RESOURCE_NOT_COVERED, requested=amount),
+                refused.add(resource)
+                shortfalls += (
+                    Shortfall(
+                        members[0].pod_set.name,
+                        "",
+                        resource,
+                        Detail.RESOURCE_NOT_COVERED,
+                        requested=amount,
+                        covers=(resource,),
+                    ),
                 )
-                break
+                continue
             found, short, seen = self._scan_group(members, asked, probe, resource, group)
             if probe and found is None:
                 # One pod would not fit; for pods that nobody asks for that is a preference, not a barrier.
@@ -596,12 +605,15 @@ class _Scan:
                     limit = self._limit(members, flavor.name)
                     if limit is not None:
                         misfits += tuple(misfit for misfit in limit.misfits if misfit not in misfits)
-            _merge(attempts, seen, resource, group)
-            if found is None:
-                got, shortfalls = {}, short
-                break
-            got.update(found)
             shortfalls += short
+            if not refused:
+                _merge(attempts, seen, resource, group)
+            if found is None:
+                refused.update(group.covered)
+            else:
+                got.update(found)
+        if refused:
+            got = {}
         ordered = tuple(attempts[name] for name in sorted(attempts))
         choices = []
         for member in members:
@@ -653,7 +665,7 @@ class _Scan:
             last = index
             flavor = group.flavors[index].name
             if self._skipped(flavor, members, resource):
-                said.append(Shortfall(name, flavor, resource, Detail.FLAVOR_NOT_ALLOWED))
+                said.append(Shortfall(name, flavor, resource, Detail.FLAVOR_NOT_ALLOWED, covers=group.covered))
                 continue
             barred = self._barred(flavor, members, group)
             if barred is not None:
@@ -757,6 +769,7 @@ class _Scan:
             available=node.available(fr),
             borrowable=max(0, node.potential(fr) - nominal),
             limited_by=end.name,
+            covers=self.group_of[fr[1]].covered,
         )
 
     # -------------------------------------------------------- may it be used
@@ -773,27 +786,32 @@ class _Scan:
         """Why pods of these sets could never use the flavor, whatever is free."""
         flavor = self.flavors.get(name)
         if flavor is None:
-            return Shortfall(members[0].pod_set.name, name, "", Detail.FLAVOR_MISSING)
+            return Shortfall(members[0].pod_set.name, name, "", Detail.FLAVOR_MISSING, covers=group.covered)
         labels = dict(flavor.node_labels)
+        covers = group.covered
         for member in members:
             pod_set = member.pod_set
             why = self._topology_bars(pod_set, flavor, group)
             if why:
-                return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TOPOLOGY, limited_by=why)
+                return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TOPOLOGY, limited_by=why, covers=covers)
             shape = pod_set.shape
             for taint in flavor.node_taints:
                 if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(
                     (*shape.tolerations, *flavor.tolerations), taint
                 ):
                     text = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
-                    return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TAINT, limited_by=text)
+                    return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TAINT, limited_by=text, covers=covers)
             # Only this flavor's own label keys say anything about it; what a pod asks of other keys, nodes decide.
             for key, value in shape.node_selector:
                 if key in labels and labels[key] != value:
-                    return Shortfall(pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=f"{key}={value}")
+                    return Shortfall(
+                        pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=f"{key}={value}", covers=covers
+                    )
             terms = [[need for need in term if need.key in labels] for term in shape.affinity or ()]
             if terms and not any(all(holds(need, labels) for need in term) for term in terms):
-                return Shortfall(pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=terms[0][0].key)
+                return Shortfall(
+                    pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=terms[0][0].key, covers=covers
+                )
         return None
 
     def _topology_bars(self, pod_set: PodSet, flavor: Flavor, group: ResourceGroup) -> str:

@@ -714,6 +714,8 @@ class Shortfall:
     """Gangs that a preemption looked at."""
     unlawful: tuple[tuple[str, int], ...] = ()
     """(why not, how many) of those that might not be evicted."""
+    covers: tuple[str, ...] = ()
+    """The resources of its group, for which one flavor is chosen: any of its flavors would do."""
 
 
 @dataclass(frozen=True, slots=True)

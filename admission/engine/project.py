@@ -6,8 +6,8 @@ reasons are Kueue's; the sentences are ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from admission import quantity
@@ -198,21 +198,47 @@ def sentence(why: Why, now: int = 0) -> str:
         case _:
             pass
     if why.reason is Reason.PLACEMENT_FAILED and why.misfits:
-        return misfit_sentence(why.misfits[0])
+        misfit = why.misfits[0]
+        beside = [short for short in why.shortfalls if short.flavor == misfit.flavor and short.requested]
+        return _together([misfit_sentence(misfit, quota=not beside), *_shortfalls(why, beside)])
     if why.shortfalls:
-        # The flavor that came closest speaks for all; the others are counted.
-        best = max(why.shortfalls, key=_closeness)
-        told = {best.flavor: shortfall_sentence(best)}
-        if best.detail is Detail.FLAVOR_TOPOLOGY:
-            # Each lacks something else, and any of them may be the one to mend.
-            same = [short for short in why.shortfalls if short.detail is best.detail]
-            told = {short.flavor: shortfall_sentence(short) for short in same[:3]}
-        others = len({short.flavor for short in why.shortfalls}.difference(told))
-        more = f"; {others} other flavor(s) do not fit either" if others else ""
-        return "; ".join(told.values()) + more
+        return _together(_shortfalls(why, why.shortfalls))
     if why.misfits:
         return misfit_sentence(why.misfits[0])
     return why.subject or "It does not fit"
+
+
+def _shortfalls(why: Why, shortfalls: Iterable[Shortfall]) -> list[str]:
+    """A sentence for each resource that is short: what the reason speaks of comes first. Of flavors that would all do,
+    the one that came closest speaks for all; the others are counted."""
+    alike: dict[tuple[str, tuple[str, ...]], dict[str, list[Shortfall]]] = {}
+    for short in shortfalls:
+        alike.setdefault((short.pod_set, short.covers), {}).setdefault(short.flavor, []).append(short)
+    told: dict[tuple[str, str], Shortfall] = {}
+    for flavors in alike.values():
+        closest = [max(flavors.values(), key=lambda shorts: min(map(_closeness, shorts)))]
+        if closest[0][0].detail is Detail.FLAVOR_TOPOLOGY:
+            # Each lacks something else, and any of them may be the one to mend.
+            closest = [shorts for shorts in flavors.values() if shorts[0].detail is Detail.FLAVOR_TOPOLOGY][:3]
+        for short in (short for shorts in closest for short in shorts):
+            # The last of several pod sets asks for what the others take, too.
+            what = short.flavor, short.resource or short.limited_by
+            if what not in told or told[what].requested <= short.requested:
+                told[what] = short
+    ordered = sorted(told.values(), key=lambda short: short.detail is not why.detail)
+    # Whom it might evict was asked once for all of it.
+    words = [shortfall_sentence(replace(short, candidates=0, unlawful=())) for short in ordered[:-1]]
+    words += [shortfall_sentence(short) for short in ordered[-1:]]
+    others = len({flavor for flavors in alike.values() for flavor in flavors}.difference(flavor for flavor, _ in told))
+    if others:
+        words[-1] += f"; {others} other flavor(s) do not fit either"
+    return words
+
+
+def _together(sentences: Sequence[str]) -> str:
+    """One after the other, as all of it is needed."""
+    first, *more = sentences
+    return first + "".join(f". Also n{text[1:]}" if text.startswith("Needs") else f"; {text}" for text in more)
 
 
 _FIXED = {
@@ -297,16 +323,16 @@ def shortfall_sentence(short: Shortfall) -> str:
     return _capital(text)
 
 
-def misfit_sentence(misfit: Misfit) -> str:
-    """Of the nodes: how many pods they hold, and what is in the way."""
+def misfit_sentence(misfit: Misfit, *, quota: bool = True) -> str:
+    """Of the nodes: how many pods they hold, and what is in the way; whether quota would allow it."""
     if misfit.message:
         return _capital(misfit.message)
     if misfit.detail is Detail.NO_NODES:
         return f"No node belongs to flavor {misfit.flavor}; {misfit.pods} pod(s) of {misfit.pod_set} need one"
     where = f" within one {misfit.level}" if misfit.level else ""
     text = (
-        f"Quota allows it, but the nodes of flavor {misfit.flavor} hold {misfit.placeable} of {misfit.pods} pod(s) of "
-        f"{misfit.pod_set}{where}"
+        f"{'Quota allows it, but the' if quota else 'The'} nodes of flavor {misfit.flavor} hold {misfit.placeable} of "
+        f"{misfit.pods} pod(s) of {misfit.pod_set}{where}"
     )
     if misfit.excluded:
         text += f"; of {misfit.nodes} node(s): " + ", ".join(

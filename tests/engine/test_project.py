@@ -166,6 +166,36 @@ def short(**more: object) -> Shortfall:
                 "cohort research has none free; of 3 running workload(s) none may be evicted for it (2 spared)"
             ),
         ),
+        (
+            Why(
+                Reason.EXCEEDS_MAX_QUOTA,
+                Detail.NEVER_FITS_QUOTA,
+                (
+                    short(resource="license", limited_by="a", detail=Detail.QUOTA_SHORT, requested=9, borrowable=0),
+                    short(detail=Detail.NEVER_FITS_QUOTA, requested=98),
+                    short(detail=Detail.NEVER_FITS_QUOTA, requested=99, pod_set="more"),
+                    short(detail=Detail.NEVER_FITS_QUOTA, requested=99, flavor="a100", nominal=0),
+                ),
+            ),
+            (
+                "Needs 99 nvidia.com/gpu of flavor h100; the ClusterQueue can never have more than 80 (64 its own, "
+                "16 to borrow), limited by research. Also needs 9 license of flavor h100; its ClusterQueue has 8 left "
+                "of 64; 1 other flavor(s) do not fit either"
+            ),
+        ),
+        (
+            Why(
+                Reason.PLACEMENT_FAILED,
+                Detail.NEVER_FITS_NODES,
+                (short(),),
+                (Misfit("main", "h100", 17, 8, Detail.NEVER_FITS_NODES),),
+            ),
+            (
+                "The nodes of flavor h100 hold 8 of 17 pod(s) of main; it would not fit if they were empty. "
+                "Also needs 32 nvidia.com/gpu of flavor h100; its ClusterQueue has 8 left of 64, 16 more could be "
+                "borrowed, cohort research has none free"
+            ),
+        ),
     ],
 )
 def test_sentences(why: Why, text: str) -> None:

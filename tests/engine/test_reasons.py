@@ -25,6 +25,7 @@ from admission.engine.model import (
     Quota,
     Reason,
     Requirement,
+    ResourceGroup,
     StopPolicy,
     Strategy,
     Taint,
@@ -33,7 +34,7 @@ from admission.engine.model import (
     Why,
 )
 from admission.engine.project import sentence
-from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, node, queue
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, groups, node, queue
 
 F = "f"
 MINUTE = 60 * SECOND
@@ -323,3 +324,37 @@ def test_who_might_not_be_evicted_and_why() -> None:
     assert "of 2 running workload(s) none may be evicted for it (1 of too high a priority, 1 within" in sentence(
         verdict.why, town.now
     )
+
+
+TWO: list[tuple[str, dict[str, int | Quota]]] = [(F, {"cpu": 8, "gpu": 8})]
+APART = (*groups([("g", {"cpu": 8})]), *groups([(F, {"gpu": 8})]))
+
+
+@pytest.mark.parametrize(
+    ("of", "cpu", "gpu", "detail", "said"),
+    [
+        pytest.param(groups(TWO), 1, 1, Detail.QUOTA_SHORT, ["5m cpu", "5 gpu"], id="two of one flavor"),
+        pytest.param(groups(TWO), 1, 4, Detail.NEVER_FITS_QUOTA, ["20 gpu", "5m cpu"], id="one of them for ever"),
+        pytest.param(groups(TWO), 2, 4, Detail.NEVER_FITS_QUOTA, ["10m cpu", "20 gpu"], id="both for ever"),
+        pytest.param(APART, 1, 1, Detail.QUOTA_SHORT, ["5m cpu", "5 gpu"], id="of two groups"),
+        pytest.param(APART, 1, 4, Detail.NEVER_FITS_QUOTA, ["20 gpu", "5m cpu"], id="the second group for ever"),
+        pytest.param(APART, 2, 1, Detail.NEVER_FITS_QUOTA, ["10m cpu", "5 gpu"], id="the first group for ever"),
+        pytest.param(groups([(F, {"cpu": 8})]), 2, 1, Detail.RESOURCE_NOT_COVERED, ["gpu", "10m cpu"], id="unknown"),
+    ],
+)
+def test_everything_that_is_short_is_said(
+    of: tuple[ResourceGroup, ...], cpu: int, gpu: int, detail: Detail, said: list[str]
+) -> None:
+    """Who makes good what is said is not refused for something else that was known; the detail comes first."""
+    town = Town(*elastic(F, "g"), replace(queue("a"), groups=of))
+    covered = {name for group in of for name in group.covered}
+    each = {name: amount for name, amount in {"cpu": 1, "gpu": 2}.items() if name in covered}
+    town.put(gang("old", "a", 4, each=each))
+    town.settle()
+    town.put(gang("new", "a", 5, each={"cpu": cpu, "gpu": gpu}, created=1))
+    (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
+    words = sentence(verdict.why, town.now)
+    assert [
+        part.partition("eeds ")[2].partition(" of flavor")[0].partition(", for")[0] for part in words.split(". ")
+    ] == said
+    assert verdict.why.detail is detail_of(verdict.why.reason, words) is detail
