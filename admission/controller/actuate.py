@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2s
 from typing import Any
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from admission import quantity
 from admission.controller import lifecycle

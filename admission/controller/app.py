@@ -19,13 +19,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from admission.controller import decode, queues
 from admission.controller.actuate import KIND_OF, Actuator, Options, path_kind

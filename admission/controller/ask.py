@@ -18,6 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import structs
 
 from admission import quantity
 from admission.api.reasons import REASONS, Advice, advice_for, detail_of, reason_of
@@ -1320,7 +1321,7 @@ def _fitting(book: Capacity, flavor: Flavor, per_pod: dict[str, int]) -> int:
     low, high = 0, 1
     if flavor.elastic:
         # Nodes that may yet come are not counted here: the question is what fits now.
-        flavor = replace(flavor, elastic=False)
+        flavor = structs.replace(flavor, elastic=False)
     while high < 2**20 and fits(high):
         low, high = high, high * 2
     while low + 1 < high:

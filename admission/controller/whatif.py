@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from msgspec import structs
+
 from admission.api.reasons import advice_for
 from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, Place, plain, resource_of
 from admission.controller.ask import places as places_of
@@ -260,7 +262,7 @@ def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: As
     verdict = verdict or state.explain(key)
     cause = verdict.why if verdict is not None else Cause(Reason.PENDING_EVALUATION, Detail.NEXT_CYCLE)
     namespace, _, name = cause.subject.partition("/")
-    cause = replace(cause, subject=called.get((namespace, name), cause.subject))
+    cause = structs.replace(cause, subject=called.get((namespace, name), cause.subject))
     place = state.position(key)
     return _waits(
         replace(seen, evicts=tuple(dict.fromkeys(evicts)), position=None if place is None else place + 1),

@@ -8,8 +8,10 @@ namespace, name); its Workload by (namespace, name); the two find each other by 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from admission.controller.lifecycle import NOTHING, Next, PodTally, Sight, WorkloadView, bare_step, spare
 from admission.engine.model import (

@@ -17,10 +17,11 @@ Kueue's rule is in `tas` and `profiles`, the book of nodes in `nodes`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice, pairwise, permutations, product
 
 import numpy as np
+from msgspec.structs import replace
 
 from admission.engine import topology
 from admission.engine.model import (
@@ -32,6 +33,7 @@ from admission.engine.model import (
     PodUsage,
     Rules,
     TopologyAssignment,
+    Value,
 )
 from admission.engine.nodes import (
     ANSWERS,
@@ -191,8 +193,7 @@ def holds(capacity: Capacity, requests: Sequence[PlaceRequest], *, rules: Rules,
 # ---------------------------------------------------------------- Muster's rule
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
+class _Slot(Value, frozen=True):
     """Pods of a pod set in rank order that stand on a row, or stood on a node that is lost (None)."""
 
     row: int | None

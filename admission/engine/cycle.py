@@ -16,10 +16,13 @@ whole; those for which the budget had no room have the next cycle first.
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from admission.engine import flavors as scan
 from admission.engine import order, reclaim
@@ -865,7 +868,7 @@ class _Filling(_Run):
                     return trial
                 assert trial.assignment is not None
                 why = Why(Reason.WAITING_FOR_QUOTA, Detail.BACKOFF, until=until)
-                return replace(
+                return dataclasses.replace(
                     trial, assignment=None, why=why, found=replace(trial.found, victims=(), enough=False, until=until)
                 )
             self.served.add(before.gang.key)

@@ -47,6 +47,7 @@ from admission.engine.model import (
     Topology,
     TopologyAssignment,
     TopologyRequest,
+    Value,
     Why,
     Workload,
 )
@@ -154,8 +155,7 @@ def requests(
     return tuple(out)
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Value, frozen=True):
     """What a whole gang asks of a queue."""
 
     requests: tuple[PodSetRequest, ...]

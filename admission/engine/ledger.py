@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from admission.engine.capacity import Capacity, Placement, PlaceRequest, holds, place, room, takes
 from admission.engine.model import (
@@ -32,6 +33,7 @@ from admission.engine.model import (
     Rules,
     TopologyAssignment,
     Usage,
+    Value,
     Workload,
 )
 from admission.engine.nodes import Booking, booking_of
@@ -42,8 +44,7 @@ PerPod = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 """(pod set, what one of its pods takes from a node)."""
 
 
-@dataclass(frozen=True)
-class Charge:
+class Charge(Value, frozen=True, dict=True):
     """What one gang holds, or claims. `usage` sorted; `admission` only when it names nodes."""
 
     key: Key
@@ -61,16 +62,14 @@ class Charge:
         return booking_of(self.uid, self.admission, dict(self.per_pod))
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Value, frozen=True):
     """A claim in the book."""
 
     charge: Charge
     until: int
 
 
-@dataclass(frozen=True, slots=True)
-class Aside:
+class Aside(Value, frozen=True):
     """Room that is kept for a gang, noted and not taken."""
 
     held: Held

@@ -12,15 +12,17 @@ per node. Both are kept until what they were made of changes; counts are mended 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from heapq import nsmallest
 
 import numpy as np
+from msgspec.structs import replace
 
 from admission.engine import topology
 from admission.engine.model import (
@@ -41,6 +43,7 @@ from admission.engine.model import (
     Toleration,
     Topology,
     TopologyAssignment,
+    Value,
     matches,
 )
 from admission.engine.topology import Bools, Ints, Shape, Tree, capacities
@@ -159,8 +162,7 @@ class _Host:
         return not self.foreign and not self.gangs
 
 
-@dataclass(frozen=True, slots=True)
-class Booking:
+class Booking(Value, frozen=True):
     """What an admission takes of nodes, added up."""
 
     uid: str
@@ -186,8 +188,7 @@ def add_amounts(into: dict[str, int], amounts: Iterable[tuple[str, int]], sign: 
             into.pop(name, None)
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(Value, frozen=True, dict=True):
     """All of a request that decides which nodes are looked at, apart from room."""
 
     labels: Pairs
@@ -639,7 +640,7 @@ class Table:
             else:
                 self.overlay = self.plain
                 known = self.losses(kinds, per_pod, False)
-                known = replace(known, lost=known.lost.copy(), untouched=known.untouched.copy())
+                known = dataclasses.replace(known, lost=known.lost.copy(), untouched=known.untouched.copy())
                 self.overlay, rows = over, over.rows(False)
             if len(held) >= KINDS:
                 held.clear()
@@ -1435,8 +1436,7 @@ class Placement(dict[str, TopologyAssignment]):
     """pod set -> where its pods go, in rank order. Pod sets that need no nodes (elastic flavors) are absent."""
 
 
-@dataclass(frozen=True)
-class PlaceRequest:
+class PlaceRequest(Value, frozen=True, dict=True):
     """What is asked of the nodes for one pod set. What follows from it is worked out once: requests are kept, and
     looked up by."""
 
@@ -1489,8 +1489,7 @@ class PlaceRequest:
         return Filter(self.labels, shape.node_selector, shape.affinity, tolerations)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Value, frozen=True):
     """All that one call of `capacity.place` asks."""
 
     capacity: Capacity

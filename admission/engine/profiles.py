@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from admission.engine.model import Value
 from admission.engine.topology import Ints, Tree
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Value, frozen=True):
     """A pod set (with or without its leader) as Kueue's placement sees it. Levels are depths in the tree."""
 
     count: int
@@ -94,8 +94,7 @@ def measure(tree: Tree, ask: Ask, leaves: tuple[Ints, Ints, Ints, Ints]) -> Room
     return room
 
 
-@dataclass(frozen=True, slots=True)
-class TooFew:
+class TooFew(Value, frozen=True):
     """`slices` of the gang would have fitted; at the depth `level`."""
 
     slices: int

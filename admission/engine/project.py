@@ -7,8 +7,9 @@ reasons are Kueue's; the sentences are ours.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from admission import quantity
 from admission.engine.model import (
@@ -26,6 +27,7 @@ from admission.engine.model import (
     Rules,
     Shortfall,
     Standing,
+    Value,
     Verdict,
     Why,
     Workload,
@@ -39,8 +41,7 @@ Event = tuple[str, str, str]
 """(Normal or Warning, reason, message)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Projection:
+class Projection(Value, frozen=True):
     conditions: tuple[Condition, ...] = ()
     events: tuple[Event, ...] = ()
     requests: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()

@@ -25,7 +25,6 @@ far as that is little work. Gangs that are leaving already cost nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cmp_to_key
 
 from admission.engine.flavors import Assignment, Mode, Oracle
@@ -39,6 +38,7 @@ from admission.engine.model import (
     Rules,
     Strategies,
     Usage,
+    Value,
     Workload,
 )
 from admission.engine.order import since
@@ -62,8 +62,7 @@ _FEW = 16
 """... and among how many at least."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Value, frozen=True):
     """Who must go; none when no lawful set makes room."""
 
     victims: tuple[Target, ...] = ()
@@ -388,8 +387,7 @@ class _Search:
 # ---------------------------------------------------------------- classical
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(Value, frozen=True):
     victim: Workload
     common: QuotaNode | None
     """The lowest node above both queues; None in the gang's own queue."""

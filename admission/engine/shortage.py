@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -27,6 +26,7 @@ from admission.engine.model import (
     PreemptionPolicy,
     Rules,
     Shortfall,
+    Value,
 )
 from admission.engine.nodes import PlaceRequest
 from admission.engine.quota import QuotaNode, Share
@@ -39,8 +39,7 @@ NEVER = 2**63
 _BY_QUOTA = (Detail.QUOTA_SHORT, Detail.COHORT_SHORT, Detail.BORROWING_LIMIT)
 
 
-@dataclass(frozen=True, slots=True)
-class Lack:
+class Lack(Value, frozen=True):
     """Of one gang of `queue`, which would take `usage`."""
 
     queue: str
@@ -85,8 +84,7 @@ class Asked(NamedTuple):
     until: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
+class Leaving(Value, frozen=True):
     """What those hold in one tree who were evicted and are not gone."""
 
     held: tuple[tuple[QuotaNode, Amounts], ...] = ()

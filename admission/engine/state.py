@@ -20,9 +20,11 @@ import heapq
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
+
+from msgspec import field
+from msgspec.structs import replace
 
 from admission.engine import order
 from admission.engine.flavors import Demand, demand
@@ -59,6 +61,7 @@ from admission.engine.model import (
     Strategy,
     Topology,
     Usage,
+    Value,
     Verdict,
     Why,
     Workload,
@@ -71,8 +74,7 @@ from admission.engine.shortage import NEW, Asked, Lack, Leaving, Shortages
 from admission.names import HOSTNAME_LABEL
 
 
-@dataclass(frozen=True, slots=True)
-class QueueNumbers:
+class QueueNumbers(Value, frozen=True):
     """What a status shows of a ClusterQueue, LocalQueue or Cohort."""
 
     pending: int = 0
@@ -93,8 +95,7 @@ class QueueNumbers:
     cohort: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Memo:
+class Memo(Value, frozen=True):
     """Why a bucket is not worth a trial before something changes."""
 
     verdict: Verdict

@@ -9,9 +9,10 @@ where they are. Ties end in the path of label values; answers are sorted by it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from admission.engine.model import Detail, Domain, Misfit, TopologyAssignment, TopologyRequest
 from admission.engine.nodes import (

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from admission.engine.model import Value
+
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Take = list[tuple[int, int]]
@@ -109,8 +111,7 @@ def grow(levels: Sequence[str], codes: Sequence[Ints], rows: int) -> Tree:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Value, frozen=True):
     """What a gang of equal pods asks of a tree."""
 
     count: int

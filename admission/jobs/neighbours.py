@@ -10,7 +10,9 @@ their own are left to placement, which knows it both ways.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from admission.engine.model import AntiAffinity, Key, Pairs, PodShape, Requirement, Workload, matches
 from admission.jobs.requests import both

@@ -14,7 +14,9 @@ many volumes a node takes, and who else uses a claim of one pod.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, matches
 from admission.jobs.kinds import Json, obj, objects, text, texts

@@ -21,6 +21,7 @@ keys with their unit; memory is that of a process that does nothing else.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import json
 import os
@@ -34,12 +35,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from admission.cli import COLLECTED_AFTER
 from admission.controller import decode
@@ -95,7 +97,7 @@ class Size:
     """Cohorts above a queue."""
 
     def part(self, by: int) -> Size:
-        return replace(
+        return dataclasses.replace(
             self,
             queues=self.queues // by,
             cohorts=self.cohorts // by,
@@ -329,7 +331,7 @@ def steady(size: Size) -> dict[str, float]:
 def _beyond(size: Size, waiting: int) -> Size:
     """So many gangs that about `waiting` are left when the nodes are full."""
     mean = sum(pods * gpus * weight for pods, gpus, weight in SHAPES) / sum(weight for *_, weight in SHAPES)
-    return replace(size, pending=int(size.nodes * 8 / mean) + waiting)
+    return dataclasses.replace(size, pending=int(size.nodes * 8 / mean) + waiting)
 
 
 def growth(size: Size) -> dict[str, float]:
@@ -351,7 +353,7 @@ def growth(size: Size) -> dict[str, float]:
 def by_nodes(size: Size) -> dict[str, float]:
     out: dict[str, float] = {}
     for nodes in (size.nodes // 10, size.nodes // 3, size.nodes):
-        here = replace(size, nodes=nodes, pending=size.pending // 5)
+        here = dataclasses.replace(size, nodes=nodes, pending=size.pending // 5)
         state, dice = full(here, told=f"{nodes:,} nodes")
         play(state, here, dice, 10)
         out[f"first_decision_at_{nodes}_nodes_ms"] = play(state, here, dice, 30).figures()[
@@ -363,7 +365,7 @@ def by_nodes(size: Size) -> dict[str, float]:
 def by_depth(size: Size) -> dict[str, float]:
     out: dict[str, float] = {}
     for depth in (1, 2, 3, 5):
-        here = replace(size, depth=depth, pending=size.pending // 5)
+        here = dataclasses.replace(size, depth=depth, pending=size.pending // 5)
         tally = Tally()
         state, dice = full(here, tally, told=f"depth {depth}")
         play(state, here, dice, 10)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from admission.engine.ledger import Charge, Ledger, charge_of
 from admission.engine.model import (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from admission.controller import lifecycle as life
 from admission.controller.lifecycle import PodTally, Settings, Sight, WorkloadView, backoff_ms, next_step
@@ -36,7 +37,7 @@ def job(**said: Any) -> JobView:
         spec_hash="h1",
         pods_expected=2,
     )
-    return replace(base, **said)
+    return dataclasses.replace(base, **said)
 
 
 def workload(

@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from admission.engine.model import (
     KUEUE,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
 from admission.engine.model import (
@@ -357,7 +358,8 @@ def test_who_comes_back_stands_where_it_stood_as_far_as_there_is_room(
     used = sorted({domain.values[0] for part in stood.pod_sets for domain in _there(part.topology).domains})
     lost = data.draw(st.sets(st.sampled_from(used), min_size=1, max_size=2))
     how = data.draw(st.sampled_from([{"ready": False}, {"unschedulable": True}, {"allocatable": ()}]))
-    after = replace(cluster, nodes=[replace(n, **how) if n.name in lost else n for n in cluster.nodes])
+    nodes = [replace(node, **how) if node.name in lost else node for node in cluster.nodes]
+    after = dataclasses.replace(cluster, nodes=nodes)
     back = place(book(after), asked, rules=MUSTER, previous=stood, again=True)
     if isinstance(back, Misfit):
         return

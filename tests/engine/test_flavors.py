@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from admission.engine.flavors import Assignment, Cursor, Mode, Oracle, assign, holds, is_preferred, reduce, requests
 from admission.engine.ledger import Charge, Ledger

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from admission.engine.model import Claim, Evict, EvictReason, Preemption, PreemptionPolicy, Quota, Workload
 from tests.engine.town import SECOND, Town, cohort, elastic, gang, queue

@@ -6,13 +6,15 @@ was evicted on the way.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from admission.engine.cycle import decide
 from admission.engine.model import KUEUE, MUSTER, Preemption, PreemptionPolicy, Quota, Rules
@@ -112,10 +114,10 @@ def outcome(town: Town) -> tuple[list[str], dict[str, int]]:
 
 def scaled(case: Case) -> Case:
     """All amounts seven times as large."""
-    return replace(
+    return dataclasses.replace(
         case,
         quota={name: {res: 7 * n for res, n in held.items()} for name, held in case.quota.items()},
-        gangs=tuple(replace(one, each={res: 7 * n for res, n in one.each.items()}) for one in case.gangs),
+        gangs=tuple(dataclasses.replace(one, each={res: 7 * n for res, n in one.each.items()}) for one in case.gangs),
     )
 
 
@@ -125,21 +127,21 @@ def split(case: Case) -> Case:
     def twin(held: Mapping[str, int]) -> dict[str, int]:
         return {**held, **({"gpu-too": held["gpu"]} if "gpu" in held else {})}
 
-    return replace(
+    return dataclasses.replace(
         case,
         quota={name: twin(held) for name, held in case.quota.items()},
-        gangs=tuple(replace(one, each=twin(one.each)) for one in case.gangs),
+        gangs=tuple(dataclasses.replace(one, each=twin(one.each)) for one in case.gangs),
     )
 
 
 def unused(case: Case) -> Case:
     """There is quota of something that nobody asks for."""
-    return replace(case, quota={name: {**held, "license": 9} for name, held in case.quota.items()})
+    return dataclasses.replace(case, quota={name: {**held, "license": 9} for name, held in case.quota.items()})
 
 
 def heavier(case: Case) -> Case:
     """All weights three times as large."""
-    return replace(case, weight={name: 3 * weight for name, weight in case.weight.items()})
+    return dataclasses.replace(case, weight={name: 3 * weight for name, weight in case.weight.items()})
 
 
 PRESETS = {"muster": MUSTER, "kueue": KUEUE, "kueue-fair": replace(KUEUE, fair_sharing=True)}
@@ -194,13 +196,13 @@ def test_names_of_queues_change_nothing(case: Case, names: list[str]) -> None:
     def renamed(held: Mapping[str, object]) -> dict[str, object]:
         return {other.get(name, name): value for name, value in held.items()}
 
-    twin = replace(
+    twin = dataclasses.replace(
         case,
         quota=renamed(case.quota),  # type: ignore[arg-type]
         parent=renamed(case.parent),  # type: ignore[arg-type]
         weight=renamed(case.weight),  # type: ignore[arg-type]
         within=renamed(case.within),  # type: ignore[arg-type]
-        gangs=tuple(replace(one, queue=other[one.queue]) for one in case.gangs),
+        gangs=tuple(dataclasses.replace(one, queue=other[one.queue]) for one in case.gangs),
     )
     assert outcome(play(case, MUSTER)) == outcome(play(twin, MUSTER))
 
