@@ -21,6 +21,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -122,6 +123,8 @@ class Trial:
     """It was the first of its queue ..."""
     due: bool = False
     """... and has been passed over for long."""
+    behind: bool = False
+    """It stands behind the first of a strict queue."""
 
     @property
     def mode(self) -> Mode:
@@ -726,7 +729,7 @@ class _Filling(_Run):
             trial = beside
         self.place(trial)
         claims = claims or gang.key in self.ledger.aside
-        if self._fits_or_evicts(trial) and gang.evicted == "Preempted" and not claims and self.rules.promises:
+        if self._able(trial) and gang.evicted == "Preempted" and not claims and self.rules.promises:
             trial = self._come_back(trial)
         if trial.mode is Mode.FIT:
             self.admit(trial)
@@ -853,16 +856,16 @@ class _Filling(_Run):
     def _come_back(self, trial: Trial) -> Trial:
         """A gang that was evicted fits again, or would if it evicted others. Whoever could lawfully evict it, once it
         is back, goes before it; where that one can go only because of it (its share makes an eviction lawful, or its
-        priority), it stays away for a while."""
+        priority), or stands behind the first of a strict queue, it stays away for a while."""
         gang = trial.gang
-        while self._fits_or_evicts(trial):
+        while self._able(trial):
             evictor = self._evictor(trial)
             if evictor is None:
                 return trial
             before = self.look(evictor.gang, evictor.queue)
-            if before.mode is Mode.FIT:
+            if before.mode is Mode.FIT and not evictor.behind:
                 self.admit(before)
-            elif not before.found.enough or not self._claim_room(before):
+            elif evictor.behind or not before.found.enough or not self._claim_room(before):
                 until = gang.evicted_at + self.rules.spare_first_ms
                 if self.now >= until:
                     return trial
@@ -880,21 +883,19 @@ class _Filling(_Run):
             trial = self.look(gang, trial.queue)
         return trial
 
-    @staticmethod
-    def _fits_or_evicts(trial: Trial) -> bool:
-        return trial.mode is Mode.FIT or bool(trial.found.enough and trial.found.victims)
-
     def _evictor(self, trial: Trial) -> Trial | None:
         """The first of those who wait in its tree that could evict this gang if it were admitted."""
         assert trial.assignment is not None
         gang, node, ledger, state = trial.gang, trial.node, self.ledger, self.state
-        admission = trial.assignment.admission(trial.queue.name)
+        there = trial.assignment if trial.mode is Mode.FIT else self._once_they_left(trial)
+        admission = there.admission(trial.queue.name)
         with ledger.trial():
             for key, _ in trial.found.victims:
                 ledger.release(key)
             ledger.charge(charge_of(gang, admission))
-            # What is within nominal quota nobody else takes, but those before it in its own queue.
-            borrowing = node.borrowing(trial.assignment.usage)
+            # What is within nominal quota nobody else takes, but those before it in its own queue. (Who wants back what
+            # it does not hold, and others of its queue do, may take it for the room on nodes.)
+            borrowing = node.borrowing(node.usage)
             rivals: list[tuple[QueueKey, Workload, ClusterQueue]] = []
             for other in node.root.queues():
                 line = state.lines.get(other.name)
@@ -906,15 +907,14 @@ class _Filling(_Run):
                 ):
                     continue
                 firsts = self._firsts(other.name, queue)
-                if other is node:  # also who has had its turn, and room is kept for it since
-                    kept = (state.place_in(other.name, key) for key in ledger.aside)
-                    firsts = [*firsts, *(place for place in kept if place is not None and place not in firsts)]
+                # Also who has had its turn, and room is kept for it since.
+                kept = (state.place_in(other.name, key) for key in ledger.aside)
+                firsts = [*firsts, *(place for place in kept if place is not None and place not in firsts)]
                 for place in firsts:
                     rival = state.workloads[order.key_of(place)]
                     if (
                         rival.key in self.served
                         or rival.key in ledger.claims
-                        or (rival.key in ledger.aside and other is not node)
                         or rival.preemption_gated
                         or rival.key == gang.key
                     ):
@@ -925,22 +925,31 @@ class _Filling(_Run):
             newly = [(one, what) for one, what, _ in self.charged.values()]
             self.as_if = tuple(self._holding(one, what) for one, what in (*newly, (gang, admission)))
             try:
-                for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
+                for place, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
                     found = self.look(rival, queue, later=True)
-                    if found.found.enough and any(key == gang.key for key, _ in found.found.victims):
+                    # Who outranks it in its own queue, and has other room now, may send it when others took that.
+                    over = queue is trial.queue and rival.effective_priority > gang.effective_priority
+                    sends = over and (found.mode is Mode.FIT or (trial.found.victims and found.mode is not Mode.NO_FIT))
+                    if sends or (found.found.enough and any(key == gang.key for key, _ in found.found.victims)):
+                        found.behind = queue.strategy is Strategy.STRICT_FIFO and not self._is_first(rival, place)
                         return found
             finally:
                 self.as_if = ()
         return None
 
     def _firsts(self, name: str, queue: ClusterQueue) -> list[QueueKey]:
-        """Who of a queue may be looked at in this cycle: the first of every bucket, or of all where it is strict."""
-        taken = self.walks[name].taken if name in self.walks else {}
-        held = self.state.lines[name].buckets
-        firsts = [places[at] for bucket, places in held.items() if (at := taken.get(bucket, 0)) < len(places)]
+        """Who of a queue may be looked at in this cycle or in the next: the first of every bucket; of all that have
+        no room yet where it is strict."""
+        line, ledger = self.state.lines[name], self.ledger
         if queue.strategy is Strategy.STRICT_FIFO:
-            return [min(firsts)] if firsts else []
-        return firsts
+            rest = (
+                place
+                for place in line
+                if (key := order.key_of(place)) not in ledger.claims and key not in ledger.charges
+            )
+            return list(islice(rest, 1))
+        taken = self.walks[name].taken if name in self.walks else {}
+        return [places[at] for bucket, places in line.buckets.items() if (at := taken.get(bucket, 0)) < len(places)]
 
     def _outranks(self, rival: Workload, queue: ClusterQueue, mine: QuotaNode, theirs: QuotaNode) -> bool:
         """Could the law let it evict somebody of their side: a bound that costs little."""
@@ -979,18 +988,21 @@ class _Filling(_Run):
         else:
             self.ledger.set_aside(charge, until)
 
+    def _once_they_left(self, trial: Trial) -> Assignment:
+        """Where it would stand when its victims are gone, and who leaves already."""
+        leave = {key for key, _ in trial.found.victims} | self.going(trial.gang, trial.queue)
+        charges = self.ledger.charges
+        with self.ledger.as_if_gone(charges[key] for key in sorted(leave) if key in charges):
+            return self._again(trial)
+
     def _claim_room(self, trial: Trial) -> bool:
         """Evict for it, and keep what becomes free."""
         gang = trial.gang
-        victims = [key for key, _ in trial.found.victims]
-        going = self.going(gang, trial.queue)
-        charges = self.ledger.charges
-        with self.ledger.as_if_gone(charges[key] for key in sorted({*victims, *going}) if key in charges):
-            there = self._again(trial)
+        there = self._once_they_left(trial)
         if there.mode is not Mode.FIT:
             return False
         self.evict(trial)
-        leave = victims or sorted(going)
+        leave = [key for key, _ in trial.found.victims] or sorted(self.going(gang, trial.queue))
         uids = tuple(sorted(self.state.workloads[key].uid for key in leave if key in self.state.workloads))
         self._claim(trial, there.admission(trial.queue.name), uids)
         why = replace(

@@ -52,6 +52,7 @@ LocalUsage = Callable[[Workload], float | None]
 Target = tuple[Key, EvictReason]
 
 _NO_LARGER = "with no larger share, or spared"
+_TOO_SOON = "spared by one that was evicted itself of late"
 _NOT_TOGETHER = "within quota once the others are gone"
 _STILL_SHORT = "whose going leaves nodes short"
 _ROUNDS = 8
@@ -223,6 +224,14 @@ def spared_until(victim: Workload, rules: Rules, now: int) -> int | None:
     recent = sorted(at for at in victim.fair_evictions if at + rules.spare_window_ms > now)
     if len(recent) >= rules.spare_after:
         return recent[-rules.spare_after] + rules.spare_window_ms
+    return None
+
+
+def back_until(gang: Workload, rules: Rules, now: int) -> int | None:
+    """Until when a gang that was evicted for another evicts nobody for its share; None if it may. (Whom it sends might
+    send others, and one of those it.)"""
+    if gang.evicted == "Preempted" and gang.evicted_at + rules.spare_first_ms > now:
+        return gang.evicted_at + rules.spare_first_ms
     return None
 
 
@@ -681,6 +690,7 @@ class _Lawful(_Search):
 
     def _run(self) -> Found:
         self.until: int | None = None
+        self.back = back_until(self.gang, self.rules, self.now)
         self.by_order = False
         """Some were not lawful when their turn came, and without them there was no quota."""
         self.ruled_out = 0
@@ -847,7 +857,7 @@ class _Lawful(_Search):
         if not share < before:
             self.barred.add(queue)  # whoever goes, their share only falls
             return None
-        spared = spared_until(victim, self.rules, self.now)
+        spared = self.back or spared_until(victim, self.rules, self.now)
         if spared is not None:
             if spared < 2**62:
                 self.until = spared if self.until is None else min(self.until, spared)
@@ -1013,7 +1023,8 @@ class _Lawful(_Search):
                 return [alone]
             if refused:
                 self.by_order |= bool(taken)
-                self.unlawful[_NO_LARGER] = self.unlawful.get(_NO_LARGER, 0) + len(refused)
+                why = _NO_LARGER if self.back is None else _TOO_SOON
+                self.unlawful[why] = self.unlawful.get(why, 0) + len(refused)
             return None
         with self.ledger.trial():
             return self._spare(taken, max(1, low))

@@ -641,6 +641,181 @@ def test_what_is_short_beside_kept_room_may_be_short_without_it_too() -> None:
     assert [verdict and verdict.why.reason for verdict in said] == [Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED]
 
 
+Step = Arrival | tuple[str, Quota, Quota] | str | int
+"""Gangs come; an edit of (queue, gpu, cpu); a gang ends, or a cycle, or to rest; minutes go by."""
+
+
+@pytest.mark.parametrize(
+    ("values", "steps"),
+    [
+        pytest.param(
+            (
+                Flavor("f", elastic=False),
+                cohort("root", "", [("f", {"gpu": 4, "cpu": 4})]),
+                cohort("inner", "root", [("f", {"gpu": 3, "cpu": 0})]),
+                queue("a", "root", [("f", {"gpu": Quota(3), "cpu": Quota(0)})], preemption=LOWER),
+                queue("b", "root", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+                queue("c", "inner", [("f", {"gpu": Quota(0), "cpu": Quota(0, 6)})]),
+                queue("d", "root", [("f", {"gpu": Quota(4), "cpu": Quota(0)})]),
+                *(node(f"n{i}", gpu=gpu, cpu=cpu) for i, (gpu, cpu) in enumerate([(3, 3), (3, 5), (3, 5), (1, 1)])),
+            ),
+            (
+                ("a", 4, 1, (1, 0), 5, 0),
+                ("b", 1, 1, (1, 0), 0, 0),
+                ("c", 1, 1, (1, 0), 0, 0),
+                ("d", 2, 1, (1, 1), 0, 0),
+                ("c", 1, 1, (1, 0), 0, 0),
+                ("d", 3, 1, (1, 0), 0, 0),
+                "cycle",
+                11,
+                ("d", 1, 1, (0, 1), 0, 0),
+                ("a", 1, 1, (1, 1), 0, 0),
+                "settle",
+            ),
+            id="one that outranks it takes the nodes that it freed for itself",
+        ),
+        pytest.param(
+            (
+                Flavor("f", elastic=True),
+                cohort("root", "", [("f", {"gpu": 6, "cpu": 6})]),
+                cohort("inner", "root", [("f", {"gpu": 3, "cpu": 0})]),
+                queue(
+                    "a", "root", [("f", {"gpu": Quota(2), "cpu": Quota(0, 4)})], weight=Fraction(2), preemption=LOWER
+                ),
+                queue("b", "inner", [("f", {"gpu": Quota(1), "cpu": Quota(0, 4)})]),
+                queue("c", "root", [("f", {"gpu": Quota(1), "cpu": Quota(0)})], weight=Fraction(2)),
+                queue("d", "inner", [("f", {"gpu": Quota(1), "cpu": Quota(0, 3)})], weight=Fraction(1, 2)),
+            ),
+            (
+                ("d", 2, 1, (1, 0), 0, 0),
+                ("a", 4, 1, (1, 0), 5, 0),
+                ("d", 1, 1, (1, 0), 0, 0),
+                ("a", 1, 1, (2, 0), 0, 0),
+                ("c", 2, 1, (2, 0), 0, 0),
+                ("b", 2, 1, (2, 0), 0, 0),
+                "g004",
+                "rest",
+            ),
+            id="comes back by its share, and another of its queue that went for it too",
+        ),
+        pytest.param(
+            (
+                Flavor("f", elastic=False),
+                cohort("root", "", [("f", {"gpu": 4, "cpu": 6})]),
+                cohort("inner", "root", [("f", {"gpu": 1, "cpu": 0})]),
+                queue("a", "inner", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+                queue("b", "inner", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+                queue("c", "root", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+                queue("d", "root", [("f", {"gpu": Quota(0), "cpu": Quota(0)})], strategy=Strategy.STRICT_FIFO),
+                *(node(f"n{i}", gpu=gpu, cpu=cpu) for i, (gpu, cpu) in enumerate([(2, 2), (1, 6), (2, 1), (1, 1)])),
+            ),
+            (
+                ("d", 1, 1, (1, 0), 0, 0),
+                ("a", 2, 2, (1, 0), 0, 0),
+                ("d", Quota(6), Quota(6)),
+                "cycle",
+                ("d", 4, 1, (1, 1), 0, 0),
+                ("a", Quota(2), Quota(0)),
+                ("a", 1, 1, (0, 1), 0, 0),
+                "settle",
+            ),
+            id="by the next of a strict queue, behind one that claims room",
+        ),
+        pytest.param(
+            (
+                Flavor("f", elastic=True),
+                cohort("root", "", [("f", {"gpu": 12, "cpu": 0})]),
+                cohort("inner", "root", [("f", {"gpu": 0, "cpu": 3})]),
+                cohort("deep", "inner", [("f", {"gpu": 2, "cpu": 0})]),
+                queue("a", "deep", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+                queue("b", "inner", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+                queue("c", "deep", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+                queue("d", "inner", [("f", {"gpu": Quota(0), "cpu": Quota(3)})], preemption=LOWER),
+            ),
+            (
+                ("d", 3, 1, (3, 1), 1, 0),
+                ("d", 1, 1, (0, 1), 0, 0),
+                ("a", 1, 2, (0, 1), 1, 0),
+                ("c", 1, 1, (0, 1), 0, 0),
+                ("b", 1, 2, (0, 1), 0, 0),
+                "rest",
+            ),
+            id="by one that outranks it, which lets it take back what it may not itself",
+        ),
+        pytest.param(
+            (
+                Flavor("f", elastic=True),
+                cohort("root", "", [("f", {"gpu": 4, "cpu": 2})]),
+                cohort("inner", "root", [("f", {"gpu": 3, "cpu": 0})]),
+                queue("a", "root", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+                queue("b", "root", [("f", {"gpu": Quota(0, 5), "cpu": Quota(0, 1)})]),
+                queue("c", "inner", [("f", {"gpu": Quota(0), "cpu": Quota(0)})], preemption=LOWER),
+                queue("d", "root", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+            ),
+            (
+                ("c", Quota(0), Quota(4)),
+                ("c", 2, 1, (0, 1), 0, 0),
+                ("a", 1, 3, (0, 1), 0, 0),
+                ("d", 1, 2, (0, 1), 0, 0),
+                61,
+                "cycle",
+                ("c", 2, 2, (0, 1), 5, 0),
+                "rest",
+            ),
+            id="by one that outranks it, after others took the room that it had found",
+        ),
+        pytest.param(
+            (
+                Flavor("f", elastic=False),
+                cohort("root", "", [("f", {"gpu": 4, "cpu": 6})]),
+                cohort("inner", "root", [("f", {"gpu": 1, "cpu": 0})]),
+                queue("a", "inner", [("f", {"gpu": Quota(0), "cpu": Quota(0)})], weight=Fraction(1, 2)),
+                queue("b", "inner", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+                queue("c", "root", [("f", {"gpu": Quota(6), "cpu": Quota(0)})]),
+                queue("d", "root", [("f", {"gpu": Quota(0), "cpu": Quota(0)})]),
+                *(node(f"n{i}", gpu=gpu, cpu=cpu) for i, (gpu, cpu) in enumerate([(2, 2), (1, 6), (2, 1), (1, 1)])),
+            ),
+            (
+                ("c", 2, 3, (0, 1), 0, 0),
+                ("d", 1, 2, (1, 0), 0, 0),
+                ("a", 1, 3, (1, 0), 0, 0),
+                ("d", Quota(6), Quota(6)),
+                "cycle",
+                ("d", 3, 1, (1, 1), 0, 0),
+                ("a", Quota(2), Quota(0)),
+                11,
+                ("a", 1, 1, (0, 1), 0, 0),
+                ("c", 1, 1, (1, 0), 0, 0),
+                ("b", 1, 1, (1, 0), 5, 0),
+                "settle",
+            ),
+            id="by one for whom room is kept",
+        ),
+    ],
+)
+def test_who_came_back_is_not_evicted_again_before_all_is_at_rest(
+    values: tuple[Any, ...], steps: tuple[Step, ...]
+) -> None:
+    machine = Cluster()
+    machine.start(values=[*values], twin=False)
+    town = machine.town
+    for step in steps:
+        if isinstance(step, int):
+            town.now += step * MINUTE
+        elif step == "cycle":
+            machine.one_cycle()
+        elif step in ("settle", "rest"):
+            town.settle()
+        elif isinstance(step, str):
+            town.remove(Workload, ("ns", step))
+        elif len(step) == 3:
+            machine.edit(*step)
+        else:
+            machine.arrive(*step)
+    town.now += 61 * MINUTE
+    town.settle()
+
+
 def test_who_holds_what_its_queue_does_not_borrow_is_not_evicted_for_what_it_does() -> None:
     """A queue borrows GPUs and no CPU. A gang of another queue wants its own GPU back, on a node of which CPUs are
     taken: the one that holds these would be within the quota of its queue once the GPU is given back."""
