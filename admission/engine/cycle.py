@@ -1363,6 +1363,9 @@ class _Entry:
     """What it would charge, or keep from others."""
     second: bool = False
     verdict: Verdict | None = None
+    unasked: bool = False
+    """Nobody is to go for it, and where it would stand on empty nodes was not asked yet: mostly its quota refuses it,
+    whatever the nodes say."""
 
 
 class _Heads(_Run):
@@ -1421,9 +1424,10 @@ class _Heads(_Run):
             keep = strict and trial.why.detail is not Detail.NAMESPACE_NOT_SELECTED
             self._requeue(_Entry(trial, self._charge(trial)), active=keep)
             return
-        if trial.mode.preempts and self._by_nodes(trial):
+        by_nodes = trial.mode.preempts and self._by_nodes(trial)
+        if by_nodes and trial.found.victims:
             self._nodes_after(trial)
-        self.entries.append(_Entry(trial, self._charge(trial)))
+        self.entries.append(_Entry(trial, self._charge(trial), unasked=by_nodes and not trial.found.victims))
 
     def _second_pass(self) -> None:
         """Gangs with a reservation whose nodes must be chosen, or chosen anew."""
@@ -1466,6 +1470,11 @@ class _Heads(_Run):
             where = {choice.name: choice.topology for choice in there.pod_sets}
             for choice in trial.assignment.pod_sets:
                 choice.topology = where.get(choice.name)
+
+    def _ask(self, entry: _Entry) -> None:
+        if entry.unasked:
+            self._nodes_after(entry.trial)
+            entry.usage, entry.unasked = self._charge(entry.trial), False
 
     # -- order
 
@@ -1528,6 +1537,7 @@ class _Heads(_Run):
         if trial.mode.preempts:
             if not trial.found.victims:
                 if not reclaim.may_always_reclaim(trial.queue, self.rules):
+                    self._ask(entry)
                     self._keep(self._reserve(entry))
                 self._requeue(entry, active=False, reason=Reason.WAITING_FOR_QUOTA)
                 return
@@ -1581,9 +1591,13 @@ class _Heads(_Run):
         if trial.assignment is None or trial.mode is Mode.NO_FIT:
             return False
         gone = self._going_around(trial, (key for key, _ in trial.found.victims))
-        if all(choice.topology is None for choice in trial.assignment.pod_sets):
+        if entry.unasked or all(choice.topology is None for choice in trial.assignment.pod_sets):
             with self.ledger.as_if_gone(self.ledger.charges[key] for key in gone):
-                return trial.node.fits(dict(entry.usage.usage))
+                if not trial.node.fits(dict(entry.usage.usage)):
+                    return False
+            if not entry.unasked:
+                return True
+            self._ask(entry)
         with self.ledger.trial():
             for key in gone:
                 self.ledger.release(key)
@@ -1655,7 +1669,7 @@ class _Heads(_Run):
         trial.place, trial.bucket = entry.trial.place, entry.trial.bucket
         if trial.mode.preempts and self._by_nodes(trial):
             self._nodes_after(trial)
-        entry.trial, entry.usage = trial, self._charge(trial)
+        entry.trial, entry.usage, entry.unasked = trial, self._charge(trial), False
 
     def _after_others(self, entry: _Entry) -> bool | None:
         """Its victims go for somebody before it: does it fit once they are gone (True), or with other victims (False;
