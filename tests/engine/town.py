@@ -157,11 +157,11 @@ class Town:
         (Which queue goes first may differ: here, who is known not to fit no longer stands for its queue, and what this
         very plan changed is looked at in the next cycle.) Where nothing is decided, both say the same of everybody."""
         other = self.fresh()
-        again = decide(other, self.now, BUDGET).decisions
-        if plan.decisions and not again and self.by_turns(plan):
+        again = decide(other, self.now, BUDGET)
+        if bool(again.decisions) != bool(plan.decisions) and self.by_turns(again if again.decisions else plan):
             return
-        assert bool(again) == bool(plan.decisions), (again, plan.decisions)
-        if not again:
+        assert bool(again.decisions) == bool(plan.decisions), (again.decisions, plan.decisions)
+        if not again.decisions:
             for key in self.state.workloads:
                 if key in self.state.stale():
                     self.same_reason(key, other)
