@@ -908,7 +908,7 @@ class _Filling(_Run):
                     continue
                 firsts = self._firsts(other.name, queue)
                 # Also who has had its turn, and room is kept for it since.
-                kept = (state.place_in(other.name, key) for key in ledger.aside)
+                kept = (state.place_in(other.name, key) for key in ledger.aside_under(node.root))
                 firsts = [*firsts, *(place for place in kept if place is not None and place not in firsts)]
                 for place in firsts:
                     rival = state.workloads[order.key_of(place)]
