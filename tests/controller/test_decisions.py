@@ -108,7 +108,8 @@ async def test_room_that_was_decided_for_what_the_gang_no_longer_asks_is_not_res
     await world.put(local_queue("main", "team-a"))
     made = await world.put(job("train", "main", pods=1, gpus=1))
 
-    async with running(world) as controller:
+    # No reason is written in between: that would be a conflict of another kind.
+    async with running(world, explain_after_s=3600.0) as controller:
 
         async def asked() -> Any:
             found = list(controller.world.workloads.values())

@@ -42,14 +42,16 @@ PLURALS = {
 
 
 @asynccontextmanager
-async def running(world: World, *, leads: bool = True, **options: Any) -> AsyncIterator[Controller]:
+async def running(
+    world: World, *, leads: bool = True, explain_after_s: float = 0.0, **options: Any
+) -> AsyncIterator[Controller]:
     controller = Controller(
         world.client,
         names=NAMES,
         rules=MUSTER,
         settings=Settings(),
         options=Options(can_rank=True),
-        tuning=Tuning(explain_after_s=0.0),
+        tuning=Tuning(explain_after_s=explain_after_s),
         now=lambda: lab.NOW,
         **options,
     )
