@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import json
 import os
 import random  # noqa: TID251 - gangs of all shapes, by seed
 import subprocess
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from admission.names import HOSTNAME_LABEL
+from admission.names import HOSTNAME_LABEL, MUSTER_GROUP
 from e2e.api_client import Object, finished
 from e2e.control_plane import ControlPlane
 from e2e.event_log import DELETED, EventLog
@@ -1299,6 +1300,19 @@ def test_a_node_that_killed_a_job_twice_is_avoided_for_that_job(muster: Installe
     assert "avoided" in reason(cp, "team-a", "one")[1]
     cp.apply([job("team-a", "other", 1, seconds=1)])
     cp.wait(done(cp, "jobs", "team-a", "other"), 60, "another job to run there")
+    # It ends by itself; here after seconds.
+    held = workload_of(cp, "team-a", "one") or {}
+    (entry,) = held["status"]["avoidNodes"]
+    soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 5))  # noqa: TID251 - the controller's clock
+    shorter = json.dumps({"status": {"avoidNodes": [{**entry, "until": soon}]}})
+    name = f"workloads.{MUSTER_GROUP}/{held['metadata']['name']}"
+    cp.kubectl("-n", "team-a", "patch", name, "--subresource=status", "--type=merge", "-p", shorter)
+    cp.wait(lambda: admitted(cp, "team-a", "one"), 60, "the node not to be avoided any more")
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 60, "it to run there again")
+    cp.set_node_ready("node-0", False, wait=False)
+    cp.wait(lambda: not admitted(cp, "team-a", "one"), 60, "it to be released")
+    cp.set_node_ready("node-0", True)
+    cp.wait(lambda: "avoided" in reason(cp, "team-a", "one")[1], 60, "the node to be avoided again")
     cp.add_nodes(1, gpus=8, labels={"gpu": "h100"}, prefix="fresh")
     cp.wait(lambda: admitted(cp, "team-a", "one"), 30, "it to run on another node")
 
