@@ -1384,6 +1384,8 @@ class _Heads(_Run):
         else:
             self.state.heads_before = ""
         self.preempted: set[Key] = set()
+        self.kept: list[Charge] = []
+        """What is taken for the rest of this cycle for gangs that are not admitted in it."""
         for entry in self._in_order():
             self._process(entry)
         if not self.more:
@@ -1567,6 +1569,11 @@ class _Heads(_Run):
             if worse is not None:
                 self._migrate(entry, worse)
                 return
+            if self.preempted and not self._room_today(entry):
+                self._keep(entry.usage)
+                why = replace(trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING)
+                self._requeue(entry, active=True, why=why, scanned=False)
+                return
             self.admit(trial)
             return
         self._keep(entry.usage)
@@ -1584,6 +1591,15 @@ class _Heads(_Run):
         """Taken for the rest of this cycle."""
         if charge.key not in self.ledger.charges:
             self.ledger.charge(charge)
+            self.kept.append(charge)
+
+    def _room_today(self, entry: _Entry) -> bool:
+        """Is there room with those still there who were to go in this cycle. (Kueue counts them as gone, and admits
+        beyond quota until they are, if their going frees more than they go for.)"""
+        with self.ledger.trial():
+            for charge in self.kept:
+                self.ledger.release(charge.key)
+            return entry.trial.node.fits(dict(entry.usage.usage)) and self._room_on_nodes(entry.trial)
 
     def _still_fits(self, entry: _Entry) -> bool:
         """Is there room, with everybody gone who was to go for it or for somebody before it."""

@@ -183,3 +183,19 @@ def test_a_tree_that_a_cycle_had_no_budget_for_has_the_next_one_first() -> None:
             town.state.apply(Assumed(decision))
     assert set(order[:3]) == {"a0", "b0", "high"}
     assert "low" not in order, "the one before it borrows all there is"
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_nobody_is_admitted_into_room_of_those_who_have_yet_to_leave(fair: bool) -> None:
+    """One leaves who holds more than the gang asks for that it goes for; what is over is not free before it is gone."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    for name, nominal in (("v", 0), ("a", 16), ("b", 4), ("c", 4)):
+        reclaims = Preemption(reclaim_within_cohort=PreemptionPolicy.ANY)
+        town.put(queue(name, "all", [(F, {"gpu": nominal})], preemption=reclaims))
+    town.put(gang("v0", "v", 20))
+    town.settle()
+    town.put(gang("a0", "a", 10, created=1), gang("b0", "b", 4, created=2), gang("c0", "c", 4, created=3))
+    first = decide(town.state, START, BUDGET).decisions
+    assert [(type(d), d.key[1]) for d in first] == [(Evict, "v0"), (Admit, "b0")]
+    town.settle()
+    assert town.admitted() == ["a0", "b0", "c0"]
