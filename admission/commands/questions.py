@@ -22,7 +22,7 @@ from admission.commands.options import (
     run,
 )
 
-WAITS = ("waiting", "held", "reserved", "leaving")
+WAITS = ("waiting", "paused", "held", "reserved", "leaving")
 
 
 @click.command(

@@ -86,6 +86,8 @@ class State(Enum):
     HELD = "held"
     """Held, and not in the queue yet: it has no Workload."""
     WAITING = "waiting"
+    PAUSED = "paused"
+    """Its owner keeps it out of the queue, by the label."""
     RESERVED = "reserved"
     """Has its quota, and waits for admission checks."""
     STARTING = "starting"
@@ -93,6 +95,8 @@ class State(Enum):
     RUNNING = "running"
     LEAVING = "leaving"
     """Evicted: its pods are terminating."""
+    RELEASED = "released"
+    """Not suspended, and nothing is reserved for it: it runs without Muster."""
     FINISHED = "finished"
 
 
@@ -510,13 +514,20 @@ class Ask:
                 "If it lasts: look at the nodes of these pods. On a node that stays lost they count no more after "
                 "nodeLossGracePeriod (two minutes, unless configured otherwise).",
             )
-        if standing.state is not State.WAITING:
-            return None
-        if reason is Reason.DEACTIVATED and job.paused:
+        if standing.state is State.RELEASED:
+            return Advice(
+                "It runs without Muster: it was released when Muster was uninstalled, or got past the hold. "
+                "A controller that leads stops it and queues it within seconds.",
+                "Nothing.",
+                "If Muster is installed: see that a controller leads.",
+            )
+        if standing.state is State.PAUSED:
             return Advice(
                 "Its owner paused it: while the label stands it is neither queued nor started, whatever else changes.",
                 f"Take the label off: `kubectl label {where} {self.names.pause_label}-`.",
             )
+        if standing.state is not State.WAITING:
+            return None
         if reason is Reason.DEACTIVATED and standing.detail != Detail.WORKLOAD_DELETED.value:
             return Advice(
                 "Its Workload is switched off (spec.active is false): it ran for its maximum time, a check refused it, "
@@ -743,7 +754,8 @@ class Ask:
             for job in jobs.values()
             if job.uid not in told and job.queue and not _of_jobset(job)
         )
-        order = [State.WAITING, State.HELD, State.RESERVED, State.LEAVING, State.STARTING, State.RUNNING]
+        order = [State.WAITING, State.HELD, State.PAUSED, State.RESERVED, State.LEAVING, State.STARTING]
+        order += [State.RUNNING, State.RELEASED]
         rows.sort(
             key=lambda row: (
                 order.index(row.state) if row.state in order else len(order),
@@ -938,6 +950,9 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
     reason = message = detail = ""
     if value.finished:
         state, shown = State.FINISHED, finished
+    elif value.admission is None and job is not None and job.finished:
+        # It ran without Muster to its end, or the controller has not seen that yet.
+        state, shown = State.FINISHED, {"message": job.message}
     elif value.admission is not None and value.evicted:
         state, shown = State.LEAVING, evicted
     elif value.admitted:
@@ -945,15 +960,19 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
         state, shown = (State.RUNNING if ready else State.STARTING), admitted
     elif value.admission is not None:
         state, shown = State.RESERVED, reserved
+    elif job is not None and not job.suspended:
+        state, shown = State.RELEASED, {"message": "Not suspended, and nothing is reserved for it"}
+    elif job is not None and job.paused:
+        state, shown = State.PAUSED, evicted
     else:
         state, shown = State.WAITING, reserved
     reason, message = text(shown.get("reason")), text(shown.get("message"))
     since = millis(shown.get("lastTransitionTime")) or created
+    if state is State.PAUSED:
+        reason, message = Reason.DEACTIVATED.value, f"Its owner paused it (label {names.pause_label}: true)"
     if state is State.WAITING:
         since = max(millis(evicted.get("lastTransitionTime")), created) if value.evicted else created
-        if job is not None and job.paused:
-            reason, message = Reason.DEACTIVATED.value, f"Its owner paused it (label {names.pause_label}: true)"
-        elif value.kept_by:
+        if value.kept_by:
             reason, detail = Reason.DEACTIVATED.value, Detail.WORKLOAD_DELETED.value
             message = sentence(model.Why(Reason.DEACTIVATED, Detail.WORKLOAD_DELETED, subject=value.kept_by))
         elif not value.active:

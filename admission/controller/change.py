@@ -144,6 +144,8 @@ async def again(ask: Ask, wanted: str, namespace: str) -> Again:
         return found("", "it has finished: create it anew")
     if job.paused:
         return found("unpause", f"its owner paused it: the label {ask.names.pause_label} is taken off")
+    if standing.state is State.RELEASED:
+        return found("", "it runs without Muster: nothing is reserved for it")
     if workload is None:
         return found("", "it has no Workload yet: the controller makes one when it next looks")
     if standing.detail == Detail.WORKLOAD_DELETED.value:

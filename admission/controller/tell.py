@@ -34,9 +34,11 @@ _BAR = 20
 _COLOUR = {
     State.WAITING: "yellow",
     State.HELD: "yellow",
+    State.PAUSED: "yellow",
     State.RESERVED: "cyan",
     State.STARTING: "cyan",
     State.RUNNING: "green",
+    State.RELEASED: "dim",
     State.LEAVING: "magenta",
     State.FINISHED: "dim",
     State.UNMANAGED: "dim",
@@ -45,9 +47,11 @@ _WORDS = {
     State.UNMANAGED: "is not governed by Muster",
     State.HELD: "is held, and not in the queue yet",
     State.WAITING: "waits",
+    State.PAUSED: "is paused by its owner",
     State.RESERVED: "has its quota, and waits for admission checks",
     State.STARTING: "is admitted; its pods are starting",
     State.RUNNING: "runs",
+    State.RELEASED: "runs without Muster",
     State.LEAVING: "was evicted; its pods are leaving",
     State.FINISHED: "has finished",
 }
@@ -149,7 +153,7 @@ def why(answer: Why, now: int) -> RenderableType:
         facts.add_row("queue", f"LocalQueue {seen.queue}{target}{place}")
     if seen.requests:
         facts.add_row("asks for", f"{amounts(seen.requests)} in {seen.pods} pod{'' if seen.pods == 1 else 's'}")
-    if seen.reason and seen.state in (State.WAITING, State.HELD):
+    if seen.reason and seen.state in (State.WAITING, State.HELD, State.PAUSED):
         facts.add_row("reason", seen.reason + (f" ({seen.detail})" if seen.detail else ""))
     if seen.message:
         facts.add_row("because" if seen.state is not State.FINISHED else "result", seen.message)
@@ -328,7 +332,7 @@ def jobs(answer: Jobs, now: int, form: str = "text") -> RenderableType:
             Text(row.state.value, style=_COLOUR[row.state]),
             f"{row.position}/{row.waiting}" if row.position else "",
             age(row.created, now),
-            (row.detail or row.reason) if row.state in (State.WAITING, State.HELD, State.LEAVING) else "",
+            (row.detail or row.reason) if row.state in (State.WAITING, State.HELD, State.PAUSED, State.LEAVING) else "",
             "; ".join(_where(place.count, place.flavors, place.nodes, wide=wide) for place in row.where)
             if row.state is not State.FINISHED
             else "",
@@ -514,7 +518,7 @@ def _summary(jobs: Jobs, nodes: Nodes | None, now: int) -> Text:
     line = Text("Muster  ", style="bold")
     line.append(f"{datetime.fromtimestamp(now / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC   ", style="dim")
     counts = {state: sum(row.state is state for row in jobs.rows) for state in State}
-    shown = (State.RUNNING, State.STARTING, State.RESERVED, State.WAITING, State.HELD, State.LEAVING)
+    shown = (State.RUNNING, State.STARTING, State.RESERVED, State.WAITING, State.HELD, State.PAUSED, State.LEAVING)
     for state in shown:
         if counts[state]:
             line.append(f"{counts[state]} {state.value}   ", style=_COLOUR[state])

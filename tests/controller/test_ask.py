@@ -95,6 +95,17 @@ async def test_why_a_job_waits(world: World, name: str) -> None:
     assert not answer.hidden
 
 
+def paused(made: dict[str, Any]) -> dict[str, Any]:
+    made["metadata"]["labels"][NAMES.pause_label] = "true"
+    return made
+
+
+def released(*conditions: dict[str, Any]) -> dict[str, Any]:
+    made = job("train", status={"conditions": list(conditions)})
+    made["spec"]["suspend"] = False
+    return made
+
+
 ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
     "without a queue": (jobs_of("train", queue=""), State.UNMANAGED, "", "no label muster.dev/queue-name"),
     "without a Workload yet": (jobs_of("train"), State.HELD, "", "has no Workload yet"),
@@ -123,6 +134,24 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         State.WAITING,
         "",
         "switched off",
+    ),
+    "paused": (
+        lambda world: with_workload(world, paused(job("train")), {}, active=False),
+        State.PAUSED,
+        "",
+        "is paused by its owner",
+    ),
+    "released": (
+        lambda world: with_workload(world, released(), {}),
+        State.RELEASED,
+        "",
+        "runs without Muster",
+    ),
+    "released, and done": (
+        lambda world: with_workload(world, released(condition("Complete", True, "", "Reached its end")), {}),
+        State.FINISHED,
+        "",
+        "Reached its end",
     ),
     "reserved, with a check pending": (
         lambda world: with_workload(
@@ -182,7 +211,7 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         "Job finished",
     ),
 }
-GOES_ON = {State.UNMANAGED, State.STARTING, State.RUNNING, State.FINISHED}
+GOES_ON = {State.UNMANAGED, State.STARTING, State.RUNNING, State.RELEASED, State.FINISHED}
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -359,11 +388,6 @@ async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, nam
     assert (await world.ask().why("train", "ml")).hidden == ("pods in namespace ml",)
 
 
-def paused(made: dict[str, Any]) -> dict[str, Any]:
-    made["metadata"]["labels"][NAMES.pause_label] = "true"
-    return made
-
-
 STOPPED = [condition("Evicted", True, "Deactivated", "Ran for its maximum of 60 s")]
 HOLDS: dict[str, tuple[bool, bool, bool, str, str, str]] = {
     "the label": (True, False, False, "Deactivated", "label muster.dev/pause: true", "muster.dev/pause-"),
@@ -387,7 +411,8 @@ async def test_what_holds_a_job_back_and_who_lifts_it(world: World, tmp_path: Pa
     )
     await with_workload(world, paused(made) if label else made, status, active=not inactive, queue=queue)
     answer = await world.ask().why("train", "ml")
-    assert (answer.standing.state, answer.standing.reason) == (State.WAITING, reason)
+    state = State.PAUSED if label else State.WAITING
+    assert (answer.standing.state, answer.standing.reason) == (state, reason)
     assert message in answer.standing.message
     assert advice in answer.owner + answer.platform
     assert ("spec.active" in answer.owner + answer.platform) is False
