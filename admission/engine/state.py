@@ -996,6 +996,8 @@ class State:
                 tuple((check.name, check.state) for check in gang.checks),
                 gang.parent_uid,
                 gang.cursor,
+                # Who was evicted of late evicts nobody for its share.
+                gang.evicted_at if self.rules.promises and gang.evicted == "Preempted" else 0,
                 tuple(self._ledger.nodes.repelled(pod_set.shape) for pod_set in gang.pod_sets),
             )
         else:

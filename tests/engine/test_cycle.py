@@ -220,6 +220,22 @@ def test_young_gangs_are_spared_by_fair_sharing_but_not_by_reclaim() -> None:
     assert "b0" in reclaims.admitted()
 
 
+def test_who_was_evicted_of_late_does_not_keep_others_like_it_from_their_share() -> None:
+    town = _two((0, 0), 4)
+    for i in range(4):
+        town.put(gang(f"a{i}", "a", created=i))
+    town.settle()
+    town.now += HOUR
+    town.put(gang("b0", "b", created=10, evicted="Preempted", evicted_at=town.now - 60 * SECOND))
+    assert town.settle() == 0
+    town.put(gang("b1", "b", created=20))
+    assert town.settle() == 1
+    assert "b1" in town.admitted()
+    town.now += 300 * SECOND
+    assert town.settle() == 1
+    assert "b0" in town.admitted()
+
+
 # ---------------------------------------------------------------- counterexamples
 
 
