@@ -199,7 +199,13 @@ def running(cp: ControlPlane, folder: Path, objects: list[Object]) -> Iterator[C
     violations = check(log, at_end=False)
     assert not violations, report(violations)
     assert not trouble, "\n".join(trouble)
-    forbidden = [e for e in cp.audit_events(mark) if e.get("responseStatus", {}).get("code") in (401, 403)]
+    # A webhook configuration that was deleted: by the chart's rights the controller may fill it and not make it.
+    forbidden = [
+        e
+        for e in cp.audit_events(mark)
+        if e.get("responseStatus", {}).get("code") in (401, 403)
+        and not (e["verb"] == "create" and "webhookconfigurations" in e["requestURI"])
+    ]
     assert not forbidden, json.dumps([[e["verb"], e["requestURI"], e["responseStatus"]] for e in forbidden], indent=1)
 
 
