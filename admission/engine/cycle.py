@@ -1384,8 +1384,8 @@ class _Heads(_Run):
         else:
             self.state.heads_before = ""
         self.preempted: set[Key] = set()
-        self.kept: list[Charge] = []
-        """What is taken for the rest of this cycle for gangs that are not admitted in it."""
+        self.kept: list[Key] = []
+        """For whom room is taken for the rest of this cycle; they are not admitted in it."""
         for entry in self._in_order():
             self._process(entry)
         if not self.more:
@@ -1555,9 +1555,7 @@ class _Heads(_Run):
                 return
             trial, fits = entry.trial, True
             if deferred:
-                self._keep(entry.usage)
-                why = replace(trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING)
-                self._requeue(entry, active=True, why=why, scanned=False)
+                self._until_they_left(entry)
                 return
         if not fits:
             why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
@@ -1569,10 +1567,10 @@ class _Heads(_Run):
             if worse is not None:
                 self._migrate(entry, worse)
                 return
-            if self.preempted and not self._room_today(entry):
-                self._keep(entry.usage)
-                why = replace(trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING)
-                self._requeue(entry, active=True, why=why, scanned=False)
+            # Kueue counts those who were to go in this cycle as gone, and admits beyond quota until they are, if their
+            # going frees more than they go for.
+            if self.preempted and not self._fits_without(entry, self.kept):
+                self._until_they_left(entry)
                 return
             self.admit(trial)
             return
@@ -1591,14 +1589,19 @@ class _Heads(_Run):
         """Taken for the rest of this cycle."""
         if charge.key not in self.ledger.charges:
             self.ledger.charge(charge)
-            self.kept.append(charge)
+            self.kept.append(charge.key)
 
-    def _room_today(self, entry: _Entry) -> bool:
-        """Is there room with those still there who were to go in this cycle. (Kueue counts them as gone, and admits
-        beyond quota until they are, if their going frees more than they go for.)"""
+    def _until_they_left(self, entry: _Entry) -> None:
+        """Its room is that of gangs that leave: kept for this cycle, and looked at again in the next."""
+        self._keep(entry.usage)
+        why = replace(entry.trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING)
+        self._requeue(entry, active=True, why=why, scanned=False)
+
+    def _fits_without(self, entry: _Entry, gone: Iterable[Key]) -> bool:
+        """Is there quota, and are the nodes free that were chosen, with these out of the book."""
         with self.ledger.trial():
-            for charge in self.kept:
-                self.ledger.release(charge.key)
+            for key in gone:
+                self.ledger.release(key)
             return entry.trial.node.fits(dict(entry.usage.usage)) and self._room_on_nodes(entry.trial)
 
     def _still_fits(self, entry: _Entry) -> bool:
@@ -1614,10 +1617,7 @@ class _Heads(_Run):
             if not entry.unasked:
                 return True
             self._ask(entry)
-        with self.ledger.trial():
-            for key in gone:
-                self.ledger.release(key)
-            return trial.node.fits(dict(entry.usage.usage)) and self._room_on_nodes(trial)
+        return self._fits_without(entry, gone)
 
     def _going_around(self, trial: Trial, more: Iterable[Key] = ()) -> list[Key]:
         """Of those who go for somebody in this cycle, and these, who holds something in the tree of this gang, or
