@@ -123,12 +123,14 @@ async def _controller(
     from admission.web import health
     from admission.web.metrics import Metrics
 
-    flow = flow_of(config)
+    options: dict[str, Any] = {"flow": flow_of(config)}
+    if workloads_only:
+        options["write_timeout"] = 60.0  # there is no next leader to wait for their end
     try:
         if kubeconfig is not None:
-            client = await Client.from_kubeconfig(str(kubeconfig), flow=flow)
+            client = await Client.from_kubeconfig(str(kubeconfig), **options)
         else:
-            client = await Client.from_environment(flow=flow)
+            client = await Client.from_environment(**options)
     except Exception as error:  # a kubeconfig, and its plugins, can be wrong in every way there is
         raise fail(NO_CLUSTER, f"no usable kubeconfig: {error}") from None
     stop = asyncio.Event()

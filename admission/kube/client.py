@@ -246,7 +246,7 @@ class Client:
     fence: called before each write that has not opted out; raises `Fenced` to stop it.
     counts: answers by (verb, resource, subresource, status); status 0 is no answer.
     read_timeout, write_timeout: seconds for a call with all its attempts; read_idle: seconds without a byte after which
-    a read is asked again on another connection.
+    a read is asked again on another connection, twice as patiently each time: the server may be slow and not gone.
     observe: called with (verb, resource, subresource, status, seconds) after each answer.
     """
 
@@ -256,7 +256,7 @@ class Client:
         *,
         flow: Flow | None = None,
         user_agent: str = "muster",
-        read_timeout: float = 30.0,
+        read_timeout: float = 60.0,  # a server's own, as a rule
         read_idle: float = 10.0,
         write_timeout: float = 10.0,
         backoff: tuple[float, float] = (0.25, 8.0),
@@ -419,6 +419,7 @@ class Client:
                     data=data,
                     headers=headers,
                     deadline=deadline,
+                    idle=None if write else self.read_idle * 2 ** (attempt - 1),
                     fence=fence,
                     write=write,
                     urgent=urgent,
@@ -447,6 +448,7 @@ class Client:
         data: bytes | None,
         headers: dict[str, str],
         deadline: float,
+        idle: float | None,
         fence: Callable[[], None] | None,
         write: bool,
         urgent: bool,
@@ -468,9 +470,7 @@ class Client:
                 doubtful = True
             started = loop.time()
             left = max(0.001, deadline - started)
-            # One connection that went dead must not use up the time of a read that can be asked again on another.
-            idle = None if write else min(left, self.read_idle)
-            try:
+            try:  # idle: a connection that went dead must not use up the time of what can be asked again on another
                 async with session.request(
                     method,
                     url,

@@ -41,7 +41,8 @@ def between(low: float, high: float) -> float:
 
 
 class Told:
-    """When to say what goes on and on: at once, then after pauses that double from `first` to `most` seconds.
+    """When to say what goes on and on: at once, then after pauses that double from `first` to `most` seconds. What ends
+    and comes back within such a pause has gone on.
 
     clock: monotonic seconds.
     """
@@ -50,9 +51,10 @@ class Told:
         self._first = first
         self._most = most
         self._clock = clock
-        self._pause = first
+        self._pause = 0.0
         self._since: float | None = None
-        self._next = 0.0
+        self._next = float("-inf")
+        self._said = False
         self.times = 0
         """How often it happened since it began."""
 
@@ -60,22 +62,24 @@ class Told:
         """It happened (again): is that to be said?"""
         now = self._clock()
         self.times += 1
+        anew = self._since is None
         if self._since is None:
-            self._since, self._pause = now, self._first
-        elif now < self._next:
+            self._since = now
+        if now < self._next:
             return False
-        else:
-            self._pause = min(self._most, self._pause * 2)
+        old = anew and now > self._next + self._pause
+        self._pause = min(self._most, self._pause * 2) if self._pause and not old else self._first
         self._next = now + self._pause
+        self._said = True
         return True
 
     def over(self) -> float | None:
-        """It is over: seconds that it lasted, once; None if there was nothing."""
+        """It is over: seconds that it lasted, once; None if there was nothing, or nothing was said of it."""
         if self._since is None:
             return None
-        lasted = self._clock() - self._since
-        self._since, self.times = None, 0
-        return lasted
+        lasted, said = self._clock() - self._since, self._said
+        self._since, self._said, self.times = None, False, 0
+        return lasted if said else None
 
 
 class Flow:
@@ -88,6 +92,7 @@ class Flow:
         self, *, start: int = 32, least: int = 2, most: int = 128, qps: float | None = None, burst: int = 100
     ) -> None:
         self.limit = float(start)
+        self._start = float(start)
         self.in_flight = 0
         self._least = least
         self.most = most
@@ -131,22 +136,23 @@ class Flow:
         self._pump()
 
     def good(self, seconds: float, *, slow: float = 5.0) -> None:
-        """A request was answered after `seconds`; one that took longer than `slow` counts as a mild push-back."""
+        """A request was answered after `seconds`; one that took longer than `slow` takes back of what was added to the
+        start, and no more: others may be who keeps the server busy, and would starve us."""
         if seconds > slow:
-            self._cut(0.8)
+            self._cut(0.8, self._start)
         elif self.in_flight >= int(self.limit) - 1:
             self.limit = min(float(self.most), self.limit + 1.0 / self.limit)
 
     def pushed_back(self, retry_after: float) -> None:
         """The server said 429: close the gate for `retry_after` seconds and halve what may be in flight."""
-        self._cut(0.5)
+        self._cut(0.5, self._least)
         self._closed_until = max(self._closed_until, asyncio.get_running_loop().time() + retry_after)
 
-    def _cut(self, factor: float) -> None:
+    def _cut(self, factor: float, least: float) -> None:
         now = asyncio.get_running_loop().time()
         if now >= self._cut_at + 1.0:
             self._cut_at = now
-            self.limit = max(float(self._least), self.limit * factor)
+            self.limit = max(min(self.limit, least), self.limit * factor)
 
     def _opens_in(self, now: float) -> float:
         """Seconds until the next place by the clock's reckoning; infinity when only a `leave` can free one."""

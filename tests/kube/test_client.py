@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import aiohttp
+from aiohttp import web
 import pytest
 
 from admission.kube import client as kube
@@ -138,6 +139,17 @@ async def test_a_read_on_a_dead_connection_is_asked_again_on_another(server: Ser
     async with Client.plain(server.url, read_idle=0.03, backoff=(0.001, 0.01)) as client:
         assert (await client.get(X, attempts=50))["data"] == {"colour": "red"}
     assert server.count("GET") >= 3
+
+
+async def test_a_read_of_a_slow_server_is_waited_for_ever_more_patiently(server: Server):
+    server.put("x", colour="red")
+
+    async def slow(_: web.Request) -> None:
+        await asyncio.sleep(0.3)
+
+    server.faults += [slow] * 50
+    async with Client.plain(server.url, read_idle=0.05, backoff=(0.001, 0.01)) as client:
+        assert (await client.get(X, attempts=8))["data"] == {"colour": "red"}
 
 
 async def test_the_server_is_told_the_limit_of_a_write(server: Server, client: Client):

@@ -68,7 +68,14 @@ def test_the_limit_grows_only_while_it_is_used_and_stays_in_bounds():
         assert flow.limit > 4
         for _ in range(20):
             await asyncio.sleep(2)
+            flow.good(30.0)
+        assert flow.limit == 4
+        for _ in range(20):
+            await asyncio.sleep(2)
             flow.pushed_back(0)
+        assert flow.limit == 2
+        await asyncio.sleep(2)
+        flow.good(30.0)
         assert flow.limit == 2
 
     virtually(main)
@@ -125,4 +132,21 @@ def test_what_goes_on_is_told_at_once_then_ever_more_seldom(steps):
     assert told.times == len(steps)
     assert told.over() == pytest.approx(sum(steps))
     assert told.over() is None
+    at[0] += 2000
     assert told.due()
+
+
+@given(st.lists(st.floats(0.01, 5), min_size=10, max_size=300))
+def test_what_ends_and_comes_back_at_once_is_told_as_seldom_as_what_goes_on(steps):
+    at = [0.0]
+    told = Told(10.0, 600.0, clock=lambda: at[0])
+    begun, ended = [], []
+    for step in steps:
+        if told.due():
+            begun.append(at[0])
+        at[0] += step
+        if told.over() is not None:
+            ended.append(at[0])
+    pauses = [later - sooner for sooner, later in itertools.pairwise(begun)]
+    assert all(pause >= min(600.0, 10.0 * 2**i) for i, pause in enumerate(pauses))
+    assert len(ended) == len(begun)
