@@ -108,10 +108,9 @@ class Queues:
         while True:
             await asyncio.sleep(1)
             if not self._of.keys() >= self._running.keys():
-                async for page in self._client.list_pages(LOCAL_QUEUES.path()):
-                    for one in page.items:
-                        held = msgspec.json.decode(one)
-                        self._of[held["metadata"]["namespace"], held["metadata"]["name"]] = held["spec"]["clusterQueue"]
+                # Urgent: admissions by the thousand stand in line.
+                for held in (await self._client.get(LOCAL_QUEUES.path(), urgent=True))["items"]:
+                    self._of[held["metadata"]["namespace"], held["metadata"]["name"]] = held["spec"]["clusterQueue"]
             busy: dict[str, bool] = {}
             for local, many in self._running.items():
                 if (queue := self._of.get(local)) is not None:
@@ -135,7 +134,9 @@ class Queues:
             "metadata": {"name": queue},
             "status": {"conditions": [active], "reservingWorkloads": int(runs), "admittedWorkloads": int(runs)},
         }
-        await self._client.apply_raw(CLUSTER_QUEUES.path(None, queue, "status"), body, manager="kueue-admission")
+        await self._client.apply_raw(
+            CLUSTER_QUEUES.path(None, queue, "status"), body, manager="kueue-admission", urgent=True
+        )
 
 
 async def run(kubeconfig: str) -> None:
@@ -159,7 +160,7 @@ async def run(kubeconfig: str) -> None:
                 runs[key] = False
                 queues.ended(key[0], one.spec.queue_name)
 
-    async with await Client.from_kubeconfig(kubeconfig, write_timeout=60.0) as client:
+    async with await Client.from_kubeconfig(kubeconfig, write_timeout=3600.0) as client:  # they stand in line
         with contextlib.suppress(asyncio.CancelledError):
             async with asyncio.TaskGroup() as group:
                 queues = Queues(client)

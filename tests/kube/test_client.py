@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 
 import aiohttp
-from aiohttp import web
 import pytest
+from aiohttp import web
 
 from admission.kube import client as kube
 from admission.kube.client import Client, Fenced, Kind
