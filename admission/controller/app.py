@@ -838,7 +838,7 @@ class Controller:
 
     def _status_due(self, kind: str, seen: Item[Any], now: int) -> dict[str, Any] | None:
         """The status that is to be written; None where what is stored says the same."""
-        if seen.value is None:
+        if seen.value is None or (kind == "ClusterQueue" and self.keeper.first(seen)):
             return None
         status: dict[str, Any] = _STATUS_OF[kind](self.state, seen, now)
         if kind == "ClusterQueue" and self.held is not None:

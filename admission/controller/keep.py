@@ -18,7 +18,7 @@ from admission.controller.decode import Item
 from admission.engine.state import State
 from admission.kube.client import ApiError, Client, Conflict, Kind, NotFound
 from admission.kube.events import EventRecorder
-from admission.kube.informer import Informer
+from admission.kube.informer import Informer, Key
 from admission.names import Names
 
 log = structlog.get_logger("muster")
@@ -30,6 +30,7 @@ KEPT = {
     "AdmissionCheck": "admissionchecks",
 }
 PAUSE_S = 0.25
+AT_ONCE = 8
 AFTER_FAILURE_S = 30.0
 
 
@@ -90,6 +91,10 @@ class Keeper:
         if self._leaving:
             self._changed.set()
 
+    def first(self, seen: Item[Any]) -> bool:
+        """Is the object still to get its finalizer? Its status waits for that: two writes at once are a conflict."""
+        return not (self._failed or seen.deleting or self._names.finalizer in seen.finalizers)
+
     async def run(self) -> None:
         self._changed.set()
         while True:
@@ -101,26 +106,31 @@ class Keeper:
     async def once(self) -> int:
         """Write what is due; how many objects were written."""
         used: dict[tuple[str, str], str] | None = None
-        written = kept = 0
-        self._failed = False
-        for kind, plural in KEPT.items():
-            for seen in list(self._informers[kind].store.values()):
+        due: list[tuple[str, Key, bool]] = []
+        kept = 0
+        for kind in KEPT:
+            for key, seen in self._informers[kind].store.items():
                 ours = self._names.finalizer in seen.finalizers
                 if ours != seen.deleting:
                     continue
                 if seen.deleting:
-                    self._leaving = True  # from before the look at what is used: a change meanwhile counts
                     used = used_by(self._state) if used is None else used
                     why = used.get((kind, seen.name))
                     if why is not None:
                         self._tell(kind, seen, why)
                         kept += 1
                         continue
-                written += await self._write(kind, plural, seen, there=ours)
-        self._leaving = kept > 0
+                due.append((kind, key, ours))
+        self._failed, self._leaving = False, kept > 0
+        written = 0
+        for first in range(0, len(due), AT_ONCE):
+            written += sum(await asyncio.gather(*(self._write(*one) for one in due[first : first + AT_ONCE])))
         return written
 
-    async def _write(self, kind: str, plural: str, seen: Item[Any], *, there: bool) -> bool:
+    async def _write(self, kind: str, key: Key, there: bool) -> bool:
+        seen = self._informers[kind].get(*key)  # as it is now: others before it took time, and its status may be newer
+        if seen is None or (self._names.finalizer in seen.finalizers, seen.deleting) != (there, there):
+            return False
         others = [one for one in seen.finalizers if one != self._names.finalizer]
         body = {
             "metadata": {
@@ -129,7 +139,7 @@ class Keeper:
                 "finalizers": others if there else [*others, self._names.finalizer],
             }
         }
-        path = Kind(self._names.group, self._names.version, plural, kind, False).path(name=seen.name)
+        path = Kind(self._names.group, self._names.version, KEPT[kind], kind, False).path(name=seen.name)
         try:
             answer = await self._client.merge_patch(path, body)
         except (Conflict, NotFound):

@@ -78,6 +78,22 @@ def path(kind: str, name: str) -> str:
     return f"/apis/{NAMES.api_version}/{PLURALS[kind]}/{name}"
 
 
+async def test_marking_many_queues_does_not_race_with_their_statuses(world: World) -> None:
+    many = 60
+    for i in range(many):
+        await world.put(cluster_queue(f"team-{i}", 16))
+
+    async with running(world) as controller:
+
+        async def marked() -> bool:
+            found = controller.informers["ClusterQueue"].store.values()
+            return len(found) == many and all(one.finalizers == (NAMES.finalizer,) and one.status for one in found)
+
+        await until(marked)
+        assert controller.client.counts["PATCH", "clusterqueues", "", 200] == many
+        assert controller.client.counts["PATCH", "clusterqueues", "", 409] == 0
+
+
 async def test_what_is_in_use_waits_for_its_end_and_what_is_not_goes_at_once(world: World) -> None:
     queue = cluster_queue("team-a", 16)
     queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": [{"name": "budget"}]}
