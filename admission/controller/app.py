@@ -90,11 +90,13 @@ class Tuning:
 
     workers: int = 32
     quiet_s: float = 0.01
-    window_s: float = 0.1
+    window_s: float = 0.25
     rest: float = 4.0
     """Of decisions: see `Pace`."""
     longest_s: float = 0.5
     """A decision takes about so long at most; the rest comes with the next: see `Pace`."""
+    waiting_decisions: int = 256
+    """While more wait to be written, few are made: see `Pace`. Some tenths of a second's work for a quick server."""
     explain_after_s: float = 5.0
     explain_per_s: float = 50.0
     explain_busy_per_s: float = 5.0
@@ -104,7 +106,9 @@ class Tuning:
     queue_status_s: float = 1.0
     """The status of one queue is written at most once in so long ..."""
     queue_statuses_per_s: float = 20.0
-    """... and of all together so many a second, while jobs wait for writes of theirs."""
+    """... and of all together so many a second, while jobs wait for writes of theirs ..."""
+    queue_statuses_full_per_s: float = 5.0
+    """... and so many while every worker is at one: each status then stands in the way of a job."""
     queue_statuses_at_once: int = 8
     catch_up_s: float = 10.0
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
@@ -176,7 +180,13 @@ class Controller:
         self.decided_at = 0
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
-        self._pace = Pace(self.tuning.quiet_s, self.tuning.window_s, self.tuning.rest, longest=self.tuning.longest_s)
+        self._pace = Pace(
+            self.tuning.quiet_s,
+            self.tuning.window_s,
+            self.tuning.rest,
+            longest=self.tuning.longest_s,
+            behind=lambda: len(self._decisions) > self.tuning.waiting_decisions,
+        )
         self._decisions: dict[JobKey, Decision] = {}
         self._based_on: dict[JobKey, tuple[PodSet, ...] | None] = {}
         """What the gang asked for when it was decided: a write for what it asks for since then would be wrong."""
@@ -798,9 +808,16 @@ class Controller:
                 self._all_stale()
             began = loop.time()
             self._queues_dirty.clear()
-            share = self.tuning.queue_statuses_per_s * self.tuning.queue_status_s
-            await self.write_queue_status(max(1, round(share)) if self._busy() else None)
+            await self.write_queue_status(self._statuses_at_once())
             await asyncio.sleep(max(0.05, began + self.tuning.queue_status_s - loop.time()))
+
+    def _statuses_at_once(self) -> int | None:
+        """How many statuses may be written now; None where nobody waits for another write."""
+        if not self._busy():
+            return None
+        full = len(self.jobs) >= self.tuning.workers
+        rate = self.tuning.queue_statuses_full_per_s if full else self.tuning.queue_statuses_per_s
+        return max(1, round(rate * self.tuning.queue_status_s))
 
     def _until_sample(self) -> float | None:
         """Seconds until the usage of some LocalQueue is to be noted again; None where turns are not taken by usage."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+
+_HELD_UP = 1.0  # seconds
 
 
 class Pace:
@@ -12,6 +15,10 @@ class Pace:
     decision, and after `window` seconds at the latest. Where there is always something, `rest` times what the last
     decision took passes first, within the window: what happens meanwhile costs no decision of its own. Who comes after
     a pause waits for `quiet` alone.
+
+    While more was decided than is being written (`behind`), another decision helps nobody: it would be made too early,
+    and stand in line. It is made when the line is short again, or, for who would be ahead in that line, after a second
+    and twice that rest.
 
     Nothing else is done while a decision is made: pods wait for their hosts, probes for their answer and the lease for
     its renewal. `steps`, the trials that the next decision may make, follow what trials cost in this cluster, so that a
@@ -27,6 +34,7 @@ class Pace:
         longest: float = 0.5,
         least_steps: int = 100,
         most_steps: int = 500,
+        behind: Callable[[], bool] = lambda: False,
     ) -> None:
         self.steps = most_steps
         self._longest = longest
@@ -35,6 +43,8 @@ class Pace:
         self._quiet = quiet
         self._window = window
         self._rest = rest
+        self._behind = behind
+        self._took = 0.0
         self._rested_at = 0.0
         self._changed = asyncio.Event()
 
@@ -44,6 +54,9 @@ class Pace:
     async def due(self) -> None:
         await self._changed.wait()
         loop = asyncio.get_running_loop()
+        held_up_until = loop.time() + _HELD_UP + 2 * self._rest * self._took
+        while self._behind() and (left := held_up_until - loop.time()) > 0.0:  # noqa: ASYNC110  # a line, not an event
+            await asyncio.sleep(min(self._window, left))
         until = loop.time() + self._window
         resting = min(self._rested_at, until) - loop.time()
         if resting > 0.0:
@@ -62,4 +75,5 @@ class Pace:
             self.steps = max(self._least, self.steps // 4, wanted)
         elif steps >= self.steps and seconds < self._longest / 2:
             self.steps = min(self._most, self.steps * 2)
+        self._took = seconds
         self._rested_at = asyncio.get_running_loop().time() + self._rest * seconds

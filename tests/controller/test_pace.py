@@ -49,6 +49,41 @@ def test_what_comes_together_is_decided_on_together(changes: list[int], took: in
 
 
 @pytest.mark.parametrize(
+    ("written_at", "took", "decided"),
+    [
+        # The line is short again after so long ...
+        (420, 20, [10, 520]),
+        # ... or stays long: whoever would be ahead in it does not wait for all of it.
+        (100_000, 20, [10, 1180]),
+        (100_000, 500, [10, 5020]),
+    ],
+    ids=["short again", "long", "long and dear"],
+)
+def test_while_what_was_decided_is_not_written_little_is_decided(
+    written_at: int, took: int, decided: list[int]
+) -> None:
+    made: list[int] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        pace = Pace(
+            quiet=10 * MS,
+            window=100 * MS,
+            rest=4.0,
+            behind=lambda: bool(made) and loop.time() < written_at * MS,
+        )
+        pace.changed()
+        while len(made) < len(decided):
+            await pace.due()
+            made.append(round(loop.time() / MS))
+            pace.took(took * MS)
+            pace.changed()
+
+    virtually(main)
+    assert made == decided
+
+
+@pytest.mark.parametrize(
     ("each_ms", "work", "steps"),
     [
         # What is asked for fits: all of it at once.
