@@ -1817,7 +1817,8 @@ class _Heads(_Run):
             return
         state = self.state
         held = state.lines[trial.queue.name].buckets[trial.bucket]
-        alike = [order.key_of(place) for place in held if order.key_of(place) != trial.gang.key]
-        self.verdicts.extend(replace(entry.verdict, key=key) for key in alike)
+        if len(held) > 1 and not state.told(trial.bucket, why):
+            alike = (order.key_of(place) for place in held)
+            self.verdicts.extend(replace(entry.verdict, key=key) for key in alike if key != trial.gang.key)
         on_nodes = assignment is not None and self._by_nodes(trial)
         state.park(trial.queue.name, trial.bucket, Memo(entry.verdict, on_nodes))

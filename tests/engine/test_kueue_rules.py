@@ -22,6 +22,7 @@ from admission.engine.model import (
     Rules,
     Standing,
     Verdict,
+    Workload,
 )
 from admission.engine.project import Projection, project
 from tests.engine.town import BUDGET, START, Town, cohort, elastic, gang, queue
@@ -199,3 +200,15 @@ def test_nobody_is_admitted_into_room_of_those_who_have_yet_to_leave(fair: bool)
     assert [(type(d), d.key[1]) for d in first] == [(Evict, "v0"), (Admit, "b0")]
     town.settle()
     assert town.admitted() == ["a0", "b0", "c0"]
+
+
+def test_what_equal_gangs_wait_for_is_told_of_each_once() -> None:
+    """Only who is looked at again is told of again, for its numbers may be others."""
+    town = Town(*elastic(F), rules=KUEUE)
+    town.put(queue("a", "all", [(F, {"gpu": 4})]), queue("b", "all", [(F, {"gpu": 4})]))
+    town.put(gang("held", "a", 4), gang("other", "b", 4))
+    town.settle()
+    town.put(*(gang(f"more{i}", "a", 8, created=i) for i in range(5)))
+    assert sorted(v.key[1] for v in decide(town.state, START, BUDGET).verdicts) == [f"more{i}" for i in range(5)]
+    town.remove(Workload, ("ns", "other"))
+    assert [v.key[1] for v in decide(town.state, START, BUDGET).verdicts] == ["more0"]
