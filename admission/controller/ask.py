@@ -100,6 +100,9 @@ class State(Enum):
     FINISHED = "finished"
 
 
+_NOTHING_RESERVED = "Not suspended, and nothing is reserved for it"
+
+
 def plain(value: Any) -> Any:
     """A frozen answer as JSON: camelCase, enums by value, nothing that is empty taken out."""
     if isinstance(value, Enum):
@@ -547,9 +550,9 @@ class Ask:
             namespace=job.namespace,
             name=job.name,
             kind=job.kind,
-            state=State.FINISHED if job.finished else State.HELD if job.queue else State.UNMANAGED,
+            state=(state := _by_itself(job)),
             queue=job.queue,
-            message=job.message,
+            message=_NOTHING_RESERVED if state is State.RELEASED else job.message,
             since=job.created_ms,
             created=job.created_ms,
             pods=sum(count for _, count in job.counts),
@@ -585,6 +588,8 @@ class Ask:
             advice = advice_for(reason_of(standing.reason), Detail(standing.detail))
             owner = advice.owner if advice else ""
             platform = advice.platform if advice else "If it lasts: see whether the controller runs and leads."
+        elif (advice := self._advice(standing, job, ())) is not None:
+            means, owner, platform = advice.means, advice.owner, advice.platform
         raw = {"metadata": {"creationTimestamp": values.rfc3339(job.created_ms)}}
         return Why(
             standing,
@@ -745,7 +750,7 @@ class Ask:
                 namespace=job.namespace,
                 name=job.name,
                 kind=job.kind,
-                state=State.FINISHED if job.finished else State.HELD,
+                state=_by_itself(job),
                 queue=job.queue,
                 created=job.created_ms,
                 since=job.created_ms,
@@ -940,6 +945,15 @@ def _condition(raw: Json, kind: str) -> Json:
     return next((c for c in _conditions(raw) if c.get("type") == kind), {})
 
 
+def _by_itself(job: JobView) -> State:
+    """How a job stands that has no Workload."""
+    if job.finished:
+        return State.FINISHED
+    if not job.queue:
+        return State.UNMANAGED
+    return State.HELD if job.suspended else State.RELEASED
+
+
 def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now: int) -> Standing:
     """How a job stands, from its Workload, and from the job where it may be seen."""
     kind, name = _owner(raw)
@@ -961,7 +975,7 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
     elif value.admission is not None:
         state, shown = State.RESERVED, reserved
     elif job is not None and not job.suspended:
-        state, shown = State.RELEASED, {"message": "Not suspended, and nothing is reserved for it"}
+        state, shown = State.RELEASED, {"message": _NOTHING_RESERVED}
     elif job is not None and job.paused:
         state, shown = State.PAUSED, evicted
     else:

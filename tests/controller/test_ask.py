@@ -147,6 +147,12 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         "",
         "runs without Muster",
     ),
+    "released, without a Workload": (
+        lambda world: world.put(released()),
+        State.RELEASED,
+        "",
+        "runs without Muster",
+    ),
     "released, and done": (
         lambda world: with_workload(world, released(condition("Complete", True, "", "Reached its end")), {}),
         State.FINISHED,
