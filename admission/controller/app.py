@@ -828,17 +828,17 @@ class Controller:
         return max(0.0, (min(due) - self.now()) / 1000) + 0.01 if due else None
 
     async def write_queue_status(self, most: int | None = None) -> int:
-        """Write each queue status that differs from what is stored, those not written for longest first; how many were
-        written. most: leave the others for the next time."""
+        """Write queue statuses that differ from what is stored, those not written for longest first, for about as long
+        as the status of one queue may stand; how many were written. most: no more than these."""
         if self._stale_all:
             self._stale_all = False
             for engine_class in QUEUES:
                 kind = engine_class.__name__
                 self._stale.update(dict.fromkeys((kind, *key) for key in self.informers[kind].store))
         due = sorted(self._stale, key=lambda queue: (self._written_at.get(queue, 0.0), queue))
-        written = 0
-        step = self.tuning.queue_statuses_at_once if most is None else 1
-        while due and (most is None or written < most):
+        written, until = 0, time.monotonic() + self.tuning.queue_status_s
+        step = self.tuning.queue_statuses_at_once if most is None else min(most, self.tuning.queue_statuses_at_once)
+        while due and (most is None or written < most) and time.monotonic() < until:
             now = self.now()
             wanted: list[tuple[QueueName, Item[Any], dict[str, Any]]] = []
             while due and len(wanted) < step:

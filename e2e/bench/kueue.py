@@ -41,7 +41,8 @@ CONTROLLERS: Mapping[str, tuple[str, ...] | str] = {
 
 def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dict[str, Any]:
     """One run of the runner with a load, a file of its own format. Raises SystemExit, with the end of what was said,
-    where it or the controller failed."""
+    where it or the controller failed, or where it ended early: it takes queues in whose status nobody waits or runs for
+    done, also if that status was not written yet."""
     binaries = build.ensure(("etcd", "kube-apiserver", "kubectl", "kueue-runner"), say=False)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as made:
         folder = Path(made)
@@ -66,7 +67,20 @@ def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dic
                 log.seek(0)
                 said = (folder / "controller.log").read_text()[-2000:] if (folder / "controller.log").exists() else ""
                 raise SystemExit(f"the runner ended with exit code {done.returncode}:\n{log.read()[-3000:]}\n{said}")
-        return figures(folder)
+        row, wanted = figures(folder), size(load)
+        if row["finished"] != wanted:
+            raise SystemExit(f"no figures: {row['finished']} of {wanted} Workloads had finished when the runner ended")
+        return row
+
+
+def size(load: Path) -> int:
+    """How many Workloads a load consists of."""
+    return sum(
+        cohorts["count"] * queues["count"] * kind["count"] * len(kind["workloads"])
+        for cohorts in yaml.safe_load(load.read_text())["cohorts"]
+        for queues in cohorts["queuesSets"]
+        for kind in queues["workloadsSets"]
+    )
 
 
 def figures(folder: Path) -> dict[str, Any]:
