@@ -109,7 +109,7 @@ class Tuning:
     """... and of all together so many a second, while jobs wait for writes of theirs ..."""
     queue_statuses_full_per_s: float = 5.0
     """... and so many while every worker is at one: each status then stands in the way of a job."""
-    queue_statuses_at_once: int = 8
+    queuestatuses_at_once: int = 8
     catch_up_s: float = 10.0
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
     nobody led would else be let in by the order of names."""
@@ -808,10 +808,10 @@ class Controller:
                 self._all_stale()
             began = loop.time()
             self._queues_dirty.clear()
-            await self.write_queue_status(self._statuses_at_once())
+            await self.write_queue_status(self.statuses_at_once())
             await asyncio.sleep(max(0.05, began + self.tuning.queue_status_s - loop.time()))
 
-    def _statuses_at_once(self) -> int | None:
+    def statuses_at_once(self) -> int | None:
         """How many statuses may be written now; None where nobody waits for another write."""
         if not self._busy():
             return None
@@ -837,7 +837,7 @@ class Controller:
                 self._stale.update(dict.fromkeys((kind, *key) for key in self.informers[kind].store))
         due = sorted(self._stale, key=lambda queue: (self._written_at.get(queue, 0.0), queue))
         written, until = 0, time.monotonic() + self.tuning.queue_status_s
-        step = self.tuning.queue_statuses_at_once if most is None else min(most, self.tuning.queue_statuses_at_once)
+        step = self.tuning.queuestatuses_at_once if most is None else min(most, self.tuning.queuestatuses_at_once)
         while due and (most is None or written < most) and time.monotonic() < until:
             now = self.now()
             wanted: list[tuple[QueueName, Item[Any], dict[str, Any]]] = []
