@@ -91,7 +91,7 @@ class Tuning:
     workers: int = 32
     quiet_s: float = 0.01
     window_s: float = 0.25
-    rest: float = 4.0
+    rest: float = 9.0
     """Of decisions: see `Pace`."""
     longest_s: float = 0.5
     """A decision takes about so long at most; the rest comes with the next: see `Pace`."""
@@ -105,10 +105,8 @@ class Tuning:
     """After a write for a job, more of them are expected for so long."""
     queue_status_s: float = 1.0
     """The status of one queue is written at most once in so long ..."""
-    queue_statuses_per_s: float = 20.0
-    """... and of all together so many a second, while jobs wait for writes of theirs ..."""
-    queue_statuses_full_per_s: float = 5.0
-    """... and so many while every worker is at one: each status then stands in the way of a job."""
+    queue_statuses_per_s: float = 5.0
+    """... and of all together so many a second, while jobs wait for writes of theirs."""
     queuestatuses_at_once: int = 8
     catch_up_s: float = 10.0
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
@@ -550,7 +548,7 @@ class Controller:
             failed = 0
             took = time.monotonic() - began
             await asyncio.sleep(0)
-            self._pace.took(took, plan.steps)
+            self._pace.took(took, plan.steps, go_on=plan.more and len(plan.decisions) >= self.tuning.workers)
 
     def decide_once(self) -> Plan:
         """One cycle: a Plan, its decisions assumed and on their way."""
@@ -815,9 +813,7 @@ class Controller:
         """How many statuses may be written now; None where nobody waits for another write."""
         if not self._busy():
             return None
-        full = len(self.jobs) >= self.tuning.workers
-        rate = self.tuning.queue_statuses_full_per_s if full else self.tuning.queue_statuses_per_s
-        return max(1, round(rate * self.tuning.queue_status_s))
+        return max(1, round(self.tuning.queue_statuses_per_s * self.tuning.queue_status_s))
 
     def _until_sample(self) -> float | None:
         """Seconds until the usage of some LocalQueue is to be noted again; None where turns are not taken by usage."""

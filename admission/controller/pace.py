@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-_HELD_UP = 1.0  # seconds
+_SECOND = 1.0
 
 
 class Pace:
@@ -13,12 +13,13 @@ class Pace:
 
     A change is decided on when `quiet` seconds have gone by in which nothing else came, so that a burst is one
     decision, and after `window` seconds at the latest. Where there is always something, `rest` times what the last
-    decision took passes first, within the window: what happens meanwhile costs no decision of its own. Who comes after
-    a pause waits for `quiet` alone.
+    decision took passes first, up to a second: what happens meanwhile costs no decision of its own, and the rest of the
+    process has its time. It is no more than the window where the last decision kept the writers busy and stopped before
+    its end (`go_on`). Who comes after a pause waits for `quiet` alone.
 
     While more was decided than is being written (`behind`), another decision helps nobody: it would be made too early,
     and stand in line. It is made when the line is short again, or, for who would be ahead in that line, after a second
-    and twice that rest.
+    and that rest.
 
     Nothing else is done while a decision is made: pods wait for their hosts, probes for their answer and the lease for
     its renewal. `steps`, the trials that the next decision may make, follow what trials cost in this cluster, so that a
@@ -54,11 +55,11 @@ class Pace:
     async def due(self) -> None:
         await self._changed.wait()
         loop = asyncio.get_running_loop()
-        held_up_until = loop.time() + _HELD_UP + 2 * self._rest * self._took
+        held_up_until = loop.time() + _SECOND + self._rest * self._took
         while self._behind() and (left := held_up_until - loop.time()) > 0.0:  # noqa: ASYNC110  # a line, not an event
             await asyncio.sleep(min(self._window, left))
         until = loop.time() + self._window
-        resting = min(self._rested_at, until) - loop.time()
+        resting = self._rested_at - loop.time()
         if resting > 0.0:
             await asyncio.sleep(resting)
         while (left := until - loop.time()) > 0.0:
@@ -68,7 +69,7 @@ class Pace:
                 break
         self._changed.clear()
 
-    def took(self, seconds: float, steps: int = 0) -> None:
+    def took(self, seconds: float, steps: int = 0, *, go_on: bool = False) -> None:
         """A decision is made, and took so long and so many trials."""
         if seconds > self._longest:
             wanted = min(self.steps, int(steps * self._longest / seconds))
@@ -76,4 +77,5 @@ class Pace:
         elif steps >= self.steps and seconds < self._longest / 2:
             self.steps = min(self._most, self.steps * 2)
         self._took = seconds
-        self._rested_at = asyncio.get_running_loop().time() + self._rest * seconds
+        rest = min(self._rest * seconds, self._window if go_on else _SECOND)
+        self._rested_at = asyncio.get_running_loop().time() + rest

@@ -20,8 +20,8 @@ MS = 1e-3
         ([*range(0, 250, 7)], 0, [100, 205, 260]),
         # What comes while the last decision is rested from is decided on together ...
         ([0, 15, 20, 35], 20, [10, 100]),
-        # ... within the window, however long it took.
-        ([0, 15, 20, 35], 500, [10, 115]),
+        # ... within a second, however long it took.
+        ([0, 15, 20, 35], 500, [10, 1010]),
         # Who comes after a pause does not wait for what others cost.
         ([0, 500], 20, [10, 510]),
     ],
@@ -48,14 +48,29 @@ def test_what_comes_together_is_decided_on_together(changes: list[int], took: in
     assert made == decided
 
 
+def test_who_keeps_the_writers_busy_and_has_more_goes_on_within_the_window() -> None:
+    made: list[int] = []
+
+    async def main() -> None:
+        pace = Pace(quiet=10 * MS, window=100 * MS, rest=4.0)
+        for _ in range(3):
+            pace.changed()
+            await pace.due()
+            made.append(round(asyncio.get_running_loop().time() / MS))
+            pace.took(500 * MS, go_on=True)
+
+    virtually(main)
+    assert made == [10, 110, 210]
+
+
 @pytest.mark.parametrize(
     ("written_at", "took", "decided"),
     [
         # The line is short again after so long ...
         (420, 20, [10, 520]),
         # ... or stays long: whoever would be ahead in it does not wait for all of it.
-        (100_000, 20, [10, 1180]),
-        (100_000, 500, [10, 5020]),
+        (100_000, 20, [10, 1100]),
+        (100_000, 500, [10, 3020]),
     ],
     ids=["short again", "long", "long and dear"],
 )
