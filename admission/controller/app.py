@@ -101,13 +101,13 @@ class Tuning:
     explain_per_s: float = 50.0
     explain_busy_per_s: float = 5.0
     """While jobs wait for writes of theirs."""
-    busy_s: float = 0.25
+    busy_s: float = 2.0
     """After a write for a job, more of them are expected for so long."""
     queue_status_s: float = 1.0
     """The status of one queue is written at most once in so long ..."""
     queue_statuses_per_s: float = 5.0
     """... and of all together so many a second, while jobs wait for writes of theirs."""
-    queuestatuses_at_once: int = 8
+    queue_statuses_at_once: int = 8
     catch_up_s: float = 10.0
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
     nobody led would else be let in by the order of names."""
@@ -833,7 +833,7 @@ class Controller:
                 self._stale.update(dict.fromkeys((kind, *key) for key in self.informers[kind].store))
         due = sorted(self._stale, key=lambda queue: (self._written_at.get(queue, 0.0), queue))
         written, until = 0, time.monotonic() + self.tuning.queue_status_s
-        step = self.tuning.queuestatuses_at_once if most is None else min(most, self.tuning.queuestatuses_at_once)
+        step = self.tuning.queue_statuses_at_once if most is None else min(most, self.tuning.queue_statuses_at_once)
         while due and (most is None or written < most) and time.monotonic() < until:
             now = self.now()
             wanted: list[tuple[QueueName, Item[Any], dict[str, Any]]] = []
