@@ -20,6 +20,7 @@ import dataclasses
 import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
@@ -1611,7 +1612,7 @@ class _Heads(_Run):
             return False
         gone = self._going_around(trial, (key for key, _ in trial.found.victims))
         if entry.unasked or all(choice.topology is None for choice in trial.assignment.pod_sets):
-            with self.ledger.as_if_gone(self.ledger.charges[key] for key in gone):
+            with self.ledger.as_if_gone(self.ledger.charges[key] for key in gone) if gone else nullcontext():
                 if not trial.node.fits(dict(entry.usage.usage)):
                     return False
             if not entry.unasked:

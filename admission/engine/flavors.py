@@ -467,8 +467,8 @@ class _Scan:
     # -------------------------------------------------------- quota
 
     def at_once(self, pod_sets: Sequence[PodSetRequest]) -> Assignment | None:
-        """The answer where there is one flavor, and all of it fits and is sure of its nodes; None where there is more
-        to find out."""
+        """The answer where there is one flavor, and all of it fits and is sure of its nodes, or needs none; None where
+        there is more to find out."""
         queue, node = self.queue, self.node
         if len(queue.groups) != 1 or len(queue.groups[0].flavors) != 1 or self.next_index:
             return None
@@ -485,7 +485,9 @@ class _Scan:
         heights = [0]
         for asked in pod_sets:
             topology = asked.pod_set.topology
-            if not asked.count or asked.pod_set.shape.uncounted or (topology is not None and topology.group):
+            if not asked.count or asked.pod_set.shape.uncounted:
+                return None
+            if topology is not None and (topology.group or not self.rules.capacity_unless_elastic):
                 return None
             if self._barred(flavor, [asked], group) is not None:
                 return None
@@ -501,13 +503,16 @@ class _Scan:
                     return None
                 borrow = node.borrowing_height(fr, total)[0]
                 flavors[resource] = FlavorChoice(flavor, Mode.FIT, borrow, -1)
-                heights.append(borrow)
             if not flavors:
                 return None
-            choices.append(PodSetChoice(asked, flavors))
+            height = max(got.borrow for got in flavors.values())
+            heights.append(height)
+            choices.append(PodSetChoice(asked, flavors, (Attempt(flavor, Mode.FIT, height),)))
         found = Assignment(tuple(choices), Mode.FIT, usage, max(heights))
         placing = [request for choice in choices if (request := self._place_request(choice, found)) is not None]
         if placing:
+            if not self.later:
+                return None
             found.placing = tuple(placing)
             found.unplaced = bool(self.ledger.room(placing, owner=self.workload.key, avoid=self.avoid))
             if not found.unplaced:
@@ -515,7 +520,7 @@ class _Scan:
         return found if choices else None
 
     def run(self, pod_sets: Sequence[PodSetRequest]) -> Assignment:
-        if self.later and self.place and self.rules.capacity_unless_elastic:
+        if self.place and (self.later or not self.rules.capacity_unless_elastic):
             found = self.at_once(pod_sets)
             if found is not None:
                 return found
