@@ -90,8 +90,8 @@ class Tuning:
 
     workers: int = 32
     quiet_s: float = 0.01
-    window_s: float = 0.25
-    rest: float = 9.0
+    window_s: float = 0.1
+    rest: float = 4.0
     """Of decisions: see `Pace`."""
     longest_s: float = 0.5
     """A decision takes about so long at most; the rest comes with the next: see `Pace`."""
