@@ -678,7 +678,7 @@ class _Muster:
             if alone and not shape.slices and (row := self._least_harm(part, trial, shape)) is not None:
                 return [(row, 1)]
             caps, sizes = self.table.capacities(part.filter, part.per_pod, tree, trial, shape)
-            got = topology.pack(tree, caps, shape, lambda leaves: self._preferred(part, leaves), sizes)
+            got = topology.pack(tree, caps, shape, self._preferred(part), sizes)
             if got is not None:
                 return [(int(tree.order[leaf]), pods) for leaf, pods in got]
         return None
@@ -701,17 +701,13 @@ class _Muster:
         rows = rows if idle.all() else rows[~idle]
         return int(rows[tree.position[rows].argmin()])
 
-    def _preferred(self, part: _Part, leaves: Ints) -> Ints:
+    def _preferred(self, part: _Part) -> topology.Prefer:
         """Of nodes that hold equally many of these pods, those first on which least else is left."""
-        rows = part.tree.order[leaves]
-        names = [n for n, _ in part.per_pod if n != PODS and not n.startswith(HOST_PORT) and not is_mark(n)]
-        devices = self.table.devices()
-        names.sort(key=lambda name: (name in devices, name))
-        names = [*(name for name in ("memory", "cpu") if name not in names), *names]
-        names.extend(name for name in devices if name not in names)
-        keys = [self.table.room_on(rows, name, self.empty) for name in names]
-        keys = [key for key in keys if len(key) and bool((key != key[0]).any())]
-        return leaves[np.lexsort([leaves, *keys])] if keys else leaves
+        order, table, empty = part.tree.order, self.table, self.empty
+        return [
+            lambda leaves, name=name: table.room_on(order[leaves], name, empty)  # type: ignore[misc]
+            for name in table.scarcest(part.per_pod)
+        ]
 
     def _alone(self, part: _Part, held: Held, within: Bools | None, shape: Shape | None = None) -> Take | None:
         shape = shape or part.shape

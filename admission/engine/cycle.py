@@ -1,7 +1,8 @@
 """One decision: who is admitted, who must go for whom, and why the others wait.
 
 `decide` opens a mark on the ledger, tries on the real book, and rolls back: what it wants is the Plan, and only the
-events that follow make it true. What it finds out about gangs that cannot go it leaves with the State as memos.
+events that follow make it true. (Charges of admissions stay in the book meanwhile, unseen: they are as good as taken
+back, and need not be entered twice.) What it finds out about gangs that cannot go it leaves with the State as memos.
 
 Two ways to go through the queues, by `Rules.heads_per_queue`:
 
@@ -91,12 +92,17 @@ def decide(state: State, now: int, step_budget: int) -> Plan:
         run = _Filling(state, now, step_budget)
     else:
         run = _Heads(state, now, step_budget)
-    with ledger.trial():
+    mark = ledger.mark()
+    charged: list[Charge] = []
+    try:
         run.go()
-    state.planned(run.decisions, run.charged)
-    verdicts = list(run.verdicts)
-    told = {verdict.key for verdict in verdicts}
-    verdicts.extend(verdict for verdict in state.untold(UNTOLD_PER_CYCLE) if verdict.key not in told)
+        verdicts = list(run.verdicts)
+        told = {verdict.key for verdict in verdicts}
+        verdicts.extend(verdict for verdict in state.untold(UNTOLD_PER_CYCLE) if verdict.key not in told)
+        state.planned(run.decisions, run.charged)
+        charged.extend(charge for _, _, charge in run.charged.values())
+    finally:
+        ledger.leave(mark, charged)
     return Plan(
         decisions=tuple(run.decisions),
         verdicts=tuple(verdicts),
@@ -690,7 +696,7 @@ class _Filling(_Run):
             return
         first = self.walks[winner.name].peek()
         assert first is not None
-        heapq.heappush(self.roots, (Rank(*first[0][1:]), label))
+        heapq.heappush(self.roots, (first[0][1:], label))
 
     def _ranks(self, node: QuotaNode) -> dict[str, Rank]:
         walk = self.walks[node.name]

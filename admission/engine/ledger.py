@@ -89,6 +89,8 @@ class _Step(NamedTuple):
     entered: bool
     entry: Charge | Held | Aside
     before: _Versions
+    hidden: bool = False
+    """The pods of the gang that was entered did not count before."""
 
 
 def usage_of(admission: Admission) -> tuple[tuple[FlavorResource, int], ...]:
@@ -169,6 +171,15 @@ def _beyond(wanted: TopologyAssignment | None, held: TopologyAssignment | None) 
     return replace(wanted, domains=tuple(domains)) if domains else None
 
 
+def _charge_in(entry: Charge | Held | Aside) -> Charge:
+    return entry if isinstance(entry, Charge) else entry.held.charge if isinstance(entry, Aside) else entry.charge
+
+
+def _apart(charge: Charge) -> bool:
+    """Do its pods keep others away."""
+    return charge.admission is not None and bool(charge.booking.apart)
+
+
 def _claim_key(key: Key) -> Key:
     """A claim has a key of its own in the book of nodes: its owner may hold a charge at the same time. No namespace has
     a "/"."""
@@ -218,6 +229,8 @@ class Ledger:
         """(key in the book of nodes, uid) of those who count as gone from there."""
         self._on_paper: dict[Key, Held] = {}
         """Claims whose quota alone is given up for a question; their nodes count as gone."""
+        self._standing: dict[Key, Charge] = {}
+        """What a decision left in the book, until it is charged or taken out."""
 
     # ------------------------------------------------------------ configuration
 
@@ -267,6 +280,11 @@ class Ledger:
 
     def charge(self, charge: Charge) -> None:
         """Enter what a gang holds. Raises ValueError if it is charged already."""
+        standing = self._standing.pop(charge.key, None)
+        if standing is charge:
+            return
+        if standing is not None:
+            self._apply(standing, -1)
         if charge.key in self.charges:
             raise ValueError(f"{charge.key} is charged already")
         self._enter(charge)
@@ -488,9 +506,33 @@ class Ledger:
         journal = self._journal
         while len(journal) > position:
             step = journal.pop()
-            self._apply(step.entry, -1 if step.entered else 1)
+            self._apply(step.entry, -1 if step.entered else 1, hide=step.hidden)
             self._restore(step)
         del self._marks[mark:]
+
+    def leave(self, mark: int, wanted: Iterable[Charge]) -> None:
+        """As `rollback`, for an outermost mark; but what is `wanted`, and was only entered since, stays in the book until
+        it is charged, and is found there then. If anything else comes first, `take_standing_out`."""
+        if mark or self._position(mark):
+            raise ValueError("only what the outermost mark covers may stay")
+        journal = self._journal
+        times = Counter(_charge_in(step.entry).key for step in journal)
+        standing = {id(charge): charge for charge in wanted if times[charge.key] == 1 and not _apart(charge)}
+        if not standing:
+            self.rollback(mark)
+            return
+        while journal:
+            step = journal.pop()
+            if id(step.entry) not in standing:
+                self._apply(step.entry, -1 if step.entered else 1, hide=step.hidden)
+        self._marks.clear()
+        self._standing = {charge.key: charge for charge in standing.values()}
+
+    def take_standing_out(self) -> None:
+        """What a decision left in the book, and nobody charged."""
+        for charge in self._standing.values():
+            self._apply(charge, -1)
+        self._standing = {}
 
     def keep(self, mark: int) -> None:
         """Close the mark and every one inside it, and let what came after stand (an outer mark still takes it back)."""
@@ -621,13 +663,15 @@ class Ledger:
 
     def _enter(self, entry: Charge | Held | Aside) -> None:
         before = self._versions_at(entry) if self._marks else None
+        hidden = isinstance(entry, Charge) and self.nodes.show(entry.uid)
         self._apply(entry, 1)
         if before is not None:
-            self._journal.append(_Step(True, entry, before))
+            self._journal.append(_Step(True, entry, before, hidden))
 
     def _remove(self, entry: Charge | Held | Aside) -> None:
         before = self._versions_at(entry) if self._marks else None
-        self._apply(entry, -1)
+        # What if it were evicted: then its pods are gone too. (Pods of what has really ended hold room.)
+        self._apply(entry, -1, hide=bool(self._marks))
         if before is not None:
             self._journal.append(_Step(False, entry, before))
 
@@ -636,8 +680,7 @@ class Ledger:
         return self._last_version
 
     def _root_of(self, entry: Charge | Held | Aside) -> QuotaNode | None:
-        charge = entry if isinstance(entry, Charge) else entry.held.charge if isinstance(entry, Aside) else entry.charge
-        node = self.tree.queue(charge.queue)
+        node = self.tree.queue(_charge_in(entry).queue)
         return None if node is None else node.root
 
     def _versions_at(self, entry: Charge | Held | Aside) -> _Versions:
@@ -675,7 +718,8 @@ class Ledger:
             under.pop(charge.key, None)
             self.nodes.give_up(charge.key)
 
-    def _apply(self, entry: Charge | Held | Aside, sign: int) -> None:
+    def _apply(self, entry: Charge | Held | Aside, sign: int, *, hide: bool = False) -> None:
+        """Enter (1) or take out (-1); `hide`: with a gang, its pods."""
         self.version = self._new_version()
         root = self._root_of(entry)
         if root is not None:
@@ -709,8 +753,7 @@ class Ledger:
                 self.nodes.book(key, charge.booking)
             else:
                 self.nodes.release(key)
-        if sign < 0 and self._marks and not isinstance(entry, Held) and charge.kind == "gang":
-            # What if it were evicted: then its pods are gone too. (Pods of what has really ended hold room.)
+        if sign < 0 and hide and not isinstance(entry, Held) and charge.kind == "gang":
             self.nodes.hide(charge.uid)
 
     def _quota(self, charge: Charge, sign: int) -> None:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from heapq import nsmallest
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -333,6 +334,7 @@ class Table:
         self._trees: dict[tuple[str, ...], Tree] = {}
         self._leaves: dict[tuple[tuple[str, ...], Pairs], Leaves] = {}
         self._devices: dict[str, Bools] | None = None
+        self._scarcest: dict[Amounts, list[str]] = {}
         self._most: dict[str, Ints] = {}
 
     @staticmethod
@@ -371,6 +373,7 @@ class Table:
             self._leaves.clear()
         if node.allocatable != old.allocatable:
             self._devices = None
+            self._scarcest.clear()
             self._most.clear()
             self.plain.losses.clear()
             self.refresh(node.name)
@@ -744,24 +747,61 @@ class Table:
         return self._devices
 
 
+    def scarcest(self, per_pod: Amounts) -> list[str]:
+        """The resources of nodes of which it is best to leave little where such a pod goes, the most important first:
+        devices, then what it asks for, then cpu and memory."""
+        known = self._scarcest.get(per_pod)
+        if known is None:
+            devices = self.devices()
+            asked = [n for n, _ in per_pod if n != PODS and not n.startswith(HOST_PORT) and not is_mark(n)]
+            asked.sort(key=lambda name: (name in devices, name))
+            names = [*(name for name in ("memory", "cpu") if name not in asked), *asked]
+            names.extend(name for name in devices if name not in names)
+            if len(self._scarcest) >= KINDS:
+                self._scarcest.clear()
+            known = self._scarcest[per_pod] = names[::-1]
+        return known
+
+
 def _integer(text: str) -> int | None:
     body = text[1:] if text[:1] in ("-", "+") else text
     return int(text) if body.isascii() and body.isdigit() and len(body) < 20 else None
 
 
-def booking_of(uid: str, admission: Admission, per_pod: Mapping[str, Mapping[str, int] | Amounts]) -> Booking:
+class _PodTakes(NamedTuple):
+    """What follows from what one pod takes."""
+
+    each: Amounts
+    """With a pod slot."""
+    kind: Amounts | None
+    """The same without marks, of a pod with devices."""
+    exclusive: tuple[str, ...]
+    apart: tuple[str, ...]
+
+
+@lru_cache(maxsize=8192)
+def _pod_takes(amounts: Amounts) -> _PodTakes:
+    taken = {PODS: 1, **dict(amounts)}
+    each = tuple(sorted(taken.items()))
+    return _PodTakes(
+        each,
+        tuple((name, n) for name, n in each if n > 0 and not is_mark(name)) if any(map(is_device, taken)) else None,
+        tuple(name[len(EXCLUSIVE) :] for name in taken if name.startswith(EXCLUSIVE)),
+        tuple(name for name in taken if name.startswith(APART)),
+    )
+
+
+def booking_of(uid: str, admission: Admission, per_pod: Mapping[str, Amounts]) -> Booking:
     """What an admission takes of nodes; `per_pod` says, per pod set, what each pod takes (`takes`)."""
     hosts: dict[str, Amounts] = {}
     domains: dict[Pairs, Amounts] = {}
     kinds: dict[Amounts, int] = {}
+    takes_of = {name: _pod_takes(amounts) for name, amounts in per_pod.items()}
     for assignment in admission.pod_sets:
         if assignment.topology is None:
             continue
-        amounts = dict(per_pod.get(assignment.name, ()))
-        amounts.setdefault(PODS, 1)
-        each = sorted(amounts.items())
-        if any(is_device(name) for name in amounts):
-            kind = tuple((name, n) for name, n in each if n > 0 and not is_mark(name))
+        each, kind, _, _ = takes_of.get(assignment.name) or _pod_takes(())
+        if kind is not None:
             kinds[kind] = kinds.get(kind, 0) + sum(domain.count for domain in assignment.topology.domains)
         levels = assignment.topology.levels
         on_hosts = bool(levels) and levels[-1] == HOSTNAME_LABEL
@@ -777,14 +817,13 @@ def booking_of(uid: str, admission: Admission, per_pod: Mapping[str, Mapping[str
             else:
                 pairs = tuple(zip(levels, domain.values, strict=True))
                 domains[pairs] = _sum(domains[pairs], taken) if pairs in domains else taken
-    names = {name for amounts in per_pod.values() for name in dict(amounts) if is_mark(name)}
     return Booking(
         uid=uid,
         hosts=tuple(sorted(hosts.items())),
         domains=tuple(sorted(domains.items())),
         kinds=tuple(sorted(kinds.items())),
-        exclusive=tuple(sorted(name[len(EXCLUSIVE) :] for name in names if name.startswith(EXCLUSIVE))),
-        apart=tuple(sorted(name for name in names if name.startswith(APART))),
+        exclusive=tuple(sorted({name for of in takes_of.values() for name in of.exclusive})),
+        apart=tuple(sorted({name for of in takes_of.values() for name in of.apart})),
     )
 
 
@@ -983,13 +1022,15 @@ class Capacity:
                 self._book_pod(pod, -1)
             self._hidden.add(uid)
 
-    def show(self, uid: str) -> None:
-        """Its pods count again; nothing if they did."""
-        if uid in self._hidden:
-            self._touch(uid)
-            self._hidden.discard(uid)
-            for pod in self.pods(uid):
-                self._book_pod(pod, 1)
+    def show(self, uid: str) -> bool:
+        """Its pods count again; False if they did."""
+        if uid not in self._hidden:
+            return False
+        self._touch(uid)
+        self._hidden.discard(uid)
+        for pod in self.pods(uid):
+            self._book_pod(pod, 1)
+        return True
 
     def _book_pod(self, pod: PodUsage, sign: int) -> None:
         if pod.workload_uid in self._wide or pod.workload_uid in self._hidden:
@@ -1068,7 +1109,7 @@ class Capacity:
         Pod sets without a topology assignment take no node: their pods are booked where they stand. A second charge
         under the same key replaces the first.
         """
-        self.book(key, booking_of(uid, admission, per_pod))
+        self.book(key, booking_of(uid, admission, {name: tuple(dict(each).items()) for name, each in per_pod.items()}))
 
     def book(self, key: Key, booking: Booking) -> None:
         """The same, added up already."""

@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import total_ordering
+from heapq import heappop, heappush
+from typing import Any
 
 from admission.engine.model import FlavorResource, Key, LocalQueue, Rules, Usage, UsageFairness, Workload
-from admission.engine.quota import QuotaNode, Share, Tree
+from admission.engine.quota import NOTHING_BORROWED, QuotaNode, Share, Tree
 
 QueueKey = tuple[int, int, int, str, str, str]
 """(0 if room is being freed for it else 1, -priority, stamp, uid, namespace, name): smallest first."""
@@ -87,26 +89,8 @@ def usage_value(fairness: UsageFairness, queue: LocalQueue | None, extra: Mappin
 # ---------------------------------------------------------------- between queues
 
 
-@total_ordering
-class Rank:
-    """How a child of a cohort stands in the tournament with the gang it sends. Smaller goes first."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, *value: object) -> None:
-        self._value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rank) and self._value == other._value
-
-    def __lt__(self, other: Rank) -> bool:
-        return self._value < other._value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __repr__(self) -> str:
-        return f"Rank{self._value}"
+Rank = tuple[Any, ...]
+"""How a child of a cohort stands in the tournament with the gang it sends. Smaller goes first."""
 
 
 @total_ordering
@@ -128,6 +112,13 @@ class _Ties:
         return hash(self._share.vector())
 
 
+_NO_TIES = _Ties(NOTHING_BORROWED)
+
+
+def _ties(share: Share) -> _Ties:
+    return _NO_TIES if share is NOTHING_BORROWED else _Ties(share)
+
+
 def ranks(
     queue: QuotaNode, gang: Workload, usage: Usage, rules: Rules, requested: frozenset[FlavorResource] | None = None
 ) -> dict[str, Rank]:
@@ -147,13 +138,12 @@ def ranks(
             before = node.share(None, None if node.is_queue else resources)
             if node.is_queue and resources is not None:
                 after = node.share(usage)
-            value: tuple[object, ...] = (before, after, _Ties(before), _Ties(after), *age)
+            out[node.label] = (before, after, _ties(before), _ties(after), *age)
         else:
             borrows = False
             if "FairSharingPrioritizeNonBorrowing" in rules.gates:
                 borrows = after.borrows_any(requested if requested is not None else usage)
-            value = (borrows, after, *age[:2], *age[2:])
-        out[label(node)] = Rank(*value)
+            out[node.label] = (borrows, after, *age)
     return out
 
 
@@ -172,6 +162,8 @@ class Tournament:
         self._in: set[str] = set()
         self._winner: dict[str, tuple[QuotaNode, dict[str, Rank]] | None] = {}
         self._below: dict[str, dict[str, tuple[Rank, QuotaNode, dict[str, Rank]]]] = {}
+        self._heaps: dict[str, list[tuple[Rank, str]]] = {}
+        """The same, the first on top; entries that were replaced since are skipped."""
 
     def enter(self, queue: QuotaNode) -> None:
         """The queue has a gang to send, or another than before."""
@@ -215,10 +207,10 @@ class Tournament:
             entry = (node, self._ranked(node)) if node.name in self._in else None
         else:
             # Ranks of the path above depend on usage there, which moved: ask again for the winner below.
-            below = self._below.get(name, {})
+            first = self._first(name)
             entry = None
-            if below:
-                _, winner, ranks = min(below.values(), key=lambda held: held[0])
+            if first is not None:
+                _, winner, ranks = first
                 entry = (winner, ranks if node.parent is None else self._ranked(winner))
         self._winner[name] = entry
         above = node.parent
@@ -228,4 +220,17 @@ class Tournament:
         if entry is None:
             field.pop(name, None)
         else:
-            field[name] = (entry[1][name], entry[0], entry[1])
+            rank = entry[1][name]
+            field[name] = (rank, entry[0], entry[1])
+            heappush(self._heaps.setdefault(label(above), []), (rank, name))
+
+    def _first(self, name: str) -> tuple[Rank, QuotaNode, dict[str, Rank]] | None:
+        """Of the children of a node, whose rank is the smallest."""
+        below, heap = self._below.get(name, {}), self._heaps.get(name, [])
+        while heap:
+            rank, child = heap[0]
+            held = below.get(child)
+            if held is not None and held[0] is rank:
+                return held
+            heappop(heap)
+        return None

@@ -126,6 +126,10 @@ class Share:
         return f"Share({value}, dominant={self.dominant!r})"
 
 
+NOTHING_BORROWED = Share(over={}, lendable={}, weight=Fraction(1), borrowed=())
+"""The share of whoever holds nothing beyond quota."""
+
+
 class QuotaNode:
     """A ClusterQueue or Cohort in the tree. Structure and quota are fixed; `usage` moves by `Tree.add` only.
 
@@ -358,7 +362,7 @@ class QuotaNode:
                 return known
         over: dict[str, int] = {}
         borrowed: list[FlavorResource] = []
-        lendable: Mapping[str, int] = {}
+        share = NOTHING_BORROWED
         if self.parent is not None:
             usage = self.usage
             for fr, quota in self.subtree.items():
@@ -371,7 +375,7 @@ class QuotaNode:
             if borrowed:
                 borrowed.sort()
                 lendable = self.parent.lendable()
-        share = Share(over=over, lendable=lendable, weight=self.weight, borrowed=tuple(borrowed))
+                share = Share(over=over, lendable=lendable, weight=self.weight, borrowed=tuple(borrowed))
         if not extra:
             self._shares[resources] = share
         return share

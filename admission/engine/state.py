@@ -546,6 +546,8 @@ class State:
 
     def apply(self, event: Event) -> None:
         """Fold one event in. Never fails."""
+        if not isinstance(event, Assumed):
+            self._ledger.take_standing_out()
         match event:
             case Put(value):
                 self._put(value)
@@ -1031,7 +1033,8 @@ class State:
             self._changed_roots.add(order.label(node.root))
 
     def _settle(self) -> None:
-        """Bring what follows from the configuration up to it."""
+        """Bring what follows from the configuration up to it, and take out of the book what is only planned."""
+        self._ledger.take_standing_out()
         if not self._config_changed:
             return
         self._config_changed = False

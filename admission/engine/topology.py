@@ -31,8 +31,9 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Take = list[tuple[int, int]]
 """(leaf position, pods), positions ascending."""
-Prefer = Callable[[Ints], Ints]
-"""Leaf positions that hold equally many pods -> the same positions, the one to take first in front."""
+Prefer = Sequence[Callable[[Ints], Ints]]
+"""What decides among leaves that hold equally many pods, the most important first: leaf positions -> a number for each,
+smaller first. What is equal in all goes by position."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,7 +180,7 @@ def fewest(caps: Ints, want: int) -> list[int] | None:
 
 
 class _Packing:
-    def __init__(self, tree: Tree, caps: list[Ints], prefer: Prefer | None) -> None:
+    def __init__(self, tree: Tree, caps: list[Ints], prefer: Prefer) -> None:
         self.tree = tree
         self.caps = caps
         self.prefer = prefer
@@ -224,16 +225,20 @@ class _Packing:
             best = np.lexsort([domains, *reversed(keys)])
             ordered = domains[best]
             sorted_keys = [key[best] for key in keys]
-            if level == len(self.tree.levels) - 1 and self.prefer is not None:
+            if level == len(self.tree.levels) - 1 and self.prefer:
                 change = np.zeros(len(ordered), dtype=np.bool_)
                 for key in sorted_keys:
                     change[1:] |= key[1:] != key[:-1]
                 runs = np.split(ordered, np.flatnonzero(change))
-                return np.concatenate([self.prefer(run) if len(run) > 1 else run for run in runs])
+                return np.concatenate([self.preferred(run) if len(run) > 1 else run for run in runs])
             return ordered
-        if level == len(self.tree.levels) - 1 and self.prefer is not None:
-            return self.prefer(domains)
+        if level == len(self.tree.levels) - 1 and self.prefer:
+            return self.preferred(domains)
         return domains
+
+    def preferred(self, leaves: Ints) -> Ints:
+        keys = [column(leaves) for column in reversed(self.prefer)]
+        return leaves[np.lexsort([leaves, *keys])]
 
     def first(self, level: int, domains: Ints) -> Ints:
         """The first of `ranked`, alone: nothing is sorted for it."""
@@ -244,8 +249,12 @@ class _Packing:
             room = self.caps[at][where]
             least = room == room.min()
             domains, where = domains[least], where[least]
-        if len(domains) > 1 and level == len(self.tree.levels) - 1 and self.prefer is not None:
-            domains = self.prefer(domains)
+        if level == len(self.tree.levels) - 1:
+            for column in self.prefer:
+                if len(domains) == 1:
+                    break
+                left = column(domains)
+                domains = domains[left == left.min()]
         return domains[:1]
 
     def into(self, level: int, domain: int, amount: int) -> None:
@@ -261,7 +270,7 @@ class _Packing:
 
 
 def pack(
-    tree: Tree, caps: list[Ints], shape: Shape, prefer: Prefer | None = None, sizes: Collection[int] | None = None
+    tree: Tree, caps: list[Ints], shape: Shape, prefer: Prefer = (), sizes: Collection[int] | None = None
 ) -> Take | None:
     """Where the pods go, by the rule against fragmentation; None when they do not all fit. `sizes`: the capacities that
     leaves have, where they are known."""

@@ -536,11 +536,8 @@ def _by_racks(
     """Where the product's packing puts a gang that would like one rack, or must have one; empty: nowhere."""
     counts = _hold(cluster, kind, rows)
     shape = topology.Shape(pods, required=0) if required else topology.Shape(pods, preferred=0)
-
-    def prefer(leaves: Ints) -> Ints:
-        return leaves[np.argsort(cluster.growth(number)[tree.order[leaves]], kind="stable")]
-
-    take = topology.pack(tree, topology.capacities(tree, counts[tree.order], shape), shape, prefer)
+    growth = cluster.growth(number)[tree.order]
+    take = topology.pack(tree, topology.capacities(tree, counts[tree.order], shape), shape, [growth.__getitem__])
     return [int(tree.order[leaf]) for leaf, some in take or () for _ in range(some)]
 
 

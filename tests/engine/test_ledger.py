@@ -41,6 +41,15 @@ def book() -> Ledger:
     return ledger
 
 
+def with_pods() -> Ledger:
+    """Pods of some gangs are there, whether these hold anything or not."""
+    ledger = book()
+    for i, name in enumerate("uvw"):
+        pod = PodUsage(("ns", f"pod-{name}"), name, NODES[i % 2], (("gpu", 2), ("pods", 1)), workload_uid=f"uid-{name}")
+        ledger.nodes.put_pod(pod)
+    return ledger
+
+
 def charge(name: str, of: str = "a", gpus: int = 1, node: str = "", kind: Any = "gang") -> Charge:
     assigned = TopologyAssignment((HOSTNAME_LABEL,), (Domain((node,), 1),)) if node else None
     admission = Admission(of, (PodSetAssignment("main", (("gpu", "f"),), (("gpu", gpus),), 1, assigned),))
@@ -84,7 +93,7 @@ steps = st.lists(
 @given(steps)
 @settings(max_examples=150, deadline=None)
 def test_rollback_restores_exactly_whatever_was_done_and_however_marks_nest(ops: list[Any]) -> None:
-    ledger = book()
+    ledger = with_pods()
     open_marks: list[tuple[int, Any]] = []
     for op, name, of, gpus, node in ops:
         key = ("ns", name)
@@ -114,6 +123,54 @@ def test_rollback_restores_exactly_whatever_was_done_and_however_marks_nest(ops:
         ledger.rollback(mark)
         assert (picture(ledger), versions(ledger)) == was
     assert not ledger._journal
+
+
+@given(steps, steps, st.sets(st.sampled_from("uvwxyz")), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_what_is_left_of_a_trial_is_charged_by_the_next_who_does_and_taken_out_by_all_else(
+    before: list[Any], ops: list[Any], names: set[str], confirmed: bool
+) -> None:
+    def play(ledger: Ledger, ops: list[Any]) -> None:
+        for op, name, of, gpus, node in ops:
+            key = ("ns", name)
+            if op == "charge" and key not in ledger.charges:
+                ledger.charge(charge(name, of, gpus, node))
+            elif op == "release" and key in ledger.charges:
+                ledger.release(key)
+            elif op == "claim":
+                ledger.claim(charge(name, of, gpus, node, "claim"), until=gpus)
+            elif op == "unclaim":
+                ledger.unclaim(key)
+            elif op == "outer":
+                ledger.set_aside(charge(name, of, gpus, node, "claim"), until=gpus)
+
+    tried, plain = with_pods(), with_pods()
+    play(tried, before)
+    play(plain, before)
+    mark = tried.mark()
+    play(tried, ops)
+    new = [at for key, at in sorted(tried.charges.items()) if key[1] in names and key not in plain.charges]
+    tried.leave(mark, new)
+    for one in new if confirmed else ():
+        tried.charge(one)
+        plain.charge(one)
+    tried.take_standing_out()
+    assert picture(tried) == picture(plain)
+    assert tried.drift() == []
+    with pytest.raises(ValueError):
+        tried.rollback(mark)
+
+
+def test_pods_that_linger_hold_their_room_after_their_gang_was_tried() -> None:
+    ledger = with_pods()
+    mark = ledger.mark()
+    ledger.charge(charge("u", "a", 2, "n1"))
+    assert ledger.nodes.free("n1")["gpu"] == 8 - 2 - 2
+    ledger.release(("ns", "u"))  # what if it were evicted: with its pods
+    assert ledger.nodes.free("n1")["gpu"] == 8 - 2
+    ledger.charge(charge("u", "a", 2, "n1"))
+    ledger.rollback(mark)
+    assert ledger.nodes.free("n1")["gpu"] == 8 - 2 - 2
 
 
 def test_a_claim_is_taken_room_for_others_and_free_for_its_owner() -> None:
@@ -262,7 +319,7 @@ def test_what_is_laid_over_the_nodes_is_counted_as_if_it_were_there(
 
     def booking(at: int, node: int, amount: int) -> Booking:
         where = TopologyAssignment((HOSTNAME_LABEL,), (Domain((f"n{node}",), 1),))
-        took = {"main": {DEVICE: amount, "cpu": 2 * amount, "pods": 1}}
+        took = {"main": ((DEVICE, amount), ("cpu", 2 * amount), ("pods", 1))}
         return booking_of(f"uid-{at}", Admission("q", (PodSetAssignment("main", (), (), 1, where),)), took)
 
     def seen(book: Capacity) -> list[Any]:
