@@ -688,7 +688,7 @@ class _Muster:
         idle, and of these the first in the tree, so that one domain fills up after the other. None when nobody is known
         who may come, or it fits nowhere."""
         popular = sorted(self.question.capacity.popular())
-        rows = np.flatnonzero(counts)
+        rows = counts.nonzero()[0]
         tree = part.tree
         if shape.required is not None and len(rows):
             rows = rows[tree.known[shape.required][self._leaf_domain(part, shape.required)[rows]]]

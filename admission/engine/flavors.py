@@ -392,6 +392,7 @@ def _try_next(mode: Mode, height: int, fungibility: Fungibility) -> bool:
 
 
 _WORST = (Mode.NO_FIT, 2**31)
+_NO_RESOURCES: frozenset[str] = frozenset()
 
 
 # ---------------------------------------------------------------- the scan
@@ -509,7 +510,7 @@ class _Scan:
             heights.append(height)
             choices.append(PodSetChoice(asked, flavors, (Attempt(flavor, Mode.FIT, height),)))
         found = Assignment(tuple(choices), Mode.FIT, usage, max(heights))
-        placing = [request for choice in choices if (request := self._place_request(choice, found)) is not None]
+        placing = [request for choice in choices if (request := self._only_request(choice, flavor, found)) is not None]
         if placing:
             if not self.later:
                 return None
@@ -904,6 +905,13 @@ class _Scan:
                 pod_set, choice.request.count, tuple(sorted(per_pod.items())), tuple(solid)
             )
         return known
+
+    def _only_request(self, choice: PodSetChoice, flavor: str, assignment: Assignment) -> PlaceRequest | None:
+        """The same where there is one flavor: looked up, for equal gangs ask alike."""
+        known = choice.request.placing.get(((flavor,), _NO_RESOURCES)) if self.rules.capacity_unless_elastic else None
+        if known is not None and known.flavors[0] is self.flavors.get(flavor):
+            return known
+        return self._place_request(choice, assignment)
 
     def _nodes(self, assignment: Assignment) -> bool:
         """Ask the nodes, and let their answer count. True: the scan shall be done again with what they said."""

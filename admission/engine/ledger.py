@@ -44,7 +44,7 @@ PerPod = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 """(pod set, what one of its pods takes from a node)."""
 
 
-class Charge(Value, frozen=True, dict=True):
+class Charge(Value, frozen=True, dict=True, gc=True):
     """What one gang holds, or claims. `usage` sorted; `admission` only when it names nodes."""
 
     key: Key
@@ -511,8 +511,8 @@ class Ledger:
         del self._marks[mark:]
 
     def leave(self, mark: int, wanted: Iterable[Charge]) -> None:
-        """As `rollback`, for an outermost mark; but what is `wanted`, and was only entered since, stays in the book until
-        it is charged, and is found there then. If anything else comes first, `take_standing_out`."""
+        """As `rollback`, for an outermost mark; but what is `wanted`, and was only entered since, stays in the book, and
+        is found there when it is charged. If anything else comes first, `take_standing_out`."""
         if mark or self._position(mark):
             raise ValueError("only what the outermost mark covers may stay")
         journal = self._journal
@@ -597,6 +597,8 @@ class Ledger:
         """Would `places` find room; None where only `places` can tell."""
         if self._bare:
             return None
+        if self._spared is None and not self._gone and owner not in self.claims:
+            return room(self.nodes, requests, rules=self.rules, avoid=avoid, empty=empty)
         with self.suspended(owner), self._looked_at():
             return room(self.nodes, requests, rules=self.rules, avoid=avoid, empty=empty)
 

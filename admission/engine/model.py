@@ -30,10 +30,11 @@ Pairs = tuple[tuple[str, str], ...]
 """Sorted (key, value) pairs: labels and selectors in hashable form."""
 
 
-class Value(msgspec.Struct, frozen=True):
+class Value(msgspec.Struct, frozen=True, gc=False):
     """A record of named fields that is never changed, compared and hashed by them; `msgspec.structs.replace` makes
     another with some of them changed. (A frozen dataclass sets its fields one by one: some tens are made for each
-    decision, and a Workload with another admission took it 40 microseconds, and takes this half a one.)"""
+    decision, and a Workload with another admission took it 40 microseconds, and takes this half a one.) A value knows
+    nobody who knows it, so the collector of garbage need not walk through all of them."""
 
 
 # ---------------------------------------------------------------- quota

@@ -189,7 +189,7 @@ def add_amounts(into: dict[str, int], amounts: Iterable[tuple[str, int]], sign: 
             into.pop(name, None)
 
 
-class Filter(Value, frozen=True, dict=True):
+class Filter(Value, frozen=True, dict=True, gc=True):
     """All of a request that decides which nodes are looked at, apart from room."""
 
     labels: Pairs
@@ -745,7 +745,6 @@ class Table:
                 mask[found[name]] = True
                 self._devices[name] = mask
         return self._devices
-
 
     def scarcest(self, per_pod: Amounts) -> list[str]:
         """The resources of nodes of which it is best to leave little where such a pod goes, the most important first:
@@ -1477,7 +1476,7 @@ class Placement(dict[str, TopologyAssignment]):
     """pod set -> where its pods go, in rank order. Pod sets that need no nodes (elastic flavors) are absent."""
 
 
-class PlaceRequest(Value, frozen=True, dict=True):
+class PlaceRequest(Value, frozen=True, dict=True, gc=True):
     """What is asked of the nodes for one pod set. What follows from it is worked out once: requests are kept, and
     looked up by."""
 

@@ -238,8 +238,8 @@ class State:
         """LocalQueue -> its gangs with a reservation."""
         self._holding_of: dict[str, set[Key]] = {}
         self._holders: dict[str, tuple[Workload, ...]] = {}
-        self._reserved: dict[str | Key, Counter[FlavorResource]] = {}
-        self._used: dict[str | Key, Counter[FlavorResource]] = {}
+        self._reserved: dict[str | Key, dict[FlavorResource, int]] = {}
+        self._used: dict[str | Key, dict[FlavorResource, int]] = {}
         self._admitted: Counter[str | Key] = Counter()
         self._claims: dict[Key, tuple[int, Workload]] = {}
         self._buckets: dict[object, int] = {}
@@ -833,11 +833,15 @@ class State:
             if gang.admitted:
                 self._admitted[owner] += sign
             for table in tables:
-                held = table.setdefault(owner, Counter())
+                held = table.get(owner)
+                if held is None:
+                    held = table[owner] = {}
                 for fr, amount in usage:
-                    held[fr] += sign * amount
-                    if not held[fr]:
-                        del held[fr]
+                    total = held.get(fr, 0) + sign * amount
+                    if total:
+                        held[fr] = total
+                    else:
+                        held.pop(fr, None)
 
     # -- claims
 

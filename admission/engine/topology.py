@@ -152,8 +152,10 @@ def fewest(caps: Ints, want: int) -> list[int] | None:
     enough = caps[caps >= want]
     if len(enough):
         return [int(enough.min())]
-    row = np.sort(caps[caps > 0])[::-1]
-    prefix: list[int] = [0, *np.cumsum(row).tolist()]
+    row = caps[caps > 0]
+    row.sort()
+    row = row[::-1]
+    prefix: list[int] = [0, *row.cumsum().tolist()]
     if prefix[-1] < want:
         return None
     k = bisect_left(prefix, want)
@@ -200,7 +202,7 @@ class _Packing:
             times = 1
             while i + times < len(multiset) and multiset[i + times] == value:
                 times += 1
-            which = np.flatnonzero(caps == value) + low
+            which = (caps == value).nonzero()[0] + low
             if times < len(which):
                 which = self.first(level, which) if times == 1 else self.ranked(level, which)[:times]
             for domain in which.tolist():
