@@ -511,8 +511,8 @@ class Ledger:
         del self._marks[mark:]
 
     def leave(self, mark: int, wanted: Iterable[Charge]) -> None:
-        """As `rollback`, for an outermost mark; but what is `wanted`, and was only entered since, stays in the book and is
-        found there when it is charged. If anything else comes first, `take_standing_out`."""
+        """As `rollback`, for an outermost mark; but what is `wanted`, and was only entered since, stays in the book, to
+        be found there when it is charged. If anything else comes first, `take_standing_out`."""
         if mark or self._position(mark):
             raise ValueError("only what the outermost mark covers may stay")
         journal = self._journal
