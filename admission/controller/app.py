@@ -106,7 +106,9 @@ class Tuning:
     queue_status_s: float = 1.0
     """The status of one queue is written at most once in so long ..."""
     queue_statuses_per_s: float = 5.0
-    """... and of all together so many a second, while jobs wait for writes of theirs."""
+    """... and of all together so many a second, while jobs wait for writes of theirs, ..."""
+    queue_turns_per_s: float = 20.0
+    """... beside so many of those to which the first gang came, or which the last one left: others may wait for that."""
     queue_statuses_at_once: int = 8
     catch_up_s: float = 10.0
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
@@ -809,11 +811,16 @@ class Controller:
             await self.write_queue_status(self.statuses_at_once())
             await asyncio.sleep(max(0.05, began + self.tuning.queue_status_s - loop.time()))
 
-    def statuses_at_once(self) -> int | None:
-        """How many statuses may be written now; None where nobody waits for another write."""
+    def statuses_at_once(self) -> tuple[int, int] | None:
+        """How many statuses may be written now: of queues that turned (see `_turned`), and of others; None where nobody
+        waits for another write."""
         if not self._busy():
             return None
-        return max(1, round(self.tuning.queue_statuses_per_s * self.tuning.queue_status_s))
+        seconds = self.tuning.queue_status_s
+        return (
+            max(1, round(self.tuning.queue_turns_per_s * seconds)),
+            max(1, round(self.tuning.queue_statuses_per_s * seconds)),
+        )
 
     def _until_sample(self) -> float | None:
         """Seconds until the usage of some LocalQueue is to be noted again; None where turns are not taken by usage."""
@@ -823,21 +830,26 @@ class Controller:
         due = [at for one in stored if (at := queues.next_sample(self.state, one)) is not None]
         return max(0.0, (min(due) - self.now()) / 1000) + 0.01 if due else None
 
-    async def write_queue_status(self, most: int | None = None) -> int:
-        """Write queue statuses that differ from what is stored, those not written for longest first, for about as long
-        as the status of one queue may stand; how many were written. most: no more than these."""
+    async def write_queue_status(self, most: tuple[int, int] | None = None) -> int:
+        """Write queue statuses that differ from what is stored, first of queues that turned, then those not written for
+        longest, for about as long as the status of one queue may stand; how many were written. most: as
+        `statuses_at_once`."""
         if self._stale_all:
             self._stale_all = False
             for engine_class in QUEUES:
                 kind = engine_class.__name__
                 self._stale.update(dict.fromkeys((kind, *key) for key in self.informers[kind].store))
-        due = sorted(self._stale, key=lambda queue: (self._written_at.get(queue, 0.0), queue))
+        by_age = sorted(self._stale, key=lambda queue: (self._written_at.get(queue, 0.0), queue))
+        turned = {queue: None for queue in by_age if self._turned(*queue)}
+        if most is not None:
+            turned = dict.fromkeys(islice(turned, most[0]))
+        due = [*turned, *(queue for queue in by_age if queue not in turned)]
+        bound = len(due) if most is None else len(turned) + most[1]
         written, until = 0, time.monotonic() + self.tuning.queue_status_s
-        step = self.tuning.queue_statuses_at_once if most is None else min(most, self.tuning.queue_statuses_at_once)
-        while due and (most is None or written < most) and time.monotonic() < until:
+        while due and written < bound and time.monotonic() < until:
             now = self.now()
             wanted: list[tuple[QueueName, Item[Any], dict[str, Any]]] = []
-            while due and len(wanted) < step:
+            while due and len(wanted) < min(self.tuning.queue_statuses_at_once, bound - written):
                 queue = due.pop(0)
                 self._stale.pop(queue, None)
                 seen = self.informers[queue[0]].store.get(queue[1:])
@@ -848,6 +860,15 @@ class Controller:
         if due:
             self._queues_dirty.set()
         return written
+
+    def _turned(self, kind: str, namespace: str, name: str) -> bool:
+        """Did the first gang come to a queue, or the last one leave it, since its status was written."""
+        seen = self.informers[kind].store.get((namespace, name))
+        if seen is None or kind == "Cohort":
+            return False
+        stored = seen.status or {}
+        was = bool(stored.get("pendingWorkloads") or stored.get("reservingWorkloads"))
+        return was != (self.state.is_used((namespace, name)) if namespace else self.state.is_used(name))
 
     def _status_due(self, kind: str, seen: Item[Any], now: int) -> dict[str, Any] | None:
         """The status that is to be written; None where what is stored says the same."""

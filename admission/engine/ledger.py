@@ -292,6 +292,7 @@ class Ledger:
     def release(self, key: Key) -> Charge:
         """Take out what a gang holds. Raises KeyError if it holds nothing."""
         charge = self.charges[key]
+        self._standing.pop(key, None)
         self._remove(charge)
         return charge
 
@@ -517,7 +518,9 @@ class Ledger:
             raise ValueError("only what the outermost mark covers may stay")
         journal = self._journal
         times = Counter(_charge_in(step.entry).key for step in journal)
-        standing = {id(charge): charge for charge in wanted if times[charge.key] == 1 and not _apart(charge)}
+        entered = {id(step.entry) for step in journal if step.entered}
+        once = (charge for charge in wanted if times[charge.key] == 1 and id(charge) in entered)
+        standing = {id(charge): charge for charge in once if not _apart(charge)}
         if not standing:
             self.rollback(mark)
             return

@@ -331,6 +331,13 @@ class State:
         """Does any gang stand in line, set aside ones included?"""
         return bool(self._waiting_in)
 
+    def is_used(self, queue: str | Key) -> bool:
+        """Does any gang wait in this ClusterQueue, or LocalQueue, or hold quota of it?"""
+        if isinstance(queue, tuple):
+            return bool(self._waiting_in.get(queue) or self._holding_in.get(queue))
+        waits = any(self._waiting_in.get(local) for local in self._locals_of.get(queue, ()))
+        return waits or bool(self._holding_of.get(queue))
+
     def holders(self, queue: str) -> tuple[Workload, ...]:
         """Gangs that hold quota of a ClusterQueue, by key."""
         known = self._holders.get(queue)

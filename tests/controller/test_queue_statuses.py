@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.controller.lab import World, cluster_queue, local_queue
+from tests.controller.lab import World, cluster_queue, local_queue, own
 from tests.controller.test_keep import running, until
 
 
-@pytest.mark.parametrize(("waiting", "most"), [(0, None), (1, 5), (1000, 5)])
-async def test_statuses_give_way_to_jobs(world: World, waiting: int, most: int | None) -> None:
+@pytest.mark.parametrize(("waiting", "most"), [(0, None), (1, (20, 5)), (1000, (20, 5))])
+async def test_statuses_give_way_to_jobs(world: World, waiting: int, most: tuple[int, int] | None) -> None:
     async with running(world, leads=False) as controller:
         for i in range(waiting):
             controller.jobs.add(("Job", f"ns-{i % 7}", f"job-{i}"))
@@ -44,3 +44,39 @@ async def test_a_slow_server_does_not_keep_new_statuses_behind_old_ones(
         assert 0 < first < 100
         assert first + await controller.write_queue_status() < 100
         assert len(set(wrote)) == len(wrote)
+
+
+@pytest.mark.parametrize(
+    ("most", "first"),
+    [
+        ((20, 2), ["left-0", "left-1", "left-2", "main-00", "main-01"]),
+        ((2, 1), ["left-0", "left-1", "left-2"]),
+        ((1, 2), ["left-0", "left-1", "left-2"]),
+    ],
+)
+async def test_queues_that_the_last_gang_left_are_told_of_before_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, most: tuple[int, int], first: list[str]
+) -> None:
+    """Who waits for a queue to be done, as load generators do, takes a status that is not yet so for the truth."""
+    await world.put(own("ClusterQueue", "team-a", {}))
+    for i in range(10):
+        await world.put(own("LocalQueue", f"main-{i:02}", {"clusterQueue": "team-a"}, namespace="ml"))
+    for i in range(3):
+        await world.put(local_queue(f"left-{i}", "team-a"))
+    async with running(world, leads=False) as controller:
+
+        async def synced() -> bool:
+            return len(controller.informers["LocalQueue"].store) == 13
+
+        await until(synced)
+        wrote: list[str] = []
+
+        async def written(queue: tuple[str, str, str], *_: Any) -> bool:
+            wrote.append(queue[2])
+            return True
+
+        monkeypatch.setattr(controller, "_write_queue", written)
+        controller._stale.pop(("ClusterQueue", "", "team-a"), None)
+        assert await controller.write_queue_status(most) == len(first)
+        assert wrote == first
+        assert await controller.write_queue_status() == 13 - len(first)

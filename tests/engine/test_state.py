@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,6 +52,33 @@ def small() -> Town:
 def admit(plan: Plan) -> Admit:
     (decision,) = [d for d in plan.decisions if isinstance(d, Admit)]
     return decision
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda town: None,
+        lambda town: town.state.queue_numbers("a"),
+        lambda town: town.state.apply(Put(node("new", gpu=8))),
+        lambda town: town.state.apply(Put(queue("c", "root", [(F, {"gpu": 1})]))),
+        lambda town: decide(town.state, town.now, BUDGET),
+    ],
+    ids=["nothing", "a question", "a node", "a queue", "another decision"],
+)
+def test_what_is_planned_is_charged_once_and_counts_nowhere_before(between: Callable[[Town], object]) -> None:
+    town = small()
+    town.put(gang("g", "a", 3))
+    town.put(gang("h", "b", 2))
+    state = town.state
+    plan = decide(state, town.now, BUDGET)
+    between(town)
+    first, second = plan.decisions
+    state.apply(Assumed(first))
+    assert set(state.ledger.charges) == {first.key}
+    assert state.drift() == []
+    state.apply(Assumed(second))
+    assert set(state.ledger.charges) == {first.key, second.key}
+    assert state.drift() == []
 
 
 def test_an_assumed_admission_counts_until_it_is_seen_or_forgotten() -> None:
