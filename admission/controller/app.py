@@ -108,7 +108,7 @@ class Tuning:
     queue_statuses_per_s: float = 5.0
     """... and of all together so many a second, while jobs wait for writes of theirs, ..."""
     queue_turns_per_s: float = 20.0
-    """... beside so many of those to which the first gang came, or which the last one left: others may wait for that."""
+    """... beside so many of queues to which the first gang came, or which the last one left: others may wait for it."""
     queue_statuses_at_once: int = 8
     catch_up_s: float = 10.0
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
