@@ -38,8 +38,8 @@ CONTROLLERS: Mapping[str, tuple[str, ...] | str] = {
 }
 """Arguments of Python, or the binary."""
 UNNOTED = 0.01
-"""Of so many Workloads, or a handful, the runner may not have noted that they finished: it stops at once when the status
-of the last queue says so, with events still in line, and drops events when it is late."""
+"""Of so many Workloads, or a handful, the runner may not have noted that they finished: it stops at once when the
+status of the last queue says so, with events still in line, and drops events when it is late."""
 
 
 def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dict[str, Any]:
