@@ -890,6 +890,14 @@ class _Filling(_Run):
             trial = self.look(gang, trial.queue)
         return trial
 
+    def _stays_away(self, trial: Trial) -> bool:
+        """Would `_come_back` keep it away: then nobody shall give anything up for it."""
+        gang = trial.gang
+        if gang.evicted != "Preempted" or self.now >= gang.evicted_at + self.rules.spare_first_ms:
+            return False
+        evictor = self._evictor(trial)
+        return evictor is not None and (evictor.behind or not self._able(self.look(evictor.gang, evictor.queue)))
+
     def _evictor(self, trial: Trial) -> Trial | None:
         """The first of those who wait in its tree that could evict this gang if it were admitted."""
         assert trial.assignment is not None
@@ -1147,7 +1155,8 @@ class _Filling(_Run):
         if borrowed:
             with ledger.without_claims(borrowed):
                 better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
-            if better.mode is Mode.FIT or better.found.enough:
+                comes = self._able(better) and not self._stays_away(better)
+            if comes:
                 mark = ledger.mark()
                 kept = {key: ledger.claims[key] for key in borrowed}
                 for key in borrowed:

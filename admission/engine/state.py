@@ -955,6 +955,7 @@ class State:
         memo = line.parked.get(bucket)
         if line.remove(place, bucket):
             self._parked_on_nodes.pop((name, bucket), None)
+            self._stale.discard((name, bucket))
             self._buckets.pop(self._bucket_names.pop(bucket), None)
             self._demands.pop(bucket, None)
             self._told.pop(bucket, None)

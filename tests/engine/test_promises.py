@@ -426,6 +426,31 @@ def test_sequences_that_went_wrong_an_hour_later(
     machine.teardown()
 
 
+def test_nobody_gives_up_a_claim_for_one_that_stays_away() -> None:
+    """One that was evicted would fit where others claim room, and stays away, for it would be evicted again: those two
+    gave up their claims for it in turns, and claimed anew, with each decision."""
+    machine = Cluster()
+    nodes = {"n0": (3, 5), "n1": (2, 1), "n2": (2, 1), "n3": (1, 5)}
+    none = {"gpu": 0, "cpu": 0}
+    values = [
+        Flavor("f"),
+        cohort("root", "", [("f", none)]),
+        cohort("inner", "root", [("f", {"gpu": 2, "cpu": 0})]),
+        queue("a", "inner", [("f", none)], weight=Fraction(2)),
+        queue("b", "inner", [("f", {"gpu": 0, "cpu": 6})], strategy=Strategy.STRICT_FIFO),
+        queue("c", "root", [("f", {"gpu": 5, "cpu": 0})]),
+        queue("d", "inner", [("f", {"gpu": 0, "cpu": 4})], preemption=LOWER),
+        *(node(name, gpu=gpu, cpu=cpu) for name, (gpu, cpu) in nodes.items()),
+    ]
+    machine.start(values=values, twin=True)
+    come(machine, ("d", 1, 2, (1, 1), 1, 0), ("a", 2, 1, (1, 1), 0, 0), ("b", 2, 1, (0, 1), 0, 1))
+    come(machine, ("d", 3, 1, (0, 1), 0, 0), ("b", 3, 1, (0, 1), 0, 0), ("c", 2, 1, (0, 1), 0, 0))
+    come(machine, ("b", 1, 2, (1, 1), 0, 0))
+    machine.town.settle()
+    machine.wait(minutes=61)
+    machine.town.settle()
+
+
 def test_who_is_first_after_an_admission_is_due_for_a_claim_though_it_lacks_what_it_lacked() -> None:
     """Two of four run; a third claims the node of one of them, and finds room on others. Then the fourth claims it."""
     machine = Cluster()

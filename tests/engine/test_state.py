@@ -108,6 +108,29 @@ def test_an_assumed_admission_counts_until_it_is_seen_or_forgotten() -> None:
     assert state.drift() == []
 
 
+def test_nothing_is_kept_of_gangs_that_are_gone() -> None:
+    town = small()
+
+    def play(gangs: int) -> dict[str, int]:
+        for i in range(gangs):
+            town.put(gang(f"g{i}", "ab"[i % 2], 1 + i % 7))
+        for _ in range(6):
+            for decision in decide(town.state, town.now, BUDGET).decisions:
+                town.state.apply(Assumed(decision))
+            town.now += SECOND
+            for one in [one for one in town.state.workloads.values() if one.admission is not None][:2]:
+                town.remove(Workload, one.key)
+        for one in town.gangs():
+            town.remove(Workload, one.key)
+        town.now += 3600 * SECOND
+        decide(town.state, town.now, BUDGET)
+        held = {name: len(held) for name, held in vars(town.state).items() if isinstance(held, dict | set | list)}
+        return held | {"_holders": 0}  # by queue, where somebody asked
+
+    few = play(5)
+    assert play(60) == few
+
+
 def test_an_evicted_gang_holds_its_quota_until_its_admission_goes() -> None:
     town = small()
     town.put(gang("g", "a", 3))
