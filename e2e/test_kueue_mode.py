@@ -306,5 +306,5 @@ def test_kueues_own_runner_plays_a_load_on_muster(tmp_path: Path) -> None:
     file = tmp_path / "load.yaml"
     file.write_text(RUNNERS_LOAD)
     figures = kueue.play(file, "muster", 5)
-    assert figures["workloads"] == kueue.size(file) == 75, figures  # that they finished, `play` has seen
+    assert figures["finished"] == figures["workloads"] == kueue.size(file) == 75, figures
     assert set(figures["mean_wait_s"]) == {"small", "large"}

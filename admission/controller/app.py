@@ -840,9 +840,7 @@ class Controller:
                 kind = engine_class.__name__
                 self._stale.update(dict.fromkeys((kind, *key) for key in self.informers[kind].store))
         by_age = sorted(self._stale, key=lambda queue: (self._written_at.get(queue, 0.0), queue))
-        turned = {queue: None for queue in by_age if self._turned(*queue)}
-        if most is not None:
-            turned = dict.fromkeys(islice(turned, most[0]))
+        turned = dict.fromkeys(islice((one for one in by_age if self._turned(*one)), None if most is None else most[0]))
         due = [*turned, *(queue for queue in by_age if queue not in turned)]
         bound = len(due) if most is None else len(turned) + most[1]
         written, until = 0, time.monotonic() + self.tuning.queue_status_s
@@ -868,7 +866,7 @@ class Controller:
             return False
         stored = seen.status or {}
         was = bool(stored.get("pendingWorkloads") or stored.get("reservingWorkloads"))
-        return was != (self.state.is_used((namespace, name)) if namespace else self.state.is_used(name))
+        return was != self.state.is_used((namespace, name) if namespace else name)
 
     def _status_due(self, kind: str, seen: Item[Any], now: int) -> dict[str, Any] | None:
         """The status that is to be written; None where what is stored says the same."""

@@ -1169,7 +1169,7 @@ class _Filling(_Run):
                         known = False
                         continue
                     again = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
-                    if again.mode is Mode.FIT or again.found.enough:
+                    if self._able(again):
                         better, known = again, True
                         continue
                     ledger.unclaim(key)

@@ -600,8 +600,6 @@ class Ledger:
         """Would `places` find room; None where only `places` can tell."""
         if self._bare:
             return None
-        if self._spared is None and not self._gone and owner not in self.claims:
-            return room(self.nodes, requests, rules=self.rules, avoid=avoid, empty=empty)
         with self.suspended(owner), self._looked_at():
             return room(self.nodes, requests, rules=self.rules, avoid=avoid, empty=empty)
 
@@ -668,8 +666,7 @@ class Ledger:
 
     def _enter(self, entry: Charge | Held | Aside) -> None:
         before = self._versions_at(entry) if self._marks else None
-        hidden = isinstance(entry, Charge) and self.nodes.show(entry.uid)
-        self._apply(entry, 1)
+        hidden = self._apply(entry, 1)
         if before is not None:
             self._journal.append(_Step(True, entry, before, hidden))
 
@@ -723,15 +720,16 @@ class Ledger:
             under.pop(charge.key, None)
             self.nodes.give_up(charge.key)
 
-    def _apply(self, entry: Charge | Held | Aside, sign: int, *, hide: bool = False) -> None:
-        """Enter (1) or take out (-1); `hide`: with a gang, its pods."""
+    def _apply(self, entry: Charge | Held | Aside, sign: int, *, hide: bool = False) -> bool:
+        """Enter (1) or take out (-1); `hide`: with a gang, its pods. Whether pods count now that did not."""
+        shown = False
         self.version = self._new_version()
         root = self._root_of(entry)
         if root is not None:
             self._versions[root] = self._version_after(root, entry, sign)
         if isinstance(entry, Aside):
             self._put_aside(entry.held, sign)
-            return
+            return shown
         if isinstance(entry, Held):
             charge = entry.charge
             node = self.tree.queue(charge.queue)
@@ -744,7 +742,7 @@ class Ledger:
         else:
             charge = entry
             if sign > 0:
-                self.nodes.show(charge.uid)
+                shown = self.nodes.show(charge.uid)
                 self.charges[charge.key] = charge
             else:
                 del self.charges[charge.key]
@@ -758,8 +756,9 @@ class Ledger:
                 self.nodes.book(key, charge.booking)
             else:
                 self.nodes.release(key)
-        if sign < 0 and hide and not isinstance(entry, Held) and charge.kind == "gang":
+        if hide and not isinstance(entry, Held) and charge.kind == "gang":
             self.nodes.hide(charge.uid)
+        return shown
 
     def _quota(self, charge: Charge, sign: int) -> None:
         node = self.tree.queue(charge.queue)

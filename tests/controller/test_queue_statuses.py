@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
+from admission.controller.app import Controller
 from tests.controller.lab import World, cluster_queue, local_queue, own
 from tests.controller.test_keep import running, until
+
+
+async def sees(controller: Controller, local_queues: int) -> None:
+    async def synced() -> bool:
+        return len(controller.informers["LocalQueue"].store) == local_queues
+
+    await until(synced)
 
 
 @pytest.mark.parametrize(("waiting", "most"), [(0, None), (1, (20, 5)), (1000, (20, 5))])
@@ -27,11 +35,7 @@ async def test_a_slow_server_does_not_keep_new_statuses_behind_old_ones(
     for i in range(100):
         await world.put(local_queue(f"main-{i:03}", "team-a"))
     async with running(world, leads=False) as controller:
-
-        async def synced() -> bool:
-            return len(controller.informers["LocalQueue"].store) == 100
-
-        await until(synced)
+        await sees(controller, 100)
         wrote: list[str] = []
 
         async def slowly(queue: tuple[str, str, str], *_: Any) -> bool:
@@ -64,11 +68,7 @@ async def test_queues_that_the_last_gang_left_are_told_of_before_others(
     for i in range(3):
         await world.put(local_queue(f"left-{i}", "team-a"))
     async with running(world, leads=False) as controller:
-
-        async def synced() -> bool:
-            return len(controller.informers["LocalQueue"].store) == 13
-
-        await until(synced)
+        await sees(controller, 13)
         wrote: list[str] = []
 
         async def written(queue: tuple[str, str, str], *_: Any) -> bool:

@@ -90,22 +90,27 @@ steps = st.lists(
 )
 
 
+def change(ledger: Ledger, op: str, name: str, of: str, gpus: int, node: str) -> None:
+    """One step, if it is about a charge or a claim and can be done."""
+    key = ("ns", name)
+    if op == "charge" and key not in ledger.charges:
+        ledger.charge(charge(name, of, gpus, node))
+    elif op == "release" and key in ledger.charges:
+        ledger.release(key)
+    elif op == "claim":
+        ledger.claim(charge(name, of, gpus, node, "claim"), until=gpus)
+    elif op == "unclaim":
+        ledger.unclaim(key)
+
+
 @given(steps)
 @settings(max_examples=150, deadline=None)
 def test_rollback_restores_exactly_whatever_was_done_and_however_marks_nest(ops: list[Any]) -> None:
     ledger = with_pods()
     open_marks: list[tuple[int, Any]] = []
     for op, name, of, gpus, node in ops:
-        key = ("ns", name)
-        if op == "charge" and key not in ledger.charges:
-            ledger.charge(charge(name, of, gpus, node))
-        elif op == "release" and key in ledger.charges:
-            ledger.release(key)
-        elif op == "claim":
-            ledger.claim(charge(name, of, gpus, node, "claim"), until=gpus)
-        elif op == "unclaim":
-            ledger.unclaim(key)
-        elif op == "mark":
+        change(ledger, op, name, of, gpus, node)
+        if op == "mark":
             open_marks.append((ledger.mark(), (picture(ledger), versions(ledger))))
         elif op == "rollback" and open_marks:
             mark, was = open_marks.pop()
@@ -132,16 +137,8 @@ def test_what_is_left_of_a_trial_is_charged_by_the_next_who_does_and_taken_out_b
 ) -> None:
     def play(ledger: Ledger, ops: list[Any]) -> None:
         for op, name, of, gpus, node in ops:
-            key = ("ns", name)
-            if op == "charge" and key not in ledger.charges:
-                ledger.charge(charge(name, of, gpus, node))
-            elif op == "release" and key in ledger.charges:
-                ledger.release(key)
-            elif op == "claim":
-                ledger.claim(charge(name, of, gpus, node, "claim"), until=gpus)
-            elif op == "unclaim":
-                ledger.unclaim(key)
-            elif op == "outer":
+            change(ledger, op, name, of, gpus, node)
+            if op == "outer":
                 ledger.set_aside(charge(name, of, gpus, node, "claim"), until=gpus)
 
     tried, plain = with_pods(), with_pods()
