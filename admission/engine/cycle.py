@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from admission.engine import flavors as scan
 from admission.engine import order, reclaim
 from admission.engine.flavors import Assignment, Mode
-from admission.engine.ledger import Charge, Held, Ledger, charge_of, claim_of
+from admission.engine.ledger import Charge, Ledger, charge_of, claim_of
 from admission.engine.model import (
     Admission,
     Admit,
@@ -613,6 +613,9 @@ class _Filling(_Run):
         """Those who had their turn, and would not have fitted if nothing were kept for others."""
         self.seen: set[Key] = set()
         """Those for whom room is set aside and who had their turn, or were woken for it."""
+        self._kept: tuple[int, list[tuple[int, Key]]] = (-1, [])
+        """What is set aside on nodes: since when, and for whom; and at which version of that."""
+        self._passed_over_at: dict[Key, tuple[int, Key]] = {}
         self.shortened: set[str] = set()
         """Queues whose first gang was admitted in the turn that is on."""
         entering: dict[str, list[QuotaNode]] = {}
@@ -769,18 +772,21 @@ class _Filling(_Run):
         before = self.admitted.get(self.state.queue_of(gang), ())
         return self.state.position(gang.key) == sum(1 for other in before if other < place)
 
-    def _kept_around(self, trial: Trial) -> Iterator[Held]:
-        """What is kept for others in the tree of this gang, or on nodes."""
-        tree, root = self.ledger.tree, trial.node.root
-        return (
-            held
-            for key, held in self.ledger.aside.items()
-            if key != trial.gang.key
-            and (
-                held.charge.admission is not None
-                or ((at := tree.queue(held.charge.queue)) is not None and at.root is root)
-            )
-        )
+    def _kept_around(self, node: QuotaNode) -> list[tuple[int, Key]]:
+        """What is kept for anybody in this tree, or on nodes: since when, and for whom, in this order."""
+        aside = self.ledger.aside
+        version, on_nodes = self._kept
+        if version != self.ledger.aside_version:
+            on_nodes = sorted(self._since(key) for key, held in aside.items() if held.charge.admission is not None)
+            self._kept = self.ledger.aside_version, on_nodes
+        of_quota = [key for key, held in self.ledger.aside_under(node.root).items() if held.charge.admission is None]
+        return sorted([*on_nodes, *map(self._since, of_quota)]) if of_quota else on_nodes
+
+    def _since(self, key: Key) -> tuple[int, Key]:
+        known = self._passed_over_at.get(key)
+        if known is None:
+            known = self._passed_over_at[key] = self._kept_since(self.state.workloads[key]), key
+        return known
 
     def _beside_kept(self, trial: Trial, place: QueueKey) -> Trial | None:
         """The same gang with the room taken that is kept for others; None when some of them must be asked first.
@@ -790,7 +796,8 @@ class _Filling(_Run):
         """
         gang = trial.gang
         able = self._able(trial)
-        if next(self._kept_around(trial), None) is None or not (able or self._claims_around(trial)):
+        around = self._kept_around(trial.node)
+        if len(around) == (gang.key in self.ledger.aside) or not (able or self._claims_around(trial)):
             return self._or_over_claims(trial, place)
         but = {gang.key}
         at = self._kept_since(gang)
@@ -798,16 +805,17 @@ class _Filling(_Run):
         untried: list[Key] = []
         if first:
             came = at - self.rules.passed_over_ms
-            equals = []
-            for held in self._kept_around(trial):
-                key = held.charge.key
-                theirs = self._kept_since(self.state.workloads[key])
-                later = theirs - self.rules.passed_over_ms > at  # that one came when this one had been passed over
-                if came <= theirs and (later or key not in self.turned):
-                    equals.append(key)
+            # Who came when this one had been passed over goes behind it.
+            later = at + self.rules.passed_over_ms
+            equals = [
+                key
+                for theirs, key in around[bisect_left(around, (came,)) :]
+                if theirs > later or key not in self.turned or key == gang.key
+            ]
             untried = sorted(key for key in equals if key not in self.seen and self.state.is_parked(key))
-            but |= set(equals).difference(untried)
-            if all(held.charge.key in but for held in self._kept_around(trial)):
+            but.update(equals)
+            but.difference_update(untried)
+            if len(equals) == len(around) and not untried:
                 return self._or_over_claims(trial, place)
         with self.ledger.beside(but, trial.node.root):
             beside = self.look(gang, trial.queue, evict=self._may_evict(gang), later=True) if able else trial

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -283,14 +283,21 @@ class Overlay:
 
     more: dict[str, Ints]
     """resource -> per row, what is to be added to the room."""
-    more_bare: dict[str, Ints]
-    """The same, on a table without gangs."""
+    bare: Callable[[], dict[str, Ints]] = dict
+    """The same, on a table without gangs; asked when it is first needed."""
     counts: dict[tuple[Filter, Amounts], _Counts] = field(default_factory=dict)
     bare_counts: dict[tuple[Filter, Amounts], Ints] = field(default_factory=dict)
     losses: dict[tuple[tuple[Amounts, ...], Amounts], Losses] = field(default_factory=dict)
     placed: tuple[Answers, Answers] = field(default_factory=lambda: ({}, {}))
     """Answers about the table as it is, and about one without gangs."""
     _rows: list[Ints | None] = field(default_factory=lambda: [None, None])
+    _bare: dict[str, Ints] | None = None
+
+    @property
+    def more_bare(self) -> dict[str, Ints]:
+        if self._bare is None:
+            self._bare = self.bare()
+        return self._bare
 
     def rows(self, empty: bool) -> Ints:
         """Those whose room it changes: all others are as without it."""
@@ -327,7 +334,7 @@ class Table:
         self.log: list[int] = []
         self.log_base = 0
         self._masks: dict[Filter, Bools] = {}
-        self.plain = Overlay({}, {})
+        self.plain = Overlay({})
         self.overlay = self.plain
         """What counts as taken or given back now; usually nothing."""
         self.overlays: dict[object, Overlay] = {}
@@ -842,8 +849,10 @@ class Capacity:
         self._pods: dict[Key, PodUsage] = {}
         self._charges: dict[Key, Booking] = {}
         self._aside: dict[Key, Booking] = {}
-        self._aside_arrays: dict[str, Ints] | None = None
         self._aside_version = 0
+        self._kept: tuple[frozenset[Key], dict[str, Ints]] | None = None
+        """What is spared -> per resource and row, what is set aside for all others, below zero; the last that was asked
+        for. None where the table was made anew."""
         self._given: tuple[frozenset[tuple[Key, str]], dict[str, Ints]] = (frozenset(), {})
         """Gangs -> what would be given back if they left; the last that was asked for."""
         self._asked_of: set[Key | str] = set()
@@ -889,7 +898,7 @@ class Capacity:
         self._parsed[node.name] = (dict(node.labels), dict(node.allocatable))
         label, old_label = _hostname(node), _hostname(old)
         if old is None or label != old_label:
-            self._aside_arrays = None
+            self._kept = None
             with self._recharged({node.name, label, old_label}):
                 self._unname(old)
                 self._nodes[node.name] = node
@@ -898,7 +907,7 @@ class Capacity:
         else:
             self._nodes[node.name] = node
         if old is None:
-            self._made = self._aside_arrays = None
+            self._made = self._kept = None
         elif self._made is not None:
             self._made.update(node, self._parsed[node.name])
 
@@ -910,7 +919,7 @@ class Capacity:
         with self._recharged({name, _hostname(old)}):
             self._unname(old)
             del self._nodes[name], self._parsed[name]
-        self._made = self._aside_arrays = None
+        self._made = self._kept = None
 
     def _unname(self, node: Node | None) -> None:
         label = _hostname(node)
@@ -1134,8 +1143,8 @@ class Capacity:
 
     def _count_aside(self, key: Key, sign: int) -> None:
         self._aside_version += 1
-        if self._aside_arrays is not None:
-            self._add_aside(self._aside_arrays, key, sign)
+        if self._kept is not None and key not in self._kept[0]:
+            self._add_aside(self._kept[1], key, -sign)
 
     def _add_aside(self, arrays: dict[str, Ints], key: Key, sign: int) -> None:
         for name, amounts in self._aside[key].hosts:
@@ -1188,22 +1197,24 @@ class Capacity:
             more[name] = more[name] + column if name in more else column
         if len(table.overlays) >= OVERLAYS:
             table.overlays.clear()
-        made = table.overlays[key] = Overlay(more, less if bare == spared else self._less(bare))
+        made = table.overlays[key] = Overlay(more, lambda: less if bare == spared else self._less(bare))
         return made
 
     def _less(self, spared: frozenset[Key] | None) -> dict[str, Ints]:
         """Per resource and row: what is set aside, below zero, but for what is spared."""
         if spared is None:
             return {}
-        if self._aside_arrays is None:
-            self._aside_arrays = {}
+        known = self._kept
+        if known is None:
+            known = frozenset(), {}
             for each in self._aside:
-                self._add_aside(self._aside_arrays, each, 1)
-        less = {name: -column for name, column in self._aside_arrays.items()}
-        for each in spared:
+                self._add_aside(known[1], each, -1)
+        before, arrays = known
+        for each in before ^ spared:
             if each in self._aside:
-                self._add_aside(less, each, 1)
-        return less
+                self._add_aside(arrays, each, 1 if each in spared else -1)
+        self._kept = spared, arrays
+        return {name: column.copy() for name, column in arrays.items()}
 
     def _given_back(self, gone: frozenset[tuple[Key, str]]) -> dict[str, Ints]:
         """Per resource and row: what these gangs hold, by their charges and by their pods."""
