@@ -17,9 +17,10 @@ victim's side had (initial share). A queue within its nominal quota need not com
 *Lawful* (the promises). Candidates go in one order (lowest priority, newest, least lost work), each only if it is
 lawful when its turn comes; the shortest prefix that makes room is kept; then each member that proves unnecessary is
 spared; and every member must be lawful in the final set, on the same book that admission sees: reclaim needs the
-victim's side to borrow, fair sharing needs the share test to hold and the victim's share to fall by its going. Who
-fails is ruled out, and the search starts again without. Where this order finds no set, others are walked through, as
-far as that is little work. Gangs that are leaving already cost nothing.
+victim's side to borrow some of what the victim holds (the other two: anything contested), fair sharing needs the share
+test to hold and the victim's share to fall by its going. Who fails is ruled out, and the search starts again without.
+Where this order finds no set, others are walked through, as far as that is little work. Gangs that are leaving already
+cost nothing.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ LocalUsage = Callable[[Workload], float | None]
 
 Target = tuple[Key, EvictReason]
 
+_WITHIN = "within the quota of their queue or cohort"
 _NO_LARGER = "with no larger share, or spared"
 _TOO_SOON = "spared by one that was evicted itself of late"
 _NOT_TOGETHER = "within quota once the others are gone"
@@ -729,7 +731,7 @@ class _Lawful(_Search):
             for node in self.node.root.queues():
                 if node is self.node:
                     continue
-                if self.reclaim_policy is not PreemptionPolicy.NEVER and self._borrows(node):
+                if self.reclaim_policy is not PreemptionPolicy.NEVER and self._borrows(node, self.contested):
                     borrowers.append(node)
                     shares[node] = almost_common(self.node, node)[1].share(None, self.resources)
                     holding += [(node, fr, used) for fr in self.usage if (used := node.usage.get(fr, 0))]
@@ -737,8 +739,7 @@ class _Lawful(_Search):
                 held = len(self.holders(node.name))
                 self.looked_at += held
                 if held:
-                    why = "within the quota of their queue or cohort"
-                    self.unlawful[why] = self.unlawful.get(why, 0) + held
+                    self.unlawful[_WITHIN] = self.unlawful.get(_WITHIN, 0) + held
         self._move_claims(self.claimed, 1)
         if own:
             holding += [(self.node, fr, used) for fr in self.usage if (used := self.node.usage.get(fr, 0))]
@@ -754,7 +755,7 @@ class _Lawful(_Search):
             self.looked_at += sum(len(self.holders(node.name)) for node in borrowers)
             return self.found(None)
         for node in borrowers:
-            others += self.of_queue(node, self.reclaim_policy)
+            others += self._who_borrow(node)
         own, others = self._sorted(own), self._sorted(others)
         for victims in [others, [*own, *others]] if own else [others]:
             if not victims:
@@ -817,15 +818,31 @@ class _Lawful(_Search):
 
     # -- the law
 
-    def _borrows(self, queue: QuotaNode) -> bool:
-        """Does the queue, and every cohort between it and the common one, hold more than its quota."""
+    def _borrows(self, queue: QuotaNode, frs: Collection[FlavorResource]) -> bool:
+        """Does the queue, and every cohort between it and the common one, hold more than its quota of any of these."""
         mine = self.node.path()
         for node in queue.path():
             if node in mine:
                 return True
-            if not self.exceeds(node):
+            if not node.borrowing(frs):
                 return False
         return True
+
+    def _holds(self, victim: Workload) -> list[FlavorResource]:
+        """What it holds of what is contested."""
+        return [fr for fr, _ in self.ledger.charges[victim.key].usage if fr in self.contested]
+
+    def _who_borrow(self, queue: QuotaNode) -> list[Workload]:
+        """Gangs of a queue that borrows that hold some of what it borrows: who goes gives something of that back, and
+        nobody goes for what others of its queue hold too much of. (So each eviction leaves less beyond quota, and they
+        come to an end.)"""
+        candidates = self.of_queue(queue, self.reclaim_policy)
+        self._move_claims(self.claimed, -1)
+        out = [victim for victim in candidates if self._borrows(queue, self._holds(victim))]
+        self._move_claims(self.claimed, 1)
+        for _ in range(len(candidates) - len(out)):
+            self.refuse(_WITHIN)
+        return out
 
     def _entitled(self, mine: QuotaNode) -> bool:
         """Is the gang within the nominal quota of its queue, or of the cohort on its side; its usage is charged."""
@@ -847,8 +864,9 @@ class _Lawful(_Search):
         return reason
 
     def _reason(self, victim: Workload, queue: QuotaNode, mine: QuotaNode, theirs: QuotaNode) -> EvictReason | None:
-        if not self._borrows(queue):
-            self.barred.add(queue)
+        if not self._borrows(queue, self._holds(victim)):
+            if not self._borrows(queue, self.contested):
+                self.barred.add(queue)
             return None
         if self._entitled(mine):
             return EvictReason.IN_COHORT_RECLAMATION

@@ -83,7 +83,8 @@ class Tree:
     def may_go(self, victim: Workload, new: Workload, rest: list[Workload], kept: Iterable[Workload]) -> bool:
         """R2 and R3 for one victim, when `rest` stays and `new` comes. What is `kept` for its own side counts there."""
         resources = [res for res, amount in asks(new).items() if amount]
-        if not any(asks(victim)[res] for res in resources):
+        held = [res for res in resources if asks(victim)[res]]
+        if not held:
             return False
         if victim.queue == new.queue:
             return self.within[new.queue] and victim.priority < new.priority
@@ -91,7 +92,7 @@ class Tree:
         common = next(name for name in mine if name in theirs)
         side, other = mine[mine.index(common) - 1], theirs[theirs.index(common) - 1]
         there = [*rest, victim]
-        if not all(self.borrows(name, there, resources) for name in theirs[: theirs.index(common)]):
+        if not all(self.borrows(name, there, held) for name in theirs[: theirs.index(common)]):
             return False
         after = [*there, new, *(one for one in kept if side in self.path(one.queue))]
         if any(not self.borrows(name, after, resources) for name in (new.queue, side)):

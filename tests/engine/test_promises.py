@@ -208,20 +208,20 @@ class Cluster(RuleBasedStateMachine):
 
     def without_borrowers(self, mine: QuotaNode, usage: Mapping[FlavorResource, int]) -> None:
         """Every gang of another queue goes that holds something asked for, as long as its queue, and each cohort below
-        the common one, holds more than its quota of it."""
+        the common one, holds more than its quota of some of that."""
         state = self.town.state
         for other in mine.root.queues():
             for holder in state.holders(other.name):
                 charge = state.ledger.charges[holder.key]
-                uses = any(fr in usage for fr, _ in charge.usage)
-                if other is not mine and uses and all(at.borrowing(usage) for at in below_common(other, mine)):
+                uses = [fr for fr, _ in charge.usage if fr in usage]
+                if other is not mine and all(at.borrowing(uses) for at in below_common(other, mine)):
                     state.ledger.release(holder.key)
 
     def lawful_victims(
         self, mine: QuotaNode, usage: Mapping[FlavorResource, int], look: Callable[[], Trial]
     ) -> tuple[str, ...]:
         """Up to four gangs that make room when they go, each lawful in the set: with all the others gone, its queue,
-        and each cohort below the common one, holds more than its quota of something asked for (R1, R2)."""
+        and each cohort below the common one, holds more than its quota of something asked for, and held (R1, R2)."""
         ledger = self.town.state.ledger
         held = [
             holder.key
@@ -242,7 +242,8 @@ class Cluster(RuleBasedStateMachine):
                             ledger.charge(gone[key])
                             queue = ledger.tree.queue(ledger.charges[key].queue)
                             assert queue is not None
-                            lawful = lawful and all(at.borrowing(usage) for at in below_common(queue, mine))
+                            uses = [fr for fr, _ in gone[key].usage if fr in usage]
+                            lawful = lawful and all(at.borrowing(uses) for at in below_common(queue, mine))
                     if lawful:
                         return tuple(name for _, name in victims)
         return ()
@@ -865,6 +866,31 @@ def test_among_those_passed_over_the_first_turn_may_hang_on_one_that_never_fits(
     assert [d.key[1] for d in decide(machine.town.fresh(), machine.town.now, BUDGET).decisions] == ["g003"]
 
 
+def test_only_who_holds_some_of_what_its_queue_borrows_goes() -> None:
+    """A queue borrows a CPU, and its GPUs are its own, of which there are fewer than quota. Another queue wants a GPU
+    and a CPU of its own: the one goes that holds the CPU, though it is the oldest, and after that nobody. (If any might
+    go whose queue borrows anything, those of GPUs alone would go and come back in turns, and nothing would come to
+    rest.)"""
+    town = Town(
+        Flavor("f"),
+        cohort("root"),
+        queue("b", "root", [("f", {"gpu": 4, "cpu": 0})]),
+        queue("c", "root", [("f", {"gpu": 4, "cpu": 4})]),
+        node("n0", gpu=4, cpu=4),
+        gang("both", "b", 1, each={"gpu": 1, "cpu": 1}),
+    )
+    town.settle()
+    town.put(*(gang(f"gpu-{n}", "b", 1, each={"gpu": 1}, created=SECOND) for n in range(3)))
+    town.settle()
+    assert len(town.admitted()) == 4
+    town.put(*(gang(f"mine-{n}", "c", 1, each={"gpu": 1, "cpu": 1}, created=2 * SECOND + n) for n in range(2)))
+    assert town.settle() == 1
+    assert town.admitted() == ["gpu-0", "gpu-1", "gpu-2", "mine-0"]
+    verdict = town.state.explain(("ns", "mine-1"))
+    assert verdict is not None
+    assert verdict.why.detail is Detail.NODES_SHORT
+
+
 def test_who_holds_what_its_queue_does_not_borrow_is_not_evicted_for_what_it_does() -> None:
     """A queue borrows GPUs and no CPU. A gang of another queue wants its own GPU back, on a node of which CPUs are
     taken: the one that holds these would be within the quota of its queue once the GPU is given back."""
@@ -886,6 +912,6 @@ def test_who_holds_what_its_queue_does_not_borrow_is_not_evicted_for_what_it_doe
     verdict = town.state.explain(("ns", "mine"))
     assert verdict is not None
     assert dict(verdict.why.shortfalls[0].unlawful) == {
-        "within quota once the others are gone": 2,
+        "within the quota of their queue or cohort": 2,
         "whose going leaves nodes short": 3,
     }
