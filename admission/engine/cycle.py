@@ -613,6 +613,10 @@ class _Filling(_Run):
         """Those who had their turn, and would not have fitted if nothing were kept for others."""
         self.seen: set[Key] = set()
         """Those for whom room is set aside and who had their turn, or were woken for it."""
+        for key, turned in state.asked_before():
+            self.seen.add(key)
+            if turned:
+                self.turned.add(key)
         self._kept: tuple[int, list[tuple[int, Key]]] = (-1, [])
         """What is set aside on nodes: since when, and for whom; and at which version of that."""
         self._passed_over_at: dict[Key, tuple[int, Key]] = {}
@@ -630,6 +634,8 @@ class _Filling(_Run):
         while self.roots:
             if self.steps >= self.budget or (self.decisions and self.steps > fruitful + PATIENCE + len(self.walks)):
                 self.more = True
+                # The next cycle goes on: nobody asks them again first.
+                state.asked = set() if self.decisions else self.seen
                 return
             _, label = heapq.heappop(self.roots)
             self.at = label
@@ -649,6 +655,7 @@ class _Filling(_Run):
                 fruitful = self.steps
                 self._wake(label, self.decisions[decided:])
             self._root(label)
+        state.asked = set()
 
     def _walks(self, name: str) -> bool:
         """The queue takes part, if somebody in it is worth a trial."""
@@ -812,7 +819,7 @@ class _Filling(_Run):
                 for theirs, key in around[bisect_left(around, (came,)) :]
                 if theirs > later or key not in self.turned or key == gang.key
             ]
-            untried = sorted(key for key in equals if key not in self.seen and self.state.is_parked(key))
+            untried = sorted(key for key in equals if key not in self.seen and self.state.is_turned(key))
             but.update(equals)
             but.difference_update(untried)
             if len(equals) == len(around) and not untried:

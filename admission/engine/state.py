@@ -247,6 +247,8 @@ class State:
         self._demands: dict[int, tuple[ClusterQueue, Workload, Demand]] = {}
         self.heads_before = ""
         """The label of the root that the last cycle came to when its budget was used up; empty where it was not."""
+        self.asked: set[Key] = set()
+        """Who had a turn in cycles whose budget was used up before anything was decided, since anything was."""
         self._next_bucket = 0
         self._sleeping: dict[Key, int] = {}
         self._alarms: list[tuple[int, str, Key]] = []
@@ -1205,10 +1207,18 @@ class State:
         first = line.first_but(gone)
         return None if first is None else (order.key_of(first[0]), line.parked.get(first[1]))
 
-    def is_parked(self, key: Key) -> bool:
-        """Does a gang stand in line, and is not tried before something changes."""
+    def asked_before(self) -> list[tuple[Key, bool]]:
+        """Of those who were `asked`, who would be refused again; and were they refused on the book alone."""
+        return [(key, memo.turned) for key in self.asked if (memo := self._memo_of(key)) is not None]
+
+    def is_turned(self, key: Key) -> bool:
+        """Does a gang stand in line, and is not tried before something changes: it was refused on the book alone."""
+        memo = self._memo_of(key)
+        return memo is not None and memo.turned
+
+    def _memo_of(self, key: Key) -> Memo | None:
         entry = self._entry.get(key)
-        return entry is not None and entry[1] in self.lines[entry[0]].parked
+        return None if entry is None else self.lines[entry[0]].parked.get(entry[1])
 
     def unpark(self, key: Key, *, doubt: bool = True) -> tuple[str, int]:
         """A parked gang has a turn after all, though it may lack what it lacked (`doubt`). Its queue and bucket."""

@@ -84,9 +84,14 @@ class Cluster(RuleBasedStateMachine):
         super().__init__()
         self.count = 0
 
-    @initialize(values=trees(), twin=st.sampled_from((False, False, False, False, True)))
-    def start(self, values: list[Any], twin: bool) -> None:
+    @initialize(
+        values=trees(),
+        twin=st.sampled_from((False, False, False, False, True)),
+        budget=st.sampled_from((BUDGET, BUDGET, 1, 3)),
+    )
+    def start(self, values: list[Any], twin: bool, budget: int = BUDGET) -> None:
         self.town = Town(*values)
+        self.town.budget = budget
         self.town.twin = twin or EXAMPLES > 300
         self.solid = any(isinstance(value, Node) for value in values)
 
@@ -864,6 +869,26 @@ def test_among_those_passed_over_the_first_turn_may_hang_on_one_that_never_fits(
     waits = [machine.town.gang(name) for name in ("g001", "g003")]
     assert all(one.admission is None and one.claims is not None for one in waits)
     assert [d.key[1] for d in decide(machine.town.fresh(), machine.town.now, BUDGET).decisions] == ["g003"]
+
+
+def test_decisions_that_end_before_anything_is_decided_go_on_where_they_ended() -> None:
+    """Whoever was passed over lets others have their turn first that were, too. With one trial in each decision they had
+    it again and again, and nobody else ever."""
+    quota = [("f", {"gpu": 0})]
+    town = Town(
+        Flavor("f", elastic=True),
+        cohort("root", "", [("f", {"gpu": 2})]),
+        cohort("inner", "root", [("f", {"gpu": 3})]),
+        *(queue(name, "inner", quota) for name in ("a", "b", "d")),
+        gang("b-0", "b", 1, each={"gpu": 2}, created=0),
+        gang("a-0", "a", 1, each={"gpu": 3}, created=1),
+        *(gang(f"d-{n}", "d", 1, each={"gpu": 1}, created=2 + n) for n in range(2)),
+    )
+    town.budget = 1
+    town.now += 61 * MINUTE
+    town.settle()
+    assert town.admitted() == ["b-0", "d-0"]
+    assert decide(town.fresh(), town.now, BUDGET).decisions == ()
 
 
 def test_only_who_holds_some_of_what_its_queue_borrows_goes() -> None:

@@ -94,6 +94,8 @@ class Town:
         self.objects: dict[tuple[str, object], object] = {}
         self.evictions: Counter[Key] = Counter()
         self.log: list[object] = []
+        self.budget = BUDGET
+        """Trials of one decision."""
         self.twin = False
         """Compare each Plan with that of a State made anew from the same objects."""
         self.put(*values)
@@ -139,7 +141,7 @@ class Town:
 
     def cycle(self) -> Plan:
         """One decision, checked, and written."""
-        plan = decide(self.state, self.now, BUDGET)
+        plan = self.decide()
         self.check(plan)
         if self.twin:
             self.compare(plan)
@@ -151,6 +153,14 @@ class Town:
             assert isinstance(value, Workload)
             self.put(self.written(value, decision))
         return plan
+
+    def decide(self) -> Plan:
+        """Where its budget ends before anything is decided another one goes on, until one comes to its end."""
+        for _ in range(len(self.gangs()) + len(self.objects) + 10):
+            plan = decide(self.state, self.now, self.budget)
+            if plan.decisions or not plan.more:
+                return plan
+        raise AssertionError(f"no end of decisions that decide nothing: {plan}")
 
     def compare(self, plan: Plan) -> None:
         """R12: a State that was told everything at once decides something exactly when this one does: nobody is hidden.
