@@ -872,8 +872,8 @@ def test_among_those_passed_over_the_first_turn_may_hang_on_one_that_never_fits(
 
 
 def test_decisions_that_end_before_anything_is_decided_go_on_where_they_ended() -> None:
-    """Whoever was passed over lets others have their turn first that were, too. With one trial in each decision they had
-    it again and again, and nobody else ever."""
+    """Whoever was passed over lets others have their turn first that were, too. With one trial in each decision they
+    had it again and again, and nobody else ever."""
     quota = [("f", {"gpu": 0})]
     town = Town(
         Flavor("f", elastic=True),
