@@ -837,6 +837,9 @@ class _Filling(_Run):
         beside.beside = able and not good
         if good or not (able or untried):
             return beside
+        if untried and self._kept_out(trial, but):
+            mine = self.ledger.aside_under(trial.node.root)
+            untried = [key for key in untried if key in mine]
         if untried:
             for key in untried:
                 self._ask_again(key)
@@ -848,6 +851,15 @@ class _Filling(_Run):
                 return beside
             freed = self.look(gang, trial.queue, evict=self._may_evict(gang))
         return freed if freed.found.victims else beside
+
+    def _kept_out(self, trial: Trial, but: set[Key]) -> bool:
+        """Would what is kept in its own tree alone keep a gang out, whatever is kept on nodes for others."""
+        if self._claims_around(trial):
+            return False
+        mine = self.ledger.aside_under(trial.node.root)
+        others = [key for key in self.ledger.aside if key not in mine]
+        with self.ledger.beside(but.union(others), trial.node.root):
+            return not self._able(self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang), later=True))
 
     def _by_quota_alone(self, trial: Trial) -> bool:
         """Was it refused for quota, whatever the nodes say."""

@@ -66,6 +66,10 @@ APART = "anti-affinity:"
 NODE_NAME = "metadata.name"
 OVERLAYS = 256
 """So many questions of the kind "what if" are kept with their answers."""
+BASES = 4
+"""So many sums of what is set aside are kept ..."""
+SHIFT = 16
+"""... and one is made over into another where they differ in so few gangs."""
 ANSWERS = 1024
 """So many questions to one table are kept with their answers."""
 KINDS = 64
@@ -850,9 +854,9 @@ class Capacity:
         self._charges: dict[Key, Booking] = {}
         self._aside: dict[Key, Booking] = {}
         self._aside_version = 0
-        self._kept: tuple[frozenset[Key], dict[str, Ints]] | None = None
-        """What is spared -> per resource and row, what is set aside for all others, below zero; the last that was asked
-        for. None where the table was made anew."""
+        self._kept: list[tuple[frozenset[Key], dict[str, Ints]]] = []
+        """(What is spared; per resource and row, what is set aside for all others, below zero): as it was asked for,
+        the latest last. Empty where the table was made anew."""
         self._given: tuple[frozenset[tuple[Key, str]], dict[str, Ints]] = (frozenset(), {})
         """Gangs -> what would be given back if they left; the last that was asked for."""
         self._asked_of: set[Key | str] = set()
@@ -898,7 +902,7 @@ class Capacity:
         self._parsed[node.name] = (dict(node.labels), dict(node.allocatable))
         label, old_label = _hostname(node), _hostname(old)
         if old is None or label != old_label:
-            self._kept = None
+            self._kept.clear()
             with self._recharged({node.name, label, old_label}):
                 self._unname(old)
                 self._nodes[node.name] = node
@@ -907,7 +911,8 @@ class Capacity:
         else:
             self._nodes[node.name] = node
         if old is None:
-            self._made = self._kept = None
+            self._made = None
+            self._kept.clear()
         elif self._made is not None:
             self._made.update(node, self._parsed[node.name])
 
@@ -919,7 +924,8 @@ class Capacity:
         with self._recharged({name, _hostname(old)}):
             self._unname(old)
             del self._nodes[name], self._parsed[name]
-        self._made = self._kept = None
+        self._made = None
+        self._kept.clear()
 
     def _unname(self, node: Node | None) -> None:
         label = _hostname(node)
@@ -1143,8 +1149,9 @@ class Capacity:
 
     def _count_aside(self, key: Key, sign: int) -> None:
         self._aside_version += 1
-        if self._kept is not None and key not in self._kept[0]:
-            self._add_aside(self._kept[1], key, -sign)
+        for spared, arrays in self._kept:
+            if key not in spared:
+                self._add_aside(arrays, key, -sign)
 
     def _add_aside(self, arrays: dict[str, Ints], key: Key, sign: int) -> None:
         for name, amounts in self._aside[key].hosts:
@@ -1204,16 +1211,20 @@ class Capacity:
         """Per resource and row: what is set aside, below zero, but for what is spared."""
         if spared is None:
             return {}
-        known = self._kept
-        if known is None:
-            known = frozenset(), {}
-            for each in self._aside:
-                self._add_aside(known[1], each, -1)
-        before, arrays = known
-        for each in before ^ spared:
-            if each in self._aside:
-                self._add_aside(arrays, each, 1 if each in spared else -1)
-        self._kept = spared, arrays
+        if not self._kept:
+            self._kept.append((frozenset(self._aside), {}))
+        apart = [len(known ^ spared) for known, _ in self._kept]
+        nearest = apart.index(min(apart))
+        before, arrays = self._kept[nearest]
+        changed = [key for key in before ^ spared if key in self._aside]
+        if len(changed) > SHIFT:
+            arrays = {name: column.copy() for name, column in arrays.items()}
+            del self._kept[: max(0, len(self._kept) - BASES + 1)]
+        else:
+            del self._kept[nearest]
+        for key in changed:
+            self._add_aside(arrays, key, 1 if key in spared else -1)
+        self._kept.append((spared, arrays))
         return {name: column.copy() for name, column in arrays.items()}
 
     def _given_back(self, gone: frozenset[tuple[Key, str]]) -> dict[str, Ints]:

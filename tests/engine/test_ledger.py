@@ -353,6 +353,68 @@ def test_what_is_laid_over_the_nodes_is_counted_as_if_it_were_there(
     assert seen(asked) == before
 
 
+KEPT = st.integers(0, 5)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("aside"), KEPT, st.integers(0, 3)),
+            st.tuples(st.just("up"), KEPT),
+            st.tuples(st.just("ask"), st.frozensets(KEPT), st.frozensets(KEPT)),
+            st.tuples(st.just("nodes"), st.booleans()),
+        ),
+        max_size=14,
+    ),
+    st.sampled_from((0, 1, 16)),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_is_set_aside_is_counted_alike_whatever_was_asked_before(steps: list[Any], shift: int) -> None:
+    """With any of it spared, after any other questions and changes: as on a book that was never asked."""
+
+    def fresh() -> Capacity:
+        out = Capacity()
+        for i in range(3 + more):
+            out.put_node(Node(f"n{i}", (), allocatable=(("cpu", 9), (DEVICE, 4), ("pods", 5))))
+        for key, booking in kept.items():
+            out.set_aside(key, booking)
+        return out
+
+    def counts(book: Capacity, spared: frozenset[int], bare: frozenset[int]) -> list[list[int]]:
+        keys = [frozenset(("ns", f"k{i}") for i in some) for some in (spared, bare)]
+        with book.as_if(keys[0], frozenset(), keys[1]):
+            return [
+                book.table.counts(Filter((), (), None, ()), ((DEVICE, 1), ("cpu", 1)), empty).tolist()
+                for empty in (False, True)
+            ]
+
+    kept: dict[Key, Booking] = {}
+    more = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("admission.engine.nodes.SHIFT", shift)
+        asked = fresh()
+        for step in steps:
+            match step:
+                case "aside", i, node:
+                    where = TopologyAssignment((HOSTNAME_LABEL,), (Domain((f"n{node}",), 1),))
+                    took = {"main": ((DEVICE, 1 + i % 3), ("cpu", 2), ("pods", 1))}
+                    admission = Admission("q", (PodSetAssignment("main", (), (), 1, where),))
+                    kept["ns", f"k{i}"] = booking_of(f"uid-{i}", admission, took)
+                    asked.set_aside(("ns", f"k{i}"), kept["ns", f"k{i}"])
+                case "up", i:
+                    kept.pop(("ns", f"k{i}"), None)
+                    asked.give_up(("ns", f"k{i}"))
+                case "ask", spared, bare:
+                    assert counts(asked, spared, bare) == counts(fresh(), spared, bare)
+                case "nodes", comes:
+                    more = int(comes)
+                    if comes:
+                        asked.put_node(Node("n3", (), allocatable=(("cpu", 9), (DEVICE, 4), ("pods", 5))))
+                    else:
+                        asked.remove_node("n3")
+        assert counts(asked, frozenset(), frozenset()) == counts(fresh(), frozenset(), frozenset())
+
+
 def test_what_is_misused_is_refused() -> None:
     ledger = book()
     ledger.charge(charge("x"))
