@@ -837,9 +837,11 @@ class _Filling(_Run):
         beside.beside = able and not good
         if good or not (able or untried):
             return beside
-        if untried and self._kept_out(trial, but):
+        if untried:
             mine = self.ledger.aside_under(trial.node.root)
-            untried = [key for key in untried if key in mine]
+            own = [key for key in untried if key in mine]
+            if len(own) < len(untried) and self._kept_out(trial, but):
+                untried = own
         if untried:
             for key in untried:
                 self._ask_again(key)
@@ -853,13 +855,15 @@ class _Filling(_Run):
         return freed if freed.found.victims else beside
 
     def _kept_out(self, trial: Trial, but: set[Key]) -> bool:
-        """Would what is kept in its own tree alone keep a gang out, whatever is kept on nodes for others."""
-        if self._claims_around(trial):
+        """Would what is kept in its own tree alone keep a gang out, whatever is kept on nodes for others. No where it
+        might take back what is claimed in its tree."""
+        gang, root = trial.gang, trial.node.root
+        if self.ledger.claims_under(root):
             return False
-        mine = self.ledger.aside_under(trial.node.root)
+        mine = self.ledger.aside_under(root)
         others = [key for key in self.ledger.aside if key not in mine]
-        with self.ledger.beside(but.union(others), trial.node.root):
-            return not self._able(self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang), later=True))
+        with self.ledger.beside(but.union(others), root):
+            return not self._able(self.look(gang, trial.queue, evict=self._may_evict(gang), later=True))
 
     def _by_quota_alone(self, trial: Trial) -> bool:
         """Was it refused for quota, whatever the nodes say."""
