@@ -335,14 +335,14 @@ class Town:
         if mine is theirs:
             assert evict.reason in (EvictReason.IN_CLUSTER_QUEUE, EvictReason.FLAVOR_MIGRATION)
             return
-        # R2: of something that the victim holds its queue and each cohort below the common one hold (not: claim) more
-        # than their quota.
+        # R2: of something that the victim holds (in Kueue: of anything) its queue and each cohort below the common one
+        # hold (not: claim) more than their quota.
         held = [fr for fr, _ in ledger.charges[evict.key].usage]
         with ledger.trial():
             for key in list(ledger.claims):
                 ledger.unclaim(key)
             for at in below_common(theirs, mine):
-                assert at.borrowing(held), (evict, at)
+                assert at.borrowing(held if self.rules.promises else at.usage), (evict, at)
 
 
 def below_common(queue: QuotaNode, other: QuotaNode) -> list[QuotaNode]:
