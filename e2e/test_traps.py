@@ -97,9 +97,15 @@ def test_a_start_that_is_cut_short_gives_nothing_back_before_its_pods_are_gone(m
     cp.add_nodes(16, gpus=8, labels=H100)
     teams(cp, {"team-a": 128})
     cp.apply([job("team-a", "wide", 100, gpus=1, seconds=4), jobset("team-a", "set", {"w": (4, 5)}, gpus=1, seconds=4)])
-    for kind, name in (("jobs", "wide"), ("jobsets", "set")):
-        cp.wait(lambda k=kind, n=name: not _suspended(cp, k, "team-a", n), 30, f"{name} to start", every=0.002)  # type: ignore[misc]
-        _label(cp, kind, "team-a", name, pause="true")
+    left = [("jobs", "wide"), ("jobsets", "set")]
+
+    def stopped_as_they_start() -> bool:
+        for kind, name in [one for one in left if not _suspended(cp, one[0], "team-a", one[1])]:
+            _label(cp, kind, "team-a", name, pause="true")
+            left.remove((kind, name))
+        return not left
+
+    cp.wait(stopped_as_they_start, 30, "both to start", every=0.002)
     for name in ("wide", "set"):
         cp.wait(lambda n=name: not admitted(cp, "team-a", n), 40, f"{name} to be stopped")  # type: ignore[misc]
     assert not running_pods(cp, "team-a")
