@@ -67,6 +67,8 @@ from admission.names import HOSTNAME_LABEL
 UNTOLD_PER_CYCLE = 10_000
 PATIENCE = 4
 """What is decided is not kept waiting for more trials without a decision than these and one per queue."""
+TURN_WITHIN_MS = 30_000
+"""Who is worth a trial has one before all others when it had none for so long."""
 _NONE = reclaim.Found()
 
 
@@ -629,6 +631,11 @@ class _Filling(_Run):
                 entering.setdefault(order.label(node.root), []).append(node)
         for label in sorted(entering):
             self._tournament(entering[label][0]).enter_all(entering[label])
+        self.reached: set[str] = set()
+        """Queues that had a turn in this cycle."""
+        self._long_without_turn()
+        self.roots.clear()
+        for label in sorted(self.tournaments):
             self._root(label)
         fruitful = self.steps
         while self.roots:
@@ -636,26 +643,46 @@ class _Filling(_Run):
                 self.more = True
                 # The next cycle goes on: nobody asks them again first.
                 state.asked = set() if self.decisions else self.seen
+                waits = [name for name, walk in self.walks.items() if name not in self.reached and walk.peek()]
+                state.unreached = {name: state.unreached.get(name, self.now) for name in waits}
                 return
             _, label = heapq.heappop(self.roots)
-            self.at = label
-            tournament = self.tournaments[label]
-            best = tournament.best()
+            best = self.tournaments[label].best()
             assert best is not None
-            decided = len(self.decisions)
-            self._turn(best)
-            for name in sorted(self.shortened):
-                self._moved_up(name)
-            self.shortened.clear()
-            if self.walks[best.name].peek() is None:
-                tournament.leave(best)
-            else:
-                tournament.enter(best)
-            if len(self.decisions) != decided:
+            if self._has_turn(best):
                 fruitful = self.steps
-                self._wake(label, self.decisions[decided:])
             self._root(label)
-        state.asked = set()
+        state.asked, state.unreached = set(), {}
+
+    def _long_without_turn(self) -> None:
+        """Where changes come faster than decisions end, those who rank first are worth a trial again and again: half of
+        a cycle is for queues that had no turn for long, each until something is decided in it."""
+        since = {name: at for name, at in self.state.unreached.items() if self.now >= at + TURN_WITHIN_MS}
+        for name in sorted(since.keys() & self.walks.keys(), key=lambda name: (since[name], name)):
+            while self.walks[name].peek() is not None:
+                if self.steps > self.budget // 2:
+                    return
+                if self._has_turn(self.node(name)):
+                    break
+
+    def _has_turn(self, node: QuotaNode) -> bool:
+        """The queue has its turn, and its next gang enters the tournament; was anything decided."""
+        self.at = order.label(node.root)
+        tournament = self.tournaments[self.at]
+        self.reached.add(node.name)
+        decided = len(self.decisions)
+        self._turn(node)
+        for name in sorted(self.shortened):
+            self._moved_up(name)
+        self.shortened.clear()
+        if self.walks[node.name].peek() is None:
+            tournament.leave(node)
+        else:
+            tournament.enter(node)
+        if len(self.decisions) == decided:
+            return False
+        self._wake(self.at, self.decisions[decided:])
+        return True
 
     def _walks(self, name: str) -> bool:
         """The queue takes part, if somebody in it is worth a trial."""
@@ -835,6 +862,8 @@ class _Filling(_Run):
             self.place(beside)
         good = self._able(beside)
         beside.beside = able and not good
+        if beside.beside:
+            beside.why = self._but_for(beside.why, next(key for _, key in around if key not in but))
         if good or not (able or untried):
             return beside
         if untried:
@@ -853,6 +882,17 @@ class _Filling(_Run):
                 return beside
             freed = self.look(gang, trial.queue, evict=self._may_evict(gang))
         return freed if freed.found.victims else beside
+
+    @staticmethod
+    def _but_for(why: Why, first: Key) -> Why:
+        """The nodes would hold it but for what is kept for others, of whom `first` has been passed over longest: then
+        empty ones would, too."""
+        if not why.misfits:
+            return why
+        short = Detail.NODES_SHORT
+        misfits = tuple(replace(one, detail=short, fits_when_empty=True, sound=0) for one in why.misfits)
+        detail = short if why.detail is Detail.NEVER_FITS_NODES else why.detail
+        return replace(why, detail=detail, misfits=misfits, subject=why.subject or "/".join(first))
 
     def _kept_out(self, trial: Trial, but: set[Key]) -> bool:
         """Would what is kept in its own tree alone keep a gang out, whatever is kept on nodes for others. No where it

@@ -201,7 +201,8 @@ def sentence(why: Why, now: int = 0) -> str:
     if why.reason is Reason.PLACEMENT_FAILED and why.misfits:
         misfit = why.misfits[0]
         beside = [short for short in why.shortfalls if short.flavor == misfit.flavor and short.requested]
-        return _together([misfit_sentence(misfit, quota=not beside), *_shortfalls(why, beside)])
+        kept = f"; room kept for those who were passed over, such as {why.subject}, is not free" if why.subject else ""
+        return _together([misfit_sentence(misfit, quota=not beside) + kept, *_shortfalls(why, beside)])
     if why.shortfalls:
         return _together(_shortfalls(why, why.shortfalls))
     if why.misfits:

@@ -249,6 +249,8 @@ class State:
         """The label of the root that the last cycle came to when its budget was used up; empty where it was not."""
         self.asked: set[Key] = set()
         """Who had a turn in cycles whose budget was used up before anything was decided, since anything was."""
+        self.unreached: dict[str, int] = {}
+        """Queue -> since when cycles that came to the end of their budget had no turn for it."""
         self._next_bucket = 0
         self._sleeping: dict[Key, int] = {}
         self._alarms: list[tuple[int, str, Key]] = []

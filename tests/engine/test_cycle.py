@@ -605,6 +605,28 @@ def test_a_budget_goes_on_where_it_ended() -> None:
     assert [d.key[1] for d in plan.decisions] == ["small"]
 
 
+@pytest.mark.parametrize("tree", ["a", "z"])
+def test_no_queue_waits_for_ever_for_a_turn(tree: str) -> None:
+    """With each decision comes a gang that has its turn first, is refused, and takes all trials that there are."""
+    town = Town(
+        *elastic(F),
+        *(cohort(name, "", [(F, {"gpu": 1})]) for name in sorted({"a", tree})),
+        queue("first", "a", [(F, {"gpu": 3})]),
+        queue("last", tree, [(F, {"gpu": 0})]),
+        gang("small", "last", 1, created=0),
+    )
+    decided: list[str] = []
+    for i in range(60):
+        town.now += SECOND
+        town.put(gang(f"big{i:02}", "first", 10 + i, created=i, priority=1))
+        plan = decide(town.state, town.now, 1)
+        assert plan.more == (not decided), i
+        decided += [decision.key[1] for decision in plan.decisions]
+        if decided:
+            break
+    assert decided == ["small"]
+
+
 def test_equal_gangs_are_tried_once() -> None:
     town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 3})]))
     for i in range(500):

@@ -358,3 +358,28 @@ def test_everything_that_is_short_is_said(
         part.partition("eeds ")[2].partition(" of flavor")[0].partition(", for")[0] for part in words.split(". ")
     ] == said
     assert verdict.why.detail is detail_of(verdict.why.reason, words) is detail
+
+
+def test_room_that_is_kept_for_a_gang_of_another_tree_is_named() -> None:
+    """Nodes would hold it at once, but for what is kept on them: that is no gang that never fits."""
+    town = Town(
+        Flavor("f"),
+        queue("a", "", [("f", {"gpu": 8})]),
+        queue("z", "", [("f", {"gpu": 8})]),
+        node("n1", gpu=4),
+        node("n2", gpu=4),
+        gang("runs", "a", 1, each={"gpu": 4}),
+    )
+    town.settle()
+    town.put(gang("big", "a", 2, each={"gpu": 4}))
+    town.now += MUSTER.passed_over_ms + SECOND
+    town.settle()
+    town.put(gang("small", "z", 1, created=town.now))
+    town.settle()
+    verdict = town.state.explain(("ns", "small"))
+    assert verdict is not None
+    assert sentence(verdict.why, town.now) == (
+        "Quota allows it, but the nodes of flavor f hold 0 of 1 pod(s) of main; of 2 node(s): 2 with too little gpu "
+        "left; it fits once running workloads end; room kept for those who were passed over, such as ns/big, is not "
+        "free"
+    )
