@@ -308,3 +308,5 @@ def test_kueues_own_runner_plays_a_load_on_muster(tmp_path: Path) -> None:
     figures = kueue.play(file, "muster", 5)
     assert figures["finished"] == figures["workloads"] == kueue.size(file) == 75, figures
     assert set(figures["mean_wait_s"]) == {"small", "large"}
+    assert figures["delivered_run_s"] == pytest.approx(3 * (20 * 0.2 + 5 * 1.0))
+    assert figures["evictions_of_runs"] <= figures["evictions"]

@@ -8,18 +8,20 @@ floor       admits everything at once with one write each (`e2e.bench.floor`), w
 kueue       Kueue's scheduler as its benchmark runs it, at most 50 writes a second
 unlimited   the same without that limit
 
-Figures are the runner's own, from its summary and the process's statistics; they go to build/bench/kueue.json.
+Figures are the runner's own, from its summary and the process's statistics, and what runs lost by eviction, which an
+observer beside it adds up (`e2e.bench.observe`); they go to build/bench/kueue.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ import yaml
 
 from e2e import build
 from e2e.bench.__main__ import FLOOR, MUSTER, compile_modules, environment
+from e2e.bench.observe import ARGUMENTS, OBSERVED
 
 OUT = Path("build/bench/kueue.json")
 LOADS = ("baseline", "large-scale", "tas")
@@ -62,7 +65,7 @@ def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dic
         ]
         # It looks for its own sources, and needs none of them here.
         settings = {"KUBEBUILDER_ASSETS": str(folder), "PROJECT_DIR": str(folder / "project")}
-        with (folder / "runner.log").open("w+") as log:
+        with (folder / "runner.log").open("w+") as log, _observed(folder):
             done = subprocess.run(
                 arguments, check=False, env=environment() | settings, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
@@ -70,7 +73,8 @@ def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dic
                 log.seek(0)
                 said = (folder / "controller.log").read_text()[-2000:] if (folder / "controller.log").exists() else ""
                 raise SystemExit(f"the runner ended with exit code {done.returncode}:\n{log.read()[-3000:]}\n{said}")
-        row, wanted = figures(folder), size(load)
+        row: dict[str, Any] = figures(folder) | json.loads((folder / OBSERVED).read_text())
+        wanted = size(load)
         if wanted - row["finished"] > max(5, wanted * UNNOTED):
             raise SystemExit(f"no figures: {row['finished']} of {wanted} Workloads had finished when the runner ended")
         return row
@@ -106,16 +110,30 @@ def figures(folder: Path) -> dict[str, Any]:
     }
 
 
+@contextlib.contextmanager
+def _observed(folder: Path) -> Iterator[None]:
+    """With somebody who watches what the controller of this folder does, and writes it down at the end."""
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "e2e.bench.observe", str(folder)], env=environment(), stdin=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        watcher.terminate()
+        if watcher.wait(60):
+            raise SystemExit("nobody observed the runs")
+
+
 def _command(folder: Path, controller: str) -> Path:
     """The program that the runner starts. Statistics are named after it."""
     program = folder / "minimalkueue"
     what = CONTROLLERS[controller]
     if isinstance(what, str):
-        program.symlink_to(build.ensure((what,), say=False)[what])
+        line, log = str(build.ensure((what,), say=False)[what]), ""
     else:
-        line = " ".join((sys.executable, *what))
-        program.write_text(f'#!/bin/sh\ncd {Path.cwd()} && exec {line} "$@" >{folder}/controller.log 2>&1\n')
-        program.chmod(0o755)
+        line, log = " ".join((sys.executable, *what)), f" >{folder}/controller.log 2>&1"
+    program.write_text(f'#!/bin/sh\necho "$@" >{folder}/{ARGUMENTS}\ncd {Path.cwd()} && exec {line} "$@"{log}\n')
+    program.chmod(0o755)
     return program
 
 
