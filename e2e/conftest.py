@@ -31,6 +31,7 @@ LONGEST = (
     "test_leaving",
     "test_visibility",
     "test_contract",
+    "test_demo",
 )
 """Modules that are begun first, so that no worker is left with one at the end."""
 

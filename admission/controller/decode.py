@@ -19,7 +19,7 @@ from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, PriorityClassSeen, WorkloadSeen
 from admission.engine.model import PodSet
 from admission.jobs import pins, values, volumes
-from admission.jobs.kinds import JobKind, JobView, millis, view
+from admission.jobs.kinds import JobKind, JobView, millis, obj, objects, view
 from admission.kube.client import Kind
 from admission.names import CONTROLLER_UID_LABEL, JOBSET_UID_LABEL, Names
 
@@ -126,12 +126,30 @@ _decode_list = msgspec.json.Decoder(list[dict[str, Any]]).decode
 PodSets = tuple[tuple[tuple[PodSet, ...], tuple[str, ...]], tuple[tuple[str, int], ...]]
 
 
+_UNREAD = (
+    "args", "command", "env", "envFrom", "image", "imagePullPolicy", "lifecycle", "livenessProbe", "readinessProbe",
+    "securityContext", "startupProbe", "terminationMessagePath", "terminationMessagePolicy", "workingDir",
+)  # fmt: skip
+"""Of a container: where a pod may run does not depend on it, and by it most jobs differ that are alike otherwise."""
+
+
 @lru_cache(maxsize=4096)
 def _pod_sets(names: Names, namespace: str, raw: bytes) -> PodSets:
-    """(pod sets and problems, counts) of spec.podSets. A status write changes none of it, and many jobs are alike."""
+    """(pod sets and problems, counts) of spec.podSets. A status write changes none of it."""
     entries = _decode_list(raw)
     counts = tuple((str(entry.get("name", "main")), int(entry.get("count", 1))) for entry in entries)
-    return values.pod_sets(entries, names, namespace), counts
+    for entry in entries:
+        spec = obj(obj(entry.get("template")).get("spec"))
+        for container in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))):
+            for name in _UNREAD:
+                container.pop(name, None)
+    return _pod_sets_alike(names, namespace, msgspec.json.encode(entries)), counts
+
+
+@lru_cache(maxsize=4096)
+def _pod_sets_alike(names: Names, namespace: str, read: bytes) -> tuple[tuple[PodSet, ...], tuple[str, ...]]:
+    """One value for all of which nothing differs that is read."""
+    return values.pod_sets(_decode_list(read), names, namespace)
 
 
 def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from admission.engine.model import CheckState, StopPolicy, Workload
+from admission.engine.model import CheckState, StopPolicy, Value, Workload
 from admission.jobs.kinds import JobView
 
 IN_PLACE = 8
@@ -83,8 +83,7 @@ class PodTally:
     """Jobs that would go on making pods though their JobSet, which is gone or being deleted, is to stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadView:
+class WorkloadView(Value, frozen=True):
     """A Workload as the shell needs it beside the engine's value."""
 
     value: Workload

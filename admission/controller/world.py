@@ -24,6 +24,7 @@ from admission.engine.model import (
     Put,
     StopPolicy,
     Taint,
+    Value,
     Workload,
     matches,
 )
@@ -53,8 +54,7 @@ next: a tenant may have thousands that one pod concerns."""
 _STRICTNESS = {StopPolicy.NONE: 0, StopPolicy.HOLD: 1, StopPolicy.HOLD_AND_DRAIN: 2}
 
 
-@dataclass(frozen=True, slots=True)
-class PodView:
+class PodView(Value, frozen=True):
     """A pod as the shell needs it; `usage` is the engine's value while it holds room on a node."""
 
     namespace: str
@@ -87,8 +87,7 @@ class PodView:
     """How long Kubernetes leaves it on a node that is lost; None: for ever. Of pods of gangs alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadSeen:
+class WorkloadSeen(Value, frozen=True):
     """A Workload with all that its next status write needs."""
 
     namespace: str

@@ -23,6 +23,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from admission.engine.model import Value
 from admission.names import (
     JOB_COMPLETION_INDEX,
     JOBSET_EXCLUSIVE_TOPOLOGY,
@@ -132,8 +133,7 @@ class JobKind:
         return self.slots(owners_form(raw, names))
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
+class JobView(Value, frozen=True):
     """What the controller keeps of a job."""
 
     kind: str

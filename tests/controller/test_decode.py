@@ -63,6 +63,31 @@ def test_a_workload_is_read_as_its_full_form_says(obj):
     assert seen.status == ({} if seen.view.value.finished else obj.get("status", {}))
 
 
+def with_container(**said) -> dict:
+    container = {"name": "c", "image": "c", "resources": {"requests": {"cpu": "500m"}}} | said
+    starts = {"name": "i", "env": [{"name": "A", "value": "b"}], "resources": {"limits": {"memory": "1Gi"}}}
+    template = {"spec": {"containers": [container], "initContainers": [starts]}}
+    return workload(podSets=[{"name": "main", "count": 2, "template": template}])
+
+
+@pytest.mark.parametrize(
+    ("said", "alike"),
+    [
+        ({"image": "d", "args": ["--run=7"], "env": [{"name": "RUN", "value": "7"}], "workingDir": "/"}, True),
+        ({"livenessProbe": {"httpGet": {"port": 80}}, "securityContext": {"runAsUser": 1}}, True),
+        ({"resources": {"requests": {"cpu": "501m"}}}, False),
+        ({"ports": [{"containerPort": 80, "hostPort": 80}]}, False),
+    ],
+)
+def test_pod_sets_are_one_value_where_nothing_differs_that_is_read(said: dict, alike: bool) -> None:
+    plain, other = (
+        decode.workload(NAMES, msgspec.Raw(json.dumps(obj).encode())).view.value
+        for obj in (with_container(), with_container(**said))
+    )
+    assert (plain.pod_sets is other.pod_sets) == (plain.pod_sets == other.pod_sets) == alike
+    assert other == values.workload(with_container(**said), NAMES)[0]
+
+
 def pod(spec: dict | None = None, status: dict | None = None, **meta) -> dict:
     return {
         "metadata": {

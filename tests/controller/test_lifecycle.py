@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ def job(**said: Any) -> JobView:
         spec_hash="h1",
         pods_expected=2,
     )
-    return dataclasses.replace(base, **said)
+    return replace(base, **said)
 
 
 def workload(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -84,7 +83,7 @@ def pod(name: str, **said: Any) -> PodView:
         pinned="",
         usage=None,
     )
-    return dataclasses.replace(base, **said)
+    return replace(base, **said)
 
 
 def seen(value: Workload) -> WorkloadSeen:
@@ -194,7 +193,7 @@ def test_pods_of_others_that_its_anti_affinity_selects_keep_a_gang_off_their_dom
     assert affinity_of(world) == ((Requirement("zone", "NotIn", ("z1",)),),)
     world.pod_seen(other("b", "n2"))
     assert affinity_of(world) == ((Requirement("zone", "NotIn", ("z1", "z2")),),)
-    world.pod_seen(dataclasses.replace(other("b", "n2"), usage=None, done=True))
+    world.pod_seen(replace(other("b", "n2"), usage=None, done=True))
     world.node_seen(replace(AT_ZONES[1], labels=(("zone", "moved"),)))
     assert affinity_of(world) == ((Requirement("zone", "NotIn", ("moved",)),),)
     world.pod_lost(other("a", "n1"))
@@ -310,7 +309,7 @@ def test_a_workload_made_again_takes_the_place_of_the_deleted_one() -> None:
 def test_done_pods_are_spare_once_somebody_waits() -> None:
     setting = Setting()
     world = setting.world
-    world.job_seen(dataclasses.replace(JOB, reclaimable=(("main", 1),)))
+    world.job_seen(replace(JOB, reclaimable=(("main", 1),)))
     assert world.sight(KEY, 100).spare_since is None
     setting.woken.clear()
     waits = replace(HOLDS, name="x", uid="x", job_uid="j2", admission=None, admitted=False)
@@ -347,7 +346,7 @@ def test_a_node_that_comes_back_soon_takes_nobody_along(
     setting = Setting()
     world = setting.world
     world.lost_after_ms = patience
-    world.job_seen(dataclasses.replace(JOB, suspended=suspended))
+    world.job_seen(replace(JOB, suspended=suspended))
     world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted=True)))
     for one in (pod("a", stays_ms=stays), pod("done", done=True, stays_ms=0), pod("elsewhere", node="n2", stays_ms=0)):
         world.pod_seen(one)
@@ -443,19 +442,19 @@ SET = JobView(kind="JobSet", namespace="ns", name="set", uid="s1", resource_vers
     ("jobs", "pods", "stray", "unled"),
     [
         ((JOB,), (pod("a"),), (), ()),
-        ((dataclasses.replace(JOB, deleting=True),), (pod("a"),), (("ns", "a"),), ()),
+        ((replace(JOB, deleting=True),), (pod("a"),), (("ns", "a"),), ()),
         ((JOB,), (pod("a", held_by=""),), (("ns", "a"),), ()),
         ((), (pod("a"),), (("ns", "a"),), ()),
         ((), (pod("a", terminating=True), pod("b", done=True)), (), ()),
         ((SET, CHILD), (pod("a", held_by="c1", jobset_uid="s1"),), (), ()),
         (
-            (dataclasses.replace(SET, deleting=True), CHILD),
+            (replace(SET, deleting=True), CHILD),
             (pod("a", held_by="c1", jobset_uid="s1"),),
             (),
             (("Job", "ns", "set-a-0"),),
         ),
-        ((dataclasses.replace(SET, deleting=True), CHILD), (), (), (("Job", "ns", "set-a-0"),)),
-        ((dataclasses.replace(SET, deleting=True), dataclasses.replace(CHILD, suspended=True)), (), (), ()),
+        ((replace(SET, deleting=True), CHILD), (), (), (("Job", "ns", "set-a-0"),)),
+        ((replace(SET, deleting=True), replace(CHILD, suspended=True)), (), (), ()),
         ((CHILD,), (pod("a", held_by="c1", jobset_uid="s1"),), (), (("Job", "ns", "set-a-0"),)),
     ],
     ids=str,
@@ -473,8 +472,8 @@ def test_which_pods_nobody_would_stop(jobs: Any, pods: Any, stray: Any, unled: A
     assert (tally.stray, tally.unled) == (stray, unled)
 
 
-STARTED = dataclasses.replace(CHILD, start_time_set=True)
-HELD = dataclasses.replace(CHILD, suspended=True, suspended_condition=True)
+STARTED = replace(CHILD, start_time_set=True)
+HELD = replace(CHILD, suspended=True, suspended_condition=True)
 
 
 @pytest.mark.parametrize(
@@ -482,13 +481,13 @@ HELD = dataclasses.replace(CHILD, suspended=True, suspended_condition=True)
     [
         (False, CHILD, 1),  # made a moment ago: its pods may come at any time
         (False, STARTED, 0),
-        (False, dataclasses.replace(CHILD, suspended_condition=True), 1),  # resumed, and not noticed
+        (False, replace(CHILD, suspended_condition=True), 1),  # resumed, and not noticed
         (False, HELD, 0),  # its turn comes later
         (True, STARTED, 1),
-        (True, dataclasses.replace(STARTED, suspended=True), 1),
+        (True, replace(STARTED, suspended=True), 1),
         (True, HELD, 0),
-        (True, dataclasses.replace(CHILD, finished="Failed"), 0),
-        (True, dataclasses.replace(CHILD, deleting=True), 0),
+        (True, replace(CHILD, finished="Failed"), 0),
+        (True, replace(CHILD, deleting=True), 0),
     ],
     ids=str,
 )
@@ -497,7 +496,7 @@ def test_of_which_jobs_of_a_jobset_the_job_controller_has_not_heard(
 ) -> None:
     woken: list[JobKey] = []
     world = World(State(MUSTER), Names(), changed_job=woken.append, dirty=lambda: None)
-    for one in (dataclasses.replace(SET, suspended=stopping), dataclasses.replace(HELD, name="set-a-1", uid="c2")):
+    for one in (replace(SET, suspended=stopping), replace(HELD, name="set-a-1", uid="c2")):
         world.job_seen(one)
     woken.clear()
     world.job_seen(child)
@@ -527,23 +526,23 @@ def test_of_which_jobs_of_a_jobset_the_job_controller_has_not_heard(
 def test_which_jobs_of_a_jobset_still_say_what_a_start_wrote(parent: Any, child: Any, marked: bool) -> None:
     setting = Setting()
     world, key = setting.world, ("JobSet", "ns", "set")
-    world.job_seen(dataclasses.replace(SET, **parent))
-    world.job_seen(dataclasses.replace(CHILD, **child))
+    world.job_seen(replace(SET, **parent))
+    world.job_seen(replace(CHILD, **child))
     assert world.sight(key, 0).marked == ((("Job", "ns", "set-a-0"),) if marked else ())
     setting.woken.clear()
-    world.job_seen(dataclasses.replace(CHILD, **{**child, "marked_for": ""}))
+    world.job_seen(replace(CHILD, **{**child, "marked_for": ""}))
     assert key in setting.woken or not marked
     assert world.sight(key, 0).marked == ()
 
 
 def test_a_job_of_a_gang_that_is_gone_is_stopped() -> None:
     world = World(State(MUSTER), Names(), changed_job=lambda key: None, dirty=lambda: None)
-    world.job_seen(dataclasses.replace(CHILD, owner=None))
+    world.job_seen(replace(CHILD, owner=None))
     settings = Settings()
     key = ("Job", "ns", "set-a-0")
     assert next_step(world.sight(key, 0), settings, 0).step == SuspendJob("the gang it was started with is gone")
     world.workload_seen(seen(replace(HOLDS, job_uid="s1")))
     assert next_step(world.sight(key, 0), settings, 0).step is None
-    world.job_seen(dataclasses.replace(CHILD, owner=None, marked_for=""))
+    world.job_seen(replace(CHILD, owner=None, marked_for=""))
     world.workload_lost(world.workloads[("ns", "w")])
     assert next_step(world.sight(key, 0), settings, 0).step is None
