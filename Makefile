@@ -16,7 +16,8 @@ ONLY ?=
 # A control plane's tests mostly wait: three control planes side by side play them, and then one alone the few that load
 # it. What the tests of a module share is set up once: a module stays with one worker.
 E2E = $(PYTEST) e2e --durations=25 -o cache_dir=build/e2e-cache
-E2E_WORKERS ?= $(if $(or $(ONLY),$(FAILED),$(KUBECONFIG)),0,3)
+E2E_WORKERS ?= 3
+E2E_ALONE = $(or $(ONLY),$(FAILED),$(KUBECONFIG),$(filter 0,$(E2E_WORKERS)))
 E2E_BOTH = { $(E2E) -n $(E2E_WORKERS) --dist loadfile --no-loadscope-reorder -m "not alone"; side=$$?; $(E2E) -m alone && [ $$side = 0 ]; }
 E2E_ONE = $(E2E) $(if $(KUBECONFIG),--kubeconfig $(KUBECONFIG)) $(if $(ONLY),-k "$(ONLY)") $(if $(FAILED),--last-failed --last-failed-no-failures none)
 
@@ -48,7 +49,7 @@ format: $(READY) ## rewrite the sources in the one style
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 e2e: $(READY) ## the suite on a real control plane (built once from pinned sources, needs Go; or KUBECONFIG=... for a cluster of yours)
-	@$(if $(KUBECONFIG),,$(BIN)/python -m e2e.build &&) $(if $(filter 0,$(E2E_WORKERS)),$(E2E_ONE),$(E2E_BOTH))
+	@$(if $(KUBECONFIG),,$(BIN)/python -m e2e.build &&) $(if $(E2E_ALONE),$(E2E_ONE),$(E2E_BOTH))
 
 e2e-oldest: $(READY) ## the chart on the oldest Kubernetes that Muster is said to run on (built once from pinned sources, needs Go)
 	@$(BIN)/python -m e2e.build etcd kubectl kwok jobset-controller oldest && $(PYTEST) e2e/test_oldest.py -n0 -o cache_dir=build/e2e-cache
