@@ -292,6 +292,93 @@ def test_a_jobset_that_has_succeeded_before_its_pods_are_gone_is_charged_until_t
     assert entry_of(workload_of(cp, "team-a", "first"), "Finished")["reason"] == "Succeeded"
 
 
+def test_a_pod_that_is_lost_after_long_has_time_to_come_back(muster: Installed) -> None:
+    """A Job waits before it makes another for a pod that was taken away, and a JobSet that restarts has no pods for a
+    moment: the time that pods had from the start of the gang has long gone by then."""
+    cp = muster.cp
+    muster.started(config={"waitForPodsReady": {"timeout": "2s", "recoveryTimeout": "60s"}})
+    cp.add_nodes(4, gpus=8, labels=H100)
+    teams(cp, {"team-a": 32})
+    restarts = jobset("team-a", "set", {"workers": (2, 1)}, seconds=None, failurePolicy={"maxRestarts": 3})
+    cp.apply([job("team-a", "train", 2, seconds=None, backoffLimit=6), restarts])
+    cp.wait(_running(cp, "team-a", 4), 30, "their pods to run")
+    time.sleep(3)
+    first = {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")}
+    one = {p["metadata"]["labels"]["job-name"]: p["metadata"]["name"] for p in running_pods(cp, "team-a")}
+    cp.delete("pods", one["train"], "team-a")
+    cp.patch("pods", one["set-workers-0"], {"status": {"phase": "Failed"}}, "team-a", subresource="status")
+
+    def again() -> bool:
+        pods = [p for p in running_pods(cp, "team-a") if "deletionTimestamp" not in p["metadata"]]
+        return len(pods) == 4 and len({p["metadata"]["uid"] for p in pods} - first) == 3
+
+    cp.wait(again, 60, "one pod to be made anew, and all of the set")
+    for name in ("train", "set"):
+        assert not entry_of(workload_of(cp, "team-a", name), "Evicted"), name
+
+
+def test_pods_of_another_namespace_are_no_part_of_a_gang_whatever_their_labels_say(muster: Installed) -> None:
+    cp = muster.cp
+    muster.started(config={"podsUnschedulableTimeout": "1s"})
+    cp.add_nodes(2, gpus=8, labels=H100)
+    teams(cp, {"team-a": 16, "team-b": 0})
+    cp.apply([job("team-a", "train", 2, seconds=None)])
+    cp.wait(_running(cp, "team-a", 2), 30, "its pods to run")
+    found = workload_of(cp, "team-a", "train")
+    assert found is not None
+    labels = {
+        NAMES.workload_uid_label: found["metadata"]["uid"],
+        NAMES.pod_set_label: "main",
+        "batch.kubernetes.io/controller-uid": found["metadata"]["labels"][NAMES.job_uid_label],
+    }
+    spec = pod_template(0)["spec"] | {"nodeSelector": {"nobody": "has-it"}}
+    meta = {"name": "liar", "namespace": "team-b", "labels": labels}
+    cp.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    cp.wait(lambda: condition(cp.get("pods", "liar", "team-b"), "PodScheduled") == "False", 20, "it to find no node")
+    time.sleep(4)
+    assert not entry_of(workload_of(cp, "team-a", "train"), "Evicted")
+    _label(cp, "jobs", "team-a", "train", pause="true")
+    cp.wait(
+        lambda: cp.get("clusterqueues", "team-a")["status"]["reservingWorkloads"] == 0, 40, "its quota to be free again"
+    )
+    _label(cp, "jobs", "team-a", "train", pause=None)
+    cp.wait(_running(cp, "team-a", 2), 40, "it to run again")
+
+
+def test_a_gang_that_is_admitted_again_with_less_gives_back_only_what_is_done(muster: Installed) -> None:
+    """Nobody is admitted onto quota that pods still use: neither what was done before, nor workers of a queue of work
+    that go on when the first of them has ended."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(6, gpus=8, labels=H100)
+    teams(cp, {"team-a": 48})
+
+    def one_ends(name: str) -> None:
+        mine = [p for p in running_pods(cp, "team-a") if p["metadata"]["labels"]["job-name"] == name]
+        _succeed(cp, min(mine, key=lambda pod: str(pod["metadata"]["name"])))
+        cp.wait(lambda: cp.get("jobs", name, "team-a")["status"].get("succeeded") == 1, 20, "one to be done")
+
+    def held() -> str:
+        return str(cp.get("clusterqueues", "team-a")["status"]["flavorsReservation"][0]["resources"][0]["total"])
+
+    cp.apply([job("team-a", "train", 4, seconds=None)])
+    cp.wait(_running(cp, "team-a", 4), 30, "its pods to run")
+    one_ends("train")
+    _label(cp, "jobs", "team-a", "train", pause="true")
+    cp.wait(lambda: not admitted(cp, "team-a", "train"), 60, "it to give its quota back")
+    _label(cp, "jobs", "team-a", "train", pause=None)
+    workers = {"parallelism": 3, "completions": None, "completionMode": "NonIndexed"}
+    cp.apply([job("team-a", "queue", 3, seconds=None, **workers)])
+    cp.wait(_running(cp, "team-a", 6), 40, "what is left of it to run, and a queue of work beside it")
+    cp.wait(lambda: held() == "48", 10, "all of it to be counted")
+    one_ends("queue")
+    cp.apply([job("team-a", "next", 2, seconds=None)])  # one host is free, and it wants two
+    cp.wait(lambda: held() == "40", 30, "what is done to be given back")
+    time.sleep(6)
+    assert held() == "40"
+    assert not admitted(cp, "team-a", "next")
+
+
 def test_what_its_owner_says_of_nodes_is_respected(muster: Installed) -> None:
     cp = muster.cp
     muster.started()

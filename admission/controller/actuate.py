@@ -69,6 +69,16 @@ _ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
 
 _PODS = Kind("", "v1", "pods", "Pod")
 
+WRITTEN = (
+    "podSets",
+    "queueName",
+    "priority",
+    "priorityClassRef",
+    "active",
+    "maximumExecutionTimeSeconds",
+)
+"""What a job says of its Workload's spec."""
+
 AVOID_MS = 24 * 3_600_000
 
 KIND_OF: Mapping[str, JobKind] = {kind.kind: kind for kind in KINDS}
@@ -193,8 +203,14 @@ class Actuator:
                 await self._create(key, _there(job))
             case lifecycle.UpdateWorkload():
                 await self._update(key, _there(job), _there(seen))
+            case lifecycle.Reprioritize():
+                await self._reprioritize(_there(job), _there(seen))
+            case lifecycle.ForgetTries():
+                await self._forget_tries(_there(seen))
             case lifecycle.DeleteWorkload():
                 await self.delete_workload(_there(seen))
+            case lifecycle.LetWorkloadGo():
+                await self.let_go(_there(seen))
             case lifecycle.TellUngoverned():
                 self.record(key, _there(job), "Warning", INVALID_JOB, self._ungoverned(_there(job)))
             case lifecycle.SuspendJob(why):
@@ -247,6 +263,10 @@ class Actuator:
                 await self._evict(seen, step)
             case lifecycle.ReleaseWorkload():
                 await self._release(seen)
+            case lifecycle.ForgetTries():
+                await self._forget_tries(seen)
+            case lifecycle.LetWorkloadGo():
+                await self.let_go(seen)
             case _:
                 raise AssertionError(f"{step} needs a job")
 
@@ -256,6 +276,19 @@ class Actuator:
             await self._client.delete(
                 self._workloads.path(seen.namespace, seen.name), uid=seen.uid, propagation="Background"
             )
+        except NotFound:
+            return
+
+    async def let_go(self, seen: WorkloadSeen) -> None:
+        """Take our finalizer off a Workload that is being deleted. Raises ApiError."""
+        path = self._workloads.path(seen.namespace, seen.name)
+        try:
+            meta = (await self._client.get(path))["metadata"]
+            if meta["uid"] != seen.uid or "deletionTimestamp" not in meta:
+                return
+            rest = [one for one in meta.get("finalizers") or () if one != self._names.finalizer]
+            patch = {"uid": seen.uid, "resourceVersion": meta["resourceVersion"], "finalizers": rest or None}
+            await self._client.merge_patch(path, {"metadata": patch})
         except NotFound:
             return
 
@@ -365,14 +398,34 @@ class Actuator:
         if not seen.view.value.active and not seen.view.paused:
             # Somebody deactivated it; a change of the job does not take that back.
             obj["spec"]["active"] = False
-        ops: list[dict[str, Any]] = [
-            {"op": "test", "path": "/metadata/uid", "value": seen.uid},
-            {"op": "replace", "path": "/metadata/resourceVersion", "value": seen.resource_version},
-            {"op": "add", "path": "/metadata/annotations", "value": obj["metadata"].get("annotations", {})},
-            {"op": "add", "path": "/spec", "value": obj["spec"]},
-        ]
+        # What others say of it stays: a boost of its priority, flavors that it may have, gates of preemption.
+        said, spec = obj["metadata"].get("annotations", {}), obj["spec"]
+        ours = (self._names.spec_hash_annotation, self._names.pause_label, self._names.gated_by_annotation)
+        patch = {
+            "metadata": {
+                "uid": seen.uid,
+                "resourceVersion": seen.resource_version,
+                "annotations": {key: said.get(key) for key in ours},
+            },
+            "spec": {key: spec.get(key) for key in WRITTEN},
+        }
         path = self._workloads.path(seen.namespace, seen.name)
-        self._learn("Workload", await self._client.json_patch(path, ops))
+        self._learn("Workload", await self._client.merge_patch(path, patch))
+
+    async def _reprioritize(self, job: JobView, seen: WorkloadSeen) -> None:
+        value, _, name = self._world.priority(job)
+        patch = {
+            "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
+            "spec": {"priority": value, "priorityClassRef": {"name": name}},
+        }
+        path = self._workloads.path(seen.namespace, seen.name)
+        self._learn("Workload", await self._client.merge_patch(path, patch))
+
+    async def _forget_tries(self, seen: WorkloadSeen) -> None:
+        status = with_conditions(seen.status, (), self._now(), seen.generation)
+        # Said, not left out: what another manager wrote would stay.
+        status["requeueState"] = {"count": 0, "requeueAt": rfc3339(self._now())}
+        await self._apply_status(seen, status)
 
     async def _start(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:
         raw = await self._raw(key, job)
@@ -423,7 +476,10 @@ class Actuator:
     async def _evict(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> None:
         if step.deactivate and seen.view.value.active:
             path = self._workloads.path(seen.namespace, seen.name)
-            patch = {"metadata": {"resourceVersion": seen.resource_version}, "spec": {"active": False}}
+            meta: dict[str, Any] = {"resourceVersion": seen.resource_version}
+            if step.paused:
+                meta["annotations"] = {self._names.pause_label: "true"}
+            patch = {"metadata": meta, "spec": {"active": False}}
             self._learn("Workload", await self._client.merge_patch(path, patch))
             self._tell(seen, (("Warning", step.reason, step.message),))
             return
@@ -466,7 +522,7 @@ class Actuator:
 
     async def _evict_pods(self, key: JobKey, job: JobView, wanted: tuple[tuple[str, str], ...]) -> None:
         """A disruption budget may refuse one: then it is tried again later, with all that backs off."""
-        pods = {(pod.namespace, pod.name): pod for pod in self._world.pods_of(job.uid)}
+        pods = {(pod.namespace, pod.name): pod for pod in self._world.pods_of((job.namespace, job.uid))}
         for namespace, name in wanted:
             pod = pods.get((namespace, name))
             if pod is None:
@@ -506,6 +562,7 @@ class Actuator:
         if reason == "Deactivated":
             # Its owner may let it run again: then for as long as anybody.
             status.pop("accumulatedPastExecutionTimeSeconds", None)
+            status.pop("requeueState", None)
         elif value.admitted:
             ran = value.run_ms + max(0, value.evicted_at - value.admitted_at)
             status["accumulatedPastExecutionTimeSeconds"] = ran // 1000
@@ -523,7 +580,7 @@ class Actuator:
         """The admission with the nodes of pods that are done left out, where the pods that are left say which."""
         admission: Admission = _there(seen.view.value.admission)
         left: dict[str, Counter[str]] = {}
-        for pod in self._world.pods_of(seen.uid):
+        for pod in self._world.pods_of((seen.namespace, seen.uid)):
             if not pod.done:
                 left.setdefault(pod.pod_set, Counter())[pod.node] += 1
         return replace(
@@ -538,7 +595,7 @@ class Actuator:
         admission = seen.view.value.admission
         assert admission is not None
         waiting = set(pods)
-        alive = [pod for pod in self._world.pods_of(seen.uid) if not pod.done]
+        alive = [pod for pod in self._world.pods_of((seen.namespace, seen.uid)) if not pod.done]
         wanted: list[tuple[PodView, str | dict[str, str]]] = []
         for assignment in admission.pod_sets:
             mine = [pod for pod in alive if pod.pod_set == assignment.name]

@@ -36,6 +36,7 @@ from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import (
     EvictWorkload,
+    LetWorkloadGo,
     ReleaseWorkload,
     Settings,
     Step,
@@ -215,6 +216,7 @@ class Controller:
             default_queue=default_queue,
             looked_at=looked_at,
             lost_after_ms=lost_after_ms,
+            kinds=() if workloads_only else KIND_OF,
         )
         self.events = EventRecorder(client, source=names.event_source)
         self.actuator = Actuator(
@@ -276,13 +278,13 @@ class Controller:
         ):
             watch(
                 ours(plural, kind),
-                partial(decode.item, convert, names, keep_status=keep),
+                partial(decode.item, queues.judged(kind, convert), names, keep_status=keep),
                 partial(self._on_item, engine_class),
                 optional=True,
             )
         watch(
             ours("localqueues", "LocalQueue", namespaced=True),
-            partial(decode.item, values.local_queue, names, keep_status=True),
+            partial(decode.item, queues.judged("LocalQueue", values.local_queue), names, keep_status=True),
             partial(self._on_item, LocalQueue),
         )
         watch(
@@ -318,6 +320,8 @@ class Controller:
         return decode.job(kind, self.names, raw, self.recent, every=bool(self.world.default_queue))
 
     def _on_job(self, old: JobView | None, new: JobView | None) -> None:
+        if old is None or new is None or _shown(old) != _shown(new):
+            self.revision += 1
         if new is not None:
             self.world.job_seen(new)
         elif old is not None:
@@ -346,6 +350,9 @@ class Controller:
         self.keeper.look()
         # A status write of our own comes back as a change of nothing the engine reads.
         if new is not None:
+            if new.problems and (old is None or old.problems != new.problems):
+                kind = "ResourceFlavor" if engine_class is Flavor else engine_class.__name__
+                log.warning("written wrong", kind=kind, namespace=new.namespace, name=new.name, problems=new.problems)
             if new.value is not None and (old is None or old.value != new.value):
                 self.world.apply(Put(new.value))
                 if not _only_usage_differs(old, new):
@@ -495,6 +502,7 @@ class Controller:
         for informer in self.informers.values():
             await informer.synced.wait()
         self.leading = True
+        self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))
         try:
             self._not_looked_at = set(self.world.jobs)
@@ -522,6 +530,7 @@ class Controller:
             raise
         finally:
             self.leading = False
+            self.revision += 1
             for key, decision in self._decisions.items():
                 self.state.apply(Forgotten(decision.key))
                 del key
@@ -739,7 +748,7 @@ class Controller:
         seen = self.world.workloads.get(key)
         if seen is None or self.world.job_of(seen) is not None:
             return
-        if not seen.view.value.job_uid:
+        if self.world.is_bare(seen):
             now = self.now()
             due = self.world.bare(key, now)
             if due.step is not None:
@@ -748,6 +757,9 @@ class Controller:
                 self.jobs.add_after((ORPHAN, *key), (due.at - now) / 1000 + 0.005)
             return
         due = next_orphan_step(seen.view, self.world.tally(None, seen, self.now()))
+        if isinstance(due.step, LetWorkloadGo):
+            await self.actuator.let_go(seen)
+            return
         if isinstance(due.step, StopPods):
             await self.actuator.stop_pods(due.step)
         elif due.step is not None and await self.actuator.job_is_gone(seen):
@@ -854,7 +866,9 @@ class Controller:
                 status = self._status_due(queue[0], seen, now) if seen is not None else None
                 if seen is not None and status is not None:
                     wanted.append((queue, seen, status))
-            written += sum(await asyncio.gather(*(self._write_queue(*one) for one in wanted)))
+            async with asyncio.TaskGroup() as group:  # a write that meets the fence leaves no other under way behind
+                writes = [group.create_task(self._write_queue(*one)) for one in wanted]
+            written += sum(write.result() for write in writes)
         if due:
             self._queues_dirty.set()
         return written
@@ -950,6 +964,11 @@ class Controller:
 def _told_of(error: Exception) -> Any:
     """Where to tell it: that the API server does not answer is told by the client, once for all that is not written."""
     return log.debug if isinstance(error, ApiError) and not error.status else log.warning
+
+
+def _shown(job: JobView) -> tuple[Any, ...]:
+    """What the page shows of a job itself."""
+    return (job.ready, job.succeeded, job.suspended, job.pods_expected, job.finished, job.message)
 
 
 def _other_queues(old: Workload, new: Workload) -> bool:

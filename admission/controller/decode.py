@@ -19,7 +19,7 @@ from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, PriorityClassSeen, WorkloadSeen
 from admission.engine.model import PodSet
 from admission.jobs import pins, values, volumes
-from admission.jobs.kinds import JobKind, JobView, millis, obj, objects, view
+from admission.jobs.kinds import KINDS, JobKind, JobView, millis, obj, objects, view
 from admission.kube.client import Kind
 from admission.names import CONTROLLER_UID_LABEL, JOBSET_UID_LABEL, Names
 
@@ -110,6 +110,7 @@ class _Spec(msgspec.Struct, rename="camel", omit_defaults=True):
     pod_sets: msgspec.Raw = _NO_POD_SETS
     queue_name: Any = None
     priority: Any = None
+    priority_class_ref: dict[str, Any] | None = None
     active: Any = None
     preemption_gates: Any = None
     maximum_execution_time_seconds: Any = None
@@ -178,14 +179,24 @@ def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
             paused=meta.annotations.get(names.pause_label) == "true",
             max_execution_s=int(limit) if limit else None,
             owner=_controller(meta.owner_references),
+            gated_by=str(meta.annotations.get(names.gated_by_annotation, "")),
+            priority_class=_class_of(spec.priority_class_ref),
+            kept=names.finalizer in meta.finalizers,
         ),
     )
+
+
+def _class_of(ref: dict[str, Any] | None) -> str:
+    return str(ref.get("name", "")) if ref and ref.get("kind") == "WorkloadPriorityClass" else ""
 
 
 def _controller(owners: list[dict[str, Any]]) -> tuple[str, str]:
     for ref in owners:
         if ref.get("controller"):
-            return str(ref.get("kind", "")), str(ref.get("name", ""))
+            kind, group = str(ref.get("kind", "")), str(ref.get("apiVersion", "")).rpartition("/")[0]
+            ours = next((one.group for one in KINDS if one.name == kind), group)
+            # Other groups have kinds of the same name.
+            return kind if not group or group == ours else f"{kind}.{group}", str(ref.get("name", ""))
     return "", ""
 
 
@@ -267,13 +278,13 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         ):
             since, message = millis(condition.get("lastTransitionTime")), str(condition.get("message", ""))
     gates = [gate.get("name") for gate in seen.spec.scheduling_gates or ()]
-    ours = names.workload_uid_label in labels
+    ours = names.workload_uid_label in labels and names.managed_label in labels  # which nobody else may write
     return PodView(
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
         resource_version=meta.resource_version,
-        workload_uid=labels.get(names.workload_uid_label, ""),
+        workload_uid=labels.get(names.workload_uid_label, "") if ours else "",
         owner_uid=labels.get(CONTROLLER_UID_LABEL, "") or str(owner.get("uid", "")),
         held_by=str(owner.get("uid", "")),
         jobset_uid=labels.get(JOBSET_UID_LABEL, ""),
@@ -287,7 +298,7 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         unschedulable_since=since,
         unschedulable_message=message[:200],
         labels=_shared(tuple(sorted(labels.items()))) if not ours or names.topology_gate in gates else (),
-        pod_set=labels.get(names.pod_set_label, ""),
+        pod_set=labels.get(names.pod_set_label, "") if ours else "",
         pinned=_pinned(spec),
         usage=values.pod_usage(obj, names),
         stays_ms=_stays(seen.spec.tolerations or ()) if ours else None,

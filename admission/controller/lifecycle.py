@@ -76,6 +76,8 @@ class PodTally:
     """(namespace, name) of pods on nodes that are no longer in the reservation."""
     running: int = 0
     """Live and not terminating."""
+    missing_since: int | None = None
+    """Since when fewer pods are there, done ones included, than are due."""
     stray: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of running pods that a suspended job would not stop: the Job that made them is gone or being
     deleted (its controller then stops nothing), or has let go of them."""
@@ -99,6 +101,11 @@ class WorkloadView(Value, frozen=True):
     max_execution_s: int | None = None
     owner: tuple[str, str] = ("", "")
     """(kind, name) of the job by the controller reference."""
+    gated_by: str = ""
+    priority_class: str = ""
+    """The WorkloadPriorityClass that it names."""
+    kept: bool = False
+    """It carries our finalizer, as those that Kueue made do where we take its place."""
 
 
 # ---------------------------------------------------------------- steps
@@ -115,8 +122,23 @@ class UpdateWorkload:
 
 
 @dataclass(frozen=True, slots=True)
+class Reprioritize:
+    """The class of a gang that holds quota has another value now, or the job names another class."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTries:
+    """Whoever is set active again begins anew: its tries are not counted, and it waits for no backoff."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteWorkload:
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LetWorkloadGo:
+    """It is being deleted and stands for nothing: take our finalizer off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +188,8 @@ class EvictWorkload:
     message: str
     backoff: bool = False
     deactivate: bool = False
+    paused: bool = False
+    """Deactivated by the owner's pause, which ends when the owner ends it."""
     nodes: tuple[str, ...] = ()
     """Nodes to blame."""
 
@@ -218,7 +242,10 @@ class Ungate:
 Step = (
     CreateWorkload
     | UpdateWorkload
+    | Reprioritize
+    | ForgetTries
     | DeleteWorkload
+    | LetWorkloadGo
     | TellUngoverned
     | SuspendJob
     | StartJob
@@ -287,6 +314,8 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
     Next(step=None, at=None)
     """
     job, workload = seen.job, seen.workload
+    if workload is not None and _may_vanish(workload):
+        return Next(LetWorkloadGo())
     if job is None:
         if workload is None or workload.deleting:
             return NOTHING
@@ -317,12 +346,14 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return _take_back(seen, settings, now, then=None)
         if not workload.deleting and _differs(seen):
             return Next(UpdateWorkload())
-        return NOTHING
+        return Next(ForgetTries()) if _starts_over(workload) else NOTHING
     if value.evicted:
         return _take_back(seen, settings, now, then=ReleaseWorkload())
     own = _own_eviction(seen, settings, now)
     if own is not None:
         return Next(own)
+    if value.priority != seen.priority and job.priority_class and workload.priority_class:
+        return Next(Reprioritize())
     if not value.admitted:
         if not job.suspended:
             return Next(SuspendJob("not admitted"))
@@ -347,6 +378,10 @@ def bare_step(workload: WorkloadView, stop: StopPolicy, stopped_by: str, now: in
     """The same for a Workload that somebody made without a job that Muster knows. Whoever runs it starts at Admitted,
     stops at Evicted, and says by taking status.admission away that nothing of it runs any more."""
     value = workload.value
+    if _may_vanish(workload):
+        return Next(LetWorkloadGo())
+    if value.admission is None and not workload.deleting and _starts_over(workload):
+        return Next(ForgetTries())
     if value.admission is None or value.finished or workload.deleting:
         return NOTHING
     if value.evicted:
@@ -360,6 +395,15 @@ def bare_step(workload: WorkloadView, stop: StopPolicy, stopped_by: str, now: in
     if workload.max_execution_s is None:
         return NOTHING
     return Next(None, value.admitted_at + workload.max_execution_s * 1000 - value.run_ms)
+
+
+def _may_vanish(workload: WorkloadView) -> bool:
+    """Is it being deleted, with our finalizer alone in the way of that?"""
+    return workload.deleting and workload.kept and (workload.value.finished or workload.value.admission is None)
+
+
+def _starts_over(workload: WorkloadView) -> bool:
+    return not workload.value.active and not workload.value.finished and workload.requeue_count > 0
 
 
 def _leaving(seen: Sight) -> Next:
@@ -382,6 +426,8 @@ def _gone(workload: WorkloadView, why: str) -> Next:
     nothing from here on."""
     if not workload.deleting:
         return Next(DeleteWorkload(why))
+    if _may_vanish(workload):
+        return Next(LetWorkloadGo())
     held = workload.value.admission is not None and not workload.value.finished
     return Next(ReleaseWorkload()) if held else NOTHING
 
@@ -404,11 +450,10 @@ def spare(job: JobView, value: Workload) -> tuple[tuple[str, int], ...]:
     """(pod set, pods that will not run again) where that is more than the Workload says yet; else nothing."""
     if value.admission is None or not value.admitted or value.evicted or value.finished or job.suspended:
         return ()
+    # Of what it was admitted with: a gang that is admitted again, with some of it done, was given less.
     given = {one.name: one.count for one in value.admission.pod_sets}
     told = dict(value.reclaimable)
-    all_told = {
-        name: max(told.get(name, 0), min(count, given.get(name, 0))) for name, count in job.reclaimable if name in given
-    }
+    all_told = {name: max(told.get(name, 0), given[name] - left) for name, left in job.left if name in given}
     return tuple(sorted({**told, **all_told}.items())) if any(n > told.get(p, 0) for p, n in all_told.items()) else ()
 
 
@@ -487,6 +532,8 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         return EvictWorkload("NodeFailures", _loss(seen), nodes=_guilty(seen))
     if workload.spec_hash and workload.spec_hash != job.spec_hash:
         return EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew")
+    if job.suspended and not job.started and seen.queue and value.queue != seen.queue:
+        return EvictWorkload("OutOfSync", f"The job was moved to queue {seen.queue} after its reservation")
     if not value.admitted:
         return None
     if job.suspended:
@@ -509,12 +556,11 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         return EvictWorkload(
             "OutOfSync", f"{pods.running} pods of it run, and {admitted} were admitted: some were taken from their Job"
         )
-    deadline = _ready_deadline(seen, settings)
+    deadline, had = _ready_deadline(seen, settings)
     if deadline is not None and now >= deadline:
         return EvictWorkload(
             "PodsReadyTimeout",
-            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had "
-            f"{(settings.pods_ready_ms or 0) // 1000} s from the last one's creation",
+            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}",
             backoff=True,
         )
     return None
@@ -532,7 +578,7 @@ def _told_to_leave(
         because = f": check {refused.name} refused it: {refused.message}" if refused is not None else ""
         return EvictWorkload("Deactivated", f"The workload is deactivated{because}")
     if paused:
-        return EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True)
+        return EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True, paused=True)
     if stop is StopPolicy.HOLD_AND_DRAIN or (stop is StopPolicy.HOLD and not value.admitted):
         return EvictWorkload(f"{stopped_by}Stopped", f"The {stopped_by} is stopped")
     for check in value.checks:
@@ -560,23 +606,26 @@ def _excess(seen: Sight, settings: Settings) -> int | None:
     return seen.pods.last_created_at + settings.unschedulable_ms
 
 
-def _ready_deadline(seen: Sight, settings: Settings) -> int | None:
+def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str]:
+    """When all pods must be ready, and how long they had, in words."""
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     assert workload is not None
     if settings.pods_ready_ms is None or pods.ready >= job.pods_expected:
-        return None
-    first = max(pods.last_created_at, workload.value.admitted_at) + settings.pods_ready_ms
-    if settings.recovery_ms is None or pods.unready_since is None:
-        return first
-    return max(first, pods.unready_since + settings.recovery_ms)
+        return None, ""
+    until = max(pods.last_created_at, workload.value.admitted_at) + settings.pods_ready_ms
+    had = f"{settings.pods_ready_ms // 1000} s from the last one's creation"
+    since = max(pods.unready_since or 0, pods.missing_since or 0)
+    if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:
+        return since + settings.recovery_ms, f"{settings.recovery_ms // 1000} s after one was missing or not ready"
+    return until, had
 
 
 def _deadline(seen: Sight, settings: Settings) -> int | None:
     """When a rule of `_own_eviction` could first hold with nothing else changing."""
     workload, pods = seen.workload, seen.pods
     assert workload is not None
-    times = [_ready_deadline(seen, settings), _excess(seen, settings)]
+    times = [_ready_deadline(seen, settings)[0], _excess(seen, settings)]
     if workload.max_execution_s is not None:
         times.append(workload.value.admitted_at + workload.max_execution_s * 1000 - workload.value.run_ms)
     if pods.unschedulable_since is not None:
@@ -599,6 +648,8 @@ def _differs(seen: Sight) -> bool:
         or value.queue != seen.queue
         or value.priority != seen.priority
         or workload.paused != job.paused
+        or workload.gated_by != job.gated_by
+        or workload.max_execution_s != job.max_execution_s
     )
 
 

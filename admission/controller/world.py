@@ -7,7 +7,7 @@ namespace, name); its Workload by (namespace, name); the two find each other by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,9 @@ from admission.names import JOBSET_GROUP, Names
 
 JobKey = tuple[str, str, str]
 """(kind, namespace, name)."""
+
+Owner = tuple[str, str]
+"""(namespace, uid) of a Job, a JobSet or a Workload."""
 
 ORPHAN = "Workload"
 """The kind under which a Workload without a job stands in the queue of jobs."""
@@ -130,7 +133,9 @@ class World:
         default_queue: str = "",
         looked_at: LabelSelector | None = None,
         lost_after_ms: int = 120_000,
+        kinds: Collection[str] = (JOB.name, JOBSET.name),
     ) -> None:
+        self._kinds = kinds
         self.lost_after_ms = lost_after_ms
         self.state = state
         self.names = names
@@ -142,7 +147,7 @@ class World:
         self.workloads: dict[Key, WorkloadSeen] = {}
         self.workload_priorities: dict[str, int] = {}
         self.pod_priorities: dict[str, int] = {}
-        self.pod_priority_default = 0
+        self._pod_priority_defaults: dict[str, int] = {}
         self.limit_ranges: dict[Key, dict[str, Any]] = {}
         self.runtime_classes: dict[str, dict[str, Any]] = {}
         self.storage = Storage()
@@ -168,11 +173,15 @@ class World:
         self._children: dict[str, set[JobKey]] = {}
         """Jobs by the uid of the JobSet that made them."""
         self._workload_of_job: dict[str, Key] = {}
+        self._several: dict[str, set[Key]] = {}
+        """Jobs with more than one Workload: Kueue makes a new one where a job that runs grows."""
         self._job_of_workload: dict[str, str] = {}
         self._pods: dict[Key, PodView] = {}
-        self._pods_of_owner: dict[str, dict[Key, PodView]] = {}
-        """By uid of a Job, a JobSet and a Workload alike: uids do not collide."""
+        self._pods_of_owner: dict[Owner, dict[Key, PodView]] = {}
+        """By a Job, a JobSet and a Workload alike: uids do not collide."""
         self._workloads_on: dict[str, set[Key]] = {}
+        self._missing: dict[JobKey, int] = {}
+        """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._spare: dict[JobKey, int] = {}
         """Jobs whose done pods still hold quota, and since when (0: nobody waited yet)."""
         self._waited = False
@@ -204,6 +213,7 @@ class World:
         if (held := self.jobs.get(key)) is not None and held.uid == job.uid:
             del self.jobs[key]
             self._spare.pop(key, None)
+            self._missing.pop(key, None)
         self._job_by_uid.pop(job.uid, None)
         self._changed_job(key)
         if job.owner is not None and (children := self._children.get(job.owner[2])) is not None:
@@ -220,7 +230,7 @@ class World:
         self._ghosts.pop(seen.key, None)
         job_uid = seen.view.value.job_uid
         if job_uid:
-            self._workload_of_job[job_uid] = seen.key
+            self._stands_for(seen, job_uid)
             self._job_of_workload[seen.uid] = job_uid
         self._index_nodes(seen, old)
         self._stands(("gang", *seen.key), stands_of(seen.view.value))
@@ -240,7 +250,8 @@ class World:
         self._stands(("gang", *seen.key), ())
         for node in _nodes_of(held.view.value):
             self._workloads_on.get(node, set()).discard(seen.key)
-        if held.view.value.admission is not None and not held.view.value.finished and self._any_pod(held.uid):
+        held_room = held.view.value.admission is not None and not held.view.value.finished
+        if held_room and self._any_pod((held.namespace, held.uid)):
             # Its pods run on until they are gone, and until then hold what they were given.
             self._ghosts[seen.key] = held.uid
         else:
@@ -249,7 +260,24 @@ class World:
         job_uid = seen.view.value.job_uid
         if job_uid and self._workload_of_job.get(job_uid) == seen.key:
             del self._workload_of_job[job_uid]
+            others = self._several.get(job_uid, set())
+            for other in sorted(others & self.workloads.keys()):
+                self._stands_for(self.workloads[other], job_uid)
+        if (several := self._several.get(job_uid)) is not None:
+            several.discard(seen.key)
+            if not several:
+                del self._several[job_uid]
         self._job_of_workload.pop(seen.uid, None)
+
+    def _stands_for(self, seen: WorkloadSeen, job_uid: str) -> None:
+        """One Workload counts for a job: by which it runs, else one that waits, of these the newest."""
+        held = self.workloads.get(self._workload_of_job.get(job_uid, ("", "")))
+        if held is not None and held.key != seen.key:
+            self._several.setdefault(job_uid, set()).update((held.key, seen.key))
+        if several := self._several.get(job_uid):
+            there = (self.workloads[key] for key in (several | {seen.key}) & self.workloads.keys())
+            seen = max(there, key=lambda one: (*_counts(one.view.value), one.key))
+        self._workload_of_job[job_uid] = seen.key
 
     def storage_changed(self, old: Stored | None, new: Stored | None) -> None:
         """A claim, a volume or a storage class came, changed or went. Who depends on it is looked at once, before the
@@ -313,11 +341,11 @@ class World:
         key = (pod.namespace, pod.name)
         old = self._pods.get(key)
         if old is not None:
-            for uid in _owners(old):
-                self._pods_of_owner.get(uid, {}).pop(key, None)
+            for owner in _owners(old):
+                self._pods_of_owner.get(owner, {}).pop(key, None)
         self._pods[key] = pod
-        for uid in _owners(pod):
-            self._pods_of_owner.setdefault(uid, {})[key] = pod
+        for owner in _owners(pod):
+            self._pods_of_owner.setdefault(owner, {})[key] = pod
         if pod.usage is not None:
             self.apply(Put(pod.usage))
         elif old is not None and old.usage is not None:
@@ -329,12 +357,12 @@ class World:
     def pod_lost(self, pod: PodView) -> None:
         key = (pod.namespace, pod.name)
         old = self._pods.pop(key, None)
-        for uid in _owners(old or pod):
-            owned = self._pods_of_owner.get(uid)
+        for owner in _owners(old or pod):
+            owned = self._pods_of_owner.get(owner)
             if owned is not None:
                 owned.pop(key, None)
                 if not owned:
-                    del self._pods_of_owner[uid]
+                    del self._pods_of_owner[owner]
         if old is not None and old.usage is not None:
             self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), ())
@@ -396,15 +424,23 @@ class World:
             self.workload_priorities[seen.name] = seen.value
         else:
             self.pod_priorities[seen.name] = seen.value
+            self._pod_priority_defaults.pop(seen.name, None)
             if seen.default:
-                self.pod_priority_default = seen.value
+                self._pod_priority_defaults[seen.name] = seen.value
         for key in self.jobs:
             self._changed_job(key)
 
     def priority_lost(self, seen: PriorityClassSeen, *, ours: bool) -> None:
         (self.workload_priorities if ours else self.pod_priorities).pop(seen.name, None)
-        if seen.default and not ours:
-            self.pod_priority_default = 0
+        if not ours:
+            self._pod_priority_defaults.pop(seen.name, None)
+        for key in self.jobs:
+            self._changed_job(key)
+
+    @property
+    def pod_priority_default(self) -> int:
+        """Of pods that name no class: the smallest, as the API server takes it where several say so."""
+        return min(self._pod_priority_defaults.values(), default=0)
 
     # ------------------------------------------------------------ looking
 
@@ -451,9 +487,9 @@ class World:
         at = self._workload_of_job.get(job_uid)
         return self.workloads.get(at) if at is not None else None
 
-    def pods_live(self, uid: str, now: int) -> int:
+    def pods_live(self, owner: Owner, now: int) -> int:
         """Pods of a Job, JobSet or Workload that still run or may run."""
-        owned = self._pods_of_owner.get(uid, {}).values()
+        owned = self._pods_of_owner.get(owner, {}).values()
         return sum(not pod.done and self._waited_for(pod, now) is not None for pod in owned)
 
     def _waited_for(self, pod: PodView, now: int) -> int | None:
@@ -478,8 +514,8 @@ class World:
 
     def lay_ghosts(self, now: int) -> None:
         """Deleted Workloads whose last pods are on nodes that are gone for good hold nothing any more."""
-        for uid in sorted(self._ghosts.values()):
-            if not self.pods_live(uid, now):
+        for (namespace, _), uid in sorted(self._ghosts.items()):
+            if not self.pods_live((namespace, uid), now):
                 self._lay_ghost(uid)
 
     def limits_of(self, namespace: str) -> list[dict[str, Any]]:
@@ -493,7 +529,7 @@ class World:
         """Workloads that stand for a job which is not there."""
         for seen in list(self.workloads.values()):
             uid = seen.view.value.job_uid
-            if uid and uid not in self._job_by_uid:
+            if uid and uid not in self._job_by_uid and not self.is_bare(seen):
                 yield seen
 
     def queue_of(self, job: JobView) -> str:
@@ -519,19 +555,20 @@ class World:
             return value, "PriorityClass", job.pod_priority_class
         return self.pod_priority_default, "", ""
 
-    def pods_of(self, uid: str) -> list[PodView]:
+    def pods_of(self, owner: Owner) -> list[PodView]:
         """Pods of a Job, JobSet or Workload, in order of name."""
-        owned = self._pods_of_owner.get(uid, {})
+        owned = self._pods_of_owner.get(owner, {})
         return [owned[key] for key in sorted(owned)]
 
     def tally(self, job: JobView | None, workload: WorkloadSeen | None, now: int) -> PodTally:
         pods: dict[Key, PodView] = {}
         if job is not None:
-            pods.update(self._pods_of_owner.get(job.uid, {}))
+            pods.update(self._pods_of_owner.get((job.namespace, job.uid), {}))
         if workload is not None:
-            pods.update(self._pods_of_owner.get(workload.uid, {}))
+            pods.update(self._pods_of_owner.get((workload.namespace, workload.uid), {}))
+        missing = self._missing_since(job, workload, len(pods), now)
         if not pods and not (job is not None and job.deleting):
-            return PodTally()
+            return PodTally(missing_since=missing)
         live = ready = created = last = lost = running = 0
         stray: list[Key] = []
         unled: set[JobKey] = set(self._unled_children(job))
@@ -541,6 +578,7 @@ class World:
         message = ""
         gated: list[Key] = []
         stranded: list[Key] = []
+        pinned = _pinned(workload.view.value) if workload is not None else frozenset()
         standing = _nodes_of(workload.view.value) if workload is not None and job is not None and job.survives else None
         for key in sorted(pods):
             pod = pods[key]
@@ -568,7 +606,11 @@ class World:
                     gated.append(key)
                 if standing and not pod.done and pod.node and pod.node not in standing:
                     stranded.append(key)
-                if pod.unschedulable_since is not None and (since is None or pod.unschedulable_since < since):
+                if (
+                    pod.unschedulable_since is not None
+                    and pod.pod_set in pinned
+                    and (since is None or pod.unschedulable_since < since)
+                ):
                     since, message = pod.unschedulable_since, pod.unschedulable_message
         return PodTally(
             live=live,
@@ -583,11 +625,23 @@ class World:
             gated=tuple(gated),
             stranded=tuple(stranded),
             running=running,
+            missing_since=missing,
             stray=tuple(stray),
             unled=tuple(sorted(unled)),
         )
 
     # ------------------------------------------------------------ inside
+
+    def _missing_since(self, job: JobView | None, workload: WorkloadSeen | None, there: int, now: int) -> int | None:
+        """Since when a running gang has fewer pods than are due: a pod that is gone says no more when it went."""
+        if job is None:
+            return None
+        key = (job.kind, job.namespace, job.name)
+        runs = workload is not None and workload.view.value.admitted and not job.suspended
+        if not runs or there >= job.pods_expected:
+            self._missing.pop(key, None)
+            return None
+        return self._missing.setdefault(key, now)
 
     def _is_unled(self, job: JobView) -> bool:
         """Does this Job make pods of a gang with nobody there to stop it?"""
@@ -621,7 +675,7 @@ class World:
         return job.owner is None or job.owner[2] not in self._job_by_uid
 
     def _spare_since(self, key: JobKey, job: JobView | None, workload: WorkloadView | None, now: int) -> int | None:
-        if job is None or workload is None or not job.reclaimable or not spare(job, workload.value):
+        if job is None or workload is None or not job.left or not spare(job, workload.value):
             self._spare.pop(key, None)
             return None
         if not self.state.anybody_waits:
@@ -640,7 +694,7 @@ class World:
         lost = sorted(_nodes_of(seen.view.value) & self.lost_nodes.keys())
         wait = 0
         if lost and runs:
-            there = self._pods_of_owner.get(seen.uid, {}).values()
+            there = self._pods_of_owner.get((seen.namespace, seen.uid), {}).values()
             stays = [pod.stays_ms for pod in there if pod.stays_ms is not None and not pod.done and pod.node in lost]
             wait = min(NODE_GONE_MS, *(most // 2 for most in (self.lost_after_ms, *stays)))
         due = {node: self.lost_nodes[node] + wait if self.lost_nodes[node] else 0 for node in lost}
@@ -719,13 +773,14 @@ class World:
             return of_local, "LocalQueue"
         return of_queue, "ClusterQueue"
 
-    def _any_pod(self, uid: str) -> bool:
-        return any(not pod.done for pod in self._pods_of_owner.get(uid, {}).values())
+    def _any_pod(self, owner: Owner) -> bool:
+        return any(not pod.done for pod in self._pods_of_owner.get(owner, {}).values())
 
     def _lay(self, pod: PodView) -> None:
         """One pod less: the last one of a deleted Workload frees what it held."""
-        if self._ghosts and pod.workload_uid in self._ghosts.values() and not self._any_pod(pod.workload_uid):
-            self._lay_ghost(pod.workload_uid)
+        uid = pod.workload_uid
+        if self._ghosts and uid in self._ghosts.values() and not self._any_pod((pod.namespace, uid)):
+            self._lay_ghost(uid)
 
     def _lay_ghost(self, uid: str) -> None:
         for key in [key for key, ghost in self._ghosts.items() if ghost == uid]:
@@ -745,13 +800,19 @@ class World:
         key = self._job_by_uid.get(value.job_uid)
         if key is not None:
             self._changed_job(key)
-        elif not value.job_uid and value.admission is not None and not value.finished:
+            return
+        stands = self.is_bare(seen) and not value.finished and (value.admission is not None or not value.active)
+        if stands or (seen.view.deleting and seen.view.kept):
             self._changed_job((ORPHAN, *seen.key))
 
+    def is_bare(self, seen: WorkloadSeen) -> bool:
+        """Does it stand for nothing that is managed here: no job, or one of a kind that is somebody else's."""
+        return not seen.view.value.job_uid or (bool(seen.view.owner[0]) and seen.view.owner[0] not in self._kinds)
+
     def bare(self, key: Key, now: int) -> Next:
-        """What is due for a Workload that names no job."""
+        """What is due for a Workload that stands for no job of ours."""
         seen = self.workloads.get(key)
-        if seen is None or seen.view.value.job_uid:
+        if seen is None or not self.is_bare(seen):
             return NOTHING
         return bare_step(seen.view, *self._stopped(seen.view.value), now)
 
@@ -763,6 +824,10 @@ class World:
     def _wake_pod(self, pod: PodView) -> None:
         for uid in (pod.owner_uid, pod.jobset_uid, self._job_of_workload.get(pod.workload_uid, "")):
             self._wake_job(uid)
+
+
+def _counts(value: Workload) -> tuple[bool, bool, int]:
+    return not value.finished, value.admission is not None, value.created
 
 
 def _of_jobset(job: JobView) -> bool:
@@ -781,8 +846,9 @@ def _standing(job: JobView) -> tuple[bool, bool, bool, bool, bool]:
     return job.suspended, _heard(job), job.deleting, job.finished is not None, _carries(job)
 
 
-def _owners(pod: PodView) -> list[str]:
-    return [uid for uid in (pod.owner_uid, pod.jobset_uid, pod.workload_uid) if uid]
+def _owners(pod: PodView) -> list[Owner]:
+    """What its labels say, of its own namespace: a pod could name the gang of another tenant."""
+    return [(pod.namespace, uid) for uid in (pod.owner_uid, pod.jobset_uid, pod.workload_uid) if uid]
 
 
 def _stand(pod: PodView) -> tuple[Stand, ...]:
@@ -796,6 +862,12 @@ def _carries(child: JobView) -> bool:
     """Does a stopped Job of a JobSet say what a start wrote into it, and may that be taken out?"""
     frozen = child.start_time_set or child.deleting or child.finished is not None
     return bool(child.marked_for) and child.suspended and not frozen
+
+
+def _pinned(value: Workload) -> frozenset[str]:
+    """Pod sets of a reservation for which nodes were chosen. Pods of others may have to wait until nodes are made."""
+    admission = value.admission
+    return frozenset(given.name for given in admission.pod_sets if given.topology) if admission else frozenset()
 
 
 def _nodes_of(value: Workload) -> frozenset[str]:

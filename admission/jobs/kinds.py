@@ -98,7 +98,7 @@ class Outcome:
     message: str = ""
     due: int = 0
     """Pods that ought to be there by now."""
-    reclaimable: tuple[tuple[str, int], ...] = ()
+    left: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,8 @@ class JobView(Value, frozen=True):
     """Of templates and counts as its owner wrote them; what a start writes does not change it."""
     pods_expected: int = 0
     """Pods that ought to be there, ready or done, by now (replicated jobs that start later are not due)."""
-    reclaimable: tuple[tuple[str, int], ...] = ()
-    """(pod set, pods that will not run again)."""
+    left: tuple[tuple[str, int], ...] = ()
+    """(pod set, pods that run or will run) of pod sets of which some will not run again."""
     started: bool = False
     """It carries what a start wrote, and must be restored before it is started again."""
     started_for: str = ""
@@ -372,8 +372,11 @@ def _job_slots(raw: Json) -> tuple[Slot, ...]:
 
 def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     spec, status = obj(raw.get("spec")), obj(raw.get("status"))
-    parallelism, _, _ = _job_size(spec)
-    count = slots[0].count
+    parallelism, completions, _ = _job_size(spec)
+    count = left = slots[0].count
+    if completions is None:
+        # No more are made, and those that run go on.
+        left = whole(status.get("active"), 0) + whole(status.get("terminating"), 0)
     done, failed = condition(raw, "Complete"), condition(raw, "Failed")
     end = done or failed
     return Outcome(
@@ -386,7 +389,7 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         finished=None if end is None else "Succeeded" if done is not None else "Failed",
         message=text(end.get("message")) if end is not None else "",
         due=count,
-        reclaimable=((MAIN, parallelism - count),) if count < parallelism and _progressed(status) else (),
+        left=((MAIN, left),) if left < parallelism and _progressed(status) else (),
     )
 
 
@@ -473,10 +476,13 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     entries = {text(entry.get("name")): entry for _, entry in _replicated(raw)}
     in_order = obj(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
     # A set that restarts runs everything again, so nothing of it can be given away before its end.
-    restarts = whole(obj(spec.get("failurePolicy")).get("maxRestarts"), 0) > 0
+    policy = obj(spec.get("failurePolicy"))
+    restarts = whole(policy.get("maxRestarts"), 0) > 0 or any(
+        rule.get("action") == "RestartJobSetAndIgnoreMaxRestarts" for rule in objects(policy.get("rules"))
+    )
     due = active = ready = succeeded = 0
     before_ready = True
-    reclaimable = []
+    left = []
     for slot in slots:
         state = by_name.get(slot.pod_set, {})
         jobs_done = min(whole(state.get("succeeded"), 0), slot.replicas)
@@ -498,7 +504,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
             due += (slot.replicas - jobs_done) * per_job
         before_ready = before_ready and jobs_ready >= slot.replicas
         if jobs_done and not restarts:
-            reclaimable.append((slot.pod_set, jobs_done * per_job))
+            left.append((slot.pod_set, (slot.replicas - jobs_done) * per_job))
     done, failed = condition(raw, "Completed"), condition(raw, "Failed")
     end = done or failed
     return Outcome(
@@ -509,7 +515,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         finished=None if end is None else "Succeeded" if done is not None else "Failed",
         message=text(end.get("message")) if end is not None else "",
         due=due,
-        reclaimable=tuple(reclaimable),
+        left=tuple(left),
     )
 
 
@@ -633,7 +639,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         # Jobs that nobody queues cost nothing.
         spec_hash=spec_hash(slots, kind.size(owned)) if queue or every or inverse is not None else "",
         pods_expected=outcome.due,
-        reclaimable=outcome.reclaimable,
+        left=outcome.left,
         started=inverse is not None,
         started_for=text(inverse.get("for")) if inverse is not None else "",
         marked_for=_marked_for(raw, names) if kind is JOB else "",

@@ -410,7 +410,9 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
     spec = obj(raw.get("spec"))
     on = text(spec.get("nodeName"))
     labels = texts(meta.get("labels"))
-    if not on and names.workload_uid_label not in labels:
+    # Nobody else may write the label that marks pods of gangs; any other is a pod of others.
+    of_gang = labels.get(names.workload_uid_label, "") if names.managed_label in labels else ""
+    if not on and not of_gang:
         on = text(obj(raw.get("status")).get("nominatedNodeName"))
     if not on or obj(raw.get("status")).get("phase") in ("Succeeded", "Failed"):
         return None
@@ -424,7 +426,7 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
         uid=text(meta.get("uid")),
         node=on,
         requests=tuple(sorted((resource, amount) for resource, amount in requests.items() if amount)),
-        workload_uid=labels.get(names.workload_uid_label, ""),
+        workload_uid=of_gang,
         terminating=meta.get("deletionTimestamp") is not None,
         host_ports=host_ports(spec),
         of_jobset=JOBSET_JOB_KEY_LABEL in labels,

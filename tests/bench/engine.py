@@ -514,7 +514,11 @@ def pod_object(value: Workload, names: Names, at: int, node: str) -> dict[str, A
         "batch.kubernetes.io/job-completion-index": str(at),
     }
     if value.admission is not None:
-        labels |= {names.workload_uid_label: value.uid, names.pod_set_label: "main"}
+        labels |= {
+            names.managed_label: "true",
+            names.workload_uid_label: value.uid,
+            names.pod_set_label: "main",
+        }
     when = _stamp(NOW - 900_000)
     return {
         "apiVersion": "v1",

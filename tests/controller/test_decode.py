@@ -96,7 +96,7 @@ def pod(spec: dict | None = None, status: dict | None = None, **meta) -> dict:
             "uid": "u-2",
             "resourceVersion": "8",
             "creationTimestamp": "2026-01-01T00:00:01Z",
-            "labels": {NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"},
+            "labels": {NAMES.managed_label: "true", NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"},
             "ownerReferences": [{"kind": "Job", "name": "train", "controller": True, "uid": "job-1"}],
             "managedFields": [{"manager": "somebody", "fieldsV1": {"f:spec": {}}}],
             **meta,
@@ -120,6 +120,10 @@ PORT = {"name": "c", "ports": [{"hostPort": 80}]}
         (pod({"nodeName": "n", "containers": [PORT], "resources": {"requests": {"cpu": "3"}}}), {"node": "n"}),
         (pod({"nodeName": "n"}, deletionTimestamp="2026-01-01T00:00:09Z"), {"terminating": True}),
         (pod(None, {"nominatedNodeName": "n"}, labels={"a": "b"}), {"workload_uid": "", "node": ""}),
+        (
+            pod({"nodeName": "n"}, labels={NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"}),
+            {"workload_uid": "", "pod_set": ""},  # anybody may write these; who may write our mark is guarded
+        ),
         (pod({"schedulingGates": [{"name": NAMES.topology_gate}]}), {"gated": True}),
         (
             pod(None, {"conditions": [{"type": "Ready", "status": "True"}]}, labels=None, ownerReferences=None),
@@ -164,5 +168,4 @@ def lost(taint: str, seconds: int | None, effect: str = "NoExecute") -> dict:
 def test_how_long_a_pod_stays_on_a_node_that_is_lost(tolerations: list, stays_ms: int | None) -> None:
     """As the taint-eviction controller of Kubernetes reckons: the shortest of those that tolerate the taint."""
     obj = pod({"nodeName": "n", "tolerations": tolerations})
-    obj["metadata"].setdefault("labels", {})[NAMES.workload_uid_label] = "w"
     assert decode.pod(NAMES, msgspec.Raw(json.dumps(obj).encode())).stays_ms == stays_ms

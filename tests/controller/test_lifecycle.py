@@ -46,6 +46,7 @@ def workload(
     paused: bool = False,
     limit: int | None = None,
     deleting: bool = False,
+    seen: dict[str, Any] | None = None,
     **said: Any,
 ) -> WorkloadView:
     value = replace(Workload(namespace="ns", name="job-train", uid="w1", queue="q", job_uid="j1"), **said)
@@ -57,6 +58,7 @@ def workload(
         paused=paused,
         max_execution_s=limit,
         deleting=deleting,
+        **(seen or {}),
     )
 
 
@@ -93,6 +95,74 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "a class that changed its value": (Sight(job(), workload(), queue="q", priority=5), life.UpdateWorkload()),
     "a held job that was paused": (Sight(job(paused=True), workload(), queue="q"), life.UpdateWorkload()),
+    "a held job whose gate was taken away": (
+        Sight(job(), workload(seen={"gated_by": "a/b"}), queue="q"),
+        life.UpdateWorkload(),
+    ),
+    "a held job that was gated": (Sight(job(gated_by="a/b"), workload(), queue="q"), life.UpdateWorkload()),
+    "a held job with another limit": (
+        Sight(job(max_execution_s=9999), workload(limit=60), queue="q"),
+        life.UpdateWorkload(),
+    ),
+    "who is deactivated begins anew": (
+        Sight(job(), workload(active=False, seen={"requeue_count": 2}), queue="q"),
+        life.ForgetTries(),
+    ),
+    "a class that changed its value while the gang runs": (
+        Sight(
+            job(**RUNNING, priority_class="high"),
+            workload(**ADMITTED, seen={"priority_class": "low"}),
+            PodTally(live=2, ready=2),
+            queue="q",
+            priority=5,
+        ),
+        life.Reprioritize(),
+    ),
+    "a gang that was admitted by the class of its pods keeps it": (
+        Sight(job(**RUNNING, priority_class="high"), workload(**ADMITTED), PodTally(live=2, ready=2), "q", priority=5),
+        None,
+    ),
+    "reserved, then moved to another queue": (
+        Sight(job(), workload(**ADMITTED), queue="other"),
+        life.EvictWorkload("OutOfSync", "The job was moved to queue other after its reservation"),
+    ),
+    "deleted, finished, and kept by our finalizer": (
+        Sight(job(finished="Succeeded"), workload(deleting=True, finished=True, seen={"kept": True}), queue="q"),
+        life.LetWorkloadGo(),
+    ),
+    "deleted while it waits, and kept by our finalizer": (
+        Sight(job(), workload(deleting=True, seen={"kept": True}), queue="q"),
+        life.LetWorkloadGo(),
+    ),
+    "kept by our finalizer, and by what it holds": (
+        Sight(
+            job(**RUNNING),
+            workload(deleting=True, **ADMITTED, seen={"kept": True}),
+            PodTally(live=2, ready=2),
+            queue="q",
+        ),
+        life.EvictWorkload("Deactivated", "Its Workload was deleted"),
+    ),
+    "a pod that is gone has time to come back": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": 1}),
+            PodTally(live=1, ready=1, created=1, last_created_at=1, missing_since=NOW - 299_999),
+            queue="q",
+        ),
+        None,
+    ),
+    "and no longer": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": 1}),
+            PodTally(live=1, ready=1, created=1, last_created_at=1, missing_since=NOW - 300_000),
+            queue="q",
+        ),
+        life.EvictWorkload(
+            "PodsReadyTimeout", "Only 1 of 2 pods are ready, and they had 300 s after one was missing or not ready", True
+        ),
+    ),
     "reserved, checks pending": (
         Sight(job(), workload(**RESERVED, checks=(Check(name="c", state=CheckState.PENDING),)), queue="q"),
         None,
@@ -326,7 +396,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "paused while it runs": (
         Sight(job(**RUNNING, paused=True), workload(**ADMITTED), queue="q"),
-        life.EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True),
+        life.EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True, paused=True),
     ),
     "its queue is drained": (
         Sight(
@@ -379,7 +449,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "pods that are done give their quota back": (
         Sight(
-            job(**RUNNING, reclaimable=(("main", 1),)),
+            job(**RUNNING, left=(("main", 1),)),
             workload(**ADMITTED),
             PodTally(live=1, ready=2),
             queue="q",
@@ -389,7 +459,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "but not at once": (
         Sight(
-            job(**RUNNING, reclaimable=(("main", 1),)),
+            job(**RUNNING, left=(("main", 1),)),
             workload(**ADMITTED),
             PodTally(live=1, ready=2),
             queue="q",
@@ -485,21 +555,23 @@ def test_next_step(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "told", "wanted"),
+    ("left", "told", "wanted"),
     [
         ((("main", 1),), (), (("main", 1),)),
-        ((("main", 5),), (), (("main", 2),)),  # never more than were admitted
+        ((("main", 0),), (), (("main", 2),)),
+        ((("main", 2),), (), ()),  # admitted again with less: all of it runs
+        ((("main", 3),), (), ()),
         ((("main", 1),), (("main", 1),), ()),  # already told
         ((("main", 1),), (("main", 2),), ()),  # never less than was told
         ((("other", 1),), (), ()),
         ((), (), ()),
     ],
 )
-def test_what_a_running_gang_may_give_back(done: Any, told: Any, wanted: Any) -> None:
+def test_what_a_running_gang_may_give_back(left: Any, told: Any, wanted: Any) -> None:
     value = workload(**ADMITTED, reclaimable=told).value
-    assert life.spare(job(**RUNNING, reclaimable=done), value) == wanted
-    assert life.spare(job(**STOPPED, reclaimable=done), value) == ()
-    assert life.spare(job(**RUNNING, reclaimable=done), replace(value, evicted="Preempted")) == ()
+    assert life.spare(job(**RUNNING, left=left), value) == wanted
+    assert life.spare(job(**STOPPED, left=left), value) == ()
+    assert life.spare(job(**RUNNING, left=left), replace(value, evicted="Preempted")) == ()
 
 
 def test_it_looks_again_when_time_alone_can_change_the_answer() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from admission.controller.actuate import AVOID_MS, blamed
 from admission.controller.lifecycle import Settings, SuspendJob, WorkloadView, next_step
-from admission.controller.world import NODE_GONE_MS, JobKey, PodView, WorkloadSeen, World
+from admission.controller.world import NODE_GONE_MS, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.model import (
     MUSTER,
     Admission,
@@ -309,7 +309,7 @@ def test_a_workload_made_again_takes_the_place_of_the_deleted_one() -> None:
 def test_done_pods_are_spare_once_somebody_waits() -> None:
     setting = Setting()
     world = setting.world
-    world.job_seen(replace(JOB, reclaimable=(("main", 1),)))
+    world.job_seen(replace(JOB, left=(("main", 1),)))
     assert world.sight(KEY, 100).spare_since is None
     setting.woken.clear()
     waits = replace(HOLDS, name="x", uid="x", job_uid="j2", admission=None, admitted=False)
@@ -405,9 +405,9 @@ def test_a_taint_that_takes_pods_off_a_node_loses_it_to_those_that_do_not_tolera
     assert sight(repair, own=(Toleration("repair", "Exists"),)) == nothing
     assert sight(pool, by_flavor=(Toleration("pool", "Exists", effect="NoExecute"),)) == nothing
     assert sight(pool, repair, own=(Toleration("pool", "Exists"),))[0] == ("n1",)
-    assert world.pods_live("w1", 0) == 0
+    assert world.pods_live(("ns", "w1"), 0) == 0
     world.pod_seen(pod("a", terminating=True))
-    assert world.pods_live("w1", 1 << 50) == 1, "kubelet is there to end it"
+    assert world.pods_live(("ns", "w1"), 1 << 50) == 1, "kubelet is there to end it"
     setting.woken.clear()
     assert sight() == nothing
     assert KEY in setting.woken
@@ -546,3 +546,85 @@ def test_a_job_of_a_gang_that_is_gone_is_stopped() -> None:
     world.job_seen(replace(CHILD, owner=None, marked_for=""))
     world.workload_lost(world.workloads[("ns", "w")])
     assert next_step(world.sight(key, 0), settings, 0).step is None
+
+
+def test_a_pod_of_another_namespace_is_none_of_the_gang_whatever_it_says() -> None:
+    setting = Setting()
+    for name, namespace in (("a", "ns"), ("x", "evil")):
+        setting.world.pod_seen(
+            pod(name, namespace=namespace, unschedulable_since=5 if namespace == "evil" else None, gated=True)
+        )
+    tally = setting.world.sight(KEY, 100).pods
+    assert (tally.live, tally.unschedulable_since, tally.gated) == (1, None, (("ns", "a"),))
+    assert [one.name for one in setting.world.pods_of(("ns", "w1"))] == ["a"]
+
+
+def test_a_pod_that_is_gone_is_missed_since_it_was() -> None:
+    setting = Setting()
+    world = setting.world
+    world.job_seen(replace(JOB, pods_expected=2))
+    world.pod_seen(pod("a"))
+    world.pod_seen(pod("b"))
+    assert world.sight(KEY, 100).pods.missing_since is None
+    world.pod_lost(pod("b"))
+    assert [world.sight(KEY, now).pods.missing_since for now in (200, 300)] == [200, 200]
+    world.pod_lost(pod("a"))
+    assert world.sight(KEY, 400).pods.missing_since == 200, "nor does it begin anew with the next"
+    world.pod_seen(pod("c"))
+    world.pod_seen(pod("d", ready=False))
+    assert world.sight(KEY, 500).pods.missing_since is None
+    world.pod_lost(pod("d"))
+    world.job_seen(replace(JOB, pods_expected=2, suspended=True))
+    assert world.sight(KEY, 600).pods.missing_since is None, "who is stopped misses nobody"
+
+
+@pytest.mark.parametrize(("chosen", "since"), [(True, 5), (False, None)])
+def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(chosen: bool, since: int | None) -> None:
+    """For the others nodes may have to be made first."""
+    setting = Setting()
+    given = Admission("q", (ON_N1,)) if chosen else GIVEN
+    setting.world.workload_seen(seen(replace(HOLDS, admission=given)))
+    setting.world.pod_seen(pod("a", ready=False, unschedulable_since=5))
+    assert setting.world.sight(KEY, 100).pods.unschedulable_since == since
+
+
+def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs() -> None:
+    """Kueue makes another one where a job that runs grows."""
+    setting = Setting()
+    world = setting.world
+    grows = replace(HOLDS, name="x", uid="x", admission=None, admitted=False, created=9)
+    done = replace(HOLDS, name="a", uid="a", finished=True)
+    for one in (grows, done):
+        world.workload_seen(seen(one))
+        assert (counts := world.workload_of(KEY)) is not None
+        assert counts.key == ("ns", "w")
+    world.workload_lost(seen(HOLDS))
+    assert (counts := world.workload_of(KEY)) is not None
+    assert counts.key == ("ns", "x")
+    world.workload_lost(seen(grows))
+    world.workload_lost(seen(done))
+    assert world.workload_of(KEY) is None
+
+
+def test_the_default_of_pod_priorities_follows_its_class() -> None:
+    setting = Setting()
+
+    def put(name: str, value: int, default: bool) -> PriorityClassSeen:
+        one = PriorityClassSeen("", name, name, "1", value, default)
+        setting.world.priority_seen(one, ours=False)
+        return one
+
+    def default() -> int:
+        return setting.world.priority(JOB)[0]
+
+    put("a", 100, default=True)
+    assert default() == 100
+    old = put("a", 100, default=False)
+    assert default() == 0
+    old = put("a", 100, default=True)
+    put("b", 200, default=True)
+    assert default() == 100, "the smallest, where there are two for a moment"
+    setting.woken.clear()
+    setting.world.priority_lost(old, ours=False)
+    assert default() == 200
+    assert KEY in setting.woken

@@ -78,6 +78,23 @@ def test_a_job_asks_for_what_is_left(spec: Json, status: Json, count: int, live:
     assert (slot.live_ranks() if slot.ranks is not None else None) == live
 
 
+@pytest.mark.parametrize(
+    ("spec", "status", "left"),
+    [
+        ({"parallelism": 4, "completions": 4}, {"active": 4}, ()),
+        ({"parallelism": 4, "completions": 4}, {"succeeded": 1, "active": 3}, (("main", 3),)),
+        ({"parallelism": 4, "completions": 10}, {"succeeded": 3, "active": 4}, ()),
+        ({"parallelism": 4, "completions": 10}, {"succeeded": 7, "active": 3}, (("main", 3),)),
+        # A work queue: no more pods are made after the first success, and those that run go on.
+        ({"parallelism": 4, "completions": None}, {"active": 4}, ()),
+        ({"parallelism": 4, "completions": None}, {"succeeded": 1, "active": 3}, (("main", 3),)),
+        ({"parallelism": 4, "completions": None}, {"succeeded": 2, "active": 1, "terminating": 1}, (("main", 2),)),
+    ],
+)
+def test_what_of_a_job_will_not_run_again(spec: Json, status: Json, left: Any) -> None:
+    assert view(JOB, job(status, **spec), NAMES).left == left
+
+
 def test_a_jobset_asks_for_every_replica_of_every_set() -> None:
     driver, workers = JOBSET.pod_templates(jobset(("driver", 1, 1), ("workers", 3, 4)), NAMES)
     assert (driver.pod_set, driver.count, driver.ranks, driver.stride) == ("driver", 1, 1, 1)
@@ -88,21 +105,33 @@ STATES = [{"name": "driver", "ready": 0, "succeeded": 0}, {"name": "workers", "r
 
 
 @pytest.mark.parametrize(
-    ("spec", "states", "due", "reclaimable"),
+    ("spec", "states", "due", "left"),
     [
         ({}, [], 5, ()),
         ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, [], 1, ()),
         ({"startupPolicy": {"startupPolicyOrder": "InOrder"}}, [{"name": "driver", "ready": 1}], 5, ()),
-        ({}, [{"name": "driver", "succeeded": 1}], 4, (("driver", 1),)),
+        ({}, [{"name": "driver", "succeeded": 1}], 4, (("driver", 0),)),
         ({"failurePolicy": {"maxRestarts": 2}}, [{"name": "driver", "succeeded": 1}], 4, ()),
+        (
+            {"failurePolicy": {"rules": [{"name": "r", "action": "RestartJobSetAndIgnoreMaxRestarts"}]}},
+            [{"name": "driver", "succeeded": 1}],
+            4,
+            (),
+        ),
+        (
+            {"failurePolicy": {"rules": [{"name": "r", "action": "FailJobSet"}]}},
+            [{"name": "driver", "succeeded": 1}],
+            4,
+            (("driver", 0),),
+        ),
     ],
 )
-def test_what_of_a_jobset_is_due(spec: Json, states: list[Json], due: int, reclaimable: Any) -> None:
+def test_what_of_a_jobset_is_due(spec: Json, states: list[Json], due: int, left: Any) -> None:
     seen = view(
         JOBSET, jobset(("driver", 1, 1), ("workers", 2, 2), status={"replicatedJobsStatus": states}, **spec), NAMES
     )
     assert seen.pods_expected == due
-    assert seen.reclaimable == reclaimable
+    assert seen.left == left
 
 
 @pytest.mark.parametrize(("status", "due"), [(None, 1), ("Ready", 1), ("Complete", 1)])

@@ -248,12 +248,12 @@ def test_fewer_pods_than_asked_for() -> None:
     assert owners_form(made, NAMES)["spec"] == {**raw["spec"], "suspend": False}
     # What is due and what is done is told of what runs, what it asks for as its owner wrote it.
     seen = view(JOB, made, NAMES)
-    assert (seen.pods_expected, seen.counts, seen.reclaimable) == (2, (("main", 4),), ())
+    assert (seen.pods_expected, seen.counts, seen.left) == (2, (("main", 4),), ())
     assert seen.spec_hash == view(JOB, {**raw, "metadata": {**raw["metadata"], "labels": QUEUED}}, NAMES).spec_hash
     made["status"] = {"succeeded": 2, "completedIndexes": "0,1", "active": 2}
-    assert view(JOB, made, NAMES).reclaimable == ()
+    assert view(JOB, made, NAMES).left == ()
     made["status"] = {"succeeded": 3, "completedIndexes": "0-2", "active": 1}
-    assert view(JOB, made, NAMES).reclaimable == (("main", 1),)
+    assert view(JOB, made, NAMES).left == (("main", 1),)
 
 
 @pytest.mark.parametrize(

@@ -182,9 +182,12 @@ def test_a_lost_node(spec: Json, conditions: list[tuple[str, str]], lost: int | 
     assert values.node(raw, NAMES)[0].lost_since == lost
 
 
+OF_A_GANG = {NAMES.managed_label: "true", NAMES.workload_uid_label: "w"}
+
+
 def test_a_pod_holds_room_while_it_is_bound_and_has_not_ended() -> None:
     raw: Json = {
-        "metadata": {"name": "p", "namespace": "a", "uid": "u", "labels": {NAMES.workload_uid_label: "w"}},
+        "metadata": {"name": "p", "namespace": "a", "uid": "u", "labels": OF_A_GANG},
         "spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}, "ports": [{"hostPort": 80}]}]},
         "status": {"phase": "Pending"},
     }
@@ -197,7 +200,7 @@ def test_a_pod_holds_room_while_it_is_bound_and_has_not_ended() -> None:
     assert values.pod_usage(raw, NAMES) is None
 
 
-@pytest.mark.parametrize(("labels", "node"), [({}, "n"), ({NAMES.workload_uid_label: "w"}, None)])
+@pytest.mark.parametrize(("labels", "node"), [({}, "n"), (OF_A_GANG, None), ({NAMES.workload_uid_label: "w"}, "n")])
 def test_somebody_elses_pod_holds_room_where_the_scheduler_nominated_it(labels: Json, node: str | None) -> None:
     raw: Json = {
         "metadata": {"name": "p", "namespace": "a", "uid": "u", "labels": labels},

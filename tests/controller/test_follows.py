@@ -1,0 +1,179 @@
+"""A Workload follows its job, and what others wrote on it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from admission.controller.app import Controller
+from admission.jobs.kinds import millis
+from tests.controller.lab import API, NAMES, NOW, Json, World, cluster_queue, condition, job, local_queue, own, workload
+from tests.controller.test_keep import NODE, running, until
+
+JOBS = "/apis/batch/v1/namespaces/ml/jobs"
+WORKLOADS = f"/apis/{API}/namespaces/ml/workloads"
+CLASSES = f"/apis/{API}/workloadpriorityclasses"
+
+
+async def a_town(world: World, nominal: int) -> None:
+    for one in (own("ResourceFlavor", "h100"), cluster_queue("team-a", nominal), local_queue("main", "team-a"), NODE):
+        await world.put(one)
+    for name, value in (("low", 1), ("high", 100)):
+        body = {"apiVersion": API, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
+        await world.client.create(CLASSES, body)
+
+
+async def its_workload(world: World) -> Json | None:
+    found = (await world.client.get(WORKLOADS))["items"]
+    return found[0] if found else None
+
+
+def reads(world: World, what: Callable[[Json], Any]) -> Callable[[], Awaitable[Any]]:
+    async def look() -> Any:
+        found = await its_workload(world)
+        return found is not None and what(found)
+
+    return look
+
+
+def holds(raw: Json) -> bool:
+    return "admission" in raw.get("status", {})
+
+
+async def change(world: World, path: str, patch: Json) -> None:
+    await world.client.merge_patch(path, patch)
+
+
+async def test_a_job_is_admitted_once_its_gate_is_taken_away(world: World) -> None:
+    await a_town(world, 16)
+    gated = job("train", "main")
+    gated["metadata"]["annotations"] = {NAMES.gated_by_annotation: "example.com/data"}
+    async with running(world):
+        await world.put(gated)
+        await until(reads(world, lambda raw: NAMES.gated_by_annotation in raw["metadata"]["annotations"]))
+        await change(world, f"{JOBS}/train", {"metadata": {"annotations": {NAMES.gated_by_annotation: None}}})
+        await until(reads(world, holds))
+
+
+async def test_a_limit_of_run_time_that_changes_while_a_job_waits(world: World) -> None:
+    await a_town(world, 4)
+    limited = job("train", "main")
+    limited["metadata"]["labels"][NAMES.max_exec_time_label] = "60"
+    async with running(world):
+        await world.put(limited)
+        await until(reads(world, lambda raw: raw["spec"].get("maximumExecutionTimeSeconds") == 60))
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.max_exec_time_label: None}}})
+        await until(reads(world, lambda raw: "maximumExecutionTimeSeconds" not in raw["spec"]))
+
+
+async def test_what_others_say_of_a_waiting_workload_stays_when_its_job_changes(world: World) -> None:
+    await a_town(world, 4)
+    waiting = job("train", "main")
+    waiting["metadata"]["labels"][NAMES.priority_class_label] = "low"
+    said = {NAMES.priority_boost_annotation: "50", NAMES.allowed_flavors_annotation: "h100", "example.com/a": "b"}
+    async with running(world):
+        await world.put(waiting)
+        made = await until(lambda: its_workload(world))
+        path = f"{WORKLOADS}/{made['metadata']['name']}"
+        await change(
+            world, path, {"metadata": {"annotations": said}, "spec": {"preemptionGates": [{"name": "example.com/g"}]}}
+        )
+        await change(world, f"{CLASSES}/low", {"value": 6})
+        found = await until(reads(world, lambda raw: raw["spec"]["priority"] == 6 and raw))
+    assert said.items() <= found["metadata"]["annotations"].items()
+    assert found["spec"]["preemptionGates"] == [{"name": "example.com/g"}]
+
+
+async def test_the_priority_of_a_gang_that_holds_quota_follows_its_class(world: World) -> None:
+    await a_town(world, 16)
+    given = job("train", "main")
+    given["metadata"]["labels"][NAMES.priority_class_label] = "low"
+    async with running(world) as controller:
+        await world.put(given)
+        await until(reads(world, holds))
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.priority_class_label: "high"}}})
+        found = await until(reads(world, lambda raw: raw["spec"]["priority"] == 100 and raw))
+        assert found["spec"]["priorityClassRef"]["name"] == "high"
+        await change(world, f"{CLASSES}/high", {"value": 200})
+        found = await until(reads(world, lambda raw: raw["spec"]["priority"] == 200 and raw))
+        assert holds(found)
+        assert controller.state.workloads[("ml", found["metadata"]["name"])].priority == 200
+
+
+async def test_a_pause_that_ends_before_the_gang_has_left_ends(world: World) -> None:
+    await a_town(world, 16)
+    async with running(world):
+        await world.put(job("train", "main"))
+        await until(reads(world, holds))
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "true"}}})
+        await until(reads(world, lambda raw: raw["spec"]["active"] is False))
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: None}}})
+        # Nobody runs jobs here: that its pods are gone is said for their controller.
+        stopped = {"conditions": [condition("Suspended", True, "JobSuspended", "")]}
+        await change(world, f"{JOBS}/train/status", {"status": stopped})
+        await until(reads(world, lambda raw: raw["spec"]["active"] is True))
+
+
+async def test_whoever_is_set_active_again_begins_anew(world: World) -> None:
+    await a_town(world, 4)
+    made = await world.put(job("train", "main"))
+    status = {"requeueState": {"count": 7, "requeueAt": "2030-01-01T00:00:00Z"}}
+    await world.put(workload(made, status, queue="main", active=False))
+    async with running(world):
+        found = await until(reads(world, lambda raw: raw["status"]["requeueState"]["count"] == 0 and raw))
+        assert millis(found["status"]["requeueState"]["requeueAt"]) <= NOW, "and it waits for no backoff"
+
+
+ENDS: dict[str, Callable[[World, Json], Any]] = {
+    "its job was deleted": lambda world, made: world.client.delete(f"{JOBS}/train", propagation="Background"),
+    "it was deleted itself": lambda world, made: world.client.delete(f"{WORKLOADS}/{made['metadata']['name']}"),
+}
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("how", ENDS)
+async def test_a_workload_with_our_finalizer_goes_when_nothing_is_left_of_it(
+    world: World, how: str, finished: bool
+) -> None:
+    """As those have that Kueue made, where Muster takes its place."""
+    await a_town(world, 4)
+    done = {"conditions": [condition("Complete", True, "Done", "")], "startTime": "2026-01-01T00:00:00Z"}
+    owner = await world.put(job("train", "main", status=done if finished else None))
+    status = {"conditions": [condition("Finished", True, "Succeeded", "")]} if finished else {}
+    kept = workload(owner, status, queue="main")
+    kept["metadata"]["finalizers"] = [NAMES.finalizer]
+    made = await world.put(kept)
+    async with running(world) as controller:
+        await until(lambda: settled(controller, made))
+        await ENDS[how](world, made)
+
+        async def gone() -> bool:
+            found = (await world.client.get(WORKLOADS))["items"]
+            return all(one["metadata"]["uid"] != made["metadata"]["uid"] for one in found)
+
+        await until(gone)
+
+
+async def settled(controller: Controller, made: Json) -> bool:
+    return ("ml", made["metadata"]["name"]) in controller.world.workloads
+
+
+async def test_a_workload_of_a_kind_of_others_is_bare(world: World) -> None:
+    """External kinds label their Workloads with the uid of their job, too."""
+    await a_town(world, 16)
+    wrapped = job("a", "main")
+    wrapped["metadata"]["uid"] = "u-1"
+    made = workload(wrapped, {}, queue="main")
+    made["metadata"]["ownerReferences"][0] |= {"apiVersion": "example.com/v1", "kind": "AppWrapper"}
+    async with running(world):
+        made = await world.put(made)
+        await until(reads(world, holds))
+        await change(world, f"{WORKLOADS}/{made['metadata']['name']}", {"spec": {"active": False}})
+
+        def evicted(raw: Json) -> bool:
+            conditions = raw["status"]["conditions"]
+            return any(c["type"] == "Evicted" and c["reason"] == "Deactivated" for c in conditions)
+
+        await until(reads(world, evicted))
