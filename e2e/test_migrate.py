@@ -14,13 +14,14 @@ import pytest
 
 from admission.controller import migrate, policies
 from admission.controller.ask import Ask
+from admission.jobs.kinds import at
 from admission.kube.client import Client
 from admission.names import KUEUE_GROUP, Names
 from e2e import build
 from e2e.api_client import APPLY, ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted, done, entry_of, running_pods, workload_of
-from e2e.installed import NAMES, Installed, job
+from e2e.installed import NAMES, Installed, job, jobset
 from tests.docs.blocks import block
 
 KUEUE = Names(KUEUE_GROUP)
@@ -88,33 +89,45 @@ def set_up(cp: ControlPlane) -> None:
     )  # fmt: skip
 
 
+def stands_for(cp: ControlPlane, owner: Object, template: Object, **spec: Any) -> str:
+    """The name of a Workload of Kueue's that is made for a job with one pod."""
+    meta = owner["metadata"]
+    workload = theirs("Workload", f"{owner['kind'].lower()}-{meta['name']}-abcde", {
+        "queueName": "main", "priority": 7, **spec,
+        "podSets": [{"name": "main", "count": 1, "template": {"spec": template["spec"]}}],
+    }, "team-a")  # fmt: skip
+    reference = {key: owner[key] for key in ("apiVersion", "kind")} | {key: meta[key] for key in ("name", "uid")}
+    workload["metadata"] |= {
+        "labels": {KUEUE.job_uid_label: meta["uid"]},
+        "finalizers": [KUEUE.finalizer],
+        "ownerReferences": [{**reference, "controller": True}],
+    }
+    return str(cp.create(workload)["metadata"]["name"])
+
+
+def stopped_by_hand(cp: ControlPlane, made: Object, template: Object) -> None:
+    """A job that asks for a topology and waits, for somebody switched off the Workload that Kueue made for it."""
+    template["metadata"] = {"annotations": {KUEUE.required_topology_annotation: "rack"}}
+    made["spec"]["suspend"] = True
+    stands_for(cp, cp.create(made), template, active=False)
+
+
 def admitted_by_kueue(cp: ControlPlane, name: str, gpus: int) -> None:
     """A Job that runs with the Workload that Kueue made for it."""
     made = job("team-a", name, 1, gpus=gpus, seconds=None, queue=None, labels={KUEUE.queue_label: "main"})
     made["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "h100"}
     owner = cp.create(made)
-    template = {"spec": made["spec"]["template"]["spec"]}
-    workload = theirs("Workload", f"job-{name}-abcde", {
-        "queueName": "main", "priority": 7, "podSets": [{"name": "main", "count": 1, "template": template}],
-    }, "team-a")  # fmt: skip
-    workload["metadata"] |= {
-        "labels": {KUEUE.job_uid_label: owner["metadata"]["uid"]},
-        "finalizers": [KUEUE.finalizer],
-        "ownerReferences": [
-            {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": owner["metadata"]["uid"], "controller": True}
-        ],
-    }
-    cp.create(workload)
+    name = stands_for(cp, owner, made["spec"]["template"])
     usage = {"name": "main", "count": 1, "flavors": {GPU: "h100"}, "resourceUsage": {GPU: str(gpus)}}
     conditions = [
         {"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": NOW}
         for kind in ("QuotaReserved", "Admitted")
     ]
     admission = {"clusterQueue": "team-a", "podSetAssignments": [usage]}
-    body = theirs("Workload", workload["metadata"]["name"], {}, "team-a")
+    body = theirs("Workload", name, {}, "team-a")
     body.pop("spec")
     body["status"] = {"conditions": conditions, "admission": admission}
-    path = f"/apis/{KUEUE.api_version}/namespaces/team-a/workloads/{workload['metadata']['name']}/status"
+    path = f"/apis/{KUEUE.api_version}/namespaces/team-a/workloads/{name}/status"
     cp.request("PATCH", path, body, params={"fieldManager": KUEUE.admission_manager}, content_type=APPLY)
 
 
@@ -155,6 +168,10 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
     admitted_by_kueue(cp, "runs", 8)
     held = job("team-a", "waits", 1, gpus=8, seconds=2, queue=None, labels={KUEUE.queue_label: "main"}, suspend=True)
     cp.create(held)
+    stopped = job("team-a", "stopped", 1, queue=None, labels={KUEUE.queue_label: "main"})
+    stopped_by_hand(cp, stopped, stopped["spec"]["template"])
+    set_ = jobset("team-a", "stopped", {"main": (1, 1)}, queue=None, labels={KUEUE.queue_label: "main"})
+    stopped_by_hand(cp, set_, set_["spec"]["replicatedJobs"][0]["template"]["spec"]["template"])
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 30, "the first job's pod to run")
     pod = running_pods(cp, "team-a")[0]["metadata"]["uid"]
     hook: Object = {
@@ -182,6 +199,8 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
         "localqueue/main": "created",
         "job/runs": "refused",
         "job/waits": "changed",
+        "job/stopped": "changed",
+        "jobset/stopped": "changed",
     }
     assert "elastic" in rows["resourceflavor/cloud"]["message"]
     assert cp.list(f"clusterqueues.{NAMES.group}") == [], "a dry run writes nothing"
@@ -200,6 +219,14 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
     muster.started()
     cp.wait(lambda: admitted(cp, "team-a", "waits"), 60, "the job that waited to be admitted")
     cp.wait(done(cp, "jobs", "team-a", "waits"), 60, "it to finish")
+    for plural, path in (("jobs", ()), ("jobsets", ("replicatedJobs", "0", "template", "spec"))):
+        one = cp.get(plural, "stopped", "team-a")
+        assert one["spec"]["suspend"], one
+        assert one["metadata"]["labels"][NAMES.pause_label] == "true"
+        assert at(one, ("spec", *path, "template", "metadata", "annotations")) == {
+            KUEUE.required_topology_annotation: "rack",
+            NAMES.required_topology_annotation: "rack",
+        }
     carried = workload_of(cp, "team-a", "runs")
     assert carried is not None
     entry = entry_of(carried, "Admitted")
@@ -212,7 +239,9 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
 
     cp.wait(charged, 30, "the queue to be charged with what goes on running, and that alone")
     left = guide(cp, "kubectl get workloads.kueue.x-k8s.io")
-    assert (left.returncode, left.stdout.strip()) == (0, f"workload.{KUEUE_GROUP}/job-runs-abcde"), left
+    assert (left.returncode, set(left.stdout.split())) == (0, {
+        f"workload.{KUEUE_GROUP}/{name}-abcde" for name in ("job-runs", "job-stopped", "jobset-stopped")
+    }), left  # fmt: skip
 
 
 def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: ControlPlane) -> None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from admission.controller import change
 from admission.controller.ask import NODES, Ask, newest, resource_of
 from admission.controller.change import Change, Changes, Did
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import JobKind, JobView, obj, objects, text, texts, view
+from admission.jobs.kinds import JobKind, JobView, Operation, obj, objects, text, texts, view, whole
+from admission.jobs.pins import pointer
 from admission.jobs.workload import build_workload
 from admission.kube.client import AlreadyExists, ApiError, Kind
 from admission.names import ADMITTED, EVICTED, FINISHED, JOBSET_GROUP, KUEUE_GROUP, QUOTA_RESERVED, Names
@@ -39,6 +41,11 @@ _CONTROLLERS = {
     f"{KUEUE_GROUP}/provisioning-request": "Muster makes no ProvisioningRequests",
 }
 """Of admission checks that Kueue itself answers."""
+_OLDER = {"Borrow": "MayStopSearch", "Preempt": "MayStopSearch"}
+"""Values of spec.flavorFungibility in v1beta1."""
+_ELASTIC_GATE = f"{KUEUE_GROUP}/elastic-job"
+"""Kueue puts it into the template of an elastic job when that is created, and takes it off each pod."""
+_EQUAL = f"{KUEUE_GROUP}/job-completions-equal-parallelism"
 _KINDS = {kind for kind, _, _ in change.QUOTA_KINDS}
 _HOOKS = "admissionregistration.k8s.io"
 _WEBHOOKS = (
@@ -73,6 +80,11 @@ def _translated(one: Json, names: Names) -> Json:
         if isinstance(spec.get("admissionChecks"), list):  # v1beta1
             rules = [{"name": name} for name in spec.pop("admissionChecks")]
             spec.setdefault("admissionChecksStrategy", {"admissionChecks": rules})
+        if isinstance(spec.get("flavorFungibility"), dict):
+            spec["flavorFungibility"] = {
+                key: _OLDER.get(said, said) if isinstance(said, str) else said
+                for key, said in spec["flavorFungibility"].items()
+            }
         # Left out, it means Never to Kueue and Any to Muster.
         preemption = dict(obj(spec.get("preemption")))
         spec["preemption"] = {"reclaimWithinCohort": "Never", **preemption}
@@ -177,20 +189,38 @@ def _with_note(row: Change, found: dict[str, list[Json]], nodes: list[dict[str, 
 # ---------------------------------------------------------------- jobs
 
 
+@dataclass(frozen=True)
+class _Job:
+    """A job that is not finished, and what there is of it."""
+
+    kind: JobKind
+    raw: Json
+    view: JobView
+    theirs: Json | None
+    """Its Workload of Kueue's."""
+    ours: Json | None
+    """Its Workload of Muster's, where it has one already."""
+    children: tuple[Json, ...] = ()
+    """The Jobs of a JobSet."""
+
+
 async def _jobs(ask: Ask, workloads: list[Json], *, dry_run: bool) -> list[Change]:
     rows: list[Change] = []
     known: set[str] = set()
-    by_owner: dict[str, list[Json]] = {}
-    for workload in workloads:
-        for ref in objects(obj(workload.get("metadata")).get("ownerReferences")):
-            by_owner.setdefault(text(ref.get("uid")), []).append(workload)
-    for kind in JOB_KINDS:
-        for raw in await ask.read(resource_of(kind), None) or ():
-            job = view(kind, raw, KUEUE)
-            known.add(job.uid)
-            child = job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
-            if job.queue and job.finished is None and not child and not job.deleting:
-                rows.append(await _job(ask, kind, raw, job, newest(by_owner.get(job.uid, ())), dry_run=dry_run))
+    by_owner = _by_owner(workloads)
+    ours = _by_owner(await ask.read(ask.workloads) or ())
+    jobs = [(kind, raw) for kind in JOB_KINDS for raw in await ask.read(resource_of(kind)) or ()]
+    children = _by_owner(raw for _, raw in jobs)
+    for kind, raw in jobs:
+        job = view(kind, raw, KUEUE)
+        known.add(job.uid)
+        child = job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
+        # Of a kind that Muster does not manage: its row is that of its owner's Workload.
+        child = child or (job.owner is not None and job.uid not in by_owner and job.owner[2] in by_owner)
+        if job.queue and job.finished is None and not child and not job.deleting:
+            mine = newest(ours.get(job.uid, ()))
+            one = _Job(kind, raw, job, _current(by_owner.get(job.uid, ())), mine, tuple(children.get(job.uid, ())))
+            rows.append(await _job(ask, one, dry_run=dry_run))
     for workload in workloads:
         refs = objects(obj(workload.get("metadata")).get("ownerReferences"))
         if _true(workload, FINISHED) or any(text(ref.get("uid")) in known for ref in refs):
@@ -202,81 +232,269 @@ async def _jobs(ask: Ask, workloads: list[Json], *, dry_run: bool) -> list[Chang
     return rows
 
 
-async def _job(ask: Ask, kind: JobKind, raw: Json, job: JobView, workload: Json | None, *, dry_run: bool) -> Change:
-    """One job that is not finished: its label, and before it, where it runs, its Workload."""
-    names = ask.names
+def _by_owner(given: Iterable[Json]) -> dict[str, list[Json]]:
+    out: dict[str, list[Json]] = {}
+    for one in given:
+        for ref in objects(obj(one.get("metadata")).get("ownerReferences")):
+            out.setdefault(text(ref.get("uid")), []).append(one)
+    return out
+
+
+def _current(workloads: Iterable[Json]) -> Json | None:
+    """The Workload by which a job stands. An elastic job that asks for more has a younger one that waits, beside the
+    one by which it runs."""
+    left = [one for one in workloads if not _true(one, FINISHED)]
+    return newest([one for one in left if _true(one, ADMITTED) and not _true(one, EVICTED)] or left)
+
+
+async def _job(ask: Ask, one: _Job, *, dry_run: bool) -> Change:
+    """One job that is not finished: its labels and annotations, and before them, where it runs, its Workload."""
+    names, job = ask.names, one.view
     subject = f"{job.kind.lower()}/{job.name}"
-    labels = texts(obj(raw.get("metadata")).get("labels"))
+    # Later its owner may have changed, or taken off, what was carried over.
+    carried = one.ours is not None and names.queue_label in _held(one.raw, "labels")
+    labels, annotations, notes = _wanted(one, names, carried=carried)
+    template, lines = ([], []) if carried or not job.suspended else _template(one, names)
+    try:
+        if not carried and (why := _why_not(one)):
+            return Change(subject, Did.REFUSED, job.namespace, why)
+        if not carried and not job.suspended and not isinstance(_status(one.ours).get("admission"), dict):
+            problem = await _workload(ask, one, labels, annotations, dry_run=dry_run)
+            if problem:
+                return Change(subject, Did.REFUSED, job.namespace, problem)
+            lines.insert(0, "Workload: - -> admitted as Kueue admitted it")
+        for field, wanted in (("labels", labels), ("annotations", annotations)):
+            held = _held(one.raw, field)
+            lines += [f"metadata.{field}.{key}: {held.get(key, '-')} -> {value}" for key, value in wanted.items()]
+        await _write(ask, one, labels, annotations, template, dry_run=dry_run)
+    except ApiError as error:
+        if error.status not in (400, 403, 409, 422):
+            raise
+        why = f"its pod template, which says where its pods may go, cannot be changed: {error.message}"
+        return Change(subject, Did.REFUSED, job.namespace, why if template else error.message)
+    if not lines:
+        return Change(subject, Did.UNCHANGED, job.namespace)
+    return Change(subject, Did.CHANGED, job.namespace, "; ".join(notes), tuple(lines))
+
+
+async def _write(
+    ask: Ask,
+    one: _Job,
+    labels: dict[str, str],
+    annotations: dict[str, str],
+    template: list[Operation],
+    *,
+    dry_run: bool,
+) -> None:
+    """What is wanted of a job, in one write."""
+    path = resource_of(one.kind).path(one.view.namespace, one.view.name)
+    fields = {field: said for field, said in (("labels", labels), ("annotations", annotations)) if said}
+    if template:
+        # A merge patch would replace the list of a JobSet's templates whole.
+        exactly = (("uid", one.view.uid), ("resourceVersion", one.view.resource_version))
+        patch: list[Operation] = [
+            *({"op": "test", "path": f"/metadata/{field}", "value": value} for field, value in exactly),
+            *(
+                {"op": "add", "path": f"/metadata/{field}", "value": {**_held(one.raw, field), **said}}
+                for field, said in fields.items()
+            ),
+            *template,
+        ]
+        await ask.client.json_patch(path, patch, dry_run=dry_run, field_manager=change.MANAGER)
+    elif fields:
+        merged = {"metadata": {"uid": one.view.uid, **fields}}
+        await ask.client.merge_patch(path, merged, dry_run=dry_run, field_manager=change.MANAGER)
+
+
+def _wanted(one: _Job, names: Names, *, carried: bool) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """(labels, annotations, what to say of it) that are to be written to a job."""
+    job, theirs = one.view, one.theirs
+    said, annotated = _held(one.raw, "labels"), _held(one.raw, "annotations")
     pairs = (
         (KUEUE.queue_label, names.queue_label),
         (KUEUE.priority_class_label, names.priority_class_label),
         (KUEUE.max_exec_time_label, names.max_exec_time_label),
     )
-    wanted = {new: labels[old] for old, new in pairs if labels.get(old) and labels.get(new) != labels[old]}
-    lines = [f"metadata.labels.{key}: {labels.get(key, '-')} -> {value}" for key, value in wanted.items()]
-    runs = workload is not None and _true(workload, ADMITTED) and not job.suspended
-    try:
-        if runs and workload is not None:
-            if _true(workload, EVICTED):
-                return Change(subject, Did.REFUSED, job.namespace, "Kueue is evicting it: wait until that is over")
-            if not await ask.read(ask.workloads, job.namespace, label_selector=f"{names.job_uid_label}={job.uid}"):
-                problem = await _workload(ask, kind, raw, {**labels, **wanted}, workload, dry_run=dry_run)
-                if problem:
-                    return Change(subject, Did.REFUSED, job.namespace, problem)
-                lines.insert(0, "Workload: - -> admitted as Kueue admitted it")
+    labels = {new: said[old] for old, new in pairs if said.get(old) and said.get(new) != said[old]}
+    if carried:
+        return labels, {}, ["waits with Muster" if job.suspended else "goes on running"]
+    annotations = {}
+    alone: list[str] = []
+    for old, new in (
+        (KUEUE.gated_by_annotation, names.gated_by_annotation),
+        (KUEUE.min_parallelism_annotation, names.min_parallelism_annotation),
+    ):
+        if not annotated.get(old) or annotated.get(new) == annotated[old]:
+            continue
+        if old == KUEUE.min_parallelism_annotation and annotated.get(_EQUAL, "").lower() in ("true", "t", "1"):
+            alone.append(f"{old} is not carried over: Muster would lower the parallelism alone, not the completions")
+            continue
+        annotations[new] = annotated[old]
+    notes = _held(theirs, "annotations")
+    if not job.suspended:
+        if any(_held(part, "annotations").get(key) for part in _templates(one) for key in _topology(KUEUE)):
+            alone.append("the topology that its pod template asks for is not carried over: evicted later, it has none")
+        return labels, annotations, ["goes on running", *alone]
+    alone += [f"{old} of its Workload is not carried over" for old, _ in _of_workloads(names) if notes.get(old)]
+    if obj(obj(theirs).get("spec")).get("active") is not False:
+        return labels, annotations, ["waits with Muster", *alone]
+    if said.get(names.pause_label) != "true":
+        labels[names.pause_label] = "true"
+    stays = f"stays stopped, for its Workload is not active, until the label {names.pause_label} is taken off"
+    return labels, annotations, [stays, *alone]
+
+
+def _why_not(one: _Job) -> str:
+    """Why a job cannot be carried over as it stands; "" when it can."""
+    theirs = one.theirs
+    gates = [gate for slot in _templates(one) for gate in _gates(slot)]
+    if one.view.suspended:
+        if left := [gate for gate in gates if gate != _ELASTIC_GATE]:
+            why = f"Kueue's gate {left[0]} is still in its pod template, and nobody would take it off the pods"
+            return f"{why}: let Kueue put the template back, or take the gate out of it"
+        for child in one.children:
+            if left := _gates(obj(obj(child.get("spec")).get("template"))):
+                why = f"its Job {_name(child)} still has Kueue's gate {left[0]} in its pod template, and would keep it"
+                return f"{why}: delete that Job, and the JobSet makes it anew"
+        return ""
+    if theirs is None or not _true(theirs, ADMITTED):
+        why = "it runs, and Kueue has not admitted it: Muster would stop it"
+        return f"{why}; suspend it, or take its label {KUEUE.queue_label} off"
+    if _true(theirs, EVICTED):
+        return "Kueue is evicting it: wait until that is over"
+    if obj(theirs.get("spec")).get("active") is False:
+        return "its Workload is not active, and Kueue is to stop it: wait until that is over"
+    if gates:
+        why = f"Kueue's gate {gates[0]} is in its pod template, and nobody would take it off new pods"
+        return f"{why}: let it finish, or stop it with Kueue first (kueuectl stop workload {_name(theirs)})"
+    return ""
+
+
+def _templates(one: _Job) -> list[Json]:
+    return [slot.template for slot in one.kind.slots(one.raw)]
+
+
+def _gates(template: Json) -> list[str]:
+    """Kueue's scheduling gates in a pod template."""
+    found = [text(gate.get("name")) for gate in objects(obj(template.get("spec")).get("schedulingGates"))]
+    return [name for name in found if name.startswith(f"{KUEUE_GROUP}/")]
+
+
+def _of_workloads(names: Names) -> tuple[tuple[str, str], ...]:
+    """Annotations that people write on Workloads, Kueue's and Muster's."""
+    return (
+        (KUEUE.priority_boost_annotation, names.priority_boost_annotation),
+        (KUEUE.allowed_flavors_annotation, names.allowed_flavors_annotation),
+    )
+
+
+def _topology(names: Names) -> tuple[str, ...]:
+    """Annotations of a pod template that say where its pods may stand to each other."""
+    return (
+        names.required_topology_annotation,
+        names.preferred_topology_annotation,
+        names.unconstrained_topology_annotation,
+        names.slice_required_topology_annotation,
+        names.slice_size_annotation,
+        names.slice_layers_annotation,
+        names.group_name_annotation,
+    )
+
+
+def _template(one: _Job, names: Names) -> tuple[list[Operation], list[str]]:
+    """(what to change in the pod templates of a job that waits, what differs)."""
+    patch: list[Operation] = []
+    lines: list[str] = []
+    for slot in one.kind.slots(one.raw):
+        said, at = _held(slot.template, "annotations"), ".".join(slot.path)
+        wanted = {
+            new: said[old]
+            for old, new in zip(_topology(KUEUE), _topology(names), strict=True)
+            if said.get(old) and said.get(new) != said[old]
+        }
         if wanted:
-            patch = {"metadata": {"uid": job.uid, "labels": wanted}}
-            path = resource_of(kind).path(job.namespace, job.name)
-            await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=change.MANAGER)
-    except ApiError as error:
-        if error.status not in (400, 403, 409, 422):
-            raise
-        return Change(subject, Did.REFUSED, job.namespace, error.message)
-    if not lines:
-        return Change(subject, Did.UNCHANGED, job.namespace)
-    message = "goes on running" if runs else "waits with Muster"
-    return Change(subject, Did.CHANGED, job.namespace, message, tuple(lines))
+            meta = {**obj(slot.template.get("metadata")), "annotations": {**said, **wanted}}
+            patch.append({"op": "add", "path": pointer((*slot.path, "metadata")), "value": meta})
+            lines += [f"{at}.metadata.annotations.{key}: {said.get(key, '-')} -> {v}" for key, v in wanted.items()]
+        if _ELASTIC_GATE in _gates(slot.template):
+            gates = objects(obj(slot.template.get("spec")).get("schedulingGates"))
+            kept = [gate for gate in gates if gate.get("name") != _ELASTIC_GATE]
+            patch.append({"op": "add", "path": pointer((*slot.path, "spec", "schedulingGates")), "value": kept})
+            lines.append(f"{at}.spec.schedulingGates: {_ELASTIC_GATE} -> -")
+    return patch, lines
 
 
 async def _workload(
-    ask: Ask, kind: JobKind, raw: Json, labels: dict[str, str], theirs: Json, *, dry_run: bool
+    ask: Ask, one: _Job, labels: dict[str, str], annotations: dict[str, str], *, dry_run: bool
 ) -> str:  # fmt: skip
     """Make the Workload of a job that runs, with the admission that it has; why not, if it cannot be made."""
-    names, spec = ask.names, obj(theirs.get("spec"))
+    names, theirs = ask.names, obj(one.theirs)
+    spec = obj(theirs.get("spec"))
     ref = obj(spec.get("priorityClassRef"))
+    meta = {
+        **obj(one.raw.get("metadata")),
+        "labels": {**_held(one.raw, "labels"), **labels},
+        "annotations": {**_held(one.raw, "annotations"), **annotations},
+    }
     made, problems = build_workload(
-        kind,
-        {**raw, "metadata": {**obj(raw.get("metadata")), "labels": labels}},
+        one.kind,
+        # Without its status, it asks for what it asked Kueue for, not for what is left of it.
+        {**one.raw, "metadata": meta, "status": {}},
         names,
         priority=spec["priority"] if isinstance(spec.get("priority"), int) else 0,
         priority_ref=(text(ref.get("kind")), text(ref.get("name"))) if ref.get("name") else None,
     )
     if problems:
         return "; ".join(problems)
+    notes = _held(theirs, "annotations")
+    made["metadata"]["annotations"] |= {new: notes[old] for old, new in _of_workloads(names) if old in notes}
     where, name = made["metadata"]["namespace"], made["metadata"]["name"]
     admission = dict(obj(obj(theirs.get("status")).get("admission")))
     # Its pods are where they are, and are counted there: nodes named here would be charged twice.
     admission["podSetAssignments"] = [
-        {key: value for key, value in one.items() if key in ("name", "flavors", "resourceUsage", "count")}
-        for one in objects(admission.get("podSetAssignments"))
+        {key: value for key, value in part.items() if key in ("name", "flavors", "resourceUsage", "count")}
+        for part in objects(admission.get("podSetAssignments"))
     ]
-    had, have = ({one["name"] for one in parts} for parts in (made["spec"]["podSets"], admission["podSetAssignments"]))
-    if had != have:
-        return f"its pod sets are {sorted(had)}, and Kueue admitted {sorted(have)}"
+    if wrong := _sizes_differ(one.view, made["spec"]["podSets"], admission["podSetAssignments"]):
+        return wrong
     conditions = [
-        {key: one[key] for key in ("type", "status", "reason", "message", "lastTransitionTime") if key in one}
-        for one in objects(obj(theirs.get("status")).get("conditions"))
-        if one.get("type") in (QUOTA_RESERVED, ADMITTED)
+        {key: said[key] for key in ("type", "status", "reason", "message", "lastTransitionTime") if key in said}
+        for said in objects(_status(theirs).get("conditions"))
+        if said.get("type") in (QUOTA_RESERVED, ADMITTED)
     ]
     with contextlib.suppress(AlreadyExists):
         await ask.client.create(ask.workloads.path(where), made, dry_run=dry_run)
     if not dry_run:
-        meta = {"name": name, "namespace": where}
-        body = {"apiVersion": names.api_version, "kind": "Workload", "metadata": meta}
+        body = {"apiVersion": names.api_version, "kind": "Workload", "metadata": {"name": name, "namespace": where}}
         status = {"conditions": conditions, "admission": admission}
         path = ask.workloads.path(where, name, "status")
         await ask.client.apply(path, {**body, "status": status}, manager=names.admission_manager)
     return ""
+
+
+def _sizes_differ(job: JobView, asked: list[Json], admitted: list[Json]) -> str:
+    """How what a job asks for now differs from what Kueue admitted; "" when it does not. Pods that were done when it
+    was admitted, after an eviction, were not admitted again."""
+    given = {text(part.get("name")): part.get("count") for part in admitted}
+    wanted = {text(part.get("name")): whole(part.get("count"), 0) for part in asked}
+    if set(given) != set(wanted):
+        return f"its pod sets are {sorted(wanted)}, and Kueue admitted {sorted(given)}"
+    left = dict(job.left)
+    for name, count in wanted.items():
+        had = whole(given[name], count)
+        if not left.get(name, count) <= had <= count:
+            why = f"it asks for {count} pods in pod set {name} now, and Kueue admitted {had}"
+            return f"{why}: give it the size that was admitted, or let Kueue admit it as it is"
+    return ""
+
+
+def _held(raw: Json | None, field: str) -> dict[str, str]:
+    """Labels or annotations of an object, or of a pod template."""
+    return texts(obj(obj(raw).get("metadata")).get(field))
+
+
+def _status(raw: Json | None) -> Json:
+    return obj(obj(raw).get("status"))
 
 
 def _name(raw: Json) -> str:
