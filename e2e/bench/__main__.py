@@ -151,6 +151,7 @@ def measure(size: Size) -> dict[str, Any]:
         "controller_cpu_s": round(muster.cpu_s, 1),
         "controller_cpu_s_per_1000": round(muster.cpu_s * 1000 / many, 2),
         "floor_cpu_s": round(floor.cpu_s, 1),
+        "cpu_over_floor": round(muster.cpu_s / floor.cpu_s, 2),
         "memory_mb": round(muster.memory_mb),
         "writes_per_workload": round(muster.writes["workloads"] / many, 3),
         "reasons_written": tally.explained,
