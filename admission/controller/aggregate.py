@@ -70,7 +70,7 @@ class Aggregate:
 
     async def _look(self) -> None:
         hosts = certificates.service_names(SERVICE, self._namespace)
-        have = await kept(self._client, self._namespace, SECRET, (*hosts, "localhost"), self._now())
+        have = await kept(self._client, self._namespace, SECRET, (*hosts, "localhost"), self._now(), self._held)
         if self.context is None:
             self.context = certificates.context(have)
             self._held = have

@@ -1,10 +1,11 @@
 """The webhook kept up: its certificate in a Secret, its configurations in the API server, its server in this process.
 
 Every replica serves. Whoever comes first makes the certificate; the others find it in the Secret, for each write is a
-create or carries the version that was read. The API server is told of a new CA before a leaf of it is served. Renewal
-is looked after once an hour, and swapped in under the running server. A certificate that somebody else makes
-(cert-manager) is read from files instead, and they are looked at every ten seconds; its CA, where the files do not have
-it, is left to whoever writes it into the configurations.
+create or carries the version that was read. The API server is told of a new CA before a leaf of it is served. The
+Secret is looked at once a minute, and what is new in it swapped in under the running server; one that was emptied is
+filled again with what is served. A certificate that somebody else makes (cert-manager) is read from files instead, and
+they are looked at every ten seconds; its CA, where the files do not have it, is left to whoever writes it into the
+configurations.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Hooks:
         self._url = url
         self._governed = governed_namespaces
         self._folder = folder
-        self._look_every_s = look_every_s if look_every_s is not None else 3600.0 if folder is None else 10.0
+        self._look_every_s = look_every_s if look_every_s is not None else 60.0 if folder is None else 10.0
         self._now = now
         reviews = Access(Unfenced(client))
         self.webhook = Webhook(reviews, names, identities=identities or IDENTITIES, limits=limits)
@@ -110,19 +111,21 @@ class Hooks:
         What cannot be written is told in the log."""
         try:
             async with self._writing:
-                if self._held is not None:
+                # Another replica may have told of a new CA meanwhile: an old one must not be written over it.
+                if self._held is not None and not await self._renewed():
                     await self._configure(self._held)
-        except (ApiError, OSError, TimeoutError) as error:
+        except (ApiError, OSError, TimeoutError, ValueError) as error:
             log.warning("webhook not restored", error=str(error))
 
     async def _renew(self) -> None:
         async with self._writing:
             await self._renewed()
 
-    async def _renewed(self) -> None:
+    async def _renewed(self) -> bool:
+        """Was there something new to serve, and to tell of?"""
         have = await self._certificates()
         if have == self._held:
-            return
+            return False
         if self._tls is None:
             self._tls = certificates.context(have)
             self._runner = await self.webhook.serve(self._port, self._tls, host=self._host or None)
@@ -131,6 +134,7 @@ class Hooks:
             await self._configure(have)
             certificates.load(self._tls, have)
         self._held = have
+        return True
 
     @property
     def ends_at(self) -> datetime | None:
@@ -141,7 +145,7 @@ class Hooks:
         """From the files, else from the Secret; made or renewed there when it is time."""
         if self._folder is not None:
             return certificates.from_files(self._folder)
-        return await kept(self._client, self._namespace, SECRET, self._hosts(), self._now())
+        return await kept(self._client, self._namespace, SECRET, self._hosts(), self._now(), self._held)
 
     async def _configure(self, have: Certificates) -> None:
         for wanted in configurations(
@@ -186,9 +190,15 @@ def _keep_bundles(wanted: dict[str, Any], there: dict[str, Any]) -> None:
             hook["clientConfig"].pop("caBundle", None)
 
 
-async def kept(client: Client, namespace: str, secret: str, hosts: Sequence[str], now: datetime) -> Certificates:
+async def kept(
+    client: Client, namespace: str, secret: str, hosts: Sequence[str], now: datetime, held: Certificates | None
+) -> Certificates:
     """The certificates that a Secret keeps for these hosts; made or renewed there when it is time. Replicas agree, for
-    each write is a create or carries the version that was read. Raises TimeoutError when they do not."""
+    each write is a create or carries the version that was read. Raises TimeoutError when they do not.
+
+    held: what this replica serves. It goes back into a Secret that was emptied or spoilt, for the other replicas serve
+    it too, and callers trust it.
+    """
     path = _SECRETS.path(namespace, secret)
     for _ in range(5):
         try:
@@ -198,6 +208,8 @@ async def kept(client: Client, namespace: str, secret: str, hosts: Sequence[str]
         data = {key: base64.b64decode(value) for key, value in ((raw or {}).get("data") or {}).items()}
         have = Certificates.from_data(data)
         wanted = certificates.issue(have, hosts, now)
+        if wanted != have and held is not None:
+            wanted = certificates.issue(held, hosts, now)
         if wanted == have:
             return wanted
         body = {

@@ -124,7 +124,9 @@ class Keeper:
         self._failed, self._leaving = False, kept > 0
         written = 0
         for first in range(0, len(due), AT_ONCE):
-            written += sum(await asyncio.gather(*(self._write(*one) for one in due[first : first + AT_ONCE])))
+            async with asyncio.TaskGroup() as group:  # a write that meets the fence leaves no other under way behind
+                writes = [group.create_task(self._write(*one)) for one in due[first : first + AT_ONCE]]
+            written += sum(write.result() for write in writes)
         return written
 
     async def _write(self, kind: str, key: Key, there: bool) -> bool:

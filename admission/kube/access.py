@@ -2,24 +2,46 @@
 
 Answers are kept for a short while, in tables of bounded size; a token is kept as its hash. A right that is taken away
 counts for `keep` seconds more.
+
+Reviews do not pass the client's flow gate: writes that wait for our webhook hold places there, and whoever finds the
+web port could fill the rest. They take turns here instead, a few at a time, and who would wait too long is refused.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from admission.kube.client import Unavailable
+
 Json = dict[str, Any]
+T = TypeVar("T")
 
 MOST_ANSWERS, MOST_TOKENS = 4096, 1024
 LONGEST_TOKEN = 16 * 1024
 NO_TOKEN_S = 5.0
 """A token that was refused is not asked about again for so long."""
+TOKENS_AT_ONCE, RIGHTS_AT_ONCE = 4, 8
+"""Reviews under way. The client's pool has room for those of two tables beside what its gate lets through."""
+TOKENS_WAITING, RIGHTS_WAITING = 128, 1024
+"""Reviews that wait for a turn: anybody can show a token, while rights are asked of callers who are known."""
+PATIENCE_S = 5.0
+"""So long a review waits for its turn, and so long for its answer."""
+
+
+class Busy(Unavailable):
+    """Too many reviews wait; nothing was asked."""
+
+    def __init__(self) -> None:
+        text = "too many callers wait to be looked up; try again in a moment"
+        super().__init__(0, "TooManyReviews", text, ambiguous=False)
 
 
 class Asks(Protocol):
@@ -29,14 +51,40 @@ class Asks(Protocol):
 
 
 class Unfenced:
-    """Reviews change nothing that the leader owns: every replica may ask."""
+    """Reviews change nothing that the leader owns: every replica may ask, beside the flow of its writes."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     async def create(self, path: str, obj: Json, /) -> Json:
-        answer: Json = await self._client.create(path, obj, fenced=False)
+        answer: Json = await self._client.create(path, obj, fenced=False, urgent=True, timeout=PATIENCE_S)
         return answer
+
+
+class _Turns:
+    """`at_once` reviews at a time; Busy where more than `most` wait already, or one waits too long."""
+
+    def __init__(self, at_once: int, most: int) -> None:
+        self._places = asyncio.Semaphore(at_once)
+        self._most = most
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None, None]:
+        if self._waiting >= self._most:
+            raise Busy
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._places.acquire()
+        except TimeoutError:
+            raise Busy from None
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._places.release()
 
 
 class Access:
@@ -47,28 +95,36 @@ class Access:
         self._client = client
         self._keep = keep
         self._clock = clock
-        self._known: OrderedDict[Any, tuple[float, bool]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[float, bool]] = OrderedDict()
         self._users: OrderedDict[bytes, tuple[float, Json | None]] = OrderedDict()
+        self._nobody: OrderedDict[bytes, tuple[float, Json | None]] = OrderedDict()
+        """Tokens that were refused: apart, or junk would push out those that count."""
+        self._tokens = _Turns(TOKENS_AT_ONCE, TOKENS_WAITING)
+        self._rights = _Turns(RIGHTS_AT_ONCE, RIGHTS_WAITING)
 
     async def user_of(self, token: str) -> Json | None:
         """Whose bearer token this is; None when the API server knows nobody by it."""
         if not token or len(token) > LONGEST_TOKEN:
             return None
         key = hashlib.sha256(token.encode()).digest()
-        known = self._users.get(key)
-        if known is not None and self._clock() < known[0]:
+
+        def said() -> tuple[float, Json | None] | None:
+            return self._fresh(self._users, key) or self._fresh(self._nobody, key)
+
+        if (known := said()) is not None:
             return known[1]
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-        answer = await self._client.create("/apis/authentication.k8s.io/v1/tokenreviews", body)
-        status = answer.get("status") or {}
-        user: Json | None = None
-        if status.get("authenticated") is True and isinstance(status.get("user"), dict):
-            user = status["user"] if status["user"].get("username") else None
-        self._users[key] = (self._clock() + (self._keep if user is not None else NO_TOKEN_S), user)
-        self._users.move_to_end(key)
-        while len(self._users) > MOST_TOKENS:
-            self._users.popitem(last=False)
-        return user
+        async with self._tokens.turn():
+            if (known := said()) is not None:  # somebody before us in line asked the same
+                return known[1]
+            body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+            answer = await self._client.create("/apis/authentication.k8s.io/v1/tokenreviews", body)
+            status = answer.get("status") or {}
+            user = status.get("user")
+            if status.get("authenticated") is True and isinstance(user, dict) and user.get("username"):
+                self._note(self._users, key, (self._clock() + self._keep, user), MOST_TOKENS)
+                return user
+            self._note(self._nobody, key, (self._clock() + NO_TOKEN_S, None), MOST_TOKENS)
+            return None
 
     async def allowed(
         self,
@@ -91,18 +147,28 @@ class Access:
         what = {"group": group, "resource": resource, "verb": verb, "subresource": subresource}
         what |= {key: value for key, value in (("namespace", namespace), ("name", name)) if value}
         asked = msgspec.json.encode((who, what), order="sorted")
-        known = self._known.get(asked)
-        if known is not None and self._clock() < known[0]:
+        if (known := self._fresh(self._known, asked)) is not None:
             return known[1]
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {**who, "resourceAttributes": what},
-        }
-        answer = await self._client.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
-        allowed = (answer.get("status") or {}).get("allowed") is True
-        self._known[asked] = (self._clock() + self._keep, allowed)
-        self._known.move_to_end(asked)
-        while len(self._known) > MOST_ANSWERS:
-            self._known.popitem(last=False)
-        return allowed
+        async with self._rights.turn():
+            if (known := self._fresh(self._known, asked)) is not None:  # somebody before us in line asked the same
+                return known[1]
+            body = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SubjectAccessReview",
+                "spec": {**who, "resourceAttributes": what},
+            }
+            answer = await self._client.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+            allowed = (answer.get("status") or {}).get("allowed") is True
+            self._note(self._known, asked, (self._clock() + self._keep, allowed), MOST_ANSWERS)
+            return allowed
+
+    def _fresh(self, table: OrderedDict[bytes, tuple[float, T]], key: bytes) -> tuple[float, T] | None:
+        known = table.get(key)
+        return known if known is not None and self._clock() < known[0] else None
+
+    @staticmethod
+    def _note(table: OrderedDict[bytes, tuple[float, T]], key: bytes, found: tuple[float, T], most: int) -> None:
+        table[key] = found
+        table.move_to_end(key)
+        while len(table) > most:
+            table.popitem(last=False)

@@ -46,6 +46,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 _LONGEST_LINE = 64 << 20  # bytes; the largest object a server stores is some MiB
 _CONNECT = 10.0  # seconds
+_BESIDE = 32  # connections for what passes no gate: the lease, and reviews (see access.py)
 
 
 class Fenced(Exception):
@@ -275,6 +276,8 @@ class Client:
         self._doubtful_until = float("-inf")
         self._unary: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
+        self._past: list[aiohttp.ClientSession] = []
+        self._opened_with = who.certificates
 
     @classmethod
     async def from_kubeconfig(cls, path: str | None = None, context: str | None = None, **options: Any) -> Client:
@@ -303,8 +306,7 @@ class Client:
         return self._who.base_url
 
     async def __aenter__(self) -> Self:
-        self._unary = self._session(limit=self.flow.most + 8)
-        self._streams = self._session(limit=0)
+        self._open()
         return self
 
     async def __aexit__(
@@ -313,10 +315,28 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        sessions = [session for session in (self._unary, self._streams) if session is not None]
+        sessions = [session for session in (self._unary, self._streams, *self._past) if session is not None]
         self._unary = self._streams = None
+        self._past = []
         for session in sessions:
             await session.close()
+
+    def _open(self) -> None:
+        self._unary = self._session(limit=self.flow.most + _BESIDE)
+        self._streams = self._session(limit=0)
+        self._opened_with = self._who.certificates
+
+    async def _sessions(self) -> tuple[aiohttp.ClientSession, aiohttp.ClientSession]:
+        """For requests, for streams. A connection keeps the client certificate that it was made with, and one that is
+        busy never ends: with another certificate others are made, and what is under way goes on on the old ones."""
+        if self._unary is None or self._streams is None:
+            raise RuntimeError("the client is not open: use `async with`")
+        if self._opened_with != self._who.certificates:
+            past, self._past = self._past, [self._unary, self._streams]
+            self._open()
+            for session in past:
+                await session.close()
+        return self._unary, self._streams
 
     def _session(self, *, limit: int) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
@@ -406,8 +426,13 @@ class Client:
         verb = "LIST" if method == "GET" and "limit" in query else method
         backoff = Backoff(*self._backoff)
         refreshed = False
-        for attempt in range(1, attempts + 1):
-            authorization = await self._who.header()
+        attempt = 1
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    authorization = await self._who.header()
+            except TimeoutError:
+                raise Unavailable(0, "NoCredentials", f"{path}: not read in time", ambiguous=False) from None
             if authorization is not None:
                 headers["Authorization"] = authorization
             try:
@@ -425,7 +450,8 @@ class Client:
                     urgent=urgent,
                 )
             except Unauthorized:
-                if refreshed or attempt == attempts or not await self._who.refresh(stale=authorization):
+                # Asked once more beside the attempts, for it was not heard: the lease has one attempt each time.
+                if refreshed or not await self._refresh(authorization, deadline):
                     raise
                 refreshed = True
                 continue
@@ -435,8 +461,16 @@ class Client:
                 pause = max(backoff.next(), error.retry_after or 0.0)
                 if loop.time() + pause >= deadline:
                     raise
+            attempt += 1
             await asyncio.sleep(pause)
-        raise AssertionError("unreachable")
+
+    async def _refresh(self, stale: str | None, deadline: float) -> bool:
+        """Is there another identity to show, with time left to do so?"""
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._who.refresh(stale=stale)
+        except TimeoutError:
+            return False
 
     async def _once(
         self,
@@ -453,9 +487,6 @@ class Client:
         write: bool,
         urgent: bool,
     ) -> bytes:
-        session = self._unary
-        if session is None:
-            raise RuntimeError("the client is not open: use `async with`")
         loop = asyncio.get_running_loop()
         if not urgent and not self.flow.enter_at_once():
             try:
@@ -465,6 +496,7 @@ class Client:
                 raise Unavailable(0, "Throttled", f"{path}: no place in time", ambiguous=False) from None
         doubtful = False
         try:
+            session, _ = await self._sessions()
             if fence is not None:
                 fence()
                 doubtful = True
@@ -485,7 +517,7 @@ class Client:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 self._count(verb, path, 0, loop.time() - started)
                 if isinstance(error, aiohttp.ClientConnectorCertificateError):
-                    await self._who.refresh(stale=headers.get("Authorization"))  # the authority may have been rotated
+                    await self._refresh(headers.get("Authorization"), deadline)  # the authority may have been rotated
                 unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
                 raise Unavailable(
                     0, "NoAnswer", f"{method} {path}: {type(error).__name__} {error}", ambiguous=write and not unsent
@@ -686,19 +718,18 @@ class Client:
         Raises Gone (410), and Unavailable when the stream breaks, ends within a line, or brings nothing for
         `idle_timeout` seconds (None: somewhat more than `timeout_seconds`).
         """
-        session = self._streams
-        if session is None:
-            raise RuntimeError("the client is not open: use `async with`")
         query = _selectors(label_selector, field_selector)
         query |= {"watch": "true", "resourceVersion": resource_version, "timeoutSeconds": str(timeout_seconds)}
         if bookmarks:
             query["allowWatchBookmarks"] = "true"
-        authorization = await self._who.header()
         idle = idle_timeout if idle_timeout is not None else timeout_seconds + 30.0
         loop = asyncio.get_running_loop()
         started = loop.time()
         status = 0
         try:
+            async with asyncio.timeout_at(started + self.read_timeout):
+                authorization = await self._who.header()
+                _, session = await self._sessions()
             async with session.get(
                 self._url(path, query),
                 headers={} if authorization is None else {"Authorization": authorization},
@@ -714,7 +745,7 @@ class Client:
                         status, await answer.read(), answer.headers.get("Retry-After"), answer.reason or ""
                     )
                     if isinstance(failure, Unauthorized):
-                        await self._who.refresh(stale=authorization)
+                        await self._refresh(authorization, loop.time() + self.read_timeout)
                     if isinstance(failure, Unavailable):
                         failure.ambiguous = False
                     raise failure

@@ -3,7 +3,7 @@
 kubernetes_asyncio reads kubeconfigs (exec plugins, OIDC, token files, client certificates) and the in-cluster mount;
 nothing else of it is used, nor imported, and that only when a configuration is loaded (`_library`). What it does not do
 is done here: re-reading token files and exec plugins as they expire, once a minute or when the server says 401,
-reloading client certificates and the authority into the live TLS context.
+reloading client certificates and the authority into the live TLS context; and a plugin that hangs is given up.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ import structlog
 _log = structlog.get_logger(__name__)
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN = _SERVICE_ACCOUNT / "token"
+_LONGEST = 15.0  # seconds of one reading; some plugins ask a server far away
 
 
 class Credentials:
-    """A server and an identity. `base_url` has no trailing slash. `header()` gives the Authorization value or None."""
+    """A server and an identity. `base_url` has no trailing slash. `header()` gives the Authorization value or None.
+
+    reload: reads the identity again and returns the header; True says that the server said 401.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,10 @@ class Credentials:
         self._every = reload_every
         self._clock = clock
         self._loaded_at = clock()
-        self._busy = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        self._forced = False
+        self.certificates = 0
+        """Counts client certificates: connections that were made with an old one keep it."""
 
     async def header(self) -> str | None:
         if self._reload is not None and self._clock() >= self._loaded_at + self._every:
@@ -60,21 +67,33 @@ class Credentials:
         return self._header
 
     async def refresh(self, *, stale: str | None, force: bool = True) -> bool:
-        """Reads the identity again, once for all who ask at the same time; True if the header is not `stale` any more.
+        """Reads the identity again, once for all who ask at the same time; True if the header is not `stale` any more,
+        or the client certificate is another.
 
-        A reload that fails keeps the old header: the server is the one to refuse it.
+        A reload that fails keeps the old header: the server is the one to refuse it. Whoever gives up waiting, because
+        its own time is over, leaves the reading to the others.
         """
         if self._reload is None:
             return False
-        async with self._busy:
-            due = force or self._clock() >= self._loaded_at + self._every
-            if self._header == stale and due:
-                self._loaded_at = self._clock()
-                try:
-                    self._header = await self._reload(force)
-                except Exception as error:  # plugins fail in every way there is
-                    _log.warning("credentials could not be read again", error=str(error))
-        return self._header != stale
+        certificates = self.certificates
+        if self._header == stale and self._reading is not None and force and not self._forced:
+            await asyncio.shield(self._reading)  # may bring what is remembered, and was refused
+        if self._header == stale and certificates == self.certificates:
+            if self._reading is None:
+                self._loaded_at, self._forced = self._clock(), force
+                self._reading = asyncio.create_task(self._read(self._reload, force))
+            await asyncio.shield(self._reading)
+        return self._header != stale or certificates != self.certificates
+
+    async def _read(self, reload: Callable[[bool], Awaitable[str | None]], force: bool) -> None:
+        try:
+            async with asyncio.timeout(_LONGEST):
+                self._header = await reload(force)
+        except Exception as error:  # plugins fail in every way there is
+            said = f"no answer in {_LONGEST:.0f} s" if isinstance(error, TimeoutError) else str(error)
+            _log.warning("credentials could not be read again", error=said)
+        finally:
+            self._reading = None
 
 
 @cache
@@ -121,6 +140,37 @@ def _tls(configuration: Any) -> ssl.SSLContext:
     return context
 
 
+class _Files:
+    """What a live TLS context was made of: files that somebody may renew in place."""
+
+    def __init__(self, tls: ssl.SSLContext, configuration: Any) -> None:
+        self._tls = tls
+        self._configuration = configuration
+        self._authority, self._chain = self._read()
+
+    def _read(self) -> tuple[bytes, bytes]:
+        made = self._configuration
+        authority, *chain = (
+            Path(name).read_bytes() if name else b"" for name in (made.ssl_ca_cert, made.cert_file, made.key_file)
+        )
+        return authority, b"\n".join(chain)
+
+    def renew(self) -> bool:
+        """Load what has changed; is the client certificate another? Raises OSError, also for half of a new pair."""
+        made = self._configuration
+        authority, chain = self._read()
+        if made.ssl_ca_cert and authority != self._authority:
+            self._tls.load_verify_locations(cafile=made.ssl_ca_cert)
+            self._authority = authority
+        if not made.cert_file or chain == self._chain:
+            return False
+        # A certificate without its key would take the old pair out of the live context: tried on another one first.
+        for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), self._tls):
+            context.load_cert_chain(made.cert_file, keyfile=made.key_file)
+        self._chain = chain
+        return True
+
+
 async def from_kubeconfig(path: str | None = None, context: str | None = None) -> Credentials:
     """Raises kubernetes_asyncio's ConfigException, or OSError, when there is no usable configuration; ValueError, when
     the file is no kubeconfig at all."""
@@ -134,21 +184,24 @@ async def from_kubeconfig(path: str | None = None, context: str | None = None) -
         raise ValueError(f"{path or 'the file'} does not hold clusters, users and contexts") from None
     host = str(configuration.host)
     tls = _tls(configuration) if host.startswith("https") else None
+    files = _Files(tls, configuration) if tls is not None else None
 
     async def reload(force: bool) -> str | None:
         if force and hasattr(loader, "exec_plugin_expiry"):
             del loader.exec_plugin_expiry  # the plugin's answer was refused before it expired
-        certificate = configuration.cert_file
         await loader.load_and_set(configuration)
-        if tls is not None and configuration.cert_file and configuration.cert_file != certificate:
-            tls.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+        try:
+            if files is not None and files.renew():
+                made.certificates += 1
+        except OSError as error:  # a token beside it is new all the same
+            _log.warning("certificates could not be read again", error=str(error))
         return _bearer(configuration)
 
     user = getattr(loader, "_user", None)
     # An exec plugin without an expiry would be run once a minute for nothing: it waits for a 401, as in client-go.
     every = float("inf") if user is not None and "exec" in user and not hasattr(loader, "exec_plugin_expiry") else 60.0
     current = loader.current_context or {}
-    return Credentials(
+    made = Credentials(
         host,
         authorization=_bearer(configuration),  # may be "Basic ..."
         tls=tls,
@@ -158,6 +211,7 @@ async def from_kubeconfig(path: str | None = None, context: str | None = None) -
         reload=reload,
         reload_every=every,
     )
+    return made
 
 
 def in_cluster() -> Credentials:

@@ -5,7 +5,8 @@ So the number of requests in flight is found, not configured: it grows by one pe
 used up, and falls by half on a push-back, at most once a second (additive increase, multiplicative decrease). A
 `Retry-After` closes the gate for everybody, because the level that pushed back is shared. A token bucket is there for
 who must promise a rate. Waiters go first in, first out. Renewing the lease does not pass this gate: a controller that
-is throttled must not lose its leadership to the throttling.
+is throttled must not lose its leadership to the throttling. Nor do reviews of access (access.py): a write may hold its
+place here until one of them is answered.
 """
 
 from __future__ import annotations

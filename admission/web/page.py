@@ -24,7 +24,7 @@ from typing import Any
 
 from aiohttp import web
 
-from admission.kube.access import Access
+from admission.kube.access import Access, Busy
 from admission.kube.client import ApiError
 from admission.names import Names
 from admission.web.stories import Stories
@@ -45,6 +45,8 @@ STREAM_S = 600.0
 TICK_S, QUIET_S = 1.0, 15.0
 FRESH_S, MOST_ANSWERS = 1.0, 64
 """An answer is given again for so long, though something has changed; its `revision` says of when it is."""
+OLD_S = 10.0
+"""After so long it is found anew in any case: the time that it tells goes on where nothing happens."""
 MOST_REVIEWS = 8
 """Access reviews of one caller at a time."""
 
@@ -106,10 +108,9 @@ class Page:
                     text="a bearer token of this cluster is needed", headers={"WWW-Authenticate": "Bearer"}
                 )
             return await self._sight(user)
-        except (ApiError, OSError, TimeoutError):
-            raise web.HTTPServiceUnavailable(
-                text="the API server did not answer a review", headers={"Retry-After": "2"}
-            ) from None
+        except (ApiError, OSError, TimeoutError) as error:
+            told = error.message if isinstance(error, Busy) else "the API server did not answer a review"
+            raise web.HTTPServiceUnavailable(text=told, headers={"Retry-After": "2"}) from None
 
     async def _sight(self, user: Json) -> Sight:
         every, queues, nodes = await asyncio.gather(
@@ -142,7 +143,8 @@ class Page:
                     raise web.HTTPServiceUnavailable(text=not_ready, headers={"Retry-After": "2"})
                 asked = (request.path_qs, sight)
                 known = self._answers.get(asked)
-                if known is None or (known[0] != source.revision and time.monotonic() - known[1] >= FRESH_S):
+                fresh = OLD_S if known is not None and known[0] == source.revision else FRESH_S
+                if known is None or time.monotonic() - known[1] >= fresh:
                     about = {"now": source.now(), "leading": source.leading(), "revision": source.revision}
                     body = json.dumps(about | answer(request, sight)).encode()
                     known = self._answers[asked] = (source.revision, time.monotonic(), body)

@@ -26,7 +26,7 @@ from aiohttp import web
 from admission.engine.model import Key
 from admission.jobs.kinds import KINDS
 from admission.jobs.values import rfc3339
-from admission.kube.access import Access
+from admission.kube.access import Access, Busy
 from admission.kube.client import ApiError
 from admission.names import Names
 from admission.web.view import MOST, View, of_local_queue, pending
@@ -183,8 +183,9 @@ class Visibility:
                 may = await self._access.allowed(
                     user, self._group, resource, "get", "pendingworkloads", namespace=namespace, name=name
                 )
-            except (ApiError, OSError, TimeoutError):
-                return _refuse(503, "the API server did not answer an access review", retry=1)
+            except (ApiError, OSError, TimeoutError) as error:
+                told = error.message if isinstance(error, Busy) else "the API server did not answer an access review"
+                return _refuse(503, told, retry=1)
             if not may:
                 where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
                 return _refuse(

@@ -108,6 +108,14 @@ async def test_replicas_share_a_certificate_that_the_api_server_trusts(client: C
     assert await two.leaf(bundle) == await one.leaf(bundle)
     assert await _bundle(client) == bundle
 
+    # A Secret that is lost is filled again with what both serve.
+    leaf = await one.leaf(bundle)
+    await client.delete(f"/api/v1/namespaces/{HOME}/secrets/{SECRET}")
+    await one.look()
+    assert await _bundle(client) == bundle
+    await two.look()
+    assert await one.leaf(bundle) == await two.leaf(bundle) == leaf
+
     # Whoever overwrites the bundle has it put right at the next look.
     raw = await client.get(f"{APIS}/{NAME}")
     await client.put(f"{APIS}/{NAME}", {**raw, "spec": {**raw["spec"], "caBundle": ""}})

@@ -1,10 +1,13 @@
-"""A certificate that somebody else makes: read from files, its rotation noticed, its CA told to the API server."""
+"""The webhook's certificate. One that somebody else makes: read from files, its rotation noticed, its CA told to the
+API server. Our own: callers trust every replica, whatever becomes of the Secret."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 
 from admission.controller import certificates
 from admission.controller.certificates import CA_CERT, CERT, KEY, Certificates, ends_at, from_files, issue
-from admission.controller.hooks import Hooks
+from admission.controller.hooks import SECRET, Hooks
 from tests.controller.lab import NAMES, World
 from tests.controller.test_keep import until
 
@@ -95,6 +98,78 @@ async def test_a_rotation_is_noticed(world: World, tmp_path: Path, unused_tcp_po
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+HOME = "muster-system"
+SECRETS = f"/api/v1/namespaces/{HOME}/secrets"
+
+
+@asynccontextmanager
+async def replica(world: World, port: int) -> AsyncIterator[Hooks]:
+    url = f"https://127.0.0.1:{port}"
+    hooks = Hooks(world.client, NAMES, namespace=HOME, host="127.0.0.1", port=port, url=url, look_every_s=3600)
+    await hooks.start()
+    running = asyncio.ensure_future(hooks.run())
+    try:
+        yield hooks
+    finally:
+        await asyncio.sleep(0)  # begun, or it would not end in good order
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def told(world: World) -> bytes:
+    """The CAs that the API server trusts."""
+    found = await world.client.get(CONFIGURATIONS)
+    (bundle,) = {base64.b64decode(hook["clientConfig"]["caBundle"]) for hook in found["webhooks"]}
+    return bundle
+
+
+async def _deleted(world: World) -> None:
+    await world.client.delete(f"{SECRETS}/{SECRET}")
+
+
+async def _emptied(world: World) -> None:
+    raw = await world.client.get(f"{SECRETS}/{SECRET}")
+    await world.client.put(f"{SECRETS}/{SECRET}", {**raw, "data": {}})
+
+
+async def _spoilt(world: World) -> None:
+    rubbish = {"data": {CA_CERT: base64.b64encode(b"rubbish").decode()}}
+    await world.client.merge_patch(f"{SECRETS}/{SECRET}", rubbish)
+
+
+@pytest.mark.parametrize("harm", [_deleted, _emptied, _spoilt])
+@pytest.mark.parametrize("look", [Hooks._renew, Hooks.restore], ids=["look", "restore"])
+async def test_a_secret_that_is_lost_is_filled_again(
+    world: World, unused_tcp_port_factory: Callable[[], int], harm, look
+) -> None:
+    """With what is served: a new CA would leave those untrusted who have not looked since."""
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    ports = [unused_tcp_port_factory() for _ in range(2)]
+    async with replica(world, ports[0]) as first, replica(world, ports[1]):
+        before = await served(ports[0], await told(world))
+        await harm(world)
+        await look(first)
+        trusted = await told(world)
+        assert [await served(port, trusted) for port in ports] == [before, before]
+        stored = (await world.client.get(f"{SECRETS}/{SECRET}"))["data"]
+        assert ssl.PEM_cert_to_DER_cert(base64.b64decode(stored[CERT]).decode()) == before
+
+
+async def test_an_old_ca_is_not_written_over_a_new_one(
+    world: World, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    """A replica that starts without a Secret makes a CA; the leader, told that jobs are not held, writes again."""
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    ports = [unused_tcp_port_factory() for _ in range(2)]
+    async with replica(world, ports[0]) as leader:
+        await _deleted(world)
+        async with replica(world, ports[1]):
+            new = await served(ports[1], await told(world))
+            await leader.restore()
+            trusted = await told(world)
+            assert [await served(port, trusted) for port in ports] == [new, new]
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:

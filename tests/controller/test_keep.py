@@ -1,4 +1,4 @@
-"""What is in use does not vanish, by the controller's own loops on a sandbox."""
+"""What is in use does not vanish, by the controller's own loops on a sandbox; and how those loops end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from admission.controller.actuate import Options
 from admission.controller.app import Controller, Tuning
 from admission.controller.lifecycle import Settings
 from admission.engine.model import MUSTER, LabelSelector, Requirement
-from admission.kube.client import NotFound
+from admission.kube.client import Fenced, NotFound
 from tests.controller import lab
 from tests.controller.lab import NAMES, World, cluster_queue, job, local_queue, own
 
@@ -270,3 +270,61 @@ async def test_finalizers_of_others_are_left_alone(world: World, others: list[st
                 return not others
 
         await until(released)
+
+
+async def synced(controller: Controller) -> bool:
+    return controller.synced
+
+
+async def leads(controller: Controller) -> bool:
+    return controller.leading
+
+
+async def _statuses(controller: Controller) -> None:
+    await controller.write_queue_status()
+
+
+async def _finalizers(controller: Controller) -> None:
+    await controller.keeper.once()
+
+
+@pytest.mark.parametrize("write", [_statuses, _finalizers])
+async def test_a_fence_that_one_write_meets_leaves_no_other_under_way(
+    world: World, write: Callable[[Controller], Awaitable[None]]
+) -> None:
+    """The work has then ended, and the next leader may be let in: what was cut off counts as doubtful."""
+    for name in ("a", "b", "c"):
+        await world.put(cluster_queue(f"team-{name}", 16))
+        await world.put(local_queue(name, f"team-{name}"))
+    passed = 0
+
+    def fence() -> None:
+        nonlocal passed
+        passed += 1
+        if passed == 2:
+            raise Fenced
+
+    async with running(world, leads=False) as controller:
+        await until(lambda: synced(controller))
+        world.client.fence = fence
+        with pytest.raises(ExceptionGroup) as caught:
+            await write(controller)
+        world.client.fence = None
+        assert caught.group_contains(Fenced)
+        assert world.client.flow.in_flight == 0
+        assert world.client.doubt() > 0
+
+
+async def test_who_leads_and_who_does_not_any_more_is_a_change(world: World) -> None:
+    """Or pages would be told for ever what was so then."""
+    async with running(world, leads=False) as controller:
+        await until(lambda: synced(controller))
+        before = controller.revision
+        leading = asyncio.ensure_future(controller.lead())
+        await until(lambda: leads(controller))
+        assert controller.revision > before
+        before = controller.revision
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        assert not controller.leading
+        assert controller.revision > before

@@ -6,11 +6,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from admission.controller.webhook import BODY_LIMIT, Webhook, configurations
-from admission.kube.access import Access
+from admission.kube.access import Access, Unfenced
+from admission.kube.client import Client
+from admission.kube.flow import Flow
 from admission.names import JOB_COMPLETION_INDEX, Names
+from tests.kube.server import Server, answer
 
 NAMES = Names()
 ADMINS = {"admin", "muster"}
@@ -135,6 +139,22 @@ async def test_the_authorizer_is_asked_seldom(
     clock.now = 6
     await ask(client, "/mutate-jobs", review(job(False), job(True)))
     assert authorizer.asked == 4
+
+
+async def test_a_write_that_waits_for_the_webhook_does_not_keep_it_waiting() -> None:
+    """The API server asks the webhook about each write of the controller, and answers when it has its answer."""
+    started = review(job(False), job(True), user="muster", manager=NAMES.job_manager)
+    async with Server() as server, Client.plain(server.url, flow=Flow(start=1, most=1), write_timeout=5) as kube:
+        webhook = Webhook(Access(Unfenced(kube)), NAMES)
+        async with TestClient(TestServer(webhook.app)) as hook:
+
+            async def admit(_: web.Request) -> web.Response:
+                allowed, _ = await ask(hook, "/validate-jobs", started)
+                return web.json_response({"allowed": allowed})
+
+            server.faults += [admit, *[answer(201, {"status": {"allowed": True}})] * 2]
+            path = "/apis/batch/v1/namespaces/a/jobs/j"
+            assert await kube.merge_patch(path, {"spec": {"suspend": False}}) == {"allowed": True}
 
 
 @pytest.mark.parametrize(

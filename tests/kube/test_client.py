@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from admission.kube import client as kube
+from admission.kube import credentials
 from admission.kube.client import Client, Fenced, Kind
 from admission.kube.credentials import Credentials
+from e2e.credentials import Authority
 from tests.kube.server import Server, answer, drop, hang, passing, status
 
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
@@ -337,6 +343,139 @@ async def test_a_token_is_read_again_as_time_passes(server: Server):
         now[0] = at
         seen.append(await who.header())
     assert seen == ["Bearer 1", "Bearer 1", "Bearer 2", "Bearer 2", "Bearer 2", "Bearer 3"]
+
+
+@pytest.mark.parametrize("call", ["get", "merge_patch"])
+async def test_a_call_with_one_attempt_is_heard_with_a_new_token(server: Server, call: str):
+    """As those of the lease are: else nobody would lead once the token has changed."""
+
+    async def reload(_: bool) -> str | None:
+        return "Bearer new"
+
+    server.put("x")
+    async with Client(Credentials(server.url, authorization="Bearer old", reload=reload)) as client:
+        server.faults += [answer(401), passing(), answer(401), answer(500)]
+        body = () if call == "get" else ({},)
+        assert (await getattr(client, call)(X, *body, attempts=1))["metadata"]["name"] == "x"
+        with pytest.raises(kube.Unauthorized):  # the newest there is
+            await getattr(client, call)(X, *body, attempts=1)
+        with pytest.raises(kube.Unavailable):
+            await getattr(client, call)(X, *body, attempts=1)
+    assert len(server.requests) == 4
+
+
+async def _forever(_: bool) -> str | None:
+    await asyncio.sleep(3600)
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("every", "limit", "error"),
+    [(float("inf"), 1.0, kube.Unauthorized), (0.0, 0.05, kube.Unavailable)],
+    ids=["asked for by a 401", "asked for by its age"],
+)
+async def test_a_plugin_that_hangs_takes_no_longer_than_the_call(server: Server, every, limit, error):
+    server.faults += [answer(401)] * 3
+    who = Credentials(server.url, authorization="Bearer old", reload=_forever, reload_every=every)
+    async with Client(who, read_timeout=limit, write_timeout=limit) as client:
+
+        async def watch() -> None:
+            async for _ in client.watch_lines(A, resource_version="1"):
+                pass
+
+        calls = (client.get(X), client.merge_patch(X, {}), watch())
+        for found in await asyncio.gather(*calls, return_exceptions=True):
+            assert type(found) is error
+            assert not found.ambiguous
+
+
+async def test_a_plugin_that_hangs_is_given_up_and_what_was_known_shown(server: Server, monkeypatch):
+    monkeypatch.setattr(credentials, "_LONGEST", 0.02)
+    who = Credentials(server.url, authorization="Bearer old", reload=_forever, reload_every=0.0)
+    async with Client(who) as client:
+        server.put("x")
+        await client.get(X)
+    assert server.requests[0].headers["Authorization"] == "Bearer old"
+
+
+async def test_who_gives_up_on_a_plugin_leaves_it_to_the_others(server: Server):
+    ready, times = asyncio.Event(), []
+
+    async def reload(force: bool) -> str | None:
+        times.append(force)
+        await ready.wait()
+        return "Bearer new"
+
+    async with Client(Credentials(server.url, authorization="Bearer old", reload=reload)) as client:
+        server.put("x")
+        server.faults += [answer(401), answer(401)]
+        gives_up, waits = asyncio.ensure_future(client.get(X)), asyncio.ensure_future(client.get(X))
+        while server.faults or not times:
+            await asyncio.sleep(0.001)
+        gives_up.cancel()
+        await asyncio.gather(gives_up, return_exceptions=True)
+        ready.set()
+        await waits
+    assert times == [True]
+
+
+@pytest.fixture
+async def kubeconfig(tmp_path: Path) -> AsyncIterator[tuple[Path, Authority]]:
+    """Of a server that knows callers by their certificates, and no "old" any more once something was deleted; it
+    answers with the name."""
+    authority = Authority(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.ca_file))
+    tls.load_cert_chain(*authority.server("server"))
+    tls.verify_mode = ssl.CERT_REQUIRED
+    refused: set[str] = set()
+
+    async def who(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        (name,) = [pair[0][1] for pair in request.transport.get_extra_info("peercert")["subject"]]
+        if request.method == "DELETE":
+            refused.add("old")
+        return web.json_response({"name": name}, status=401 if name in refused else 200)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", who)
+    runner = web.AppRunner(app, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    path = tmp_path / "kubeconfig"
+    server = {"server": f"https://127.0.0.1:{runner.addresses[0][1]}", "certificate-authority": "ca.crt"}
+    user = {"client-certificate": "mine.crt", "client-key": "mine.key"}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": server}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(json.dumps(config))
+    _lay(path, authority, "old")
+    yield path, authority
+    await runner.cleanup()
+
+
+def _lay(path: Path, authority: Authority, name: str, parts: tuple[str, ...] = ("crt", "key")) -> None:
+    for part, file in zip(("crt", "key"), authority.client(name), strict=True):
+        if part in parts:
+            (path.parent / f"mine.{part}").write_bytes(file.read_bytes())
+
+
+async def test_a_client_certificate_that_is_renewed_in_place_is_shown(kubeconfig: tuple[Path, Authority]):
+    """On the connections that are open, too: those were made with the old one."""
+    path, authority = kubeconfig
+    async with await Client.from_kubeconfig(str(path)) as client:
+        assert await client.get("/x") == {"name": "old"}
+        _lay(path, authority, "new", ("crt",))  # half of it: the old one is shown on
+        assert not await client._who.refresh(stale=None)
+        async with Client(client._who) as other:  # on connections of its own
+            assert await other.get("/x") == {"name": "old"}
+        _lay(path, authority, "new")
+        assert await client.delete("/x", attempts=1) == {"name": "new"}  # it was said 401 first
+        assert await client.get("/x", attempts=1) == {"name": "new"}
 
 
 async def test_requests_in_flight_are_bounded_and_waiting_ones_can_be_cancelled(server: Server):

@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from admission.engine.model import Workload
 from admission.web import page, stories
@@ -76,6 +77,48 @@ async def test_a_right_that_is_taken_away_ends_with_its_time(town: Running) -> N
     del town.cluster.users["ann-token"]
     now = 122.0
     await town.get("/api/me", "ann-token", 401)
+
+
+async def test_strangers_with_tokens_do_not_take_the_places_of_writes(town: Running) -> None:
+    """Their reviews take turns of their own; whoever comes when too many wait is told so at once."""
+    town.client.flow.pushed_back(3600)  # as when every place is taken
+    await town.get("/api/me", "nobody-token")
+    await town.get("/api/me", "wrong", 401)
+    turns = town.web.visibility._access._tokens
+    turns._most = 0
+    told = await town.get("/api/me", "bob-token", 503)
+    assert told["message"] == "too many callers wait to be looked up; try again in a moment"
+    assert (await town.get("/api/me", "nobody-token"))["user"] == "nobody"  # is known
+
+
+async def test_what_is_shown_moves_with_the_job_and_with_time(town: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    await town.submit("team-a", "alpha", pods=2)
+    await town.until(lambda: (found := _job_of(town)) is not None and found.ready == 2)
+    job = _job_of(town)
+    rows: list[tuple[Json, bool]] = [
+        ({"ready": 1}, True),
+        ({"succeeded": 1}, True),
+        ({"suspended": True}, True),
+        ({"finished": "Failed", "message": "it broke"}, True),
+        ({"resource_version": "999999"}, False),
+        ({"max_execution_s": 60}, False),
+    ]
+    for change, shown in rows:
+        before = town.controller.revision
+        town.controller._on_job(job, replace(job, **change))
+        assert (town.controller.revision > before) == shown, change
+        town.controller._on_job(None, job)
+
+    first = await town.get("/api/me")
+    monkeypatch.setattr(page, "OLD_S", 0.0)
+    async with asyncio.timeout(30):
+        while (await town.get("/api/me"))["now"] == first["now"]:
+            await asyncio.sleep(0.01)
+
+
+def _job_of(town: Running) -> Any:
+    gang = town.workloads().get("alpha")
+    return town.controller.numbers.job(gang.key) if gang is not None else None
 
 
 async def test_the_tree_adds_up_and_shows_who_has_borrowed(town: Running) -> None:

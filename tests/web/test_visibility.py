@@ -119,6 +119,13 @@ async def test_who_is_believed_and_what_they_may_ask(town: Running, asking: Aski
         await asking.get(ALL_OF_A, certificate="stranger")
 
 
+async def test_where_too_many_wait_to_be_looked_up_the_api_says_so(town: Running, asking: Asking) -> None:
+    town.web.visibility._access._rights._most = 0
+    status, body = await asking.get(ALL_OF_A)
+    assert (status, body["reason"]) == (503, "ServiceUnavailable")
+    assert body["message"] == "too many callers wait to be looked up; try again in a moment"
+
+
 async def test_the_order_that_is_told_is_the_order_of_admission(town: Running) -> None:
     """Everybody waits behind a gang that holds all quota; then room for one at a time comes free."""
     await town.submit("team-b", "holds-b", pods=1)
