@@ -218,6 +218,31 @@ def test_who_is_preempted_keeps_its_quota_until_its_owner_says_that_it_has_stopp
     assert entry_of(again, "Admitted")["lastTransitionTime"] >= first
 
 
+def test_a_workload_with_kueues_finalizer_goes_when_it_is_deleted_and_holds_nothing(admitter: Admitter) -> None:
+    """Kueue keeps each of its Workloads by one, and where Muster has taken its place nobody else takes it off."""
+    cp = admitter.cp
+    flavor(cp)
+    queue(cp, "a")
+    owner = {"apiVersion": "example.com/v1", "kind": "AppWrapper", "name": "x", "uid": "u", "controller": True}
+    for name, cores in (("done", 5), ("waits", 100), ("runs", 5)):
+        made = workload("a", name, cores=cores)
+        made["metadata"] |= {"finalizers": ["kueue.x-k8s.io/resource-in-use"], "ownerReferences": [owner]}
+        made["metadata"]["labels"] = {"kueue.x-k8s.io/job-uid": "u"}  # of a kind that is somebody else's
+        cp.create(made)
+    cp.wait(lambda: all_are(cp, "Admitted", ("a", "done"), ("a", "runs")), 30, "two to be admitted")
+    finish(cp, "a", "done")
+    for name in ("done", "waits", "runs"):
+        cp.delete(WORKLOADS, name, "a")
+
+    def left() -> list[str]:
+        return sorted(one["metadata"]["name"] for one in cp.list(WORKLOADS, "a"))
+
+    cp.wait(lambda: left() == ["runs"], 20, "those to go that hold nothing")
+    cp.wait(lambda: true(cp.get(WORKLOADS, "runs", "a"), "Evicted"), 20, "the other to be told to stop")
+    stopped(cp, "a", "runs")
+    cp.wait(lambda: left() == [], 20, "it to go when it has stopped")
+
+
 def test_a_gang_is_placed_within_the_level_that_it_asks_for(admitter: Admitter) -> None:
     cp = admitter.cp
     size = load.Size("test", 1, 1, (), racks=2, hosts=2)

@@ -367,7 +367,7 @@ def test_a_gang_that_is_admitted_again_with_less_gives_back_only_what_is_done(mu
     _label(cp, "jobs", "team-a", "train", pause="true")
     cp.wait(lambda: not admitted(cp, "team-a", "train"), 60, "it to give its quota back")
     _label(cp, "jobs", "team-a", "train", pause=None)
-    workers = {"parallelism": 3, "completions": None, "completionMode": "NonIndexed"}
+    workers: dict[str, Any] = {"parallelism": 3, "completions": None, "completionMode": "NonIndexed"}
     cp.apply([job("team-a", "queue", 3, seconds=None, **workers)])
     cp.wait(_running(cp, "team-a", 6), 40, "what is left of it to run, and a queue of work beside it")
     cp.wait(lambda: held() == "48", 10, "all of it to be counted")

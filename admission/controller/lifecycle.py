@@ -382,7 +382,7 @@ def bare_step(workload: WorkloadView, stop: StopPolicy, stopped_by: str, now: in
         return Next(LetWorkloadGo())
     if value.admission is None and not workload.deleting and _starts_over(workload):
         return Next(ForgetTries())
-    if value.admission is None or value.finished or workload.deleting:
+    if value.admission is None or value.finished or (workload.deleting and not workload.kept):
         return NOTHING
     if value.evicted:
         return NOTHING if value.admitted else Next(ReleaseWorkload())

@@ -688,6 +688,12 @@ BARE: dict[str, tuple[WorkloadView, StopPolicy, Any]] = {
     ),
     "finished": (workload(**ADMITTED, finished=True), StopPolicy.HOLD_AND_DRAIN, None),
     "being deleted": (workload(**ADMITTED, deleting=True), StopPolicy.HOLD_AND_DRAIN, None),
+    "being deleted, and kept by our finalizer": (
+        workload(**ADMITTED, deleting=True, seen={"kept": True}),
+        StopPolicy.NONE,
+        life.EvictWorkload("Deactivated", "Its Workload was deleted"),
+    ),
+    "and then it is let go": (workload(deleting=True, seen={"kept": True}), StopPolicy.NONE, life.LetWorkloadGo()),
 }
 
 
