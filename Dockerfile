@@ -31,6 +31,6 @@ ENV PATH=/opt/muster/bin:$PATH \
 # A number, so that Kubernetes can see that it is not root.
 USER 65532:65532
 WORKDIR /tmp
-EXPOSE 8080 8081 9443
+EXPOSE 8080 8081 8082 9443
 ENTRYPOINT ["muster"]
 CMD ["controller"]

@@ -11,7 +11,6 @@ thought for quotes. A rule of a role that is needed in one mode of holding only 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import sys
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from admission.controller import policies
 from admission.jobs.hold import Identities
 from admission.jobs.requests import Limits
 from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
+from admission.web.metrics import FAMILIES
 from charts import monitoring
 
 Object = dict[str, Any]
@@ -50,17 +50,8 @@ SETTINGS = policies.Settings(
     labels={},
 )
 
-BY_WEBHOOK = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
-BY_POLICY = {
-    "mutatingadmissionpolicies",
-    "mutatingadmissionpolicybindings",
-    "validatingadmissionpolicies",
-    "validatingadmissionpolicybindings",
-}
-
-MADE_BY_THE_CHART = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
-"""The chart makes these, empty, and the controller fills them: nobody needs the right to create them, which no name can
-limit; and they go when the release goes, so that no webhook is left behind that nobody answers."""
+LONGEST_WAIT_S = max(int(f.buckets[-1]) for f in FAMILIES if f.name == "muster_admission_wait_seconds")
+"""The end of the last bucket that has one."""
 
 DERIVED = {
     "": {"apiVersion", "kind", "apiGroup", "hold", "jobControllerUsers", "jobsetControllerUsers", "requiredPolicies"},
@@ -69,28 +60,6 @@ DERIVED = {
     "webhook": {"host", "certificate", "certDir"},
 }
 """Keys of the configuration file that the chart writes itself."""
-
-
-def roles(names: Names) -> list[Object]:
-    """`policies.roles`, each rule with the mode that needs it."""
-    made = copy.deepcopy(policies.roles(names, SETTINGS))
-    for role in made:
-        if role["metadata"]["name"] in ("muster-controller", "muster-hold-proof") and "rules" in role:
-            role["rules"] = [marked for rule in role["rules"] if (marked := _marked(rule)) is not None]
-    return made
-
-
-def _marked(rule: Object) -> Object | None:
-    resources = set(rule["resources"])
-    if rule["verbs"] == ["create"] and resources <= MADE_BY_THE_CHART:
-        return None
-    if rule.get("resourceNames") == ["muster-webhook"] and resources == {"secrets"}:
-        return {"when": "own-certificate", **rule}
-    if resources <= BY_WEBHOOK and "muster-web" not in rule.get("resourceNames", ()):
-        return {"when": "webhook", **rule}
-    if resources <= BY_POLICY:
-        return {"when": "policy", **rule}
-    return rule
 
 
 # ---------------------------------------------------------------- values.schema.json
@@ -241,7 +210,11 @@ def values_schema() -> Object:
             serviceMonitor=_object((), enabled=_choice("auto", True, False), interval=_TEXT, **monitor),
             dashboards=_object((), enabled=_BOOL, annotations=_LABELS, **monitor),
             rules=_object(
-                (), enabled=_choice("auto", True, False), longWaitSeconds={"type": "integer", "minimum": 1}, **monitor
+                (),
+                enabled=_choice("auto", True, False),
+                # No quantile is above the last bucket with an end: an alert on more would never come.
+                longWaitSeconds={"type": "integer", "minimum": 1, "maximum": LONGEST_WAIT_S - 1},
+                **monitor,
             ),
         ),
         quota=_object(
@@ -283,12 +256,11 @@ def files() -> Iterator[tuple[str, str]]:
             yield f"{folder}/crds/{name}", text
         for part, made in (
             ("policies", policies.policies(names, SETTINGS)),
-            ("roles", roles(names)),
+            ("roles", policies.roles_by_mode(names, SETTINGS)),
             ("priority", [policies.priority_class(names, SETTINGS)]),
         ):
             yield f"{folder}/{part}.json", json.dumps(made, indent=1, ensure_ascii=False) + "\n"
-    where = config.Configuration().namespace_selector.model_dump(by_alias=True, exclude_none=True)
-    yield "files/namespaces.json", json.dumps(where, indent=1) + "\n"
+    yield "files/namespaces.json", json.dumps(list(config.NEVER_GOVERNED), indent=1) + "\n"
     yield "files/rules.json", json.dumps(monitoring.rules(), indent=1, ensure_ascii=False) + "\n"
     for board in monitoring.DASHBOARDS:
         made = monitoring.grafana(board)

@@ -1,14 +1,17 @@
 """`helm`, for shells of tests where there is no binary: the commands of the documentation, by the SDK that PyPI has.
 
-python -m e2e.helm install NAME CHART [--namespace N] [--create-namespace] [--values FILE] [--set KEY=VALUE]
+python -m e2e.helm install NAME CHART [--namespace N] [--create-namespace] [--take-ownership] [--values FILE]
+                           [--set KEY=VALUE]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ def main(arguments: list[str]) -> int:
             one.add_argument("--set", action="append", default=[])
         if action == "install":
             one.add_argument("--create-namespace", action="store_true")
+            one.add_argument("--take-ownership", action="store_true")
         if action == "upgrade":
             one.add_argument("--install", action="store_true")
         for word in words:
@@ -65,7 +69,8 @@ def _act(sdk: Any, config: Any, said: argparse.Namespace, values: dict[str, Any]
         config.rollback(said.name)
     elif said.action == "install":
         more = {"create_namespace": said.create_namespace}
-        config.install(said.chart, said.name, values, namespace=said.namespace, **more)
+        with _owning(said.take_ownership):
+            config.install(said.chart, said.name, values, namespace=said.namespace, **more)
     else:
         try:
             config.upgrade(said.chart, said.name, values, namespace=said.namespace)
@@ -73,6 +78,18 @@ def _act(sdk: Any, config: Any, said: argparse.Namespace, values: dict[str, Any]
             if not said.install:
                 raise
             config.install(said.chart, said.name, values, namespace=said.namespace)
+
+
+@contextlib.contextmanager
+def _owning(take: bool) -> Iterator[None]:
+    """The library knows the option, and the SDK's Python passes no such argument on."""
+    module: Any = importlib.import_module("helm_python.config")
+    options = module._opts
+    module._opts = lambda **given: options(**given, take_ownership=take or None)
+    try:
+        yield
+    finally:
+        module._opts = options
 
 
 if __name__ == "__main__":

@@ -484,6 +484,46 @@ def test_the_guide_followed_from_install_to_removal_leaves_no_job_stuck(plane: C
     cp.resources(refresh=True)
 
 
+def test_kinds_that_were_applied_before_are_taken_over_and_nothing_is_lost(plane: ControlPlane, tmp_path: Path) -> None:
+    """Who began with README's five minutes, or by docs/migrate.md with the kinds alone, and goes on with the chart."""
+    cp = plane
+    cp.clean()
+    kinds = [crd["metadata"]["name"] for crd in cp.list("customresourcedefinitions")]
+    for name in (name for name in kinds if name.endswith(".muster.dev")):
+        cp.delete("customresourcedefinitions", name)
+    cp.wait(lambda: cp.find("customresourcedefinitions", "workloads.muster.dev") is None, 60, "no kind to be there")
+    with Prompt(cp, tmp_path) as prompt:
+
+        def follow(page: str, begins: str) -> str:
+            ran = prompt.run(f"set -eo pipefail\n{block(page, begins).text}")
+            assert ran.returncode == 0, ran.stdout
+            return ran.stdout
+
+        follow("docs/migrate.md", "kubectl apply --server-side -k crds")
+        cp.wait_established("clusterqueues.muster.dev")
+        cp.resources(refresh=True)
+        there = cp.create(cluster_queue("carried-over", {"nvidia.com/gpu": 8}))
+        refused = prompt.run(block("docs/install.md", "helm install muster charts/muster").text)
+        assert "invalid ownership metadata" in refused.stdout
+        release = Release(cp)
+        assert "CustomResourceDefinition" not in {one["kind"] for one in release.install(crds={"install": False})}
+        with pytest.raises(HelmError, match="invalid ownership metadata"):
+            release.upgrade(crds={"install": True})
+        release.uninstall()
+        for before, page, begins in (
+            ("", "docs/install.md", "kubectl apply --server-side -k crds"),
+            ("README.md", "docs/migrate.md", "helm install muster charts/muster"),
+        ):
+            if before:
+                follow(before, "kubectl apply --server-side")
+            follow(page, begins)
+            owner = cp.get("customresourcedefinitions", "clusterqueues.muster.dev")["metadata"]["annotations"]
+            assert (owner["meta.helm.sh/release-name"], owner["helm.sh/resource-policy"]) == ("muster", "keep")
+            follow("docs/install.md", "helm upgrade muster")
+            follow("docs/install.md", "helm uninstall")
+        assert cp.get("clusterqueues.muster.dev", "carried-over")["metadata"]["uid"] == there["metadata"]["uid"]
+
+
 def test_people_have_the_rights_of_the_chart_and_no_more(plane: ControlPlane) -> None:
     cp, release = plane, Release(plane)
     cp.clean()
@@ -539,6 +579,18 @@ def _who_may_use_a_priority(cp: ControlPlane, tenant: ApiClient, edit: Object) -
     refused = "you may not use the priority class urgent in team-b"
     cp.wait(lambda: refused in tried("team-b"), 20, "the policy to be seen")
     cp.wait(lambda: tried("team-a") == "", 20, "the right to be seen")
+    # One that has it may give it up, or take one that anybody may use; and nobody gets it by an update.
+    for namespace, name, had in (("team-a", "had", "urgent"), ("team-b", "plain", None)):
+        cp.create(job(namespace, name, labels={NAMES.priority_class_label: had} if had else {}))
+
+    def labelled(namespace: str, name: str, label: str | None) -> None:
+        change = {"metadata": {"labels": {NAMES.priority_class_label: label}}}
+        tenant.patch("jobs", name, change, namespace, dryRun="All")
+
+    labelled("team-a", "had", None)
+    labelled("team-a", "had", "of-no-restriction")
+    with pytest.raises(ApiError, match="may not use the priority class urgent in team-b"):
+        labelled("team-b", "plain", "urgent")
 
 
 OF_OTHERS = {

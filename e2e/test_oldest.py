@@ -22,8 +22,8 @@ from e2e import build
 from e2e import test_main_job as main_job
 from e2e.api_client import MERGE, ApiError
 from e2e.control_plane import ControlPlane
-from e2e.gangs import admitted, reason
-from e2e.installed import NAMES, USER, job
+from e2e.gangs import admitted, entry_of, reason
+from e2e.installed import NAMES, USER, cluster_queue, job
 from e2e.test_chart import BINARY, QUOTA, Charted, Release, play, running, sdk
 
 pytestmark = [
@@ -58,6 +58,13 @@ def test_a_gang_is_held_admitted_stopped_restored_and_started_again(oldest: Cont
         cp.wait(lambda: not _job(cp)["spec"]["suspend"], 60, "it to be started")
         assert _template(cp)["spec"]["nodeSelector"] == {"gpu": "h100"}
         assert len(_template(cp)["metadata"]["annotations"][NAMES.hosts_annotation].split(",")) == 4
+
+        # The kinds have no rules here: what is wrong is stored, and told.
+        limited = cluster_queue("limited", {"nvidia.com/gpu": 8})
+        limited["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["borrowingLimit"] = 1
+        cp.create(limited)
+        told = "but it is written wrong: spec: borrowingLimit and lendingLimit mean something only inside a cohort"
+        cp.wait(lambda: told in entry_of(cp.get("clusterqueues", "limited"), "Active").get("message", ""), 60, told)
 
         cp.create(job("vision", "huge", 100))
         cp.wait(lambda: "can never have more than 64" in reason(cp, "vision", "huge")[1], 60, "the reason to be told")

@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from admission.api.schema import Amount, LabelSelector, ObjectName, SelectorRequirement, path_text, say
+from admission.api.schema import Amount, LabelSelector, ObjectName, path_text, say
 from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
 
 API_VERSION = "config.muster.dev/v1beta1"
@@ -291,15 +291,9 @@ class Logging(Section):
     """What is logged, from this level on."""
 
 
-_NOT_OURS = LabelSelector(
-    match_expressions=[
-        SelectorRequirement(
-            key="kubernetes.io/metadata.name",
-            operator="NotIn",
-            values=["kube-system", "kube-public", "kube-node-lease", "muster-system"],
-        )
-    ]
-)
+NEVER_GOVERNED = ("kube-system", "kube-public", "kube-node-lease", "muster-system")
+"""Namespaces in which nothing is held for want of a label, whatever the selector says: a hold fails closed, and a
+cluster mends itself by what runs there. The controller's own is one of them, too."""
 
 
 class Configuration(Section):
@@ -313,8 +307,8 @@ class Configuration(Section):
     """Which rules decide. Left out: those of apiGroup."""
     hold: Literal["auto", "policy", "webhook"] = "auto"
     """What holds jobs back: the API server's policies, or a webhook. auto: policies where the API server has them."""
-    namespace_selector: LabelSelector = _NOT_OURS
-    """Namespaces whose jobs are looked at."""
+    namespace_selector: LabelSelector = LabelSelector()
+    """Namespaces whose jobs are looked at. Never those of Kubernetes and Muster's own, whatever is selected."""
     manage_jobs_without_queue_name: bool = False
     """Hold jobs without a queue label too."""
     default_queue_name: ObjectName = "default"

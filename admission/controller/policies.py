@@ -1023,9 +1023,58 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
     ]
 
 
+BY_WEBHOOK = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
+BY_POLICY = {
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+}
+
+MADE_BEFORE = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
+"""The chart and `config/` make these, empty, and the controller fills them: nobody needs the right to create them,
+which no name can limit; and they go with the installation, so that no webhook is left behind that nobody answers."""
+
+
+def roles_by_mode(names: Names, settings: Settings | None = None) -> list[Object]:
+    """`roles` as they are installed: without the rights to create what is made before, and a rule that only one mode of
+    holding needs with that mode, by the key `when`."""
+    made = roles(names, settings)
+    for role in made:
+        if role["metadata"]["name"] in ("muster-controller", "muster-hold-proof") and "rules" in role:
+            role["rules"] = [marked for rule in role["rules"] if (marked := _by_mode(rule)) is not None]
+    return made
+
+
+def _by_mode(rule: Object) -> Object | None:
+    resources = set(rule["resources"])
+    if rule["verbs"] == ["create"] and resources <= MADE_BEFORE:
+        return None
+    if rule.get("resourceNames") == ["muster-webhook"] and resources == {"secrets"}:
+        return {"when": "own-certificate", **rule}
+    if resources <= BY_WEBHOOK and "muster-web" not in rule.get("resourceNames", ()):
+        return {"when": "webhook", **rule}
+    if resources <= BY_POLICY:
+        return {"when": "policy", **rule}
+    return rule
+
+
+def roles_by_policy(names: Names, settings: Settings | None = None) -> list[Object]:
+    """What is needed where policies hold."""
+    made = roles_by_mode(names, settings)
+    for role in made:
+        if "rules" in role:
+            role["rules"] = [
+                {key: value for key, value in rule.items() if key != "when"}
+                for rule in role["rules"]
+                if rule.get("when") in (None, "policy")
+            ]
+    return made
+
+
 PARTS: Mapping[str, Callable[[Names, Settings], list[Object]]] = {
     "policies": policies,
-    "roles": roles,
+    "roles": roles_by_policy,
     "priority": lambda names, settings: [priority_class(names, settings)],
 }
 

@@ -6,6 +6,7 @@ most once per object and interval, and only where it differs from what is stored
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from admission import quantity
@@ -15,9 +16,23 @@ from admission.engine import order
 from admission.engine.model import ClusterQueue, Cohort, LocalQueue
 from admission.engine.state import QueueNumbers, State
 from admission.jobs.values import rfc3339
-from admission.names import ACTIVE
+from admission.names import ACTIVE, Names
 
 INT64_MAX = quantity.INT64_MAX
+
+Reader = Callable[[dict[str, Any], Names], tuple[Any, Sequence[str]]]
+
+
+def judged(kind: str, read: Reader) -> Reader:
+    """A reader of `jobs.values` that also tells which rules of the kind the object breaks: API servers before 1.34 get
+    the kinds without their rules, and store what the others refuse."""
+    from admission.api.kinds import validate_object  # most controllers do without, and start sooner
+
+    def reader(raw: dict[str, Any], names: Names) -> tuple[Any, Sequence[str]]:
+        value, problems = read(raw, names)
+        return value, [*problems, *validate_object({**raw, "apiVersion": names.api_version, "kind": kind}, names)]
+
+    return reader
 
 
 def queue_status(state: State, seen: Item[ClusterQueue], now: int) -> dict[str, Any]:
@@ -127,6 +142,8 @@ def with_hold(status: dict[str, Any], seen: Item[Any], held: Condition, now: int
 def _with_active(
     seen: Item[Any], status: dict[str, Any], active: bool, reason: str, message: str, now: int
 ) -> dict[str, Any]:
+    if seen.problems:  # it is used for as far as it can be read; who wrote it looks here
+        message += f"; but it is written wrong: {'; '.join(seen.problems)}"
     conditions = with_conditions(seen.status or {}, [(ACTIVE, active, reason, message)], now, seen.generation)
     status["conditions"] = conditions["conditions"]
     return status

@@ -80,8 +80,10 @@ async def serve(
         options=Options(can_rank, limits),
         tuning=tuning_of(config),
         default_queue=default_queue(config),
-        looked_at=looked_at(config),
+        looked_at=looked_at(config, namespace),
         lost_after_ms=round(config.node_loss_grace_period * 1000),
+        # Where policies hold, the API server is new enough to have them.
+        judges=mode == "webhook",
     )
     elector: LeaderElector | None = None
     if config.leader_election.leader_elect:
@@ -96,7 +98,7 @@ async def serve(
         )
         client.fence = elector.fence
     replica = Replica(controller, elector)
-    governed = selector_of(config) if config.manage_jobs_without_queue_name else None
+    governed = selector_of(config, namespace) if config.manage_jobs_without_queue_name else None
     restore: Callable[[], Awaitable[None]] | None = None
     async with asyncio.TaskGroup() as group:
         group.create_task(controller.watch(), name="watch")

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from admission.api.config import Configuration
+from admission.api.config import NEVER_GOVERNED, Configuration
 from admission.controller.app import Tuning
 from admission.controller.lifecycle import Settings
 from admission.engine.model import KUEUE, MUSTER, LabelSelector, Rules, Strategies, Transformation, UsageFairness
@@ -64,14 +64,18 @@ def settings_of(config: Configuration) -> Settings:
     )
 
 
-def selector_of(config: Configuration) -> dict[str, Any]:
-    """The label selector of namespaces, as the API writes it."""
-    return config.namespace_selector.model_dump(by_alias=True, exclude_none=True)
+def selector_of(config: Configuration, home: str = "muster-system") -> dict[str, Any]:
+    """The label selector of namespaces, as the API writes it: what the file selects, but for `NEVER_GOVERNED` and the
+    controller's own."""
+    said = config.namespace_selector.model_dump(by_alias=True, exclude_none=True)
+    names = list(dict.fromkeys((*NEVER_GOVERNED, home)))
+    but = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": names}
+    return {**said, "matchExpressions": [*said.get("matchExpressions", ()), but]}
 
 
-def looked_at(config: Configuration) -> LabelSelector | None:
+def looked_at(config: Configuration, home: str = "muster-system") -> LabelSelector | None:
     """Namespaces whose jobs are queued."""
-    return label_selector(selector_of(config), [])
+    return label_selector(selector_of(config, home), [])
 
 
 def default_queue(config: Configuration) -> str:

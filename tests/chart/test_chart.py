@@ -16,6 +16,7 @@ from admission.api.config import load_config
 from admission.api.kinds import BY_NAME, validate_object
 from admission.controller import policies
 from admission.controller.certificates import service_names
+from admission.controller.setup import selector_of
 from admission.names import KUEUE_GROUP, Names
 from charts import generate, reference
 from tests.chart import helm
@@ -42,7 +43,17 @@ MATRIX: dict[str, Object] = {
     },
     "kueue": {"apiGroup": KUEUE_GROUP, "hold": "policy"},
     "kueue-webhook": {"apiGroup": KUEUE_GROUP, "hold": "webhook"},
-    "governed": {"hold": "policy", **GOVERNED},
+    "governed": {"hold": "policy", **GOVERNED, "refuseBarePods": ["nvidia.com/gpu"]},
+    "all-governed": {
+        "hold": "policy",
+        "config": {"namespaceSelector": {}, "manageJobsWithoutQueueName": True},
+        "refuseBarePods": ["nvidia.com/gpu"],
+    },
+    "governed-by-default": {
+        "hold": "policy",
+        "config": {"manageJobsWithoutQueueName": True},
+        "refuseBarePods": ["nvidia.com/gpu"],
+    },
     "bare-pods": {
         "hold": "policy",
         "config": {"namespaceSelector": SELECTOR},
@@ -233,13 +244,15 @@ def test_kinds_and_policies_are_the_programs(row: str) -> None:
 
 @needs_helm
 def test_governed_namespaces_and_identities_reach_the_policies() -> None:
-    defaults = load_config("").namespace_selector.model_dump(by_alias=True, exclude_none=True)
-    for selector, made in (
-        (SELECTOR, bare(rendered("governed"))),
-        (defaults, bare(template({"hold": "policy", "config": {"manageJobsWithoutQueueName": True}}))),
-    ):
-        for key, wanted in bare(policies.policies(Names(), policies.Settings(governed_namespaces=selector))).items():
+    for row, namespace in (("governed", NAMESPACE), ("all-governed", NAMESPACE), ("governed-by-default", "elsewhere")):
+        made = bare(objects := template(MATRIX[row], namespace=namespace))
+        file = load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"])
+        selector = selector_of(file, namespace)
+        settings = policies.Settings(governed_namespaces=selector, namespace=namespace)
+        for key, wanted in bare(policies.policies(Names(), settings)).items():
             assert made[key] == wanted, key
+        pods = made["ValidatingAdmissionPolicy", "muster-bare-pods"]["spec"]["matchConstraints"]["namespaceSelector"]
+        assert pods == selector
     said = MATRIX["identities"]["identities"]
     settings = policies.Settings(
         identities=policies.Identities(tuple(said["jobControllers"]), tuple(said["jobsetControllers"]))
@@ -269,22 +282,29 @@ def test_rights_are_those_of_the_program_or_fewer() -> None:
     by_mode = {mode: rights(rendered(mode)) for mode in ("policy", "webhook")}
     assert by_mode["policy"] | by_mode["webhook"] <= whole
     less = {(resource, verb) for _, _, resource, verb, _ in whole - (by_mode["policy"] | by_mode["webhook"])}
-    assert less == {(resource, "create") for resource in generate.MADE_BY_THE_CHART}
+    assert less == {(resource, "create") for resource in policies.MADE_BEFORE}
     only = {resource for _, _, resource, _, _ in by_mode["webhook"] - by_mode["policy"]}
-    assert only == generate.BY_WEBHOOK
-    assert {resource for _, _, resource, _, _ in by_mode["policy"] - by_mode["webhook"]} == generate.BY_POLICY
+    assert only == policies.BY_WEBHOOK
+    assert {resource for _, _, resource, _, _ in by_mode["policy"] - by_mode["webhook"]} == policies.BY_POLICY
     assert bare(rendered("policy"))["ServiceAccount", "muster-controller"]["metadata"]["namespace"] == NAMESPACE
 
 
 @needs_helm
-def test_the_controller_is_that_of_the_kustomize_base() -> None:
-    there = list(yaml.safe_load_all((ROOT / "config" / "controller.yaml").read_text()))
-    pods = [of(side, "Deployment")["spec"]["template"]["spec"] for side in (there, rendered("webhook"))]
-    for key in ("image", "args", "env", "resources", "securityContext", "volumeMounts"):
-        base, chart = (pod["containers"][0][key] for pod in pods)
-        assert base.items() <= chart.items() if isinstance(base, dict) else base == chart
-    for key in ("serviceAccountName", "priorityClassName", "terminationGracePeriodSeconds", "volumes"):
-        assert pods[0][key] == pods[1][key]
+def test_without_helm_one_gets_the_chart_with_policies_but_for_its_dashboards() -> None:
+    """`kubectl apply -k config`, but for labels and what the file says that is the default anyway."""
+    files = yaml.safe_load((ROOT / "config" / "kustomization.yaml").read_text())["resources"]
+    texts = [(ROOT / "config" / file).read_text() for file in files if file != "../crds"]
+    base = bare(one for text in texts for one in yaml.safe_load_all(text))
+    chart = bare(one for one in rendered("policy") if one["kind"] != "CustomResourceDefinition")
+    assert set(chart) - set(base) == {("ConfigMap", "muster-dashboards")}
+    assert set(base) - set(chart) == {("Namespace", NAMESPACE)}
+    for key in set(base) & set(chart):
+        for side in (base[key], chart[key]):
+            if key == ("ConfigMap", "muster-controller"):
+                side["data"] = load_config(side["data"]["config.yaml"])
+            if key[0] == "Deployment":
+                side["spec"]["template"].pop("metadata")
+        assert base[key] == chart[key], key
 
 
 # ---------------------------------------------------------------- every rendering
@@ -447,6 +467,7 @@ def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
         ({"quota": {"queues": {"a": {"spec": {"preemptions": {}}}}}}, "preemptions"),
         ({"quota": {"cohorts": {"a": {"spec": {"cohort": "b"}}}}}, "cohort"),
         ({"image": {"digest": "sha256:1"}}, "digest"),
+        ({"metrics": {"rules": {"longWaitSeconds": 604800}}}, "longWaitSeconds"),
         ({"config": {"leaderElection": {"leaderElect": False}}}, "leaderElect"),
         ({"visibility": {"enabled": True}, "config": {"web": {"tls": "none"}}}, "visibility.enabled: the API server"),
         ({"visibility": {"enabled": True}, "config": {"web": {"bindAddress": "0"}}}, "visibility.enabled: the API"),

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from admission.api.config import Configuration
+
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Dockerfile").read_text()
 
@@ -64,7 +66,7 @@ def test_the_image_is_small_and_nobodys_root() -> None:
     spec = list(yaml.safe_load_all((ROOT / "config" / "controller.yaml").read_text()))[1]["spec"]["template"]["spec"]
     assert spec["securityContext"]["runAsUser"] == 65532
     ports = {str(port["containerPort"]) for port in spec["containers"][0]["ports"]}
-    assert set(dict(FINAL)["EXPOSE"].split()) == ports
+    assert set(dict(FINAL)["EXPOSE"].split()) == ports | {str(Configuration().webhook.port)}
     assert not re.search(r"(?i)(password|token|secret|api_key)\s*=", TEXT)
 
 

@@ -616,6 +616,36 @@ async def test_release_all(world: World, tmp_path: Path) -> None:
     assert NAMES.queue_label not in after["metadata"].get("labels", {})
 
 
+async def test_release_all_refuses_a_running_job_whose_later_pods_would_wait_for_ever(
+    world: World, tmp_path: Path
+) -> None:
+    """Its template has the gate, and cannot be changed while it runs; suspended, it is given back as any other."""
+    at = ["spec", "template", "spec", "schedulingGates"]
+    runs = job("sweep", status=STARTED)
+    runs["spec"]["completionMode"] = "NonIndexed"
+    runs["spec"]["template"]["spec"]["schedulingGates"] = [{"name": NAMES.topology_gate}]
+    undo = {"for": "w", "forms": ["gates"], "undo": [[at]]}
+    runs["metadata"]["annotations"] = {NAMES.inverse_annotation: json.dumps(undo)}
+    await world.put(runs)
+
+    async def tried(code: int) -> tuple[str, str]:
+        done = await run(world, tmp_path, "release-all", "--yes", "-o", "json", code=code)
+        (row,) = json.loads(done.stdout)["rows"]
+        return row["did"], row["message"]
+
+    did, said = await tried(1)
+    assert did == "refused"
+    assert said.startswith("runs on; but pods that it makes later wait behind")
+    assert "suspend it and run this again" in said
+    await world.client.merge_patch(f"{JOBS}/sweep", {"spec": {"suspend": True}})
+    stopped = {"active": 0, "ready": 0, "conditions": [condition("Suspended", True, "JobSuspended", "Job suspended")]}
+    await world.client.merge_patch(f"{JOBS}/sweep/status", {"status": stopped})
+    assert await tried(0) == ("changed", "restored and unsuspended")
+    after = await world.client.get(f"{JOBS}/sweep")
+    assert "schedulingGates" not in after["spec"]["template"]["spec"]
+    assert after["spec"]["suspend"] is False
+
+
 async def test_release_all_waits_for_the_controller_to_go(world: World, tmp_path: Path) -> None:
     await lab(world)
     await world.put(job("waits"))

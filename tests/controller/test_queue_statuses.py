@@ -1,13 +1,21 @@
-"""How much of the API server the statuses of queues take: little, while jobs wait for writes of theirs."""
+"""Statuses of queues: how much of the API server they take (little, while jobs wait for writes of theirs), and what
+they say of an object that an API server without the rules of the kinds has stored."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
+from admission.controller import decode, queues
 from admission.controller.app import Controller
+from admission.engine.model import MUSTER, ClusterQueue, Cohort, Flavor, LocalQueue, Put
+from admission.engine.state import State
+from admission.jobs import values
+from admission.names import Names
 from tests.controller.lab import World, cluster_queue, local_queue, own
 from tests.controller.test_keep import running, until
 
@@ -80,3 +88,76 @@ async def test_queues_that_the_last_gang_left_are_told_of_before_others(
         assert await controller.write_queue_status(most) == len(first)
         assert wrote == first
         assert await controller.write_queue_status() == 13 - len(first)
+
+
+def group(resource: str, flavor: str, **more: int) -> dict[str, Any]:
+    quota = {"name": resource, "nominalQuota": 8, **more}
+    return {"coveredResources": [resource], "flavors": [{"name": flavor, "resources": [quota]}]}
+
+
+NAMES = Names()
+OF: dict[str, tuple[type, Any, Any]] = {
+    "ClusterQueue": (ClusterQueue, values.cluster_queue, queues.queue_status),
+    "LocalQueue": (LocalQueue, values.local_queue, queues.local_queue_status),
+    "Cohort": (Cohort, values.cohort, queues.cohort_status),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "active", "said"),
+    [
+        ("ClusterQueue", {"resourceGroups": [group("cpu", "x")]}, "True", ("Can admit new workloads",)),
+        (
+            "ClusterQueue",
+            {"resourceGroups": [group("cpu", "x"), group("cpu", "y")]},
+            "True",
+            ("Can admit new workloads; but it is written wrong: ", "the first counts", "put it into one"),
+        ),
+        ("ClusterQueue", {"resourceGroups": [group("cpu", "x", borrowingLimit=1)]}, "True", ("write cohortName",)),
+        (
+            "ClusterQueue",
+            {"cohortName": "all", "resourceGroups": [group("cpu", "x", lendingLimit=99)]},
+            "True",
+            ("lendingLimit is more than nominalQuota",),
+        ),
+        ("Cohort", {"parentName": "it"}, "False", ("runs into a cycle", "parentName names the Cohort itself")),
+        ("LocalQueue", {"clusterQueue": "Team A"}, "False", ("does not exist", "is no object name")),
+    ],
+)
+def test_what_a_rule_would_have_refused_stands_in_the_condition(
+    kind: str, spec: dict[str, Any], active: str, said: tuple[str, ...]
+) -> None:
+    engine_class, read, status_of = OF[kind]
+    raw = {"metadata": {"name": "it", "namespace": "ml" if kind == "LocalQueue" else "", "uid": "u"}, "spec": spec}
+    raw["metadata"] = {key: value for key, value in raw["metadata"].items() if value}
+    seen = decode.item(queues.judged(kind, read), NAMES, msgspec.Raw(msgspec.json.encode(raw)), keep_status=True)
+    assert isinstance(seen.value, engine_class)
+    state = State(MUSTER)
+    for one in (Flavor("x"), Flavor("y"), seen.value):
+        state.apply(Put(one))
+    (condition,) = status_of(state, seen, 5_000)["conditions"]
+    assert (condition["type"], condition["status"]) == ("Active", active)
+    assert all(part in condition["message"] for part in said), condition["message"]
+    assert ("written wrong" in condition["message"]) is bool(seen.problems)
+
+
+@pytest.mark.parametrize(("judges", "wrong"), [(True, 1), (False, 0)])
+async def test_rules_are_judged_where_the_api_server_may_have_none(world: World, judges: bool, wrong: int) -> None:
+    limited = own("ClusterQueue", "it", {"resourceGroups": [group("cpu", "x", borrowingLimit=1)]})
+    await world.put(limited)
+    async with running(world, leads=False, judges=judges) as controller:
+
+        async def seen() -> Any:
+            return controller.informers["ClusterQueue"].store.get(("", "it"))
+
+        assert len((await until(seen)).problems) == wrong
+
+
+async def test_what_is_written_wrong_is_logged_once(world: World) -> None:
+    async with running(world, leads=False) as controller:
+        with capture_logs() as lines:
+            seen = [decode.Item("", "x", "u", "1", Flavor("x"), wrong) for wrong in ((), ("a",), ("a",), (), ("a",))]
+            for old, new in zip([None, *seen], seen, strict=False):
+                controller._on_item(Flavor, old, new)
+    told = [(line["kind"], line["name"]) for line in lines if line["event"] == "written wrong"]
+    assert told == [("ResourceFlavor", "x")] * 2

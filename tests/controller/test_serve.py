@@ -112,6 +112,22 @@ async def test_without_election_it_leads_at_once_and_its_webhook_keeps_to_the_li
         assert (await client.create(path, patient))["spec"]["suspend"] is True
 
 
+async def test_where_it_holds_by_webhook_a_queue_that_breaks_a_rule_is_told_so() -> None:
+    """Such an API server may be too old to have refused it."""
+    path = f"/apis/{NAMES.api_version}/clusterqueues"
+    quota = {"name": "cpu", "nominalQuota": 8, "borrowingLimit": 1}
+    groups = [{"coveredResources": ["cpu"], "flavors": [{"name": "x", "resources": [quota]}]}]
+    made = {"apiVersion": NAMES.api_version, "kind": "ClusterQueue", "metadata": {"name": "alone"}}
+    async with served("leaderElection: {leaderElect: false}\n") as (client, _):
+        await client.create(path, {**made, "spec": {"resourceGroups": groups}})
+
+        async def told() -> bool:
+            conditions = (await client.get(f"{path}/alone"))["status"]["conditions"]
+            return any("it is written wrong: spec: borrowingLimit" in one["message"] for one in conditions)
+
+        await until(told)
+
+
 async def test_a_webhook_that_somebody_emptied_is_written_again() -> None:
     """As Helm leaves it, where it was deleted and the chart is installed again; the replicas are those from before."""
     path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/muster"

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from admission import quantity
-from admission.api.config import Configuration, load_config
+from admission.api.config import NEVER_GOVERNED, Configuration, load_config
 from admission.controller import queues
 from admission.controller.decode import Item, milliseconds
-from admission.controller.setup import flow_of, rules_of, settings_of, tuning_of
+from admission.controller.setup import flow_of, looked_at, rules_of, selector_of, settings_of, tuning_of
+from admission.controller.webhook import configurations
 from admission.engine.model import (
     KUEUE,
     Admission,
@@ -32,9 +33,10 @@ from admission.engine.model import (
     Transformation,
     UsageFairness,
     Workload,
+    matches,
 )
 from admission.engine.state import State
-from admission.jobs.values import local_queue
+from admission.jobs.values import label_selector, local_queue
 from admission.names import Names
 from tests.kube.virtual import virtually
 
@@ -98,6 +100,32 @@ def test_a_line_of_the_file_reaches_what_runs(text: str) -> None:
         assert (found[0], without[0]) == (False, True), "as of its creation, not of its eviction"
         found = found[1]
     assert {name: getattr(found, name) for name in says} == says
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "",
+        "namespaceSelector: {}",
+        "namespaceSelector: {matchLabels: {team: a}}",
+        "namespaceSelector: {matchExpressions: [{key: free, operator: DoesNotExist}]}",
+    ],
+)
+def test_no_selector_governs_the_namespaces_of_kubernetes_and_our_own(selector: str) -> None:
+    """Neither the controller, nor a webhook that fails closed."""
+    config = load_config(HEAD + selector)
+    asked = looked_at(config, "home")
+    made = configurations(Names(), ca_bundle=b"ca", url="x", governed_namespaces=selector_of(config, "home"))
+    read = [
+        label_selector(hook["namespaceSelector"], [])
+        for one in made
+        for hook in one["webhooks"]
+        if hook["name"].startswith("namespaces.")
+    ]
+    assert read == [asked, asked]
+    for name, governed in (*((name, False) for name in (*NEVER_GOVERNED, "home")), ("any", True)):
+        labels = {"kubernetes.io/metadata.name": name, "team": "a"}
+        assert matches(asked, labels) is governed, name
 
 
 def test_requests_keep_to_the_rate_of_the_file() -> None:

@@ -66,6 +66,7 @@ class Elsewhere:
 
 
 _GUIDE = "e2e/test_chart.py::test_the_guide_followed_from_install_to_removal_leaves_no_job_stuck"
+_TAKEN_OVER = "e2e/test_chart.py::test_kinds_that_were_applied_before_are_taken_over_and_nothing_is_lost"
 _MIGRATE = "e2e/test_migrate.py::test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster"
 _RACKS = "e2e/test_docs.py::test_two_racks_before_and_after"
 _HOURS = "minutes to hours of a whole machine; .ci/run plays the small forms"
@@ -82,11 +83,14 @@ ELSEWHERE = (
         "kubectl apply --server-side -k config",
         by="e2e/test_hold.py::test_the_installation_is_taken_as_it_is",
     ),
+    Elsewhere("docs/install.md", "kubectl apply --server-side -k crds", by=_TAKEN_OVER),
     Elsewhere("docs/install.md", "helm upgrade muster", by=_GUIDE),
     Elsewhere("docs/install.md", "for queue in", by=_GUIDE),
     Elsewhere("docs/install.md", "helm uninstall", by=_GUIDE),
     Elsewhere("docs/install.md", "held() {", by=_GUIDE),
     Elsewhere("docs/install.md", "for kind in", by=_GUIDE),
+    Elsewhere("docs/migrate.md", "kubectl apply --server-side -k crds", by=_TAKEN_OVER),
+    Elsewhere("docs/migrate.md", "helm install muster charts/muster", by=_TAKEN_OVER),
     Elsewhere("docs/migrate.md", "muster import --from kueue", by=_MIGRATE),
     Elsewhere("docs/migrate.md", "kubectl get workloads.kueue.x-k8s.io", by=_MIGRATE),
     Elsewhere("docs/migrate.md", "muster controller --workloads-only", by="e2e/test_kueue_mode.py::admitter"),
