@@ -204,6 +204,8 @@ def test_the_commands_of_a_platform_engineer_and_of_a_tenant(
 def test_release_all_gives_back_what_was_held(bare: ControlPlane, people: Muster) -> None:
     """No controller runs: the policies hold, and nobody but an administrator may let go."""
     cp = bare
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "cli-jobsets"}}
+    reads = {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["get", "list"]}
     cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
     cp.namespace("team-a")
     cp.apply([job("team-a", "one", 1, seconds=1), job("team-a", "paused", 1, labels={NAMES.pause_label: "true"})])
@@ -212,7 +214,12 @@ def test_release_all_gives_back_what_was_held(bare: ControlPlane, people: Muster
         return bool(cp.get("jobs", name, "team-a")["spec"].get("suspend", False))
 
     assert suspended("one")
-    held = people("release-all", "--yes", "-n", "team-a", user=TENANT, code=1)
+    # There is no Lease, and a tenant may not look for one elsewhere.
+    assert "--controller-namespace" in people("release-all", "--yes", "-n", "team-a", user=TENANT, code=1).stderr
+    given = ["release-all", "--yes", "-n", "team-a", "--controller-namespace", HOME]
+    assert "you may not see jobsets" in people(*given, user=TENANT, code=4).stderr
+    cp.apply([{**role, "rules": [reads]}, _binding("cli-jobsets", TENANT, "cli-jobsets", "team-a")])
+    held = people(*given, user=TENANT, code=1)
     assert "job/one -n team-a refused" in held.stdout
     assert suspended("one")
     people("release-all", user="admin")
@@ -223,3 +230,5 @@ def test_release_all_gives_back_what_was_held(bare: ControlPlane, people: Muster
     assert not suspended("one")
     cp.wait(lambda: cp.get("jobs", "one", "team-a")["status"].get("succeeded") == 1, 60, "the Job to run, and end")
     assert suspended("paused")
+    cp.delete("clusterroles", "cli-jobsets")
+    cp.delete("rolebindings", "cli-jobsets", "team-a")

@@ -19,6 +19,7 @@ from admission.commands.options import (
     Session,
     agreed,
     asking,
+    end_in_order,
     examples,
     fail,
     names_of_kind,
@@ -127,14 +128,14 @@ def requeue(scope: Scope, job: str, dry_run: bool, yes: bool) -> None:
         what = await change.again(ask, job, session.namespace)
         if what.step == "restart" and not dry_run:
             agreed(f"{job} holds its room: this stops its pods, and it waits in the queue again.", yes=yes)
+        end_in_order()
         return await change.requeue(ask, what, dry_run=dry_run, told=_tell)
 
     tell_changes(scope, run(scope, work, f"queueing {job} again"))
 
 
 def _tell(message: str) -> None:
-    if sys.stderr.isatty():
-        print(message, file=sys.stderr)
+    print(f"muster: {message}", file=sys.stderr, flush=True)
 
 
 # ---------------------------------------------------------------- create
@@ -193,7 +194,8 @@ def create_queue(
 ) -> None:
     """Create a ClusterQueue with its quota, and the LocalQueues of those who use it.
 
-    With --dry-run -o yaml it prints the objects, for a repository.
+    All of it or, where something is refused or is there already, nothing. With --dry-run -o yaml it prints the
+    objects, for a repository.
     """
     made: list[dict[str, Any]] = []
 
@@ -210,7 +212,7 @@ def create_queue(
         for user in users:
             namespace, _, local = user.partition(":")
             made.append(_object(api, "LocalQueue", local or "main", {"clusterQueue": name}, namespace))
-        return await change.put(session.ask(), made, "", dry_run=dry_run)
+        return await change.create(session.ask(), made, "ClusterQueue", dry_run=dry_run)
 
     changes = run(scope, work, f"creating {name}")
     if dry_run and scope.output in ("json", "yaml") and not changes.refused:
@@ -384,23 +386,26 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
     """Say whether a job would start now and on which nodes, else why not; then create it, with --create.
 
     The API server checks the manifest by a dry run, and the engine decides on what the cluster holds now. To know, one
-    must be allowed to read nodes, pods and queues of the whole cluster; who may not is told what can be known.
+    must be allowed to read nodes, pods and queues of the whole cluster; who may not is told what can be known. Of
+    several jobs each is judged as if those before it were created.
     """
-    from admission.controller import tell
-
     documents, wrong = manifests(files)
     for finding in wrong:
         raise fail(BAD_USE, f"{finding.place()}: {finding.message}")
     if not documents:
         raise fail(BAD_USE, "no object in these files")
 
-    async def work(session: Session) -> Any:
-        from dataclasses import replace
+    from admission.controller import whatif
 
-        from admission.controller import whatif
-        from admission.controller.ask import resource_of
+    for document in documents:  # all, before the first is created
+        try:
+            whatif.job_kind(document.obj)
+        except ValueError as error:
+            raise fail(BAD_USE, f"{document.file}: {error}") from None
+    seen: list[Any] = []
+
+    async def work(session: Session) -> None:
         from admission.engine.model import KUEUE, MUSTER
-        from admission.jobs.kinds import kind_of
         from admission.names import KUEUE_GROUP
 
         rules = KUEUE if session.names.group == KUEUE_GROUP else MUSTER
@@ -412,28 +417,35 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
                 rules = rules_of(load_config(Path(config)))
             except (ConfigError, ValueError, OSError) as error:
                 raise fail(BAD_USE, str(error)) from None
-        out = []
+        earlier: list[whatif.Earlier] = []
         for document in documents:
-            try:
-                seen = await whatif.foresee(session.ask(), document.obj, session.namespace, rules)
-            except ValueError as error:
-                raise fail(BAD_USE, f"{document.file}: {error}") from None
-            kind = kind_of(document.obj)
-            if create and kind is not None and seen.answer is not whatif.Foresight.REFUSED:
-                await session.client.create(resource_of(kind).path(seen.namespace), document.obj)
-                seen = replace(seen, created=True)
-            out.append(seen)
-        return out
+            ask = session.ask()
+            one = await whatif.foresee(ask, document.obj, session.namespace, rules, earlier)
+            if create and one.answer is not whatif.Foresight.REFUSED:
+                one = await whatif.create(ask, document.obj, one, earlier)
+            seen.append(one)
 
-    seen = run(scope, work, "asking the engine")
-    names = [f"{one.kind.lower()}/{one.name}" for one in seen]
-    text = tell.written(scope.output, [one.as_json() for one in seen], names)
+    try:
+        run(scope, work, "asking the engine")
+    except click.exceptions.Exit:
+        if any(one.created for one in seen):  # whoever runs it again must know
+            _tell_foreseen(scope, seen)
+        raise
+    _tell_foreseen(scope, seen)
+    codes = {"starts": 0, "unmanaged": 0, "waits": NO, "refused": 3, "unknown": NO_CLUSTER}
+    raise click.exceptions.Exit(max(0 if one.created else codes[one.answer.value] for one in seen))
+
+
+def _tell_foreseen(scope: Scope, seen: list[Any]) -> None:
+    from admission.controller import tell
+
+    text = tell.written(
+        scope.output, [one.as_json() for one in seen], [f"{one.kind.lower()}/{one.name}" for one in seen]
+    )
     if text is not None:
         print(text)
     else:
         tell.show(tell.console(), tell.foreseen(seen, scope.output))
-    codes = {"starts": 0, "unmanaged": 0, "waits": NO, "refused": 3, "unknown": NO_CLUSTER}
-    raise click.exceptions.Exit(max(0 if one.created else codes[one.answer.value] for one in seen))
 
 
 # ---------------------------------------------------------------- release-all
@@ -457,7 +469,8 @@ def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
 
     Jobs that wait are restored and unsuspended: they all start at once, as far as nodes have room. Jobs that run are
     left running. Paused ones stay as their owner left them. Without -n it is about all namespaces, and the quota
-    objects lose the finalizer that would keep them from being deleted.
+    objects lose the finalizer that would keep them from being deleted. It does nothing while a controller leads: who
+    may not look for its Lease in all namespaces names the right one with --controller-namespace.
     """
 
     async def work(session: Session) -> Any:
@@ -466,16 +479,25 @@ def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
         from admission.controller import change
 
         ask = session.ask()
-        if not await ask.leaderless() and yes:
-            down = f"kubectl -n {session.home} scale deployment muster-controller --replicas=0"
-            raise fail(NO, f"a controller leads, or you may not see whether: it would hold them again. First: {down}")
+        not_yet, wrong = await change.leaderless(ask, sure=named)
+        if not_yet and yes:
+            raise fail(NO, not_yet)
         jobs = await change.held_back(ask, scope.namespace)
+        if scope.namespace is None:
+            await change.kept(ask)
+        if ask.hidden:  # what is not seen would stay held for ever, with nobody to tell
+            unseen = ", ".join(ask.hidden)
+            raise fail(NO_CLUSTER, f"nothing was changed: you may not see {unseen}, which may have to be given back")
         with steps("giving back", len(jobs)) as step:
             done = await change.release_all(ask, jobs, unlabel=unlabel, dry_run=not yes, step=step)
+        done = replace(done, leaderless=wrong)
         if scope.namespace is not None or done.refused:
             return done
-        return replace(done, rows=(*done.rows, *await change.unkeep(ask, dry_run=not yes)))
+        freed = await change.unkeep(ask, await change.kept(ask), dry_run=not yes)
+        return replace(done, rows=(*done.rows, *freed), hidden=ask.hidden)
 
+    asked_as = click.get_current_context().get_parameter_source("controller_namespace")
+    named = asked_as is not click.core.ParameterSource.DEFAULT
     changes = run(scope, work, "looking for jobs")
     tell_changes(scope, changes)
 

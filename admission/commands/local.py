@@ -101,16 +101,16 @@ def manifests(files: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
         path = Path(name)
         if name != "-" and not path.exists():
             raise fail(BAD_USE, f"{name}: no such file or folder")
-        if name == "-":
-            texts = [("stdin", sys.stdin.read())]
-        else:
-            paths = [path]
-            if path.is_dir():
-                paths = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml", ".json") and p.is_file())
-            try:
+        try:
+            if name == "-":
+                texts = [("stdin", sys.stdin.buffer.read().decode("utf-8"))]
+            else:
+                paths = [path]
+                if path.is_dir():
+                    paths = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml", ".json") and p.is_file())
                 texts = [(str(one), one.read_text(encoding="utf-8")) for one in paths]
-            except (OSError, UnicodeDecodeError) as error:
-                raise fail(BAD_USE, f"{name}: {error}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise fail(BAD_USE, f"{name}: {error}") from None
         for label, text in texts:
             more, wrong = read(text, label)
             documents += more

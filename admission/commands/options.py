@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,7 +47,9 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 def fail(code: int, message: str) -> click.exceptions.Exit:
     """To be raised: say why on standard error, and end with this code."""
-    print(f"muster: {message}", file=sys.stderr)
+    from admission.controller.printable import printable
+
+    print(f"muster: {printable(message)}", file=sys.stderr)
     return click.exceptions.Exit(code)
 
 
@@ -198,8 +201,24 @@ def run(scope: Scope, work: Callable[[Session], Awaitable[T]], doing: str = "") 
 
     try:
         return asyncio.run(whole())
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+def end_in_order() -> None:
+    """From now on SIGTERM and SIGHUP cancel the work, as Ctrl-C does: it takes back first what was to last only as long
+    as it did. Not before the last question: whoever waits for an answer hears no signal."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    told: list[bool] = []
+
+    def stop() -> None:
+        if task is not None and not told:  # once: a second one would cut off what is taken back
+            told.append(task.cancel())
+
+    for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:  # Windows has no SIGHUP
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup wants it to go on
+            with suppress(RuntimeError, ValueError):  # not the main thread: signals are somebody else's there
+                loop.add_signal_handler(number, stop)
 
 
 def answer(
@@ -258,9 +277,10 @@ async def patience(doing: str) -> AsyncIterator[None]:
 
     async def say() -> None:
         from rich.console import Console
+        from rich.text import Text
 
         await asyncio.sleep(1)
-        with Console(stderr=True).status(doing):
+        with Console(stderr=True).status(Text(doing)):  # it names what was typed: no markup
             await asyncio.Event().wait()
 
     saying = asyncio.ensure_future(say())

@@ -106,6 +106,8 @@ def nodes(scope: Scope, per_pod: str) -> None:
         try:
             pairs = dict(part.split("=", 1) for part in per_pod.split(","))
             wanted = quantity.parse_resources(pairs)
+            if wrong := [name for name, amount in wanted.items() if amount <= 0]:
+                raise ValueError(f"{wrong[0]} must be more than 0")
         except ValueError as error:
             raise fail(BAD_USE, f"--per-pod {per_pod}: {error}; write resource=amount,...") from None
     answer(
@@ -155,9 +157,14 @@ def top(scope: Scope, svg: str | None) -> None:
                 live.update(await look(console.size.height), refresh=True)
                 await asyncio.sleep(EVERY_S)
 
+    if svg is not None and not Path(svg).parent.is_dir():
+        raise fail(BAD_USE, f"--svg {svg}: there is no folder {Path(svg).parent}")
     drawn = run(scope, work, "reading queues, jobs and nodes")
     if svg is not None:
-        Path(svg).write_text(drawn, encoding="utf-8")
+        try:
+            Path(svg).write_text(drawn, encoding="utf-8")
+        except OSError as error:
+            raise fail(BAD_USE, f"--svg {error}") from None
 
 
 COMMANDS = (why, queues, jobs, nodes, top)

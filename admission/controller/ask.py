@@ -393,14 +393,36 @@ class Ask:
             return f"No controller leads: there is no Lease {where} (--controller-namespace, if elsewhere); {then}."
         except Forbidden:
             return ""
+        wrong = self._led_by_nobody(lease)
+        return f"No controller leads: Lease {where} {wrong}; {then}." if wrong else ""
+
+    def _led_by_nobody(self, lease: Json) -> str:
+        """What says so; "" when the holder of a Lease is there."""
         spec = obj(lease.get("spec"))
         renewed = millis(spec.get("renewTime"))
         if not text(spec.get("holderIdentity")):
-            return f"No controller leads: Lease {where} was given up; {then}."
+            return "was given up"
         late = self.now - renewed - whole(spec.get("leaseDurationSeconds"), 15) * 1000
-        if renewed and late > STALE_MS:
-            return f"No controller leads: Lease {where} was last renewed {values.rfc3339(renewed)}; {then}."
-        return ""
+        return f"was last renewed {values.rfc3339(renewed)}" if renewed and late > STALE_MS else ""
+
+    async def served(self, kind: Kind) -> bool:
+        """Does this cluster serve the group? Who has no right to a kind is refused it even where it does not exist."""
+        try:
+            await self.client.get(f"/apis/{kind.group}/{kind.version}")
+        except NotFound:
+            return False
+        except Forbidden:
+            return True
+        return True
+
+    async def leases(self) -> dict[str, bool] | None:
+        """By namespace of a controller's Lease: does one lead? None where they may not be listed in all."""
+        try:
+            pages = self.client.list_pages(LEASES.path(), field_selector=f"metadata.name={self.names.lease_name}")
+            found = [_decode(item) async for page in pages for item in page.items]
+        except Forbidden:
+            return None
+        return {_namespace(lease): not self._led_by_nobody(lease) for lease in found}
 
     async def called(self, kind: str, namespace: str) -> list[tuple[str, str]]:
         """(name, a word about it) of all "jobs" (JobSets among them), "localqueues" of a namespace, or of all
@@ -604,6 +626,8 @@ class Ask:
     async def job(self, wanted: str, namespace: str) -> tuple[JobKind, Json]:
         """The job that is called so: NAME, or KIND/NAME. Raises NotThere."""
         said, _, name = wanted.rpartition("/")
+        if not name:
+            raise NotThere(f"{wanted!r} names no job: write NAME, job/NAME or jobset/NAME")
         kinds = [kind for kind in JOB_KINDS if not said or said.lower().split(".")[0] in _called(kind)]
         if not kinds:
             known = ", ".join(kind.name.lower() for kind in JOB_KINDS)

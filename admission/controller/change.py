@@ -13,7 +13,19 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from admission.controller.ask import NAMESPACES, PODS, Ask, NotThere, State, newest, plain, resource_of, typed
+from admission.controller.ask import (
+    LEASES,
+    NAMESPACES,
+    PODS,
+    Ask,
+    NotSeen,
+    NotThere,
+    State,
+    newest,
+    plain,
+    resource_of,
+    typed,
+)
 from admission.engine.model import Detail
 from admission.jobs import pins
 from admission.jobs.kinds import KINDS as JOB_KINDS
@@ -66,6 +78,8 @@ class Changes:
     rows: tuple[Change, ...]
     dry_run: bool = False
     hidden: tuple[str, ...] = ()
+    leaderless: str = ""
+    """What is wrong with who leads, where that matters."""
 
     @property
     def refused(self) -> bool:
@@ -81,6 +95,8 @@ class Changes:
 def queue_named(ask: Ask, said: str) -> tuple[Kind, str]:
     """A ClusterQueue by its name, or clusterqueue/NAME, localqueue/NAME, and their short forms. Raises NotThere."""
     kind, slash, name = said.rpartition("/")
+    if not name:
+        raise NotThere(f"{said!r} names no queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
     if not slash or kind.lower() in ("clusterqueue", "clusterqueues", "cq", "mcq"):
         return ask.kind("clusterqueues", "ClusterQueue", namespaced=False), name
     if kind.lower() in ("localqueue", "localqueues", "lq", "mlq"):
@@ -90,22 +106,28 @@ def queue_named(ask: Ask, said: str) -> tuple[Kind, str]:
 
 async def admitted_in(ask: Ask, said: str, namespace: str) -> int:
     """How many gangs a queue's status says that run in it. Raises NotThere."""
-    kind, name = queue_named(ask, said)
-    raw = await ask.client.get(kind.path(namespace, name))
+    _, _, raw = await _queue(ask, said, namespace)
     found = obj(raw.get("status")).get("admittedWorkloads")
     return found if isinstance(found, int) else 0
 
 
+async def _queue(ask: Ask, said: str, namespace: str) -> tuple[Kind, str, Json]:
+    """The kind, name and object of a queue. Raises NotThere."""
+    kind, name = queue_named(ask, said)
+    try:
+        return kind, name, await ask.client.get(kind.path(namespace, name))
+    except NotFound:
+        where = f" in namespace {namespace!r}" if kind.namespaced else ""
+        raise NotThere(f"there is no {kind.kind} {name!r}{where}") from None
+
+
 async def stop_policy(ask: Ask, said: str, namespace: str, policy: str, *, dry_run: bool) -> Changes:
     """Set the stop policy of a queue: None, Hold or HoldAndDrain. Raises NotThere and ApiError."""
-    kind, name = queue_named(ask, said)
+    kind, name, raw = await _queue(ask, said, namespace)
     path = kind.path(namespace, name)
     subject = f"{kind.kind.lower()}/{name}"
     where = namespace if kind.namespaced else ""
-    try:
-        before = text(obj((await ask.client.get(path)).get("spec")).get("stopPolicy")) or "None"
-    except NotFound:
-        raise NotThere(f"there is no {kind.kind} {name!r}" + (f" in namespace {where!r}" if where else "")) from None
+    before = text(obj(raw.get("spec")).get("stopPolicy")) or "None"
     if before == policy:
         return Changes((Change(subject, Did.UNCHANGED, where, f"stopPolicy is {policy} already"),), dry_run)
     patch = {"spec": {"stopPolicy": policy}}
@@ -189,19 +211,31 @@ async def requeue(ask: Ask, what: Again, *, dry_run: bool, told: Callable[[str],
         except Forbidden:
             # Who runs the queues may not write Workloads, and may delete one: the controller makes it anew.
             await ask.client.delete(of_workload, uid=text(meta.get("uid")), dry_run=dry_run)
-    else:
+    elif dry_run:
         await pause("true")
-        if not dry_run:
-            try:
-                await _left(ask, job, told)
-            finally:
-                await pause(None)
+    else:
+        label = f"label {names.pause_label}"
+        pausing = asyncio.ensure_future(pause("true"))
+        try:
+            # Not cut off in the middle: a pause that is still under way could come after it was taken back.
+            await asyncio.shield(pausing)
+            told(f"{subject} is paused ({label}) until its pods have left; waiting for them")
+            await _left(ask, job)
+        finally:
+            await asyncio.wait({pausing})
+            failed = pausing.exception()
+            if not (isinstance(failed, ApiError) and 400 <= failed.status < 500):  # that was refused, and never stood
+                try:
+                    await pause(None)
+                except ApiError:
+                    lifts = f"muster requeue {subject} -n {job.namespace}"
+                    told(f"{subject} may still be paused ({label}): `{lifts}` lifts it")
+                    raise
     return Changes((Change(subject, Did.CHANGED, job.namespace, what.message),), dry_run)
 
 
-async def _left(ask: Ask, job: JobView, told: Callable[[str], None]) -> None:
+async def _left(ask: Ask, job: JobView) -> None:
     """Until the Workload holds nothing any more."""
-    told("waiting for its pods to leave")
     try:
         async with asyncio.timeout(LEAVES_S):
             while True:
@@ -245,26 +279,47 @@ def _key(raw: Json) -> tuple[str, str]:
     return text(meta.get("namespace")), text(meta.get("name"))
 
 
-async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool) -> Changes:
+async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool, new: str = "") -> Changes:
     """Apply quota objects (and Namespaces) server-side, each in the order in which it can be. An object whose fields
-    somebody else manages is refused with their name, never taken from them. Raises ApiError when nobody answers."""
+    somebody else manages is refused with their name, never taken from them; one of the kind `new`, if it is there
+    already. Raises ApiError when nobody answers."""
     kinds = {kind.kind: kind for kind in (NAMESPACES, *_quota_kinds(ask.names))}
     order = list(kinds)
     rows: list[Change] = []
     new_namespaces = {_key(one)[1] for one in given if one.get("kind") == "Namespace"}
-    known = [one for one in given if one.get("kind") in kinds and _group(one) in ("", ask.names.group)]
+    known = [one for one in given if text(one.get("kind")) in kinds and _group(one) in ("", ask.names.group)]
     rows.extend(
         Change(_subject(one), Did.SKIPPED, message=f"not a quota object of {ask.names.group}")
         for one in given
         if one not in known
     )
     in_order = sorted(known, key=lambda one: (order.index(one["kind"]), _key(one)))
-    rows += [await _put(ask, kinds[one["kind"]], one, namespace, new_namespaces, dry_run=dry_run) for one in in_order]
+    rows += [
+        await _put(ask, kinds[one["kind"]], one, namespace, new_namespaces, dry_run=dry_run, new=one["kind"] == new)
+        for one in in_order
+    ]
     return Changes(tuple(rows), dry_run, ask.hidden)
 
 
-async def _put(ask: Ask, kind: Kind, one: Json, namespace: str, coming: set[str], *, dry_run: bool) -> Change:
+async def create(ask: Ask, given: Sequence[Json], new: str, *, dry_run: bool) -> Changes:
+    """Create quota objects, all or none. What is there already is left as it is: of the kind `new` it is refused, of
+    others if it is not the same. Raises ApiError when nobody answers."""
+    tried = await put(ask, given, "", dry_run=True, new=new)
+    rows = tuple(
+        replace(row, did=Did.REFUSED, message="exists already, and is not the same") if row.did is Did.CHANGED else row
+        for row in tried.rows
+    )
+    if dry_run or any(row.did is Did.REFUSED for row in rows):
+        return replace(tried, rows=rows)
+    return await put(ask, given, "", dry_run=False, new=new)
+
+
+async def _put(
+    ask: Ask, kind: Kind, one: Json, namespace: str, coming: set[str], *, dry_run: bool, new: bool
+) -> Change:
     meta = obj(one.get("metadata"))
+    if not text(meta.get("name")):
+        return Change(_subject(one), Did.REFUSED, message="it has no metadata.name")
     where = (text(meta.get("namespace")) or namespace) if kind.namespaced else ""
     path = kind.path(where, text(meta.get("name")))
     wanted = as_written({**one, "apiVersion": kind.api_version, "kind": kind.kind})
@@ -274,6 +329,9 @@ async def _put(ask: Ask, kind: Kind, one: Json, namespace: str, coming: set[str]
         before: Json | None = typed(await ask.client.get(path), kind)
     except NotFound:
         before = None
+    if new and before is not None:
+        said = f"exists already: `muster export` and `muster import` change a {kind.kind}"
+        return Change(_subject(one), Did.REFUSED, where, said)
     try:
         after = await ask.client.apply(path, wanted, manager=MANAGER, force=False, dry_run=dry_run)
     except NotFound as error:
@@ -320,11 +378,33 @@ def differences(before: Any, after: Any, at: str = "") -> Iterator[str]:
 # ---------------------------------------------------------------- everything given back
 
 
+async def leaderless(ask: Ask, *, sure: bool) -> tuple[str, str]:
+    """(why nothing can be given back yet, what is wrong with who leads). `sure`: the controller's namespace was named,
+    not guessed; else its Lease is looked for everywhere. Raises ApiError."""
+    found = await ask.leases()
+    leads = next((home for home, led in (found or {}).items() if led), None)
+    if leads is None and found and ask.home not in found:
+        ask.home = next(iter(found))
+    home = leads or ask.home
+    wrong = await ask.leaderless() if leads is None else ""
+    if not wrong:
+        down = f"kubectl -n {home} scale deployment muster-controller --replicas=0"
+        return f"a controller leads, or you may not see whether: it would hold them again. First: {down}", ""
+    if found is None and not sure and await ask.read_one(LEASES, ask.names.lease_name, home) is None:
+        return (
+            f"no Lease {home}/{ask.names.lease_name}, and you may not look for it in all namespaces: a controller may "
+            "lead elsewhere. Name the namespace it was installed in with --controller-namespace"
+        ), wrong
+    return "", wrong
+
+
 async def held_back(ask: Ask, namespace: str | None) -> list[tuple[JobKind, Json]]:
-    """Every job that Muster governs or has started and that has not finished. Raises ApiError."""
+    """Every job that Muster governs or has started and that has not finished, as far as `ask.hidden` says. Raises
+    ApiError."""
     out: list[tuple[JobKind, Json]] = []
     for kind in JOB_KINDS:
-        for raw in await ask.read(resource_of(kind), namespace) or ():
+        resource = resource_of(kind)
+        for raw in (await ask.read(resource, namespace) or ()) if await ask.served(resource) else ():
             job = view(kind, raw, ask.names)
             child = job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
             if (job.queue or job.started) and job.finished is None and not child and not job.deleting:
@@ -368,6 +448,8 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
         after = await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=names.job_manager)
     except (AlreadyExists, NotFound):
         return replace(change, did=Did.SKIPPED, message="it is gone")
+    except NotSeen as error:
+        return replace(change, did=Did.REFUSED, message=str(error))
     except ApiError as error:
         said = error.message or error.reason
         if "failed calling webhook" in said:
@@ -387,12 +469,15 @@ def _makes_gated_pods(raw: Json, names: Names) -> bool:
 
 
 async def _ungate(ask: Ask, job: JobView, *, dry_run: bool) -> int:
-    """Take our scheduling gate off the pods of a gang; how many had it."""
+    """Take our scheduling gate off the pods of a gang; how many had it. Raises NotSeen."""
     if not job.started_for:
         return 0
     wanted = f"{ask.names.workload_uid_label}={job.started_for}"
     done = 0
-    for pod in await ask.read(PODS, job.namespace, label_selector=wanted) or ():
+    pods = await ask.read(PODS, job.namespace, label_selector=wanted)
+    if pods is None:
+        raise NotSeen(f"runs on; you may not see whether its pods wait behind the gate {ask.names.topology_gate}")
+    for pod in pods:
         gates = objects(obj(pod.get("spec")).get("schedulingGates"))
         index = next((i for i, gate in enumerate(gates) if gate.get("name") == ask.names.topology_gate), None)
         if index is None:
@@ -404,24 +489,29 @@ async def _ungate(ask: Ask, job: JobView, *, dry_run: bool) -> int:
     return done
 
 
-async def unkeep(ask: Ask, *, dry_run: bool) -> tuple[Change, ...]:
-    """Take the finalizer of the controller off the quota objects, which nobody else would do once it is gone."""
+async def kept(ask: Ask) -> list[tuple[Kind, Json]]:
+    """The quota objects with the controller's finalizer, as far as `ask.hidden` says. Raises ApiError."""
+    return [
+        (kind, raw)
+        for kind in _quota_kinds(ask.names)
+        for raw in await ask.read(kind) or ()
+        if ask.names.finalizer in items(obj(raw.get("metadata")).get("finalizers"))
+    ]
+
+
+async def unkeep(ask: Ask, given: Sequence[tuple[Kind, Json]], *, dry_run: bool) -> tuple[Change, ...]:
+    """Take the finalizer of the controller off these objects, which nobody else would do once it is gone."""
     rows: list[Change] = []
-    for kind in _quota_kinds(ask.names):
-        for raw in await ask.read(kind) or ():
-            meta = obj(raw.get("metadata"))
-            held = [one for one in items(meta.get("finalizers")) if isinstance(one, str)]
-            if ask.names.finalizer not in held:
-                continue
-            rest = [one for one in held if one != ask.names.finalizer]
-            patch = {"metadata": {"resourceVersion": meta.get("resourceVersion"), "finalizers": rest or None}}
-            change = Change(_subject(raw), Did.CHANGED, message="may be deleted (finalizer taken off)")
-            try:
-                path = kind.path(*_key(raw))
-                await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=MANAGER)
-            except ApiError as error:
-                change = replace(change, did=Did.REFUSED, message=error.message or error.reason)
-            rows.append(change)
+    for kind, raw in given:
+        meta = obj(raw.get("metadata"))
+        rest = [one for one in items(meta.get("finalizers")) if one != ask.names.finalizer]
+        patch = {"metadata": {"resourceVersion": meta.get("resourceVersion"), "finalizers": rest or None}}
+        change = Change(_subject(raw), Did.CHANGED, message="may be deleted (finalizer taken off)")
+        try:
+            await ask.client.merge_patch(kind.path(*_key(raw)), patch, dry_run=dry_run, field_manager=MANAGER)
+        except ApiError as error:
+            change = replace(change, did=Did.REFUSED, message=error.message or error.reason)
+        rows.append(change)
     return tuple(rows)
 
 

@@ -14,15 +14,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.layout import Layout
 from rich.panel import Panel
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from admission import quantity
 from admission.controller.ask import Jobs, Nodes, QueueRow, Queues, Room, Standing, State, Why
 from admission.controller.line import Lack
+from admission.controller.printable import printable
 
 if TYPE_CHECKING:
     from admission.api.lint import Finding
@@ -57,12 +59,24 @@ _WORDS = {
 }
 
 
+class _Console(Console):
+    """Prints text as it is written: [words] are no markup, and the control characters of others are left out."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **given)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for part in super().render(renderable, options):
+            own = part.control  # rich's: it moves the cursor
+            yield part if own or part.text.isprintable() else Segment(printable(part.text), part.style)
+
+
 def console(*, colour: bool | None = None, width: int | None = None, height: int | None = None) -> Console:
     """Of standard output. Without a TTY: no colours, and lines as long as they are."""
     plain = None if colour is None else not colour
-    found = Console(no_color=plain, highlight=False, soft_wrap=False, width=width, height=height)
+    found = _Console(no_color=plain, soft_wrap=False, width=width, height=height)
     if not found.is_terminal and width is None:
-        return Console(no_color=True, highlight=False, width=10_000, legacy_windows=False)
+        return _Console(no_color=True, width=10_000, legacy_windows=False)
     return found
 
 
@@ -448,7 +462,7 @@ def changes(answer: Changes) -> RenderableType:
         out.append(Text("Nothing to do."))
     if answer.dry_run:
         out.append(Text("Dry run: nothing was changed.", style="bold"))
-    return Group(*out, *_hidden(answer.hidden))
+    return Group(*_first_of_all(answer.leaderless), *out, *_hidden(answer.hidden))
 
 
 def foreseen(answers: Sequence[Foreseen], form: str = "text") -> RenderableType:
@@ -600,6 +614,8 @@ def _line_up(jobs: Jobs, now: int, most: int) -> RenderableType:
 
 def picture(shown: RenderableType, title: str, *, width: int = 120, height: int = 36) -> str:
     """A terminal of this size as SVG, in the reader's own fonts."""
-    to = Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True, legacy_windows=False)
+    to = _Console(
+        record=True, width=width, height=height, file=io.StringIO(), force_terminal=True, legacy_windows=False
+    )
     to.print(shown)
     return re.sub(r"\s*@font-face \{.*?\}", "", to.export_svg(title=title), flags=re.DOTALL)

@@ -78,22 +78,37 @@ class Foreseen:
         return dict(plain(self))
 
 
-async def foresee(ask: Ask, manifest: Json, namespace: str, rules: Rules) -> Foreseen:
-    """What would become of a Job or JobSet if it were created now; nothing is created. `namespace` counts where the
-    manifest names none. Raises ApiError when the cluster cannot be asked, ValueError for another kind of object."""
+@dataclass(frozen=True)
+class Earlier:
+    """A job that was foreseen before this one, and what the engine decided about it."""
+
+    called: str
+    gang: Workload
+    admit: Admit | None = None
+
+
+def job_kind(manifest: Json) -> JobKind:
+    """Raises ValueError for another kind of object."""
     kind = kind_of(manifest)
     if kind is None:
-        raise ValueError(f"{manifest.get('kind') or 'an object without kind'} is no kind of job that Muster governs")
+        said = text(manifest.get("kind")) or "an object without kind"
+        raise ValueError(f"{said} is no kind of job that Muster governs")
+    return kind
+
+
+async def foresee(
+    ask: Ask, manifest: Json, namespace: str, rules: Rules, earlier: list[Earlier] | None = None
+) -> Foreseen:
+    """What would become of a Job or JobSet if it were created now; nothing is created. `namespace` counts where the
+    manifest names none. `earlier`: those that would be created before it; it is added to them. Raises ApiError when the
+    cluster cannot be asked, ValueError for another kind of object."""
+    kind = job_kind(manifest)
     where = text(obj(manifest.get("metadata")).get("namespace")) or namespace
     seen = Foreseen(where, text(obj(manifest.get("metadata")).get("name")), kind.name, Foresight.UNKNOWN)
     try:
         made = await ask.client.create(resource_of(kind).path(where), manifest, dry_run=True)
-    except (AlreadyExists, Invalid, Forbidden, NotFound) as error:
-        return replace(seen, answer=Foresight.REFUSED, reason=error.reason, message=error.message)
     except ApiError as error:
-        if error.status != 400:
-            raise
-        return replace(seen, answer=Foresight.REFUSED, reason=error.reason, message=error.message)
+        return _refused(seen, error)
     made = {**made, "apiVersion": kind.api_version, "kind": kind.name}
     meta = obj(made.get("metadata"))
     queue = texts(meta.get("labels")).get(ask.names.queue_label, "")
@@ -101,10 +116,35 @@ async def foresee(ask: Ask, manifest: Json, namespace: str, rules: Rules) -> For
     if not queue:
         said = f"it has no label {ask.names.queue_label}: Muster leaves it alone, and it starts at once"
         return replace(seen, answer=Foresight.UNMANAGED, message=said)
-    return await _decided(ask, kind, made, seen, rules)
+    return await _decided(ask, kind, made, seen, rules, [] if earlier is None else earlier)
 
 
-async def _decided(ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: Rules) -> Foreseen:
+async def create(ask: Ask, manifest: Json, seen: Foreseen, earlier: list[Earlier]) -> Foreseen:
+    """Create a job that was foreseen; what is answered has the name that it got. Raises ApiError."""
+    try:
+        made = await ask.client.create(resource_of(job_kind(manifest)).path(seen.namespace), manifest)
+    except ApiError as error:
+        return _refused(seen, error)
+    done = replace(seen, name=text(obj(made.get("metadata")).get("name")), created=True)
+    if earlier and earlier[-1].called == _called(seen):
+        earlier[-1] = replace(earlier[-1], called=_called(done))
+    return done
+
+
+def _refused(seen: Foreseen, error: ApiError) -> Foreseen:
+    """Raises what is no answer about the object."""
+    if error.status != 400 and not isinstance(error, AlreadyExists | Invalid | Forbidden | NotFound):
+        raise error
+    return replace(seen, answer=Foresight.REFUSED, reason=error.reason, message=error.message)
+
+
+def _called(seen: Foreseen) -> str:
+    return f"{seen.kind} {seen.namespace}/{seen.name}"
+
+
+async def _decided(
+    ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: Rules, earlier: list[Earlier]
+) -> Foreseen:
     names = ask.names
     local = await ask.read_one(ask.local_queues, seen.queue, seen.namespace)
     if local is None and not ask.hidden:
@@ -149,7 +189,8 @@ async def _decided(ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: R
     )
     if problems:
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
-    value["metadata"] |= {"uid": "what-if", "creationTimestamp": values.rfc3339(ask.now)}
+    # Of two that are made in the same second the order is that of the uids.
+    value["metadata"] |= {"uid": f"what-if-{len(earlier):06}", "creationTimestamp": values.rfc3339(ask.now)}
     gang, _ = values.workload(value, names)
     pending = [values.workload(raw, names)[0] for raw in lists[-1] or ()]
     stored = await _stored(ask, gang, pending, made)
@@ -169,6 +210,11 @@ async def _decided(ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: R
         for raw in found or ():
             state.apply(Put(convert(raw, names)[0]))
     standing: dict[Who, tuple[Stand, ...]] = {("gang", *other.key): stands_of(other) for other in pending}
+    listed = {_job_of(raw) for raw in lists[-1] or ()}  # one that was created may have its Workload by now
+    before = [one for one in earlier if one.called not in listed]
+    for one in before:
+        if one.admit is not None:
+            standing["gang", *one.gang.key] = stands_of(structs.replace(one.gang, admission=one.admit.admission))
     for raw in pods or ():
         usage = values.pod_usage(raw, names)
         if usage is not None:
@@ -181,8 +227,16 @@ async def _decided(ask: Ask, kind: JobKind, made: Json, seen: Foreseen, rules: R
     for other, raw in zip(pending, lists[-1] or (), strict=True):
         state.apply(Put(neighbours.laid_on(stored.laid_on(other))))
         called[other.key] = _job_of(raw)
-    state.apply(Put(neighbours.laid_on(stored.storage.laid_on(gang)[0])))
-    return _run(state, gang.key, seen, called, ask)
+    for one in before:
+        state.apply(Put(neighbours.laid_on(one.gang)))
+        called[one.gang.key] = one.called
+        if one.admit is not None:
+            state.apply(Assumed(one.admit))
+    gang = stored.storage.laid_on(gang)[0]
+    state.apply(Put(neighbours.laid_on(gang)))
+    told, admit = _run(state, gang.key, seen, called, ask)
+    earlier.append(Earlier(_called(seen), gang, admit))
+    return told
 
 
 @dataclass(frozen=True)
@@ -226,7 +280,7 @@ async def _stored(ask: Ask, gang: Workload, others: list[Workload], made: Json) 
     return _Stored(storage, tuple(unseen), everywhere, gang.namespace)
 
 
-def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: Ask) -> Foreseen:
+def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: Ask) -> tuple[Foreseen, Admit | None]:
     """Let the engine decide until it has dealt with this gang."""
     verdict: Verdict | None = None
     evicts: list[str] = []
@@ -245,13 +299,14 @@ def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: As
         ]
         for one in plan.decisions:
             if isinstance(one, Admit) and one.key == key:
-                return replace(
+                found = replace(
                     seen,
                     answer=Foresight.STARTS if one.admitted else Foresight.WAITS,
                     where=places_of(one.admission),
                     checks=() if one.admitted else one.checks,
                     message="" if one.admitted else "it gets its quota, and waits for admission checks",
                 )
+                return found, one
             if isinstance(one, Claim) and one.key == key:
                 seen = replace(seen, where=places_of(one.record.admission))
         verdict = next((one for one in plan.verdicts if one.key == key), verdict)
@@ -264,11 +319,8 @@ def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: As
     namespace, _, name = cause.subject.partition("/")
     cause = structs.replace(cause, subject=called.get((namespace, name), cause.subject))
     place = state.position(key)
-    return _waits(
-        replace(seen, evicts=tuple(dict.fromkeys(evicts)), position=None if place is None else place + 1),
-        cause,
-        ask.now,
-    )
+    seen = replace(seen, evicts=tuple(dict.fromkeys(evicts)), position=None if place is None else place + 1)
+    return _waits(seen, cause, ask.now), None
 
 
 def _waits(seen: Foreseen, cause: Cause, now: int) -> Foreseen:

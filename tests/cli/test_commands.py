@@ -7,11 +7,13 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import aiohttp.web
 import click
 import pytest
 import yaml
@@ -21,10 +23,10 @@ from click.testing import CliRunner
 from admission.cli import cli
 from admission.commands import options
 from admission.commands.options import forbidden
-from admission.controller import tell
+from admission.controller import tell, whatif
 from admission.engine.model import Detail, Reason, Why
 from admission.jobs.values import rfc3339
-from admission.kube.client import NotFound
+from admission.kube.client import Client, NotFound, Unavailable
 from tests.controller.lab import (
     ADMITTED_,
     GPU,
@@ -80,7 +82,7 @@ def test_what_may_not_be_done_is_said_in_a_sentence(said: str, told: str) -> Non
 # ---------------------------------------------------------------- forms of an answer
 
 FORMED = {
-    "create queue": (["c", "--quota", "h100:cpu=1"], 0),
+    "create queue": (["d", "--quota", "h100:cpu=1", "--dry-run"], 0),
     "explain-reasons": (["CohortShort"], 0),
     "export": ([], 0),
     "import": (["quota.yaml"], 0),
@@ -103,6 +105,7 @@ async def test_every_answer_comes_in_every_form_and_without_colours_where_nobody
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await busy(world)
+    await run(world, tmp_path, "create", "queue", "c", "--quota", "h100:cpu=1")  # which lint has something to say of
     asked = dict(_answering(cli, ()))
     assert asked.keys() == FORMED.keys()
     written(tmp_path, job("next"))
@@ -135,6 +138,39 @@ def _answering(group: click.Group, above: tuple[str, ...]) -> Iterator[tuple[str
             yield " ".join((*above, name)), command
 
 
+FOREIGN = "[require-cost-center] no [/b] :smile: \x1b[2J\x9b1m\x07label"
+SEEN = "[require-cost-center] no [/b] :smile: [2J1mlabel"
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (["why", "waits", "-n", "ml"], 1),
+        (["jobs", "-n", "ml", "-o", "wide"], 0),
+        (["top"], 0),
+        (["submit", "job.yaml"], 3),
+        (["stop", "team-a"], 4),
+    ],
+)
+async def test_text_of_others_is_neither_markup_nor_drives_the_terminal(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str], code: int
+) -> None:
+    await lab(world)
+    await with_workload(world, job("waits"), {"conditions": [condition("QuotaReserved", False, "Pending", FOREIGN)]})
+    written(tmp_path, job("next"))
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(request: Any) -> Any:
+        if request.method in ("POST", "PATCH"):
+            said = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": FOREIGN}
+            return aiohttp.web.json_response(said, status=403)
+        return None
+
+    world.sandbox.faults.append(refuse)
+    done = await run(world, tmp_path, *asked, code=code)
+    assert SEEN in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("watched", [True, False])
 async def test_what_takes_longer_than_a_second_says_so_to_whoever_watches(
     monkeypatch: pytest.MonkeyPatch, watched: bool
@@ -153,10 +189,10 @@ async def test_what_takes_longer_than_a_second_says_so_to_whoever_watches(
     with os.fdopen(ours, "w", encoding="utf-8") as stream:
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setattr(sys, "stderr", stream)
-        async with options.patience("reading nodes and pods"):
+        async with options.patience("reading [/nodes] and pods"):
             if not watched:
                 await asyncio.sleep(1.2)
-            while watched and not shown(b"reading nodes and pods"):
+            while watched and not shown(b"reading [/nodes] and pods"):
                 await asyncio.sleep(0.02)
         with options.steps("giving back", 2) as step:
             step()
@@ -197,7 +233,9 @@ async def test_stop_and_resume(world: World, tmp_path: Path, arguments: list[str
 
 async def test_stop_names_what_it_cannot_find_and_asks_before_it_drains(world: World, tmp_path: Path) -> None:
     await lab(world)
-    await run(world, tmp_path, "stop", "team-c", code=3)
+    for more in ([], ["--drain"], ["--drain", "--yes"]):
+        none = await run(world, tmp_path, "stop", "team-c", *more, code=3)
+        assert "there is no ClusterQueue 'team-c'" in none.stderr
     await run(world, tmp_path, "stop", "cohort/lab", code=3)
     asked = await run(world, tmp_path, "stop", "team-a", "--drain", code=2)
     assert "2 running job(s) of team-a" in asked.stderr
@@ -297,7 +335,110 @@ async def test_requeue_of_one_that_runs_pauses_it_until_its_room_is_free(world: 
     assert not await labelled()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_requeue_that_is_told_to_end_takes_its_pause_back(
+    world: World, tmp_path: Path, number: signal.Signals
+) -> None:
+    await runs(world)
+    given = ["requeue", "train", "-n", "ml", "--yes", "--kubeconfig", str(tmp_path / "kubeconfig")]
+    asked = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "admission.cli", *given, stderr=asyncio.subprocess.PIPE
+    )
+    assert asked.stderr is not None
+    said = (await asked.stderr.readline()).decode()
+    assert f"job/train is paused (label {NAMES.pause_label}) until its pods have left" in said
+    assert await paused(world)
+    asked.send_signal(number)
+    assert await asked.wait() == options.INTERRUPTED
+    assert not await paused(world)
+
+
+@pytest.mark.parametrize(
+    ("lost", "still"), [((1,), False), ((1, 2), True), ((), False)], ids=["once", "twice", "refused"]
+)
+async def test_requeue_takes_a_pause_back_of_which_it_heard_nothing(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: tuple[int, ...], still: bool
+) -> None:
+    await runs(world)
+    patch, written = Client.merge_patch, 0
+
+    async def answered(self: Client, *given: Any, **more: Any) -> Any:
+        nonlocal written
+        written += 1
+        answer = await patch(self, *given, **more)
+        if written in lost:
+            raise Unavailable(0, "Lost", "the connection broke", ambiguous=True)
+        return answer
+
+    monkeypatch.setattr(Client, "merge_patch", answered)
+    world.denied = set() if lost else {"PATCH jobs"}
+    told = await run(world, tmp_path, "requeue", "train", "-n", "ml", "--yes", code=4)
+    assert written == (2 if lost else 1)
+    assert ("may still be paused" in told.stderr) is still
+    assert not await paused(world)
+
+
+async def runs(world: World) -> None:
+    await lab(world)
+    started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")}
+    await with_workload(world, job("train", status=STARTED), started)
+
+
+async def paused(world: World) -> bool:
+    return NAMES.pause_label in (await world.client.get(f"{JOBS}/train"))["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["why", ""], "'' names no job"),
+        (["why", "job/"], "'job/' names no job"),
+        (["requeue", "job/"], "'job/' names no job"),
+        (["stop", ""], "'' names no queue"),
+        (["resume", "lq/"], "'lq/' names no queue"),
+    ],
+)
+async def test_an_empty_name_is_no_name(world: World, tmp_path: Path, asked: list[str], said: str) -> None:
+    await lab(world)
+    assert said in (await run(world, tmp_path, *asked, "-n", "ml", code=3)).stderr
+
+
 # ---------------------------------------------------------------- quota as files
+
+
+CREATED: dict[str, tuple[list[str], list[str]]] = {
+    "the queue": (["team-a"], ["clusterqueue/team-a refused: exists already"]),
+    "its users' queue, of another": (
+        ["team-c", "--for", "ml:team-a"],
+        ["localqueue/team-a -n ml refused: somebody else manages", "clusterqueue/team-c created"],
+    ),
+    "a flavor with other labels": (["team-c", "--node-label", "gpu=b200"], ["resourceflavor/h100 refused: somebody"]),
+    "a flavor of its own with other labels": (
+        ["team-c", "--quota", "old:cpu=1", "--node-label", "gpu=b200"],
+        ["resourceflavor/old refused: exists already, and is not the same"],
+    ),
+    "a name that cannot be": (["Bad_Name", "--for", "ml"], ["clusterqueue/Bad_Name refused"]),
+    "nowhere": (
+        ["team-c", "--for", "nosuchns"],
+        ["localqueue/main -n nosuchns refused", "clusterqueue/team-c created"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CREATED)
+async def test_create_queue_writes_all_or_nothing_and_over_nobody(world: World, tmp_path: Path, name: str) -> None:
+    more, said = CREATED[name]
+    await lab(world)
+    flavors = f"/apis/{NAMES.api_version}/resourceflavors"
+    await world.client.apply(f"{flavors}/old", own("ResourceFlavor", "old", {}), manager="muster-cli")
+    before = (await run(world, tmp_path, "export")).stdout
+    quota = [] if "--quota" in more else ["--quota", f"h100:{GPU}=1"]
+    refused = await run(world, tmp_path, "create", "queue", *more, *quota, code=1)
+    for line in [*said, "Dry run: nothing was changed."]:
+        assert line in refused.stdout
+    assert (await run(world, tmp_path, "export")).stdout == before
+    # A flavor that is there as it would be written is shared.
+    await run(world, tmp_path, "create", "queue", "team-d", "--quota", f"h100:{GPU}=1", "--node-label", "gpu=h100")
 
 
 async def test_create_queue_export_and_import(world: World, tmp_path: Path) -> None:
@@ -321,8 +462,6 @@ async def test_create_queue_export_and_import(world: World, tmp_path: Path) -> N
     assert [one["kind"] for one in objects] == kinds
     assert (await run(world, tmp_path, "export", "-o", "name")).stdout == ""
     await run(world, tmp_path, *said)
-    again = await run(world, tmp_path, *said, "-o", "json")
-    assert {row["did"] for row in json.loads(again.stdout)["rows"]} == {"unchanged"}
     exported = (await run(world, tmp_path, "export")).stdout
     kept = list(yaml.safe_load_all(exported))
     assert [one["kind"] for one in kept] == kinds
@@ -361,6 +500,18 @@ async def test_import_refuses_what_another_manages_and_what_is_wrong(world: Worl
     file.write_text(yaml.safe_dump(own("ClusterQueue", "a", {"resourceGroups": "none"})))
     await run(world, tmp_path, "import", str(file), "--apply", code=1)
     await run(world, tmp_path, "import", str(file), "--from", "slurm", code=2)
+    nameless = {"apiVersion": NAMES.api_version, "kind": "ResourceFlavor", "metadata": {}, "spec": {}}
+    file.write_text(yaml.safe_dump_all([nameless, {**nameless, "kind": ["x"]}]))
+    told = await run(world, tmp_path, "import", str(file), code=1)
+    assert "resourceflavor/ refused: it has no metadata.name" in told.stdout
+    assert "object/ skipped" in told.stdout
+
+
+@pytest.mark.parametrize("command", ["import", "submit", "lint"])
+def test_input_that_is_no_text_is_told_in_a_line(command: str) -> None:
+    result = CliRunner().invoke(cli, [command, "-"], input=b"\xff\xfe")
+    assert result.exit_code == options.BAD_USE
+    assert "can't decode byte 0xff" in result.stderr
 
 
 @pytest.mark.parametrize("quota", ["h100", "h100:gpu", "h100:", "h100:gpu=1 h200:cpu=1"])
@@ -427,6 +578,88 @@ async def test_submit_creates_after_it_said_what_will_happen(world: World, tmp_p
     await run(world, tmp_path, "submit", file, "--create", code=3)
     second = await run(world, tmp_path, "submit", written(tmp_path, job("next", pods=1)), code=1)
     assert "NodesShort" in second.stdout
+
+
+def apart(name: str) -> dict[str, Any]:
+    """A job whose pods keep away from those of the others like it."""
+    made = job(name, pods=2, gpus=1)
+    made["spec"]["template"]["metadata"] = {"labels": {"app": "x"}}
+    term = {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
+    rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    made["spec"]["template"]["spec"]["affinity"] = rule
+    return made
+
+
+TOGETHER: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str]]]] = {
+    "both": ([job("a", pods=1), job("b", pods=2)], [("starts", ""), ("starts", "")]),
+    "the first takes the room": ([job("a", pods=2), job("b", pods=2)], [("starts", ""), ("waits", "NodesShort")]),
+    "the first waits": ([job("a", pods=5), job("b", pods=3)], [("waits", "NeverFitsQuota"), ("starts", "")]),
+    "the first is kept away from": ([apart("a"), apart("b")], [("starts", ""), ("waits", "NodesShort")]),
+}
+
+
+@pytest.mark.parametrize("create", [[], ["--create"]])
+@pytest.mark.parametrize("name", TOGETHER)
+async def test_submit_of_several_counts_those_before(
+    world: World, tmp_path: Path, name: str, create: list[str]
+) -> None:
+    made, wanted = TOGETHER[name]
+    await alone(world)
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump_all(made))
+    code = 0 if create or all(answer == "starts" for answer, _ in wanted) else 1
+    seen = json.loads((await run(world, tmp_path, "submit", str(file), "-o", "json", *create, code=code)).stdout)
+    assert [(one["answer"], one["detail"]) for one in seen] == wanted
+
+
+async def test_submit_counts_one_that_it_created_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller is quick: the first runs when the second is asked about. Its name is the one that it got."""
+    await alone(world)
+    first = job("a", pods=2)
+    first["metadata"]["generateName"] = f"{first['metadata'].pop('name')}-"
+    file = tmp_path / "jobs.yaml"
+    file.write_text(yaml.safe_dump_all([first, job("b", pods=1)]))
+    create, loop, names = whatif.create, asyncio.get_running_loop(), []
+    status = {"conditions": [RESERVED, ADMITTED_], "admission": {**admission("n1", "n2"), "clusterQueue": "all"}}
+
+    async def followed(ask: Any, *given: Any) -> Any:
+        seen = await create(ask, *given)
+        stored = await ask.client.get(f"{JOBS}/{seen.name}")
+        names.append(seen.name)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(world.put(workload(stored, status)), loop))
+        return seen
+
+    monkeypatch.setattr(whatif, "create", followed)
+    seen = json.loads((await run(world, tmp_path, "submit", str(file), "-o", "json", "--create")).stdout)
+    assert [one["answer"] for one in seen] == ["starts", "starts"]
+    assert [one["name"] for one in seen] == names
+
+
+async def test_submit_looks_at_all_kinds_first_and_tells_what_it_created_before_an_error(
+    world: World, tmp_path: Path
+) -> None:
+    await alone(world)
+    file = tmp_path / "jobs.yaml"
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "ml"}}
+    file.write_text(yaml.safe_dump_all([job("a", pods=1), other]))
+    told = await run(world, tmp_path, "submit", str(file), "--create", code=2)
+    assert "ConfigMap is no kind of job" in told.stderr
+    assert [item async for page in world.client.list_pages(JOBS) for item in page.items] == []
+
+    posts = 0
+
+    def breaks(request: Any) -> Any:
+        nonlocal posts
+        posts += request.method == "POST"
+        return aiohttp.web.Response(status=500) if posts >= 3 else None
+
+    world.sandbox.faults.append(breaks)
+    file.write_text(yaml.safe_dump_all([job("a", pods=1), job("b", pods=1)]))
+    told = await run(world, tmp_path, "submit", str(file), "--create", code=4)
+    assert re.search("Job ml/a would start now(.|\n)*created", told.stdout)
+    assert "ml/b" not in told.stdout
 
 
 async def test_submit_with_the_rights_of_a_tenant(world: World, tmp_path: Path) -> None:
@@ -658,6 +891,77 @@ async def test_release_all_waits_for_the_controller_to_go(world: World, tmp_path
     assert (await world.client.get(f"{JOBS}/waits"))["spec"]["suspend"] is True
 
 
+LEASES = {"leads": 4_000_000_000_000, "gone": 1_000_000_000_000}
+ELSEWHERE: dict[str, tuple[str, set[str], list[str], int, str]] = {
+    "leads elsewhere": ("leads", set(), [], 1, "kubectl -n web scale deployment"),
+    "leads elsewhere, whatever was named": ("leads", set(), ["ml"], 1, "kubectl -n web scale deployment"),
+    "gone elsewhere": ("gone", set(), [], 0, "No controller leads: Lease web/muster-controller was last renewed"),
+    "none": ("", set(), [], 0, "No controller leads: there is no Lease muster-system/muster-controller"),
+    "none where it is guessed to be": ("leads", {"leases*"}, [], 1, "installed in with --controller-namespace"),
+    "none where it is said to be": ("", {"leases*"}, ["ml"], 0, "No controller leads: there is no Lease ml/"),
+    "gone where it is said to be": ("gone", {"leases*"}, ["web"], 0, "No controller leads: Lease web/"),
+    "leads where it is said to be": ("leads", {"leases*"}, ["web"], 1, "kubectl -n web scale deployment"),
+    "may not be seen": ("gone", {"leases"}, [], 1, "or you may not see whether"),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+async def test_release_all_looks_for_who_leads_in_all_namespaces(world: World, tmp_path: Path, name: str) -> None:
+    lease, denied, named, code, said = ELSEWHERE[name]
+    await lab(world)
+    await world.put(job("waits"))
+    if lease:
+        spec = {"holderIdentity": "replica", "leaseDurationSeconds": 15, "renewTime": rfc3339(LEASES[lease])}
+        meta = {"name": NAMES.lease_name, "namespace": "web"}
+        await world.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec})
+    world.denied = denied
+    given = [part for one in named for part in ("--controller-namespace", one)]
+    tried = await run(world, tmp_path, "release-all", *given)
+    done = await run(world, tmp_path, "release-all", "--yes", *given, code=code)
+    assert said in done.stdout + done.stderr
+    assert code or said in tried.stdout
+    assert (await world.client.get(f"{JOBS}/waits"))["spec"]["suspend"] is bool(code)
+
+
+@pytest.mark.parametrize("denied", ["GET jobs", "GET jobsets", "GET localqueues"])
+async def test_release_all_changes_nothing_where_something_is_hidden(world: World, tmp_path: Path, denied: str) -> None:
+    await lab(world)
+    await world.put(job("waits"))
+    flavor = f"/apis/{NAMES.api_version}/resourceflavors/h100"
+    await world.client.merge_patch(flavor, {"metadata": {"finalizers": [NAMES.finalizer]}})
+    world.denied = {denied}
+    for more in ([], ["--yes"]):
+        told = await run(world, tmp_path, "release-all", *more, code=4)
+        assert f"you may not see {denied.removeprefix('GET ')} of all namespaces" in told.stderr
+    world.denied = set()
+    assert (await world.client.get(flavor))["metadata"]["finalizers"] == [NAMES.finalizer]
+    assert (await world.client.get(f"{JOBS}/waits"))["spec"]["suspend"] is True
+
+
+async def test_release_all_does_not_miss_a_kind_that_is_not_served(world: World, tmp_path: Path) -> None:
+    """A tenant is refused a kind of which the cluster has never heard, too."""
+    await lab(world)
+    await world.put(job("waits"))
+    world.denied = {"jobsets"}
+
+    def unheard(request: Any) -> Any:
+        return aiohttp.web.json_response({"code": 404}, status=404) if request.path.endswith("/v1alpha2") else None
+
+    world.sandbox.faults.append(unheard)
+    await run(world, tmp_path, "release-all", "--yes", "-n", "ml")
+    assert (await world.client.get(f"{JOBS}/waits"))["spec"]["suspend"] is False
+
+
+async def test_release_all_refuses_a_gang_whose_pods_may_not_be_seen(world: World, tmp_path: Path) -> None:
+    made = job("runs", status=STARTED)
+    made["metadata"]["annotations"] = {NAMES.inverse_annotation: json.dumps({"for": "w", "forms": [], "undo": []})}
+    await world.put(made)
+    world.denied = {"pods"}
+    told = await run(world, tmp_path, "release-all", "--yes", code=1)
+    assert "refused: runs on; you may not see whether its pods wait behind the gate" in told.stdout
+    assert "You may not see: pods in namespace ml." in told.stdout
+
+
 # ---------------------------------------------------------------- top, watch, completion
 
 
@@ -680,8 +984,17 @@ async def test_top_on_a_screen_of_a_fixed_size(world: World, tmp_path: Path) -> 
     told = re.sub(r"&#160;", " ", re.sub(r"<[^>]+>", "", picture.read_text(encoding="utf-8")))
     for part in ("muster top", "queues", "nodes", "jobs", "No controller leads", "team-b", "job/waits", "n3"):
         assert part in told, part
+    for wrong in (tmp_path / "none" / "x.svg", picture / "x.svg"):
+        assert "there is no folder" in (await run(world, tmp_path, "top", "--svg", str(wrong), code=2)).stderr
     world.denied = {"nodes"}
     assert "You may not see nodes." in (await run(world, tmp_path, "top", "-n", "ml")).stdout
+
+
+@pytest.mark.parametrize("amount", ["-1", "0", "x"])
+def test_nodes_says_how_what_a_pod_takes_is_written(amount: str) -> None:
+    told = CliRunner().invoke(cli, ["nodes", "--per-pod", f"cpu=1,{GPU}={amount}"])
+    assert told.exit_code == options.BAD_USE
+    assert GPU in told.stderr
 
 
 @pytest.mark.parametrize("asked", [["queues"], ["jobs", "-n", "ml"], ["nodes"], ["why", "waits", "-n", "ml"]])
