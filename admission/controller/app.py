@@ -135,6 +135,8 @@ class Watchers:
 QueueName = tuple[str, str, str]
 """(ClusterQueue, LocalQueue or Cohort, namespace or "", name)."""
 QUEUES = (ClusterQueue, LocalQueue, Cohort)
+SITS_OUT_MS = 600_000
+"""So long nobody looks at a gang over which a decision failed."""
 _STATUS_OF: dict[str, Callable[[State, Item[Any], int], dict[str, Any]]] = {
     "ClusterQueue": queues.queue_status,
     "LocalQueue": queues.local_queue_status,
@@ -163,8 +165,10 @@ class Controller:
         now: Callable[[], int] = wall_ms,
         lost_after_ms: int = 120_000,
         workloads_only: bool = False,
+        judges: bool = False,
     ) -> None:
-        """workloads_only: kinds of jobs are not watched; who makes a Workload runs it too."""
+        """workloads_only: kinds of jobs are not watched; who makes a Workload runs it too. judges: the API server may
+        have no rules for quota objects, and store what breaks them."""
         self.client = client
         self.names = names
         self.rules = rules
@@ -232,13 +236,14 @@ class Controller:
             options=options,
         )
         self.informers: dict[str, Informer[Any]] = {}
-        self._build_informers(() if workloads_only else KIND_OF.values())
+        self._build_informers(() if workloads_only else KIND_OF.values(), judges=judges)
         self.keeper = Keeper(client, names, self.state, self.informers, self.events)
 
     # ------------------------------------------------------------ informers
 
-    def _build_informers(self, job_kinds: Iterable[JobKind]) -> None:
+    def _build_informers(self, job_kinds: Iterable[JobKind], *, judges: bool) -> None:
         names = self.names
+        judged: Callable[[str, queues.Reader], queues.Reader] = queues.judged if judges else lambda _, read: read
 
         def watch(
             kind: Kind,
@@ -278,13 +283,13 @@ class Controller:
         ):
             watch(
                 ours(plural, kind),
-                partial(decode.item, queues.judged(kind, convert), names, keep_status=keep),
+                partial(decode.item, judged(kind, convert), names, keep_status=keep),
                 partial(self._on_item, engine_class),
                 optional=True,
             )
         watch(
             ours("localqueues", "LocalQueue", namespaced=True),
-            partial(decode.item, queues.judged("LocalQueue", values.local_queue), names, keep_status=True),
+            partial(decode.item, judged("LocalQueue", values.local_queue), names, keep_status=True),
             partial(self._on_item, LocalQueue),
         )
         watch(
@@ -548,11 +553,15 @@ class Controller:
                 plan = self.decide_once()
             except Exception:
                 # Nobody is admitted or evicted meanwhile; all else goes on: pods get their hosts, and what ended gives
-                # its quota back. A controller that ended here would meet the same objects when it is back.
+                # its quota back. A controller that ended here would meet the same objects when it is back. Others do
+                # not wait for a gang that cannot be decided on.
                 failed += 1
                 wait = min(60.0, 0.5 * 2 ** min(failed, 7))
-                log.exception("decision failed", again_in_s=wait)
+                about = self.state.trying
+                log.exception("decision failed", again_in_s=wait, about="/".join(about or ()))
                 self.state.forget()
+                if about is not None:
+                    self._without(about)
                 await asyncio.sleep(wait)
                 self._pace.changed()
                 continue
@@ -686,6 +695,18 @@ class Controller:
         if value is not None:
             self._queues_of(value)
         self._pace.changed()
+
+    def _without(self, key: Key) -> None:
+        """A decision failed over this gang: it, and those that ask for the same, sit out for a while."""
+        seen = self.world.workloads.get(key)
+        if seen is None or seen.view.value.admission is not None:
+            return
+        now = self.now()
+        self.world.sit_out(seen.view.value.pod_sets, now, now + SITS_OUT_MS)
+        job = self.world.job_of(seen)
+        if job is not None:
+            text = f"No decision can be made on it, by a defect of the controller: again in {SITS_OUT_MS // 60_000} min"
+            self.actuator.record(job, self.world.jobs[job], "Warning", "DecisionFailed", text)
 
     def _hold_off(self, job: JobKey, key: Key) -> None:
         """A decision whose write failed is not made again at once: the gang sits out a moment, in memory alone.

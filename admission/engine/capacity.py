@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise, permutations, product
+from math import prod
 
 import numpy as np
 from msgspec.structs import replace
@@ -890,7 +891,7 @@ class _Muster:
         if any(int(c.sum()) < n for c, n in zip(counts, need, strict=True)):
             return None
         shape = tuple(n + 1 for n in need[:-1])
-        states = int(np.prod(shape))
+        states = prod(shape)  # of Python's integers: many pod sets of many pods are beyond 64 bits
         rows = np.flatnonzero(np.logical_or.reduce([c > 0 for c in counts]))
         names = sorted({name for part in parts for name, _ in part.per_pod})
         room = np.stack([self.table.room(name, self.empty)[rows] for name in names], axis=1)

@@ -87,6 +87,7 @@ def decide(state: State, now: int, step_budget: int) -> Plan:
 
     Leaves the state as it found it, but for memos. `more`: call again at once, when the decisions are assumed.
     """
+    state.trying = None
     state.advance(now)
     ledger = state.ledger
     run: _Filling | _Heads
@@ -211,15 +212,17 @@ class _Run:
             why = Why(Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING)
             return Trial(gang, queue, node, None, _NONE, why)
         self.steps += 1
+        self.state.trying = gang.key
         keeps = "FlavorFungibilityPreserveScanProgress" in self.rules.gates
         cursor = gang.cursor if keeps or gang.cursor_generation >= self.state.generation(queue.name) else ()
-        first: Trial | None = None
+        refused: list[Trial] = []
+        smaller: list[Trial] = []
         seen = {cursor}
         while True:
             trial = self._try(gang, queue, node, cursor, None, evict, pinned, later)
             if trial.mode is Mode.FIT or trial.found.enough:
                 return trial
-            first = first or trial
+            refused.append(trial)
             # Here a scan that stopped at a flavor where nobody could be evicted goes on at once, not a cycle later.
             assignment = trial.assignment
             if self.rules.heads_per_queue is not None or assignment is None or not assignment.pending_flavors:
@@ -236,12 +239,33 @@ class _Run:
                 self.steps += 1
                 scanned = () if self.rules.heads_per_queue is None else cursor
                 trial = self._try(gang, queue, node, scanned, counts, evict, pinned, later)
-                return trial if trial.mode is Mode.FIT or trial.found.enough else None
+                if trial.mode is Mode.FIT or trial.found.enough:
+                    return trial
+                smaller.append(trial)
+                return None
 
             reduced = scan.reduce(gang.pod_sets, attempt)
             if reduced is not None:
                 return reduced
-        return first
+        return self._of_refused(refused, smaller) if self.rules.promises else refused[0]
+
+    @classmethod
+    def _of_refused(cls, whole: list[Trial], smaller: list[Trial]) -> Trial:
+        """What to remember of a gang that was refused in every flavor and size: the first answer for the whole gang
+        that may change, or else that for the smallest; time and nodes count that may change any of them."""
+        told = next((one for one in (*whole, *reversed(smaller)) if one.mode is not Mode.NO_FIT), whole[0])
+        refused = [*whole, *smaller]
+        if len(refused) > 1:
+            until = min((trial.found.until for trial in refused if trial.found.until is not None), default=None)
+            told.found = replace(told.found, until=until, by_nodes=any(cls._on_nodes(trial) for trial in refused))
+        return told
+
+    @staticmethod
+    def _on_nodes(trial: Trial) -> bool:
+        """May room on nodes change it."""
+        return trial.found.by_nodes or (
+            trial.assignment is not None and any(choice.misfits for choice in trial.assignment.pod_sets)
+        )
 
     def _try(
         self,
@@ -275,7 +299,7 @@ class _Run:
                 holders=self.holders,
                 leaving=self.going(gang, queue),
                 local_usage=self._local_usage(),
-                asked=None if self.rules.promises else known,
+                asked=known,
             ),
             workload=gang,
             flavors=self.state.flavors,
@@ -290,7 +314,7 @@ class _Run:
         if not evict or not assignment.mode.preempts:
             return Trial(gang, queue, node, assignment, _NONE, self._why(assignment, _NONE))
         found = None
-        if len(assignment.usage) == 1:
+        if len(assignment.usage) == 1 and not self.rules.promises:
             # The search was made for just this. What quota alone refuses, quota and nodes refuse; where no nodes are
             # chosen, it finds the same.
             ((fr, amount),) = assignment.usage.items()
@@ -299,6 +323,10 @@ class _Run:
                 found = None
         if found is None:
             found = self.victims(gang, queue, assignment, avoid)
+        if self.rules.promises and not found.enough:
+            # In a flavor that was not chosen, time may make lawful what is not yet.
+            times = [one.until for one in (found, *known.values()) if one.until is not None]
+            found = replace(found, until=min(times, default=None))
         return Trial(gang, queue, node, assignment, found, self._why(assignment, found))
 
     def place(self, trial: Trial) -> None:
@@ -535,6 +563,10 @@ class _Walk:
         """Bucket -> gangs of it that were dealt with in this cycle."""
         self.fair = fair = state.rules.usage_fairness is not None and self.queue.usage_based_fairness
         self._heap: list[tuple[float, QueueKey, int]] | None = None
+        self._given: dict[Key, list[Admission]] = {}
+        """LocalQueue -> what this cycle gave it."""
+        self._used: dict[Key, float] = {}
+        self._stale = False
         if self.strict or fair:
             buckets = [(held[0], bucket) for bucket, held in self.line.buckets.items()] if self.strict else line.live()
             self._heap = [(self._usage(place) if fair else 0.0, place, bucket) for place, bucket in buckets]
@@ -549,7 +581,20 @@ class _Walk:
 
     def _usage(self, place: QueueKey) -> float:
         gang = self.state.workloads[order.key_of(place)]
-        return self.state.local_usage((gang.namespace, gang.queue))
+        local = gang.namespace, gang.queue
+        if (given := self._given.get(local)) is None:
+            return self.state.local_usage(local)
+        if local not in self._used:
+            self._used[local] = self.state.local_usage(local, given)
+        return self._used[local]
+
+    def give(self, gang: Workload, admission: Admission) -> None:
+        """This cycle admits it, and that counts for whose turn is next, however many are dealt with at once."""
+        if self.fair:
+            local = gang.namespace, gang.queue
+            self._given.setdefault(local, []).append(admission)
+            self._used.pop(local, None)
+            self._stale = True
 
     def peek(self) -> tuple[QueueKey, int] | None:
         if self._heap is None:
@@ -571,6 +616,10 @@ class _Walk:
             heapq.heapreplace(self._heap, (usage, held[taken], bucket))
         else:
             heapq.heappop(self._heap)
+        if self._stale:
+            self._heap = [(self._usage(place), place, known) for _, place, known in self._heap]
+            heapq.heapify(self._heap)
+            self._stale = False
 
     def add(self, bucket: int) -> bool:
         """A bucket that was parked is worth a trial after all; those of it that were dealt with are not. False where
@@ -923,6 +972,8 @@ class _Filling(_Run):
         name, _, place = self.state.stands(trial.gang.key)
         self.admitted.setdefault(name, []).append(place)
         self.shortened.add(name)
+        if (walk := self.walks.get(name)) is not None:
+            walk.give(trial.gang, self.charged[trial.gang.key][1])
 
     def _holding(self, gang: Workload, admission: Admission) -> Workload:
         """A gang as it will be when its admission is written."""
@@ -1109,8 +1160,8 @@ class _Filling(_Run):
             held = self.ledger.claims[gang.key]
             until = held.until
         else:
-            # Nobody was evicted for this one: the claim lasts until it is admitted.
-            if held.until - self.now <= self.rules.claim_ms // 2:
+            # Nobody was evicted for this one: the claim lasts until it is admitted, or is not what the gang would get.
+            if held.until - self.now <= self.rules.claim_ms // 2 and self._would_take(trial, record.admission):
                 self._claim(trial, record.admission, ())
                 held = self.ledger.aside[gang.key]
             until = held.until - self.rules.claim_ms // 2
@@ -1136,6 +1187,17 @@ class _Filling(_Run):
         memo = Memo(verdict, self._on_nodes(trial), until, lack, gang.key in self.turned)
         self.state.park(walk.queue.name, bucket, memo)
         walk.skip()
+
+    @staticmethod
+    def _would_take(trial: Trial, claimed: Admission) -> bool:
+        """Could this still be its admission: its LocalQueue may lead elsewhere now, its queue have other flavors, or
+        the gang be smaller."""
+        flavors = {flavor.name for group in trial.queue.groups for flavor in group.flavors}
+        counts = {pod_set.name: pod_set.count for pod_set in trial.gang.pod_sets}
+        return claimed.cluster_queue == trial.queue.name and all(
+            part.count <= counts.get(part.name, 0) and all(flavor in flavors for _, flavor in part.flavors)
+            for part in claimed.pod_sets
+        )
 
     def _lack(self, trial: Trial) -> Lack | None:
         """What it lacks, where a look at the book can tell later whether it still does."""
@@ -1172,13 +1234,6 @@ class _Filling(_Run):
             and all(len(group.flavors) == 1 for group in queue.groups)
             and all(pod_set.min_count is None for pod_set in gang.pod_sets)
             and queue.preemption.within_cluster_queue is PreemptionPolicy.NEVER
-        )
-
-    @staticmethod
-    def _on_nodes(trial: Trial) -> bool:
-        """May room on nodes change it."""
-        return trial.found.by_nodes or (
-            trial.assignment is not None and any(choice.misfits for choice in trial.assignment.pod_sets)
         )
 
     @staticmethod
@@ -1227,6 +1282,11 @@ class _Filling(_Run):
             with ledger.without_claims(borrowed):
                 better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
                 comes = self._able(better) and not self._stays_away(better)
+            if comes and better.assignment is not None and better.assignment.usage != usage:
+                # It is entitled to what it lacked, and would come elsewhere: to that, too?
+                there = better.assignment.usage
+                within = bool(there) and all(not trial.node.exceeds(fr, amount) for fr, amount in there.items())
+                comes = within or all(self._entitled_against(better, key) for key in borrowed)
             if comes:
                 mark = ledger.mark()
                 kept = {key: ledger.claims[key] for key in borrowed}
@@ -1351,6 +1411,8 @@ class _Filling(_Run):
         gang, rules = trial.gang, self.rules
         if not rules.promises or trial.mode is Mode.NO_FIT or gang.preemption_gated:
             return False
+        if not self._may_evict(gang):
+            return False  # a claim of its own came to nothing: the record of that keeps it from the next
         if not self._is_first(gang, place):
             return False
         trial.first = True
@@ -1362,10 +1424,10 @@ class _Filling(_Run):
         trial.due = True
         assert trial.assignment is not None
         with self.ledger.beside({gang.key}, trial.node.root), self.ledger.without_gangs(walk.queue.name):
-            if not trial.node.fits(trial.assignment.usage):
-                return False
-            there = self._again(trial)
-        if there.mode is not Mode.FIT:
+            there = self._again(trial) if trial.node.fits(trial.assignment.usage) else None
+            if (there is None or there.mode is not Mode.FIT) and any(p.min_count is not None for p in gang.pod_sets):
+                there = self.look(gang, walk.queue, evict=False).assignment  # with fewer pods
+        if there is None or there.mode is not Mode.FIT:
             return False
         self._claim(trial, there.admission(trial.queue.name), ())
         why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=self.now + rules.claim_ms)

@@ -30,6 +30,7 @@ from admission.engine.capacity import Placement, PlaceRequest
 from admission.engine.ledger import Ledger
 from admission.engine.model import (
     Admission,
+    CheckState,
     ClusterQueue,
     Detail,
     Flavor,
@@ -897,18 +898,32 @@ class _Scan:
         if self.delay is not None and any(self.delay(flavor.name) for flavor in solid):
             choice.delayed = True
             return None
-        at = (tuple(flavor.name for flavor in solid), frozenset(elastic))
+        also = self._added(pod_set.name)
+        if elastic:
+            also = (*(self.flavors[name] for name in sorted(chosen) if name not in {f.name for f in solid}), *also)
+        at = (tuple(flavor.name for flavor in solid), frozenset(elastic), also)
         known = choice.request.placing.get(at)
         if known is None or any(one is not other for one, other in zip(known.flavors, solid, strict=True)):
             per_pod = {name: amount for name, amount in pod_set.shape.requests if name not in elastic} | {PODS: 1}
             known = choice.request.placing[at] = PlaceRequest(
-                pod_set, choice.request.count, tuple(sorted(per_pod.items())), tuple(solid)
+                pod_set, choice.request.count, tuple(sorted(per_pod.items())), tuple(solid), also
             )
         return known
 
+    def _added(self, pod_set: str) -> tuple[Flavor, ...]:
+        """What ready checks write into the pods of a pod set, as a flavor would."""
+        return tuple(
+            Flavor("", node_labels=labels, tolerations=tolerations)
+            for check in self.workload.checks
+            if check.state is CheckState.READY
+            and (labels := dict(check.node_selectors).get(pod_set, ()))
+            + (tolerations := dict(check.tolerations).get(pod_set, ()))
+        )
+
     def _only_request(self, choice: PodSetChoice, flavor: str, assignment: Assignment) -> PlaceRequest | None:
         """The same where there is one flavor: looked up, for equal gangs ask alike."""
-        known = choice.request.placing.get(((flavor,), _NO_RESOURCES)) if self.rules.capacity_unless_elastic else None
+        plain = self.rules.capacity_unless_elastic and not self.workload.checks
+        known = choice.request.placing.get(((flavor,), _NO_RESOURCES, ())) if plain else None
         if known is not None and known.flavors[0] is self.flavors.get(flavor):
             return known
         return self._place_request(choice, assignment)

@@ -1508,10 +1508,12 @@ class PlaceRequest(Value, frozen=True, dict=True, gc=True):
     """What each pod takes. The pod slot and host ports are added when absent."""
     flavors: tuple[Flavor, ...] = ()
     """The flavors this pod set got: node labels of all, the topology of the first that names one."""
+    also: tuple[Flavor, ...] = ()
+    """What else is written into its pods: elastic flavors, and what checks add. Their labels and tolerations count."""
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.pod_set, self.count, self.per_pod, self.flavors))
+        return hash((self.pod_set, self.count, self.per_pod, self.flavors, self.also))
 
     def __hash__(self) -> int:
         return self._hash
@@ -1534,7 +1536,7 @@ class PlaceRequest(Value, frozen=True, dict=True, gc=True):
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
-        return tuple(sorted({pair for flavor in self.flavors for pair in flavor.node_labels}))
+        return tuple(sorted({pair for flavor in (*self.flavors, *self.also) for pair in flavor.node_labels}))
 
     @cached_property
     def anywhere(self) -> bool:
@@ -1547,7 +1549,7 @@ class PlaceRequest(Value, frozen=True, dict=True, gc=True):
     def filter(self) -> Filter:
         """Which nodes are looked at."""
         shape = self.pod_set.shape
-        tolerations = (*shape.tolerations, *(t for flavor in self.flavors for t in flavor.tolerations))
+        tolerations = (*shape.tolerations, *(t for flavor in (*self.flavors, *self.also) for t in flavor.tolerations))
         return Filter(self.labels, shape.node_selector, shape.affinity, tolerations)
 
 

@@ -251,6 +251,8 @@ class State:
         """Who had a turn in cycles whose budget was used up before anything was decided, since anything was."""
         self.unreached: dict[str, int] = {}
         """Queue -> since when cycles that came to the end of their budget had no turn for it."""
+        self.trying: Key | None = None
+        """Who is, or was last, looked at in a decision: one that fails is about this gang."""
         self._next_bucket = 0
         self._sleeping: dict[Key, int] = {}
         self._alarms: list[tuple[int, str, Key]] = []
@@ -399,12 +401,13 @@ class State:
             return {}
         return {order.key_of(place): memo for bucket, memo in line.parked.items() for place in line.buckets[bucket]}
 
-    def local_usage(self, key: Key) -> float:
-        """Usage of a LocalQueue for the order inside its ClusterQueue; 0 without usage-decayed fairness."""
+    def local_usage(self, key: Key, also: Sequence[Admission] = ()) -> float:
+        """Usage of a LocalQueue for the order inside its ClusterQueue; 0 without usage-decayed fairness. `also`: what
+        it is given beside what it holds."""
         fairness = self.rules.usage_fairness
         if fairness is None:
             return 0.0
-        known = self._usage_fair.get(key)
+        known = None if also else self._usage_fair.get(key)
         if known is None:
             local = self.local_queues.get(key)
             extra: dict[str, float] = {}
@@ -414,7 +417,12 @@ class State:
                 if gang.reserved_at >= since and gang.admission is not None:
                     for name, amount in order.penalty(fairness, requests_of(gang.admission)).items():
                         extra[name] = extra.get(name, 0.0) + amount
-            known = self._usage_fair[key] = order.usage_value(fairness, local, extra)
+            for given in also:
+                for name, amount in order.penalty(fairness, requests_of(given)).items():
+                    extra[name] = extra.get(name, 0.0) + amount
+            known = order.usage_value(fairness, local, extra)
+            if not also:
+                self._usage_fair[key] = known
         return known
 
     # -- numbers
@@ -1016,6 +1024,8 @@ class State:
                 gang.cursor,
                 # Who was evicted of late evicts nobody for its share.
                 gang.evicted_at if self.rules.promises and gang.evicted == "Preempted" else 0,
+                # Who stands first for a lost node may evict by its age, and is no first of those behind it in that.
+                order.since(gang) if self.rules.promises and order.stamp(gang) != order.since(gang) else None,
                 tuple(self._ledger.nodes.repelled(pod_set.shape) for pod_set in gang.pod_sets),
             )
         else:

@@ -165,6 +165,8 @@ class Neighbours:
         own = ("gang", *gang)
         nodes = {node for who, there in self._where[rule].items() if who != own for node in there}
         labels = [said for node in nodes if (said := self._labels_of(node))]  # what stood on a node that is gone is not
+        if together and not any(one.key in said for one in asked for said in labels):
+            return  # who stands where there is no such domain is not looked at: the first of a gang goes anywhere
         for one in asked if labels else ():
             values = {said[one.key] for said in labels if one.key in said}
             if values or together:

@@ -44,7 +44,7 @@ from admission.names import (
     JOBSET_UID_LABEL,
     Names,
 )
-from admission.quantity import QuantityError, parse, saturate
+from admission.quantity import QuantityError, format_resources, parse, saturate
 
 NODE_NAME = "metadata.name"
 """The one field that node affinity can match."""
@@ -100,14 +100,20 @@ def _at_least(into: dict[str, int], other: Mapping[str, int]) -> None:
         into[name] = max(into.get(name, 0), amount)
 
 
-def pod_requests(
-    pod_spec: Json, *, limit_ranges: Sequence[Json] = (), overhead: Mapping[str, str] | None = None
-) -> dict[str, int]:
-    """Resource -> amount of one pod, in the units of `quantity`, without the pod itself (resource `pods`).
+def _of_whole_pod(spec: Json, running: Mapping[str, int]) -> dict[str, int]:
+    """What a pod with resources of its own requests as a whole, where `running` is what its containers do: what it
+    says, else the sum of its containers (of hugepages never), else its limit. As the API server fills it in."""
+    said = obj(spec.get("resources"))
+    if not said:
+        return {}
+    requested, limited = _amounts(said.get("requests"), "pod"), _amounts(said.get("limits"), "pod")
+    of_containers = {name: amount for name, amount in running.items() if name in _POD_LEVEL}
+    out = limited | of_containers | requested
+    return {name: amount for name, amount in out.items() if name in _POD_LEVEL or name.startswith("hugepages-")}
 
-    `overhead` counts where the spec names none. Raises QuantityError, naming container and resource.
-    """
-    spec = _with_defaults(pod_spec, limit_ranges) if limit_ranges else pod_spec
+
+def _of_containers(spec: Json) -> dict[str, int]:
+    """What the containers of a pod request together."""
     running: dict[str, int] = {}
     for container in objects(spec.get("containers")):
         _plus(running, _container(container))
@@ -124,11 +130,19 @@ def pod_requests(
             _plus(own, sidecars)
             _at_least(starting, own)
     _at_least(running, starting)
-    whole_pod = obj(spec.get("resources"))
-    requested, limited = _amounts(whole_pod.get("requests"), "pod"), _amounts(whole_pod.get("limits"), "pod")
-    for name in {*requested, *limited}:
-        if name in _POD_LEVEL or name.startswith("hugepages-"):
-            running[name] = requested[name] if name in requested else running.get(name, limited[name])
+    return running
+
+
+def pod_requests(
+    pod_spec: Json, *, limit_ranges: Sequence[Json] = (), overhead: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Resource -> amount of one pod, in the units of `quantity`, without the pod itself (resource `pods`).
+
+    `overhead` counts where the spec names none. Raises QuantityError, naming container and resource.
+    """
+    spec = _with_defaults(pod_spec, limit_ranges) if limit_ranges else pod_spec
+    running = _of_containers(spec)
+    running |= _of_whole_pod(spec, running)
     extra = spec.get("overhead") if spec.get("overhead") is not None else overhead
     _plus(running, _amounts(extra, "overhead"))
     return running
@@ -154,6 +168,13 @@ def _with_defaults(pod_spec: Json, limit_ranges: Iterable[Json]) -> Json:
     if not any(default or request for _, default, request in defaults):
         return pod_spec
     out = dict(pod_spec)
+    if whole := obj(pod_spec.get("resources")):
+        # Filled in before a LimitRange adds to the containers, which changes nothing of it.
+        try:
+            requests = format_resources(_of_whole_pod(pod_spec, _of_containers(pod_spec)))
+        except QuantityError:
+            requests = {}  # it is told where they are read
+        out["resources"] = {**whole, "requests": requests | obj(whole.get("requests"))}
     for group in ("containers", "initContainers"):
         if group not in out:
             continue

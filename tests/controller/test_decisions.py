@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 from admission.commands.options import configure_logs
 from admission.controller import app
 from admission.controller.actuate import decision_id
-from admission.engine.cycle import decide
-from admission.engine.model import Admission, Admit, PodSetAssignment
+from admission.engine.cycle import Trial, _Filling, decide
+from admission.engine.model import Admission, Admit, PodSetAssignment, Workload
 from admission.kube.client import Conflict
-from tests.controller.lab import GPU, NAMES, World, cluster_queue, job, local_queue, own
+from tests.controller.lab import GPU, NAMES, NOW, World, cluster_queue, job, local_queue, own
 from tests.controller.test_keep import NODE, running, until
 
 
@@ -165,6 +165,37 @@ async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
             assert await until(started)
     told = [(line["log_level"], line["again_in_s"]) for line in lines if line["event"] == "decision failed"]
     assert told == [("error", 1.0), ("error", 2.0)]
+
+
+async def test_a_gang_that_no_decision_can_be_made_on_sits_out_and_others_do_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = _Filling.look
+
+    def fails(run: _Filling, gang: Workload, *arguments: Any, **more: Any) -> Trial:
+        trial = looked(run, gang, *arguments, **more)
+        if gang.pod_sets[0].count == 2:
+            raise KeyError("a defect")
+        return trial
+
+    monkeypatch.setattr(_Filling, "look", fails)
+    for one in (own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}), cluster_queue("team-a", 16), NODE):
+        await world.put(one)
+    await world.put(local_queue("main", "team-a"))
+    for name, pods in (("bad", 2), ("alike", 2), ("good", 1)):
+        await world.put(job(name, "main", pods=pods))
+
+    async def started() -> bool:
+        found = await world.client.get("/apis/batch/v1/namespaces/ml/jobs/good")
+        return found["spec"]["suspend"] is False
+
+    with capture_logs() as lines:
+        async with running(world) as controller:
+            assert await until(started)
+            held = {value.name: value.requeue_at for value in controller.state.workloads.values()}
+    told = [line["about"] for line in lines if line["event"] == "decision failed"]
+    assert len(told) == 1, "not once for each of those that ask for the same"
+    assert sorted(at > NOW for at in held.values()) == [False, True, True]
 
 
 @pytest.mark.parametrize("ends", ["somebody was faster", "it leads no more"])

@@ -9,25 +9,38 @@ from msgspec.structs import replace
 
 from admission.engine.cycle import decide
 from admission.engine.model import (
+    KUEUE,
     MUSTER,
+    AdmissionCheck,
     Admit,
+    Check,
+    CheckRule,
+    CheckState,
     Claim,
     Detail,
     Evict,
     Flavor,
+    FlavorQuotas,
+    LocalQueue,
     PodSet,
     PodShape,
     Preemption,
     PreemptionPolicy,
     Quota,
     Reason,
+    Replace,
+    ResourceGroup,
     Standing,
     Strategy,
+    Taint,
+    Toleration,
+    Topology,
+    TopologyRequest,
     Workload,
 )
 from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, node, queue
 
-F = "f"
+F, HOST = "f", "kubernetes.io/hostname"
 HOUR = 3600 * SECOND
 
 
@@ -638,3 +651,116 @@ def test_equal_gangs_are_tried_once() -> None:
     plan = town.cycle()
     assert plan.steps <= 1
     assert [v.key[1] for v in plan.verdicts if v.key[1] == "late"]
+
+
+TOKENS = Flavor("tokens", node_labels=(("licence", "yes"),), elastic=True)
+
+
+@pytest.mark.parametrize(
+    ("flavor", "labels", "taint"),
+    [
+        (TOKENS, {"licence": "yes"}, ()),
+        (
+            replace(TOKENS, node_labels=(), tolerations=(Toleration("licence", "Exists"),)),
+            {},
+            (Taint("licence", "", "NoSchedule"),),
+        ),
+    ],
+)
+def test_what_an_elastic_flavor_writes_into_pods_counts_where_another_flavor_chooses_nodes(
+    flavor: Flavor, labels: dict[str, str], taint: tuple[Taint, ...]
+) -> None:
+    groups = (
+        ResourceGroup(("gpu",), (FlavorQuotas(F, (("gpu", Quota(100)),)),)),
+        ResourceGroup(("cpu",), (FlavorQuotas("tokens", (("cpu", Quota(100_000)),)),)),
+    )
+    there = replace(node("b", cpu=8000, gpu=8), taints=taint)
+    there = replace(there, labels=tuple(sorted({**dict(there.labels), **labels}.items())))
+    other = [] if taint else [node("a", cpu=8000, gpu=8)]
+    town = Town(Flavor(F), flavor, *other, there, replace(queue("q"), groups=groups))
+    town.put(gang("g", "q", 2, each={"gpu": 1, "cpu": 1000}))
+    town.cycle()
+    (decision,) = town.log
+    assert isinstance(decision, Admit)
+    assert decision.admission.pod_sets[0].topology is not None
+    assert [domain.values[-1] for domain in decision.admission.pod_sets[0].topology.domains] == ["b"]
+
+
+def test_what_a_ready_check_adds_to_the_pods_counts_when_their_nodes_are_chosen() -> None:
+    """As the second pass of Kueue does for nodes that a check had made."""
+    nodes = [node("a", cpu=8000), replace(node("b", cpu=8000), labels=((HOST, "b"), ("pool", "made")))]
+    town = Town(
+        Flavor(F, topology="t"),
+        Topology("t", (HOST,)),
+        AdmissionCheck("made", "kueue.x-k8s.io/provisioning-request", True),
+        queue("q", "", [(F, {"cpu": 100_000})], checks=(CheckRule("made", frozenset()),)),
+        *nodes,
+        rules=KUEUE,
+    )
+    asks = gang("g", "q", 2, each={"cpu": 1000})
+    town.put(replace(asks, pod_sets=(replace(asks.pod_sets[0], topology=TopologyRequest(required=HOST)),)))
+    town.cycle()
+    (given,) = town.gangs()
+    assert given.admission is not None
+    assert given.admission.pod_sets[0].topology is None
+    ready = Check("made", CheckState.READY, node_selectors=(("main", (("pool", "made"),)),))
+    town.put(replace(given, checks=(ready,)))
+    plan = decide(town.state, town.now, BUDGET)
+    (decision,) = plan.decisions
+    assert isinstance(decision, Replace)
+    assert decision.admission.pod_sets[0].topology is not None
+    assert [domain.values for domain in decision.admission.pod_sets[0].topology.domains] == [("b",)]
+
+
+def test_a_gang_of_many_pod_sets_of_many_pods_is_answered() -> None:
+    """How many ways there are to spread them is beyond 64 bits; none is looked for."""
+    shape = PodShape(requests=(("gpu", 8),))
+    many = replace(gang("g", "q", 1), pod_sets=tuple(PodSet(f"p{i:02}", 13, shape) for i in range(18)))
+    town = Town(Flavor(F), queue("q", "", [(F, {"gpu": 10_000})]), *(node(f"n{i:03}", gpu=8) for i in range(100)))
+    town.put(many)
+    town.put(gang("after", "q", 1, each={"gpu": 8}))
+    town.cycle()
+    assert [decision.key[1] for decision in town.log] == ["after"]
+
+
+@pytest.mark.parametrize("waited_s", [0, 660])
+def test_who_is_entitled_to_one_flavor_takes_no_claim_on_another(waited_s: int) -> None:
+    """Else two gangs send each other away for ever: the one takes back what is claimed, in a flavor that it borrows."""
+    flavors = [Flavor(name, node_labels=(("fl", name),)) for name in "fg"]
+    there = [replace(one := node(f"n{name}", cpu=3), labels=(*one.labels, ("fl", name))) for name in "fg"]
+    quotas = {"a": ("inner", 0, 3), "c": ("inner", 0, 0), "d": ("root", 3, 0), "e": ("root", 3, 0)}
+    queues = [queue(n, up, [("f", {"cpu": f}), ("g", {"cpu": g})]) for n, (up, f, g) in quotas.items()]
+    town = Town(*flavors, *there, cohort("root"), cohort("inner", "root"), *queues)
+    for name in ("e1", "d1"):
+        town.put(gang(name, name[0], each={"cpu": 3}))
+        town.cycle()
+    town.now += 20 * 60 * SECOND
+    town.put(gang("c1", "c", each={"cpu": 3}, created=town.now - START - waited_s * SECOND))
+    for _ in range(60):
+        town.cycle()
+        town.leave()
+        town.now += 2 * SECOND
+    assert town.evictions == {("ns", "d1"): 1}
+    assert town.admitted() == ["c1", "e1"]
+
+
+def test_room_is_not_kept_for_who_could_not_have_it_any_more() -> None:
+    queues = [queue(name, "", [(F, {"gpu": 6})]) for name in "az"]
+    town = Town(*elastic(F), *queues, LocalQueue("ns", "team", "a"))
+    for name, local, gpus in (("full", "z", 6), ("s0", "a", 3), ("s1", "a", 3)):
+        town.put(gang(name, local, gpus))
+        town.cycle()
+    town.put(gang("big", "team", 6, created=town.now - START))
+    town.now += HOUR
+    for _ in range(3):
+        town.now += 60 * SECOND
+        town.cycle()
+    assert town.gang("big").claims is not None
+    town.put(LocalQueue("ns", "team", "z"))  # which is full
+    for name in ("s0", "s1"):
+        town.remove(Workload, ("ns", name))
+    town.put(gang("late", "a", 3, created=town.now - START))
+    for _ in range(8):  # before it has been passed over itself
+        town.now += 60 * SECOND
+        town.cycle()
+    assert "late" in town.admitted()

@@ -16,6 +16,7 @@ from admission.engine.model import (
     Claim,
     ClusterQueue,
     Domain,
+    Evict,
     Flavor,
     FlavorQuotas,
     LabelSelector,
@@ -26,6 +27,8 @@ from admission.engine.model import (
     PodSet,
     PodSetAssignment,
     PodShape,
+    Preemption,
+    PreemptionPolicy,
     Put,
     Quota,
     Replace,
@@ -208,3 +211,20 @@ def test_only_the_lost_pods_of_a_gang_that_survives_their_loss_are_placed_anew()
     assert (first[0], first[1], len(set(first[2])), first[2][1]) == ("Replace", "one", 3, "n1")
     assert not {"n0", "n3"} & set(first[2])
     assert [(what, who) for what, who, _ in rest] == [], "one node is left, and it asks for two"
+
+
+@pytest.mark.parametrize(
+    ("created", "gone"),
+    [pytest.param(10, ["run"], id="older than who runs"), pytest.param(70, [], id="newer, too")],
+)
+def test_who_lost_a_node_does_not_stand_for_those_who_are_older(created: int, gone: list[str]) -> None:
+    """It stands first, and is too new to evict who runs; one like it that stands behind it may be older."""
+    older = Preemption(within_cluster_queue=PreemptionPolicy.LOWER_OR_NEWER_EQUAL_PRIORITY)
+    group = ResourceGroup((GPU,), (FlavorQuotas("f", ((GPU, Quota(24)),)),))
+    state = town({"r": ["n1", "n2", "n3"]})
+    state.apply(Put(ClusterQueue("q", groups=(group,), namespace_selector=LabelSelector(), preemption=older)))
+    state.apply(Put(on(gang("run", 3, created=50), "n1", "n2", "n3")))
+    state.apply(Put(replace(gang("young", 2, created=100), evicted="NodeFailures", evicted_at=60, queue_stamp=0)))
+    state.apply(Put(gang("old", 2, created=created)))
+    plan = decide(state, 1_000, 100)
+    assert [d.key[1] for d in plan.decisions if isinstance(d, Evict)] == gone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 
 import pytest
@@ -69,3 +70,16 @@ def test_an_admission_counts_once_before_the_next_sample() -> None:
     town.put(queue("a", "", [("f", {"gpu": 2})], usage_based_fairness=True))
     town.cycle()
     assert town.admitted() == ["x0", "y0"]
+
+
+@pytest.mark.parametrize("budget", [1, 5, BUDGET])
+def test_local_queues_share_what_is_free_however_much_is_decided_at_once(budget: int) -> None:
+    rules = replace(MUSTER, usage_fairness=UsageFairness(half_life_ms=HOUR))
+    town = Town(*elastic("f"), queue("a", "", [("f", {"gpu": 20})], usage_based_fairness=True), rules=rules)
+    town.budget = budget
+    for name in "xy":
+        town.put(LocalQueue("ns", name, "a", consumed_at=START - 1))
+    town.put(*(gang(f"{name}{i:02}", name, created=i) for name in "xy" for i in range(30)))
+    for _ in range(25):
+        town.cycle()
+    assert Counter(name[0] for name in town.admitted()) == {"x": 10, "y": 10}

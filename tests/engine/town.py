@@ -301,8 +301,8 @@ class Town:
                     self.check_eviction(decision)
 
     def check_admission(self, admit: Admit, kept: Iterable[Key]) -> None:
-        """It fits quota and nodes, whole, beside all that is charged and claimed; of what is `kept` for those who were
-        passed over, beside as much as binds it."""
+        """It fits quota and nodes, whole or in a size that it may have, beside all that is charged and claimed; of what
+        is `kept` for those who were passed over, beside as much as binds it."""
         ledger = self.state.ledger
         gang = self.state.workloads[admit.key]
         charge = charge_of(gang, admit.admission)
@@ -314,7 +314,7 @@ class Town:
             assert ledger.fits(charge.queue, dict(charge.usage)), admit
             ledger.charge(charge)
             for pod_set, got in zip(gang.pod_sets, admit.admission.pod_sets, strict=True):
-                assert got.count == pod_set.count
+                assert (pod_set.min_count or pod_set.count) <= got.count <= pod_set.count
                 if got.topology is not None:
                     assert sum(domain.count for domain in got.topology.domains) == got.count
                     for domain in got.topology.domains:

@@ -59,6 +59,8 @@ def allowed(shape: PodShape, there: Mapping[Who, tuple[Stand, ...]], node: Node)
     if any(selects(one, stand) and beside(one, stand) for one in shape.apart for stand in others):
         return False
     like = [stand for stand in others if all(selects(one, stand) for one in shape.near)] if shape.near else []
+    # Who stands where there is no such domain is not counted.
+    like = [stand for stand in like if any(one.key in LABELS[stand.nodes[0]] for one in shape.near)]
     return not like or all(any(beside(one, stand) for stand in like) for one in shape.near)
 
 

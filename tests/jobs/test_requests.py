@@ -15,6 +15,8 @@ from admission.jobs.workload import build_workload
 from admission.names import Names
 from admission.quantity import QuantityError
 
+HUGE = "hugepages-2Mi"
+
 NAMES = Names()
 Json = dict[str, Any]
 
@@ -47,6 +49,12 @@ def sidecar(**requests: str) -> Json:
             {"cpu": 1000, "memory": 8},
         ),
         ({"containers": [c({"a.b/c": "1"})], "resources": {"requests": {"a.b/c": "4"}}}, {"a.b/c": 1}),
+        # Of hugepages the limit of the pod counts: they are not overcommitted.
+        ({"containers": [c({HUGE: "50Mi"})], "resources": {"limits": {HUGE: "100Mi"}}}, {HUGE: 100 << 20}),
+        (
+            {"containers": [c({HUGE: "50Mi"})], "resources": {"limits": {HUGE: "100Mi"}, "requests": {HUGE: "2Mi"}}},
+            {HUGE: 2 << 20},
+        ),
         ({"containers": [c({"cpu": 1})]}, {"cpu": 1000}),
         ({}, {}),
     ],
@@ -61,6 +69,31 @@ def test_a_quantity_that_is_none_is_named(quantity: Any) -> None:
         pod_requests({"containers": [c({"cpu": quantity})]})
     shape = shape_of({"spec": {"containers": [c({"cpu": quantity})]}}, NAMES)
     assert "cpu" in shape.refused
+
+
+@pytest.mark.parametrize(
+    ("own", "resources", "wanted"),
+    [
+        # Filled in before the LimitRange adds to the containers.
+        (c(), {"limits": {"cpu": "4", "memory": "8Gi"}}, {"cpu": 4000, "memory": 8 << 30}),
+        (c({"cpu": "1"}), {"limits": {"cpu": "4", "memory": "8Gi"}}, {"cpu": 1000, "memory": 8 << 30}),
+        (c(), {"limits": {"cpu": "4"}}, {"cpu": 4000, "memory": 512 << 20}),
+        (c(), {"limits": {"cpu": "4"}, "requests": {"cpu": "2"}}, {"cpu": 2000, "memory": 512 << 20}),
+        (c({"cpu": "much"}), {"limits": {"cpu": "4"}}, None),
+    ],
+)
+def test_a_limit_range_changes_nothing_of_what_a_pod_asks_as_a_whole(
+    own: Json, resources: Json, wanted: Json | None
+) -> None:
+    spec = {"containers": [own], "resources": resources}
+    limit_ranges = [ranges(default={"cpu": "1", "memory": "1Gi"}, defaultRequest={"cpu": "500m", "memory": "512Mi"})]
+    written = complete({"spec": spec}, limit_ranges=limit_ranges)["spec"]
+    if wanted is None:
+        with pytest.raises(QuantityError, match="cpu"):
+            pod_requests(written)
+        return
+    assert pod_requests(spec, limit_ranges=limit_ranges) == wanted
+    assert pod_requests(written) == wanted
 
 
 def ranges(**item: Any) -> Json:
