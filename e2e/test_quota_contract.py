@@ -339,6 +339,10 @@ class Checker:
 
     def answer(self, namespace: str, job: str, state: str, **more: Any) -> None:
         self.cp.wait(lambda: self.asked(namespace, job), 20, f"the check to be asked about {job}")
+        self.say(namespace, job, state, **more)
+
+    def say(self, namespace: str, job: str, state: str, **more: Any) -> None:
+        """Answer, asked or not."""
         workload = workload_of(self.cp, namespace, job)
         assert workload is not None
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -350,8 +354,45 @@ class Checker:
             "status": {"admissionChecks": [said]},
         }
         path = self.cp.resource(WORKLOADS).path(namespace, workload["metadata"]["name"], "status")
-        params = {"fieldManager": "checker", "force": "true"}
+        params = {"fieldManager": f"checker-{self.name}", "force": "true"}
         self.cp.request("PATCH", path, body, params=params, content_type="application/apply-patch+yaml")
+
+
+def test_the_checks_of_a_reservation_are_those_that_its_queue_asks(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    cp.add_nodes(1, gpus=8, labels={"gpu": "spot"}, prefix="spot")
+    cp.apply([flavor("gpu", labels={"gpu": "h100"}), flavor("spot", labels={"gpu": "spot"})])
+    budget, late = Checker(cp), Checker(cp, "late")
+    both = group({GPU: 8})
+    both["flavors"] += group({GPU: 8}, "spot")["flavors"]
+    on_one: Object = {"name": "budget", "onFlavors": ["gpu"]}
+
+    def queue(*checks: Object, **more: Any) -> None:
+        strategy = {"admissionChecks": [*checks]}
+        cp.apply(
+            [cluster_queue("team-a", {}, **{"resourceGroups": [both], "admissionChecksStrategy": strategy, **more})]
+        )
+
+    cp.namespace("team-a")
+    queue(on_one)
+    cp.apply([local_queue("team-a", "team-a")])
+    muster.started()
+    cp.apply([job("team-a", "own", 1, seconds=None)])
+    budget.answer("team-a", "own", "Pending")
+    queue(on_one, {"name": "late"})
+    late.answer("team-a", "own", "Pending")
+    queue(on_one)
+    cp.wait(lambda: not late.entry("team-a", "own"), 20, "what is not asked any more to be dropped")
+    queue(on_one, stopPolicy="Hold")
+    cp.wait(lambda: not held(cp), 20, "the reservation to be released")
+    elsewhere = group({GPU: 0})
+    elsewhere["flavors"] += group({GPU: 8}, "spot")["flavors"]
+    queue(on_one, resourceGroups=[elsewhere])
+    cp.wait(lambda: admitted(cp, "team-a", "own"), 20, "it to start where nobody is asked")
+    assert not budget.entry("team-a", "own")
+    budget.say("team-a", "own", "Rejected")
+    stays(lambda: admitted(cp, "team-a", "own"), True, 3)
 
 
 def test_checks_are_asked_after_quota_and_before_the_start(muster: Installed) -> None:

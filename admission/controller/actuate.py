@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
 from typing import Any
@@ -153,13 +153,12 @@ class Actuator:
                     status = with_conditions(status, [(REQUEUED, True, why, said)], now, seen.generation)
                 status.pop("claim", None)
                 status.pop("resourceRequests", None)
-                if decision.checks:
-                    held = {check["name"]: check for check in status.get("admissionChecks") or ()}
-                    status["admissionChecks"] = [
-                        held.get(name)
-                        or {"name": name, "state": "Pending", "lastTransitionTime": rfc3339(now), "message": ""}
-                        for name in decision.checks
-                    ]
+                held = status.pop("admissionChecks", None) or []
+                entries = _entries(held, decision.checks, now)
+                if entries:
+                    status["admissionChecks"] = entries
+                if any(check not in entries for check in held):
+                    seen = await self._write_checks(seen, [check for check in held if check in entries])
             case Evict():
                 _count_eviction(status, "Preempted", decision.reason.value)
                 if decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
@@ -243,6 +242,10 @@ class Actuator:
                 await self._release(_there(seen))
             case lifecycle.AdmitWorkload():
                 await self._change(_there(seen), [_ADMITTED], ("Normal", "Admitted", "All admission checks are ready"))
+            case lifecycle.SyncChecks(required):
+                await self._sync_checks(_there(seen), required)
+            case lifecycle.AskAgain():
+                await self._ask_again(_there(seen))
             case lifecycle.FinishWorkload(succeeded, message):
                 reason = "Succeeded" if succeeded else "Failed"
                 text = message or f"Job {reason.lower()}"
@@ -259,6 +262,10 @@ class Actuator:
         match step:
             case lifecycle.AdmitWorkload():
                 await self._change(seen, [_ADMITTED])
+            case lifecycle.SyncChecks(required):
+                await self._sync_checks(seen, required)
+            case lifecycle.AskAgain():
+                await self._ask_again(seen)
             case lifecycle.EvictWorkload():
                 await self._evict(seen, step)
             case lifecycle.ReleaseWorkload():
@@ -468,6 +475,40 @@ class Actuator:
         failed = next((error for error in done if isinstance(error, BaseException)), None)
         if failed is not None:
             raise failed
+
+    async def _write_checks(
+        self, seen: WorkloadSeen, entries: list[dict[str, Any]], conditions: list[dict[str, Any]] | None = None
+    ) -> WorkloadSeen:
+        """Have a Workload list these checks alone; the Workload as it then stands. By no apply: that would leave of an
+        entry what its check owns, which is no entry any more."""
+        said: dict[str, Any] = {"admissionChecks": entries or None}
+        if conditions is not None:
+            said["conditions"] = conditions
+        patch = {"metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version}, "status": said}
+        answer = await self._client.merge_patch(self._workloads.path(seen.namespace, seen.name, "status"), patch)
+        self._learn("Workload", answer)
+        return replace(seen, resource_version=answer["metadata"]["resourceVersion"])
+
+    async def _sync_checks(self, seen: WorkloadSeen, required: tuple[str, ...]) -> None:
+        now = self._now()
+        entries = _entries(seen.status.get("admissionChecks") or (), required, now)
+        waits = f"Waiting for admission checks: {', '.join(required)}"
+        changes: list[Condition] = [(ADMITTED, False, "UnsatisfiedAdmissionChecks", waits)] if required else []
+        status = with_conditions(seen.status, changes, now, seen.generation)
+        await self._write_checks(seen, entries, status["conditions"])
+
+    async def _ask_again(self, seen: WorkloadSeen) -> None:
+        now = self._now()
+        status = with_conditions(seen.status, (), now, seen.generation)
+        checks = status["admissionChecks"]
+        if any(check["state"] == "Retry" for check in checks):
+            until = max(seen.view.value.requeue_at, now + 999 + max(map(_pause_ms, checks)))
+            status["requeueState"] = {**(status.get("requeueState") or {}), "requeueAt": rfc3339(until)}
+        status["admissionChecks"] = [
+            _asked_again(check, now, _ASKED_LATER) if check["state"] in ("Retry", "Rejected") else check
+            for check in checks
+        ]
+        await self._apply_status(seen, status)
 
     def _flavors(self, assignments: tuple[PodSetAssignment, ...]) -> dict[str, Flavor]:
         wanted = {flavor for one in assignments for _, flavor in one.flavors}
@@ -837,14 +878,22 @@ def _pause_ms(check: dict[str, Any]) -> int:
     return int(said) * 1000 if said is not None else min(60_000, 1000 << min(int(check.get("retryCount") or 0), 6))
 
 
+def _entries(held: Iterable[dict[str, Any]], names: Sequence[str], now: int) -> list[dict[str, Any]]:
+    """Entries of these checks: as they are, or new."""
+    there = {check["name"]: check for check in held}
+    new = {"state": "Pending", "lastTransitionTime": rfc3339(now), "message": ""}
+    return [there.get(name) or {"name": name, **new} for name in names]
+
+
 _ASKED_AGAIN = "Asked again after eviction."
+_ASKED_LATER = "Asked again with the next reservation."
 
 
-def _asked_again(check: dict[str, Any], now: int) -> dict[str, Any]:
+def _asked_again(check: dict[str, Any], now: int, why: str = _ASKED_AGAIN) -> dict[str, Any]:
     """A check's entry once its gang was evicted. All is said in full, for part of it may be the check's own to keep."""
     state, message = check.get("state", ""), str(check.get("message", ""))
-    if not message.startswith(_ASKED_AGAIN):  # else it has not answered since: what it said before stays
-        message = f"{_ASKED_AGAIN} Before: {state}" + (f", {message}" if message else "")
+    if not message.startswith((_ASKED_AGAIN, _ASKED_LATER)):  # else it has not answered since: what it said stays
+        message = f"{why} Before: {state}" + (f", {message}" if message else "")
     return {
         "name": check["name"],
         "state": "Pending",

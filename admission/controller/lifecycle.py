@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from admission.engine.model import CheckState, StopPolicy, Value, Workload
+from admission.engine.model import Check, CheckState, StopPolicy, Value, Workload
 from admission.jobs.kinds import JobView
 
 IN_PLACE = 8
@@ -222,6 +222,18 @@ class AdmitWorkload:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncChecks:
+    """A reservation must pass other checks than its Workload lists: its queue has changed."""
+
+    required: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """Checks said no to a Workload that holds nothing, mostly too late: with its next reservation they are asked."""
+
+
+@dataclass(frozen=True, slots=True)
 class FinishWorkload:
     succeeded: bool
     message: str
@@ -258,6 +270,8 @@ Step = (
     | EvictPods
     | ReleaseWorkload
     | AdmitWorkload
+    | SyncChecks
+    | AskAgain
     | FinishWorkload
     | GiveBack
     | Ungate
@@ -295,6 +309,9 @@ class Sight:
     unheard: int = 0
     """Jobs of a JobSet of which the job controller has not acknowledged the last start, or their stop if they are to
     stop."""
+    required: tuple[str, ...] | None = None
+    """Admission checks that the queue asks of the reservation as it is now; of a gang without one, all that it may ask.
+    None: those that the Workload lists, for the queue is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +363,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return _take_back(seen, settings, now, then=None)
         if not workload.deleting and _differs(seen):
             return Next(UpdateWorkload())
-        return Next(ForgetTries()) if _starts_over(workload) else NOTHING
+        return Next(_while_it_waits(workload, seen.required))
     if value.evicted:
         return _take_back(seen, settings, now, then=ReleaseWorkload())
     own = _own_eviction(seen, settings, now)
@@ -357,9 +374,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
     if not value.admitted:
         if not job.suspended:
             return Next(SuspendJob("not admitted"))
-        if value.checks and all(check.state is CheckState.READY for check in value.checks):
-            return Next(AdmitWorkload())
-        return NOTHING
+        return Next(_on_checks(value, seen.required))
     if job.suspended:
         return Next(StartJob())
     if _in_place(seen):
@@ -374,24 +389,25 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
     return Next(None, _deadline(seen, settings))
 
 
-def bare_step(workload: WorkloadView, stop: StopPolicy, stopped_by: str, now: int) -> Next:
+def bare_step(
+    workload: WorkloadView, stop: StopPolicy, stopped_by: str, now: int, required: tuple[str, ...] | None = None
+) -> Next:
     """The same for a Workload that somebody made without a job that Muster knows. Whoever runs it starts at Admitted,
     stops at Evicted, and says by taking status.admission away that nothing of it runs any more."""
     value = workload.value
     if _may_vanish(workload):
         return Next(LetWorkloadGo())
-    if value.admission is None and not workload.deleting and _starts_over(workload):
-        return Next(ForgetTries())
-    if value.admission is None or value.finished or (workload.deleting and not workload.kept):
+    if value.admission is None and not value.finished:
+        return Next(_while_it_waits(workload, required))
+    if value.finished or (workload.deleting and not workload.kept):
         return NOTHING
     if value.evicted:
         return NOTHING if value.admitted else Next(ReleaseWorkload())
-    leaves = _told_to_leave(workload, stop, stopped_by) or _ran_out(workload, now)
+    leaves = _told_to_leave(workload, stop, stopped_by, required) or _ran_out(workload, now)
     if leaves is not None:
         return Next(leaves)
     if not value.admitted:
-        ready = value.checks and all(check.state is CheckState.READY for check in value.checks)
-        return Next(AdmitWorkload()) if ready else NOTHING
+        return Next(_on_checks(value, required))
     if workload.max_execution_s is None:
         return NOTHING
     return Next(None, value.admitted_at + workload.max_execution_s * 1000 - value.run_ms)
@@ -402,8 +418,24 @@ def _may_vanish(workload: WorkloadView) -> bool:
     return workload.deleting and workload.kept and (workload.value.finished or workload.value.admission is None)
 
 
-def _starts_over(workload: WorkloadView) -> bool:
-    return not workload.value.active and not workload.value.finished and workload.requeue_count > 0
+def _while_it_waits(workload: WorkloadView, required: tuple[str, ...] | None) -> Step | None:
+    """What is due for a Workload that holds nothing and has not finished."""
+    value = workload.value
+    if workload.deleting:
+        return None
+    if any(check.state in (CheckState.RETRY, CheckState.REJECTED) for check in value.checks):
+        # Nobody is admitted while such an answer stands.
+        said = _said_no(value, required) if value.active else None
+        return said if said is not None and said.deactivate else AskAgain()
+    return ForgetTries() if not value.active and workload.requeue_count > 0 else None
+
+
+def _on_checks(value: Workload, required: tuple[str, ...] | None) -> Step | None:
+    """What is due for a reservation, by its checks."""
+    if required is not None and {check.name for check in value.checks} != set(required):
+        return SyncChecks(required)
+    asked = bool(value.checks) or required is not None
+    return AdmitWorkload() if asked and all(check.state is CheckState.READY for check in value.checks) else None
 
 
 def _leaving(seen: Sight) -> Next:
@@ -525,7 +557,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     assert job is not None
     assert workload is not None
     value = workload.value
-    told = _told_to_leave(workload, seen.stop_policy, seen.stopped_by, paused=job.paused)
+    told = _told_to_leave(workload, seen.stop_policy, seen.stopped_by, seen.required, paused=job.paused)
     if told is not None:
         return told
     if seen.lost_nodes and not _in_place(seen):
@@ -567,23 +599,39 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
 
 
 def _told_to_leave(
-    workload: WorkloadView, stop: StopPolicy, stopped_by: str, *, paused: bool = False
+    workload: WorkloadView,
+    stop: StopPolicy,
+    stopped_by: str,
+    required: tuple[str, ...] | None,
+    *,
+    paused: bool = False,
 ) -> EvictWorkload | None:
     """Somebody said so: its owner, a queue's stop policy, or an admission check."""
     value = workload.value
     if workload.deleting:
         return EvictWorkload("Deactivated", "Its Workload was deleted")
     if not value.active:
-        refused = next((check for check in value.checks if check.state is CheckState.REJECTED), None)
+        refused = next((c for c in _asked(value, required) if c.state is CheckState.REJECTED), None)
         because = f": check {refused.name} refused it: {refused.message}" if refused is not None else ""
         return EvictWorkload("Deactivated", f"The workload is deactivated{because}")
     if paused:
         return EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True, paused=True)
     if stop is StopPolicy.HOLD_AND_DRAIN or (stop is StopPolicy.HOLD and not value.admitted):
         return EvictWorkload(f"{stopped_by}Stopped", f"The {stopped_by} is stopped")
-    for check in value.checks:
+    return _said_no(value, required)
+
+
+def _asked(value: Workload, required: tuple[str, ...] | None) -> list[Check]:
+    """The checks whose answers count: others may have been asked by another queue, or for another flavor."""
+    return [check for check in value.checks if required is None or check.name in required]
+
+
+def _said_no(value: Workload, required: tuple[str, ...] | None) -> EvictWorkload | None:
+    asked = _asked(value, required)
+    for check in asked:
         if check.state is CheckState.REJECTED:
             return EvictWorkload("AdmissionCheck", f"Check {check.name} refused: {check.message}", deactivate=True)
+    for check in asked:
         if check.state is CheckState.RETRY:
             return EvictWorkload("AdmissionCheck", f"Check {check.name} asks to try again: {check.message}")
     return None

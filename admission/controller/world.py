@@ -14,12 +14,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from admission.controller.lifecycle import NOTHING, Next, PodTally, Sight, WorkloadView, bare_step, spare
+from admission.engine.cycle import required_checks
 from admission.engine.model import (
+    CheckState,
+    ClusterQueue,
     Event,
     Gone,
     Key,
     LabelSelector,
     Node,
+    PodSet,
     PodUsage,
     Put,
     StopPolicy,
@@ -34,7 +38,7 @@ from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.values import LOST_TAINTS
 from admission.jobs.volumes import Source, Storage, Stored, names_claims
-from admission.names import JOBSET_GROUP, Names
+from admission.names import HOSTNAME_LABEL, JOBSET_GROUP, Names
 
 JobKey = tuple[str, str, str]
 """(kind, namespace, name)."""
@@ -53,6 +57,8 @@ lost nodes are given up sooner."""
 LAID_AT_ONCE = 1000
 """Gangs that are looked at before one decision for what became of their volumes and neighbours; the others before the
 next: a tenant may have thousands that one pod concerns."""
+
+_NO = (CheckState.RETRY, CheckState.REJECTED)
 
 _STRICTNESS = {StopPolicy.NONE: 0, StopPolicy.HOLD: 1, StopPolicy.HOLD_AND_DRAIN: 2}
 
@@ -159,6 +165,8 @@ class World:
         self._unlaid: set[Key] = set()
         """Workloads that are to be looked at for what became of their volumes, or of pods of others."""
         self._node_labels: dict[str, dict[str, str]] = {}
+        self._node_by_host: dict[str, str] = {}
+        """Nodes whose label of the host is not their name; Kueue's assignments say the label."""
         self._neighbours = Neighbours(self._everybody, lambda node: self._node_labels.get(node, {}))
         self.lost_nodes: dict[str, int] = {}
         """Since when; ms since the epoch. 0: the node is no more."""
@@ -185,6 +193,8 @@ class World:
         self._spare: dict[JobKey, int] = {}
         """Jobs whose done pods still hold quota, and since when (0: nobody waited yet)."""
         self._waited = False
+        self._sitting_out: dict[tuple[PodSet, ...], int] = {}
+        """What gangs ask for over which a decision failed, and until when they sit out."""
         self._ghosts: dict[Key, str] = {}
         """Workloads that were deleted while pods of theirs still run, with their uids."""
 
@@ -223,6 +233,7 @@ class World:
             self._wake_job(job.owner[2])
 
     def workload_seen(self, seen: WorkloadSeen) -> None:
+        seen = self._on_named_nodes(seen)
         old = self.workloads.get(seen.key)
         if old is not None and old.uid != seen.uid:
             self.workload_lost(old)
@@ -269,6 +280,34 @@ class World:
                 del self._several[job_uid]
         self._job_of_workload.pop(seen.uid, None)
 
+    def _on_named_nodes(self, seen: WorkloadSeen) -> WorkloadSeen:
+        """With the names of the nodes in its reservation: pods are pinned by them."""
+        admission = seen.view.value.admission
+        if not self._node_by_host or admission is None:
+            return seen
+        pod_sets = tuple(
+            given
+            if given.topology is None or given.topology.levels[-1:] != (HOSTNAME_LABEL,)
+            else replace(
+                given,
+                topology=replace(
+                    given.topology,
+                    domains=tuple(
+                        replace(one, values=(*one.values[:-1], self._name_of(one.values[-1])))
+                        for one in given.topology.domains
+                    ),
+                ),
+            )
+            for given in admission.pod_sets
+        )
+        if pod_sets == admission.pod_sets:
+            return seen
+        value = replace(seen.view.value, admission=replace(admission, pod_sets=pod_sets))
+        return replace(seen, view=replace(seen.view, value=value))
+
+    def _name_of(self, host: str) -> str:
+        return host if host in self.nodes else self._node_by_host.get(host, host)
+
     def _stands_for(self, seen: WorkloadSeen, job_uid: str) -> None:
         """One Workload counts for a job: by which it runs, else one that waits, of these the newest."""
         held = self.workloads.get(self._workload_of_job.get(job_uid, ("", "")))
@@ -304,7 +343,7 @@ class World:
 
     def laid(self, value: Workload) -> Workload:
         """A Workload with what its volumes, and pods of others, leave it of the nodes."""
-        key, sources = value.key, frozenset[Source]()
+        key, asked, sources = value.key, value.pod_sets, frozenset[Source]()
         if value.finished:
             self._neighbours.forget(key)
         else:
@@ -312,7 +351,18 @@ class World:
                 value, sources = self.storage.laid_on(value)
             value = self._neighbours.laid_on(value)
         self._depends(key, sources)
+        if self._sitting_out and value.admission is None and (until := self._sitting_out.get(asked)):
+            value = replace(value, requeue_at=max(value.requeue_at, until))
         return value
+
+    def sit_out(self, pod_sets: tuple[PodSet, ...], now: int, until: int) -> None:
+        """Nobody who asks for this is looked at until then. In memory alone: another controller may know better."""
+        self._sitting_out = {asked: at for asked, at in self._sitting_out.items() if at > now}
+        self._sitting_out[pod_sets] = until
+        for seen in self.workloads.values():
+            value = seen.view.value
+            if value.admission is None and not value.finished and value.pod_sets == pod_sets:
+                self.apply(Put(self.laid(value)))
 
     def _everybody(self) -> Iterable[tuple[Who, tuple[Stand, ...]]]:
         for key, pod in self._pods.items():
@@ -375,6 +425,11 @@ class World:
         if self._node_labels.get(node.name) != labels:
             self._node_labels[node.name] = labels
             self._unlaid |= self._neighbours.asking
+            host = labels.get(HOSTNAME_LABEL, node.name)
+            if host != node.name and self._node_by_host.get(host) != node.name:
+                self._node_by_host[host] = node.name
+                for key in sorted(self._workloads_on.get(host, ())):
+                    self.workload_seen(self.workloads[key])
         self._lost(node.name, node.lost_since)
         devices = {name: amount for name, amount in node.allocatable if "/" in name}
         before, self._devices[node.name] = self._devices.get(node.name, devices), devices
@@ -389,7 +444,9 @@ class World:
 
     def node_gone(self, name: str) -> None:
         self.nodes.discard(name)
-        self._node_labels.pop(name, None)
+        host = self._node_labels.pop(name, {}).get(HOSTNAME_LABEL, name)
+        if self._node_by_host.get(host) == name:
+            del self._node_by_host[host]
         self._unlaid |= self._neighbours.asking
         self._devices.pop(name, None)
         self._expelling.pop(name, None)
@@ -474,6 +531,7 @@ class World:
             spare_since=self._spare_since(key, job, workload, now),
             marked=self._marked(job),
             unheard=self._unheard(job),
+            required=self._required(workload.value) if workload is not None else None,
         )
 
     def workload_of(self, key: JobKey) -> WorkloadSeen | None:
@@ -765,13 +823,27 @@ class World:
 
     def _stopped(self, value: Workload) -> tuple[StopPolicy, str]:
         local = self.state.local_queue((value.namespace, value.queue))
-        name = value.admission.cluster_queue if value.admission is not None else local.cluster_queue if local else ""
-        queue = self.state.cluster_queue(name)
+        queue = self._cluster_queue(value)
         of_queue = queue.stop_policy if queue is not None else StopPolicy.NONE
         of_local = local.stop_policy if local is not None else StopPolicy.NONE
         if _STRICTNESS[of_local] > _STRICTNESS[of_queue]:
             return of_local, "LocalQueue"
         return of_queue, "ClusterQueue"
+
+    def _cluster_queue(self, value: Workload) -> ClusterQueue | None:
+        """Where it holds quota, or would."""
+        if value.admission is not None:
+            return self.state.cluster_queue(value.admission.cluster_queue)
+        local = self.state.local_queue((value.namespace, value.queue))
+        return self.state.cluster_queue(local.cluster_queue) if local is not None else None
+
+    def _required(self, value: Workload) -> tuple[str, ...] | None:
+        queue = self._cluster_queue(value)
+        if queue is None:
+            return None
+        if value.admission is None:
+            return tuple(rule.name for rule in queue.checks)
+        return required_checks(queue, value.admission)
 
     def _any_pod(self, owner: Owner) -> bool:
         return any(not pod.done for pod in self._pods_of_owner.get(owner, {}).values())
@@ -801,7 +873,8 @@ class World:
         if key is not None:
             self._changed_job(key)
             return
-        stands = self.is_bare(seen) and not value.finished and (value.admission is not None or not value.active)
+        due = value.admission is not None or not value.active or any(c.state in _NO for c in value.checks)
+        stands = self.is_bare(seen) and not value.finished and due
         if stands or (seen.view.deleting and seen.view.kept):
             self._changed_job((ORPHAN, *seen.key))
 
@@ -814,7 +887,8 @@ class World:
         seen = self.workloads.get(key)
         if seen is None or not self.is_bare(seen):
             return NOTHING
-        return bare_step(seen.view, *self._stopped(seen.view.value), now)
+        value = seen.view.value
+        return bare_step(seen.view, *self._stopped(value), now, self._required(value))
 
     def _wake_job(self, uid: str) -> None:
         key = self._job_by_uid.get(uid)

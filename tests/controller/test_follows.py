@@ -9,8 +9,23 @@ import pytest
 
 from admission.controller.app import Controller
 from admission.jobs.kinds import millis
-from tests.controller.lab import API, NAMES, NOW, Json, World, cluster_queue, condition, job, local_queue, own, workload
-from tests.controller.test_keep import NODE, running, until
+from admission.jobs.values import rfc3339
+from tests.controller.lab import (
+    API,
+    GPU,
+    NAMES,
+    NOW,
+    T0,
+    Json,
+    World,
+    cluster_queue,
+    condition,
+    job,
+    local_queue,
+    own,
+    workload,
+)
+from tests.controller.test_keep import CHECK, NODE, running, until
 
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
 WORKLOADS = f"/apis/{API}/namespaces/ml/workloads"
@@ -177,3 +192,136 @@ async def test_a_workload_of_a_kind_of_others_is_bare(world: World) -> None:
             return any(c["type"] == "Evicted" and c["reason"] == "Deactivated" for c in conditions)
 
         await until(reads(world, evicted))
+
+
+# ---------------------------------------------------------------- admission checks
+
+
+async def asks(world: World, checks: Json, **flavors: int) -> None:
+    """Flavors with a node each, and a queue that has so much of them and asks these checks: name -> onFlavors."""
+    for name in flavors:
+        await world.put(own("ResourceFlavor", name, {"nodeLabels": {"gpu": name}}))
+        labels = {"gpu": name, "kubernetes.io/hostname": name}
+        await world.put({**NODE, "metadata": {"name": name, "labels": labels}})
+    for name in ("budget", "late"):
+        await world.put({**CHECK, "metadata": {"name": name}})
+    given = [{"name": name, "resources": [{"name": GPU, "nominalQuota": nominal}]} for name, nominal in flavors.items()]
+    group = {"coveredResources": [GPU], "flavors": given}
+    spec = {"namespaceSelector": {}, "resourceGroups": [group], "admissionChecksStrategy": strategy(checks)}
+    await world.put(own("ClusterQueue", "team-a", spec))
+    await world.put(local_queue("main", "team-a"))
+
+
+def strategy(checks: Json) -> Json | None:
+    rules = [{"name": name, **({"onFlavors": on} if on else {})} for name, on in checks.items()]
+    return {"admissionChecks": rules} if rules else None
+
+
+async def queue_says(world: World, **said: Any) -> None:
+    await change(world, f"/apis/{API}/clusterqueues/team-a", {"spec": said})
+
+
+async def answer(world: World, state: str, check: str = "budget", **more: Any) -> None:
+    """As the controller of a check writes its entry, and no more, with a field manager of its own."""
+    made = await until(lambda: its_workload(world))
+    meta = {"name": made["metadata"]["name"], "namespace": "ml"}
+    said = {"name": check, "state": state, "message": "why", "lastTransitionTime": rfc3339(T0), **more}
+    body = {"apiVersion": API, "kind": "Workload", "metadata": meta, "status": {"admissionChecks": [said]}}
+    await world.client.apply(f"{WORKLOADS}/{meta['name']}/status", body, manager=f"checker-{check}")
+
+
+def listed(raw: Json) -> Json:
+    return {check["name"]: check["state"] for check in raw.get("status", {}).get("admissionChecks") or ()}
+
+
+def is_admitted(raw: Json) -> bool:
+    return any(c["type"] == "Admitted" and c["status"] == "True" for c in raw.get("status", {}).get("conditions") or ())
+
+
+async def test_the_checks_of_a_reservation_follow_its_queue(world: World) -> None:
+    await asks(world, {"budget": None}, h100=16)
+    async with running(world):
+        await world.put(job("train", "main"))
+        await until(reads(world, lambda raw: listed(raw) == {"budget": "Pending"}))
+        await queue_says(world, admissionChecksStrategy=strategy({"budget": None, "late": None}))
+        await until(reads(world, lambda raw: listed(raw) == {"budget": "Pending", "late": "Pending"}))
+        await answer(world, "Pending", "late")  # its controller owns of the entry what it says
+        await answer(world, "Ready")
+        found = await until(reads(world, lambda raw: listed(raw) == {"budget": "Ready", "late": "Pending"} and raw))
+        assert not is_admitted(found)
+        said = next(one for one in found["status"]["conditions"] if one["type"] == "Admitted")
+        assert said["message"] == "Waiting for admission checks: budget, late"
+        await queue_says(world, admissionChecksStrategy=strategy({"budget": None}))
+        found = await until(reads(world, lambda raw: is_admitted(raw) and raw))
+        assert listed(found) == {"budget": "Ready"}
+
+
+async def test_a_reservation_of_which_nothing_is_asked_any_more_is_admitted(world: World) -> None:
+    await asks(world, {"budget": None}, h100=16)
+    async with running(world):
+        await world.put(job("train", "main"))
+        await until(reads(world, lambda raw: listed(raw) == {"budget": "Pending"}))
+        await queue_says(world, admissionChecksStrategy=None)
+        found = await until(reads(world, lambda raw: is_admitted(raw) and raw))
+        assert listed(found) == {}
+
+
+@pytest.mark.parametrize("late", ["Retry", "Rejected"])
+async def test_the_check_of_a_flavor_that_a_gang_has_no_more_says_nothing(world: World, late: str) -> None:
+    await asks(world, {"budget": ["h100"]}, h100=16, spot=16)
+    async with running(world):
+        await world.put(job("train", "main"))
+        await until(reads(world, lambda raw: listed(raw) == {"budget": "Pending"}))
+        await answer(world, "Pending")  # its controller owns of the entry what it says
+        await queue_says(world, stopPolicy="Hold")
+        await until(reads(world, lambda raw: not holds(raw)))
+        spot = {"name": "spot", "resources": [{"name": GPU, "nominalQuota": 16}]}
+        none = {"name": "h100", "resources": [{"name": GPU, "nominalQuota": 0}]}
+        groups = [{"coveredResources": [GPU], "flavors": [none, spot]}]
+        await queue_says(world, stopPolicy="None", resourceGroups=groups)
+        found = await until(reads(world, lambda raw: is_admitted(raw) and raw))
+        assert listed(found) == {}
+        await answer(world, late)
+        # The next write of it comes later than one for the answer would.
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "true"}}})
+        found = await until(reads(world, lambda raw: entry(raw, "Evicted")["status"] == "True" and raw))
+        assert found["metadata"]["annotations"][NAMES.pause_label] == "true"
+        assert entry(found, "Evicted")["message"] == "The workload is deactivated"
+
+
+def entry(raw: Json, kind: str) -> Json:
+    return next(one for one in raw["status"]["conditions"] if one["type"] == kind)
+
+
+async def test_who_waits_is_put_off_by_a_late_answer_and_asked_again(world: World) -> None:
+    await asks(world, {"budget": None}, h100=4)
+    async with running(world):
+        await world.put(job("train", "main"))
+        await until(reads(world, lambda raw: "conditions" in raw.get("status", {})))
+        await answer(world, "Retry", requeueAfterSeconds=60)
+        found = await until(reads(world, lambda raw: listed(raw) == {"budget": "Pending"} and raw))
+        assert (
+            found["status"]["admissionChecks"][0]["message"]
+            == "Asked again with the next reservation. Before: Retry, why"
+        )
+        assert found["status"]["admissionChecks"][0]["retryCount"] == 1
+        assert 60_000 <= millis(found["status"]["requeueState"]["requeueAt"]) - NOW <= 61_000
+
+
+async def test_who_waits_is_deactivated_by_a_late_answer_and_asked_again_when_it_is_active(world: World) -> None:
+    await asks(world, {"budget": None}, h100=4)
+    async with running(world):
+        await world.put(job("train", "main"))
+        made = await until(reads(world, lambda raw: "conditions" in raw.get("status", {}) and raw))
+        await answer(world, "Rejected")
+        await until(reads(world, lambda raw: not raw["spec"]["active"] and listed(raw) == {"budget": "Pending"}))
+        await change(world, f"{WORKLOADS}/{made['metadata']['name']}", {"spec": {"active": True}})
+        group = {
+            "coveredResources": [GPU],
+            "flavors": [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": 16}]}],
+        }
+        await queue_says(world, resourceGroups=[group])
+        found = await until(reads(world, lambda raw: holds(raw) and raw))
+        assert listed(found) == {"budget": "Pending"}
+        await answer(world, "Ready")
+        await until(reads(world, is_admitted))

@@ -65,6 +65,7 @@ def workload(
 RESERVED: dict[str, Any] = {"admission": ADMISSION, "reserved_at": NOW - 100}
 ADMITTED: dict[str, Any] = {**RESERVED, "admitted": True, "admitted_at": NOW - 100}
 LEAVING: dict[str, Any] = {**ADMITTED, "evicted": "Preempted", "evicted_at": NOW - 1000}
+PENDING, READY, RETRY, REJECTED = (Check("c", state, "said") for state in CheckState)
 RUNNING: dict[str, Any] = {"suspended": False, "suspended_condition": False, "started": True}
 SURVIVES: dict[str, Any] = {"survives": True, "gates": True}
 STOPPED: dict[str, Any] = {"suspended": True, "suspended_condition": True, "started": True}
@@ -160,7 +161,9 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             queue="q",
         ),
         life.EvictWorkload(
-            "PodsReadyTimeout", "Only 1 of 2 pods are ready, and they had 300 s after one was missing or not ready", True
+            "PodsReadyTimeout",
+            "Only 1 of 2 pods are ready, and they had 300 s after one was missing or not ready",
+            backoff=True,
         ),
     ),
     "reserved, checks pending": (
@@ -423,6 +426,66 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(), workload(**RESERVED), queue="q", stop_policy=StopPolicy.HOLD, stopped_by="LocalQueue"),
         life.EvictWorkload("LocalQueueStopped", "The LocalQueue is stopped"),
     ),
+    "reserved, then its queue asks another check": (
+        Sight(job(), workload(**RESERVED, checks=(READY,)), queue="q", required=("c", "d")),
+        life.SyncChecks(("c", "d")),
+    ),
+    "reserved, then its queue asks no check any more": (
+        Sight(job(), workload(**RESERVED, checks=(PENDING,)), queue="q", required=()),
+        life.SyncChecks(()),
+    ),
+    "reserved, and nothing is asked": (
+        Sight(job(), workload(**RESERVED), queue="q", required=()),
+        life.AdmitWorkload(),
+    ),
+    "reserved, what is asked is ready": (
+        Sight(
+            job(), workload(**RESERVED, checks=(READY, Check("d", CheckState.READY))), queue="q", required=("d", "c")
+        ),
+        life.AdmitWorkload(),
+    ),
+    "reserved, nothing is listed, and its queue is gone": (Sight(job(), workload(**RESERVED), queue="q"), None),
+    "a check refuses that is not asked any more": (
+        Sight(job(), workload(**RESERVED, checks=(REJECTED,)), queue="q", required=()),
+        life.SyncChecks(()),
+    ),
+    "a check that was asked for another flavor refuses a running gang": (
+        Sight(job(**RUNNING), workload(**ADMITTED, checks=(REJECTED,)), PodTally(live=2, ready=2), "q", required=()),
+        None,
+    ),
+    "a check that was asked for another flavor puts off a running gang": (
+        Sight(job(**RUNNING), workload(**ADMITTED, checks=(RETRY,)), PodTally(live=2, ready=2), "q", required=()),
+        None,
+    ),
+    "the queue of a running gang asks another check": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), "q", required=("c",)),
+        None,
+    ),
+    "one check puts it off, another refuses it": (
+        Sight(job(), workload(**RESERVED, checks=(RETRY, replace(REJECTED, name="d"))), queue="q"),
+        life.EvictWorkload("AdmissionCheck", "Check d refused: said", deactivate=True),
+    ),
+    "waiting, a late answer puts it off": (
+        Sight(job(), workload(checks=(RETRY,)), queue="q", required=("c",)),
+        life.AskAgain(),
+    ),
+    "waiting, a late answer refuses it": (
+        Sight(job(), workload(checks=(RETRY, replace(REJECTED, name="d"))), queue="q", required=("c", "d")),
+        life.EvictWorkload("AdmissionCheck", "Check d refused: said", deactivate=True),
+    ),
+    "waiting, refused by a late answer": (
+        Sight(job(), workload(checks=(REJECTED,), active=False), queue="q", required=("c",)),
+        life.AskAgain(),
+    ),
+    "waiting, a check refuses that nobody asks any more": (
+        Sight(job(), workload(checks=(REJECTED,)), queue="q", required=()),
+        life.AskAgain(),
+    ),
+    "waiting, and ready ahead of time": (Sight(job(), workload(checks=(READY,)), queue="q", required=("c",)), None),
+    "waiting and deleted, a late answer puts it off": (
+        Sight(job(), workload(checks=(RETRY,), deleting=True), queue="q", required=("c",)),
+        None,
+    ),
     "a check refuses": (
         Sight(
             job(),
@@ -655,16 +718,15 @@ def test_what_is_due_for_a_workload_whose_job_is_gone(name: str) -> None:
     assert life.next_orphan_step(seen, pods).step == step
 
 
-READY = (Check("a", CheckState.READY),)
 BARE: dict[str, tuple[WorkloadView, StopPolicy, Any]] = {
     "it waits": (workload(), StopPolicy.HOLD, None),
     "admitted, it is its owner's": (workload(**ADMITTED), StopPolicy.NONE, None),
     "reserved, until its checks are ready": (
-        workload(**RESERVED, checks=(Check("a", CheckState.PENDING),)),
+        workload(**RESERVED, checks=(PENDING,)),
         StopPolicy.NONE,
         None,
     ),
-    "then it is admitted": (workload(**RESERVED, checks=READY), StopPolicy.NONE, life.AdmitWorkload()),
+    "then it is admitted": (workload(**RESERVED, checks=(READY,)), StopPolicy.NONE, life.AdmitWorkload()),
     "evicted, its owner says when it has stopped": (workload(**LEAVING), StopPolicy.NONE, None),
     "evicted before it was admitted, nothing runs": (
         workload(**RESERVED, evicted="Preempted", evicted_at=NOW),
@@ -701,6 +763,27 @@ BARE: dict[str, tuple[WorkloadView, StopPolicy, Any]] = {
 def test_what_is_due_for_a_workload_without_a_job(name):
     seen, stop, step = BARE[name]
     assert life.bare_step(seen, stop, "ClusterQueue", NOW).step == step
+
+
+BARE_ASKED: dict[str, tuple[WorkloadView, tuple[str, ...], Any]] = {
+    "another check is asked": (workload(**RESERVED, checks=(READY,)), ("c", "d"), life.SyncChecks(("c", "d"))),
+    "none is asked any more": (workload(**RESERVED, checks=(PENDING,)), (), life.SyncChecks(())),
+    "nor one listed": (workload(**RESERVED), (), life.AdmitWorkload()),
+    "another flavor's check refuses it": (workload(**ADMITTED, checks=(REJECTED,)), (), None),
+    "it waits, and is put off": (workload(checks=(RETRY,)), ("c",), life.AskAgain()),
+    "it waits, and is refused": (
+        workload(checks=(REJECTED,)),
+        ("c",),
+        life.EvictWorkload("AdmissionCheck", "Check c refused: said", deactivate=True),
+    ),
+    "it has finished, and is put off": (workload(checks=(RETRY,), finished=True), ("c",), None),
+}
+
+
+@pytest.mark.parametrize("name", BARE_ASKED)
+def test_what_is_due_for_a_workload_without_a_job_by_the_checks_of_its_queue(name: str) -> None:
+    seen, required, step = BARE_ASKED[name]
+    assert life.bare_step(seen, StopPolicy.NONE, "", NOW, required).step == step
 
 
 def test_a_workload_without_a_job_is_looked_at_again_when_its_time_is_over():

@@ -9,11 +9,14 @@ from msgspec.structs import replace
 
 from admission.controller.actuate import AVOID_MS, blamed
 from admission.controller.lifecycle import Settings, SuspendJob, WorkloadView, next_step
-from admission.controller.world import NODE_GONE_MS, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
+from admission.controller.world import NODE_GONE_MS, ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.model import (
     MUSTER,
     Admission,
     AntiAffinity,
+    Check,
+    CheckRule,
+    CheckState,
     ClusterQueue,
     Domain,
     Event,
@@ -628,3 +631,47 @@ def test_the_default_of_pod_priorities_follows_its_class() -> None:
     setting.world.priority_lost(old, ours=False)
     assert default() == 200
     assert KEY in setting.woken
+
+
+@pytest.mark.parametrize(
+    ("rules", "given", "required"),
+    [
+        ((CheckRule("a"),), GIVEN, ("a",)),
+        ((CheckRule("a"), CheckRule("b", frozenset({"f"})), CheckRule("c", frozenset({"g"}))), GIVEN, ("a", "b")),
+        ((CheckRule("c", frozenset({"g"})),), None, ("c",)),  # it may come to be asked
+        ((), GIVEN, ()),
+        ((CheckRule("a"),), replace(GIVEN, cluster_queue="gone"), None),
+    ],
+)
+def test_the_checks_of_a_reservation_are_those_of_its_queue(
+    rules: tuple[CheckRule, ...], given: Admission | None, required: tuple[str, ...] | None
+) -> None:
+    setting = Setting()
+    queue = setting.state.cluster_queue("q")
+    assert queue is not None
+    setting.state.apply(Put(replace(queue, checks=rules)))
+    setting.world.workload_seen(seen(replace(HOLDS, admission=given, admitted=False)))
+    assert setting.world.sight(KEY, 100).required == required
+
+
+@pytest.mark.parametrize("state", CheckState)
+def test_a_waiting_workload_without_a_job_is_looked_at_when_a_check_says_no(state: CheckState) -> None:
+    setting = Setting()
+    waits = replace(HOLDS, name="x", uid="x", job_uid="", admission=None, admitted=False, checks=(Check("a", state),))
+    setting.woken.clear()
+    setting.world.workload_seen(seen(waits))
+    assert ((ORPHAN, "ns", "x") in setting.woken) == (state in (CheckState.RETRY, CheckState.REJECTED))
+    assert (setting.world.bare(("ns", "x"), 100).step is not None) == bool(setting.woken)
+
+
+def test_a_reservation_by_the_label_of_hosts_is_on_the_nodes_that_have_it() -> None:
+    """Kueue's assignments say kubernetes.io/hostname, which need not be the name of the node; pins say the name."""
+    setting = Setting()
+    world = setting.world
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)))))
+    world.node_seen(Node("n1.example.com", labels=((HOSTNAME_LABEL, "n1"),)))
+    (given,) = world.workloads["ns", "w"].view.value.admission.pod_sets
+    assert given.topology is not None
+    assert [domain.values for domain in given.topology.domains] == [("n1.example.com",)]
+    world.node_seen(Node("n1.example.com", labels=((HOSTNAME_LABEL, "n1"),), lost_since=0))
+    assert world.sight(KEY, 1 << 50).lost_nodes == ("n1.example.com",)
