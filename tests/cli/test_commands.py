@@ -335,6 +335,12 @@ async def test_requeue_of_one_that_runs_pauses_it_until_its_room_is_free(world: 
     assert not await labelled()
 
 
+def as_at_a_terminal() -> None:
+    """Whoever runs the tests in the background, or with nohup, ignores some of these, and its children would, too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_requeue_that_is_told_to_end_takes_its_pause_back(
     world: World, tmp_path: Path, number: signal.Signals
@@ -342,7 +348,12 @@ async def test_requeue_that_is_told_to_end_takes_its_pause_back(
     await runs(world)
     given = ["requeue", "train", "-n", "ml", "--yes", "--kubeconfig", str(tmp_path / "kubeconfig")]
     asked = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "admission.cli", *given, stderr=asyncio.subprocess.PIPE
+        sys.executable,
+        "-m",
+        "admission.cli",
+        *given,
+        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=as_at_a_terminal,
     )
     assert asked.stderr is not None
     said = (await asked.stderr.readline()).decode()
