@@ -210,7 +210,7 @@ def test_changes_while_a_gang_runs_are_refused_and_a_queue_may_go_under_load(mus
     teams(cp, {"team-a": 16, "team-b": 16})
     cp.create_all([job("team-a", f"run-{n}", 1, seconds=None) for n in range(2)])
     cp.create(job("team-a", "waits", 4, seconds=None))
-    cp.create(job("team-a", "free", 1, queue=None, gpus=0, seconds=30))
+    cp.create(job("team-a", "free", 1, queue=None, gpus=0, seconds=None))
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 30, "the gangs to run")
     label = {"metadata": {"labels": {NAMES.queue_label: "other"}}}
     no_label = {"metadata": {"labels": {NAMES.queue_label: None}}}

@@ -633,7 +633,11 @@ def test_the_installation_is_taken_as_it_is(plane: ControlPlane) -> None:
 def test_what_kubectl_installed_another_manager_may_apply_too(plane: ControlPlane) -> None:
     files = ["config/policies.yaml", "config/priority.yaml", "config/roles.yaml"]
     arguments = [argument for file in files for argument in ("-f", str(ROOT / file))]
-    said = plane.kubectl("apply", "--server-side", "--field-manager=helm", "--dry-run=server", *arguments)
+    try:
+        plane.kubectl("apply", "--server-side", "--force-conflicts", *arguments)
+        said = plane.kubectl("apply", "--server-side", "--field-manager=helm", "--dry-run=server", *arguments)
+    finally:
+        plane.apply(policies.objects(NAMES))  # with the rights of both modes, as it was
     assert said.count("serverside-applied") == sum((ROOT / f).read_text().count("apiVersion: ") for f in files)
 
 
