@@ -19,6 +19,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -441,6 +442,13 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
     release.uninstall()
 
 
+def _follow(prompt: Prompt, page: str, begins: str) -> str:
+    """Run a block of a page, as its reader would."""
+    ran = prompt.run(f"set -eo pipefail\n{block(page, begins).text}")
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout
+
+
 def test_the_guide_followed_from_install_to_removal_leaves_no_job_stuck(plane: ControlPlane, tmp_path: Path) -> None:
     """README.md and docs/install.md, by their own lines. The replicas of the release are pods that kwok says are ready;
     what decides is a process beside them, with their rights and their file."""
@@ -448,12 +456,7 @@ def test_the_guide_followed_from_install_to_removal_leaves_no_job_stuck(plane: C
     cp.clean()
     cp.add_nodes(2, gpus=8, labels=gpu)
     with Prompt(cp, tmp_path) as prompt:
-
-        def follow(page: str, begins: str) -> str:
-            ran = prompt.run(f"set -eo pipefail\n{block(page, begins).text}")
-            assert ran.returncode == 0, ran.stdout
-            return ran.stdout
-
+        follow = partial(_follow, prompt)
         follow("README.md", "helm install muster charts/muster")
         ran = prompt.run("helm uninstall muster-quota -n muster-system && helm uninstall muster -n muster-system")
         assert ran.returncode == 0, ran.stdout
@@ -493,12 +496,7 @@ def test_kinds_that_were_applied_before_are_taken_over_and_nothing_is_lost(plane
         cp.delete("customresourcedefinitions", name)
     cp.wait(lambda: cp.find("customresourcedefinitions", "workloads.muster.dev") is None, 60, "no kind to be there")
     with Prompt(cp, tmp_path) as prompt:
-
-        def follow(page: str, begins: str) -> str:
-            ran = prompt.run(f"set -eo pipefail\n{block(page, begins).text}")
-            assert ran.returncode == 0, ran.stdout
-            return ran.stdout
-
+        follow = partial(_follow, prompt)
         follow("docs/migrate.md", "kubectl apply --server-side -k crds")
         cp.wait_established("clusterqueues.muster.dev")
         cp.resources(refresh=True)

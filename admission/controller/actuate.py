@@ -429,9 +429,10 @@ class Actuator:
         self._learn("Workload", await self._client.merge_patch(path, patch))
 
     async def _forget_tries(self, seen: WorkloadSeen) -> None:
-        status = with_conditions(seen.status, (), self._now(), seen.generation)
+        now = self._now()
+        status = with_conditions(seen.status, (), now, seen.generation)
         # Said, not left out: what another manager wrote would stay.
-        status["requeueState"] = {"count": 0, "requeueAt": rfc3339(self._now())}
+        status["requeueState"] = {"count": 0, "requeueAt": rfc3339(now)}
         await self._apply_status(seen, status)
 
     async def _start(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:

@@ -430,7 +430,7 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
                     path, {"metadata": {"labels": off}}, dry_run=dry_run, field_manager=names.job_manager
                 )
             said = f"runs on; {gated} pod(s) let go that waited for their host" if gated else "runs on"
-            if _makes_gated_pods(raw, names):
+            if pins.is_gated(obj(obj(raw.get("spec")).get("template")), names):  # it cannot be changed while it runs
                 said += f"; but pods that it makes later wait behind the gate {names.topology_gate} for ever: drain "
                 said += "its queue while the controller is there (muster stop QUEUE --drain), or suspend it and run "
                 said += "this again when its pods have ended"
@@ -460,12 +460,6 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
         said = f"the API server holds it: you lack the right admit on workloads.{names.group}, or remove the hold first"
         return replace(change, did=Did.REFUSED, message=said)
     return replace(change, message="restored and unsuspended" if job.started else "unsuspended")
-
-
-def _makes_gated_pods(raw: Json, names: Names) -> bool:
-    """Does a Job's template have our gate? It cannot be changed while the Job runs."""
-    pod = obj(obj(obj(raw.get("spec")).get("template")).get("spec"))
-    return any(gate.get("name") == names.topology_gate for gate in objects(pod.get("schedulingGates")))
 
 
 async def _ungate(ask: Ask, job: JobView, *, dry_run: bool) -> int:

@@ -278,13 +278,13 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         ):
             since, message = millis(condition.get("lastTransitionTime")), str(condition.get("message", ""))
     gates = [gate.get("name") for gate in seen.spec.scheduling_gates or ()]
-    ours = names.workload_uid_label in labels and names.managed_label in labels  # which nobody else may write
+    ours = values.gang_of(labels, names)
     return PodView(
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
         resource_version=meta.resource_version,
-        workload_uid=labels.get(names.workload_uid_label, "") if ours else "",
+        workload_uid=ours,
         owner_uid=labels.get(CONTROLLER_UID_LABEL, "") or str(owner.get("uid", "")),
         held_by=str(owner.get("uid", "")),
         jobset_uid=labels.get(JOBSET_UID_LABEL, ""),

@@ -423,8 +423,7 @@ def _while_it_waits(workload: WorkloadView, required: tuple[str, ...] | None) ->
     value = workload.value
     if workload.deleting:
         return None
-    if any(check.state in (CheckState.RETRY, CheckState.REJECTED) for check in value.checks):
-        # Nobody is admitted while such an answer stands.
+    if any(check.said_no for check in value.checks):
         said = _said_no(value, required) if value.active else None
         return said if said is not None and said.deactivate else AskAgain()
     return ForgetTries() if not value.active and workload.requeue_count > 0 else None

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from admission.controller.lifecycle import NOTHING, Next, PodTally, Sight, WorkloadView, bare_step, spare
 from admission.engine.cycle import required_checks
 from admission.engine.model import (
-    CheckState,
     ClusterQueue,
     Event,
     Gone,
@@ -57,8 +56,6 @@ lost nodes are given up sooner."""
 LAID_AT_ONCE = 1000
 """Gangs that are looked at before one decision for what became of their volumes and neighbours; the others before the
 next: a tenant may have thousands that one pod concerns."""
-
-_NO = (CheckState.RETRY, CheckState.REJECTED)
 
 _STRICTNESS = {StopPolicy.NONE: 0, StopPolicy.HOLD: 1, StopPolicy.HOLD_AND_DRAIN: 2}
 
@@ -873,7 +870,7 @@ class World:
         if key is not None:
             self._changed_job(key)
             return
-        due = value.admission is not None or not value.active or any(c.state in _NO for c in value.checks)
+        due = value.admission is not None or not value.active or any(check.said_no for check in value.checks)
         stands = self.is_bare(seen) and not value.finished and due
         if stands or (seen.view.deleting and seen.view.kept):
             self._changed_job((ORPHAN, *seen.key))

@@ -82,6 +82,11 @@ def _anybody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, in
     return Mode.PREEMPT, node.borrowing_height(fr, amount)[0]
 
 
+def _within_nominal(node: QuotaNode, usage: Usage) -> bool:
+    """Is there something asked for, and all of it within the quota of this subtree."""
+    return bool(usage) and all(not node.exceeds(fr, amount) for fr, amount in usage.items())
+
+
 def decide(state: State, now: int, step_budget: int) -> Plan:
     """What to do at `now` (ms since the epoch), with at most `step_budget` trials (at least one is made).
 
@@ -208,7 +213,7 @@ class _Run:
         if not self.state.selected(gang, queue):
             why = Why(Reason.MISCONFIGURED, Detail.NAMESPACE_NOT_SELECTED, subject=queue.name)
             return Trial(gang, queue, node, None, reclaim.Found(), why)
-        if any(check.state in (CheckState.RETRY, CheckState.REJECTED) for check in gang.checks):
+        if any(check.said_no for check in gang.checks):
             why = Why(Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING)
             return Trial(gang, queue, node, None, _NONE, why)
         self.steps += 1
@@ -323,7 +328,7 @@ class _Run:
                 found = None
         if found is None:
             found = self.victims(gang, queue, assignment, avoid)
-        if self.rules.promises and not found.enough:
+        if self.rules.promises and known and not found.enough:
             # In a flavor that was not chosen, time may make lawful what is not yet.
             times = [one.until for one in (found, *known.values()) if one.until is not None]
             found = replace(found, until=min(times, default=None))
@@ -1268,7 +1273,7 @@ class _Filling(_Run):
         if not claims:
             return trial
         usage = trial.assignment.usage
-        entitled = bool(usage) and all(not trial.node.exceeds(fr, amount) for fr, amount in usage.items())
+        entitled = _within_nominal(trial.node, usage)
         borrowed = [
             key for key in claims if self._borrowed(key, root) and (entitled or self._entitled_against(trial, key))
         ]
@@ -1284,8 +1289,7 @@ class _Filling(_Run):
                 comes = self._able(better) and not self._stays_away(better)
             if comes and better.assignment is not None and better.assignment.usage != usage:
                 # It is entitled to what it lacked, and would come elsewhere: to that, too?
-                there = better.assignment.usage
-                within = bool(there) and all(not trial.node.exceeds(fr, amount) for fr, amount in there.items())
+                within = _within_nominal(trial.node, better.assignment.usage)
                 comes = within or all(self._entitled_against(better, key) for key in borrowed)
             if comes:
                 mark = ledger.mark()

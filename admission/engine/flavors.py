@@ -900,7 +900,7 @@ class _Scan:
             return None
         also = self._added(pod_set.name)
         if elastic:
-            also = (*(self.flavors[name] for name in sorted(chosen) if name not in {f.name for f in solid}), *also)
+            also = (*(flavor for name in sorted(chosen) if (flavor := self.flavors[name]).elastic), *also)
         at = (tuple(flavor.name for flavor in solid), frozenset(elastic), also)
         known = choice.request.placing.get(at)
         if known is None or any(one is not other for one, other in zip(known.flavors, solid, strict=True)):
@@ -912,13 +912,12 @@ class _Scan:
 
     def _added(self, pod_set: str) -> tuple[Flavor, ...]:
         """What ready checks write into the pods of a pod set, as a flavor would."""
-        return tuple(
-            Flavor("", node_labels=labels, tolerations=tolerations)
-            for check in self.workload.checks
-            if check.state is CheckState.READY
-            and (labels := dict(check.node_selectors).get(pod_set, ()))
-            + (tolerations := dict(check.tolerations).get(pod_set, ()))
-        )
+        out = []
+        for check in self.workload.checks:
+            labels, tolerations = dict(check.node_selectors).get(pod_set, ()), dict(check.tolerations).get(pod_set, ())
+            if check.state is CheckState.READY and (labels or tolerations):
+                out.append(Flavor("", node_labels=labels, tolerations=tolerations))
+        return tuple(out)
 
     def _only_request(self, choice: PodSetChoice, flavor: str, assignment: Assignment) -> PlaceRequest | None:
         """The same where there is one flavor: looked up, for equal gangs ask alike."""

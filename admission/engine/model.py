@@ -415,6 +415,11 @@ class Check(Value, frozen=True):
     labels: tuple[tuple[str, Pairs], ...] = ()
     annotations: tuple[tuple[str, Pairs], ...] = ()
 
+    @property
+    def said_no(self) -> bool:
+        """For now, or for good: nobody is admitted while such an answer stands."""
+        return self.state in (CheckState.RETRY, CheckState.REJECTED)
+
 
 class AvoidedNode(Value, frozen=True):
     node: str

@@ -412,12 +412,9 @@ class State:
             local = self.local_queues.get(key)
             extra: dict[str, float] = {}
             since = 0 if local is None else local.consumed_at
-            for holder in sorted(self._holding_in.get(key, ())):
-                gang = self.workloads[holder]
-                if gang.reserved_at >= since and gang.admission is not None:
-                    for name, amount in order.penalty(fairness, requests_of(gang.admission)).items():
-                        extra[name] = extra.get(name, 0.0) + amount
-            for given in also:
+            holders = (self.workloads[holder] for holder in sorted(self._holding_in.get(key, ())))
+            held = [gang.admission for gang in holders if gang.reserved_at >= since and gang.admission is not None]
+            for given in (*held, *also):
                 for name, amount in order.penalty(fairness, requests_of(given)).items():
                     extra[name] = extra.get(name, 0.0) + amount
             known = order.usage_value(fairness, local, extra)

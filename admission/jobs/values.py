@@ -400,6 +400,12 @@ def node(raw: Json, names: Names) -> tuple[Node, tuple[str, ...]]:
     return value, tuple(problems)
 
 
+def gang_of(labels: Mapping[str, str], names: Names) -> str:
+    """uid of the Workload whose pod this is; "" for a pod of others. Nobody else may write the label that marks pods of
+    gangs, and without it the others say nothing."""
+    return labels.get(names.workload_uid_label, "") if names.managed_label in labels else ""
+
+
 def pod_usage(raw: Json, names: Names) -> PodUsage | None:
     """The room that a pod holds on a node; None while it is unbound, and once it has ended.
 
@@ -410,8 +416,7 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
     spec = obj(raw.get("spec"))
     on = text(spec.get("nodeName"))
     labels = texts(meta.get("labels"))
-    # Nobody else may write the label that marks pods of gangs; any other is a pod of others.
-    of_gang = labels.get(names.workload_uid_label, "") if names.managed_label in labels else ""
+    of_gang = gang_of(labels, names)
     if not on and not of_gang:
         on = text(obj(raw.get("status")).get("nominatedNodeName"))
     if not on or obj(raw.get("status")).get("phase") in ("Succeeded", "Failed"):
