@@ -209,9 +209,10 @@ def test_changes_while_a_gang_runs_are_refused_and_a_queue_may_go_under_load(mus
     cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 16, "team-b": 16})
     cp.create_all([job("team-a", f"run-{n}", 1, seconds=None) for n in range(2)])
-    cp.create(job("team-a", "waits", 4, seconds=None))
     cp.create(job("team-a", "free", 1, queue=None, gpus=0, seconds=None))
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 30, "the gangs to run")
+    # Not before: one of the same second may stand before them, and all 32 GPUs would be its own.
+    cp.create(job("team-a", "waits", 4, seconds=None))
     label = {"metadata": {"labels": {NAMES.queue_label: "other"}}}
     no_label = {"metadata": {"labels": {NAMES.queue_label: None}}}
     for name, patch in (
