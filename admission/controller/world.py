@@ -790,7 +790,7 @@ class World:
             if not here & self._expelling.keys():
                 continue
             tolerations = list(shapes[given.name].tolerations) if given.name in shapes else []
-            for _, name in given.flavors:
+            for name in value.admission.flavors_of(given):
                 flavor = self.state.flavor(name)
                 tolerations.extend(flavor.tolerations if flavor is not None else ())
             for check in value.checks:
