@@ -65,6 +65,16 @@ async def test_without_a_token_that_the_api_server_knows_there_is_nothing(town: 
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize("path", ["/api/me", "/api/jobs", "/api/changes"])
+async def test_bytes_that_are_no_text_are_nobodys_token(town: Running, path: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", town.http.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".encode())
+    writer.write(b"Authorization: Bearer \xff\xfe\r\n\r\n")
+    await writer.drain()
+    assert (await reader.readline()).split()[1] == b"401"
+    writer.close()
+
+
 async def test_a_right_that_is_taken_away_ends_with_its_time(town: Running) -> None:
     access = town.web.visibility._access
     now = 0.0
