@@ -147,12 +147,7 @@ async def _controller(
             metrics = Metrics(
                 shown.numbers, version=local.version_number(), by_resource=config.metrics.enable_cluster_queue_resources
             )
-            shown.watchers.plan.append(metrics.plan)
-            shown.watchers.decision.append(metrics.decision)
-            shown.watchers.step.append(metrics.step)
-            shown.watchers.failure.append(metrics.failure)
-            shown.watchers.drift.append(metrics.drift)
-
+            metrics.follow(shown.watchers)
             app = health.application(ready=shown.numbers.ready, metrics=metrics.text)
             addresses = dict.fromkeys((config.health.bind_address, config.metrics.bind_address))
             runners.extend([await health.serve(app, address) for address in addresses if address not in ("", "0")])

@@ -126,6 +126,8 @@ class Watchers:
     plan: list[Callable[[Plan, float], None]] = field(default_factory=list)
     step: list[Callable[[JobKey, Step], None]] = field(default_factory=list)
     decision: list[Callable[[Decision], None]] = field(default_factory=list)
+    evicted: list[Callable[[Key, str], None]] = field(default_factory=list)
+    """(gang, reason): its condition Evicted was written, for a reason of its own and not for another."""
     failure: list[Callable[[JobKey, Exception], None]] = field(default_factory=list)
     drift: list[Callable[[int], None]] = field(default_factory=list)
     workload: list[Callable[[WorkloadSeen | None, WorkloadSeen | None], None]] = field(default_factory=list)
@@ -232,6 +234,7 @@ class Controller:
             self.events,
             self.recent,
             learn=self._learn,
+            became=self._became,
             now=now,
             options=options,
         )
@@ -454,6 +457,11 @@ class Controller:
     def _busy(self) -> bool:
         """Are there writes to be made that somebody waits for? Statuses and reasons then take little of the server."""
         return not self.jobs.idle or time.monotonic() < self._wrote_at + self.tuning.busy_s
+
+    def _became(self, gang: Key, condition: str, reason: str) -> None:
+        del condition
+        for told in self.watchers.evicted:
+            told(gang, reason)
 
     def _queue_stale(self, kind: str, namespace: str, name: str) -> None:
         self._stale[kind, namespace, name] = None
@@ -1046,10 +1054,6 @@ class Numbers:
     def queue_of_gang(self, key: Key) -> str:
         value = self._controller.state.workload(key)
         return self._controller.state.queue_of(value) if value is not None else ""
-
-    def queue_of_job(self, key: JobKey) -> str:
-        seen = self._controller.world.workload_of(key)
-        return self.queue_of_gang(seen.key) if seen is not None else ""
 
     def held(self) -> tuple[str, bool] | None:
         proof = self._controller.held

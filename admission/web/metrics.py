@@ -141,10 +141,9 @@ class Numbers(Protocol):
     def flavors(self) -> Iterable[tuple[str, str, int, int]]:
         """(flavor, resource, nominal quota, capacity) of those that are not elastic."""
 
-    def queue_of_job(self, key: tuple[str, str, str]) -> str:
-        """ClusterQueue of a job's gang; "" if there is none."""
+    def queue_of_gang(self, key: tuple[str, str]) -> str:
+        """Its ClusterQueue; "" if there is none."""
 
-    def queue_of_gang(self, key: tuple[str, str]) -> str: ...
     def api_calls(self) -> Iterable[tuple[tuple[str, str, str, int], int]]: ...
     def watch_age(self) -> Iterable[tuple[str, float]]: ...
     def leading(self) -> bool: ...
@@ -191,6 +190,11 @@ class Metrics:
         self.registry.register(_Scraped(numbers, by_resource=by_resource))
         ProcessCollector(registry=self.registry)
 
+    def follow(self, watchers: Any) -> None:
+        """Have a controller tell all that is counted."""
+        for what in ("plan", "decision", "evicted", "step", "failure", "drift"):
+            getattr(watchers, what).append(getattr(self, what))
+
     def plan(self, plan: Plan, seconds: float) -> None:
         self._cycle.observe(seconds)
         self._steps.inc(plan.steps)
@@ -203,11 +207,11 @@ class Metrics:
             queue = self._numbers.queue_of_gang(decision.key)
             self._evicted.labels(queue, "Preempted", decision.reason.value).inc()
 
-    def step(self, key: tuple[str, str, str], step: object) -> None:
-        name = type(step).__name__
-        self._taken.labels(name).inc()
-        if name == "EvictWorkload":
-            self._evicted.labels(self._numbers.queue_of_job(key), getattr(step, "reason", ""), "").inc()
+    def evicted(self, gang: tuple[str, str], reason: str) -> None:
+        self._evicted.labels(self._numbers.queue_of_gang(gang), reason, "").inc()
+
+    def step(self, _key: tuple[str, str, str], step: object) -> None:
+        self._taken.labels(type(step).__name__).inc()
 
     def failure(self, _key: object, error: Exception) -> None:
         self._failed.labels(type(error).__name__).inc()

@@ -508,7 +508,23 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             workload(**RESERVED, active=False, checks=(Check(name="c", state=CheckState.REJECTED, message="no"),)),
             queue="q",
         ),
-        life.EvictWorkload("Deactivated", "The workload is deactivated: check c refused it: no"),
+        life.EvictWorkload("Deactivated", "Check c refused: no"),
+    ),
+    "deactivated, and its time is over": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 10_000}, limit=10, active=False),
+            queue="q",
+        ),
+        life.EvictWorkload("Deactivated", "Ran for its maximum of 10 s"),
+    ),
+    "deactivated, a check asks to try again": (
+        Sight(job(), workload(**RESERVED, active=False, checks=(RETRY,)), queue="q"),
+        life.EvictWorkload("Deactivated", "The workload is deactivated"),
+    ),
+    "deactivated by a pause": (
+        Sight(job(**RUNNING), workload(**ADMITTED, active=False, paused=True), queue="q"),
+        life.EvictWorkload("Deactivated", "The job is paused by its owner"),
     ),
     "pods that are done give their quota back": (
         Sight(

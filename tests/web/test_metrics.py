@@ -89,9 +89,6 @@ class Small:
         value = self.state.workload(key)
         return self.state.queue_of(value) if value is not None else ""
 
-    def queue_of_job(self, key: tuple[str, str, str]) -> str:
-        return self.queue_of_gang((key[1], key[2]))
-
     def api_calls(self) -> list[tuple[tuple[str, str, str, int], int]]:
         return [(("PATCH", "workloads", "status", 200), 3)]
 
@@ -129,6 +126,7 @@ def played(small: Small, *, by_resource: bool = True) -> Metrics:
         )
     )
     metrics.step(("Job", "a", "first"), EvictWorkload("NodeFailures", "Lost node n"))
+    metrics.evicted(("a", "first"), "NodeFailures")
     metrics.failure(None, TimeoutError())
     metrics.drift(0)
     return metrics

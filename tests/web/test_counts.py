@@ -1,0 +1,170 @@
+"""What is counted of a controller that decides about a sandbox: what happened, once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from admission.controller import actuate
+from admission.controller.app import Controller
+from admission.web.metrics import Metrics
+from tests.web.running import NAMES, Running, job, running
+from tests.web.test_metrics import samples
+
+Json = dict[str, Any]
+JOBS = "/apis/batch/v1/namespaces/team-a/jobs"
+OURS = f"/apis/{NAMES.api_version}"
+WORKLOADS = f"{OURS}/namespaces/team-a/workloads"
+
+
+def counted(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
+    """Values that are not 0, by the values of their labels in order of their names."""
+    return {
+        tuple(value for _, value in sorted(labels)): value
+        for (sample, labels), value in samples(metrics.text()).items()
+        if sample == name and value
+    }
+
+
+def counting(controller: Controller) -> Metrics:
+    metrics = Metrics(controller.numbers)
+    metrics.follow(controller.watchers)
+    return metrics
+
+
+@pytest.fixture
+async def town() -> AsyncIterator[Running]:
+    async with running() as one:
+        yield one
+
+
+async def its_workload(town: Running) -> Json:
+    found = await town.until(lambda: [w for w in town.controller.world.workloads.values() if w.namespace == "team-a"])
+    made: Json = await town.client.get(f"{WORKLOADS}/{found[0].name}")
+    return made
+
+
+def condition(raw: Json, kind: str) -> Json:
+    found = [one for one in raw.get("status", {}).get("conditions") or () if one["type"] == kind]
+    return dict(found[0]) if found else {}
+
+
+async def when(town: Running, holds: Callable[[Json], Any]) -> Json:
+    async with asyncio.timeout(60):
+        while not holds(raw := await its_workload(town)):
+            await asyncio.sleep(0.02)
+    return raw
+
+
+def admitted(raw: Json) -> bool:
+    return condition(raw, "Admitted").get("status") == "True"
+
+
+async def submit(town: Running, name: str = "train", **labels: str) -> None:
+    made = job("team-a", name, 8, 1)
+    made["metadata"]["labels"] |= labels
+    await town.client.create(JOBS, made)
+
+
+async def asks_a_check(town: Running) -> None:
+    check = {"apiVersion": NAMES.api_version, "kind": "AdmissionCheck", "metadata": {"name": "budget"}}
+    await town.client.create(f"{OURS}/admissionchecks", check | {"spec": {"controllerName": "x/y"}})
+    active = {"type": "Active", "status": "True", "reason": "A", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    said = {"status": {"conditions": [active | {"message": ""}]}}
+    await town.client.merge_patch(f"{OURS}/admissionchecks/budget/status", said)
+    asked = {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}
+    await town.client.merge_patch(f"{OURS}/clusterqueues/team-a", {"spec": asked})
+
+
+async def answers(town: Running, state: str) -> None:
+    raw = await when(
+        town,
+        lambda raw: (
+            "admission" in raw.get("status", {})
+            and [c["state"] for c in raw["status"].get("admissionChecks") or ()] == ["Pending"]
+        ),
+    )
+    entry = raw["status"]["admissionChecks"][0] | {"state": state, "message": "no money"}
+    path = f"{WORKLOADS}/{raw['metadata']['name']}/status"
+    await town.client.merge_patch(path, {"status": {"admissionChecks": [entry]}})
+
+
+async def pauses(town: Running) -> None:
+    await submit(town)
+    await when(town, admitted)
+    await town.client.merge_patch(f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "true"}}})
+
+
+async def runs_out(town: Running) -> None:
+    await submit(town, **{NAMES.max_exec_time_label: "1"})
+
+
+async def is_refused(town: Running) -> None:
+    await asks_a_check(town)
+    await submit(town)
+    await answers(town, "Rejected")
+
+
+async def is_switched_off(town: Running) -> None:
+    await submit(town)
+    raw = await when(town, admitted)
+    await town.client.merge_patch(f"{WORKLOADS}/{raw['metadata']['name']}", {"spec": {"active": False}})
+
+
+EVICTED: dict[str, tuple[Callable[[Running], Awaitable[None]], str]] = {
+    "its owner pauses it": (pauses, "The job is paused by its owner"),
+    "its time is over": (runs_out, "Ran for its maximum of 1 s"),
+    "a check refuses it": (is_refused, "Check budget refused: no money"),
+    "somebody switches it off": (is_switched_off, "The workload is deactivated"),
+}
+
+
+@pytest.mark.parametrize("case", EVICTED)
+async def test_who_must_not_go_on_is_evicted_once_and_the_condition_keeps_saying_why(town: Running, case: str) -> None:
+    happens, why = EVICTED[case]
+    metrics = counting(town.controller)
+    await happens(town)
+    raw = await when(
+        town,
+        lambda raw: "admission" not in raw.get("status", {}) and condition(raw, "QuotaReserved")["reason"] != "Pending",
+    )
+    assert raw["spec"]["active"] is False
+    told = condition(raw, "Evicted")
+    assert (told["status"], told["reason"], told["message"]) == ("True", "Deactivated", why)
+    assert condition(raw, "Requeued")["message"] == why
+    assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "Deactivated"): 1}
+    assert [one["count"] for one in raw["status"]["schedulingStats"]["evictions"]] == [1]
+
+
+async def test_what_is_found_out_at_the_start_is_an_eviction_too(
+    town: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, tries = actuate.pins.start, []
+
+    def changed_meanwhile(*args: Any, **options: Any) -> Any:
+        tries.append(1)
+        made = start(*args, **options)
+        return dataclasses.replace(made, problems=("asks for other pods now",)) if len(tries) == 1 else made
+
+    monkeypatch.setattr(actuate.pins, "start", changed_meanwhile)
+    metrics = counting(town.controller)
+    await submit(town)
+    await town.until(lambda: len(tries) == 2)
+    assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "OutOfSync"): 1}
+
+
+async def test_a_workload_that_nobody_made_a_job_for_is_counted_too(town: Running) -> None:
+    metrics = counting(town.controller)
+    template = job("team-a", "x", 8, 1)["spec"]["template"] | {"metadata": {}}
+    spec = {"queueName": "main", "podSets": [{"name": "main", "count": 1, "template": template}]}
+    bare = {"apiVersion": NAMES.api_version, "kind": "Workload", "metadata": {"name": "bare", "namespace": "team-a"}}
+    await town.client.create(WORKLOADS, bare | {"spec": spec})
+    await when(town, admitted)
+    await town.client.merge_patch(f"{OURS}/clusterqueues/team-a", {"spec": {"stopPolicy": "HoldAndDrain"}})
+    await when(town, lambda raw: condition(raw, "Evicted").get("status") == "True")
+    await town.until(lambda: town.controller.jobs.idle)
+    assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "ClusterQueueStopped"): 1}
