@@ -140,6 +140,35 @@ async def test_who_must_not_go_on_is_evicted_once_and_the_condition_keeps_saying
     assert [one["count"] for one in raw["status"]["schedulingStats"]["evictions"]] == [1]
 
 
+async def test_who_is_paused_is_told_of_the_label_and_is_not_queued_by_another_way(town: Running) -> None:
+    """The same sentence in the condition, the Event and on the page; and who sets the Workload active all the same has
+    nothing admitted only to be evicted."""
+    metrics = counting(town.controller)
+    await submit(town, **{NAMES.pause_label: "true"})
+    why = f"Its owner paused it (label {NAMES.pause_label}: true); take the label off the job to queue it again"
+    raw = await when(town, lambda raw: condition(raw, "QuotaReserved").get("reason") == "Deactivated")
+    assert condition(raw, "QuotaReserved")["message"] == why
+    (shown,) = (await town.get("/api/jobs"))["items"]
+    assert (shown["message"], shown["detail"]) == (why, "Paused")
+    assert "label" in shown["owner"]
+
+    async def news() -> list[str]:
+        found = (await town.client.get("/api/v1/namespaces/team-a/events"))["items"]
+        return [one["message"] for one in found if one["reason"] == "Deactivated"]
+
+    async with asyncio.timeout(60):
+        while not (told := await news()):
+            await asyncio.sleep(0.02)
+    assert told == [why]
+    await town.client.merge_patch(f"{WORKLOADS}/{raw['metadata']['name']}", {"spec": {"active": True}})
+    await submit(town, "other")  # it is admitted by a later decision
+    await town.until(lambda: town.running() == {"other"})
+    assert counted(metrics, "muster_admitted_workloads_total") == {("team-a",): 1}
+    await town.client.merge_patch(f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: None}}})
+    await town.until(lambda: town.running() == {"other", "train"})
+    assert not counted(metrics, "muster_evicted_workloads_total")
+
+
 async def test_what_is_found_out_at_the_start_is_an_eviction_too(
     town: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
