@@ -101,7 +101,7 @@ class Options:
 
 class Actuator:
     """Writes for one cluster. `learn(kind, object)` lays an answer over the informers' copies; `became(gang, condition,
-    reason)` is told that a gang was evicted for a reason of its own."""
+    reason)` is told that a gang was admitted, or evicted for a reason of its own."""
 
     def __init__(
         self,
@@ -176,6 +176,8 @@ class Actuator:
             case _:
                 status.pop("admission", None)
         made = await self._apply_status(seen, status)
+        if any(one[:2] == (ADMITTED, True) for one in shown.conditions):
+            self._became(seen.key, ADMITTED, "")
         self._tell(seen, shown.events)
         return made
 
@@ -246,6 +248,7 @@ class Actuator:
                 await self._release(_there(seen))
             case lifecycle.AdmitWorkload():
                 await self._change(_there(seen), [_ADMITTED], ("Normal", "Admitted", "All admission checks are ready"))
+                self._became(_there(seen).key, ADMITTED, "")
             case lifecycle.SyncChecks(required):
                 await self._sync_checks(_there(seen), required)
             case lifecycle.AskAgain():
@@ -266,6 +269,7 @@ class Actuator:
         match step:
             case lifecycle.AdmitWorkload():
                 await self._change(seen, [_ADMITTED])
+                self._became(seen.key, ADMITTED, "")
             case lifecycle.SyncChecks(required):
                 await self._sync_checks(seen, required)
             case lifecycle.AskAgain():

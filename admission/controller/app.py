@@ -80,7 +80,7 @@ from admission.jobs.kinds import JobKind, JobView
 from admission.kube.client import ApiError, Client, Conflict, Fenced, Invalid, Kind, NotFound
 from admission.kube.events import EventRecorder
 from admission.kube.informer import Informer
-from admission.names import Names
+from admission.names import ADMITTED, Names
 
 log = structlog.get_logger("muster")
 
@@ -126,6 +126,8 @@ class Watchers:
     plan: list[Callable[[Plan, float], None]] = field(default_factory=list)
     step: list[Callable[[JobKey, Step], None]] = field(default_factory=list)
     decision: list[Callable[[Decision], None]] = field(default_factory=list)
+    admitted: list[Callable[[Key], None]] = field(default_factory=list)
+    """Its condition Admitted was written: with its reservation, or once all checks are ready."""
     evicted: list[Callable[[Key, str], None]] = field(default_factory=list)
     """(gang, reason): its condition Evicted was written, for a reason of its own and not for another."""
     failure: list[Callable[[JobKey, Exception], None]] = field(default_factory=list)
@@ -459,9 +461,12 @@ class Controller:
         return not self.jobs.idle or time.monotonic() < self._wrote_at + self.tuning.busy_s
 
     def _became(self, gang: Key, condition: str, reason: str) -> None:
-        del condition
-        for told in self.watchers.evicted:
-            told(gang, reason)
+        if condition == ADMITTED:
+            for told in self.watchers.admitted:
+                told(gang)
+        else:
+            for told_why in self.watchers.evicted:
+                told_why(gang, reason)
 
     def _queue_stale(self, kind: str, namespace: str, name: str) -> None:
         self._stale[kind, namespace, name] = None
@@ -1045,8 +1050,12 @@ class Numbers:
         for verdict in list(controller.verdicts.values()):
             seen = controller.world.workloads.get(verdict.key)
             if seen is not None:
-                seconds = max(0, now - seen.view.value.created) / 1000
+                value = seen.view.value
+                seconds = max(0, now - max(value.created, value.evicted_at)) / 1000
                 yield self.queue_of(verdict.key), verdict.why.reason.value, seconds
+
+    def cluster_queues(self) -> list[str]:
+        return [seen.name for seen in self._controller.informers["ClusterQueue"].store.values()]
 
     def flavors(self) -> list[tuple[str, str, int, int]]:
         return self._controller.state.flavor_totals()

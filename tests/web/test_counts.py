@@ -130,7 +130,9 @@ async def test_who_must_not_go_on_is_evicted_once_and_the_condition_keeps_saying
     await happens(town)
     raw = await when(
         town,
-        lambda raw: "admission" not in raw.get("status", {}) and condition(raw, "QuotaReserved")["reason"] != "Pending",
+        lambda raw: (
+            "admission" not in raw.get("status", {}) and condition(raw, "QuotaReserved").get("reason") == "Deactivated"
+        ),
     )
     assert raw["spec"]["active"] is False
     told = condition(raw, "Evicted")
@@ -162,7 +164,7 @@ async def test_who_is_paused_is_told_of_the_label_and_is_not_queued_by_another_w
     assert told == [why]
     await town.client.merge_patch(f"{WORKLOADS}/{raw['metadata']['name']}", {"spec": {"active": True}})
     await submit(town, "other")  # it is admitted by a later decision
-    await town.until(lambda: town.running() == {"other"})
+    await town.until(lambda: town.running() == {"other"} and town.controller.jobs.idle)
     assert counted(metrics, "muster_admitted_workloads_total") == {("team-a",): 1}
     await town.client.merge_patch(f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: None}}})
     await town.until(lambda: town.running() == {"other", "train"})
@@ -182,7 +184,7 @@ async def test_what_is_found_out_at_the_start_is_an_eviction_too(
     monkeypatch.setattr(actuate.pins, "start", changed_meanwhile)
     metrics = counting(town.controller)
     await submit(town)
-    await town.until(lambda: len(tries) == 2)
+    await town.until(lambda: len(tries) == 2 and town.controller.jobs.idle)
     assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "OutOfSync"): 1}
 
 
@@ -197,3 +199,60 @@ async def test_a_workload_that_nobody_made_a_job_for_is_counted_too(town: Runnin
     await when(town, lambda raw: condition(raw, "Evicted").get("status") == "True")
     await town.until(lambda: town.controller.jobs.idle)
     assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "ClusterQueueStopped"): 1}
+
+
+async def test_a_reservation_whose_checks_are_open_is_no_admission(town: Running) -> None:
+    metrics = counting(town.controller)
+    await asks_a_check(town)
+    await submit(town)
+    for times in (1, 2):
+        await answers(town, "Retry")
+        await when(town, lambda raw: "admission" not in raw["status"])
+        assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "AdmissionCheck"): times}
+        for name in ("admitted_workloads_total", "admission_wait_seconds_count"):
+            assert not counted(metrics, f"muster_{name}"), name
+    await answers(town, "Ready")
+    await when(town, admitted)
+    await town.until(lambda: town.controller.jobs.idle)
+    for name in ("admitted_workloads_total", "admission_wait_seconds_count"):
+        assert counted(metrics, f"muster_{name}") == {("team-a",): 1}, name
+
+
+async def test_who_was_preempted_waits_since_then(town: Running) -> None:
+    """On the page and in the metric; the days that it ran are not waited."""
+    clock = town.cluster.clock
+    town.cluster.clock = lambda: clock() - 3 * 86_400_000
+    await town.submit("team-a", "old", pods=3)
+    await town.until(lambda: town.running() == {"old"})
+    town.cluster.clock = clock
+    preempts = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+    await town.client.merge_patch(f"{OURS}/clusterqueues/team-a", {"spec": preempts})
+    await town.submit("team-a", "new", pods=3, priority="urgent")
+    await town.until(lambda: town.running() == {"new"} and town.settled("old")())
+    metrics = counting(town.controller)
+    waits = counted(metrics, "muster_oldest_pending_seconds")
+    answer = await town.get("/api/jobs")
+    (shown,) = [one for one in answer["items"] if one["name"] == "old"]
+    assert shown["since"] > shown["created"]
+    assert 0 < waits[("team-a",)] <= (answer["now"] - shown["since"]) / 1000
+
+
+async def test_series_begin_at_nothing_and_end_with_their_queue(town: Running) -> None:
+    metrics = counting(town.controller)
+
+    def of(queue: str) -> dict[str, float]:
+        found = samples(metrics.text()).items()
+        return {name: value for (name, labels), value in found if ("cluster_queue", queue) in labels}
+
+    begun = ("admitted_workloads_total", "admission_wait_seconds_count", "evicted_workloads_total")
+    assert {f"muster_{name}": 0.0 for name in begun}.items() <= of("team-b").items()
+    await town.submit("team-b", "beta")
+    await town.until(lambda: town.running() == {"beta"} and town.controller.jobs.idle)
+    assert of("team-b")["muster_admitted_workloads_total"] == 1
+    await town.delete("team-b", "beta")
+    await town.until(lambda: not town.workloads())
+    await town.client.delete(f"{OURS}/namespaces/team-b/localqueues/main")
+    await town.client.delete(f"{OURS}/clusterqueues/team-b")
+    await town.until(lambda: "team-b" not in town.controller.numbers.cluster_queues())
+    assert not of("team-b")
+    assert of("team-a")

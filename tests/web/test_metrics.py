@@ -77,6 +77,9 @@ class Small:
             yield "ClusterQueue", name, self.state.queue_numbers(name)
         yield "Cohort", "all", self.state.cohort_numbers("all")
 
+    def cluster_queues(self) -> list[str]:
+        return ["team-a", "team-b"]
+
     def waiting(self) -> list[tuple[str, str, float]]:
         return [
             ("team-a", verdict.why.reason.value, 8.0) for verdict in self.plan.verdicts if verdict.key[1] == "second"
@@ -116,6 +119,8 @@ def played(small: Small, *, by_resource: bool = True) -> Metrics:
     metrics.plan(small.plan, 0.002)
     for decision in small.plan.decisions:
         metrics.decision(decision)
+        if isinstance(decision, Admit):
+            metrics.admitted(decision.key)
     metrics.decision(
         Evict(
             key=("a", "first"),
