@@ -139,7 +139,7 @@ ALERTS: tuple[Alert, ...] = (
         "warning",
         "Muster may not {{ $labels.verb }} {{ $labels.resource }}",
         "Its ClusterRole lacks a right, or a policy of somebody else refuses its writes. Compare the role with that of "
-        "the chart's version.",
+        "the chart's version. (In namespaces that are being deleted, which refuse as well, Muster creates nothing.)",
     ),
     Alert(
         "MusterWritesFail",
@@ -147,8 +147,10 @@ ALERTS: tuple[Alert, ...] = (
         "15m",
         "warning",
         "Writes of Muster fail with {{ $labels.error }}",
-        "Single conflicts are part of the trade; a steady rate means that another controller writes the same objects, "
-        "or that the API server refuses them. The log has each with its job.",
+        "Of jobs, Workloads, statuses of queues and Events. One write that comes too late is read again at once and "
+        "not counted; what comes too late five times in a row is (Conflict, NotFound): another controller writes the "
+        "same objects. Otherwise the API server refuses them, or does not answer. The log names the job or the queue; "
+        "of Events at level debug.",
     ),
     Alert(
         "MusterWatchSilent",

@@ -287,6 +287,8 @@ class Sight:
     pods: PodTally = field(default_factory=PodTally)
     queue: str = ""
     governed: bool = True
+    terminating: bool = False
+    """Its namespace is being deleted: nothing can be created there any more."""
     outside: bool = False
     """It is not governed because its namespace is not; its queue label, if it has one, holds it all the same."""
     stop_policy: StopPolicy = StopPolicy.NONE
@@ -352,7 +354,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return Next(SuspendJob("not admitted"))
         if job.started:
             return _take_back(seen, settings, now, then=None)
-        return Next(CreateWorkload())
+        return NOTHING if seen.terminating else Next(CreateWorkload())
     value = workload.value
     if value.finished:
         return NOTHING

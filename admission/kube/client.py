@@ -94,6 +94,10 @@ class Forbidden(ApiError):
     pass
 
 
+class Terminating(Forbidden):
+    """Nothing is created in a namespace that is being deleted; that is no right that is missing."""
+
+
 class NotFound(ApiError):
     pass
 
@@ -169,7 +173,10 @@ def error_of(status: int, data: bytes | msgspec.Raw, retry_after: str | None = N
     known = _BY_STATUS.get(status, ApiError)
     if known is Conflict and reason == "AlreadyExists":
         known = AlreadyExists
-    return known(status, reason or "Unknown", message, body, wait)
+    made = known(status, reason or "Unknown", message, body, wait)
+    if known is Forbidden and any(one.get("reason") == "NamespaceTerminating" for one in made.causes):
+        return Terminating(status, reason, message, body, wait)
+    return made
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ STOPPED: dict[str, Any] = {"suspended": True, "suspended_condition": True, "star
 
 ROWS: dict[str, tuple[Sight, Any]] = {
     "a held job gets a Workload": (Sight(job(), None, queue="q"), life.CreateWorkload()),
+    "but not where nothing can be created any more": (Sight(job(), None, queue="q", terminating=True), None),
     "a job that slipped past is suspended first": (
         Sight(job(suspended=False), None, queue="q"),
         life.SuspendJob("not admitted"),

@@ -51,6 +51,14 @@ def test_an_object_of_a_namespaced_kind_has_a_namespace():
     [
         (401, status(401, "Unauthorized"), kube.Unauthorized, "Unauthorized", "", False),
         (403, status(403, "Forbidden", "no"), kube.Forbidden, "Forbidden", "no", False),
+        (
+            403,
+            {**status(403, "Forbidden"), "details": {"causes": [{"reason": "NamespaceTerminating"}]}},
+            kube.Terminating,
+            "Forbidden",
+            "",
+            False,
+        ),
         (404, status(404, "NotFound", "gone"), kube.NotFound, "NotFound", "gone", False),
         (404, "404 page not found\n", kube.NotFound, "Not Found", "404 page not found", False),
         (409, status(409, "Conflict", "old"), kube.Conflict, "Conflict", "old", False),

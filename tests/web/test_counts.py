@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from admission.controller import actuate
 from admission.controller.app import Controller
+from admission.kube.client import NotFound
 from admission.web.metrics import Metrics
 from tests.web.running import NAMES, Running, job, running
 from tests.web.test_metrics import samples
@@ -54,7 +57,7 @@ def condition(raw: Json, kind: str) -> Json:
 
 
 async def when(town: Running, holds: Callable[[Json], Any]) -> Json:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         while not holds(raw := await its_workload(town)):
             await asyncio.sleep(0.02)
     return raw
@@ -158,7 +161,7 @@ async def test_who_is_paused_is_told_of_the_label_and_is_not_queued_by_another_w
         found = (await town.client.get("/api/v1/namespaces/team-a/events"))["items"]
         return [one["message"] for one in found if one["reason"] == "Deactivated"]
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         while not (told := await news()):
             await asyncio.sleep(0.02)
     assert told == [why]
@@ -256,3 +259,86 @@ async def test_series_begin_at_nothing_and_end_with_their_queue(town: Running) -
     await town.until(lambda: "team-b" not in town.controller.numbers.cluster_queues())
     assert not of("team-b")
     assert of("team-a")
+
+
+class Faulty:
+    """An API server that answers some requests with an error, so many times."""
+
+    def __init__(self, method: str, part: str, code: int, reason: str, times: int = 1_000_000, cause: str = "") -> None:
+        self.asked, self.times = (method, part), times
+        self.left = 0
+        causes = [{"reason": cause}] if cause else []
+        self.body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason}
+        self.body |= {"message": "no", "details": {"causes": causes}}
+
+    def __call__(self, request: web.Request) -> web.Response | None:
+        if self.left <= 0 or request.method != self.asked[0] or self.asked[1] not in request.path:
+            return None
+        self.left -= 1
+        return web.json_response(self.body, status=int(str(self.body["code"])))
+
+
+FAILS: dict[str, tuple[Faulty, str]] = {
+    "the start of a job, time after time": (Faulty("PATCH", "/jobs/", 409, "Conflict"), "Conflict"),
+    "statuses of ClusterQueues": (Faulty("PATCH", "/clusterqueues/", 422, "Invalid"), "Invalid"),
+    "statuses of LocalQueues": (Faulty("PATCH", "/localqueues/", 403, "Forbidden"), "Forbidden"),
+    "Events": (Faulty("POST", "/events", 403, "Forbidden"), "Forbidden"),
+    "why a gang waits": (Faulty("PATCH", "/workloads/", 403, "Forbidden"), "Forbidden"),
+}
+
+
+@pytest.mark.parametrize("case", FAILS)
+async def test_writes_that_fail_are_counted_whatever_they_are_of(case: str) -> None:
+    fault, error = FAILS[case]
+    async with running(fault) as town:
+        metrics = counting(town.controller)
+        if case == "why a gang waits":
+            await town.submit("team-a", "large", pods=4)
+            await town.until(town.settled("large"))
+        fault.left = fault.times
+        await submit(town)
+        await town.until(lambda: counted(metrics, "muster_write_failures_total").get((error,)))
+        fault.left = 0
+        assert set(counted(metrics, "muster_write_failures_total")) == {(error,)}
+
+
+async def test_a_race_that_is_lost_once_is_no_failure() -> None:
+    fault = Faulty("PATCH", "/jobs/", 409, "Conflict", times=2)
+    async with running(fault) as town:
+        metrics = counting(town.controller)
+        fault.left = fault.times
+        await submit(town)
+        await town.until(lambda: town.running() == {"train"} and not fault.left and town.controller.jobs.idle)
+        assert not counted(metrics, "muster_write_failures_total")
+
+
+def refused(town: Running) -> int:
+    return sum(count for (*_, code), count in town.client.counts.items() if code == 403)
+
+
+async def test_nothing_is_made_in_a_namespace_that_is_being_deleted(town: Running) -> None:
+    metrics = counting(town.controller)
+    await submit(town)
+    raw = await when(town, admitted)
+    await town.client.merge_patch("/api/v1/namespaces/team-a", {"metadata": {"finalizers": ["example.com/slow"]}})
+    await town.client.delete("/api/v1/namespaces/team-a")
+    await town.until(lambda: "team-a" in town.controller.world.terminating)
+    with contextlib.suppress(NotFound):  # whoever empties the namespace may have been quicker
+        await town.client.delete(f"{WORKLOADS}/{raw['metadata']['name']}")
+    await town.until(lambda: not town.workloads() and town.controller.jobs.idle)
+    await town.submit("team-b", "beta")
+    await town.until(lambda: town.running() == {"beta"} and town.controller.jobs.idle)
+    assert not refused(town)
+    assert not counted(metrics, "muster_write_failures_total")
+
+
+async def test_that_a_namespace_is_being_deleted_may_be_learned_from_an_answer() -> None:
+    fault = Faulty("POST", "/workloads", 403, "Forbidden", cause="NamespaceTerminating")
+    async with running(fault) as town:
+        metrics = counting(town.controller)
+        fault.left = fault.times
+        await submit(town)
+        await town.until(lambda: refused(town))
+        fault.left = 0
+        await town.until(lambda: town.controller.jobs.idle)
+        assert not counted(metrics, "muster_write_failures_total")
