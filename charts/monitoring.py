@@ -139,7 +139,7 @@ ALERTS: tuple[Alert, ...] = (
         "warning",
         "Muster may not {{ $labels.verb }} {{ $labels.resource }}",
         "Its ClusterRole lacks a right, or a policy of somebody else refuses its writes. Compare the role with that of "
-        "the chart's version. (In namespaces that are being deleted, which refuse as well, Muster creates nothing.)",
+        "the chart's version.",
     ),
     Alert(
         "MusterWritesFail",

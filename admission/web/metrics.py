@@ -119,7 +119,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "muster_api_requests",
         "counter",
-        "Answers of the API server; code 0 is none.",
+        "Answers of the API server; code 0 is none. Refusals by namespaces that are being deleted are left out.",
         ("verb", "resource", "subresource", "code"),
     ),
     Family("muster_watch_age_seconds", "gauge", "Since a watch last said anything.", ("kind",)),
