@@ -195,6 +195,9 @@ class World:
         self._ghosts: dict[Key, str] = {}
         """Workloads that were deleted while pods of theirs still run, with their uids."""
 
+        self.terminating: set[str] = set()
+        """Namespaces that are being deleted."""
+
     # ------------------------------------------------------------ folding
 
     def apply(self, event: Event) -> None:
@@ -517,6 +520,7 @@ class World:
             pods=self.tally(job, seen, now),
             queue=self.queue_of(job) if job is not None else "",
             governed=job is not None and self.governed(job),
+            terminating=key[1] in self.terminating,
             outside=job is not None and self.outside(job),
             stop_policy=policy,
             stopped_by=by,

@@ -446,6 +446,8 @@ class Workload(Value, frozen=True):
     active: bool = True
     kept_by: str = ""
     """The finalizers that keep it though somebody deleted it; it is not active then."""
+    paused_by: str = ""
+    """The label by which its owner pauses it; it is not active then."""
     finished: bool = False
 
     admission: Admission | None = None
@@ -696,6 +698,7 @@ class Detail(Enum):
     VARIANT_ADMITTED = "MoreFavorableVariantAdmitted"
     WORKLOAD_DELETED = "WorkloadDeleted"
     VOLUME_PENDING = "WaitingForVolume"
+    PAUSED = "Paused"
 
 
 class Shortfall(Value, frozen=True):

@@ -994,6 +994,8 @@ class State:
 
     def _why_not(self, gang: Workload) -> Why | None:
         if not gang.active:
+            if gang.paused_by and not gang.kept_by:
+                return Why(Reason.DEACTIVATED, Detail.PAUSED, subject=gang.paused_by)
             detail = Detail.WORKLOAD_DELETED if gang.kept_by else Detail.NONE
             return Why(Reason.DEACTIVATED, detail, subject=gang.kept_by)
         if gang.gated:
