@@ -292,9 +292,11 @@ class State:
         self._doubted: dict[tuple[str, int], tuple[Memo, int]] = {}
         """(queue, bucket) -> what was known of who came back in this cycle because it may be so no more, and at which
         version of its tree it was not."""
-        self.passed: dict[str, list[tuple[str, int]]] = {}
+        self._passed: dict[str, dict[tuple[str, int], None]] = {}
         """Root (its label) -> (queue, bucket) of who is not tried in this cycle although the tree changed: they still
-        lack what they lacked."""
+        lack the quota that they lacked ..."""
+        self._passed_on_nodes: dict[str, dict[tuple[str, int], None]] = {}
+        """... or nodes alone."""
 
     # ------------------------------------------------------------ asking
 
@@ -1198,7 +1200,8 @@ class State:
             for name, bucket in self._plan_memos:
                 self._unpark(name, bucket)
         self._plan_memos = []
-        self.passed.clear()
+        self._passed.clear()
+        self._passed_on_nodes.clear()
         self._doubted.clear()
         self._leaving_in = {}
         for key in sorted(self.leaving):
@@ -1236,7 +1239,7 @@ class State:
                 if still is not None:
                     self.lines[name].park(bucket, still)
                     self._stale.add((name, bucket))
-                    self.passed.setdefault(order.label(node.root), []).append((name, bucket))
+                    self._passed_by(order.label(node.root), name, bucket, still)
                     continue
             self._unpark(name, bucket)
             if memo is not None and lack is not None and (lack.shorts or lack.placing) and not told:
@@ -1317,19 +1320,24 @@ class State:
                     asked.append((name, bucket, memo))
         if root is None or not asked:
             return
-        passed = self.passed[label] = []
+        self._passed.pop(label, None)
+        self._passed_on_nodes.pop(label, None)
+        passed: set[str] = set()
         self._stale.update((name, bucket) for name, bucket, _ in asked)
         version = self._ledger.version_of(root)
         for (name, bucket, memo), still in zip(asked, self._still(root, asked), strict=True):
             if still is not None:
                 self.lines[name].park(bucket, still)
-                passed.append((name, bucket))
+                self._passed_by(label, name, bucket, still)
+                passed.add(name)
             else:
                 self._unpark(name, bucket)
                 self._doubted[name, bucket] = (memo, version)
-        self._parked_under.setdefault(label, set()).update(name for name, _ in passed)
-        if not passed:
-            del self.passed[label]
+        self._parked_under.setdefault(label, set()).update(passed)
+
+    def _passed_by(self, label: str, name: str, bucket: int, memo: Memo) -> None:
+        by_quota = memo.lack is not None and (memo.lack.shorts or memo.lack.never)
+        (self._passed if by_quota else self._passed_on_nodes).setdefault(label, {})[name, bucket] = None
 
     def _still(self, root: QuotaNode, asked: Sequence[tuple[str, int, Memo]]) -> list[Memo | None]:
         """Of each that was refused in one tree, what is known of it if it would be refused again; None if a trial has
@@ -1381,22 +1389,20 @@ class State:
         del self._doubted[name, bucket]
         self.park(name, bucket, still)
         self._stale.add((name, bucket))
-        self.passed.setdefault(order.label(node.root), []).append((name, bucket))
+        self._passed_by(order.label(node.root), name, bucket, still)
         return still
 
     def no_longer_short(self, label: str) -> list[tuple[str, int]]:
         """Room is to come in this tree, and on nodes: who was passed by in it in this cycle and may go now, and who in
         other trees waits for nodes alone. Their queues and buckets; they are parked no more."""
         out: list[tuple[str, int]] = []
-        for other, held in list(self.passed.items()):
+        for held in (self._passed.get(label, {}), *self._passed_on_nodes.values()):
             asked: list[tuple[str, int, Memo]] = []
             root: QuotaNode | None = None
             for name, bucket in held:
                 memo = self.lines[name].parked.get(bucket)
                 node = self._ledger.tree.queue(name)
-                if memo is None or memo.lack is None or node is None:
-                    continue
-                if other == label or not (memo.lack.shorts or memo.lack.never):
+                if memo is not None and memo.lack is not None and node is not None:
                     root = node.root
                     asked.append((name, bucket, memo))
             if root is None:
@@ -1405,7 +1411,7 @@ class State:
                 if still is not None:
                     self.lines[name].park(bucket, still)
                 else:
-                    held.remove((name, bucket))
+                    del held[name, bucket]
                     self._unpark(name, bucket)
                     self._doubted[name, bucket] = (memo, -1)
                     out.append((name, bucket))
