@@ -201,6 +201,11 @@ class Names:
         return f"{self.group}/spec-hash"
 
     @cached_property
+    def defaults_annotation(self) -> str:
+        """On a Workload: hash of what LimitRanges and RuntimeClasses had added when its spec was written."""
+        return f"{self.group}/defaults-hash"
+
+    @cached_property
     def allowed_flavors_annotation(self) -> str:
         """On a Workload: flavors it may get, joined by commas."""
         return f"{self.group}/workload-allowed-resource-flavors"

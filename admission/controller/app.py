@@ -396,18 +396,16 @@ class Controller:
     def _on_limit_range(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
         at = new or old
         assert at is not None
-        if new is not None:
-            self.world.limit_ranges[(new.namespace, new.name)] = new.value
-        else:
-            self.world.limit_ranges.pop((at.namespace, at.name), None)
+        changed = self.world.limit_range_changed(at.namespace, at.name, new.value if new is not None else None)
+        if changed and self.leading:
+            self.world.namespace_changed(at.namespace)
 
     def _on_runtime_class(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
         at = new or old
         assert at is not None
-        if new is not None:
-            self.world.runtime_classes[new.name] = new.value
-        else:
-            self.world.runtime_classes.pop(at.name, None)
+        changed = self.world.runtime_class_changed(at.name, new.value if new is not None else None)
+        if changed and self.leading:
+            self.world.wake_class(at.name)
 
     def _on_storage(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
         self.world.storage_changed(old.value if old is not None else None, new.value if new is not None else None)

@@ -104,6 +104,8 @@ class WorkloadView(Value, frozen=True):
     gated_by: str = ""
     priority_class: str = ""
     """The WorkloadPriorityClass that it names."""
+    defaults: str = ""
+    """Hash of what LimitRanges and RuntimeClasses added to the job's pod sets when this spec was written."""
     kept: bool = False
     """It carries our finalizer, as those that Kueue made do where we take its place."""
 
@@ -119,6 +121,11 @@ class CreateWorkload:
 @dataclass(frozen=True, slots=True)
 class UpdateWorkload:
     """Write the Workload's spec anew from the job (only while nothing is reserved)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareWorkload:
+    """See whether what LimitRanges and RuntimeClasses add now makes another Workload, and write that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +261,7 @@ class Ungate:
 Step = (
     CreateWorkload
     | UpdateWorkload
+    | CompareWorkload
     | Reprioritize
     | ForgetTries
     | DeleteWorkload
@@ -312,6 +320,8 @@ class Sight:
     required: tuple[str, ...] | None = None
     """Admission checks that the queue asks of the reservation as it is now; of a gang without one, all that it may ask.
     None: those that the Workload lists, for the queue is gone."""
+    same_defaults: bool = True
+    """LimitRanges and RuntimeClasses add to its pods what they added when the Workload was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +373,8 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return _take_back(seen, settings, now, then=None)
         if not workload.deleting and _differs(seen):
             return Next(UpdateWorkload())
+        if not workload.deleting and not seen.same_defaults:
+            return Next(CompareWorkload())
         return Next(_while_it_waits(workload, seen.required))
     if value.evicted:
         return _take_back(seen, settings, now, then=ReleaseWorkload())

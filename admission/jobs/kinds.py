@@ -148,6 +148,8 @@ class JobView(Value, frozen=True):
     """WorkloadPriorityClass that it names."""
     pod_priority_class: str = ""
     """priorityClassName of its (first) pod template."""
+    runtime_classes: tuple[str, ...] = ()
+    """That its pod templates name."""
     owner: tuple[str, str, str] | None = None
     """(apiVersion, kind, uid) of its controller."""
     suspended: bool = False
@@ -620,6 +622,9 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         priority_class=labels.get(names.priority_class_label, ""),
         pod_priority_class=next(
             (found for slot in slots if (found := text(obj(slot.template.get("spec")).get("priorityClassName")))), ""
+        ),
+        runtime_classes=tuple(
+            sorted({name for slot in slots if (name := text(obj(slot.template.get("spec")).get("runtimeClassName")))})
         ),
         owner=None
         if owner is None

@@ -89,6 +89,14 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(spec_hash="h2"), workload(), queue="q"),
         life.UpdateWorkload(),
     ),
+    "a held job of whose pods something else is asked by defaults now": (
+        Sight(job(), workload(), queue="q", same_defaults=False),
+        life.CompareWorkload(),
+    ),
+    "what runs keeps what its pods have when defaults change": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), queue="q", same_defaults=False),
+        None,
+    ),
     "a held job moved to another queue": (Sight(job(), workload(), queue="other"), life.UpdateWorkload()),
     "an indexed job half done asks for what is left": (
         Sight(job(counts=(("main", 1),)), workload(), queue="q"),
