@@ -96,6 +96,11 @@ class Names:
         return f"{self.group}/pause"
 
     @cached_property
+    def ungoverned_label(self) -> str:
+        """On a job without a queue that was held when such jobs stopped being queued: it is suspended still."""
+        return f"{self.group}/ungoverned"
+
+    @cached_property
     def min_parallelism_annotation(self) -> str:
         return f"{self.group}/job-min-parallelism"
 

@@ -214,7 +214,9 @@ class Actuator:
             case lifecycle.LetWorkloadGo():
                 await self.let_go(_there(seen))
             case lifecycle.TellUngoverned():
-                self.record(key, _there(job), "Warning", INVALID_JOB, self._ungoverned(_there(job)))
+                self.record(key, _there(job), "Warning", INVALID_JOB, hold.not_queued(_there(job), self._names))
+            case lifecycle.MarkJob(ungoverned):
+                await self._mark(key, _there(job), ungoverned=ungoverned)
             case lifecycle.SuspendJob(why):
                 raw = await self._raw(key, _there(job))
                 await self._patch_job(key, pins.suspend(KIND_OF[key[0]], raw, self._names))
@@ -356,12 +358,12 @@ class Actuator:
 
     # ------------------------------------------------------------ inside
 
-    def _ungoverned(self, job: JobView) -> str:
-        label = self._names.queue_label
-        return (
-            f"Jobs of namespace {job.namespace} are not queued (namespaceSelector of the configuration), and the label "
-            f"{label} holds this one: have the namespace governed, or take the label off and start the job"
-        )
+    async def _mark(self, key: JobKey, job: JobView, *, ungoverned: bool) -> None:
+        labels = {self._names.ungoverned_label: "true" if ungoverned else None}
+        patch = {"metadata": {"uid": job.uid, "resourceVersion": job.resource_version, "labels": labels}}
+        path = path_kind(KIND_OF[key[0]]).path(key[1], key[2])
+        answer = await self._client.merge_patch(path, patch, field_manager=self._names.job_manager)
+        self._learn(key[0], answer)
 
     async def _asked_for(self, key: JobKey, job: JobView) -> dict[str, Any] | None:
         """The Workload that says what the job asks for now; None, and its owner is told, where that makes no sense."""
@@ -382,7 +384,7 @@ class Actuator:
             known = ", ".join(sorted(self._world.workload_priorities)[:10]) or "none"
             unknown = f"WorkloadPriorityClass {job.priority_class!r} does not exist; there are: {known}"
             problems = (unknown, *problems)
-        if problems:
+        if problems := tuple(dict.fromkeys((*job.problems, *problems))):
             self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
             return None
         return obj

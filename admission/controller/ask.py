@@ -37,6 +37,7 @@ from admission.engine.model import (
 from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode, Tree
 from admission.jobs import values
+from admission.jobs.hold import not_queued
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.jobs.kinds import JobKind, JobView, items, millis, obj, objects, text, texts, view, whole
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
@@ -568,11 +569,14 @@ class Ask:
         return advice_for(reason, Detail(standing.detail))
 
     async def _without_workload(self, job: JobView, events: Sequence[Json]) -> Why:
+        refused = _refused(events)
+        if (state := _by_itself(job)) is State.UNMANAGED and job.suspended and refused:
+            state = State.HELD  # without a label, where all jobs are
         standing = Standing(
             namespace=job.namespace,
             name=job.name,
             kind=job.kind,
-            state=(state := _by_itself(job)),
+            state=state,
             queue=job.queue,
             message=_NOTHING_RESERVED if state is State.RELEASED else job.message,
             since=job.created_ms,
@@ -594,7 +598,10 @@ class Ask:
             )
             if leaderless and not unseen:
                 means = "It is held and has no Workload yet: the controller, which makes one, does not lead."
-            queue = await self.read_one(self.local_queues, job.queue, job.namespace)
+            wrong = "; ".join(job.problems) or refused
+            if not job.queue and job.kept_back:
+                wrong = wrong or not_queued(job, self.names)
+            queue = await self.read_one(self.local_queues, job.queue, job.namespace) if job.queue else {}
             if queue is None and not any("LocalQueue" in hidden for hidden in self._hidden):
                 standing = replace(
                     standing,
@@ -602,7 +609,7 @@ class Ask:
                     detail=Detail.QUEUE_MISSING.value,
                     message=f"LocalQueue {job.queue} does not exist in this namespace; create it, or correct the label",
                 )
-            elif wrong := "; ".join(job.problems) or _refused(events):
+            elif wrong:
                 standing = replace(
                     standing, reason=Reason.MISCONFIGURED.value, detail=Detail.INVALID.value, message=wrong
                 )
@@ -746,18 +753,18 @@ class Ask:
     # ------------------------------------------------------------ jobs
 
     async def jobs(self, namespace: str | None) -> Jobs:
-        """All jobs of a namespace (None: of all) that name a queue, waiting ones first."""
-        labelled = self.names.queue_label
+        """All jobs of a namespace (None: of all) that name a queue or are held, waiting ones first."""
+        selected = [(kind, key) for kind in JOB_KINDS for key in (self.names.queue_label, self.names.ungoverned_label)]
         leaderless, (workloads, *lists) = await asyncio.gather(
             self.leaderless(),
             asyncio.gather(
                 self.read(self.workloads, namespace),
-                *(self.read(resource_of(kind), namespace, label_selector=labelled) for kind in JOB_KINDS),
+                *(self.read(resource_of(kind), namespace, label_selector=key) for kind, key in selected),
             ),
         )
         jobs = {
             seen.uid: seen
-            for kind, found in zip(JOB_KINDS, lists, strict=True)
+            for (kind, _), found in zip(selected, lists, strict=True)
             for seen in (view(kind, raw, self.names) for raw in found or ())
         }
         rows: list[Standing] = []
@@ -781,7 +788,7 @@ class Ask:
                 pods=sum(count for _, count in job.counts),
             )
             for job in jobs.values()
-            if job.uid not in told and job.queue and not _of_jobset(job)
+            if job.uid not in told and (job.queue or job.kept_back) and not _of_jobset(job)
         )
         order = [State.WAITING, State.HELD, State.PAUSED, State.RESERVED, State.LEAVING, State.STARTING]
         order += [State.RUNNING, State.RELEASED]
@@ -973,7 +980,7 @@ def _by_itself(job: JobView) -> State:
     """How a job stands that has no Workload."""
     if job.finished:
         return State.FINISHED
-    if not job.queue:
+    if not job.queue and not job.kept_back:
         return State.UNMANAGED
     return State.HELD if job.suspended else State.RELEASED
 

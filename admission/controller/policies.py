@@ -312,6 +312,11 @@ def _guard(names: Names, settings: Settings, *, governed: bool = False) -> list[
     if governed:
         match["namespaceSelector"] = dict(settings.governed_namespaces or {})
         return _validating("muster-jobs-namespaces", settings, match, conditions, validations, variables=variables)
+    empty = {
+        who: f"({_has_label(who, label)} && {who}.metadata.labels[{_text(label)}] == '')"
+        for who in ("object", "oldObject")
+    }
+    validations.insert(0, (f"!{empty['object']} || ({_OLD} && {empty['oldObject']})", say.empty_label))
     holds = f"({note_of['oldObject']} != '' || !{_suspended('oldObject')})"
     validations += [
         (f"oldObject == null || {queue_of['object']} == {queue_of['oldObject']} || !{holds}", say.label),

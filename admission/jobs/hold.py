@@ -20,7 +20,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from admission.jobs.kinds import JOB, JOBSET, JobKind, Json, Operation, items, kind_of, obj, objects, text, texts
+from admission.jobs.kinds import (
+    JOB,
+    JOBSET,
+    JobKind,
+    JobView,
+    Json,
+    Operation,
+    items,
+    kind_of,
+    obj,
+    objects,
+    text,
+    texts,
+)
 from admission.jobs.pins import (
     DOMAIN,
     GATES,
@@ -126,6 +139,7 @@ class Messages:
             f"{queue} can be added, changed and removed only while the job is suspended and "
             f"holds nothing: create the job anew, or pause it first with the label {names.pause_label}: 'true'"
         )
+        self.empty_label = f"{queue} is empty: name a LocalQueue, or leave the label out"
         self.template_label = f"{queue} belongs on the JobSet itself: remove it from spec.replicatedJobs[].template"
         self.frozen = (
             "this job holds room for what it asked for: parallelism, completions and templates stay as they are "
@@ -157,6 +171,22 @@ class Messages:
         self.priority_above = (
             f"pods in this namespace have a priority of at most {PRIORITY}: a higher one would preempt admitted gangs"
         )
+
+
+def not_queued(job: JobView, names: Names) -> str:
+    """Why nobody queues a job that is held, and what to do."""
+    label = names.queue_label
+    if job.ungoverned and not job.labelled:
+        return (
+            "It names no queue, and such jobs are not queued here (any more): it stays suspended. Put the label "
+            f"{label} on it, or start it (spec.suspend: false)"
+        )
+    if not job.queue:
+        return Messages(names).empty_label
+    return (
+        f"Jobs of namespace {job.namespace} are not queued (namespaceSelector of the configuration), and the label "
+        f"{label} holds this one: have the namespace governed, or take the label off and start the job"
+    )
 
 
 # ---------------------------------------------------------------- jobs
@@ -310,6 +340,8 @@ def validate_job(
     say = Messages(names)
     jobset_controller = caller.is_jobset_controller(identities)
     queue, had = _labels(new).get(names.queue_label), _labels(old).get(names.queue_label)
+    if queue == "" and had != "":
+        return say.empty_label
     if _is_held(old, new, caller, names, identities, governed):
         if old is None and not _suspended(new):
             return say.created_running

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
-from admission.jobs.kinds import JobKind, Json, Slot, items, obj, owners_form, spec_hash, text, texts
+from admission.jobs.kinds import JobKind, Json, Slot, items, labels_of, obj, owners_form, spec_hash, text, texts
 from admission.jobs.requests import (
     LIMITS,
     Limits,
@@ -109,9 +109,10 @@ def build_workload(
     if priority_ref is not None:
         group = names.group if priority_ref[0] == "WorkloadPriorityClass" else "scheduling.k8s.io"
         spec_out["priorityClassRef"] = {"group": group, "kind": priority_ref[0], "name": priority_ref[1]}
-    limit = labels.get(names.max_exec_time_label, "")
-    if limit.isdigit() and 0 < int(limit[:12]) < 2**31:
-        spec_out["maximumExecutionTimeSeconds"] = int(limit)
+    limit, unread = labels_of(labels, names)
+    problems.extend(unread)
+    if limit is not None:
+        spec_out["maximumExecutionTimeSeconds"] = limit
     notes = {names.spec_hash_annotation: spec_hash(slots, kind.size(owned))}
     if added := defaults_mark(limits_mark(limit_ranges), classes.items()):
         notes[names.defaults_annotation] = added

@@ -83,6 +83,30 @@ async def test_a_limit_of_run_time_that_changes_while_a_job_waits(world: World) 
         await until(reads(world, lambda raw: "maximumExecutionTimeSeconds" not in raw["spec"]))
 
 
+async def test_who_says_what_cannot_be_read_is_told_and_holds_no_place(world: World) -> None:
+    """It would run without the limit that its owner meant."""
+    await a_town(world, 4)
+    async with running(world):
+        await world.put(job("train", "main"))
+        await until(lambda: its_workload(world))
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.max_exec_time_label: "5m"}}})
+
+        async def told() -> list[str]:
+            events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+            return [one["message"] for one in events if one["reason"] == "InvalidJob"]
+
+        (message,) = await until(told)
+        assert "'5m' is no number of seconds above 0" in message
+
+        async def gone() -> bool:
+            return await its_workload(world) is None
+
+        await until(gone)
+        assert (await world.ask().why("train", "ml")).standing.message == message
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.max_exec_time_label: "300"}}})
+        await until(reads(world, lambda raw: raw["spec"].get("maximumExecutionTimeSeconds") == 300))
+
+
 async def test_what_others_say_of_a_waiting_workload_stays_when_its_job_changes(world: World) -> None:
     await a_town(world, 4)
     waiting = job("train", "main")

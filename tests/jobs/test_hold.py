@@ -86,6 +86,14 @@ def test_a_labelled_job_is_created_suspended(suspend: bool | None, caller: Calle
         (job(suspend=False, started=True), job(started=True), US, None, True),
         # of unlabelled jobs it is not
         (job(label=None), job(label=None, suspend=False), TENANT, None, False),
+        # an empty label, as a template without a value renders
+        (None, job(label=""), TENANT, SAY.empty_label, True),
+        (None, job(label=""), ADMIN, SAY.empty_label, True),
+        (job(), job(label=""), TENANT, SAY.empty_label, True),
+        (job(label=None), job(label=""), TENANT, SAY.empty_label, True),
+        (job(label=""), job(label="", started=False), TENANT, None, True),
+        (job(label=""), job(), TENANT, None, True),
+        (job(label=""), job(label=None), TENANT, None, True),
         # label games
         (job(), job(label="other"), TENANT, None, True),
         (job(), job(label=None), TENANT, None, True),
@@ -122,8 +130,8 @@ def test_a_labelled_job_is_created_suspended(suspend: bool | None, caller: Calle
         (job(suspend=False, started=True), job(suspend=False), ADMIN, SAY.label, False),
     ],
 )
-def test_updates(old: Json, new: Json, caller: Caller, refused: str | None, suspended: bool) -> None:
-    if refused == SAY.label and new["metadata"]["labels"] == old["metadata"]["labels"]:
+def test_updates(old: Json | None, new: Json, caller: Caller, refused: str | None, suspended: bool) -> None:
+    if old is not None and refused == SAY.label and new["metadata"]["labels"] == old["metadata"]["labels"]:
         refused = SAY.inverse
     assert answer(old, new, caller) == (refused, suspended)
 
