@@ -38,8 +38,8 @@ from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode, Tree
 from admission.jobs import values
 from admission.jobs.hold import not_queued
+from admission.jobs.kinds import JOB, JOBSET, JobKind, JobView, items, millis, obj, objects, text, texts, view, whole
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import JobKind, JobView, items, millis, obj, objects, text, texts, view, whole
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
 from admission.names import (
     ADMITTED,
@@ -48,6 +48,7 @@ from admission.names import (
     INVALID_JOB,
     JOB_TRACKING_FINALIZER,
     JOBSET_GROUP,
+    JOBSET_NAME_LABEL,
     KUEUE_GROUP,
     MUSTER_GROUP,
     QUOTA_RESERVED,
@@ -487,6 +488,9 @@ class Ask:
                 ready = sum(_trouble(pod) is None for pod in pods)
                 leaving = standing.state is State.LEAVING
                 unready = _staying(pods, self.now) if leaving else _unready(pods, standing.pods)
+                if any(one.reason == _NOT_CREATED for one in unready):
+                    refused = _last_said(await self._of_children(kind, job) or events, "FailedCreate")
+                    unready = tuple(_told_why(one, refused) for one in unready)
                 standing = replace(standing, ready=ready)
         advice = self._advice(standing, job, unready)
         return Why(
@@ -504,6 +508,15 @@ class Ask:
             live=live,
             silent=lines.silent,
         )
+
+    async def _of_children(self, kind: JobKind, job: JobView) -> list[Json]:
+        """Events about the Jobs of a JobSet; nothing of other kinds."""
+        if kind is not JOBSET:
+            return []
+        made = await self.read(resource_of(JOB), job.namespace, label_selector=f"{JOBSET_NAME_LABEL}={job.name}")
+        uids = {text(obj(raw.get("metadata")).get("uid")) for raw in made or ()}
+        found = await self.read(EVENTS, job.namespace) if uids else ()
+        return [event for event in found or () if text(obj(event.get("involvedObject")).get("uid")) in uids]
 
     async def _in_line(self, standing: Standing, lines: Lines) -> Told | None:
         """Where a job that waits stands in its LocalQueue."""
@@ -1125,7 +1138,9 @@ def _as_told(standing: Standing, told: Told | None) -> Standing:
     return replace(standing, reason=told.reason, detail=told.detail, message=told.message)
 
 
+_NOT_CREATED = "NotCreated"
 _ON_PODS = {
+    _NOT_CREATED: "Their Job's controller makes them. What refuses them (a ResourceQuota, PodSecurity) stands beside.",
     **dict.fromkeys(
         ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
         "Correct the image name, or give the pods a pull secret that may read it.",
@@ -1212,7 +1227,7 @@ def _unready(pods: Sequence[Json], expected: int) -> tuple[Unready, ...]:
     out.sort(key=lambda one: (one.reason in _ON_THE_WAY, -one.count, one.reason))
     if len(pods) < expected:
         missing = expected - len(pods)
-        out.append(Unready("NotCreated", missing, f"{missing} of {expected} pods do not exist yet"))
+        out.append(Unready(_NOT_CREATED, missing, f"{missing} of {expected} pods do not exist yet"))
     return tuple(out)
 
 
@@ -1275,8 +1290,17 @@ def _history(job: Json, workload: Json, events: Iterable[Json]) -> tuple[Happeni
 
 def _refused(events: Iterable[Json]) -> str:
     """What the controller said last of a job that it makes no Workload for."""
-    said = [event for event in events if text(event.get("reason")) == INVALID_JOB]
+    return _last_said(events, INVALID_JOB)
+
+
+def _last_said(events: Iterable[Json], reason: str) -> str:
+    said = [event for event in events if text(event.get("reason")) == reason]
     return text(max(said, key=_stored).get("message")) if said else ""
+
+
+def _told_why(one: Unready, refused: str) -> Unready:
+    """With what was said last of pods that could not be made."""
+    return replace(one, message=f"{one.message}: {refused}") if one.reason == _NOT_CREATED and refused else one
 
 
 def _stored(raw: Json) -> tuple[int, str]:
