@@ -254,15 +254,24 @@ def mutate_job(
 
 
 def _put_back(old: Json, new: Json, names: Names) -> list[Operation]:
-    """Our keys in the templates of a JobSet that was started, where somebody wrote the whole list anew.
+    """Our keys in the templates of a JobSet that was started, where somebody wrote the whole list anew, and the note of
+    the start, where somebody wrote the whole object anew.
 
-    Client-side apply does, for it knows no lists of custom resources. Where our keys are still there nothing is put
-    back, and a change of the owner's is theirs to answer for.
+    Client-side apply does the first, for it knows no lists of custom resources, and `kubectl replace` both. Where our
+    keys are still there nothing is put back, and a change of the owner's is theirs to answer for.
     """
-    if names.inverse_annotation not in _annotations(old):
+    note = _annotations(old).get(names.inverse_annotation)
+    if note is None:
         return []
     before = {text(e.get("name")): _inner_meta(e) for e in objects(obj(old.get("spec")).get("replicatedJobs"))}
     patch: list[Operation] = []
+    if names.inverse_annotation not in _annotations(new):
+        if isinstance(obj(new.get("metadata")).get("annotations"), dict):
+            path = pointer(("metadata", "annotations", names.inverse_annotation))
+            patch.append({"op": "add", "path": path, "value": note})
+        else:
+            whole = {names.inverse_annotation: note}
+            patch.append({"op": "add", "path": "/metadata/annotations", "value": whole})
     for index, entry in enumerate(objects(obj(new.get("spec")).get("replicatedJobs"))):
         meta = before.get(text(entry.get("name")), {})
         if names.managed_label in texts(meta.get("labels")) and names.managed_label not in texts(

@@ -293,10 +293,18 @@ def test_lists_written_anew_keep_our_keys() -> None:
         entry["template"]["spec"]["template"]["metadata"] = {"labels": {NAMES.managed_label: "true"}}
     applied = copy.deepcopy(old)
     applied["spec"] = {**jobset()["spec"], "suspend": False}
-    after = patched(applied, mutate_job(old, applied, TENANT, NAMES))
-    assert after["spec"] == old["spec"]
-    assert validate_job(old, after, TENANT, NAMES) is None
-    assert mutate_job(old, applied, US, NAMES) == []
+    replaced, annotated = copy.deepcopy(applied), copy.deepcopy(applied)
+    del replaced["metadata"]["annotations"]
+    annotated["metadata"]["annotations"] = {"a/b": "c"}
+    for written in (applied, replaced, annotated):
+        after = patched(written, mutate_job(old, written, TENANT, NAMES))
+        assert after["spec"] == old["spec"]
+        assert after["metadata"]["annotations"][NAMES.inverse_annotation] == "{}"
+        assert validate_job(old, after, TENANT, NAMES) is None
+        assert mutate_job(old, written, US, NAMES) == []
+    other = copy.deepcopy(old)
+    other["metadata"]["annotations"] = {NAMES.inverse_annotation: "mine"}
+    assert validate_job(old, other, TENANT, NAMES) == SAY.inverse
     changed = copy.deepcopy(old)
     changed["spec"]["replicatedJobs"][0]["replicas"] = 7
     assert validate_job(old, changed, TENANT, NAMES) == SAY.frozen
