@@ -480,3 +480,28 @@ async def test_a_gang_of_which_more_is_asked_before_its_start_is_reserved_anew(w
         found = await until(reads(world, lambda raw: holds(raw) and "cpu" in used(raw) and raw))
     assert cpu_of(found) == "1"
     assert used(found)["cpu"] == "2"
+
+
+async def test_a_local_queue_that_is_made_anew_takes_along_who_waits(world: World) -> None:
+    """And who holds quota stays charged where it was admitted."""
+    await a_town(world, 16)
+    await world.put(cluster_queue("team-b", 16))
+    await world.put({**NODE, "metadata": {"name": "m", "labels": {"kubernetes.io/hostname": "m"}}})
+
+    async def queues() -> dict[str, str]:
+        found = (await world.client.get(WORKLOADS))["items"]
+        held = {raw["metadata"]["ownerReferences"][0]["name"]: raw.get("status", {}).get("admission") for raw in found}
+        return {name: admission["clusterQueue"] for name, admission in held.items() if admission}
+
+    async with running(world):
+        await world.put(job("first", "main"))
+        await until(lambda: when(queues, {"first": "team-a"}))
+        await world.put(job("second", "main"))
+        at = f"/apis/{API}/namespaces/ml/localqueues/main"
+        await world.client.delete(at)
+        await world.put(local_queue("main", "team-b"))
+        await until(lambda: when(queues, {"first": "team-a", "second": "team-b"}))
+
+
+async def when(what: Callable[[], Awaitable[Any]], wanted: Any) -> bool:
+    return bool(await what() == wanted)
