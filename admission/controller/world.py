@@ -152,7 +152,8 @@ class World:
         self.workload_priorities: dict[str, int] = {}
         self.pod_priorities: dict[str, int] = {}
         self._pod_priority_defaults: dict[str, int] = {}
-        self.limit_ranges: dict[Key, dict[str, Any]] = {}
+        self._limit_ranges: dict[str, dict[str, dict[str, Any]]] = {}
+        """By namespace and name."""
         self.runtime_classes: dict[str, dict[str, Any]] = {}
         self._limits_marks: dict[str, str] = {}
         """By namespace, where LimitRanges add something ..."""
@@ -484,10 +485,13 @@ class World:
     def limit_range_changed(self, namespace: str, name: str, value: dict[str, Any] | None) -> bool:
         """A LimitRange came, changed or (None) went: do those of its namespace add something else to pods now?"""
         before = self._limits_marks.pop(namespace, "")
+        here = self._limit_ranges.setdefault(namespace, {})
         if value is not None:
-            self.limit_ranges[namespace, name] = value
+            here[name] = value
         else:
-            self.limit_ranges.pop((namespace, name), None)
+            here.pop(name, None)
+        if not here:
+            del self._limit_ranges[namespace]
         if after := limits_mark(self.limits_of(namespace)):
             self._limits_marks[namespace] = after
         return before != after
@@ -616,7 +620,7 @@ class World:
 
     def limits_of(self, namespace: str) -> list[dict[str, Any]]:
         """LimitRanges of a namespace, in order of name."""
-        return [self.limit_ranges[key] for key in sorted(self.limit_ranges) if key[0] == namespace]
+        return [value for _, value in sorted(self._limit_ranges.get(namespace, {}).items(), key=lambda one: one[0])]
 
     def same_defaults(self, job: JobView, seen: WorkloadSeen) -> bool:
         """Do LimitRanges and RuntimeClasses add to its pods what they added when the Workload was written?"""
