@@ -80,7 +80,7 @@ from admission.jobs.kinds import JobKind, JobView
 from admission.kube.client import ApiError, Client, Conflict, Fenced, Invalid, Kind, NotFound
 from admission.kube.events import EventRecorder
 from admission.kube.informer import Informer
-from admission.names import Names
+from admission.names import INVALID_JOB, Names
 
 log = structlog.get_logger("muster")
 
@@ -329,6 +329,11 @@ class Controller:
             self.revision += 1
         if new is not None:
             self.world.job_seen(new)
+            news = old is not None and new.problems not in ((), old.problems)
+            if news and self.leading and not new.suspended and self.world.governed(new):
+                # It runs on as it was admitted; its owner may have meant to pause it.
+                key = (new.kind, new.namespace, new.name)
+                self.actuator.record(key, new, "Warning", INVALID_JOB, "; ".join(new.problems))
         elif old is not None:
             self.world.job_lost(old)
             if (seen := self._workload_of_uid(old.uid)) is not None:

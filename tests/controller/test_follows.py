@@ -91,11 +91,7 @@ async def test_who_says_what_cannot_be_read_is_told_and_holds_no_place(world: Wo
         await until(lambda: its_workload(world))
         await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.max_exec_time_label: "5m"}}})
 
-        async def told() -> list[str]:
-            events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-            return [one["message"] for one in events if one["reason"] == "InvalidJob"]
-
-        (message,) = await until(told)
+        (message,) = await until(lambda: told(world))
         assert "'5m' is no number of seconds above 0" in message
 
         async def gone() -> bool:
@@ -105,6 +101,26 @@ async def test_who_says_what_cannot_be_read_is_told_and_holds_no_place(world: Wo
         assert (await world.ask().why("train", "ml")).standing.message == message
         await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.max_exec_time_label: "300"}}})
         await until(reads(world, lambda raw: raw["spec"].get("maximumExecutionTimeSeconds") == 300))
+
+
+async def told(world: World) -> list[str]:
+    events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+    return [one["message"] for one in events if one["reason"] == "InvalidJob"]
+
+
+async def test_who_says_what_cannot_be_read_while_it_runs_is_told(world: World) -> None:
+    await a_town(world, 16)
+    async with running(world):
+        await world.put(job("train", "main"))
+
+        async def begun() -> bool:
+            return (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"] is False
+
+        await until(begun)
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "yes"}}})
+        (message,) = await until(lambda: told(world))
+        assert "'yes' is neither 'true' nor 'false'" in message
+        assert await begun()
 
 
 async def test_what_others_say_of_a_waiting_workload_stays_when_its_job_changes(world: World) -> None:
