@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -141,21 +142,28 @@ async def _controller(
     async with client:
         runners: list[Any] = []
         showing: list[asyncio.Future[None]] = []
+        shows: list[tuple[Callable[[], str], Callable[[], bytes]]] = []
+        """(why it is not ready, its metrics), once there is something to be shown."""
+
+        async def run() -> None:
+            # First of all: an API server that does not answer yet is no reason to end a process that waits for it.
+            app = health.application(
+                ready=lambda: shows[0][0]() if shows else "starting", metrics=lambda: shows[0][1]() if shows else b""
+            )
+            addresses = dict.fromkeys((config.health.bind_address, config.metrics.bind_address))
+            runners.extend([await health.serve(app, address) for address in addresses if address not in ("", "0")])
+            if workloads_only:
+                await serve_workloads(client, config, started=started)
+            else:
+                await serve(client, config, namespace=home, identity=identity, webhook_url=webhook_url, started=started)
 
         async def started(replica: Replica) -> None:
             shown = replica.controller
             metrics = Metrics(
                 shown.numbers, version=local.version_number(), by_resource=config.metrics.enable_cluster_queue_resources
             )
-            shown.watchers.plan.append(metrics.plan)
-            shown.watchers.decision.append(metrics.decision)
-            shown.watchers.step.append(metrics.step)
-            shown.watchers.failure.append(metrics.failure)
-            shown.watchers.drift.append(metrics.drift)
-
-            app = health.application(ready=shown.numbers.ready, metrics=metrics.text)
-            addresses = dict.fromkeys((config.health.bind_address, config.metrics.bind_address))
-            runners.extend([await health.serve(app, address) for address in addresses if address not in ("", "0")])
+            metrics.follow(shown.watchers)
+            shows.append((shown.numbers.ready, metrics.text))
             if config.web.bind_address != "0" and not workloads_only:
                 showing.append(asyncio.ensure_future(_show(client, config, shown, home, runners)))
 
@@ -166,11 +174,7 @@ async def _controller(
             or os.environ.get("POD_NAMESPACE")
             or client.namespace
         )
-        serving = asyncio.ensure_future(
-            serve_workloads(client, config, started=started)
-            if workloads_only
-            else serve(client, config, namespace=home, identity=identity, webhook_url=webhook_url, started=started)
-        )
+        serving = asyncio.ensure_future(run())
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         tasks: list[asyncio.Future[Any]] = [serving, stopping, *showing]

@@ -24,6 +24,16 @@ class Alert:
     runbook: str
 
 
+HELD_BACK = "Deactivated|AdmissionGated|OnHold"
+"""Reasons of gangs that somebody keeps back: they wait for no room."""
+
+
+def _waiting(mine: str = "") -> str:
+    """Gangs of each queue that wait, without those that are kept back."""
+    pending = f'muster_pending_workloads{{{mine}reason!~"{HELD_BACK}",cluster_queue!=""}}'
+    return f"sum by (cluster_queue) (max by (cluster_queue, reason) ({pending}))"
+
+
 ALERTS: tuple[Alert, ...] = (
     Alert(
         "MusterNotLeading",
@@ -68,14 +78,16 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterQueueBlocked",
-        'max by (cluster_queue) (muster_workloads{state="pending"}) > 0 '
+        f'({_waiting()} > 0 or max by (cluster_queue) (muster_workloads{{state="reserved"}}) > 0) '
         'unless on (cluster_queue) max by (cluster_queue) (muster_workloads{state="admitted"}) > 0 '
         "unless on (cluster_queue) max by (cluster_queue) (increase(muster_admitted_workloads_total[30m])) > 0",
         "30m",
         "warning",
         "Gangs wait in {{ $labels.cluster_queue }}, and none of them runs",
         "See why: `muster why JOB`, or the reasons in muster_pending_workloads. Often a quota that no gang fits into, "
-        "a flavor without nodes, or a queue that is stopped or inactive (kubectl describe clusterqueue).",
+        "a flavor without nodes, a queue that is inactive (kubectl describe clusterqueue), or an admission check that "
+        "never answers or asks to try again and again (status.admissionChecks of the Workload). Gangs that are paused, "
+        "gated or switched off, and those of stopped queues, are not counted.",
     ),
     Alert(
         "MusterGangStarved",
@@ -112,12 +124,13 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "MusterEvictionsRepeat",
         "sum by (cluster_queue, reason) (increase("
-        'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|NodeFailures"}[1h])) > 5',
+        'muster_evicted_workloads_total{reason=~"PodsReadyTimeout|NodeFailures|AdmissionCheck"}[1h])) > 5',
         "10m",
         "warning",
         "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",
         "PodsReadyTimeout: images, volumes or pinned nodes that do not take the pods; the Workload's condition Evicted "
-        "names them. NodeFailures: nodes that come and go.",
+        "names them. NodeFailures: nodes that come and go. AdmissionCheck: a check that asks to try again; see what "
+        "it says in status.admissionChecks of the Workload, and the controller that answers it.",
     ),
     Alert(
         "MusterForbidden",
@@ -134,8 +147,10 @@ ALERTS: tuple[Alert, ...] = (
         "15m",
         "warning",
         "Writes of Muster fail with {{ $labels.error }}",
-        "Single conflicts are part of the trade; a steady rate means that another controller writes the same objects, "
-        "or that the API server refuses them. The log has each with its job.",
+        "Of jobs, Workloads, statuses of queues and Events. One write that comes too late is read again at once and "
+        "not counted; what comes too late five times in a row is (Conflict, NotFound): another controller writes the "
+        "same objects. Otherwise the API server refuses them, or does not answer. The log names the job or the queue; "
+        "of Events at level debug.",
     ),
     Alert(
         "MusterWatchSilent",
@@ -251,8 +266,8 @@ PLATFORM = Dashboard(
                 ),
                 Panel(
                     "Gangs that wait",
-                    "Pending now.",
-                    (('sum(max by (cluster_queue) (muster_workloads{state="pending"}))', ""),),
+                    "Now; without those that are paused, gated, switched off or in a stopped queue.",
+                    ((f"sum({_waiting()}) or vector(0)", ""),),
                     kind="stat",
                     width=4,
                 ),
@@ -440,14 +455,14 @@ TEAM = Dashboard(
                 ),
                 Panel(
                     "Waiting",
-                    "Gangs in the queue.",
-                    ((f'sum(max by (cluster_queue) (muster_workloads{{{_MINE},state="pending"}}))', ""),),
+                    "Gangs in the queue; without those that are paused, gated, switched off or in a stopped queue.",
+                    ((f"sum({_waiting(f'{_MINE},')}) or vector(0)", ""),),
                     kind="stat",
                     width=6,
                 ),
                 Panel(
                     "Waits longest",
-                    "Since its creation.",
+                    "Since its creation or eviction.",
                     ((f"max(muster_oldest_pending_seconds{{{_MINE}}}) or vector(0)", ""),),
                     unit="s",
                     kind="stat",

@@ -482,7 +482,7 @@ def test_who_a_check_rejects_is_deactivated_until_somebody_says_otherwise(muster
     assert workload["spec"]["active"] is False
     entry = entry_of(workload, "Evicted")
     assert (entry["status"], entry["reason"]) == ("True", "Deactivated")
-    assert "check budget refused it: says Rejected" in entry["message"]
+    assert "Check budget refused: says Rejected" in entry["message"]
     stays(lambda: (held(cp), cp.get("jobs", "train", "team-a")["spec"]["suspend"]), ({}, True), 3)
     cp.patch(WORKLOADS, workload["metadata"]["name"], {"spec": {"active": True}}, "team-a")
     checker.answer("team-a", "train", "Ready")

@@ -71,7 +71,8 @@ class ResourceFlavorSpec(Model):
     topology_name: Annotated[ObjectName, Field(min_length=1)] | None = opt("The Topology of its nodes.")
     elastic: bool = Field(
         default=False,
-        description="Nodes of this flavor may not exist yet: quota alone decides, and an autoscaler brings the nodes.",
+        description="Nodes of this flavor may not exist yet: quota alone decides, and an autoscaler brings the nodes. "
+        "(Of pods that have their devices from another flavor, nodes of that one are chosen.)",
     )
     placement: Literal["Pack", "Spread"] | None = opt(
         "Pack fills nodes so that whole ones stay free for large gangs; Spread uses the emptiest. Left out: Pack."

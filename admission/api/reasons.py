@@ -80,7 +80,8 @@ REASONS: Mapping[Reason, Advice] = {
         "Set stopPolicy of the queue to None.",
     ),
     Reason.DEACTIVATED: Advice(
-        "The Workload is not active: it was paused, ran for its maximum time, or a check refused it.",
+        "The Workload is not active: it was paused, ran for its maximum time, or a check refused it. Its condition "
+        "Evicted says which.",
         "Take the label pause off the job, or create the job anew.",
         "Set spec.active of the Workload to true.",
     ),
@@ -303,6 +304,13 @@ DETAILS: Mapping[Detail, Advice] = {
         "See why the controller of that finalizer does not take it off; where there is none any more, take it off by "
         "hand: `kubectl edit` the Workload.",
         r"^Its Workload was deleted and is kept by",
+        (_OFF,),
+    ),
+    Detail.PAUSED: Advice(
+        "Its owner paused it: while the label stands it is neither queued nor started, whatever else changes.",
+        "Take the label that the sentence names off the job.",
+        "",
+        r"^Its owner paused it",
         (_OFF,),
     ),
     Detail.VARIANT_ADMITTED: Advice(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import re
 import signal
 import sys
@@ -309,10 +310,18 @@ def quiet_logs() -> None:
     configure_logs("console", "error")
 
 
+class _OfLibraries(logging.Handler):
+    """What libraries tell, such as the HTTP server its errors, in lines as any other."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        import structlog
+
+        level = min(logging.CRITICAL, max(logging.DEBUG, record.levelno // 10 * 10))
+        structlog.get_logger().log(level, record.getMessage(), logger=record.name, exc_info=record.exc_info or None)
+
+
 def configure_logs(form: str, level: str) -> None:
     """`form`: json, or console for people. Lines go to standard error."""
-    import logging
-
     if "structlog" not in sys.modules and "rich" not in sys.modules:
         # It would load all of rich, for tracebacks that are plain here (format_exc_info).
         sys.modules["rich"] = None  # type: ignore[assignment]
@@ -328,6 +337,10 @@ def configure_logs(form: str, level: str) -> None:
         if form == "json"
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
+    root = logging.getLogger()
+    if not any(isinstance(one, _OfLibraries) for one in root.handlers):
+        root.addHandler(_OfLibraries())
+    root.setLevel(max(number, logging.WARNING))
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -34,6 +34,7 @@ from admission.engine.model import (
     Evict,
     EvictReason,
     Flavor,
+    Key,
     PodSet,
     PodSetAssignment,
     PodShape,
@@ -100,7 +101,8 @@ class Options:
 
 
 class Actuator:
-    """Writes for one cluster. `learn(kind, object)` lays an answer over the informers' copies."""
+    """Writes for one cluster. `learn(kind, object)` lays an answer over the informers' copies; `became(gang, condition,
+    reason)` is told that a gang was admitted, or evicted for a reason of its own."""
 
     def __init__(
         self,
@@ -113,6 +115,7 @@ class Actuator:
         recent: Recent,
         *,
         learn: Callable[[str, dict[str, Any] | bytes], None],
+        became: Callable[[Key, str, str], None],
         now: Callable[[], int],
         options: Options,
     ) -> None:
@@ -124,6 +127,7 @@ class Actuator:
         self._events = events
         self._recent = recent
         self._learn = learn
+        self._became = became
         self._now = now
         self.options = options
         self._workloads = Kind(names.group, names.version, "workloads", "Workload")
@@ -173,6 +177,8 @@ class Actuator:
             case _:
                 status.pop("admission", None)
         made = await self._apply_status(seen, status)
+        if any(one[:2] == (ADMITTED, True) for one in shown.conditions):
+            self._became(seen.key, ADMITTED, "")
         self._tell(seen, shown.events)
         return made
 
@@ -247,6 +253,7 @@ class Actuator:
                 await self._release(_there(seen))
             case lifecycle.AdmitWorkload():
                 await self._change(_there(seen), [_ADMITTED], ("Normal", "Admitted", "All admission checks are ready"))
+                self._became(_there(seen).key, ADMITTED, "")
             case lifecycle.SyncChecks(required):
                 await self._sync_checks(_there(seen), required)
             case lifecycle.AskAgain():
@@ -267,6 +274,7 @@ class Actuator:
         match step:
             case lifecycle.AdmitWorkload():
                 await self._change(seen, [_ADMITTED])
+                self._became(seen.key, ADMITTED, "")
             case lifecycle.SyncChecks(required):
                 await self._sync_checks(seen, required)
             case lifecycle.AskAgain():
@@ -542,33 +550,24 @@ class Actuator:
         return {name: flavor for name in sorted(wanted) if (flavor := self._world.state.flavor(name)) is not None}
 
     async def _evict(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> None:
-        if step.deactivate and seen.view.value.active:
-            path = self._workloads.path(seen.namespace, seen.name)
-            meta: dict[str, Any] = {"resourceVersion": seen.resource_version}
-            if step.paused:
-                meta["annotations"] = {self._names.pause_label: "true"}
-            patch = {"metadata": meta, "spec": {"active": False}}
-            self._learn("Workload", await self._client.merge_patch(path, patch))
-            self._tell(seen, (("Warning", step.reason, step.message),))
-            return
+        tries = seen.view.requeue_count
+        if step.backoff and self._settings.backoff_limit is not None and tries >= self._settings.backoff_limit:
+            given_up = f"{step.message}; given up after {tries} tries"
+            step = lifecycle.EvictWorkload(step.reason, given_up, deactivate=True)
+        if step.deactivate:
+            seen = await self._deactivate(seen, step)
+            if seen.view.value.admission is None:
+                return  # it waits: there is nothing to be taken from it
+            step = lifecycle.EvictWorkload("Deactivated", step.message)
         now = self._now()
         status = with_conditions(seen.status, [(EVICTED, True, step.reason, step.message)], now, seen.generation)
         _count_eviction(status, step.reason, "")
         if step.nodes:
             status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, step.nodes, now))
         if step.backoff:
-            count = seen.view.requeue_count + 1
-            if self._settings.backoff_limit is not None and count > self._settings.backoff_limit:
-                await self._evict(
-                    seen,
-                    lifecycle.EvictWorkload(
-                        step.reason, f"{step.message}; given up after {count - 1} tries", deactivate=True
-                    ),
-                )
-                return
             status["requeueState"] = {
-                "count": count,
-                "requeueAt": rfc3339(now + 999 + backoff_ms(count, self._settings)),
+                "count": tries + 1,
+                "requeueAt": rfc3339(now + 999 + backoff_ms(tries + 1, self._settings)),
             }
         elif step.reason == "AdmissionCheck":
             # The checks say when to ask again; tries that they refuse are not counted against the gang.
@@ -576,7 +575,23 @@ class Actuator:
             again = {"requeueAt": rfc3339(now + 999 + pause)}
             status["requeueState"] = {**(status.get("requeueState") or {}), **again}
         await self._apply_status(seen, status)
+        self._became(seen.key, EVICTED, step.reason)
         self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{step.reason}: {step.message}"),))
+
+    async def _deactivate(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> WorkloadSeen:
+        """The Workload as it then stands. The condition is written right after: it says why, which nothing else
+        keeps. Whoever is cut off in between says of it what the objects still tell."""
+        if not seen.view.value.active:
+            return seen
+        meta: dict[str, Any] = {"resourceVersion": seen.resource_version}
+        if step.paused:
+            meta["annotations"] = {self._names.pause_label: "true"}
+        path = self._workloads.path(seen.namespace, seen.name)
+        answer = await self._client.merge_patch(path, {"metadata": meta, "spec": {"active": False}})
+        self._learn("Workload", answer)
+        self._tell(seen, (("Warning", step.reason, step.message),))
+        made = answer["metadata"]
+        return replace(seen, resource_version=made["resourceVersion"], generation=made.get("generation", 0))
 
     async def _replace_nodes(self, seen: WorkloadSeen, nodes: tuple[str, ...], guilty: tuple[str, ...]) -> None:
         now = self._now()
@@ -783,6 +798,8 @@ class Actuator:
 
     def record(self, key: JobKey, job: JobView, kind: str, reason: str, message: str, decision: str = "") -> None:
         """An Event of a job. decision: what it comes from; empty for that which the Workload's status names."""
+        if key[1] in self._world.terminating:
+            return  # no Event can be made there
         about = {
             "apiVersion": KIND_OF[key[0]].api_version,
             "kind": key[0],

@@ -77,10 +77,10 @@ from admission.engine.project import project
 from admission.engine.state import QueueNumbers, State
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JobKind, JobView
-from admission.kube.client import ApiError, Client, Conflict, Fenced, Invalid, Kind, NotFound
+from admission.kube.client import ApiError, Client, Conflict, Fenced, Invalid, Kind, NotFound, Terminating
 from admission.kube.events import EventRecorder
 from admission.kube.informer import Informer
-from admission.names import INVALID_JOB, Names
+from admission.names import ADMITTED, INVALID_JOB, Names
 
 log = structlog.get_logger("muster")
 
@@ -126,6 +126,10 @@ class Watchers:
     plan: list[Callable[[Plan, float], None]] = field(default_factory=list)
     step: list[Callable[[JobKey, Step], None]] = field(default_factory=list)
     decision: list[Callable[[Decision], None]] = field(default_factory=list)
+    admitted: list[Callable[[Key], None]] = field(default_factory=list)
+    """Its condition Admitted was written: with its reservation, or once all checks are ready."""
+    evicted: list[Callable[[Key, str], None]] = field(default_factory=list)
+    """(gang, reason): its condition Evicted was written, for a reason of its own and not for another."""
     failure: list[Callable[[JobKey, Exception], None]] = field(default_factory=list)
     drift: list[Callable[[int], None]] = field(default_factory=list)
     workload: list[Callable[[WorkloadSeen | None, WorkloadSeen | None], None]] = field(default_factory=list)
@@ -135,6 +139,9 @@ class Watchers:
 QueueName = tuple[str, str, str]
 """(ClusterQueue, LocalQueue or Cohort, namespace or "", name)."""
 QUEUES = (ClusterQueue, LocalQueue, Cohort)
+RACES_LOST = 4
+"""So many times in a row a write may come too late before each more counts as a failure: one lost race is read again at
+once, and is part of the trade."""
 SITS_OUT_MS = 600_000
 """So long nobody looks at a gang over which a decision failed."""
 _STATUS_OF: dict[str, Callable[[State, Item[Any], int], dict[str, Any]]] = {
@@ -222,7 +229,7 @@ class Controller:
             lost_after_ms=lost_after_ms,
             kinds=() if workloads_only else KIND_OF,
         )
-        self.events = EventRecorder(client, source=names.event_source)
+        self.events = EventRecorder(client, source=names.event_source, failed=partial(self._failed, ("Event", "", "")))
         self.actuator = Actuator(
             client,
             self.world,
@@ -232,6 +239,7 @@ class Controller:
             self.events,
             self.recent,
             learn=self._learn,
+            became=self._became,
             now=now,
             options=options,
         )
@@ -359,6 +367,12 @@ class Controller:
     def _on_item(self, engine_class: type, old: Item[Any] | None, new: Item[Any] | None) -> None:
         self.keeper.look()
         # A status write of our own comes back as a change of nothing the engine reads.
+        if engine_class is Namespace:
+            # Before what is in it is deleted, so that nothing is made anew there.
+            if new is not None and new.deleting:
+                self.world.terminating.add(new.name)
+            elif (at := new or old) is not None:
+                self.world.terminating.discard(at.name)
         if new is not None:
             if new.problems and (old is None or old.problems != new.problems):
                 kind = "ResourceFlavor" if engine_class is Flavor else engine_class.__name__
@@ -457,6 +471,18 @@ class Controller:
     def _busy(self) -> bool:
         """Are there writes to be made that somebody waits for? Statuses and reasons then take little of the server."""
         return not self.jobs.idle or time.monotonic() < self._wrote_at + self.tuning.busy_s
+
+    def _failed(self, about: JobKey, error: Exception) -> None:
+        for told in self.watchers.failure:
+            told(about, error)
+
+    def _became(self, gang: Key, condition: str, reason: str) -> None:
+        if condition == ADMITTED:
+            for told in self.watchers.admitted:
+                told(gang)
+        else:
+            for told_why in self.watchers.evicted:
+                told_why(gang, reason)
 
     def _queue_stale(self, kind: str, namespace: str, name: str) -> None:
         self._stale[kind, namespace, name] = None
@@ -670,21 +696,26 @@ class Controller:
             self._failures.pop(key, None)
         except (Conflict, NotFound) as error:
             # Seen too early or too late: the informers bring what is true, soon.
-            log.debug("looked at too old a version", kind=key[0], namespace=key[1], name=key[2], error=str(error))
+            lost = self._failures.get(key, 0)
+            level = log.warning if lost == RACES_LOST else log.debug
+            level("looked at too old a version", kind=key[0], namespace=key[1], name=key[2], error=str(error))
+            if lost >= RACES_LOST:
+                self._failed(key, error)
             self.jobs.add_after(key, self._wait_after(key, 0.05, 2.0))
         except Fenced:
             return
+        except Terminating as error:
+            log.debug("its namespace is being deleted", kind=key[0], namespace=key[1], name=key[2], error=str(error))
+            self.jobs.add_after(key, self._wait_after(key, 5.0, 60.0))
         except (ApiError, OSError, TimeoutError) as error:
-            for told_failure in self.watchers.failure:
-                told_failure(key, error)
+            self._failed(key, error)
             level = _told_of(error) if self._failures.get(key, 0) in (0, 5) else log.debug
             level("write failed", **self._who(key), error=str(error))
             if isinstance(error, Invalid):
                 self._refused(key, error)
             self.jobs.add_after(key, self._wait_after(key, 0.5, 60.0))
         except Exception as error:
-            for told_failure in self.watchers.failure:
-                told_failure(key, error)
+            self._failed(key, error)
             log.exception("step failed", **self._who(key))
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
 
@@ -821,6 +852,7 @@ class Controller:
                     self._explain_later(key)
                     continue
                 except (ApiError, OSError, TimeoutError) as error:
+                    self._failed(job or (ORPHAN, *key), error)
                     _told_of(error)("reason not written", namespace=key[0], name=key[1], error=str(error))
                     self._explain_later(key)
                     continue
@@ -922,9 +954,10 @@ class Controller:
         self._written_at[queue] = time.monotonic()
         try:
             await self._write_status(resource, seen, status)
-        except (Conflict, NotFound):
+        except NotFound:
             self._queue_stale(*queue)
         except (ApiError, OSError, TimeoutError) as error:
+            self._failed(queue, error)
             _told_of(error)("queue status not written", kind=kind, name=name, error=str(error))
             self._queue_stale(*queue)
         return True
@@ -1040,8 +1073,12 @@ class Numbers:
         for verdict in list(controller.verdicts.values()):
             seen = controller.world.workloads.get(verdict.key)
             if seen is not None:
-                seconds = max(0, now - seen.view.value.created) / 1000
+                value = seen.view.value
+                seconds = max(0, now - max(value.created, value.evicted_at)) / 1000
                 yield self.queue_of(verdict.key), verdict.why.reason.value, seconds
+
+    def cluster_queues(self) -> list[str]:
+        return [seen.name for seen in self._controller.informers["ClusterQueue"].store.values()]
 
     def flavors(self) -> list[tuple[str, str, int, int]]:
         return self._controller.state.flavor_totals()
@@ -1049,10 +1086,6 @@ class Numbers:
     def queue_of_gang(self, key: Key) -> str:
         value = self._controller.state.workload(key)
         return self._controller.state.queue_of(value) if value is not None else ""
-
-    def queue_of_job(self, key: JobKey) -> str:
-        seen = self._controller.world.workload_of(key)
-        return self.queue_of_gang(seen.key) if seen is not None else ""
 
     def held(self) -> tuple[str, bool] | None:
         proof = self._controller.held

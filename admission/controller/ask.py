@@ -1027,12 +1027,16 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
     reason, message = text(shown.get("reason")), text(shown.get("message"))
     since = millis(shown.get("lastTransitionTime")) or created
     if state is State.PAUSED:
-        reason, message = Reason.DEACTIVATED.value, f"Its owner paused it (label {names.pause_label}: true)"
+        reason, detail = Reason.DEACTIVATED.value, Detail.PAUSED.value
+        message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=names.pause_label))
     if state is State.WAITING:
         since = max(millis(evicted.get("lastTransitionTime")), created) if value.evicted else created
         if value.kept_by:
             reason, detail = Reason.DEACTIVATED.value, Detail.WORKLOAD_DELETED.value
             message = sentence(model.Why(Reason.DEACTIVATED, Detail.WORKLOAD_DELETED, subject=value.kept_by))
+        elif value.paused_by:
+            reason, detail = Reason.DEACTIVATED.value, Detail.PAUSED.value
+            message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=value.paused_by))
         elif not value.active:
             reason, message = Reason.DEACTIVATED.value, "Its Workload is switched off (spec.active is false)"
             if text(evicted.get("reason")) == "Deactivated":

@@ -303,6 +303,8 @@ class Sight:
     pods: PodTally = field(default_factory=PodTally)
     queue: str = ""
     governed: bool = True
+    terminating: bool = False
+    """Its namespace is being deleted: nothing can be created there any more."""
     outside: bool = False
     """It is not governed because its namespace is not; its queue label, if it has one, holds it all the same."""
     stop_policy: StopPolicy = StopPolicy.NONE
@@ -372,7 +374,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return Next(SuspendJob("not admitted"))
         if job.started:
             return _take_back(seen, settings, now, then=None)
-        return Next(CreateWorkload())
+        return NOTHING if seen.terminating else Next(CreateWorkload())
     value = workload.value
     if value.finished:
         return NOTHING
@@ -425,7 +427,7 @@ def bare_step(
         return NOTHING
     if value.evicted:
         return NOTHING if value.admitted else Next(ReleaseWorkload())
-    leaves = _told_to_leave(workload, stop, stopped_by, required) or _ran_out(workload, now)
+    leaves = _told_to_leave(workload, stop, stopped_by, required, now) or _ran_out(workload, now)
     if leaves is not None:
         return Next(leaves)
     if not value.admitted:
@@ -584,7 +586,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     assert job is not None
     assert workload is not None
     value = workload.value
-    told = _told_to_leave(workload, seen.stop_policy, seen.stopped_by, seen.required, paused=job.paused)
+    told = _told_to_leave(workload, seen.stop_policy, seen.stopped_by, seen.required, now, paused=job.paused)
     if told is not None:
         return told
     if seen.lost_nodes and not _in_place(seen):
@@ -630,6 +632,7 @@ def _told_to_leave(
     stop: StopPolicy,
     stopped_by: str,
     required: tuple[str, ...] | None,
+    now: int,
     *,
     paused: bool = False,
 ) -> EvictWorkload | None:
@@ -637,12 +640,13 @@ def _told_to_leave(
     value = workload.value
     if workload.deleting:
         return EvictWorkload("Deactivated", "Its Workload was deleted")
+    pauses = EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True, paused=True)
     if not value.active:
-        refused = next((c for c in _asked(value, required) if c.state is CheckState.REJECTED), None)
-        because = f": check {refused.name} refused it: {refused.message}" if refused is not None else ""
-        return EvictWorkload("Deactivated", f"The workload is deactivated{because}")
+        known = pauses if paused or workload.paused else _said_no(value, required) or _ran_out(workload, now)
+        why = known.message if known is not None and known.deactivate else "The workload is deactivated"
+        return EvictWorkload("Deactivated", why)
     if paused:
-        return EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True, paused=True)
+        return pauses
     if stop is StopPolicy.HOLD_AND_DRAIN or (stop is StopPolicy.HOLD and not value.admitted):
         return EvictWorkload(f"{stopped_by}Stopped", f"The {stopped_by} is stopped")
     return _said_no(value, required)

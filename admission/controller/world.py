@@ -203,6 +203,9 @@ class World:
         self._ghosts: dict[Key, str] = {}
         """Workloads that were deleted while pods of theirs still run, with their uids."""
 
+        self.terminating: set[str] = set()
+        """Namespaces that are being deleted."""
+
     # ------------------------------------------------------------ folding
 
     def apply(self, event: Event) -> None:
@@ -561,6 +564,7 @@ class World:
             pods=self.tally(job, seen, now),
             queue=self.queue_of(job) if job is not None else "",
             governed=job is not None and self.governed(job),
+            terminating=key[1] in self.terminating,
             outside=job is not None and self.outside(job),
             stop_policy=policy,
             stopped_by=by,
@@ -847,7 +851,7 @@ class World:
             if not here & self._expelling.keys():
                 continue
             tolerations = list(shapes[given.name].tolerations) if given.name in shapes else []
-            for _, name in given.flavors:
+            for name in value.admission.flavors_of(given):
                 flavor = self.state.flavor(name)
                 tolerations.extend(flavor.tolerations if flavor is not None else ())
             for check in value.checks:

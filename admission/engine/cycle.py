@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -657,6 +657,7 @@ class _Filling(_Run):
     def go(self) -> None:
         self._replacements()
         self._claims_of_the_hit()
+        self.budget = max(self.budget, self.steps + 1)
         state = self.state
         self.walks: dict[str, _Walk] = {}
         self.tournaments: dict[str, Tournament] = {}
@@ -1462,47 +1463,74 @@ class _Filling(_Run):
         else:
             walk.skip()
 
+    # -- who lost nodes
+
+    def _in_turn(self, what: str, keys: Iterable[Key]) -> Iterator[tuple[Workload, Admission, ClusterQueue]]:
+        """Those of them who hold quota of a queue, in half of a cycle: where a zone fails, they are many, and others
+        have turns too. The next cycle goes on behind the last; who had no luck is asked again when anything in its
+        tree or on nodes changed."""
+        state = self.state
+        known = sorted(keys)
+        at = bisect_right(known, state.hit_upto.get(what, ("", "")))
+        for key in (*known[at:], *known[:at]):
+            gang = state.workloads[key]
+            held = gang.admission
+            queue = None if held is None else state.queues.get(held.cluster_queue)
+            if held is None or queue is None:
+                continue
+            book = (
+                gang,
+                self._avoided(gang),
+                self.ledger.nodes.version,
+                self.ledger.version_of(self.node(queue.name).root),
+            )
+            if state.no_luck.get(key) == book:
+                continue
+            if self.steps > self.budget // 2:
+                self.more = True
+                return
+            state.hit_upto[what] = key
+            self.steps += 1
+            decided = len(self.decisions)
+            yield gang, held, queue
+            if len(self.decisions) == decided:
+                state.no_luck[key] = book
+
     def _replacements(self) -> None:
         """Other nodes for those that were lost."""
-        for key in sorted(self.state.second):
-            gang = self.state.workloads[key]
-            queue = None if gang.admission is None else self.state.queues.get(gang.admission.cluster_queue)
-            if gang.evicted or not gang.lost_nodes or queue is None:
-                continue
-            self.steps += 1
-            charge = self.ledger.release(key)
-            assignment = self.stand_again(gang, queue)
+        workloads = self.state.workloads
+        hit = [key for key in self.state.second if workloads[key].lost_nodes and not workloads[key].evicted]
+        for gang, _, queue in self._in_turn("second", hit):
+            with self.ledger.trial():
+                self.ledger.release(gang.key)
+                assignment = self.stand_again(gang, queue)
             if assignment.mode is Mode.FIT:
                 admission = assignment.admission(queue.name)
+                self.ledger.release(gang.key)
                 self.ledger.charge(charge_of(gang, admission))
-                self.decisions.append(Replace(key, gang.uid, admission))
-            else:
-                self.ledger.charge(charge)
+                self.decisions.append(Replace(gang.key, gang.uid, admission))
 
     def _claims_of_the_hit(self) -> None:
         """A gang that is on its way out because it lost nodes claims what is left of them, and others in their place,
         so that it finds them when its last pod is gone."""
-        for key in sorted(self.state.leaving):
-            gang = self.state.workloads[key]
-            held = gang.admission
-            queue = None if held is None else self.state.queues.get(held.cluster_queue)
-            if gang.evicted != "NodeFailures" or held is None or queue is None or not self.rules.promises:
-                continue
-            if gang.claims is not None and gang.claims.until - self.now > self.rules.claim_ms // 2:
-                continue
-            self.steps += 1
+        if not self.rules.promises:
+            return
+        claims = {key: self.state.workloads[key].claims for key in self.hit}
+        lasts = self.now + self.rules.claim_ms // 2
+        hit = [key for key, claim in claims.items() if claim is None or claim.until <= lasts]
+        for gang, held, queue in self._in_turn("leaving", hit):
             waits = replace(gang, admission=None, admitted=False, claims=ClaimRecord(held, (), 0), cursor=())
             pinned = {part.name: dict(part.flavors) for part in held.pod_sets}
             avoid = self._avoided(gang)
-            with self.ledger.trial(), self.ledger.suspended(key):
-                self.ledger.release(key)
+            with self.ledger.trial(), self.ledger.suspended(gang.key):
+                self.ledger.release(gang.key)
                 asked = scan.requests(waits, queue, self.rules)
                 assignment = self.pinned(waits, queue, asked, pinned, avoid)
             if assignment.mode is not Mode.FIT:
                 continue
             admission = assignment.admission(queue.name)
             until = -(-(self.now + self.rules.claim_ms) // 1000) * 1000
-            self.decisions.append(Claim(key, gang.uid, ClaimRecord(admission, (), until)))
+            self.decisions.append(Claim(gang.key, gang.uid, ClaimRecord(admission, (), until)))
             self.ledger.claim(claim_of(gang, admission), until)
 
 
@@ -1527,8 +1555,9 @@ class _Heads(_Run):
     def go(self) -> None:
         self.entries: list[_Entry] = []
         self._second_pass()
+        before = self.steps
         for label, names in self._roots():
-            if self.steps >= self.budget and self.entries:
+            if self.steps - before >= self.budget and self.entries:
                 self.more = True
                 self.state.heads_before = label
                 break

@@ -52,7 +52,7 @@ from admission.engine.model import (
     Why,
     Workload,
 )
-from admission.engine.nodes import tolerates
+from admission.engine.nodes import is_device, tolerates
 from admission.engine.quota import QuotaNode
 from admission.names import HOSTNAME_LABEL
 from admission.quantity import saturate
@@ -306,8 +306,10 @@ class Assignment:
         misfits = tuple(misfit for choice in self.pod_sets for misfit in choice.misfits)
         if self.mode is Mode.NO_FIT:
             reason = self.reason or Reason.PLACEMENT_FAILED
-        elif misfits and not shortfalls:
+        elif misfits and not any(_REASON_OF.get(short.detail) is Reason.WAITING_FOR_QUOTA for short in shortfalls):
+            # What is said of flavors that it cannot have is no reason to wait for quota of the one it may have.
             reason = Reason.PLACEMENT_FAILED
+            misfits = tuple(sorted(misfits, key=lambda misfit: not misfit.fits_when_empty))
         else:
             reason = Reason.WAITING_FOR_QUOTA
         if reason is Reason.PLACEMENT_FAILED and misfits:
@@ -393,7 +395,6 @@ def _try_next(mode: Mode, height: int, fungibility: Fungibility) -> bool:
 
 
 _WORST = (Mode.NO_FIT, 2**31)
-_NO_RESOURCES: frozenset[str] = frozenset()
 
 
 # ---------------------------------------------------------------- the scan
@@ -864,8 +865,7 @@ class _Scan:
             if not any(domain.values and domain.values[-1] in lost for domain in choice.topology.domains):
                 return None  # it stands
         chosen = {got.flavor for got in choice.flavors.values()}
-        elastic: set[str] = set()
-        """What quota alone decides for."""
+        elastic: list[Flavor] = []
         if self.rules.capacity_unless_elastic:
             if not chosen:
                 # It asks for nothing that quota counts: where the rest of the gang goes.
@@ -876,10 +876,12 @@ class _Scan:
             if not solid:
                 return None
             solid.sort(key=lambda flavor: (not flavor.topology, flavor.name))
-            for resource, got in choice.flavors.items():
-                flavor = self.flavors.get(got.flavor)
-                if flavor is not None and flavor.elastic:
-                    elastic.add(resource)
+            elastic = [f for name in sorted(chosen) if (f := self.flavors.get(name)) is not None and f.elastic]
+            if elastic:
+                made = {flavor.name for flavor in elastic}
+                devices = [got.flavor in made for resource, got in choice.flavors.items() if is_device(resource)]
+                if devices and all(devices):
+                    return None  # the nodes that bring them are made when they are needed
         else:
             if not (_explicit(pod_set.topology) or self.topology_only):
                 return None
@@ -900,11 +902,11 @@ class _Scan:
             return None
         also = self._added(pod_set.name)
         if elastic:
-            also = (*(flavor for name in sorted(chosen) if (flavor := self.flavors[name]).elastic), *also)
-        at = (tuple(flavor.name for flavor in solid), frozenset(elastic), also)
+            also = (*elastic, *also)
+        at = (tuple(flavor.name for flavor in solid), also)
         known = choice.request.placing.get(at)
         if known is None or any(one is not other for one, other in zip(known.flavors, solid, strict=True)):
-            per_pod = {name: amount for name, amount in pod_set.shape.requests if name not in elastic} | {PODS: 1}
+            per_pod = dict(pod_set.shape.requests) | {PODS: 1}
             known = choice.request.placing[at] = PlaceRequest(
                 pod_set, choice.request.count, tuple(sorted(per_pod.items())), tuple(solid), also
             )
@@ -922,7 +924,7 @@ class _Scan:
     def _only_request(self, choice: PodSetChoice, flavor: str, assignment: Assignment) -> PlaceRequest | None:
         """The same where there is one flavor: looked up, for equal gangs ask alike."""
         plain = self.rules.capacity_unless_elastic and not self.workload.checks
-        known = choice.request.placing.get(((flavor,), _NO_RESOURCES, ())) if plain else None
+        known = choice.request.placing.get(((flavor,), ())) if plain else None
         if known is not None and known.flavors[0] is self.flavors.get(flavor):
             return known
         return self._place_request(choice, assignment)

@@ -396,6 +396,12 @@ class Admission(Value, frozen=True):
     cluster_queue: str
     pod_sets: tuple[PodSetAssignment, ...]
 
+    def flavors_of(self, part: PodSetAssignment) -> tuple[str, ...]:
+        """On whose nodes the pods of a pod set stand, by name: its own flavors; where it asks for nothing that quota
+        counts and nodes were chosen for it, those of the first pod set that has some."""
+        named = next((p.flavors for p in (part, *self.pod_sets) if p.flavors), ()) if part.topology else part.flavors
+        return tuple(sorted({flavor for _, flavor in named}))
+
 
 class CheckState(Enum):
     PENDING = "Pending"
@@ -440,6 +446,8 @@ class Workload(Value, frozen=True):
     active: bool = True
     kept_by: str = ""
     """The finalizers that keep it though somebody deleted it; it is not active then."""
+    paused_by: str = ""
+    """The label by which its owner pauses it; it is not active then."""
     finished: bool = False
 
     admission: Admission | None = None
@@ -690,6 +698,7 @@ class Detail(Enum):
     VARIANT_ADMITTED = "MoreFavorableVariantAdmitted"
     WORKLOAD_DELETED = "WorkloadDeleted"
     VOLUME_PENDING = "WaitingForVolume"
+    PAUSED = "Paused"
 
 
 class Shortfall(Value, frozen=True):

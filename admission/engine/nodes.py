@@ -1009,10 +1009,9 @@ class Capacity:
         """Of all that is charged."""
         return set(self._charges)
 
-    def node_of(self, key: Key) -> str:
-        """The node on which a pod holds room; "" when it holds none."""
-        pod = self._pods.get(key)
-        return "" if pod is None else pod.node
+    def pod(self, key: Key) -> PodUsage | None:
+        """The pod that holds room under this key."""
+        return self._pods.get(key)
 
     def pods(self, workload_uid: str) -> list[PodUsage]:
         """The pods of a gang that hold room, by key."""
@@ -1403,13 +1402,23 @@ class Capacity:
 
     def free(self, node: str) -> dict[str, int]:
         """What is free on a node, of each resource it has; may be negative where it is over-committed."""
+        out = self.bare(node)
+        host = self._hosts.get(node)
+        if host is not None:
+            for name, amount in host.gang_total.items():
+                if name in out:
+                    out[name] -= amount
+        return out
+
+    def bare(self, node: str) -> dict[str, int]:
+        """The same if no gang stood there."""
         value = self._nodes.get(node)
         if value is None:
             return {}
         host = self._hosts.get(node)
         out = dict(value.allocatable)
         if host is not None:
-            for name, amount in (*host.foreign.items(), *host.gang_total.items()):
+            for name, amount in host.foreign.items():
                 if name in out:
                     out[name] -= amount
         return out

@@ -253,6 +253,7 @@ _FIXED = {
     Detail.WORKLOAD_DELETED: (
         "Its Workload was deleted and is kept by the finalizer {subject}; the job is queued anew when that is taken off"
     ),
+    Detail.PAUSED: "Its owner paused it (label {subject}: true); take the label off the job to queue it again",
     Detail.PREEMPTION_GATED: "Would have to evict others, which its preemption gate forbids",
     Detail.VARIANT_ADMITTED: "Another variant of this job is admitted, in a flavor that comes before this one's",
     Detail.NEXT_CYCLE: "Is looked at in the next cycle",

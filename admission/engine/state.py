@@ -251,6 +251,11 @@ class State:
         """Who had a turn in cycles whose budget was used up before anything was decided, since anything was."""
         self.unreached: dict[str, int] = {}
         """Queue -> since when cycles that came to the end of their budget had no turn for it."""
+        self.hit_upto: dict[str, Key] = {}
+        """Of those who lost nodes and hold their quota (second), or are on their way out (leaving): who was dealt with
+        last."""
+        self.no_luck: dict[Key, tuple[Workload, frozenset[str], int, int]] = {}
+        """Of them: who found no other nodes, with what to avoid, at which version of the nodes and of its tree."""
         self.trying: Key | None = None
         """Who is, or was last, looked at in a decision: one that fails is about this gang."""
         self._next_bucket = 0
@@ -269,6 +274,8 @@ class State:
         """Root -> what those hold in its tree who are on their way out, in this cycle."""
         self._room_on: set[str] = set()
         """Nodes on which room changed (all of them, when `_room_changed`)."""
+        self._bare_on: dict[str, dict[str, int]] = {}
+        """Node on which pods of nobody came or went -> what it held without gangs before."""
         self._config_changed = False
         self._unsettled: set[Key] = set()
         """Gangs that were lined up, or put aside, by a configuration that may not be the last."""
@@ -583,7 +590,7 @@ class State:
                 self._put_workload(value)
             case PodUsage():
                 # A pod that came takes room; one that moved or shrank may have given some back.
-                self._room_on.update((self._ledger.nodes.node_of(value.key), value.node))
+                self._pod_changes(value.key, value)
                 self._ledger.nodes.put_pod(value)
             case Node():
                 old = self._ledger.nodes.node(value.name)
@@ -633,7 +640,7 @@ class State:
                 self._locals_of.get(local.cluster_queue, set()).discard(key)
                 self._reclassify(key)
         elif kind is PodUsage and isinstance(key, tuple):
-            self._room_on.add(self._ledger.nodes.node_of(key))
+            self._pod_changes(key, None)
             self._ledger.nodes.remove_pod(key)
         elif isinstance(key, str):
             if kind is Node:
@@ -838,6 +845,7 @@ class State:
         self._count(gang, charge.usage, -1)
         self.second.discard(key)
         self.leaving.discard(key)
+        self.no_luck.pop(key, None)
         self._usage_fair.pop(local, None)
         self._tree_changed(charge.queue)
         self._room_given(charge.admission)
@@ -897,6 +905,15 @@ class State:
                 return
             resolve = self._ledger.nodes.resolve
             self._room_on.update(resolve(domain.values[-1]) for domain in pod_set.topology.domains)
+
+    def _pod_changes(self, key: Key, value: PodUsage | None) -> None:
+        """A pod comes, goes, or takes another amount."""
+        nodes = self._ledger.nodes
+        for pod in (nodes.pod(key), value):
+            if pod is not None and pod.node:
+                self._room_on.add(pod.node)
+                if not pod.workload_uid and pod.node not in self._bare_on:
+                    self._bare_on[pod.node] = nodes.bare(pod.node)
 
     def _stick(self, uid: str, at: int, sign: int) -> None:
         """Another was evicted for the gang with this uid, or has come back since."""
@@ -977,6 +994,8 @@ class State:
 
     def _why_not(self, gang: Workload) -> Why | None:
         if not gang.active:
+            if gang.paused_by and not gang.kept_by:
+                return Why(Reason.DEACTIVATED, Detail.PAUSED, subject=gang.paused_by)
             detail = Detail.WORKLOAD_DELETED if gang.kept_by else Detail.NONE
             return Why(Reason.DEACTIVATED, detail, subject=gang.kept_by)
         if gang.gated:
@@ -1091,28 +1110,65 @@ class State:
             self._stale.discard((name, bucket))
         self._parked_on_nodes.pop((name, bucket), None)
 
-    def _could_use_room(self) -> list[tuple[str, int]]:
-        """Who waits for nodes and could put a pod on one of those whose room changed; all who wait for nodes, where
-        the amounts of a pod do not decide that (flavors that make their nodes, domains wider than a node)."""
+    def _could_use_room(self) -> list[tuple[str, int, bool]]:
+        """Who waits for nodes and could put a pod on one of those whose room changed, perhaps once others of its tree
+        are gone from it; all who wait for nodes, where the amounts of a pod do not decide that (flavors that make their
+        nodes, domains wider than a node). With each: do empty nodes hold another number of its pods than they did, so
+        that it must be told another reason."""
         if not self._room_on and not self._room_changed:
             return []
         every = self._room_changed or not self.rules.capacity_unless_elastic
-        if every or any(flavor.elastic for flavor in self.flavors.values()):
-            return list(self._parked_on_nodes)
-        free = [self._ledger.nodes.free(name) for name in sorted(self._room_on)]
-        holds: dict[Amounts, bool] = {}
+        every = every or any(flavor.elastic for flavor in self.flavors.values())
+        nodes, tree = self._ledger.nodes, self._ledger.tree
+        bare = [(was, now) for name, was in self._bare_on.items() if was != (now := nodes.bare(name))]
+        there = [] if every else [self._room_there(name) for name in sorted(self._room_on)]
+        roots: dict[str, QuotaNode | None] = {}
+        told: dict[Amounts, bool] = {}
+        found: dict[tuple[QuotaNode | None, Amounts], bool] = {}
+
+        def other_sum(amounts: Amounts) -> bool:
+            if amounts not in told:
+                told[amounts] = any(_pods_on(was, amounts) != _pods_on(now, amounts) for was, now in bare)
+            return told[amounts]
+
+        def there_is(root: QuotaNode | None, amounts: Amounts) -> bool:
+            known = found.get((root, amounts))
+            if known is None:
+                known = found[root, amounts] = any(
+                    all(free.get(name, 0) + held.get(root, {}).get(name, 0) >= amount for name, amount in amounts)
+                    for free, held in there
+                )
+            return known
+
         out = []
-        for at, pods in self._parked_on_nodes.items():
-            for amounts in pods:
-                known = holds.get(amounts)
-                if known is None:
-                    known = holds[amounts] = any(
-                        all(there.get(name, 0) >= amount for name, amount in amounts) for there in free
-                    )
-                if known:
-                    out.append(at)
-                    break
+        for (name, bucket), pods in self._parked_on_nodes.items():
+            if name not in roots:
+                node = tree.queue(name)
+                roots[name] = None if node is None else node.root
+            root = roots[name]
+            another = bool(bare) and any(other_sum(amounts) for amounts in pods)
+            if every or another or any(there_is(root, amounts) for amounts in pods):
+                out.append((name, bucket, another))
         return out
+
+    def _room_there(self, name: str) -> tuple[dict[str, int], dict[QuotaNode | None, dict[str, int]]]:
+        """What is free on a node, with what those hold there who are on their way out; and what the gangs of each tree
+        hold."""
+        nodes, tree = self._ledger.nodes, self._ledger.tree
+        free = nodes.free(name)
+        held: dict[QuotaNode | None, dict[str, int]] = {}
+        for uid, amounts in nodes.occupants(name).items():
+            if not uid:
+                continue
+            gang = self.by_uid(uid)
+            if gang is None or gang.admission is None or gang.evicted or gang.key in self._claims:
+                into = free
+            else:
+                node = tree.queue(gang.admission.cluster_queue)
+                into = held.setdefault(None if node is None else node.root, {})
+            for resource, amount in amounts.items():
+                into[resource] = into.get(resource, 0) + amount
+        return free, held
 
     def advance(self, now: int) -> None:
         """Make everything ready for a decision at `now`: configuration, time, and what changed since the last one."""
@@ -1149,6 +1205,7 @@ class State:
             self.leaves(key)
         self._doubt_nodes()
         if self._everything_changed:
+            self.no_luck.clear()
             self._parked_under.clear()
             self._doubted.clear()
             for name, line in self.lines.items():
@@ -1159,16 +1216,19 @@ class State:
                 self._doubt(label, sorted(self._parked_under.pop(label, ())))
         self._everything_changed = self._room_changed = False
         self._room_on.clear()
+        self._bare_on.clear()
         self._changed_roots.clear()
 
     def _doubt_nodes(self) -> None:
         """Room changed on nodes: of those who wait for it, they come back whose pods might all find it now."""
         claimed = any(held.charge.admission is not None for held in self._ledger.claims.values())
-        for name, bucket in self._could_use_room():
+        if self._bare_on:
+            self._stale.update(self._parked_on_nodes)
+        for name, bucket, told in self._could_use_room():
             memo = self.lines[name].parked.get(bucket)
             node = self._ledger.tree.queue(name)
             lack = None if memo is None else memo.lack
-            if memo is not None and lack is not None and lack.placing and node is not None:
+            if memo is not None and lack is not None and lack.placing and node is not None and not told:
                 # Whose claim is in the way is told to the first of a queue, and who is first may be due for one.
                 first = self.lines[name].first()[1]
                 plain = not claimed and lack.blocked_by is None and (bucket != first or lack.first)
@@ -1179,7 +1239,7 @@ class State:
                     self.passed.setdefault(order.label(node.root), []).append((name, bucket))
                     continue
             self._unpark(name, bucket)
-            if memo is not None and lack is not None and (lack.shorts or lack.placing):
+            if memo is not None and lack is not None and (lack.shorts or lack.placing) and not told:
                 self._doubted[name, bucket] = (memo, -1)
 
     def stands(self, key: Key) -> tuple[str, int, QueueKey]:
@@ -1554,6 +1614,11 @@ def requests_of(admission: Admission) -> dict[str, int]:
     for (_, resource), amount in usage_of(admission):
         out[resource] = out.get(resource, 0) + amount
     return out
+
+
+def _pods_on(room: Mapping[str, int], amounts: Amounts) -> int:
+    """How many pods that ask for so much a node with this room holds; 1 of those that ask for nothing."""
+    return min((max(0, room.get(name, 0)) // amount for name, amount in amounts if amount > 0), default=1)
 
 
 def _alike(one: Workload, other: Workload) -> bool:

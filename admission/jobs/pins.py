@@ -248,7 +248,11 @@ def start(
         problems.append("it is not suspended")
     if problems:
         return Start([], (), {}, tuple(problems))
-    clashes = [clash for slot in slots for clash in _clashes(slot, given[slot.pod_set], flavors, checks, names)]
+    on = {
+        part.name: [flavor for name in admission.flavors_of(part) if (flavor := flavors.get(name)) is not None]
+        for part in admission.pod_sets
+    }
+    clashes = [clash for slot in slots for clash in _clashes(slot, on[slot.pod_set], checks, names)]
     if clashes:
         return Start([], (), {}, refused="; ".join(clashes))
     edit = _Edit(raw)
@@ -258,7 +262,7 @@ def start(
     survives = survives_a_pod(kind, owned, names)
     for slot in slots:
         assignment = given[slot.pod_set]
-        selector, tolerations = _additions(assignment, flavors, checks)
+        selector, tolerations = _additions(slot.pod_set, on[slot.pod_set], checks)
         form, hosts = _form(slot, assignment, can_rank=can_rank and not survives, budget=budget)
         listed = ",".join(hosts)
         budget -= len(listed)
@@ -317,20 +321,18 @@ def start(
 
 
 def _additions(
-    assignment: PodSetAssignment, flavors: Mapping[str, Flavor], checks: Sequence[Check]
+    pod_set: str, flavors: Sequence[Flavor], checks: Sequence[Check]
 ) -> tuple[dict[str, str], list[Toleration]]:
     """Node selector and tolerations that a pod set gets with its flavors and checks."""
     selector: dict[str, str] = {}
     tolerations: list[Toleration] = []
-    for name in sorted({flavor for _, flavor in assignment.flavors}):
-        flavor = flavors.get(name)
-        if flavor is not None:
-            selector.update(flavor.node_labels)
-            tolerations.extend(flavor.tolerations)
-    selector |= _added(checks, "node_selectors", assignment.name)
+    for flavor in flavors:
+        selector.update(flavor.node_labels)
+        tolerations.extend(flavor.tolerations)
+    selector |= _added(checks, "node_selectors", pod_set)
     for check in checks:
-        for pod_set, more in check.tolerations:
-            if pod_set == assignment.name:
+        for name, more in check.tolerations:
+            if name == pod_set:
                 tolerations.extend(more)
     return selector, list(dict.fromkeys(tolerations))
 
@@ -346,17 +348,10 @@ def _added(checks: Sequence[Check], field: _Pairs, pod_set: str) -> dict[str, st
     }
 
 
-def _clashes(
-    slot: Slot, assignment: PodSetAssignment, flavors: Mapping[str, Flavor], checks: Sequence[Check], names: Names
-) -> list[str]:
+def _clashes(slot: Slot, flavors: Sequence[Flavor], checks: Sequence[Check], names: Names) -> list[str]:
     """Where what a check adds contradicts what is there, in words."""
     meta = obj(slot.template.get("metadata"))
-    by_flavor = {
-        key: (f"flavor {name}", value)
-        for _, name in assignment.flavors
-        if (flavor := flavors.get(name)) is not None
-        for key, value in flavor.node_labels
-    }
+    by_flavor = {key: (f"flavor {flavor.name}", value) for flavor in flavors for key, value in flavor.node_labels}
     ours = {*template_labels(names), *template_annotations(names), names.pinned_annotation}
     out = []
     fields: tuple[tuple[_Pairs, str, object], ...] = (

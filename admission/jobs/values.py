@@ -778,6 +778,7 @@ def workload(
     why = text(evicted.get("reason")) if evicted is not None else ""
     evicted_at = millis(evicted.get("lastTransitionTime")) if evicted is not None else 0
     priority = spec.get("priority")
+    paused = texts(meta.get("annotations")).get(names.pause_label) == "true"
     value = Workload(
         namespace=where,
         name=name,
@@ -786,7 +787,9 @@ def workload(
         pod_sets=read[0],
         priority=priority if isinstance(priority, int) else 0,
         created=millis(meta.get("creationTimestamp")),
-        active=spec.get("active") is not False and not meta.get("deletionTimestamp"),
+        # While the label stands on its job, nobody who sets it active has it queued: it would be evicted at once.
+        active=spec.get("active") is not False and not meta.get("deletionTimestamp") and not paused,
+        paused_by=names.pause_label if paused else "",
         kept_by=", ".join(sorted(map(text, items(meta.get("finalizers"))))[:3])
         if meta.get("deletionTimestamp")
         else "",

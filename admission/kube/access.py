@@ -106,7 +106,10 @@ class Access:
         """Whose bearer token this is; None when the API server knows nobody by it."""
         if not token or len(token) > LONGEST_TOKEN:
             return None
-        key = hashlib.sha256(token.encode()).digest()
+        try:
+            key = hashlib.sha256(token.encode()).digest()
+        except UnicodeEncodeError:  # bytes of a header that are no text: no token could be asked about so
+            return None
 
         def said() -> tuple[float, Json | None] | None:
             return self._fresh(self._users, key) or self._fresh(self._nobody, key)

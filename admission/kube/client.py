@@ -94,6 +94,10 @@ class Forbidden(ApiError):
     pass
 
 
+class Terminating(Forbidden):
+    """Nothing is created in a namespace that is being deleted; that is no right that is missing."""
+
+
 class NotFound(ApiError):
     pass
 
@@ -169,7 +173,10 @@ def error_of(status: int, data: bytes | msgspec.Raw, retry_after: str | None = N
     known = _BY_STATUS.get(status, ApiError)
     if known is Conflict and reason == "AlreadyExists":
         known = AlreadyExists
-    return known(status, reason or "Unknown", message, body, wait)
+    made = known(status, reason or "Unknown", message, body, wait)
+    if known is Forbidden and any(one.get("reason") == "NamespaceTerminating" for one in made.causes):
+        return Terminating(status, reason, message, body, wait)
+    return made
 
 
 @dataclass(frozen=True)
@@ -245,7 +252,8 @@ class Client:
     """Talks to one API server as one identity. Enter it (`async with`) before use.
 
     fence: called before each write that has not opted out; raises `Fenced` to stop it.
-    counts: answers by (verb, resource, subresource, status); status 0 is no answer.
+    counts: answers by (verb, resource, subresource, status); status 0 is no answer. `Terminating` is left out: it is
+    no 403 that a right would mend.
     read_timeout, write_timeout: seconds for a call with all its attempts; read_idle: seconds without a byte after which
     a read is asked again on another connection, twice as patiently each time: the server may be slow and not gone.
     observe: called with (verb, resource, subresource, status, seconds) after each answer.
@@ -524,12 +532,13 @@ class Client:
                 ) from error
             seconds = loop.time() - started
             doubtful = doubtful and answer.status >= 500
-            self._count(verb, path, answer.status, seconds)
             if 200 <= answer.status < 300:
+                self._count(verb, path, answer.status, seconds)
                 if not urgent:
                     self.flow.good(seconds)
                 return content
             failure = error_of(answer.status, content, answer.headers.get("Retry-After"), answer.reason or "")
+            self._count(verb, path, answer.status, seconds, told=not isinstance(failure, Terminating))
             if isinstance(failure, Unavailable) and not write:
                 failure.ambiguous = False
             if isinstance(failure, TooManyRequests) and not urgent and not path.endswith("/eviction"):
@@ -545,9 +554,9 @@ class Client:
         """Seconds until no fenced write that was cut off, or had no clear answer, can still be applied; 0 when none."""
         return max(0.0, self._doubtful_until - asyncio.get_running_loop().time())
 
-    def _count(self, verb: str, path: str, status: int, seconds: float) -> None:
+    def _count(self, verb: str, path: str, status: int, seconds: float, *, told: bool = True) -> None:
         resource, subresource = _resource_of(path)
-        self.counts[verb, resource, subresource, status] += 1
+        self.counts[verb, resource, subresource, status] += told
         if status:
             if (lasted := self._away.over()) is not None:
                 _log.info("the API server answers again", url=self.url, after_s=round(lasted, 1))

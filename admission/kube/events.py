@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import structlog
 
-from admission.kube.client import ApiError, Client, Fenced, Kind, NotFound
+from admission.kube.client import ApiError, Client, Fenced, Kind, NotFound, Terminating
 
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +57,8 @@ class EventRecorder:
     """Writes Events as `source`. Run `run()` beside the work.
 
     qps, burst: writes per second, over all objects. object_burst, object_refill: news an object may make at once, and
-    seconds until it may make one more. instance: the pod that reports. clock: monotonic seconds.
+    seconds until it may make one more. instance: the pod that reports. clock: monotonic seconds. failed: told of each
+    write that failed.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class EventRecorder:
         object_refill: float = 60.0,
         repeat_every: float = 10.0,
         limit: int = 2000,
+        failed: Callable[[Exception], None] = lambda _: None,
         clock: Callable[[], float] = monotonic,
         wall: Callable[[], datetime] = _wall,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -89,6 +91,7 @@ class EventRecorder:
         self._object_refill = object_refill
         self._repeat_every = repeat_every
         self._limit = limit
+        self._failed = failed
         self._clock = clock
         self._wall = wall
         self._sleep = sleep
@@ -185,6 +188,8 @@ class EventRecorder:
         except ApiError as error:
             self.dropped["refused"] += 1
             _log.debug("event not written", error=str(error))
+            if not isinstance(error, Terminating):
+                self._failed(error)
             return False
         return True
 

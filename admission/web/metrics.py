@@ -8,7 +8,8 @@ bounded by what the platform team wrote, never by how many jobs there are. Amoun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -67,10 +68,15 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "muster_oldest_pending_seconds",
         "gauge",
-        "Since the creation of the gang that waits longest for quota or nodes.",
+        "Since the gang that waits longest for quota or nodes was created, or evicted.",
         ("cluster_queue",),
     ),
-    Family("muster_admitted_workloads", "counter", "Gangs admitted.", ("cluster_queue",)),
+    Family(
+        "muster_admitted_workloads",
+        "counter",
+        "Gangs admitted: reserved, and all admission checks ready.",
+        ("cluster_queue",),
+    ),
     Family(
         "muster_evicted_workloads",
         "counter",
@@ -80,7 +86,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "muster_admission_wait_seconds",
         "histogram",
-        "From a gang's creation, or its last return to the queue, to its reservation.",
+        "From a gang's creation, or its last return to the queue, to its admission.",
         ("cluster_queue",),
         _WAIT,
     ),
@@ -113,7 +119,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "muster_api_requests",
         "counter",
-        "Answers of the API server; code 0 is none.",
+        "Answers of the API server; code 0 is none. Refusals by namespaces that are being deleted are left out.",
         ("verb", "resource", "subresource", "code"),
     ),
     Family("muster_watch_age_seconds", "gauge", "Since a watch last said anything.", ("kind",)),
@@ -126,6 +132,11 @@ FAMILIES: tuple[Family, ...] = (
 )
 """Beside them stand `process_*`, of the process itself."""
 
+REPEATED = ("PodsReadyTimeout", "NodeFailures", "AdmissionCheck")
+"""Reasons of evictions that come back by themselves; an alert counts them."""
+ERRORS = ("Conflict", "Forbidden", "Invalid", "TooManyRequests", "Unavailable", "TimeoutError")
+"""What writes mostly fail with."""
+
 _BY_NAME: Mapping[str, Family] = {family.name: family for family in FAMILIES}
 
 
@@ -136,15 +147,15 @@ class Numbers(Protocol):
         """(kind: ClusterQueue or Cohort, name, QueueNumbers)."""
 
     def waiting(self) -> Iterable[tuple[str, str, float]]:
-        """(ClusterQueue, reason, seconds since its creation) of each gang that waits."""
+        """(ClusterQueue, reason, seconds since its creation or eviction) of each gang that waits."""
 
+    def cluster_queues(self) -> Iterable[str]: ...
     def flavors(self) -> Iterable[tuple[str, str, int, int]]:
         """(flavor, resource, nominal quota, capacity) of those that are not elastic."""
 
-    def queue_of_job(self, key: tuple[str, str, str]) -> str:
-        """ClusterQueue of a job's gang; "" if there is none."""
+    def queue_of_gang(self, key: tuple[str, str]) -> str:
+        """Its ClusterQueue; "" if there is none."""
 
-    def queue_of_gang(self, key: tuple[str, str]) -> str: ...
     def api_calls(self) -> Iterable[tuple[tuple[str, str, str, int], int]]: ...
     def watch_age(self) -> Iterable[tuple[str, float]]: ...
     def leading(self) -> bool: ...
@@ -159,7 +170,14 @@ class Numbers(Protocol):
 class Metrics:
     """All metrics of one controller. by_resource: amounts of each queue, cohort, flavor and resource among them."""
 
-    def __init__(self, numbers: Numbers, *, version: str = "", by_resource: bool = True) -> None:
+    def __init__(
+        self,
+        numbers: Numbers,
+        *,
+        version: str = "",
+        by_resource: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which nobody asks for
         self.registry = CollectorRegistry()
         self._numbers = numbers
@@ -184,12 +202,25 @@ class Metrics:
         self._evicted: Counter = counted["evicted_workloads"]
         self._taken: Counter = counted["steps"]
         self._failed: Counter = counted["write_failures"]
+        self._by_queue: set[tuple[Any, ...]] = set()
+        """(metric, ClusterQueue, other labels) of the series that were begun."""
+        self._clock = clock
+        self._reserved: dict[tuple[str, str], float] = {}
+        """Gangs whose checks are open, by a clock that began when they began to wait. Of those that were reserved under
+        another leader that is not known: they are counted, and their wait is not."""
         self._drift = 0
         # What was found by one that led once is of that time: whoever leads finds it anew.
         counted["ledger_drift"].set_function(lambda: self._drift if numbers.leading() else 0)
         counted["build_info"].labels(version).set(1)
+        for error in ERRORS:
+            self._failed.labels(error)
         self.registry.register(_Scraped(numbers, by_resource=by_resource))
         ProcessCollector(registry=self.registry)
+
+    def follow(self, watchers: Any) -> None:
+        """Have a controller tell all that is counted."""
+        for what in ("plan", "decision", "admitted", "evicted", "step", "failure", "drift"):
+            getattr(watchers, what).append(getattr(self, what))
 
     def plan(self, plan: Plan, seconds: float) -> None:
         self._cycle.observe(seconds)
@@ -197,17 +228,27 @@ class Metrics:
 
     def decision(self, decision: Decision) -> None:
         if isinstance(decision, Admit):
-            self._admitted.labels(decision.admission.cluster_queue).inc()
-            self._wait.labels(decision.admission.cluster_queue).observe(decision.waited_ms / 1000)
+            if decision.admitted:
+                self._of(self._wait, decision.admission.cluster_queue).observe(decision.waited_ms / 1000)
+            else:
+                self._reserved[decision.key] = self._clock() - decision.waited_ms / 1000
         elif isinstance(decision, Evict):
+            self._reserved.pop(decision.key, None)
             queue = self._numbers.queue_of_gang(decision.key)
-            self._evicted.labels(queue, "Preempted", decision.reason.value).inc()
+            self._of(self._evicted, queue, "Preempted", decision.reason.value).inc()
 
-    def step(self, key: tuple[str, str, str], step: object) -> None:
-        name = type(step).__name__
-        self._taken.labels(name).inc()
-        if name == "EvictWorkload":
-            self._evicted.labels(self._numbers.queue_of_job(key), getattr(step, "reason", ""), "").inc()
+    def admitted(self, gang: tuple[str, str]) -> None:
+        queue = self._numbers.queue_of_gang(gang)
+        self._of(self._admitted, queue).inc()
+        if (since := self._reserved.pop(gang, None)) is not None:
+            self._of(self._wait, queue).observe(self._clock() - since)
+
+    def evicted(self, gang: tuple[str, str], reason: str) -> None:
+        self._reserved.pop(gang, None)
+        self._of(self._evicted, self._numbers.queue_of_gang(gang), reason, "").inc()
+
+    def step(self, _key: tuple[str, str, str], step: object) -> None:
+        self._taken.labels(type(step).__name__).inc()
 
     def failure(self, _key: object, error: Exception) -> None:
         self._failed.labels(type(error).__name__).inc()
@@ -216,7 +257,28 @@ class Metrics:
         self._drift = count
 
     def text(self) -> bytes:
+        self._keep_to_the_queues()
         return generate_latest(self.registry)
+
+    def _of(self, metric: Any, queue: str, *more: str) -> Any:
+        self._by_queue.add((metric, queue, *more))
+        return metric.labels(queue, *more)
+
+    def _keep_to_the_queues(self) -> None:
+        """What alerts ask the increase of begins at 0 for each queue, on replicas that do not lead as well: of a series
+        that is born with a number Prometheus does not see the increase. What was counted of queues that are gone
+        goes with them."""
+        known = set(self._numbers.cluster_queues())
+        for queue in known:
+            self._of(self._admitted, queue)
+            self._of(self._wait, queue)
+            for reason in REPEATED:
+                self._of(self._evicted, queue, reason, "")
+        for metric, *labels in [one for one in self._by_queue if one[1] and one[1] not in known]:
+            self._by_queue.discard((metric, *labels))
+            metric.remove(*labels)
+        for gang in [gang for gang in self._reserved if not self._numbers.queue_of_gang(gang)]:
+            del self._reserved[gang]  # deleted while its checks were open
 
 
 def _counted(family: Family, registry: CollectorRegistry) -> Any:
@@ -255,7 +317,10 @@ class _Scraped:
         for flavor, resource, nominal, capacity in numbers.flavors():
             put("flavor_nominal_quota", _base(resource, nominal), flavor, resource)
             put("flavor_capacity", _base(resource, capacity), flavor, resource)
-        for (verb, resource, subresource, code), count in numbers.api_calls():
+        calls = dict(numbers.api_calls())
+        for verb, resource, subresource in sorted({asked[:3] for asked in calls}):
+            calls.setdefault((verb, resource, subresource, 403), 0)  # begins at 0: an alert asks for its increase
+        for (verb, resource, subresource, code), count in calls.items():
             put("api_requests", count, verb, resource, subresource, str(code))
         for kind, seconds in numbers.watch_age():
             put("watch_age_seconds", seconds, kind)

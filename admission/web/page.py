@@ -199,7 +199,10 @@ class Page:
             kind, name = self._view.source.owner(key)
             ended = self._view.source.job(key)
             shown = {"namespace": key[0], "workload": key[1], "kind": kind or "Workload", "name": name or key[1]}
-            shown |= {"state": "finished", "since": story[-1]["at"], "reason": (ended.finished if ended else "") or ""}
+            state = (
+                "finished" if (ended is not None and ended.finished) or story[-1]["what"] == "Finished" else "deleted"
+            )
+            shown |= {"state": state, "since": story[-1]["at"], "reason": (ended.finished if ended else "") or ""}
             shown |= {"message": ended.message if ended is not None else ""}
         return {"job": shown, "story": story}
 

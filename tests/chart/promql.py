@@ -86,7 +86,8 @@ def evaluate(expression: str, before: Scrape, after: Scrape, *, seconds: float =
             assert ranged.range.total_seconds() > 0
             old, new = _select(ranged.vector_selector, before), _select(ranged.vector_selector, after)
             over = seconds if name == "rate" else 1.0
-            return {labels: (value - old.get(labels, 0.0)) / over for labels, value in new.items()}
+            # Of a series that was not there before there is one sample: no increase is known, whatever its value.
+            return {labels: (value - old[labels]) / over for labels, value in new.items() if labels in old}
         values = [ev(one) for one in args]
         if name == "time":
             return now

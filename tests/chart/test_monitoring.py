@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 
 import pytest
 
-from admission.web.metrics import FAMILIES
+from admission.engine.model import Reason
+from admission.web.metrics import FAMILIES, Metrics
 from charts.monitoring import ALERTS, DASHBOARDS, Alert, Panel, grafana
 from tests.chart.helm import CHART, needs_helm, template
 from tests.chart.promql import Scrape, evaluate, names, needs_parser, scrape
@@ -48,8 +50,7 @@ EXPRESSIONS = [
 @pytest.fixture(scope="module")
 def run() -> tuple[Scrape, Scrape]:
     """Before and after a run: one gang was admitted, one waits, one was evicted."""
-    metrics = played(Small())
-    return {}, scrape(metrics.text().decode())
+    return scrape(Metrics(Small()).text().decode()), scrape(played(Small()).text().decode())
 
 
 @needs_parser
@@ -83,6 +84,54 @@ def test_an_alert_is_silent_on_a_healthy_run_and_fires_on_its_fault(alert: Alert
     assert told
     for labels in told:
         assert set(re.findall(r"\$labels\.(\w+)", alert.summary)) <= {name for name, _ in labels}
+
+
+@needs_parser
+@pytest.mark.parametrize("reason", ["PodsReadyTimeout", "NodeFailures", "AdmissionCheck"])
+def test_the_first_burst_of_evictions_is_seen(reason: str, run: tuple[Scrape, Scrape]) -> None:
+    """Its series was there before, at 0: else Prometheus would know of no increase."""
+    (alert,) = [one for one in ALERTS if one.name == "MusterEvictionsRepeat"]
+    burst = _with("muster_evicted_workloads_total", 6, A, ("reason", reason), ("cause", ""))
+    assert evaluate(asked(alert.expr), run[0], burst(run[1]))
+
+
+def _only(count: int, reason: str, reserved: int) -> Callable[[Scrape], Scrape]:
+    """Gangs of team-a that wait for this reason, and that hold a reservation; nobody else, and none that runs."""
+
+    def change(scraped: Scrape) -> Scrape:
+        left = _without(_without(scraped, "muster_pending_workloads"), "muster_admitted_workloads_total")
+        return {
+            **left,
+            ("muster_pending_workloads", frozenset({A, ("reason", reason)})): float(count),
+            ("muster_workloads", frozenset({A, ("state", "pending")})): float(count),
+            ("muster_workloads", frozenset({A, ("state", "reserved")})): float(reserved),
+            ("muster_workloads", frozenset({A, ("state", "admitted")})): 0.0,
+        }
+
+    return change
+
+
+@needs_parser
+@pytest.mark.parametrize(
+    ("pending", "reason", "reserved", "fires"),
+    [
+        (1, "WaitingForQuota", 0, True),
+        (1, "Misconfigured", 0, True),
+        (1, "Suspended", 0, True),
+        (0, "WaitingForQuota", 1, True),
+        (1, "Deactivated", 0, False),
+        (1, "OnHold", 0, False),
+        (1, "AdmissionGated", 0, False),
+        (1, "Deactivated", 1, True),
+    ],
+)
+def test_a_queue_is_blocked_by_who_could_run_and_not_by_who_is_kept_back(
+    run: tuple[Scrape, Scrape], pending: int, reason: str, reserved: int, *, fires: bool
+) -> None:
+    (alert,) = [one for one in ALERTS if one.name == "MusterQueueBlocked"]
+    told = evaluate(asked(alert.expr), run[0], _only(pending, reason, reserved)(run[1]))
+    assert bool(told) == fires
+    assert reason in {one.value for one in Reason}
 
 
 H100 = frozenset({("flavor", "h100"), ("resource", "nvidia.com/gpu")})
@@ -124,8 +173,8 @@ FAULTS = {
         "muster_api_requests_total",
         1,
         ("verb", "PATCH"),
-        ("resource", "jobs"),
-        ("subresource", ""),
+        ("resource", "workloads"),
+        ("subresource", "status"),
         ("code", "403"),
     ),
     "MusterWritesFail": _with("muster_write_failures_total", 60, ("error", "Conflict")),

@@ -138,7 +138,7 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
     "paused": (
         lambda world: with_workload(world, paused(job("train")), {}, active=False),
         State.PAUSED,
-        "",
+        "Paused",
         "is paused by its owner",
     ),
     "released": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -99,6 +100,28 @@ def test_a_line_is_for_programs_or_for_people(form: str, capsys: pytest.CaptureF
     else:
         assert all(word in line for word in ("admitted", "decision=4fe04a68", "queue=team-a"))
         assert "{" not in line
+
+
+def test_what_a_library_tells_is_one_line_as_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """An error of the HTTP server, with where it was raised."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    try:
+        configure_logs("json", "info")
+        configure_logs("json", "info")  # twice tells nothing twice
+        try:
+            raise ValueError("no such thing")
+        except ValueError:
+            logging.getLogger("aiohttp.server").exception("Error handling %s", "request")
+        logging.getLogger("aiohttp.access").info("unseen")
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+        structlog.reset_defaults()
+    (line,) = capsys.readouterr().err.splitlines()
+    said = json.loads(line)
+    assert (said["event"], said["level"], said["logger"]) == ("Error handling request", "error", "aiohttp.server")
+    assert said["exception"].endswith("ValueError: no such thing")
 
 
 async def test_room_that_was_decided_for_what_the_gang_no_longer_asks_is_not_reserved(world: World) -> None:

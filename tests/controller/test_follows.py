@@ -326,7 +326,7 @@ async def test_the_check_of_a_flavor_that_a_gang_has_no_more_says_nothing(world:
         await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "true"}}})
         found = await until(reads(world, lambda raw: entry(raw, "Evicted")["status"] == "True" and raw))
         assert found["metadata"]["annotations"][NAMES.pause_label] == "true"
-        assert entry(found, "Evicted")["message"] == "The workload is deactivated"
+        assert entry(found, "Evicted")["message"] == "The job is paused by its owner"
 
 
 def entry(raw: Json, kind: str) -> Json:

@@ -73,6 +73,7 @@ STOPPED: dict[str, Any] = {"suspended": True, "suspended_condition": True, "star
 
 ROWS: dict[str, tuple[Sight, Any]] = {
     "a held job gets a Workload": (Sight(job(), None, queue="q"), life.CreateWorkload()),
+    "but not where nothing can be created any more": (Sight(job(), None, queue="q", terminating=True), None),
     "a job that slipped past is suspended first": (
         Sight(job(suspended=False), None, queue="q"),
         life.SuspendJob("not admitted"),
@@ -517,7 +518,23 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             workload(**RESERVED, active=False, checks=(Check(name="c", state=CheckState.REJECTED, message="no"),)),
             queue="q",
         ),
-        life.EvictWorkload("Deactivated", "The workload is deactivated: check c refused it: no"),
+        life.EvictWorkload("Deactivated", "Check c refused: no"),
+    ),
+    "deactivated, and its time is over": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 10_000}, limit=10, active=False),
+            queue="q",
+        ),
+        life.EvictWorkload("Deactivated", "Ran for its maximum of 10 s"),
+    ),
+    "deactivated, a check asks to try again": (
+        Sight(job(), workload(**RESERVED, active=False, checks=(RETRY,)), queue="q"),
+        life.EvictWorkload("Deactivated", "The workload is deactivated"),
+    ),
+    "deactivated by a pause": (
+        Sight(job(**RUNNING), workload(**ADMITTED, active=False, paused=True), queue="q"),
+        life.EvictWorkload("Deactivated", "The job is paused by its owner"),
     ),
     "pods that are done give their quota back": (
         Sight(

@@ -263,6 +263,50 @@ webhook: {{host: 127.0.0.1, port: {ports["webhook"]}}}
             assert not [line for line in lines if line.startswith("{")], "for people"
 
 
+async def test_it_is_alive_while_the_api_server_does_not_answer(tmp_path: Path) -> None:
+    """It accepts, and says nothing: a process that were ended for that would wait anew from the beginning."""
+    port, open_ = free_port(), asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await open_.wait()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    at = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    named = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "default"}}
+    kubeconfig = {"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [named]}
+    kubeconfig |= {"clusters": [{"name": "c", "cluster": {"server": at}}]}
+    kubeconfig |= {"users": [{"name": "u", "user": {"token": "t"}}]}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    listens = f'health: {{bindAddress: "127.0.0.1:{port}"}}\nmetrics: {{bindAddress: "127.0.0.1:{port}"}}\n'
+    (tmp_path / "muster.yaml").write_text(HEAD.replace("hold: webhook", "hold: auto") + listens)
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "admission.cli", "controller", "--config", str(tmp_path / "muster.yaml")),
+        *("--kubeconfig", str(tmp_path / "kubeconfig"), "--namespace", "default"),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+
+        async def asked(path: str) -> tuple[int, str]:
+            with contextlib.suppress(aiohttp.ClientConnectionError):
+                async with session.get(path) as answer:
+                    return answer.status, await answer.text()
+            return 0, ""
+
+        async def alive() -> bool:
+            assert program.returncode is None
+            return await asked("/healthz") == (200, "ok\n")
+
+        await until(alive)
+        assert await asked("/readyz") == (503, "starting\n")
+        assert await asked("/metrics") == (200, "")
+    program.send_signal(signal.SIGINT)
+    await program.wait()
+    open_.set()
+    server.close()
+    assert program.returncode == 0
+
+
 async def test_what_keeps_it_from_starting_is_said_in_a_sentence(tmp_path: Path) -> None:
     """A port that is taken, and a kubeconfig that is none."""
 

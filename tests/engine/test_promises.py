@@ -30,6 +30,7 @@ from admission.engine.model import (
     Flavor,
     FlavorResource,
     Node,
+    PodUsage,
     Preemption,
     PreemptionPolicy,
     Quota,
@@ -43,6 +44,8 @@ from tests.engine.town import BUDGET, SECOND, START, Town, below_common, cohort,
 EXAMPLES = 10_000 if os.environ.get("THOROUGH") else 300
 MINUTE = 60 * SECOND
 LEAVES = ("a", "b", "c", "d")
+APART = "e"
+"""A queue without a cohort: it shares nothing but nodes with the others."""
 
 quotas = st.builds(
     Quota,
@@ -74,6 +77,7 @@ def trees(draw: st.DrawFn) -> list[Any]:
                 preemption=Preemption(within_cluster_queue=within),
             )
         )
+    out.append(queue(APART, "", [("f", {"gpu": draw(st.integers(0, 4)), "cpu": draw(st.integers(0, 4))})]))
     if solid:
         out += [node(f"n{i}", gpu=draw(st.integers(1, 4)), cpu=draw(st.integers(1, 6))) for i in range(4)]
     return out
@@ -96,7 +100,7 @@ class Cluster(RuleBasedStateMachine):
         self.solid = any(isinstance(value, Node) for value in values)
 
     @rule(
-        where=st.sampled_from(LEAVES),
+        where=st.sampled_from((*LEAVES, APART)),
         many=st.integers(1, 4),
         pods=st.integers(1, 3),
         asks=st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any),
@@ -135,6 +139,15 @@ class Cluster(RuleBasedStateMachine):
         old = self.town.objects["Node", name]
         assert isinstance(old, Node)
         self.town.put(replace(old, ready=ready))
+
+    @precondition(lambda self: self.solid)
+    @rule(name=st.sampled_from(("n0", "n1", "n2", "n3")), gpu=st.integers(0, 2), cpu=st.integers(0, 3))
+    def stray(self, name: str, gpu: int, cpu: int) -> None:
+        """A pod of nobody's comes to a node, or takes another amount there, or goes."""
+        if gpu or cpu:
+            self.town.put(PodUsage(("x", name), f"uid-{name}", name, (("cpu", cpu), ("gpu", gpu))))
+        else:
+            self.town.remove(PodUsage, ("x", name))
 
     @rule(minutes=st.sampled_from((1, 4, 6, 11, 61)))
     def wait(self, minutes: int) -> None:

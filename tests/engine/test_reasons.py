@@ -209,6 +209,11 @@ ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
         Reason.DEACTIVATED,
         Detail.WORKLOAD_DELETED,
     ),
+    "paused": (
+        lambda: put_new(alone(), active=False, paused_by="muster.dev/pause"),
+        Reason.DEACTIVATED,
+        Detail.PAUSED,
+    ),
     "gated": (lambda: put_new(alone(), gated="held back by team/x"), Reason.GATED, Detail.NONE),
     "volume": (
         lambda: put_new(alone(), unbound="PersistentVolumeClaim data does not exist in namespace ns"),

@@ -33,6 +33,7 @@ from admission.engine.model import (
     Plan,
     PodSet,
     PodShape,
+    PodUsage,
     Put,
     Quota,
     Reason,
@@ -104,7 +105,7 @@ class Town:
 
     def put(self, *values: object) -> None:
         for value in values:
-            key = value.key if isinstance(value, Workload) else getattr(value, "name")  # noqa: B009
+            key = value.key if isinstance(value, Workload | PodUsage) else getattr(value, "name")  # noqa: B009
             if isinstance(value, LocalQueue):
                 key = (value.namespace, value.name)
             self.objects[type(value).__name__, key] = value
@@ -172,11 +173,13 @@ class Town:
             return
         assert bool(again.decisions) == bool(plan.decisions), (again.decisions, plan.decisions)
         if not again.decisions:
+            stray = any(kind == "PodUsage" for kind, _ in self.objects)
             for key in self.state.workloads:
-                if key in self.state.stale():
+                mine, theirs = self.state.explain(key), other.explain(key)
+                never = theirs is not None and theirs.why.detail is Detail.NEVER_FITS_NODES
+                if key in self.state.stale() or (stray and never):
                     self.same_reason(key, other)
                 else:
-                    mine, theirs = self.state.explain(key), other.explain(key)
                     assert mine == theirs or self.told_as_first(key, mine, theirs), (mine, theirs)
 
     def told_as_first(self, key: Key, mine: Verdict | None, theirs: Verdict | None) -> bool:
@@ -210,6 +213,10 @@ class Town:
         mine, theirs = self.state.explain(key), other.explain(key)
         if mine is None or theirs is None or mine.why.reason is theirs.why.reason:
             assert (mine and mine.standing) == (theirs and theirs.standing), (mine, theirs)
+            return
+        if theirs.why.detail is Detail.NEVER_FITS_NODES and any(kind == "PodUsage" for kind, _ in self.objects):
+            # Pods of nobody's came since, and quota is short still: it is told when there is some.
+            assert mine.why.reason is Reason.WAITING_FOR_QUOTA, (mine, theirs)
             return
         memo = self.state.parked(self.state.queue_of(self.state.workloads[key]))[key]
         assert key in self.state.stale(), (mine, theirs)

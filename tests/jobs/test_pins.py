@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from admission.engine.model import (
     Admission,
@@ -173,6 +174,16 @@ def test_one_domain_that_is_wider_than_a_node_is_a_selector() -> None:
     several = admission(levels=("rack",), main=["r1", "r2"])
     assert notes(begin(JOB, job(2), several)["spec"]["template"])["pin"] == "gates"
     assert pins.places_of(several.pod_sets[0]) == [{"rack": "r1"}, {"rack": "r2"}]
+
+
+def test_pods_that_ask_for_no_quota_get_what_the_others_get_where_their_nodes_were_chosen() -> None:
+    given = admission(main=["a"])
+    for topology, selector, tolerations in ((given.pod_sets[0].topology, {"pool": "h100"}, 1), (None, {}, 0)):
+        bare = replace(given.pod_sets[0], flavors=(), usage=(), topology=topology)
+        both = replace(given, pod_sets=(bare, replace(given.pod_sets[0], name="other")))
+        spec = begin(JOB, job(1), both)["spec"]["template"]["spec"]
+        got = {key: value for key, value in spec.get("nodeSelector", {}).items() if key != HOSTNAME_LABEL}
+        assert (got, len(spec.get("tolerations", []))) == (selector, tolerations)
 
 
 def test_a_job_resumed_half_done_keeps_its_ranks() -> None:

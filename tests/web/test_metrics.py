@@ -77,6 +77,9 @@ class Small:
             yield "ClusterQueue", name, self.state.queue_numbers(name)
         yield "Cohort", "all", self.state.cohort_numbers("all")
 
+    def cluster_queues(self) -> list[str]:
+        return ["team-a", "team-b"]
+
     def waiting(self) -> list[tuple[str, str, float]]:
         return [
             ("team-a", verdict.why.reason.value, 8.0) for verdict in self.plan.verdicts if verdict.key[1] == "second"
@@ -88,9 +91,6 @@ class Small:
     def queue_of_gang(self, key: tuple[str, str]) -> str:
         value = self.state.workload(key)
         return self.state.queue_of(value) if value is not None else ""
-
-    def queue_of_job(self, key: tuple[str, str, str]) -> str:
-        return self.queue_of_gang((key[1], key[2]))
 
     def api_calls(self) -> list[tuple[tuple[str, str, str, int], int]]:
         return [(("PATCH", "workloads", "status", 200), 3)]
@@ -119,6 +119,8 @@ def played(small: Small, *, by_resource: bool = True) -> Metrics:
     metrics.plan(small.plan, 0.002)
     for decision in small.plan.decisions:
         metrics.decision(decision)
+        if isinstance(decision, Admit):
+            metrics.admitted(decision.key)
     metrics.decision(
         Evict(
             key=("a", "first"),
@@ -129,6 +131,7 @@ def played(small: Small, *, by_resource: bool = True) -> Metrics:
         )
     )
     metrics.step(("Job", "a", "first"), EvictWorkload("NodeFailures", "Lost node n"))
+    metrics.evicted(("a", "first"), "NodeFailures")
     metrics.failure(None, TimeoutError())
     metrics.drift(0)
     return metrics

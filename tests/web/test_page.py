@@ -65,6 +65,16 @@ async def test_without_a_token_that_the_api_server_knows_there_is_nothing(town: 
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize("path", ["/api/me", "/api/jobs", "/api/changes"])
+async def test_bytes_that_are_no_text_are_nobodys_token(town: Running, path: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", town.http.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n".encode())
+    writer.write(b"Authorization: Bearer \xff\xfe\r\n\r\n")
+    await writer.drain()
+    assert (await reader.readline()).split()[1] == b"401"
+    writer.close()
+
+
 async def test_a_right_that_is_taken_away_ends_with_its_time(town: Running) -> None:
     access = town.web.visibility._access
     now = 0.0
@@ -184,6 +194,34 @@ async def test_a_story_goes_from_creation_to_the_end(town: Running) -> None:
     path = "/apis/batch/v1/namespaces/team-a/jobs/borrower"
     await town.client.delete(path, propagation="Background")
     await town.until(lambda: "borrower" not in town.workloads())
+
+
+async def test_who_is_gone_has_finished_or_was_deleted(town: Running) -> None:
+    await town.submit("team-a", "holds", pods=3)
+    await town.until(lambda: town.running() == {"holds"})
+    await town.submit("team-a", "waits", pods=3)
+    await town.submit("team-b", "ends", pods=1)
+    await town.until(town.settled("waits", "ends"))
+    gangs = town.workloads()
+    await town.delete("team-a", "waits")
+    done = {"type": "Complete", "status": "True", "reason": "CompletionsReached", "message": ""}
+    done["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    sure = {**done, "type": "SuccessCriteriaMet"}
+    path = "/apis/batch/v1/namespaces/team-b/jobs/ends"
+    ended = {"conditions": [sure, done], "completionTime": "2026-01-01T00:00:00Z", "startTime": "2026-01-01T00:00:00Z"}
+    await town.client.merge_patch(f"{path}/status", {"status": ended})
+    for pod in (await town.client.get("/api/v1/namespaces/team-b/pods"))["items"]:
+        await town.client.delete(f"/api/v1/namespaces/team-b/pods/{pod['metadata']['name']}")
+    for namespace, name, state in (("team-a", "waits", "deleted"), ("team-b", "ends", "finished")):
+        asked = {"namespace": namespace, "workload": gangs[name].name}
+        async with asyncio.timeout(30):
+            while (shown := (await town.get("/api/job", **asked))["job"])["state"] in (
+                "waiting",
+                "running",
+                "starting",
+            ):
+                await asyncio.sleep(0.05)
+        assert (shown["name"], shown["state"]) in ((name, state), (gangs[name].name, state))
 
 
 async def test_changes_are_told_to_so_many_and_no_more(town: Running, monkeypatch: pytest.MonkeyPatch) -> None:

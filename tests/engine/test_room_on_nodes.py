@@ -1,0 +1,200 @@
+"""Who comes back when room changes on nodes, and what they are told; nodes of gangs that have several flavors."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from admission.engine.cycle import decide
+from admission.engine.model import (
+    MUSTER,
+    Admit,
+    ClusterQueue,
+    Detail,
+    Flavor,
+    FlavorQuotas,
+    LabelSelector,
+    Node,
+    PodSet,
+    PodShape,
+    PodUsage,
+    Preemption,
+    PreemptionPolicy,
+    Quota,
+    Reason,
+    ResourceGroup,
+    Taint,
+    Toleration,
+)
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, gang, node, queue
+
+F = "f"
+GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
+HOUR = 3600 * SECOND
+
+
+def stray(name: str, on: str, **amounts: int) -> PodUsage:
+    return PodUsage(("x", name), name, on, tuple(sorted(amounts.items())))
+
+
+@pytest.mark.parametrize("another", ["a pod of nobody's", "a gang of another tree"])
+@pytest.mark.parametrize("of", ["own", "other"])
+def test_who_may_evict_comes_back_when_the_rest_of_a_node_becomes_free(another: str, of: str) -> None:
+    """It needs both: what becomes free, and what somebody holds there who must go for it."""
+    within = Preemption(within_cluster_queue=PreemptionPolicy.LOWER_PRIORITY)
+    town = Town(
+        Flavor(F),
+        node("n1", gpu=8),
+        cohort("c", "", [(F, {"gpu": 0})]),
+        queue("own", "c", [(F, {"gpu": 8})], preemption=within),
+        queue("other", "c", [(F, {"gpu": 0})]),
+        queue("apart", "", [(F, {"gpu": 8})]),
+    )
+    town.put(gang("victim", of, each={"gpu": 4}))
+    town.settle()
+    beside = stray("p", "n1", gpu=4) if another == "a pod of nobody's" else gang("beside", "apart", each={"gpu": 4})
+    town.put(beside)
+    town.settle()
+    town.now += HOUR
+    town.put(gang("wants", "own", each={"gpu": 8}, priority=5, created=town.now - START))
+    town.settle()
+    assert "victim" in town.admitted()
+    town.remove(type(beside), beside.key)
+    town.settle()
+    town.leave()
+    town.settle()
+    assert town.admitted() == ["wants"]
+
+
+def test_a_pod_of_nobodys_changes_what_empty_nodes_would_hold() -> None:
+    town = Town(Flavor(F), node("n1", gpu=4), queue("q", "", [(F, {"gpu": 80})]))
+    town.put(gang("runs", "q", 4))
+    town.settle()
+    town.put(gang("waits", "q", 4, created=1))
+    for pod, detail in ((None, Detail.NODES_SHORT), (stray("p", "n1", gpu=1), Detail.NEVER_FITS_NODES)):
+        if pod is not None:
+            town.put(pod)
+        town.settle()
+        told = town.state.explain(("ns", "waits"))
+        assert told is not None
+        assert told.why.detail is detail
+    town.remove(PodUsage, ("x", "p"))
+    town.settle()
+    told = town.state.explain(("ns", "waits"))
+    assert told is not None
+    assert told.why.detail is Detail.NODES_SHORT
+
+
+# ---------------------------------------------------------------- a zone fails
+
+
+@pytest.mark.parametrize("budget", [1, 10, 100])
+@pytest.mark.parametrize("leaving", [True, False])
+def test_where_a_zone_fails_others_have_their_turns(leaving: bool, budget: int) -> None:
+    """40 gangs lost their only node, and there is no other one; nobody waits for that but they."""
+    town = Town(Flavor(F), *(node(f"n{i:02}", gpu=1) for i in range(40)), queue("q", "", [(F, {"gpu": 100})]))
+    town.put(*(gang(f"g{i:02}", "q") for i in range(40)))
+    town.settle()
+    for held in town.gangs():
+        assert held.admission is not None
+        assert held.admission.pod_sets[0].topology is not None
+        host = held.admission.pod_sets[0].topology.domains[0].values[-1]
+        lost = town.objects["Node", host]
+        assert isinstance(lost, Node)
+        town.put(replace(lost, ready=False, lost_since=1))
+        evicted = replace(held, evicted="NodeFailures", evicted_at=town.now, queue_stamp=0)
+        town.put(evicted if leaving else replace(held, lost_nodes=(host,)))
+    town.put(Flavor("cloud", elastic=True), queue("apart", "", [("cloud", {"gpu": 5})]), gang("easy", "apart"))
+    calls, decisions = 0, []
+    while not decisions:
+        plan = decide(town.state, town.now, budget)
+        decisions = [decision.key[1] for decision in plan.decisions]
+        calls += 1
+        assert plan.steps <= budget + 1
+        assert calls <= 2, "each call leaves half of its trials to others"
+    assert decisions == ["easy"]
+    # Each is asked once, and again only when something changed.
+    more = 0
+    while decide(town.state, town.now, budget).more:
+        more += 1
+        assert more <= 40
+    assert decide(town.state, town.now, budget).steps <= 1
+    town.put(node("new", gpu=1))
+    found: list[object] = []
+    for _ in range(45):
+        found += [d.key for d in decide(town.state, town.now, budget).decisions if d.key[1] != "easy"]
+        if found:
+            break
+    assert len(found) == 1
+
+
+# ---------------------------------------------------------------- several flavors
+
+
+def of_kind(name: str, kind: str) -> Node:
+    return Node(name, ((HOST, name), ("kind", kind)), allocatable=(("gpu", 4), ("pods", 10)))
+
+
+@pytest.mark.parametrize(
+    ("first", "quota"),
+    [
+        (Flavor("a", (("kind", "a"),)), 2),
+        (Flavor("a", (("kind", "a"),), node_taints=(Taint("x", "y", "NoSchedule"),)), 8),
+    ],
+)
+def test_who_waits_for_nodes_of_one_flavor_is_not_told_that_another_can_never_do(first: Flavor, quota: int) -> None:
+    town = Town(
+        first,
+        Flavor("b", (("kind", "b"),)),
+        of_kind("n1", "a"),
+        of_kind("n2", "b"),
+        queue("q", "", [("a", {"gpu": quota}), ("b", {"gpu": 8})]),
+    )
+    town.put(gang("runs", "q", 4))
+    town.settle()
+    town.put(gang("waits", "q", 4, created=1))
+    town.settle()
+    told = town.state.explain(("ns", "waits"))
+    assert told is not None
+    assert (told.why.reason, told.why.detail) == (Reason.PLACEMENT_FAILED, Detail.NODES_SHORT)
+    assert (told.why.misfits[0].flavor, told.why.misfits[0].fits_when_empty) == ("b", True)
+
+
+def two_groups(cpu: str, gpu: str) -> ClusterQueue:
+    rows = ((("cpu",), cpu), ((GPU,), gpu))
+    groups = tuple(ResourceGroup(covers, (FlavorQuotas(name, ((covers[0], Quota(10**6)),)),)) for covers, name in rows)
+    return ClusterQueue("q", groups=groups, namespace_selector=LabelSelector())
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "on_nodes"),
+    [
+        ("solid", "cloud", [[], [], []]),  # nodes with GPUs are made when they are needed
+        ("cloud", "solid", [["n1"]]),  # GPUs are where they are, and so must be the CPUs beside them
+    ],
+)
+def test_the_flavor_of_the_devices_says_whether_nodes_are_chosen(cpu: str, gpu: str, on_nodes: list[list[str]]) -> None:
+    there = Node("n1", ((HOST, "n1"),), allocatable=(("cpu", 10), (GPU, 8), ("pods", 10)))
+    town = Town(Flavor("solid"), Flavor("cloud", elastic=True), there, two_groups(cpu, gpu))
+    town.put(*(gang(f"g{i}", "q", each={"cpu": 6, GPU: 1}, created=i) for i in range(3)))
+    town.settle()
+    chosen = []
+    for value in town.gangs():
+        if value.admission is not None:
+            topology = value.admission.pod_sets[0].topology
+            chosen.append([] if topology is None else [domain.values[-1] for domain in topology.domains])
+    assert chosen == on_nodes
+
+
+def test_a_pod_set_without_quota_stands_with_the_others_as_they_do() -> None:
+    """It gets the tolerations that count when its nodes are chosen."""
+    flavor = Flavor(F, tolerations=(Toleration("gpu", "Exists"),))
+    there = replace(node("n1", cpu=64, gpu=8), taints=(Taint("gpu", "", "NoSchedule"),))
+    town = Town(flavor, there, queue("q", "", [(F, {"gpu": 8})]), rules=replace(MUSTER, ignore_undeclared=True))
+    value = gang("g", "q", 2, each={"gpu": 4, "cpu": 1})
+    town.put(replace(value, pod_sets=(PodSet("launcher", 1, PodShape(requests=(("cpu", 1),))), *value.pod_sets)))
+    (decision,) = decide(town.state, town.now, BUDGET).decisions
+    assert isinstance(decision, Admit)
+    launcher, main = decision.admission.pod_sets
+    assert launcher.flavors == ()
+    assert decision.admission.flavors_of(launcher) == decision.admission.flavors_of(main) == (F,)

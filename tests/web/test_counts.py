@@ -1,0 +1,347 @@
+"""What is counted of a controller that decides about a sandbox: what happened, once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from admission.controller import actuate
+from admission.controller.app import Controller
+from admission.kube.client import NotFound
+from admission.web.metrics import Metrics
+from tests.web.running import NAMES, Running, job, running
+from tests.web.test_metrics import samples
+
+Json = dict[str, Any]
+JOBS = "/apis/batch/v1/namespaces/team-a/jobs"
+OURS = f"/apis/{NAMES.api_version}"
+WORKLOADS = f"{OURS}/namespaces/team-a/workloads"
+
+
+def counted(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
+    """Values that are not 0, by the values of their labels in order of their names."""
+    return {
+        tuple(value for _, value in sorted(labels)): value
+        for (sample, labels), value in samples(metrics.text()).items()
+        if sample == name and value
+    }
+
+
+def counting(controller: Controller) -> Metrics:
+    metrics = Metrics(controller.numbers)
+    metrics.follow(controller.watchers)
+    return metrics
+
+
+@pytest.fixture
+async def town() -> AsyncIterator[Running]:
+    async with running() as one:
+        yield one
+
+
+async def its_workload(town: Running) -> Json:
+    found = await town.until(lambda: [w for w in town.controller.world.workloads.values() if w.namespace == "team-a"])
+    made: Json = await town.client.get(f"{WORKLOADS}/{found[0].name}")
+    return made
+
+
+def condition(raw: Json, kind: str) -> Json:
+    found = [one for one in raw.get("status", {}).get("conditions") or () if one["type"] == kind]
+    return dict(found[0]) if found else {}
+
+
+async def when(town: Running, holds: Callable[[Json], Any]) -> Json:
+    async with asyncio.timeout(20):
+        while not holds(raw := await its_workload(town)):
+            await asyncio.sleep(0.02)
+    return raw
+
+
+def admitted(raw: Json) -> bool:
+    return condition(raw, "Admitted").get("status") == "True"
+
+
+async def submit(town: Running, name: str = "train", **labels: str) -> None:
+    made = job("team-a", name, 8, 1)
+    made["metadata"]["labels"] |= labels
+    await town.client.create(JOBS, made)
+
+
+async def asks_a_check(town: Running) -> None:
+    check = {"apiVersion": NAMES.api_version, "kind": "AdmissionCheck", "metadata": {"name": "budget"}}
+    await town.client.create(f"{OURS}/admissionchecks", check | {"spec": {"controllerName": "x/y"}})
+    active = {"type": "Active", "status": "True", "reason": "A", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    said = {"status": {"conditions": [active | {"message": ""}]}}
+    await town.client.merge_patch(f"{OURS}/admissionchecks/budget/status", said)
+    asked = {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}
+    await town.client.merge_patch(f"{OURS}/clusterqueues/team-a", {"spec": asked})
+
+
+async def answers(town: Running, state: str) -> None:
+    raw = await when(
+        town,
+        lambda raw: (
+            "admission" in raw.get("status", {})
+            and [c["state"] for c in raw["status"].get("admissionChecks") or ()] == ["Pending"]
+        ),
+    )
+    entry = raw["status"]["admissionChecks"][0] | {"state": state, "message": "no money"}
+    path = f"{WORKLOADS}/{raw['metadata']['name']}/status"
+    await town.client.merge_patch(path, {"status": {"admissionChecks": [entry]}})
+
+
+async def pauses(town: Running) -> None:
+    await submit(town)
+    await when(town, admitted)
+    await town.client.merge_patch(f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "true"}}})
+
+
+async def runs_out(town: Running) -> None:
+    await submit(town, **{NAMES.max_exec_time_label: "1"})
+
+
+async def is_refused(town: Running) -> None:
+    await asks_a_check(town)
+    await submit(town)
+    await answers(town, "Rejected")
+
+
+async def is_switched_off(town: Running) -> None:
+    await submit(town)
+    raw = await when(town, admitted)
+    await town.client.merge_patch(f"{WORKLOADS}/{raw['metadata']['name']}", {"spec": {"active": False}})
+
+
+EVICTED: dict[str, tuple[Callable[[Running], Awaitable[None]], str]] = {
+    "its owner pauses it": (pauses, "The job is paused by its owner"),
+    "its time is over": (runs_out, "Ran for its maximum of 1 s"),
+    "a check refuses it": (is_refused, "Check budget refused: no money"),
+    "somebody switches it off": (is_switched_off, "The workload is deactivated"),
+}
+
+
+@pytest.mark.parametrize("case", EVICTED)
+async def test_who_must_not_go_on_is_evicted_once_and_the_condition_keeps_saying_why(town: Running, case: str) -> None:
+    happens, why = EVICTED[case]
+    metrics = counting(town.controller)
+    await happens(town)
+    raw = await when(
+        town,
+        lambda raw: (
+            "admission" not in raw.get("status", {}) and condition(raw, "QuotaReserved").get("reason") == "Deactivated"
+        ),
+    )
+    assert raw["spec"]["active"] is False
+    told = condition(raw, "Evicted")
+    assert (told["status"], told["reason"], told["message"]) == ("True", "Deactivated", why)
+    assert condition(raw, "Requeued")["message"] == why
+    assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "Deactivated"): 1}
+    assert [one["count"] for one in raw["status"]["schedulingStats"]["evictions"]] == [1]
+
+
+async def test_who_is_paused_is_told_of_the_label_and_is_not_queued_by_another_way(town: Running) -> None:
+    """The same sentence in the condition, the Event and on the page; and who sets the Workload active all the same has
+    nothing admitted only to be evicted."""
+    metrics = counting(town.controller)
+    await submit(town, **{NAMES.pause_label: "true"})
+    why = f"Its owner paused it (label {NAMES.pause_label}: true); take the label off the job to queue it again"
+    raw = await when(town, lambda raw: condition(raw, "QuotaReserved").get("reason") == "Deactivated")
+    assert condition(raw, "QuotaReserved")["message"] == why
+    (shown,) = (await town.get("/api/jobs"))["items"]
+    assert (shown["message"], shown["detail"]) == (why, "Paused")
+    assert "label" in shown["owner"]
+
+    async def news() -> list[str]:
+        found = (await town.client.get("/api/v1/namespaces/team-a/events"))["items"]
+        return [one["message"] for one in found if one["reason"] == "Deactivated"]
+
+    async with asyncio.timeout(20):
+        while not (told := await news()):
+            await asyncio.sleep(0.02)
+    assert told == [why]
+    await town.client.merge_patch(f"{WORKLOADS}/{raw['metadata']['name']}", {"spec": {"active": True}})
+    await submit(town, "other")  # it is admitted by a later decision
+    await town.until(lambda: town.running() == {"other"} and town.controller.jobs.idle)
+    assert counted(metrics, "muster_admitted_workloads_total") == {("team-a",): 1}
+    await town.client.merge_patch(f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: None}}})
+    await town.until(lambda: town.running() == {"other", "train"})
+    assert not counted(metrics, "muster_evicted_workloads_total")
+
+
+async def test_what_is_found_out_at_the_start_is_an_eviction_too(
+    town: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, tries = actuate.pins.start, []
+
+    def changed_meanwhile(*args: Any, **options: Any) -> Any:
+        tries.append(1)
+        made = start(*args, **options)
+        return dataclasses.replace(made, problems=("asks for other pods now",)) if len(tries) == 1 else made
+
+    monkeypatch.setattr(actuate.pins, "start", changed_meanwhile)
+    metrics = counting(town.controller)
+    await submit(town)
+    await town.until(lambda: len(tries) == 2 and town.controller.jobs.idle)
+    assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "OutOfSync"): 1}
+
+
+async def test_a_workload_that_nobody_made_a_job_for_is_counted_too(town: Running) -> None:
+    metrics = counting(town.controller)
+    template = job("team-a", "x", 8, 1)["spec"]["template"] | {"metadata": {}}
+    spec = {"queueName": "main", "podSets": [{"name": "main", "count": 1, "template": template}]}
+    bare = {"apiVersion": NAMES.api_version, "kind": "Workload", "metadata": {"name": "bare", "namespace": "team-a"}}
+    await town.client.create(WORKLOADS, bare | {"spec": spec})
+    await when(town, admitted)
+    await town.client.merge_patch(f"{OURS}/clusterqueues/team-a", {"spec": {"stopPolicy": "HoldAndDrain"}})
+    await when(town, lambda raw: condition(raw, "Evicted").get("status") == "True")
+    await town.until(lambda: town.controller.jobs.idle)
+    assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "ClusterQueueStopped"): 1}
+
+
+async def test_a_reservation_whose_checks_are_open_is_no_admission(town: Running) -> None:
+    metrics = counting(town.controller)
+    await asks_a_check(town)
+    await submit(town)
+    for times in (1, 2):
+        await answers(town, "Retry")
+        await when(town, lambda raw: "admission" not in raw["status"])
+        assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "AdmissionCheck"): times}
+        for name in ("admitted_workloads_total", "admission_wait_seconds_count"):
+            assert not counted(metrics, f"muster_{name}"), name
+    await answers(town, "Ready")
+    await when(town, admitted)
+    await town.until(lambda: town.controller.jobs.idle)
+    for name in ("admitted_workloads_total", "admission_wait_seconds_count"):
+        assert counted(metrics, f"muster_{name}") == {("team-a",): 1}, name
+
+
+async def test_who_was_preempted_waits_since_then(town: Running) -> None:
+    """On the page and in the metric; the days that it ran are not waited."""
+    clock = town.cluster.clock
+    town.cluster.clock = lambda: clock() - 3 * 86_400_000
+    await town.submit("team-a", "old", pods=3)
+    await town.until(lambda: town.running() == {"old"})
+    town.cluster.clock = clock
+    preempts = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+    await town.client.merge_patch(f"{OURS}/clusterqueues/team-a", {"spec": preempts})
+    await town.submit("team-a", "new", pods=3, priority="urgent")
+    await town.until(lambda: town.running() == {"new"} and town.settled("old")())
+    metrics = counting(town.controller)
+    waits = counted(metrics, "muster_oldest_pending_seconds")
+    answer = await town.get("/api/jobs")
+    (shown,) = [one for one in answer["items"] if one["name"] == "old"]
+    assert shown["since"] > shown["created"]
+    assert 0 < waits[("team-a",)] <= (answer["now"] - shown["since"]) / 1000
+
+
+async def test_series_begin_at_nothing_and_end_with_their_queue(town: Running) -> None:
+    metrics = counting(town.controller)
+
+    def of(queue: str) -> dict[str, float]:
+        found = samples(metrics.text()).items()
+        return {name: value for (name, labels), value in found if ("cluster_queue", queue) in labels}
+
+    begun = ("admitted_workloads_total", "admission_wait_seconds_count", "evicted_workloads_total")
+    assert {f"muster_{name}": 0.0 for name in begun}.items() <= of("team-b").items()
+    await town.submit("team-b", "beta")
+    await town.until(lambda: town.running() == {"beta"} and town.controller.jobs.idle)
+    assert of("team-b")["muster_admitted_workloads_total"] == 1
+    await town.delete("team-b", "beta")
+    await town.until(lambda: not town.workloads())
+    await town.client.delete(f"{OURS}/namespaces/team-b/localqueues/main")
+    await town.client.delete(f"{OURS}/clusterqueues/team-b")
+    await town.until(lambda: "team-b" not in town.controller.numbers.cluster_queues())
+    assert not of("team-b")
+    assert of("team-a")
+
+
+class Faulty:
+    """An API server that answers some requests with an error, so many times."""
+
+    def __init__(self, method: str, part: str, code: int, reason: str, times: int = 1_000_000, cause: str = "") -> None:
+        self.asked, self.times = (method, part), times
+        self.left = 0
+        causes = [{"reason": cause}] if cause else []
+        self.body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason}
+        self.body |= {"message": "no", "details": {"causes": causes}}
+
+    def __call__(self, request: web.Request) -> web.Response | None:
+        if self.left <= 0 or request.method != self.asked[0] or self.asked[1] not in request.path:
+            return None
+        self.left -= 1
+        return web.json_response(self.body, status=int(str(self.body["code"])))
+
+
+FAILS: dict[str, tuple[Faulty, str]] = {
+    "the start of a job, time after time": (Faulty("PATCH", "/jobs/", 409, "Conflict"), "Conflict"),
+    "statuses of ClusterQueues": (Faulty("PATCH", "/clusterqueues/", 422, "Invalid"), "Invalid"),
+    "statuses of LocalQueues": (Faulty("PATCH", "/localqueues/", 403, "Forbidden"), "Forbidden"),
+    "Events": (Faulty("POST", "/events", 403, "Forbidden"), "Forbidden"),
+    "why a gang waits": (Faulty("PATCH", "/workloads/", 403, "Forbidden"), "Forbidden"),
+}
+
+
+@pytest.mark.parametrize("case", FAILS)
+async def test_writes_that_fail_are_counted_whatever_they_are_of(case: str) -> None:
+    fault, error = FAILS[case]
+    async with running(fault) as town:
+        metrics = counting(town.controller)
+        if case == "why a gang waits":
+            await town.submit("team-a", "large", pods=4)
+            await town.until(town.settled("large"))
+        fault.left = fault.times
+        await submit(town)
+        await town.until(lambda: counted(metrics, "muster_write_failures_total").get((error,)))
+        fault.left = 0
+        assert set(counted(metrics, "muster_write_failures_total")) == {(error,)}
+
+
+async def test_a_race_that_is_lost_once_is_no_failure() -> None:
+    fault = Faulty("PATCH", "/jobs/", 409, "Conflict", times=2)
+    async with running(fault) as town:
+        metrics = counting(town.controller)
+        fault.left = fault.times
+        await submit(town)
+        await town.until(lambda: town.running() == {"train"} and not fault.left and town.controller.jobs.idle)
+        assert not counted(metrics, "muster_write_failures_total")
+
+
+def refused(town: Running) -> int:
+    return sum(count for (*_, code), count in town.client.counts.items() if code == 403)
+
+
+async def test_nothing_is_made_in_a_namespace_that_is_being_deleted(town: Running) -> None:
+    metrics = counting(town.controller)
+    await submit(town)
+    raw = await when(town, admitted)
+    await town.client.merge_patch("/api/v1/namespaces/team-a", {"metadata": {"finalizers": ["example.com/slow"]}})
+    await town.client.delete("/api/v1/namespaces/team-a")
+    world = town.controller.world
+    await town.until(lambda: world.sight(("Job", "team-a", "train"), 0).terminating)
+    assert not world.sight(("Job", "team-b", "train"), 0).terminating
+    with contextlib.suppress(NotFound):  # whoever empties the namespace may have been quicker
+        await town.client.delete(f"{WORKLOADS}/{raw['metadata']['name']}")
+    await town.until(lambda: not town.workloads() and town.controller.jobs.idle)
+    await town.submit("team-b", "beta")
+    await town.until(lambda: town.running() == {"beta"} and town.controller.jobs.idle)
+    assert not refused(town)
+    assert not counted(metrics, "muster_write_failures_total")
+
+
+async def test_that_a_namespace_is_being_deleted_may_be_learned_from_an_answer() -> None:
+    fault = Faulty("POST", "/workloads", 403, "Forbidden", cause="NamespaceTerminating")
+    async with running(fault) as town:
+        metrics = counting(town.controller)
+        fault.left = fault.times
+        await submit(town)
+        await town.until(lambda: fault.left < fault.times)
+        fault.left = 0
+        await town.until(lambda: town.controller.jobs.idle)
+        assert not refused(town)
+        assert not counted(metrics, "muster_write_failures_total")
