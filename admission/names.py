@@ -96,6 +96,11 @@ class Names:
         return f"{self.group}/pause"
 
     @cached_property
+    def ungoverned_label(self) -> str:
+        """On a job without a queue that was held when such jobs stopped being queued: it is suspended still."""
+        return f"{self.group}/ungoverned"
+
+    @cached_property
     def min_parallelism_annotation(self) -> str:
         return f"{self.group}/job-min-parallelism"
 
@@ -199,6 +204,11 @@ class Names:
     def spec_hash_annotation(self) -> str:
         """On a Workload: hash of what its job asked for when the spec was written."""
         return f"{self.group}/spec-hash"
+
+    @cached_property
+    def defaults_annotation(self) -> str:
+        """On a Workload: hash of what LimitRanges and RuntimeClasses had added when its spec was written."""
+        return f"{self.group}/defaults-hash"
 
     @cached_property
     def allowed_flavors_annotation(self) -> str:

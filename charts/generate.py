@@ -69,6 +69,7 @@ _TEXT: Object = {"type": "string"}
 _BOOL: Object = {"type": "boolean"}
 _FREE: Object = {"type": "object"}
 _NAME: Object = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "maxLength": 253}
+_LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 _USERS: Object = {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[A-Za-z0-9:@._/-]+$"}}
 _LABELS: Object = {"type": "object", "additionalProperties": _TEXT}
 _AMOUNT: Object = {
@@ -117,6 +118,8 @@ def _configuration() -> Object:
                 continue  # of a duration, which is text here
             else:
                 kept[key] = inline(value)
+        if "gt" in node and "anyOf" in kept:  # a duration above 0
+            kept |= {**kept.pop("anyOf")[0], "allOf": [{"pattern": "[1-9]"}]}
         if kept.get("type") == "object" and "properties" in kept:
             kept["additionalProperties"] = False
         return kept
@@ -126,6 +129,10 @@ def _configuration() -> Object:
         properties = made["properties"] if not section else made["properties"][section]["properties"]
         for key in keys:
             del properties[key]
+    selected = made["properties"]["namespaceSelector"]["properties"]["matchLabels"]["anyOf"][0]
+    selected["propertyNames"] = {"pattern": _LABEL_KEY, "maxLength": 317}
+    # The kubelet asks at the pod's address.
+    made["properties"]["health"]["properties"]["bindAddress"]["not"] = {"pattern": r"^(127\.|localhost:|\[::1\]:)"}
     made["description"] = "Keys of the configuration file, beside those that the chart writes itself."
     return made
 

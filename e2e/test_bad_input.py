@@ -58,6 +58,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
         _inside(jobset("team-a", "bad", {"w": (1, 1)}), {NAMES.queue_label: "main"}),
         "queue",
     ),
+    "a queue name that is empty": (job("team-a", "bad", queue=None, labels={NAMES.queue_label: ""}), "leave the label"),
     "a queue name that is no name": (job("team-a", "bad", queue="Not A Name!"), "label"),
 }
 """An object, and a part of what the API server says to it."""
@@ -244,3 +245,27 @@ def test_changes_while_a_gang_runs_are_refused_and_a_queue_may_go_under_load(mus
 def kept(cp: ControlPlane, queue: str) -> bool:
     found = cp.find("clusterqueues", queue)
     return found is not None and NAMES.finalizer in found["metadata"].get("finalizers", ())
+
+
+def test_who_is_not_governed_any_more_is_told_and_starts_when_its_owner_says_so(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 8})
+    governs = muster.started(config={"manageJobsWithoutQueueName": True, "defaultQueueName": "main"})
+    cp.create(job("team-a", "runs", queue=None, seconds=None))
+    cp.wait(lambda: admitted(cp, "team-a", "runs") and running_pods(cp, "team-a"), 60, "a job without a label to run")
+    cp.create(job("team-a", "waits", queue=None))
+    cp.wait(lambda: workload_of(cp, "team-a", "waits"), 30, "another to wait")
+    governs.stop()
+    muster.started()
+
+    def left() -> set[str]:
+        found = [one for one in cp.list("jobs", "team-a") if one["spec"].get("suspend")]
+        return {one["metadata"]["name"] for one in found if NAMES.ungoverned_label in one["metadata"].get("labels", {})}
+
+    cp.wait(lambda: left() == {"runs", "waits"}, 60, "both to be noted")
+    cp.wait(lambda: not cp.list("workloads", "team-a"), 30, "nothing to stand for them")
+    told = [one for one in cp.list("events", "team-a") if one["reason"] == "InvalidJob"]
+    assert {one["involvedObject"]["name"] for one in told} <= {"runs", "waits"}
+    cp.patch("jobs", "waits", {"spec": {"suspend": False}}, "team-a")
+    cp.wait(done(cp, "jobs", "team-a", "waits"), 60, "its owner's start to be let be")

@@ -913,6 +913,12 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
             )
         ),
         "restore": edit(lambda new: new["metadata"].update(annotations={})),
+        "replaced": edit(
+            lambda new: [
+                new["metadata"].pop("annotations", 0),
+                *(r["template"]["spec"]["template"].pop("metadata", 0) for r in new["spec"]["replicatedJobs"]),
+            ]
+        ),
     }
     wrong: list[Any] = []
     rows = 0

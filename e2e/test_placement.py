@@ -600,6 +600,12 @@ def test_what_is_added_to_pods_when_they_are_made_is_charged_before(muster: Inst
     hosts = {name: chosen_nodes(workload_of(cp, "team-a", name) or {})["main"] for name in ("boxed", "plain")}
     assert sorted(hosts["boxed"]) == ["b-0", "b-1"], "one core and two of overhead: one to a node of four"
     assert sorted(hosts["plain"]) == ["a-0", "a-1"], "three cores by the LimitRange: one to a node, beside nobody"
+    # Who waits follows a change of it, and who runs keeps what its pods have.
+    cp.apply({**limit_range, "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "500"}}]}})
+    cp.apply(job("team-a", "later", 2, template=plain))
+    cp.wait(lambda: reason(cp, "team-a", "later")[0] == "ExceedsMaxQuota", 30, "500 cores to be told of")
+    cp.apply({**limit_range, "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "1"}}]}})
+    cp.wait(lambda: live_by_gang(cp) == {"boxed": 2, "plain": 2, "later": 2}, 60, "one core to fit")
 
 
 def volume(name: str, claim: str, key: str, *values: str, **spec: Any) -> Object:

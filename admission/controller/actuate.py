@@ -37,6 +37,7 @@ from admission.engine.model import (
     Key,
     PodSet,
     PodSetAssignment,
+    PodShape,
     Replace,
     Rules,
 )
@@ -208,6 +209,8 @@ class Actuator:
                 await self._create(key, _there(job))
             case lifecycle.UpdateWorkload():
                 await self._update(key, _there(job), _there(seen))
+            case lifecycle.CompareWorkload():
+                await self._compare(key, _there(job), _there(seen))
             case lifecycle.Reprioritize():
                 await self._reprioritize(_there(job), _there(seen))
             case lifecycle.ForgetTries():
@@ -217,7 +220,9 @@ class Actuator:
             case lifecycle.LetWorkloadGo():
                 await self.let_go(_there(seen))
             case lifecycle.TellUngoverned():
-                self.record(key, _there(job), "Warning", INVALID_JOB, self._ungoverned(_there(job)))
+                self.record(key, _there(job), "Warning", INVALID_JOB, hold.not_queued(_there(job), self._names))
+            case lifecycle.MarkJob(ungoverned):
+                await self._mark(key, _there(job), ungoverned=ungoverned)
             case lifecycle.SuspendJob(why):
                 raw = await self._raw(key, _there(job))
                 await self._patch_job(key, pins.suspend(KIND_OF[key[0]], raw, self._names))
@@ -361,12 +366,12 @@ class Actuator:
 
     # ------------------------------------------------------------ inside
 
-    def _ungoverned(self, job: JobView) -> str:
-        label = self._names.queue_label
-        return (
-            f"Jobs of namespace {job.namespace} are not queued (namespaceSelector of the configuration), and the label "
-            f"{label} holds this one: have the namespace governed, or take the label off and start the job"
-        )
+    async def _mark(self, key: JobKey, job: JobView, *, ungoverned: bool) -> None:
+        labels = {self._names.ungoverned_label: "true" if ungoverned else None}
+        patch = {"metadata": {"uid": job.uid, "resourceVersion": job.resource_version, "labels": labels}}
+        path = path_kind(KIND_OF[key[0]]).path(key[1], key[2])
+        answer = await self._client.merge_patch(path, patch, field_manager=self._names.job_manager)
+        self._learn(key[0], answer)
 
     async def _asked_for(self, key: JobKey, job: JobView) -> dict[str, Any] | None:
         """The Workload that says what the job asks for now; None, and its owner is told, where that makes no sense."""
@@ -387,7 +392,7 @@ class Actuator:
             known = ", ".join(sorted(self._world.workload_priorities)[:10]) or "none"
             unknown = f"WorkloadPriorityClass {job.priority_class!r} does not exist; there are: {known}"
             problems = (unknown, *problems)
-        if problems:
+        if problems := tuple(dict.fromkeys((*job.problems, *problems))):
             self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
             return None
         return obj
@@ -406,16 +411,31 @@ class Actuator:
         self._learn("Workload", made)
         self.record(key, job, "Normal", "CreatedWorkload", f"Waits in queue {self._world.queue_of(job)}")
 
-    async def _update(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:
+    async def _compare(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:
         obj = await self._asked_for(key, job)
+        if obj is not None and self._pod_sets(obj) == seen.view.value.pod_sets:
+            self._world.says_the_same(seen, job)
+            return
+        await self._update_to(obj, seen)
+
+    def _pod_sets(self, obj: dict[str, Any]) -> tuple[PodSet, ...]:
+        return values.workload(obj, self._names)[0].pod_sets
+
+    async def _update(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:
+        await self._update_to(await self._asked_for(key, job), seen)
+
+    async def _update_to(self, obj: dict[str, Any] | None, seen: WorkloadSeen) -> None:
         if obj is None:
+            # Its owner is told why it cannot be queued; what it asked for before is nothing that may be admitted.
+            await self.delete_workload(seen)
             return
         if not seen.view.value.active and not seen.view.paused:
             # Somebody deactivated it; a change of the job does not take that back.
             obj["spec"]["active"] = False
         # What others say of it stays: a boost of its priority, flavors that it may have, gates of preemption.
         said, spec = obj["metadata"].get("annotations", {}), obj["spec"]
-        ours = (self._names.spec_hash_annotation, self._names.pause_label, self._names.gated_by_annotation)
+        names = self._names
+        ours = (names.spec_hash_annotation, names.defaults_annotation, names.pause_label, names.gated_by_annotation)
         patch = {
             "metadata": {
                 "uid": seen.uid,
@@ -447,6 +467,12 @@ class Actuator:
         raw = await self._raw(key, job)
         value = seen.view.value
         assert value.admission is not None
+        if not self._world.same_defaults(job, seen):
+            wanted = await self._asked_for(key, job)
+            if wanted is None or _shapes(self._pod_sets(wanted)) != _shapes(value.pod_sets):
+                because = "A LimitRange or RuntimeClass was changed after its reservation; it is reserved anew"
+                await self._evict(seen, lifecycle.EvictWorkload("OutOfSync", because))
+                return
         started = pins.start(
             KIND_OF[key[0]],
             raw,
@@ -843,6 +869,11 @@ def _there(value: Any) -> Any:
     if value is None:
         raise NotFound(404, "NotFound", "gone since it was looked at")
     return value
+
+
+def _shapes(pod_sets: tuple[PodSet, ...]) -> list[tuple[str, PodShape]]:
+    """What each pod asks for. How many there are may be fewer than were admitted."""
+    return [(one.name, one.shape) for one in pod_sets]
 
 
 def _conditions(status: dict[str, Any]) -> list[tuple[str, str, str, str]]:

@@ -80,7 +80,7 @@ from admission.jobs.kinds import JobKind, JobView
 from admission.kube.client import ApiError, Client, Conflict, Fenced, Invalid, Kind, NotFound, Terminating
 from admission.kube.events import EventRecorder
 from admission.kube.informer import Informer
-from admission.names import ADMITTED, Names
+from admission.names import ADMITTED, INVALID_JOB, Names
 
 log = structlog.get_logger("muster")
 
@@ -337,6 +337,11 @@ class Controller:
             self.revision += 1
         if new is not None:
             self.world.job_seen(new)
+            news = old is not None and new.problems not in ((), old.problems)
+            if news and self.leading and not new.suspended and self.world.governed(new):
+                # It runs on as it was admitted; its owner may have meant to pause it.
+                key = (new.kind, new.namespace, new.name)
+                self.actuator.record(key, new, "Warning", INVALID_JOB, "; ".join(new.problems))
         elif old is not None:
             self.world.job_lost(old)
             if (seen := self._workload_of_uid(old.uid)) is not None:
@@ -410,18 +415,16 @@ class Controller:
     def _on_limit_range(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
         at = new or old
         assert at is not None
-        if new is not None:
-            self.world.limit_ranges[(new.namespace, new.name)] = new.value
-        else:
-            self.world.limit_ranges.pop((at.namespace, at.name), None)
+        changed = self.world.limit_range_changed(at.namespace, at.name, new.value if new is not None else None)
+        if changed and self.leading:
+            self.world.namespace_changed(at.namespace)
 
     def _on_runtime_class(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
         at = new or old
         assert at is not None
-        if new is not None:
-            self.world.runtime_classes[new.name] = new.value
-        else:
-            self.world.runtime_classes.pop(at.name, None)
+        changed = self.world.runtime_class_changed(at.name, new.value if new is not None else None)
+        if changed and self.leading:
+            self.world.wake_class(at.name)
 
     def _on_storage(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
         self.world.storage_changed(old.value if old is not None else None, new.value if new is not None else None)

@@ -37,8 +37,9 @@ from admission.engine.model import (
 from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode, Tree
 from admission.jobs import values
+from admission.jobs.hold import not_queued
+from admission.jobs.kinds import JOB, JOBSET, JobKind, JobView, items, millis, obj, objects, text, texts, view, whole
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import JobKind, JobView, items, millis, obj, objects, text, texts, view, whole
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
 from admission.names import (
     ADMITTED,
@@ -47,6 +48,7 @@ from admission.names import (
     INVALID_JOB,
     JOB_TRACKING_FINALIZER,
     JOBSET_GROUP,
+    JOBSET_NAME_LABEL,
     KUEUE_GROUP,
     MUSTER_GROUP,
     QUOTA_RESERVED,
@@ -486,6 +488,9 @@ class Ask:
                 ready = sum(_trouble(pod) is None for pod in pods)
                 leaving = standing.state is State.LEAVING
                 unready = _staying(pods, self.now) if leaving else _unready(pods, standing.pods)
+                if any(one.reason == _NOT_CREATED for one in unready):
+                    refused = _last_said(await self._of_children(kind, job) or events, "FailedCreate")
+                    unready = tuple(_told_why(one, refused) for one in unready)
                 standing = replace(standing, ready=ready)
         advice = self._advice(standing, job, unready)
         return Why(
@@ -503,6 +508,15 @@ class Ask:
             live=live,
             silent=lines.silent,
         )
+
+    async def _of_children(self, kind: JobKind, job: JobView) -> list[Json]:
+        """Events about the Jobs of a JobSet; nothing of other kinds."""
+        if kind is not JOBSET:
+            return []
+        made = await self.read(resource_of(JOB), job.namespace, label_selector=f"{JOBSET_NAME_LABEL}={job.name}")
+        uids = {text(obj(raw.get("metadata")).get("uid")) for raw in made or ()}
+        found = await self.read(EVENTS, job.namespace) if uids else ()
+        return [event for event in found or () if text(obj(event.get("involvedObject")).get("uid")) in uids]
 
     async def _in_line(self, standing: Standing, lines: Lines) -> Told | None:
         """Where a job that waits stands in its LocalQueue."""
@@ -568,11 +582,14 @@ class Ask:
         return advice_for(reason, Detail(standing.detail))
 
     async def _without_workload(self, job: JobView, events: Sequence[Json]) -> Why:
+        refused = _refused(events)
+        if (state := _by_itself(job)) is State.UNMANAGED and job.suspended and refused:
+            state = State.HELD  # without a label, where all jobs are
         standing = Standing(
             namespace=job.namespace,
             name=job.name,
             kind=job.kind,
-            state=(state := _by_itself(job)),
+            state=state,
             queue=job.queue,
             message=_NOTHING_RESERVED if state is State.RELEASED else job.message,
             since=job.created_ms,
@@ -594,7 +611,10 @@ class Ask:
             )
             if leaderless and not unseen:
                 means = "It is held and has no Workload yet: the controller, which makes one, does not lead."
-            queue = await self.read_one(self.local_queues, job.queue, job.namespace)
+            wrong = "; ".join(job.problems) or refused
+            if not job.queue and job.kept_back:
+                wrong = wrong or not_queued(job, self.names)
+            queue = await self.read_one(self.local_queues, job.queue, job.namespace) if job.queue else {}
             if queue is None and not any("LocalQueue" in hidden for hidden in self._hidden):
                 standing = replace(
                     standing,
@@ -602,7 +622,7 @@ class Ask:
                     detail=Detail.QUEUE_MISSING.value,
                     message=f"LocalQueue {job.queue} does not exist in this namespace; create it, or correct the label",
                 )
-            elif wrong := "; ".join(job.problems) or _refused(events):
+            elif wrong:
                 standing = replace(
                     standing, reason=Reason.MISCONFIGURED.value, detail=Detail.INVALID.value, message=wrong
                 )
@@ -746,18 +766,18 @@ class Ask:
     # ------------------------------------------------------------ jobs
 
     async def jobs(self, namespace: str | None) -> Jobs:
-        """All jobs of a namespace (None: of all) that name a queue, waiting ones first."""
-        labelled = self.names.queue_label
+        """All jobs of a namespace (None: of all) that name a queue or are held, waiting ones first."""
+        selected = [(kind, key) for kind in JOB_KINDS for key in (self.names.queue_label, self.names.ungoverned_label)]
         leaderless, (workloads, *lists) = await asyncio.gather(
             self.leaderless(),
             asyncio.gather(
                 self.read(self.workloads, namespace),
-                *(self.read(resource_of(kind), namespace, label_selector=labelled) for kind in JOB_KINDS),
+                *(self.read(resource_of(kind), namespace, label_selector=key) for kind, key in selected),
             ),
         )
         jobs = {
             seen.uid: seen
-            for kind, found in zip(JOB_KINDS, lists, strict=True)
+            for (kind, _), found in zip(selected, lists, strict=True)
             for seen in (view(kind, raw, self.names) for raw in found or ())
         }
         rows: list[Standing] = []
@@ -781,7 +801,7 @@ class Ask:
                 pods=sum(count for _, count in job.counts),
             )
             for job in jobs.values()
-            if job.uid not in told and job.queue and not _of_jobset(job)
+            if job.uid not in told and (job.queue or job.kept_back) and not _of_jobset(job)
         )
         order = [State.WAITING, State.HELD, State.PAUSED, State.RESERVED, State.LEAVING, State.STARTING]
         order += [State.RUNNING, State.RELEASED]
@@ -973,7 +993,7 @@ def _by_itself(job: JobView) -> State:
     """How a job stands that has no Workload."""
     if job.finished:
         return State.FINISHED
-    if not job.queue:
+    if not job.queue and not job.kept_back:
         return State.UNMANAGED
     return State.HELD if job.suspended else State.RELEASED
 
@@ -1122,7 +1142,9 @@ def _as_told(standing: Standing, told: Told | None) -> Standing:
     return replace(standing, reason=told.reason, detail=told.detail, message=told.message)
 
 
+_NOT_CREATED = "NotCreated"
 _ON_PODS = {
+    _NOT_CREATED: "Their Job's controller makes them. What refuses them (a ResourceQuota, PodSecurity) stands beside.",
     **dict.fromkeys(
         ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
         "Correct the image name, or give the pods a pull secret that may read it.",
@@ -1209,7 +1231,7 @@ def _unready(pods: Sequence[Json], expected: int) -> tuple[Unready, ...]:
     out.sort(key=lambda one: (one.reason in _ON_THE_WAY, -one.count, one.reason))
     if len(pods) < expected:
         missing = expected - len(pods)
-        out.append(Unready("NotCreated", missing, f"{missing} of {expected} pods do not exist yet"))
+        out.append(Unready(_NOT_CREATED, missing, f"{missing} of {expected} pods do not exist yet"))
     return tuple(out)
 
 
@@ -1272,8 +1294,17 @@ def _history(job: Json, workload: Json, events: Iterable[Json]) -> tuple[Happeni
 
 def _refused(events: Iterable[Json]) -> str:
     """What the controller said last of a job that it makes no Workload for."""
-    said = [event for event in events if text(event.get("reason")) == INVALID_JOB]
+    return _last_said(events, INVALID_JOB)
+
+
+def _last_said(events: Iterable[Json], reason: str) -> str:
+    said = [event for event in events if text(event.get("reason")) == reason]
     return text(max(said, key=_stored).get("message")) if said else ""
+
+
+def _told_why(one: Unready, refused: str) -> Unready:
+    """With what was said last of pods that could not be made."""
+    return replace(one, message=f"{one.message}: {refused}") if one.reason == _NOT_CREATED and refused else one
 
 
 def _stored(raw: Json) -> tuple[int, str]:

@@ -29,7 +29,7 @@ from admission.controller.ask import (
 from admission.engine.model import Detail
 from admission.jobs import pins
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import JobKind, JobView, items, obj, objects, text, view
+from admission.jobs.kinds import JobKind, JobView, items, obj, objects, text, texts, view
 from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Kind, NotFound
 from admission.names import JOBSET_GROUP, Names
 
@@ -399,15 +399,18 @@ async def leaderless(ask: Ask, *, sure: bool) -> tuple[str, str]:
 
 
 async def held_back(ask: Ask, namespace: str | None) -> list[tuple[JobKind, Json]]:
-    """Every job that Muster governs or has started and that has not finished, as far as `ask.hidden` says. Raises
-    ApiError."""
+    """Every job that Muster governs, holds or has started and that has not finished, as far as `ask.hidden` says: one
+    without a label by its Workload, or by the mark that it was held. Raises ApiError."""
     out: list[tuple[JobKind, Json]] = []
+    found = await ask.read(ask.workloads, namespace) if await ask.served(ask.workloads) else ()
+    waiting = {texts(obj(raw.get("metadata")).get("labels")).get(ask.names.job_uid_label) for raw in found or ()}
     for kind in JOB_KINDS:
         resource = resource_of(kind)
         for raw in (await ask.read(resource, namespace) or ()) if await ask.served(resource) else ():
             job = view(kind, raw, ask.names)
             child = job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
-            if (job.queue or job.started) and job.finished is None and not child and not job.deleting:
+            ours = job.labelled or job.started or job.kept_back or (job.suspended and job.uid in waiting)
+            if ours and job.finished is None and not child and not job.deleting:
                 out.append((kind, raw))
     return out
 
@@ -421,7 +424,7 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
     resource = resource_of(kind)
     path = resource.path(job.namespace, job.name)
     change = Change(f"{job.kind.lower()}/{job.name}", Did.CHANGED, job.namespace)
-    off = {names.queue_label: None} if unlabel and job.queue else {}
+    off = {names.queue_label: None} if unlabel and job.labelled else {}
     try:
         if not job.suspended:
             gated = await _ungate(ask, job, dry_run=dry_run)
@@ -443,6 +446,8 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
                 await ask.client.json_patch(path + "/status", clear, dry_run=dry_run, field_manager=names.job_manager)
             raw = await ask.client.json_patch(path, undo, dry_run=dry_run, field_manager=names.job_manager)
         patch: Json = {"metadata": {"uid": job.uid}, "spec": {"suspend": False}}
+        if job.ungoverned:
+            off |= {names.ungoverned_label: None}
         if off:
             patch["metadata"]["labels"] = off
         after = await ask.client.merge_patch(path, patch, dry_run=dry_run, field_manager=names.job_manager)

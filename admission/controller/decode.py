@@ -181,6 +181,7 @@ def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
             owner=_controller(meta.owner_references),
             gated_by=str(meta.annotations.get(names.gated_by_annotation, "")),
             priority_class=_class_of(spec.priority_class_ref),
+            defaults=str(meta.annotations.get(names.defaults_annotation, "")),
             kept=names.finalizer in meta.finalizers,
         ),
     )

@@ -104,6 +104,8 @@ class WorkloadView(Value, frozen=True):
     gated_by: str = ""
     priority_class: str = ""
     """The WorkloadPriorityClass that it names."""
+    defaults: str = ""
+    """Hash of what LimitRanges and RuntimeClasses added to the job's pod sets when this spec was written."""
     kept: bool = False
     """It carries our finalizer, as those that Kueue made do where we take its place."""
 
@@ -119,6 +121,11 @@ class CreateWorkload:
 @dataclass(frozen=True, slots=True)
 class UpdateWorkload:
     """Write the Workload's spec anew from the job (only while nothing is reserved)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareWorkload:
+    """See whether what LimitRanges and RuntimeClasses add now makes another Workload, and write that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +150,14 @@ class LetWorkloadGo:
 
 @dataclass(frozen=True, slots=True)
 class TellUngoverned:
-    """Tell the owner of a held job that nobody queues jobs of its namespace."""
+    """Tell the owner of a held job that nobody queues it: its label is empty, or its namespace is not governed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkJob:
+    """Note on a job without a queue that it stays suspended though nobody queues it any more; or take that off."""
+
+    ungoverned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +268,13 @@ class Ungate:
 Step = (
     CreateWorkload
     | UpdateWorkload
+    | CompareWorkload
     | Reprioritize
     | ForgetTries
     | DeleteWorkload
     | LetWorkloadGo
     | TellUngoverned
+    | MarkJob
     | SuspendJob
     | StartJob
     | StopPods
@@ -314,6 +330,8 @@ class Sight:
     required: tuple[str, ...] | None = None
     """Admission checks that the queue asks of the reservation as it is now; of a gang without one, all that it may ask.
     None: those that the Workload lists, for the queue is gone."""
+    same_defaults: bool = True
+    """LimitRanges and RuntimeClasses add to its pods what they added when the Workload was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +367,8 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
         return _leaving(seen)
     if not seen.governed:
         return _let_go(seen, settings, now)
+    if job.ungoverned:
+        return Next(MarkJob(False))
     if workload is None:
         if not job.suspended:
             return Next(SuspendJob("not admitted"))
@@ -365,6 +385,8 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return _take_back(seen, settings, now, then=None)
         if not workload.deleting and _differs(seen):
             return Next(UpdateWorkload())
+        if not workload.deleting and not seen.same_defaults:
+            return Next(CompareWorkload())
         return Next(_while_it_waits(workload, seen.required))
     if value.evicted:
         return _take_back(seen, settings, now, then=ReleaseWorkload())
@@ -491,17 +513,23 @@ def spare(job: JobView, value: Workload) -> tuple[tuple[str, int], ...]:
 
 
 def _let_go(seen: Sight, settings: Settings, now: int) -> Next:
-    """A job that is no longer ours to govern (its label was taken off, or its namespace is not governed any more):
-    nothing of it stays reserved."""
+    """A job that is no longer ours to govern (its label was taken off, its namespace is not governed any more, or jobs
+    without a label are not): nothing of it stays reserved. It stays suspended, for many at once would start beside
+    those that wait; what no label says is noted on it, so that it is found."""
     job, workload = seen.job, seen.workload
     assert job is not None
     if workload is None:
         if seen.abandoned and not job.suspended:
             return Next(SuspendJob("the gang it was started with is gone"))
-        return Next(TellUngoverned()) if seen.outside and job.queue and job.suspended else NOTHING
-    why = "namespace is not governed any more" if seen.outside else "job no longer names a queue"
+        if job.ungoverned and (job.labelled or not job.suspended):
+            return Next(MarkJob(False))
+        held = job.ungoverned or (job.labelled and (seen.outside or not job.queue))
+        return Next(TellUngoverned()) if held and job.suspended else NOTHING
+    why = "namespace is not governed any more" if seen.outside else "job names no queue, and none is given to it"
     value = workload.value
     if value.admission is None or value.finished:
+        if job.suspended and not job.labelled and not job.ungoverned and not value.finished:
+            return Next(MarkJob(True))
         return NOTHING if workload.deleting else Next(DeleteWorkload(f"the {why}"))
     if value.evicted:
         return _take_back(seen, settings, now, then=ReleaseWorkload())
@@ -701,6 +729,7 @@ def _differs(seen: Sight) -> bool:
         or workload.paused != job.paused
         or workload.gated_by != job.gated_by
         or workload.max_execution_s != job.max_execution_s
+        or bool(job.problems)
     )
 
 

@@ -256,8 +256,15 @@ def put_back(names: Names, settings: Settings) -> list[Object]:
     path = f"'/spec/replicatedJobs/' + string(object.spec.replicatedJobs.indexOf(r)) + '/{inner.replace('.', '/')}'"
     before = f"oldObject.spec.replicatedJobs.filter(o, o.name == r.name && {marked('o')})"
     change = _patch("add", path, f"{before}[0].{inner}")
-    note = (
-        f"(has(oldObject.metadata.annotations) && {_text(names.inverse_annotation)} in oldObject.metadata.annotations)"
+    key = _text(names.inverse_annotation)
+    note = f"(has(oldObject.metadata.annotations) && {key} in oldObject.metadata.annotations)"
+    was = f"oldObject.metadata.annotations[{key}]"
+    whole = f"{{{key}: {was}}}"
+    within = f"'/metadata/annotations/' + jsonpatch.escapeKey({key})"
+    noted = (
+        f"(!has(object.metadata.annotations) ? [{_patch('add', _text('/metadata/annotations'), whole)}] : "
+        f"{key} in object.metadata.annotations ? [] : "
+        f"[{_patch('add', within, was)}])"
     )
     return _mutating(
         "muster-jobset-templates",
@@ -268,8 +275,8 @@ def put_back(names: Names, settings: Settings) -> list[Object]:
             {
                 "patchType": "JSONPatch",
                 "jsonPatch": {
-                    "expression": f"object.spec.replicatedJobs.filter(r, !{marked('r')} && size({before}) > 0)"
-                    f".map(r, {change})"
+                    "expression": f"{noted} + "
+                    f"object.spec.replicatedJobs.filter(r, !{marked('r')} && size({before}) > 0).map(r, {change})"
                 },
             }
         ],
@@ -312,6 +319,11 @@ def _guard(names: Names, settings: Settings, *, governed: bool = False) -> list[
     if governed:
         match["namespaceSelector"] = dict(settings.governed_namespaces or {})
         return _validating("muster-jobs-namespaces", settings, match, conditions, validations, variables=variables)
+    empty = {
+        who: f"({_has_label(who, label)} && {who}.metadata.labels[{_text(label)}] == '')"
+        for who in ("object", "oldObject")
+    }
+    validations.insert(0, (f"!{empty['object']} || ({_OLD} && {empty['oldObject']})", say.empty_label))
     holds = f"({note_of['oldObject']} != '' || !{_suspended('oldObject')})"
     validations += [
         (f"oldObject == null || {queue_of['object']} == {queue_of['oldObject']} || !{holds}", say.label),

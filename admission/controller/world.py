@@ -35,6 +35,7 @@ from admission.engine.nodes import refused_taint
 from admission.engine.state import State
 from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
+from admission.jobs.requests import class_mark, defaults_mark, limits_mark
 from admission.jobs.values import LOST_TAINTS
 from admission.jobs.volumes import Source, Storage, Stored, names_claims
 from admission.names import HOSTNAME_LABEL, JOBSET_GROUP, Names
@@ -151,8 +152,15 @@ class World:
         self.workload_priorities: dict[str, int] = {}
         self.pod_priorities: dict[str, int] = {}
         self._pod_priority_defaults: dict[str, int] = {}
-        self.limit_ranges: dict[Key, dict[str, Any]] = {}
+        self._limit_ranges: dict[str, dict[str, dict[str, Any]]] = {}
+        """By namespace and name."""
         self.runtime_classes: dict[str, dict[str, Any]] = {}
+        self._limits_marks: dict[str, str] = {}
+        """By namespace, where LimitRanges add something ..."""
+        self._class_marks: dict[str, str] = {}
+        """... and of RuntimeClasses; see `requests.defaults_mark`."""
+        self._same_defaults: dict[str, str] = {}
+        """Workloads (uid) that say the same with other defaults than they were written with, and with which."""
         self.storage = Storage()
         self.looks_at_volumes = True
         self._volumes_of: dict[Key, frozenset[Source]] = {}
@@ -256,6 +264,7 @@ class World:
         if (held := self.workloads.get(seen.key)) is None or held.uid != seen.uid:
             return
         del self.workloads[seen.key]
+        self._same_defaults.pop(seen.uid, None)
         self._depends(seen.key, frozenset())
         self._neighbours.forget(seen.key)
         self._stands(("gang", *seen.key), ())
@@ -476,6 +485,41 @@ class World:
             if key[1] == name:
                 self._changed_job(key)
 
+    def limit_range_changed(self, namespace: str, name: str, value: dict[str, Any] | None) -> bool:
+        """A LimitRange came, changed or (None) went: do those of its namespace add something else to pods now?"""
+        before = self._limits_marks.pop(namespace, "")
+        here = self._limit_ranges.setdefault(namespace, {})
+        if value is not None:
+            here[name] = value
+        else:
+            here.pop(name, None)
+        if not here:
+            del self._limit_ranges[namespace]
+        if after := limits_mark(self.limits_of(namespace)):
+            self._limits_marks[namespace] = after
+        return before != after
+
+    def runtime_class_changed(self, name: str, value: dict[str, Any] | None) -> bool:
+        """The same of a RuntimeClass."""
+        before = self._class_marks.pop(name, class_mark(None))
+        if value is not None:
+            self.runtime_classes[name] = value
+            self._class_marks[name] = class_mark(value)
+        else:
+            self.runtime_classes.pop(name, None)
+        return before != self._class_marks.get(name, class_mark(None))
+
+    def wake_class(self, name: str) -> None:
+        """Jobs whose pods name a RuntimeClass."""
+        for key, job in self.jobs.items():
+            if name in job.runtime_classes:
+                self._changed_job(key)
+
+    def says_the_same(self, seen: WorkloadSeen, job: JobView) -> None:
+        """With what LimitRanges and RuntimeClasses add now, the Workload would be no other."""
+        self._same_defaults[seen.uid] = self._defaults(job)
+        self._changed_job((job.kind, job.namespace, job.name))
+
     def priority_seen(self, seen: PriorityClassSeen, *, ours: bool) -> None:
         if ours:
             self.workload_priorities[seen.name] = seen.value
@@ -533,6 +577,7 @@ class World:
             marked=self._marked(job),
             unheard=self._unheard(job),
             required=self._required(workload.value) if workload is not None else None,
+            same_defaults=job is None or seen is None or self.same_defaults(job, seen),
         )
 
     def workload_of(self, key: JobKey) -> WorkloadSeen | None:
@@ -579,7 +624,19 @@ class World:
 
     def limits_of(self, namespace: str) -> list[dict[str, Any]]:
         """LimitRanges of a namespace, in order of name."""
-        return [self.limit_ranges[key] for key in sorted(self.limit_ranges) if key[0] == namespace]
+        return [value for _, value in sorted(self._limit_ranges.get(namespace, {}).items(), key=lambda one: one[0])]
+
+    def same_defaults(self, job: JobView, seen: WorkloadSeen) -> bool:
+        """Do LimitRanges and RuntimeClasses add to its pods what they added when the Workload was written?"""
+        now = self._defaults(job)
+        return now == seen.view.defaults or now == self._same_defaults.get(seen.uid)
+
+    def _defaults(self, job: JobView) -> str:
+        limits = self._limits_marks.get(job.namespace, "")
+        if not limits and not job.runtime_classes:
+            return ""
+        absent = class_mark(None)
+        return defaults_mark(limits, [(name, self._class_marks.get(name, absent)) for name in job.runtime_classes])
 
     def job_of(self, workload: WorkloadSeen) -> JobKey | None:
         return self._job_by_uid.get(workload.view.value.job_uid)

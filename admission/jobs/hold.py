@@ -20,7 +20,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from admission.jobs.kinds import JOB, JOBSET, JobKind, Json, Operation, items, kind_of, obj, objects, text, texts
+from admission.jobs.kinds import (
+    JOB,
+    JOBSET,
+    JobKind,
+    JobView,
+    Json,
+    Operation,
+    items,
+    kind_of,
+    obj,
+    objects,
+    text,
+    texts,
+)
 from admission.jobs.pins import (
     DOMAIN,
     GATES,
@@ -126,6 +139,7 @@ class Messages:
             f"{queue} can be added, changed and removed only while the job is suspended and "
             f"holds nothing: create the job anew, or pause it first with the label {names.pause_label}: 'true'"
         )
+        self.empty_label = f"{queue} is empty: name a LocalQueue, or leave the label out"
         self.template_label = f"{queue} belongs on the JobSet itself: remove it from spec.replicatedJobs[].template"
         self.frozen = (
             "this job holds room for what it asked for: parallelism, completions and templates stay as they are "
@@ -157,6 +171,22 @@ class Messages:
         self.priority_above = (
             f"pods in this namespace have a priority of at most {PRIORITY}: a higher one would preempt admitted gangs"
         )
+
+
+def not_queued(job: JobView, names: Names) -> str:
+    """Why nobody queues a job that is held, and what to do."""
+    label = names.queue_label
+    if job.ungoverned and not job.labelled:
+        return (
+            "It names no queue, and such jobs are not queued here (any more): it stays suspended. Put the label "
+            f"{label} on it, or start it (spec.suspend: false)"
+        )
+    if not job.queue:
+        return Messages(names).empty_label
+    return (
+        f"Jobs of namespace {job.namespace} are not queued (namespaceSelector of the configuration), and the label "
+        f"{label} holds this one: have the namespace governed, or take the label off and start the job"
+    )
 
 
 # ---------------------------------------------------------------- jobs
@@ -224,15 +254,24 @@ def mutate_job(
 
 
 def _put_back(old: Json, new: Json, names: Names) -> list[Operation]:
-    """Our keys in the templates of a JobSet that was started, where somebody wrote the whole list anew.
+    """Our keys in the templates of a JobSet that was started, where somebody wrote the whole list anew, and the note of
+    the start, where somebody wrote the whole object anew.
 
-    Client-side apply does, for it knows no lists of custom resources. Where our keys are still there nothing is put
-    back, and a change of the owner's is theirs to answer for.
+    Client-side apply does the first, for it knows no lists of custom resources, and `kubectl replace` both. Where our
+    keys are still there nothing is put back, and a change of the owner's is theirs to answer for.
     """
-    if names.inverse_annotation not in _annotations(old):
+    note = _annotations(old).get(names.inverse_annotation)
+    if note is None:
         return []
     before = {text(e.get("name")): _inner_meta(e) for e in objects(obj(old.get("spec")).get("replicatedJobs"))}
     patch: list[Operation] = []
+    if names.inverse_annotation not in _annotations(new):
+        if isinstance(obj(new.get("metadata")).get("annotations"), dict):
+            path = pointer(("metadata", "annotations", names.inverse_annotation))
+            patch.append({"op": "add", "path": path, "value": note})
+        else:
+            whole = {names.inverse_annotation: note}
+            patch.append({"op": "add", "path": "/metadata/annotations", "value": whole})
     for index, entry in enumerate(objects(obj(new.get("spec")).get("replicatedJobs"))):
         meta = before.get(text(entry.get("name")), {})
         if names.managed_label in texts(meta.get("labels")) and names.managed_label not in texts(
@@ -310,6 +349,8 @@ def validate_job(
     say = Messages(names)
     jobset_controller = caller.is_jobset_controller(identities)
     queue, had = _labels(new).get(names.queue_label), _labels(old).get(names.queue_label)
+    if queue == "" and had != "":
+        return say.empty_label
     if _is_held(old, new, caller, names, identities, governed):
         if old is None and not _suspended(new):
             return say.created_running

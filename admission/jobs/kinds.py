@@ -144,10 +144,16 @@ class JobView(Value, frozen=True):
     generation: int = 0
     queue: str = ""
     """LocalQueue that it names; "" when it names none."""
+    labelled: bool = False
+    """It has the queue label, which holds it, whatever that says."""
+    ungoverned: bool = False
+    """It was held when jobs without a queue stopped being queued, and was not started since."""
     priority_class: str = ""
     """WorkloadPriorityClass that it names."""
     pod_priority_class: str = ""
     """priorityClassName of its (first) pod template."""
+    runtime_classes: tuple[str, ...] = ()
+    """That its pod templates name."""
     owner: tuple[str, str, str] | None = None
     """(apiVersion, kind, uid) of its controller."""
     suspended: bool = False
@@ -189,6 +195,11 @@ class JobView(Value, frozen=True):
     survives: bool = False
     """It says that it survives the loss of a pod, and a pod that fails does not end it."""
     problems: tuple[str, ...] = ()
+
+    @property
+    def kept_back(self) -> bool:
+        """We hold it, or have held it and nobody started it since: whether it is queued or not."""
+        return self.suspended and (self.labelled or self.ungoverned)
 
 
 # ---------------------------------------------------------------- reading what anybody may have written
@@ -604,11 +615,8 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
     # How it goes is asked of what runs: a gang that was admitted in part has less parallelism than its owner wrote.
     outcome = kind.outcome(raw, slots if inverse is None else kind.slots(raw))
     owner = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("controller") is True), None)
-    limit = labels.get(names.max_exec_time_label, "")
-    problems = _problems(kind, slots, inverse)
-    if limit and (not limit.isdigit() or not 0 < int(limit[:12]) < 2**31):
-        problems.append(f"label {names.max_exec_time_label}: {limit[:20]!r} is no number of seconds above 0")
-        limit = ""
+    limit, unread = labels_of(labels, names)
+    problems = [*_problems(kind, slots, inverse), *unread]
     return JobView(
         kind=kind.name,
         namespace=text(meta.get("namespace")),
@@ -617,9 +625,14 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         resource_version=text(meta.get("resourceVersion")),
         generation=whole(meta.get("generation"), 0),
         queue=queue,
+        labelled=names.queue_label in labels,
+        ungoverned=names.ungoverned_label in labels,
         priority_class=labels.get(names.priority_class_label, ""),
         pod_priority_class=next(
             (found for slot in slots if (found := text(obj(slot.template.get("spec")).get("priorityClassName")))), ""
+        ),
+        runtime_classes=tuple(
+            sorted({name for slot in slots if (name := text(obj(slot.template.get("spec")).get("runtimeClassName")))})
         ),
         owner=None
         if owner is None
@@ -646,11 +659,26 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         template_frozen=kind.frozen_by_start_time,
         paused=labels.get(names.pause_label) == "true",
         gated_by=annotations.get(names.gated_by_annotation, ""),
-        max_execution_s=int(limit) if limit else None,
+        max_execution_s=limit,
         gates=inverse is not None and "gates" in items(inverse.get("forms")),
         survives=survives_a_pod(kind, raw, names),
         problems=tuple(problems),
     )
+
+
+def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list[str]]:
+    """(longest run time in seconds, what is wrong with the labels that say how long a job runs and whether at all)."""
+    problems = []
+    limit, paused = labels.get(names.max_exec_time_label), labels.get(names.pause_label)
+    good = limit is not None and limit.isdecimal() and limit.isascii() and 0 < int(limit[:12]) < 2**31
+    if limit is not None and not good:
+        problems.append(
+            f"label {names.max_exec_time_label}: {limit[:20]!r} is no number of seconds above 0: write 300 for five "
+            "minutes, or leave the label out"
+        )
+    if paused not in (None, "true", "false"):
+        problems.append(f"label {names.pause_label}: {paused[:20]!r} is neither 'true' nor 'false'")
+    return int(limit) if limit is not None and good else None, problems
 
 
 def _marked_for(raw: Json, names: Names) -> str:

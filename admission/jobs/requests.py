@@ -14,6 +14,7 @@ shape says it in `refused`, in words, and such a gang is not admitted on real no
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -214,6 +215,31 @@ def complete(template: Json, *, limit_ranges: Sequence[Json] = (), runtime_class
         if missing:
             spec["tolerations"] = [*items(spec.get("tolerations")), *missing]
     return {**template, "spec": spec}
+
+
+def limits_mark(limit_ranges: Iterable[Json]) -> str:
+    """Hash of what LimitRanges, in their order, add to containers; "" for nothing."""
+    said = [entry for one in limit_ranges for entry in limits_of(one) if entry[0] == "Container" and any(entry[1:])]
+    return _mark(said) if said else ""
+
+
+def class_mark(runtime_class: Json | None) -> str:
+    """Hash of what a RuntimeClass adds to pods; "" for nothing, and a word where there is none."""
+    if runtime_class is None:
+        return "absent"
+    said = obj(obj(runtime_class.get("overhead")).get("podFixed")), obj(runtime_class.get("scheduling"))
+    return _mark(said) if any(said) else ""
+
+
+def defaults_mark(limits: str, classes: Iterable[tuple[str, str]]) -> str:
+    """One hash for what the API server adds to pods of a job; "" for nothing. classes: (name, `class_mark`) of the
+    RuntimeClasses that it names."""
+    said = sorted(pair for pair in classes if pair[1])
+    return _mark([limits, said]) if limits or said else ""
+
+
+def _mark(said: object) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
 # ---------------------------------------------------------------- what is too much

@@ -12,8 +12,17 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
-from admission.jobs.kinds import JobKind, Json, Slot, items, obj, owners_form, spec_hash, text, texts
-from admission.jobs.requests import LIMITS, Limits, complete, excess, topology_request
+from admission.jobs.kinds import JobKind, Json, Slot, items, labels_of, obj, owners_form, spec_hash, text, texts
+from admission.jobs.requests import (
+    LIMITS,
+    Limits,
+    class_mark,
+    complete,
+    defaults_mark,
+    excess,
+    limits_mark,
+    topology_request,
+)
 from admission.names import JOBSET_NO_SCHEDULE_TAINT, JOBSET_NODE_SELECTOR, Names
 
 PriorityRef = tuple[str, str]
@@ -49,6 +58,7 @@ def build_workload(
     # Refused when it is created, where the rules of hold are in force; what is beyond them cannot be started, or ended.
     problems = list(excess(kind, owned, limits))
     pod_sets = []
+    classes: dict[str, str] = {}
     least = annotations.get(names.min_parallelism_annotation, "")
     for slot in slots:
         spec = obj(slot.template.get("spec"))
@@ -57,6 +67,8 @@ def build_workload(
         runtime_class = (runtime_classes or {}).get(runtime)
         if runtime and runtime_classes is not None and runtime_class is None:
             problems.append(f"pod set {slot.pod_set}: RuntimeClass {runtime!r} does not exist")
+        if runtime and runtime_classes is not None:
+            classes[runtime] = class_mark(runtime_class)
         entry: Json = {
             "name": slot.pod_set,
             "count": slot.count,
@@ -97,10 +109,13 @@ def build_workload(
     if priority_ref is not None:
         group = names.group if priority_ref[0] == "WorkloadPriorityClass" else "scheduling.k8s.io"
         spec_out["priorityClassRef"] = {"group": group, "kind": priority_ref[0], "name": priority_ref[1]}
-    limit = labels.get(names.max_exec_time_label, "")
-    if limit.isdigit() and 0 < int(limit[:12]) < 2**31:
-        spec_out["maximumExecutionTimeSeconds"] = int(limit)
+    limit, unread = labels_of(labels, names)
+    problems.extend(unread)
+    if limit is not None:
+        spec_out["maximumExecutionTimeSeconds"] = limit
     notes = {names.spec_hash_annotation: spec_hash(slots, kind.size(owned))}
+    if added := defaults_mark(limits_mark(limit_ranges), classes.items()):
+        notes[names.defaults_annotation] = added
     if labels.get(names.pause_label) == "true":
         notes[names.pause_label] = "true"
     if gated := annotations.get(names.gated_by_annotation):

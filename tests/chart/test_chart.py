@@ -471,6 +471,21 @@ def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
         ({"config": {"leaderElection": {"leaderElect": False}}}, "leaderElect"),
         ({"visibility": {"enabled": True}, "config": {"web": {"tls": "none"}}}, "visibility.enabled: the API server"),
         ({"visibility": {"enabled": True}, "config": {"web": {"bindAddress": "0"}}}, "visibility.enabled: the API"),
+        # What the program would refuse when its pods start.
+        ({"config": {"leaderElection": {"leaseDuration": "8s"}}}, "leaseDuration > renewDeadline > retryPeriod"),
+        ({"config": {"leaderElection": {"renewDeadline": "0m15s"}}}, "leaseDuration > renewDeadline > retryPeriod"),
+        ({"config": {"leaderElection": {"retryPeriod": "1m"}}}, "leaseDuration > renewDeadline > retryPeriod"),
+        ({"config": {"leaderElection": {"leaseDuration": "900ms"}}}, "leaseDuration > renewDeadline > retryPeriod"),
+        ({"config": {"waitForPodsReady": {"requeuingStrategy": {"backoffBaseSeconds": 7200}}}}, "backoffMaxSeconds"),
+        ({"config": {"waitForPodsReady": {"requeuingStrategy": {"backoffMaxSeconds": 30}}}}, "backoffMaxSeconds"),
+        ({"config": {"waitForPodsReady": {"timeout": "0s"}}}, "timeout"),
+        ({"config": {"statusInterval": 0}}, "statusInterval"),
+        (
+            {"config": {"resources": {"transformations": [{"input": "a/b"}, {"input": "c/d"}, {"input": "a/b"}]}}},
+            "a/b is transformed twice",
+        ),
+        ({"config": {"health": {"bindAddress": "127.0.0.1:8081"}}}, "bindAddress"),
+        ({"config": {"namespaceSelector": {"matchLabels": {"a b": "c"}}}}, "a b"),
     ],
 )
 def test_what_is_wrong_is_refused_and_named(values: Object, told: str) -> None:

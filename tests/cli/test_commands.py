@@ -825,6 +825,12 @@ async def test_release_all(world: World, tmp_path: Path) -> None:
     await world.put(paused)
     await world.put(job("runs", status=STARTED))
     await world.put(job("foreign", queue=""))
+    # Held without a queue's name: where all jobs are queued, where they were, and by a label that says nothing.
+    await with_workload(world, job("unlabelled", queue=""), dict(PENDING))
+    for name, label, value in (("left", NAMES.ungoverned_label, "true"), ("empty", NAMES.queue_label, "")):
+        without = job(name, queue="")
+        without["metadata"]["labels"] = {label: value}
+        await world.put(without)
     kept = own("ResourceFlavor", "old", {})
     kept["metadata"]["finalizers"] = [NAMES.finalizer, "example.com/other"]
     await world.put(kept)
@@ -835,7 +841,7 @@ async def test_release_all(world: World, tmp_path: Path) -> None:
     await world.put(evicted)
 
     async def suspended() -> dict[str, bool]:
-        names = ("waits", "paused", "runs", "foreign", "evicted")
+        names = ("waits", "paused", "runs", "foreign", "evicted", "unlabelled", "left", "empty")
         return {name: (await world.client.get(f"{JOBS}/{name}"))["spec"].get("suspend", False) for name in names}
 
     before = await suspended()
@@ -849,11 +855,18 @@ async def test_release_all(world: World, tmp_path: Path) -> None:
         "job/paused": ("skipped", f"its owner paused it (label {NAMES.pause_label})"),
         "job/runs": ("changed", "runs on"),
         "job/evicted": ("changed", "restored and unsuspended"),
+        "job/unlabelled": ("changed", "unsuspended"),
+        "job/left": ("changed", "unsuspended"),
+        "job/empty": ("changed", "unsuspended"),
         "resourceflavor/old": ("changed", "may be deleted (finalizer taken off)"),
     }
     flavor = await world.client.get(f"/apis/{NAMES.api_version}/resourceflavors/old")
     assert flavor["metadata"]["finalizers"] == ["example.com/other"]
-    assert await suspended() == {**before, "waits": False, "evicted": False}
+    started = dict.fromkeys(("waits", "evicted", "unlabelled", "left", "empty"), False)
+    assert await suspended() == {**before, **started}
+    for name in ("left", "empty"):
+        left = (await world.client.get(f"{JOBS}/{name}"))["metadata"].get("labels", {})
+        assert not {NAMES.ungoverned_label, NAMES.queue_label} & left.keys()
     after = await world.client.get(f"{JOBS}/evicted")
     assert "nodeSelector" not in after["spec"]["template"]["spec"]
     assert NAMES.inverse_annotation not in after["metadata"].get("annotations", {})

@@ -58,7 +58,7 @@ class World:
         """Create an object, its status too; the answer is the object as stored."""
         group, _, version = obj["apiVersion"].rpartition("/")
         plural = {"LocalQueue": "localqueues", "Topology": "topologies"}.get(obj["kind"], obj["kind"].lower() + "s")
-        if obj["kind"] in ("PriorityClass", "StorageClass"):
+        if obj["kind"] in ("PriorityClass", "StorageClass", "RuntimeClass"):
             plural = obj["kind"].lower() + "es"
         root = f"/apis/{group}/{version}" if group else f"/api/{version}"
         namespace = obj["metadata"].get("namespace")

@@ -369,6 +369,38 @@ async def test_why_a_gang_is_still_leaving(world: World, tmp_path: Path) -> None
     assert "nodeLossGracePeriod" in text
 
 
+@pytest.mark.parametrize("of_jobset", [False, True])
+async def test_why_says_who_refuses_the_pods_of_a_started_gang(world: World, of_jobset: bool) -> None:
+    await lab(world)
+    started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=3)}
+    by = job("train", pods=3, status={**STARTED, "active": 0, "ready": 0})
+    if of_jobset:
+        inner = {key: value for key, value in by["spec"].items() if key != "suspend"}
+        replicated = [{"name": "w", "replicas": 1, "template": {"spec": inner}}]
+        meta = {**by["metadata"], "name": "set"}
+        made = await world.put({
+            "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta,
+            "spec": {"replicatedJobs": replicated},
+        })  # fmt: skip
+        by["metadata"]["labels"] = {"jobset.sigs.k8s.io/jobset-name": "set"}
+        child = await world.put(by)
+        stands = workload({**made, "spec": made["spec"]["replicatedJobs"][0]["template"]["spec"]}, started)
+        stands["metadata"]["ownerReferences"][0] |= {"apiVersion": made["apiVersion"], "kind": "JobSet"}
+    else:
+        made = child = await world.put(by)
+        stands = workload(made, started)
+    await world.put(stands)
+    for at, said in enumerate(("older", 'pods "train-0" is forbidden: exceeded quota: team')):
+        about = {"kind": "Job", "namespace": "ml", "name": "train", "uid": child["metadata"]["uid"]}
+        meta = {"metadata": {"name": f"e{at}", "namespace": "ml"}, "involvedObject": about, "type": "Warning"}
+        await world.put({"apiVersion": "v1", "kind": "Event", **meta, "reason": "FailedCreate", "message": said})
+    answer = await world.ask().why(made["metadata"]["name"], "ml")
+    (missing,) = answer.unready
+    assert (missing.reason, missing.count) == ("NotCreated", 3)
+    assert missing.message == '3 of 3 pods do not exist yet: pods "train-0" is forbidden: exceeded quota: team'
+    assert "ResourceQuota" in answer.owner
+
+
 @pytest.mark.parametrize("name", UNREADY)
 async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, name: str) -> None:
     status, reason, message, advice = UNREADY[name]
@@ -387,6 +419,7 @@ async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, nam
     assert (bad.reason, bad.count, bad.pods, bad.nodes) == (reason, 1, ("train-1",), ("n1",))
     assert message in bad.message
     assert (missing.reason, missing.count) == ("NotCreated", 1)
+    assert missing.message == "1 of 3 pods do not exist yet"
     assert advice in answer.owner
     text = (await run(world, tmp_path, "why", "train", "-n", "ml")).stdout
     assert re.search(rf"1 +{reason} +train-1 on n1", text)

@@ -83,6 +83,46 @@ async def test_a_limit_of_run_time_that_changes_while_a_job_waits(world: World) 
         await until(reads(world, lambda raw: "maximumExecutionTimeSeconds" not in raw["spec"]))
 
 
+async def test_who_says_what_cannot_be_read_is_told_and_holds_no_place(world: World) -> None:
+    """It would run without the limit that its owner meant."""
+    await a_town(world, 4)
+    async with running(world):
+        await world.put(job("train", "main"))
+        await until(lambda: its_workload(world))
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.max_exec_time_label: "5m"}}})
+
+        (message,) = await until(lambda: told(world))
+        assert "'5m' is no number of seconds above 0" in message
+
+        async def gone() -> bool:
+            return await its_workload(world) is None
+
+        await until(gone)
+        assert (await world.ask().why("train", "ml")).standing.message == message
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.max_exec_time_label: "300"}}})
+        await until(reads(world, lambda raw: raw["spec"].get("maximumExecutionTimeSeconds") == 300))
+
+
+async def told(world: World) -> list[str]:
+    events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+    return [one["message"] for one in events if one["reason"] == "InvalidJob"]
+
+
+async def test_who_says_what_cannot_be_read_while_it_runs_is_told(world: World) -> None:
+    await a_town(world, 16)
+    async with running(world):
+        await world.put(job("train", "main"))
+
+        async def begun() -> bool:
+            return (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"] is False
+
+        await until(begun)
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "yes"}}})
+        (message,) = await until(lambda: told(world))
+        assert "'yes' is neither 'true' nor 'false'" in message
+        assert await begun()
+
+
 async def test_what_others_say_of_a_waiting_workload_stays_when_its_job_changes(world: World) -> None:
     await a_town(world, 4)
     waiting = job("train", "main")
@@ -325,3 +365,159 @@ async def test_who_waits_is_deactivated_by_a_late_answer_and_asked_again_when_it
         assert listed(found) == {"budget": "Pending"}
         await answer(world, "Ready")
         await until(reads(world, is_admitted))
+
+
+LIMITS = "/api/v1/namespaces/ml/limitranges"
+CLASSES_OF_RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
+
+
+def limit_range(cpu: str, *, kind: str = "Container") -> Json:
+    spec = {"limits": [{"type": kind, "default": {"cpu": cpu}}]}
+    return {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "defaults", "namespace": "ml"}, "spec": spec}
+
+
+def runtime_class(cpu: str) -> Json:
+    meta = {"name": "sandboxed"}
+    overhead = {"podFixed": {"cpu": cpu}}
+    return {
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": meta, "handler": "x", "overhead": overhead
+    }  # fmt: skip
+
+
+def cpu_of(raw: Json) -> Any:
+    """What the Workload says of one pod: the container's request, and the overhead."""
+    spec = raw["spec"]["podSets"][0]["template"]["spec"]
+    request = spec["containers"][0]["resources"]["requests"].get("cpu")
+    return request or spec.get("overhead", {}).get("cpu")
+
+
+def used(raw: Json) -> Json:
+    found: Json = raw["status"]["admission"]["podSetAssignments"][0]["resourceUsage"]
+    return found
+
+
+def asking(**said: Any) -> Json:
+    made = job("train", "main")
+    made["spec"]["template"]["spec"].update(said)
+    return made
+
+
+async def a_town_with_cpus(world: World) -> None:
+    queue = cluster_queue("team-a", 16)
+    cpus = {"name": "cpu", "nominalQuota": 10}
+    flavor = {"name": "h100", "resources": [{"name": GPU, "nominalQuota": 16}, cpus]}
+    queue["spec"]["resourceGroups"] = [{"coveredResources": [GPU, "cpu"], "flavors": [flavor]}]
+    for one in (own("ResourceFlavor", "h100"), queue, local_queue("main", "team-a"), NODE):
+        await world.put(one)
+
+
+DEFAULTS: dict[str, tuple[Callable[[str], Json], str, Json]] = {
+    "a LimitRange": (limit_range, f"{LIMITS}/defaults", asking()),
+    "a RuntimeClass": (runtime_class, f"{CLASSES_OF_RUNTIMES}/sandboxed", asking(runtimeClassName="sandboxed")),
+}
+
+
+@pytest.mark.parametrize("led", [True, False], ids=["while somebody leads", "while nobody leads"])
+@pytest.mark.parametrize("name", DEFAULTS)
+async def test_who_waits_asks_for_what_is_added_to_its_pods_now(world: World, name: str, led: bool) -> None:
+    saying, path, asked = DEFAULTS[name]
+    await a_town_with_cpus(world)
+    await world.put(saying("50"))
+    patch = {key: saying("3")[key] for key in ("spec", "overhead") if key in saying("3")}
+    async with running(world):
+        await world.put(asked)
+        await until(reads(world, lambda raw: "conditions" in raw.get("status", {}) and cpu_of(raw) == "50"))
+        if led:
+            await change(world, path, patch)
+            found = await until(reads(world, lambda raw: holds(raw) and raw))
+    if not led:
+        await change(world, path, patch)
+        async with running(world):
+            found = await until(reads(world, lambda raw: holds(raw) and raw))
+    assert cpu_of(found) == "3"
+    assert used(found)["cpu"] == "6"
+
+
+async def test_who_waits_and_names_a_runtime_class_that_goes_is_not_queued(world: World) -> None:
+    await a_town_with_cpus(world)
+    await world.put(runtime_class("50"))
+    async with running(world):
+        await world.put(asking(runtimeClassName="sandboxed"))
+        await until(lambda: its_workload(world))
+        await world.client.delete(f"{CLASSES_OF_RUNTIMES}/sandboxed")
+
+        async def gone() -> bool:
+            return await its_workload(world) is None
+
+        await until(gone)
+        await world.put(runtime_class("1"))
+        await until(reads(world, holds))
+
+
+async def test_what_is_added_to_pods_and_changes_nothing_writes_nothing(world: World) -> None:
+    """Workloads of before that carry no mark are not written anew either, where they say the same."""
+    await a_town_with_cpus(world)
+    spec = asking()["spec"]["template"]["spec"]
+    spec["containers"][0]["resources"]["requests"]["cpu"] = "50"
+    spec["containers"][0]["resources"]["limits"]["cpu"] = "50"
+    asked = asking(**spec)
+    await world.put(limit_range("7"))
+    async with running(world):
+        await world.put(asked)
+        made = await until(reads(world, lambda raw: "conditions" in raw.get("status", {}) and raw))
+    path = f"{WORKLOADS}/{made['metadata']['name']}"
+    await change(world, path, {"metadata": {"annotations": {NAMES.defaults_annotation: None}}})
+    ours = world.client.counts["PATCH", "workloads", "", 200]
+    async with running(world) as controller:
+        await until(lambda: settled(controller, made))
+        await change(world, f"{LIMITS}/defaults", {"spec": limit_range("8")["spec"]})
+        await world.put(job("later", "main", gpus=1))
+
+        async def later() -> bool:
+            return len(controller.world.workloads) == 2
+
+        await until(later)
+        assert controller.client.counts["PATCH", "workloads", "", 200] == ours
+    assert (await world.client.get(path))["metadata"]["generation"] == made["metadata"]["generation"]
+
+
+async def test_a_gang_of_which_more_is_asked_before_its_start_is_reserved_anew(world: World) -> None:
+    await a_town_with_cpus(world)
+    await world.put(limit_range("1"))
+    stopped = {"conditions": [condition("Suspended", True, "JobSuspended", "")]}
+    made = await world.put({**asking(), "status": stopped})
+    reserved = workload(made, {"admission": {"clusterQueue": "team-a", "podSetAssignments": [{
+        "name": "main", "count": 2, "flavors": {GPU: "h100"}, "resourceUsage": {GPU: "16"},
+    }]}, "conditions": [
+        condition("QuotaReserved", True, "QuotaReserved", ""), condition("Admitted", True, "Admitted", "")
+    ]}, queue="main")  # fmt: skip
+    await world.put(reserved)
+    async with running(world):
+        found = await until(reads(world, lambda raw: holds(raw) and "cpu" in used(raw) and raw))
+    assert cpu_of(found) == "1"
+    assert used(found)["cpu"] == "2"
+
+
+async def test_a_local_queue_that_is_made_anew_takes_along_who_waits(world: World) -> None:
+    """And who holds quota stays charged where it was admitted."""
+    await a_town(world, 16)
+    await world.put(cluster_queue("team-b", 16))
+    await world.put({**NODE, "metadata": {"name": "m", "labels": {"kubernetes.io/hostname": "m"}}})
+
+    async def queues() -> dict[str, str]:
+        found = (await world.client.get(WORKLOADS))["items"]
+        held = {raw["metadata"]["ownerReferences"][0]["name"]: raw.get("status", {}).get("admission") for raw in found}
+        return {name: admission["clusterQueue"] for name, admission in held.items() if admission}
+
+    async with running(world):
+        await world.put(job("first", "main"))
+        await until(lambda: when(queues, {"first": "team-a"}))
+        await world.put(job("second", "main"))
+        at = f"/apis/{API}/namespaces/ml/localqueues/main"
+        await world.client.delete(at)
+        await world.put(local_queue("main", "team-b"))
+        await until(lambda: when(queues, {"first": "team-a", "second": "team-b"}))
+
+
+async def when(what: Callable[[], Awaitable[Any]], wanted: Any) -> bool:
+    return bool(await what() == wanted)

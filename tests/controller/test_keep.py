@@ -11,6 +11,8 @@ import pytest
 
 from admission.controller.actuate import Options
 from admission.controller.app import Controller, Tuning
+from admission.controller.ask import State
+from admission.controller.change import held_back
 from admission.controller.lifecycle import Settings
 from admission.engine.model import MUSTER, LabelSelector, Requirement
 from admission.kube.client import Fenced, NotFound
@@ -33,6 +35,7 @@ CHECK = own(
     {"controllerName": "example.com/budget"},
     status={"conditions": [lab.condition("Active", True, "Active", "It answers")]},
 )
+JOBS = "/apis/batch/v1/namespaces/ml/jobs"
 PLURALS = {
     "ClusterQueue": "clusterqueues",
     "ResourceFlavor": "resourceflavors",
@@ -200,6 +203,82 @@ async def test_a_job_without_a_label_waits_in_the_queue_of_its_namespace(world: 
         else:
             assert (condition["status"], condition["reason"]) == ("False", "Misconfigured")
             assert "default" in condition["message"]
+
+
+@pytest.mark.parametrize("how", ["jobs without a label are not queued", "the namespace is not governed"])
+async def test_who_is_not_governed_any_more_stays_held_and_is_told_and_found(world: World, how: str) -> None:
+    everywhere = LabelSelector((Requirement("kubernetes.io/metadata.name", "Exists", ()),))
+    nowhere = LabelSelector((Requirement("muster", "In", ("governed",)),))
+    selected = nowhere if how.startswith("the namespace") else everywhere
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+
+    async def jobs() -> dict[str, Any]:
+        return {one["metadata"]["name"]: one for one in (await world.client.get(JOBS))["items"]}
+
+    async def said(kind: str) -> set[tuple[str, str]]:
+        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+        return {(one["involvedObject"]["name"], one["message"]) for one in events if one["reason"] == kind}
+
+    async with running(world, default_queue="main", looked_at=everywhere):
+        await world.put(job("runs", ""))
+        await until(lambda: one_is(jobs, "runs", suspended=False))
+        await world.put(job("waits", ""))
+        await until(lambda: workloads(world, 2))
+    # Of their owners' own: one that is suspended, one that runs.
+    await world.put(job("theirs", ""))
+    async with running(world, default_queue="", looked_at=selected):
+        await until(lambda: one_is(jobs, "runs", suspended=True))
+        stopped = {"conditions": [lab.condition("Suspended", True, "JobSuspended", "")]}
+        await world.client.merge_patch(f"{JOBS}/runs/status", {"status": stopped})
+        await until(lambda: workloads(world, 0))
+
+        async def told() -> bool:
+            return {name for name, _ in await said("InvalidJob")} == {"runs", "waits"}
+
+        await until(told)
+        shown = await world.ask().jobs("ml")
+        assert {(row.name, row.state) for row in shown.rows} == {("runs", State.HELD), ("waits", State.HELD)}
+        why = await world.ask().why("waits", "ml")
+        assert (why.standing.state, why.standing.detail) == (State.HELD, "InvalidSpec")
+        assert "it stays suspended" in why.standing.message
+        assert {raw["metadata"]["name"] for _, raw in await held_back(world.ask(), None)} == {"runs", "waits"}
+        # Whoever starts one has it, and it is nobody's afterwards.
+        await world.client.merge_patch(f"{JOBS}/waits", {"spec": {"suspend": False}})
+
+        async def unmarked(name: str) -> bool:
+            return NAMES.ungoverned_label not in (await jobs())[name]["metadata"]["labels"]
+
+        await until(lambda: unmarked("waits"))
+    async with running(world, default_queue="main", looked_at=everywhere):
+        await until(lambda: unmarked("runs"))
+        await until(lambda: workloads(world, 3))
+
+
+async def one_is(jobs: Callable[[], Awaitable[dict[str, Any]]], name: str, *, suspended: bool) -> bool:
+    return (await jobs())[name]["spec"]["suspend"] is suspended
+
+
+async def workloads(world: World, count: int) -> bool:
+    return len((await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads"))["items"]) == count
+
+
+async def test_a_job_whose_label_is_empty_is_told_and_found(world: World) -> None:
+    empty = job("train", "")
+    empty["metadata"]["labels"] = {NAMES.queue_label: ""}
+    await world.put(empty)
+    async with running(world):
+
+        async def told() -> list[str]:
+            events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+            return [one["message"] for one in events if one["reason"] == "InvalidJob"]
+
+        (message,) = await until(told)
+    assert message.endswith("is empty: name a LocalQueue, or leave the label out")
+    why = await world.ask().why("train", "ml")
+    assert (why.standing.state, why.standing.detail, why.standing.message) == (State.HELD, "InvalidSpec", message)
+    assert [(row.name, row.state) for row in (await world.ask().jobs("ml")).rows] == [("train", State.HELD)]
+    assert len(await held_back(world.ask(), None)) == 1
 
 
 async def test_a_labelled_job_outside_the_governed_namespaces_is_told_and_goes_when_its_namespace_is(

@@ -23,6 +23,7 @@ SETTINGS = Settings(pods_ready_ms=60_000, unschedulable_ms=10_000, acknowledge_m
 
 
 def job(**said: Any) -> JobView:
+    said.setdefault("labelled", bool(said.get("queue", "q")))
     base = JobView(
         kind="Job",
         namespace="ns",
@@ -89,6 +90,14 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     "a held job edited by its owner is asked for anew": (
         Sight(job(spec_hash="h2"), workload(), queue="q"),
         life.UpdateWorkload(),
+    ),
+    "a held job of whose pods something else is asked by defaults now": (
+        Sight(job(), workload(), queue="q", same_defaults=False),
+        life.CompareWorkload(),
+    ),
+    "what runs keeps what its pods have when defaults change": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=2, ready=2), queue="q", same_defaults=False),
+        None,
     ),
     "a held job moved to another queue": (Sight(job(), workload(), queue="other"), life.UpdateWorkload()),
     "an indexed job half done asks for what is left": (
@@ -390,7 +399,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         None,
     ),
     "a label taken off a job whose Workload is deleted": (
-        Sight(job(queue=""), workload(deleting=True), governed=False),
+        Sight(job(queue="", ungoverned=True), workload(deleting=True), governed=False),
         None,
     ),
     "a deleted job": (Sight(None, workload()), life.DeleteWorkload("the job it stood for is gone")),
@@ -600,13 +609,32 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         ),
         None,
     ),
-    "a label taken off a waiting job": (
+    "a waiting job that nobody queues any more is noted": (
         Sight(job(queue=""), workload(), governed=False),
-        life.DeleteWorkload("the job no longer names a queue"),
+        life.MarkJob(True),
+    ),
+    "and its Workload goes": (
+        Sight(job(queue="", ungoverned=True), workload(), governed=False),
+        life.DeleteWorkload("the job names no queue, and none is given to it"),
+    ),
+    "and it is told": (Sight(job(queue="", ungoverned=True), None, governed=False), life.TellUngoverned()),
+    "until it is started": (
+        Sight(job(queue="", ungoverned=True, suspended=False), None, governed=False),
+        life.MarkJob(False),
+    ),
+    "or queued again": (Sight(job(queue="", ungoverned=True), None, queue="main"), life.MarkJob(False)),
+    "a job that its owner suspended is nobody's": (Sight(job(queue=""), None, governed=False), None),
+    "a job held by its label alone is told": (
+        Sight(job(queue="", labelled=True), None, governed=False),
+        life.TellUngoverned(),
+    ),
+    "one that cannot be queued as it is written gets no room": (
+        Sight(job(problems=("wrong",)), workload(), queue="q"),
+        life.UpdateWorkload(),
     ),
     "a label taken off a running job": (
         Sight(job(**RUNNING, queue=""), workload(**ADMITTED), governed=False),
-        life.EvictWorkload("Deactivated", "The job no longer names a queue"),
+        life.EvictWorkload("Deactivated", "The job names no queue, and none is given to it"),
     ),
     "its namespace is not governed any more, while it runs": (
         Sight(job(**RUNNING), workload(**ADMITTED), queue="q", governed=False, outside=True),

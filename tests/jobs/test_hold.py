@@ -86,6 +86,14 @@ def test_a_labelled_job_is_created_suspended(suspend: bool | None, caller: Calle
         (job(suspend=False, started=True), job(started=True), US, None, True),
         # of unlabelled jobs it is not
         (job(label=None), job(label=None, suspend=False), TENANT, None, False),
+        # an empty label, as a template without a value renders
+        (None, job(label=""), TENANT, SAY.empty_label, True),
+        (None, job(label=""), ADMIN, SAY.empty_label, True),
+        (job(), job(label=""), TENANT, SAY.empty_label, True),
+        (job(label=None), job(label=""), TENANT, SAY.empty_label, True),
+        (job(label=""), job(label="", started=False), TENANT, None, True),
+        (job(label=""), job(), TENANT, None, True),
+        (job(label=""), job(label=None), TENANT, None, True),
         # label games
         (job(), job(label="other"), TENANT, None, True),
         (job(), job(label=None), TENANT, None, True),
@@ -122,8 +130,8 @@ def test_a_labelled_job_is_created_suspended(suspend: bool | None, caller: Calle
         (job(suspend=False, started=True), job(suspend=False), ADMIN, SAY.label, False),
     ],
 )
-def test_updates(old: Json, new: Json, caller: Caller, refused: str | None, suspended: bool) -> None:
-    if refused == SAY.label and new["metadata"]["labels"] == old["metadata"]["labels"]:
+def test_updates(old: Json | None, new: Json, caller: Caller, refused: str | None, suspended: bool) -> None:
+    if old is not None and refused == SAY.label and new["metadata"]["labels"] == old["metadata"]["labels"]:
         refused = SAY.inverse
     assert answer(old, new, caller) == (refused, suspended)
 
@@ -285,10 +293,18 @@ def test_lists_written_anew_keep_our_keys() -> None:
         entry["template"]["spec"]["template"]["metadata"] = {"labels": {NAMES.managed_label: "true"}}
     applied = copy.deepcopy(old)
     applied["spec"] = {**jobset()["spec"], "suspend": False}
-    after = patched(applied, mutate_job(old, applied, TENANT, NAMES))
-    assert after["spec"] == old["spec"]
-    assert validate_job(old, after, TENANT, NAMES) is None
-    assert mutate_job(old, applied, US, NAMES) == []
+    replaced, annotated = copy.deepcopy(applied), copy.deepcopy(applied)
+    del replaced["metadata"]["annotations"]
+    annotated["metadata"]["annotations"] = {"a/b": "c"}
+    for written in (applied, replaced, annotated):
+        after = patched(written, mutate_job(old, written, TENANT, NAMES))
+        assert after["spec"] == old["spec"]
+        assert after["metadata"]["annotations"][NAMES.inverse_annotation] == "{}"
+        assert validate_job(old, after, TENANT, NAMES) is None
+        assert mutate_job(old, written, US, NAMES) == []
+    other = copy.deepcopy(old)
+    other["metadata"]["annotations"] = {NAMES.inverse_annotation: "mine"}
+    assert validate_job(old, other, TENANT, NAMES) == SAY.inverse
     changed = copy.deepcopy(old)
     changed["spec"]["replicatedJobs"][0]["replicas"] = 7
     assert validate_job(old, changed, TENANT, NAMES) == SAY.frozen

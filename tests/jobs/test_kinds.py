@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.jobs.kinds import JOB, JOBSET, KINDS, kind_of, view
+from admission.jobs.workload import build_workload
 from admission.names import Names
 
 NAMES = Names()
@@ -230,9 +231,33 @@ def test_the_hash_follows_what_is_asked_for_and_nothing_else() -> None:
 def test_problems_are_said_in_words() -> None:
     seen = view(JOBSET, jobset(("a", 1, 1), ("a", 1, 1)), NAMES)
     assert "twice" in seen.problems[0]
-    limited = job(labels={NAMES.queue_label: "q", NAMES.max_exec_time_label: "soon"})
-    assert "number of seconds" in view(JOB, limited, NAMES).problems[0]
     assert view(JOB, {"spec": {}}, NAMES).problems
+
+
+@pytest.mark.parametrize(
+    ("said", "limit", "wrong"),
+    [
+        ({}, None, None),
+        ({NAMES.max_exec_time_label: "300"}, 300, None),
+        ({NAMES.max_exec_time_label: "5m"}, None, "no number of seconds"),
+        ({NAMES.max_exec_time_label: "0"}, None, "no number of seconds"),
+        ({NAMES.max_exec_time_label: "-1"}, None, "no number of seconds"),
+        ({NAMES.max_exec_time_label: "9999999999"}, None, "no number of seconds"),
+        ({NAMES.max_exec_time_label: ""}, None, "no number of seconds"),
+        ({NAMES.pause_label: "true"}, None, None),
+        ({NAMES.pause_label: "false"}, None, None),
+        ({NAMES.pause_label: "True"}, None, "neither 'true' nor 'false'"),
+        ({NAMES.pause_label: "yes"}, None, "neither 'true' nor 'false'"),
+        ({NAMES.pause_label: ""}, None, "neither 'true' nor 'false'"),
+    ],
+)
+def test_labels_that_say_how_long_a_job_runs(said: dict[str, str], limit: int | None, wrong: str | None) -> None:
+    """What cannot be read is told, here and where its Workload would be made: it would run without a limit."""
+    raw = job(labels={NAMES.queue_label: "q", **said})
+    seen, (made, problems) = view(JOB, raw, NAMES), build_workload(JOB, raw, NAMES)
+    assert seen.problems == problems
+    assert [wrong in one for one in problems] == [True] if wrong else not problems
+    assert (seen.max_execution_s, made["spec"].get("maximumExecutionTimeSeconds")) == (limit, limit)
 
 
 def test_kind_of() -> None:

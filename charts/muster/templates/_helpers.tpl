@@ -62,8 +62,42 @@ webhook
 {{ and (eq (include "muster.hold" .) "webhook") (eq .Values.webhook.certificate "cert-manager") }}
 {{- end }}
 
+{{/* A duration as Go writes it, in milliseconds. */}}
+{{- define "muster.milliseconds" -}}
+{{- $units := dict "ns" 0.000001 "us" 0.001 "µs" 0.001 "ms" 1.0 "s" 1000.0 "m" 60000.0 "h" 3600000.0 -}}
+{{- $sum := 0.0 -}}
+{{- range regexFindAll "[0-9.]+(ns|us|µs|ms|s|m|h)" (toString .) -1 -}}
+{{- $unit := regexFind "[a-zµ]+$" . -}}
+{{- $sum = addf $sum (mulf (float64 (trimSuffix $unit .)) (get $units $unit)) -}}
+{{- end -}}
+{{ $sum }}
+{{- end }}
+
+{{/* What the program would refuse to start with, and no schema can say. */}}
+{{- define "muster.checks" -}}
+{{- $config := .Values.config -}}
+{{- $lease := float64 (include "muster.milliseconds" (dig "leaderElection" "leaseDuration" "15s" $config)) -}}
+{{- $renew := float64 (include "muster.milliseconds" (dig "leaderElection" "renewDeadline" "10s" $config)) -}}
+{{- $retry := float64 (include "muster.milliseconds" (dig "leaderElection" "retryPeriod" "2s" $config)) -}}
+{{- if not (and (gt $lease $renew) (gt $renew $retry)) -}}
+{{- fail "config.leaderElection: write leaseDuration > renewDeadline > retryPeriod; left out they are 15s, 10s and 2s" -}}
+{{- end -}}
+{{- $again := dig "waitForPodsReady" "requeuingStrategy" dict $config -}}
+{{- if gt (float64 (dig "backoffBaseSeconds" 60 $again)) (float64 (dig "backoffMaxSeconds" 3600 $again)) -}}
+{{- fail "config.waitForPodsReady.requeuingStrategy: backoffMaxSeconds is less than backoffBaseSeconds; left out they are 3600 and 60" -}}
+{{- end -}}
+{{- $inputs := dict -}}
+{{- range dig "resources" "transformations" list $config -}}
+{{- if hasKey $inputs .input -}}
+{{- fail (printf "config.resources.transformations: %s is transformed twice" .input) -}}
+{{- end -}}
+{{- $_ := set $inputs .input true -}}
+{{- end -}}
+{{- end }}
+
 {{/* The configuration file. */}}
 {{- define "muster.config" -}}
+{{- include "muster.checks" . -}}
 {{- $made := dict "apiVersion" "config.muster.dev/v1beta1" "kind" "Configuration" "apiGroup" .Values.apiGroup "hold" (include "muster.hold" .) -}}
 {{- $_ := set $made "jobControllerUsers" .Values.identities.jobControllers -}}
 {{- $_ := set $made "jobsetControllerUsers" .Values.identities.jobsetControllers -}}
