@@ -151,10 +151,6 @@ _STATUS_OF: dict[str, Callable[[State, Item[Any], int], dict[str, Any]]] = {
 }
 
 
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Controller:
     """One replica. `await start()`, then `await lead()` for as long as it holds the lease."""
 
@@ -169,7 +165,7 @@ class Controller:
         tuning: Tuning | None = None,
         default_queue: str = "",
         looked_at: LabelSelector | None = None,
-        now: Callable[[], int] = wall_ms,
+        now: Callable[[], int] | None = None,
         lost_after_ms: int = 120_000,
         workloads_only: bool = False,
         judges: bool = False,
@@ -182,7 +178,7 @@ class Controller:
         self.settings = settings
         self.tuning = tuning or Tuning()
         self.watchers = Watchers()
-        self.now = now
+        self.now = now = now or client.clock.now
         self.leading = False
         self.revision = 0
         """Counts changes of what is shown."""

@@ -33,6 +33,7 @@ import structlog
 from yarl import URL
 
 from admission.kube import credentials as _credentials
+from admission.kube.clock import ServerClock
 from admission.kube.credentials import Credentials
 from admission.kube.flow import Backoff, Flow, Told
 
@@ -256,7 +257,8 @@ class Client:
     no 403 that a right would mend.
     read_timeout, write_timeout: seconds for a call with all its attempts; read_idle: seconds without a byte after which
     a read is asked again on another connection, twice as patiently each time: the server may be slow and not gone.
-    observe: called with (verb, resource, subresource, status, seconds) after each answer.
+    observe: called with (verb, resource, subresource, status, seconds) after each answer. clock: the API server's, as
+    its answers tell.
     """
 
     def __init__(
@@ -277,6 +279,7 @@ class Client:
         self.read_timeout = read_timeout
         self.read_idle = read_idle
         self.write_timeout = write_timeout
+        self.clock = ServerClock()
         self._away = Told()
         self._who = who
         self._agent = user_agent
@@ -508,7 +511,7 @@ class Client:
             if fence is not None:
                 fence()
                 doubtful = True
-            started = loop.time()
+            started, asked = loop.time(), self.clock.local()
             left = max(0.001, deadline - started)
             try:  # idle: a connection that went dead must not use up the time of what can be asked again on another
                 async with session.request(
@@ -531,6 +534,7 @@ class Client:
                     0, "NoAnswer", f"{method} {path}: {type(error).__name__} {error}", ambiguous=write and not unsent
                 ) from error
             seconds = loop.time() - started
+            self.clock.heard(answer.headers.get("Date"), asked)
             doubtful = doubtful and answer.status >= 500
             if 200 <= answer.status < 300:
                 self._count(verb, path, answer.status, seconds)

@@ -1,0 +1,71 @@
+"""What time it is by the API server.
+
+Deadlines are counted from what others wrote: when a pod could not be scheduled, when a node was lost, when a job was
+created. A controller whose own clock is minutes ahead would find them all over at once. So its time is that of the API
+server, as far as the `Date` of its answers tells, which is whole seconds: small differences are left as they are, and a
+larger one counts when two answers in a row say the same. In between it goes by the monotonic clock: somebody who sets
+this machine's moves nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+SLACK_MS = 2_000
+"""Clocks that differ by less are taken for the same."""
+_QUICK_MS = 5_000
+"""An answer that took longer says little."""
+_EVERY_MS = 1_000
+
+
+def steady() -> Callable[[], int]:
+    """Milliseconds since the epoch by this machine's clock, as it is set now."""
+    offset = time.time_ns() - time.monotonic_ns()
+    return lambda: (time.monotonic_ns() + offset) // 1_000_000
+
+
+class ServerClock:
+    """`now`: milliseconds since the epoch by the API server. `local`: the same by this machine, when it began."""
+
+    def __init__(self, local: Callable[[], int] | None = None) -> None:
+        self.local = local or steady()
+        self.ahead_ms = 0
+        """How far `local` is ahead of the API server's clock; negative when it is behind."""
+        self._heard_at = 0
+        self._before: tuple[int, int] | None = None
+        """Between what the difference lay by the answer before, where it was none of those known."""
+
+    def now(self) -> int:
+        return self.local() - self.ahead_ms
+
+    def heard(self, date: str | None, asked: int) -> None:
+        """An answer with this `Date` header, to what was asked at `asked` by `local`. Never fails."""
+        came = self.local()
+        soon = self._before is None and 0 <= came - self._heard_at < _EVERY_MS
+        if date is None or soon or came - asked > _QUICK_MS:
+            return
+        try:
+            told = int(parsedate_to_datetime(date).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            return
+        self._heard_at = came
+        # It was written between the two moments, and in the second that it names.
+        least, most = asked - told - 1000, came - told
+        if least - SLACK_MS <= self.ahead_ms <= most + SLACK_MS:
+            self._before = None
+            return
+        before, self._before = self._before, (least, most)
+        if before is None or before[0] > most or least > before[1]:
+            return
+        self._before = None
+        self.ahead_ms = 0 if least - SLACK_MS <= 0 <= most + SLACK_MS else (least + most) // 2
+        if self.ahead_ms:
+            _log.warning("this clock is not the API server's, whose time is taken", ahead_s=self.ahead_ms / 1000)
+        else:
+            _log.info("this clock is the API server's again")

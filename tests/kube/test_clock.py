@@ -1,0 +1,82 @@
+"""What time it is by the API server."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+
+import pytest
+
+from admission.kube.clock import ServerClock
+
+START = 1_790_000_000_000
+
+
+class Clocks:
+    """This machine's clock, `ahead` of the API server's by so many ms."""
+
+    def __init__(self, ahead: int) -> None:
+        self.ahead = ahead
+        self.true = START
+        self.clock = ServerClock(lambda: self.true + self.ahead)
+
+    def answer(self, took: int = 20, date: str | None = None) -> None:
+        asked = self.clock.local()
+        self.true += took // 2
+        told = formatdate(self.true // 1000, usegmt=True) if date is None else date
+        self.true += took - took // 2
+        self.clock.heard(told or None, asked)
+
+    @property
+    def wrong(self) -> int:
+        return self.clock.now() - self.true
+
+
+@pytest.mark.parametrize("ahead", [600_000, 31_000, 4_500, -4_500, -600_000])
+def test_two_answers_put_a_wrong_clock_right(ahead: int) -> None:
+    clocks = Clocks(ahead)
+    clocks.answer()
+    assert clocks.wrong == ahead, "one answer may be anything"
+    clocks.answer()
+    assert abs(clocks.wrong) <= 600
+    known = clocks.clock.ahead_ms
+    for _ in range(50):
+        clocks.true += 1_337
+        clocks.answer()
+    assert clocks.clock.ahead_ms == known, "it does not go to and fro"
+
+
+@pytest.mark.parametrize("ahead", [0, 1_500, -1_500])
+def test_small_differences_are_none(ahead: int) -> None:
+    clocks = Clocks(ahead)
+    for _ in range(50):
+        clocks.true += 777
+        clocks.answer()
+    assert clocks.wrong == ahead
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "Thu, 01 Jan 1970 00:00:00 GMT"])
+def test_who_tells_nothing_or_something_else_once_changes_nothing(date: str) -> None:
+    clocks = Clocks(0)
+    for at in range(20):
+        clocks.true += 1_100
+        clocks.answer(date=date if at % 2 else None)
+    assert clocks.wrong == 0
+
+
+def test_slow_answers_tell_nothing() -> None:
+    clocks = Clocks(0)
+    for _ in range(5):
+        clocks.answer(took=60_000)
+    assert clocks.clock.ahead_ms == 0
+
+
+def test_a_clock_that_is_put_right_is_followed() -> None:
+    clocks = Clocks(600_000)
+    clocks.answer()
+    clocks.answer()
+    clocks.ahead = 0
+    for _ in range(3):
+        clocks.true += 1_100
+        clocks.answer()
+    assert clocks.clock.ahead_ms == 0
+    assert clocks.wrong == 0
