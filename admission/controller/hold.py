@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import structlog
 
-from admission.kube.client import ApiError, Client, Kind, NotFound
+from admission.kube.client import ApiError, Client, Kind, NotFound, TooManyRequests, Unavailable
 from admission.names import Names
 
 log = structlog.get_logger("muster.hold")
@@ -74,11 +74,14 @@ async def missing(client: Client, wanted: Sequence[Mapping[str, Any]]) -> list[s
 
 
 async def policies_served(client: Client) -> bool:
-    """Does the API server have mutating policies at all (Kubernetes 1.36 and newer)?"""
+    """Does the API server have mutating policies at all (Kubernetes 1.36 and newer)? Raises Unavailable,
+    TooManyRequests or TimeoutError when it does not say."""
     try:
         await client.get(_POLICIES.path())
     except NotFound:
         return False
+    except (Unavailable, TooManyRequests):
+        raise
     except ApiError:
         return True
     return True

@@ -112,8 +112,8 @@ class Hooks:
         try:
             async with self._writing:
                 # Another replica may have told of a new CA meanwhile: an old one must not be written over it.
-                if self._held is not None and not await self._renewed():
-                    await self._configure(self._held)
+                if self._held is not None:
+                    await self._renewed()
         except (ApiError, OSError, TimeoutError, ValueError) as error:
             log.warning("webhook not restored", error=str(error))
 
@@ -121,11 +121,12 @@ class Hooks:
         async with self._writing:
             await self._renewed()
 
-    async def _renewed(self) -> bool:
-        """Was there something new to serve, and to tell of?"""
+    async def _renewed(self) -> None:
+        """What is new is served, and told of; what somebody took out of the configurations is put in again."""
         have = await self._certificates()
         if have == self._held:
-            return False
+            await self._configure(have)
+            return
         if self._tls is None:
             self._tls = certificates.context(have)
             self._runner = await self.webhook.serve(self._port, self._tls, host=self._host or None)
@@ -134,7 +135,6 @@ class Hooks:
             await self._configure(have)
             certificates.load(self._tls, have)
         self._held = have
-        return True
 
     @property
     def ends_at(self) -> datetime | None:

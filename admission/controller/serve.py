@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -23,11 +23,15 @@ from admission.controller.hold import Held, policies_bound, policies_served, pro
 from admission.controller.setup import default_queue, looked_at, rules_of, selector_of, settings_of, tuning_of
 from admission.jobs.hold import Identities
 from admission.jobs.requests import LIMITS
-from admission.kube.client import ApiError, Client, Fenced
+from admission.kube.client import ApiError, Client, Fenced, TooManyRequests, Unavailable
 from admission.kube.lease import LeaderElector, LeadershipLost
 from admission.names import JOBS_HELD
 
 log = structlog.get_logger("muster")
+
+AGAIN_S = 2.0
+"""Between two looks whether the API server is there."""
+_Found = TypeVar("_Found")
 
 PROVEN_IN = "default"
 """Namespace of the dry run: one that every cluster has and governs."""
@@ -122,7 +126,7 @@ async def serve(
                 else None,
             )
             controller.certificate_ends = lambda: ends.timestamp() if (ends := hooks.ends_at) is not None else None
-            await hooks.start()
+            await _once_it_answers(hooks.start, "the webhook's certificate")
             restore = hooks.restore
             group.create_task(hooks.run(), name="webhook")
         if started is not None:
@@ -189,9 +193,22 @@ async def serve_workloads(
 async def _mode(client: Client, config: Configuration) -> Any:
     if config.hold != "auto":
         return config.hold
-    held = _mutating(policies.hold(config.names, policies.Settings()))
     # Where the API server could hold by itself, no webhook is put in the way: missing policies are said to be missing.
-    return "policy" if await policies_bound(client, held) or await policies_served(client) else "webhook"
+    served = await _once_it_answers(lambda: policies_served(client), "how jobs are held")
+    return "policy" if served else "webhook"
+
+
+async def _once_it_answers(ask: Callable[[], Awaitable[_Found]], what: str) -> _Found:
+    """The answer, when the API server is there to give one: who starts while it is away waits for it."""
+    told = False
+    while True:
+        try:
+            return await ask()
+        except (Unavailable, TooManyRequests, TimeoutError) as error:
+            if not told:
+                log.warning("waits for the API server", what=what, error=str(error))
+            told = True
+            await asyncio.sleep(AGAIN_S)
 
 
 def _mutating(objects: list[dict[str, Any]]) -> tuple[str, ...]:

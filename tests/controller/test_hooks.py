@@ -172,6 +172,23 @@ async def test_an_old_ca_is_not_written_over_a_new_one(
             assert [await served(port, trusted) for port in ports] == [new, new]
 
 
+@pytest.mark.parametrize(("kind", "left"), [("validating", None), ("validating", 0), ("mutating", 0), ("mutating", 1)])
+async def test_what_is_taken_out_of_a_configuration_is_put_in_at_the_next_look(
+    world: World, unused_tcp_port: int, kind: str, left: int | None
+) -> None:
+    """A configuration that is gone, empty, or has but its first webhooks guards nothing, and says so to nobody."""
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    path = CONFIGURATIONS.replace("mutating", kind)
+    async with replica(world, unused_tcp_port) as hooks:
+        whole = await world.client.get(path)
+        if left is None:
+            await world.client.delete(path)
+        else:
+            await world.client.put(path, {**whole, "webhooks": whole["webhooks"][:left]})
+        await hooks._renew()
+        assert (await world.client.get(path))["webhooks"] == whole["webhooks"]
+
+
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "certs"
     with pytest.raises(OSError, match=r"tls\.crt"):

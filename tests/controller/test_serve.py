@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from admission.api.config import load_config
@@ -145,6 +146,65 @@ async def test_a_webhook_that_somebody_emptied_is_written_again() -> None:
 
         await until(again)
         await until(proven)
+
+
+class Away(Cluster):
+    """An older API server, and one that is away at first."""
+
+    here = True
+    asked = 0
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        if not self.here:
+            self.asked += 1
+            return web.json_response({"kind": "Status", "code": 503, "reason": "ServiceUnavailable"}, status=503)
+        if "mutatingadmissionpolic" in request.path:
+            return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
+        return await super()._route(request)
+
+
+@pytest.mark.parametrize("hold", ["webhook", "auto"])
+async def test_who_starts_while_the_api_server_is_away_waits_for_it(hold: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How jobs are held is asked and not guessed: its webhook serves where there are no policies."""
+    monkeypatch.setattr("admission.controller.serve.AGAIN_S", 0.02)
+    port = free_port()
+    text = HEAD.replace("hold: webhook", f"hold: {hold}") + f"webhook: {{host: 127.0.0.1, port: {port}}}\n"
+    found: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+
+    async def started(replica: Replica) -> None:
+        found.set_result(replica)
+
+    async with (
+        Away() as cluster,
+        Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01), read_timeout=0.1) as client,
+    ):
+        await install(cluster, client)
+        await client.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+        cluster.here = False
+        url = f"https://127.0.0.1:{port}"
+        running = asyncio.ensure_future(
+            serve(client, load_config(text), namespace=HOME, webhook_url=url, started=started)
+        )
+
+        async def several() -> bool:
+            return running.done() or cluster.asked > 40
+
+        try:
+            await until(several)
+            assert not running.done()
+            assert not found.done(), "nothing is served that cannot be told of"
+            cluster.here, client.read_timeout = True, 60.0
+            replica = await asyncio.wait_for(found, 60)
+
+            async def proven() -> bool:
+                return replica.held is not None and replica.held.holds
+
+            await until(proven)
+            assert replica.held is not None
+            assert replica.held.mode == "webhook"
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_who_makes_pods_and_children_is_said_by_the_file() -> None:
