@@ -674,9 +674,6 @@ class _Filling(_Run):
             self.seen.add(key)
             if turned:
                 self.turned.add(key)
-        self._kept: tuple[int, list[tuple[int, Key]]] = (-1, [])
-        """What is set aside on nodes: since when, and for whom; and at which version of that."""
-        self._passed_over_at: dict[Key, tuple[int, Key]] = {}
         self.shortened: set[str] = set()
         """Queues whose first gang was admitted in the turn that is on."""
         entering: dict[str, list[QuotaNode]] = {}
@@ -851,11 +848,6 @@ class _Filling(_Run):
 
     # -- room that is kept for those who were passed over
 
-    def _kept_since(self, gang: Workload) -> int:
-        """When it has been passed over for too long, if it is the first of its queue."""
-        evicted = gang.evicted_at if gang.evicted_at < NEW else 0
-        return max(order.stamp(gang), gang.requeue_at, evicted) + self.rules.passed_over_ms
-
     def _is_first(self, gang: Workload, place: QueueKey) -> bool:
         """Does nobody stand before it in its queue but who was admitted in this cycle."""
         before = self.admitted.get(self.state.queue_of(gang), ())
@@ -863,19 +855,11 @@ class _Filling(_Run):
 
     def _kept_around(self, node: QuotaNode) -> list[tuple[int, Key]]:
         """What is kept for anybody in this tree, or on nodes: since when, and for whom, in this order."""
-        aside = self.ledger.aside
-        version, on_nodes = self._kept
-        if version != self.ledger.aside_version:
-            on_nodes = sorted(self._since(key) for key, held in aside.items() if held.charge.admission is not None)
-            self._kept = self.ledger.aside_version, on_nodes
+        on_nodes, state = self.state.kept_on_nodes(), self.state
         of_quota = [key for key, held in self.ledger.aside_under(node.root).items() if held.charge.admission is None]
-        return sorted([*on_nodes, *map(self._since, of_quota)]) if of_quota else on_nodes
-
-    def _since(self, key: Key) -> tuple[int, Key]:
-        known = self._passed_over_at.get(key)
-        if known is None:
-            known = self._passed_over_at[key] = self._kept_since(self.state.workloads[key]), key
-        return known
+        if not of_quota:
+            return on_nodes
+        return sorted([*on_nodes, *((state.passed_over_at(state.workloads[key]), key) for key in of_quota)])
 
     def _beside_kept(self, trial: Trial, place: QueueKey) -> Trial | None:
         """The same gang with the room taken that is kept for others; None when some of them must be asked first.
@@ -889,21 +873,21 @@ class _Filling(_Run):
         if len(around) == (gang.key in self.ledger.aside) or not (able or self._claims_around(trial)):
             return self._or_over_claims(trial, place)
         but = {gang.key}
-        at = self._kept_since(gang)
+        at = self.state.passed_over_at(gang)
         first = self.rules.promises and self.now >= at and self._is_first(gang, place)
-        untried: list[Key] = []
+        untried: set[Key] = set()
         if first:
             came = at - self.rules.passed_over_ms
             # Who came when this one had been passed over goes behind it.
             later = at + self.rules.passed_over_ms
-            equals = [
-                key
-                for theirs, key in around[bisect_left(around, (came,)) :]
-                if theirs > later or key not in self.turned or key == gang.key
-            ]
-            untried = sorted(key for key in equals if key not in self.seen and self.state.is_turned(key))
+            before = bisect_left(around, (came,))
+            equals = {key for _, key in around[before:]}
+            untried = equals.intersection(self.state.turned).difference(self.seen)
+            equals.difference_update(untried)
+            if turned := equals.intersection(self.turned):
+                turned.discard(gang.key)
+                equals.difference_update(key for theirs, key in around if theirs <= later and key in turned)
             but.update(equals)
-            but.difference_update(untried)
             if len(equals) == len(around) and not untried:
                 return self._or_over_claims(trial, place)
         with self.ledger.beside(but, trial.node.root):
@@ -911,7 +895,7 @@ class _Filling(_Run):
             if not self._able(beside) and untried and self._by_quota_alone(beside):
                 # Of other trees nothing but nodes is kept, and they do not matter.
                 mine = self.ledger.aside_under(trial.node.root)
-                untried = [key for key in untried if key in mine]
+                untried.intersection_update(mine)
             if self._able(beside) or not untried:
                 beside = self._or_over_claims(beside, place)
             self.place(beside)
@@ -923,11 +907,11 @@ class _Filling(_Run):
             return beside
         if untried:
             mine = self.ledger.aside_under(trial.node.root)
-            own = [key for key in untried if key in mine]
+            own = untried.intersection(mine)
             if len(own) < len(untried) and self._kept_out(trial, but):
                 untried = own
         if untried:
-            for key in untried:
+            for key in sorted(untried):
                 self._ask_again(key)
             return None
         # What others must give up for it was never free: only the room that is free now is kept from it.
@@ -1010,6 +994,7 @@ class _Filling(_Run):
                     trial, assignment=None, why=why, found=replace(trial.found, victims=(), enough=False, until=until)
                 )
             self.served.add(before.gang.key)
+            self.seen.add(before.gang.key)
             self.verdicts = [
                 verdict
                 for at, verdict in enumerate(self.verdicts)
@@ -1421,7 +1406,7 @@ class _Filling(_Run):
         if not self._is_first(gang, place):
             return False
         trial.first = True
-        at = self._kept_since(gang)
+        at = self.state.passed_over_at(gang)
         if self.now < at:
             until = trial.found.until
             trial.found = replace(trial.found, until=at if until is None else min(at, until))

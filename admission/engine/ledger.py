@@ -199,8 +199,8 @@ class Ledger:
         self.aside: dict[Key, Held] = {}
         """What is kept for gangs that were passed over. It is not in the book, so that shares are of what is held; who
         is bound by it is looked at `beside` it."""
-        self.aside_version = 0
-        """Another with every change of what is set aside."""
+        self.aside_changed: set[Key] = set()
+        """For whom something was set aside, or is no more, since who follows that looked (and emptied this)."""
         self._claims_under: dict[QuotaNode, dict[Key, Held]] = {}
         """Root -> the claims in its tree."""
         self._aside_under: dict[QuotaNode, dict[Key, Held]] = {}
@@ -708,8 +708,8 @@ class Ledger:
         return known[1]
 
     def _put_aside(self, held: Held, sign: int) -> None:
-        self.aside_version += 1
         charge = held.charge
+        self.aside_changed.add(charge.key)
         node = self.tree.queue(charge.queue)
         under = {} if node is None else self._aside_under.setdefault(node.root, {})
         if node is not None:

@@ -113,8 +113,9 @@ class Line:
     """The gangs that wait in one ClusterQueue: buckets of interchangeable gangs, each in order, and which of the
     buckets are parked."""
 
-    def __init__(self) -> None:
+    def __init__(self, turned: set[Key]) -> None:
         self.buckets: dict[int, list[QueueKey]] = {}
+        self._turned = turned
         self.parked: dict[int, Memo] = {}
         self.heap: list[tuple[QueueKey, int]] = []
         """(first gang, bucket) of every bucket that is not parked; entries that are no longer so are skipped."""
@@ -133,6 +134,7 @@ class Line:
         held = self.buckets[bucket]
         at = bisect_left(held, place)
         del held[at]
+        self._turned.discard(order.key_of(place))
         if not held:
             del self.buckets[bucket]
             self.parked.pop(bucket, None)
@@ -142,12 +144,19 @@ class Line:
         return False
 
     def park(self, bucket: int, memo: Memo) -> None:
-        if bucket in self.buckets:
-            self.parked[bucket] = memo
+        held = self.buckets.get(bucket)
+        if held is None:
+            return
+        self.parked[bucket] = memo
+        if len(held) == 1:
+            (self._turned.add if memo.turned else self._turned.discard)(order.key_of(held[0]))
 
     def unpark(self, bucket: int) -> bool:
-        if self.parked.pop(bucket, None) is None:
+        memo = self.parked.pop(bucket, None)
+        if memo is None:
             return False
+        if memo.turned:
+            self._turned.discard(order.key_of(self.buckets[bucket][0]))
         heapq.heappush(self.heap, (self.buckets[bucket][0], bucket))
         return True
 
@@ -249,6 +258,12 @@ class State:
         """The label of the root that the last cycle came to when its budget was used up; empty where it was not."""
         self.asked: set[Key] = set()
         """Who had a turn in cycles whose budget was used up before anything was decided, since anything was."""
+        self.turned: set[Key] = set()
+        """Of those for whom room is kept: who is parked, and was refused on the book alone. (They are alone in their
+        buckets; of others some are here, too.)"""
+        self._kept: list[tuple[int, Key]] = []
+        self._kept_at: dict[Key, int] = {}
+        """Of `kept_on_nodes`."""
         self.unreached: dict[str, int] = {}
         """Queue -> since when cycles that came to the end of their budget had no turn for it."""
         self.hit_upto: dict[str, Key] = {}
@@ -962,7 +977,7 @@ class State:
         place = order.queue_key(gang, self._sticky(gang))
         line = self.lines.get(name)
         if line is None:
-            line = self.lines[name] = Line()
+            line = self.lines[name] = Line(self.turned)
         line.add(place, bucket)
         self._entry[key] = (name, bucket, place)
         if bucket not in line.parked:
@@ -1283,10 +1298,23 @@ class State:
         """Of those who were `asked`, who would be refused again; and were they refused on the book alone."""
         return [(key, memo.turned) for key in self.asked if (memo := self._memo_of(key)) is not None]
 
-    def is_turned(self, key: Key) -> bool:
-        """Does a gang stand in line, and is not tried before something changes: it was refused on the book alone."""
-        memo = self._memo_of(key)
-        return memo is not None and memo.turned
+    def passed_over_at(self, gang: Workload) -> int:
+        """When it has been passed over for too long, if it is the first of its queue."""
+        evicted = gang.evicted_at if gang.evicted_at < NEW else 0
+        return max(order.stamp(gang), gang.requeue_at, evicted) + self.rules.passed_over_ms
+
+    def kept_on_nodes(self) -> list[tuple[int, Key]]:
+        """Since when, and for whom, room on nodes is kept for being passed over, in this order. Only to be read, until
+        it is asked for again."""
+        changed, aside = self._ledger.aside_changed, self._ledger.aside
+        for key in changed:
+            if (before := self._kept_at.pop(key, None)) is not None:
+                del self._kept[bisect_left(self._kept, (before, key))]
+            if (held := aside.get(key)) is not None and held.charge.admission is not None:
+                at = self._kept_at[key] = self.passed_over_at(self.workloads[key])
+                insort(self._kept, (at, key))
+        changed.clear()
+        return self._kept
 
     def _memo_of(self, key: Key) -> Memo | None:
         entry = self._entry.get(key)
