@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -60,13 +60,15 @@ from admission.engine.model import (
 )
 from admission.engine.order import QueueKey, Rank, Tournament
 from admission.engine.quota import QuotaNode
-from admission.engine.shortage import NEW, Lack, quota_shorts
+from admission.engine.shortage import Lack, quota_shorts
 from admission.engine.state import Memo, State
 from admission.names import HOSTNAME_LABEL
 
 UNTOLD_PER_CYCLE = 10_000
 PATIENCE = 4
-"""What is decided is not kept waiting for more trials without a decision than these and one per queue."""
+WALKS_PER_TRIAL = 16
+"""What is decided is not kept waiting for more trials without a decision than these, and as many as it costs to have
+all queues enter another cycle."""
 TURN_WITHIN_MS = 30_000
 """Who is worth a trial has one before all others when it had none for so long."""
 _NONE = reclaim.Found()
@@ -689,9 +691,9 @@ class _Filling(_Run):
         self.roots.clear()
         for label in sorted(self.tournaments):
             self._root(label)
-        fruitful = self.steps
+        fruitful, patience = self.steps, PATIENCE + len(self.walks) // WALKS_PER_TRIAL
         while self.roots:
-            if self.steps >= self.budget or (self.decisions and self.steps > fruitful + PATIENCE + len(self.walks)):
+            if self.steps >= self.budget or (self.decisions and self.steps > fruitful + patience):
                 self.more = True
                 # The next cycle goes on: nobody asks them again first.
                 state.asked = set() if self.decisions else self.seen
@@ -755,8 +757,7 @@ class _Filling(_Run):
         who was passed by and may go now has a turn after all. (Who may go because somebody was admitted has to take it
         from that one: not before the next cycle.)"""
         if any(isinstance(d, Evict) or (isinstance(d, Claim) and d.record.until <= self.now) for d in decided):
-            for name, bucket in self.state.no_longer_short(label):
-                self._back(name, bucket)
+            self._back(self.state.no_longer_short(label))
 
     def _moved_up(self, name: str) -> None:
         """Who is first of a queue now may have been passed over for long: what is kept for others binds it no more as
@@ -765,19 +766,27 @@ class _Filling(_Run):
             return
         first = self.state.first_but(name, set(self.admitted[name]))
         if first is not None and (memo := first[1]) is not None and memo.lack is not None and memo.lack.beside:
-            self._back(*self.state.unpark(first[0], doubt=False))
+            self._back([self.state.unpark(first[0], doubt=False)])
 
-    def _back(self, name: str, bucket: int) -> None:
-        """Who was not to be tried takes part again."""
-        walk = self.walks.get(name)
-        if walk is None:
-            if self._walks(name):
-                self._tournament(self.node(name)).enter(self.node(name))
-        elif not walk.strict and walk.add(bucket) and walk.peek() is not None:
-            self.tournaments[order.label(self.node(name).root)].enter(self.node(name))
-        label = order.label(self.node(name).root)
-        if label != self.at and label in self.tournaments and all(other != label for _, other in self.roots):
-            self._root(label)
+    def _back(self, them: Iterable[tuple[str, int]]) -> None:
+        """(queue, bucket) of those who were not to be tried: they take part again."""
+        entering: dict[str, dict[str, QuotaNode]] = {}
+        for name, bucket in them:
+            node = self.node(name)
+            walk = self.walks.get(name)
+            if walk is None:
+                enters = self._walks(name)
+            else:
+                enters = not walk.strict and walk.add(bucket) and walk.peek() is not None
+            around = entering.setdefault(order.label(node.root), {})
+            if enters:
+                around[name] = node
+        waiting = {label for _, label in self.roots}
+        for label in sorted(entering):
+            if nodes := list(entering[label].values()):
+                self._tournament(nodes[0]).enter_all(nodes)
+            if label != self.at and label in self.tournaments and label not in waiting:
+                self._root(label)
 
     def _root(self, label: str) -> None:
         winner = self.tournaments[label].best()
@@ -856,10 +865,14 @@ class _Filling(_Run):
     def _kept_around(self, node: QuotaNode) -> list[tuple[int, Key]]:
         """What is kept for anybody in this tree, or on nodes: since when, and for whom, in this order."""
         on_nodes, state = self.state.kept_on_nodes(), self.state
-        of_quota = [key for key, held in self.ledger.aside_under(node.root).items() if held.charge.admission is None]
+        of_quota = self._of_quota(node)
         if not of_quota:
             return on_nodes
         return sorted([*on_nodes, *((state.passed_over_at(state.workloads[key]), key) for key in of_quota)])
+
+    def _of_quota(self, node: QuotaNode) -> list[Key]:
+        """For whom quota alone is kept in this tree."""
+        return [key for key, held in self.ledger.aside_under(node.root).items() if held.charge.admission is None]
 
     def _beside_kept(self, trial: Trial, place: QueueKey) -> Trial | None:
         """The same gang with the room taken that is kept for others; None when some of them must be asked first.
@@ -881,7 +894,8 @@ class _Filling(_Run):
             # Who came when this one had been passed over goes behind it.
             later = at + self.rules.passed_over_ms
             before = bisect_left(around, (came,))
-            equals = {key for _, key in around[before:]}
+            equals = {*self.state.kept_keys, *self._of_quota(trial.node)}
+            equals.difference_update(key for _, key in around[:before])
             untried = equals.intersection(self.state.turned).difference(self.seen)
             equals.difference_update(untried)
             if turned := equals.intersection(self.turned):
@@ -911,8 +925,7 @@ class _Filling(_Run):
             if len(own) < len(untried) and self._kept_out(trial, but):
                 untried = own
         if untried:
-            for key in sorted(untried):
-                self._ask_again(key)
+            self._ask_again(untried)
             return None
         # What others must give up for it was never free: only the room that is free now is kept from it.
         with self.ledger.beside(but, trial.node.root, free=True):
@@ -940,8 +953,8 @@ class _Filling(_Run):
         if self.ledger.claims_under(root):
             return False
         mine = self.ledger.aside_under(root)
-        others = [key for key in self.ledger.aside if key not in mine]
-        with self.ledger.beside(but.union(others), root):
+        others = set(self.ledger.aside).difference(mine)
+        with self.ledger.beside(but | others, root):
             return not self._able(self.look(gang, trial.queue, evict=self._may_evict(gang), later=True))
 
     def _by_quota_alone(self, trial: Trial) -> bool:
@@ -952,10 +965,10 @@ class _Filling(_Run):
             trial.queue.name, trial.assignment.usage, back=True
         )
 
-    def _ask_again(self, key: Key) -> None:
-        """It has its turn in this cycle after all."""
-        self.seen.add(key)
-        self._back(*self.state.unpark(key))
+    def _ask_again(self, keys: Collection[Key]) -> None:
+        """They have their turn in this cycle after all."""
+        self.seen.update(keys)
+        self._back([self.state.unpark(key) for key in sorted(keys)])
 
     def admit(self, trial: Trial) -> None:
         super().admit(trial)

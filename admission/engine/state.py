@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, KeysView, Mapping, Sequence, Set
 from itertools import islice
 from typing import TypeVar
 
@@ -1315,6 +1315,11 @@ class State:
                 insort(self._kept, (at, key))
         changed.clear()
         return self._kept
+
+    @property
+    def kept_keys(self) -> KeysView[Key]:
+        """For whom, as `kept_on_nodes` had it last."""
+        return self._kept_at.keys()
 
     def _memo_of(self, key: Key) -> Memo | None:
         entry = self._entry.get(key)
