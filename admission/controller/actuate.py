@@ -373,6 +373,11 @@ class Actuator:
         answer = await self._client.merge_patch(path, patch, field_manager=self._names.job_manager)
         self._learn(key[0], answer)
 
+    async def _note_held(self, key: JobKey, job: JobView) -> None:
+        """A job that cannot be queued and names no queue: without a Workload nothing else says that it is held."""
+        if job.suspended and not job.labelled and not job.ungoverned:
+            await self._mark(key, job, ungoverned=True)
+
     async def _asked_for(self, key: JobKey, job: JobView) -> dict[str, Any] | None:
         """The Workload that says what the job asks for now; None, and its owner is told, where that makes no sense."""
         raw = await self._raw(key, job)
@@ -400,10 +405,14 @@ class Actuator:
     async def _create(self, key: JobKey, job: JobView) -> None:
         obj = await self._asked_for(key, job)
         if obj is None:
+            await self._note_held(key, job)
             return
         path = self._workloads.path(job.namespace)
         try:
             made = await self._client.create(path, obj)
+        except Invalid:
+            await self._note_held(key, job)
+            raise
         except AlreadyExists:
             made = await self._client.get(self._workloads.path(job.namespace, obj["metadata"]["name"]))
             if made["metadata"].get("labels", {}).get(self._names.job_uid_label) != job.uid:

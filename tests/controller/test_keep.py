@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from admission.controller.actuate import Options
 from admission.controller.app import Controller, Tuning
@@ -253,6 +254,54 @@ async def test_who_is_not_governed_any_more_stays_held_and_is_told_and_found(wor
     async with running(world, default_queue="main", looked_at=everywhere):
         await until(lambda: unmarked("runs"))
         await until(lambda: workloads(world, 3))
+
+
+@pytest.mark.parametrize("refused", ["as it is written", "by the API server"])
+async def test_a_held_job_without_a_label_that_cannot_be_queued_is_found(world: World, refused: str) -> None:
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+    made = job("wrong", "")
+
+    def refuse(request: web.Request) -> web.Response | None:
+        body = {"kind": "Status", "code": 422, "reason": "Invalid", "message": "too much"}
+        mine = request.method == "POST" and request.path.endswith("/workloads")
+        return web.json_response(body, status=422) if mine else None
+
+    if refused == "as it is written":
+        made["metadata"]["labels"] = {NAMES.max_exec_time_label: "soon"}
+    else:
+        world.sandbox.faults.append(refuse)
+    await world.put(made)
+
+    async def labels() -> dict[str, str]:
+        return dict((await world.client.get(f"{JOBS}/wrong"))["metadata"].get("labels") or {})
+
+    async def noted() -> bool:
+        return NAMES.ungoverned_label in await labels()
+
+    async with running(world, default_queue="main") as controller:
+        await until(noted)
+        for key in controller.world.jobs:
+            controller.jobs.add(key)
+        await until(lambda: quiet(controller))
+        assert controller.client.counts["PATCH", "jobs", "", 200] == 1
+        assert [(row.name, row.state) for row in (await world.ask().jobs("ml")).rows] == [("wrong", State.HELD)]
+    assert [raw["metadata"]["name"] for _, raw in await held_back(world.ask(), None)] == ["wrong"]
+    # Mended, it is queued as any other, and its Workload says that it is held.
+    if refuse in world.sandbox.faults:
+        world.sandbox.faults.remove(refuse)
+    await world.client.merge_patch(f"{JOBS}/wrong", {"metadata": {"labels": {NAMES.max_exec_time_label: None}}})
+    async with running(world, default_queue="main"):
+        await until(lambda: workloads(world, 1))
+
+        async def clean() -> bool:
+            return not await noted()
+
+        await until(clean)
+
+
+async def quiet(controller: Controller) -> bool:
+    return controller.jobs.idle
 
 
 async def one_is(jobs: Callable[[], Awaitable[dict[str, Any]]], name: str, *, suspended: bool) -> bool:
