@@ -47,7 +47,7 @@ from admission.jobs.kinds import JOB, KINDS, JobKind, JobView
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload
-from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, Kind, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, Kind, NotFound, Unserved
 from admission.kube.events import EventRecorder
 from admission.names import (
     ADMITTED,
@@ -413,6 +413,9 @@ class Actuator:
         except Invalid:
             await self._note_held(key, job)
             raise
+        except NotFound as error:
+            # Another look at the job would find no more.
+            raise Unserved(error.status, error.reason, error.message, error.body) from error
         except AlreadyExists:
             made = await self._client.get(self._workloads.path(job.namespace, obj["metadata"]["name"]))
             if made["metadata"].get("labels", {}).get(self._names.job_uid_label) != job.uid:

@@ -35,6 +35,7 @@ from admission.controller.decode import Item, Recent
 from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import (
+    CreateWorkload,
     EvictWorkload,
     LetWorkloadGo,
     ReleaseWorkload,
@@ -77,8 +78,19 @@ from admission.engine.project import project
 from admission.engine.state import QueueNumbers, State
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JobKind, JobView
-from admission.kube.client import ApiError, Client, Conflict, Fenced, Invalid, Kind, NotFound, Terminating
+from admission.kube.client import (
+    ApiError,
+    Client,
+    Conflict,
+    Fenced,
+    Invalid,
+    Kind,
+    NotFound,
+    Terminating,
+    Unserved,
+)
 from admission.kube.events import EventRecorder
+from admission.kube.flow import Told
 from admission.kube.informer import Informer
 from admission.names import ADMITTED, INVALID_JOB, Names
 
@@ -201,6 +213,8 @@ class Controller:
         self._not_looked_at: set[JobKey] = set()
         self._caught_up = asyncio.Event()
         self._failures: dict[JobKey, int] = {}
+        self._unserved = Told()
+        """That Workloads cannot be created where they would be."""
         self._unexplained: dict[Key, float] = {}
         self._queues_dirty = asyncio.Event()
         self._stale: dict[QueueName, None] = {}
@@ -681,6 +695,8 @@ class Controller:
                 if due.step is not None:
                     self._wrote_at = time.monotonic()
                     await self.actuator.take(key, due.step)
+                    if isinstance(due.step, CreateWorkload):
+                        self._unserved.over()
                     for told in self.watchers.step:
                         told(key, due.step)
                     level = logging.INFO if isinstance(due.step, EvictWorkload) else logging.DEBUG
@@ -705,7 +721,11 @@ class Controller:
             self.jobs.add_after(key, self._wait_after(key, 5.0, 60.0))
         except (ApiError, OSError, TimeoutError) as error:
             self._failed(key, error)
-            level = _told_of(error) if self._failures.get(key, 0) in (0, 5) else log.debug
+            if isinstance(error, Unserved):  # for all jobs alike
+                told_now = self._unserved.due()
+            else:
+                told_now = self._failures.get(key, 0) in (0, 5)
+            level = _told_of(error) if told_now else log.debug
             level("write failed", **self._who(key), error=str(error))
             if isinstance(error, Invalid):
                 self._refused(key, error)

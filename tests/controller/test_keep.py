@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from admission.controller.actuate import Options
 from admission.controller.app import Controller, Tuning
@@ -298,6 +299,36 @@ async def test_a_held_job_without_a_label_that_cannot_be_queued_is_found(world: 
             return not await noted()
 
         await until(clean)
+
+
+async def test_while_workloads_are_not_served_their_creates_are_few_and_told_once(world: World) -> None:
+    def unserved(request: web.Request) -> web.Response | None:
+        mine = request.method == "POST" and request.path.endswith("/workloads")
+        return web.Response(status=404, text="404 page not found") if mine else None
+
+    waits: dict[str, list[float]] = {"one": [], "two": []}
+    world.sandbox.faults.append(unserved)
+    with capture_logs() as logged:
+        async with running(world) as controller:
+
+            def at_once(key: tuple[str, str, str], seconds: float) -> None:
+                waits[key[2]].append(seconds)
+                if len(waits[key[2]]) < 10:
+                    controller.jobs.add(key)
+
+            controller.jobs.add_after = at_once  # type: ignore[method-assign]
+            for name in waits:
+                await world.put(job(name))
+
+            async def tried() -> bool:
+                return all(len(given) == 10 for given in waits.values())
+
+            await until(tried)
+            world.sandbox.faults.remove(unserved)
+            controller.jobs.add(("Job", "ml", "one"))
+            await until(lambda: workloads(world, 1))
+    assert waits == {name: [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0] for name in waits}
+    assert [line["log_level"] for line in logged if line["event"] == "write failed"].count("warning") == 1
 
 
 async def quiet(controller: Controller) -> bool:
