@@ -41,7 +41,7 @@ from admission.engine.model import (
     Replace,
     Rules,
 )
-from admission.engine.project import Projection, project
+from admission.engine.project import Projection, bound, project
 from admission.jobs import hold, pins, values
 from admission.jobs.kinds import JOB, KINDS, JobKind, JobView
 from admission.jobs.requests import LIMITS, Limits
@@ -182,9 +182,10 @@ class Actuator:
         self._tell(seen, shown.events)
         return made
 
-    async def explain(self, seen: WorkloadSeen, shown: Projection) -> str:
+    async def explain(self, seen: WorkloadSeen, shown: Projection, *, found: bool = False) -> str:
         """Write why a Workload waits, if its conditions do not say so yet; the id of the write, empty if
-        none was due."""
+        none was due. found: it was told before this controller led, by what was true then, and the same with the
+        numbers of now is no news."""
         now = self._now()
         status = with_conditions(seen.status, shown.conditions, now, seen.generation)
         if shown.requests:
@@ -193,6 +194,8 @@ class Actuator:
                 for name, amounts in shown.requests
             ]
         if _conditions(status) == _conditions(seen.status):
+            return ""
+        if found and _conditions(status, bound) == _conditions(seen.status, bound):
             return ""
         made = await self._apply_status(seen, status)
         self._tell(seen, shown.events)
@@ -888,9 +891,12 @@ def _shapes(pod_sets: tuple[PodSet, ...]) -> list[tuple[str, PodShape]]:
     return [(one.name, one.shape) for one in pod_sets]
 
 
-def _conditions(status: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+def _conditions(
+    status: dict[str, Any], said: Callable[[str], str] = lambda text: text
+) -> list[tuple[str, str, str, str]]:
+    """said: what counts of a message."""
     return sorted(
-        (one["type"], one["status"], one.get("reason", ""), one.get("message", ""))
+        (one["type"], one["status"], one.get("reason", ""), said(one.get("message", "")))
         for one in status.get("conditions") or ()
     )
 

@@ -216,6 +216,8 @@ class Controller:
         self._unserved = Told()
         """That Workloads cannot be created where they would be."""
         self._unexplained: dict[Key, float] = {}
+        self._found: set[Key] = set()
+        """Gangs that waited when it began to lead, and have not been looked at since for what they are told."""
         self._queues_dirty = asyncio.Event()
         self._stale: dict[QueueName, None] = {}
         """Queues whose status may differ from what is stored."""
@@ -363,10 +365,12 @@ class Controller:
             if new.view.value.admission is not None or new.view.value.finished:
                 self.verdicts.pop(new.key, None)
                 self._unexplained.pop(new.key, None)
+                self._found.discard(new.key)
         elif old is not None:
             self.world.workload_lost(old)
             self.verdicts.pop(old.key, None)
             self._unexplained.pop(old.key, None)
+            self._found.discard(old.key)
         if new is not None:
             self._queues_of(new.view.value)
         if old is not None and (new is None or _other_queues(old.view.value, new.view.value)):
@@ -549,6 +553,8 @@ class Controller:
         self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))
         try:
+            waiting = ((key, seen.view.value) for key, seen in self.world.workloads.items())
+            self._found = {key for key, value in waiting if value.admission is None and not value.finished}
             self._not_looked_at = set(self.world.jobs)
             self._caught_up.clear()
             if not self._not_looked_at:
@@ -861,7 +867,7 @@ class Controller:
                     continue
                 shown = project(seen.view.value, verdict, self.rules, self.now())
                 try:
-                    wrote = await self.actuator.explain(seen, shown)
+                    wrote = await self.actuator.explain(seen, shown, found=key in self._found)
                 except NotFound:
                     continue
                 except Conflict:
@@ -872,6 +878,7 @@ class Controller:
                     _told_of(error)("reason not written", namespace=key[0], name=key[1], error=str(error))
                     self._explain_later(key)
                     continue
+                self._found.discard(key)
                 if wrote:
                     why = verdict.why
                     log.info("waits", **self._who_of(key, wrote), reason=why.reason.value, detail=why.detail.value)

@@ -6,6 +6,7 @@ reasons are Kueue's; the sentences are ours.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -350,6 +351,26 @@ def misfit_sentence(misfit: Misfit, *, quota: bool = True) -> str:
     elif misfit.fits_when_empty:
         text += "; it fits once running workloads end"
     return text
+
+
+_LIVE = re.compile(
+    r"(?<=its ClusterQueue has )\S+(?= left of )"
+    r"| \(\S+ of it now: [^)]*\)"
+    r"|, \S+ more could be borrowed"
+    r"|(?<= ends it at )\S+"
+    r"|\S+ free(?=[;.]|$)"
+    r"|; of \d+ running workload\(s\) none may be evicted for it( \([^)]*\))?"
+    r"|(?<= hold )\d+(?= of )"
+    r"|; of \d+ node\(s\): [^;]*"
+    r"|(?<= could take )\d+(?= of )"
+    r"| \(those kept out included, [^)]*\)"
+)
+
+
+def bound(text: str) -> str:
+    """A sentence less what it counts of the moment: who is refused for the same reason, ends at the same place and asks
+    for as much is told the same."""
+    return _LIVE.sub("", text)
 
 
 _STATES = ("not ready", "cordoned", "avoided")

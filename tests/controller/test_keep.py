@@ -48,7 +48,7 @@ PLURALS = {
 
 @asynccontextmanager
 async def running(
-    world: World, *, leads: bool = True, explain_after_s: float = 0.0, **options: Any
+    world: World, *, leads: bool = True, explain_after_s: float = 0.0, at: int = lab.NOW, **options: Any
 ) -> AsyncIterator[Controller]:
     controller = Controller(
         world.client,
@@ -57,7 +57,7 @@ async def running(
         settings=Settings(),
         options=Options(can_rank=True),
         tuning=Tuning(explain_after_s=explain_after_s),
-        now=lambda: lab.NOW,
+        now=lambda: at,
         **options,
     )
     tasks = [asyncio.ensure_future(controller.watch()), *([asyncio.ensure_future(controller.lead())] if leads else [])]
