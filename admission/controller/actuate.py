@@ -41,7 +41,7 @@ from admission.engine.model import (
     Replace,
     Rules,
 )
-from admission.engine.project import Projection, bound, project
+from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
 from admission.jobs.kinds import JOB, KINDS, JobKind, JobView
 from admission.jobs.requests import LIMITS, Limits
@@ -165,7 +165,7 @@ class Actuator:
                 if any(check not in entries for check in held):
                     seen = await self._write_checks(seen, [check for check in held if check in entries])
             case Evict():
-                _count_eviction(status, "Preempted", decision.reason.value)
+                _count_eviction(status, *evicted_as(decision.reason))
                 if decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
                     # What promises R6 and R8 count; older ones than the window are dropped by age there.
                     status["fairEvictions"] = [*(status.get("fairEvictions") or ()), rfc3339(now)][-16:]

@@ -151,21 +151,27 @@ def _evicting(evict: Evict) -> Projection:
     return Projection(events=(("Normal", "PreemptedWorkload", text),))
 
 
+def evicted_as(why: EvictReason) -> tuple[str, str]:
+    """(reason of the condition Evicted, that of Preempted where it is set, else ""): as what an eviction counts."""
+    return (why.value, "") if why is EvictReason.FLAVOR_MIGRATION else (PREEMPTED, why.value)
+
+
 def _evicted(evict: Evict) -> Projection:
+    reason, cause = evicted_as(evict.reason)
     namespace, name = evict.preemptor
     if evict.reason is EvictReason.FLAVOR_MIGRATION:
         text = f"Evicted for {namespace}/{name} (UID: {evict.preemptor_uid}), which has room in a better flavor"
         return Projection(
-            conditions=((EVICTED, True, evict.reason.value, text),),
-            events=(("Normal", "EvictedDueToFlavorMigration", text),),
+            conditions=((EVICTED, True, reason, text),),
+            events=(("Normal", f"EvictedDueTo{reason}", text),),
         )
     text = (
         f"Preempted to make room for workload {namespace}/{name} (UID: {evict.preemptor_uid}), "
         f"{_FOR[evict.reason].format(queue=evict.preemptor_queue)}"
     )
     return Projection(
-        conditions=((EVICTED, True, "Preempted", text), (PREEMPTED, True, evict.reason.value, text)),
-        events=(("Normal", "EvictedDueToPreempted", text), ("Normal", "Preempted", text)),
+        conditions=((EVICTED, True, reason, text), (PREEMPTED, True, cause, text)),
+        events=(("Normal", f"EvictedDueTo{reason}", text), ("Normal", "Preempted", text)),
     )
 
 

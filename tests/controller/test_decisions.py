@@ -17,7 +17,7 @@ from admission.commands.options import configure_logs
 from admission.controller import app
 from admission.controller.actuate import decision_id
 from admission.engine.cycle import Trial, _Filling, decide
-from admission.engine.model import Admission, Admit, PodSetAssignment, Workload
+from admission.engine.model import Admission, Admit, Evict, EvictReason, PodSetAssignment, Workload
 from admission.engine.project import sentence
 from admission.kube.client import Conflict
 from tests.controller.lab import GPU, NAMES, NOW, T0, World, cluster_queue, job, local_queue, own
@@ -76,6 +76,36 @@ async def test_from_the_log_to_the_event_to_the_condition(world: World) -> None:
             assert admitted in await said("QuotaReserved")
             assert (await workload())["status"]["decision"] == admitted
             assert admitted == decision_id(waiting["metadata"]["uid"], waiting["metadata"]["resourceVersion"])
+
+
+@pytest.mark.parametrize(
+    ("why", "reason", "cause"),
+    [
+        (EvictReason.IN_COHORT_RECLAMATION, "Preempted", "InCohortReclamation"),
+        (EvictReason.FLAVOR_MIGRATION, "FlavorMigration", ""),
+    ],
+)
+async def test_an_eviction_counts_as_what_its_condition_says(
+    world: World, why: EvictReason, reason: str, cause: str
+) -> None:
+    for one in (NODE, own("ResourceFlavor", "h100"), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+    await world.put(job("train", "main"))
+    async with running(world) as controller:
+
+        async def status() -> dict[str, Any]:
+            items = (await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads"))["items"]
+            return dict(items[0].get("status", {})) if items else {}
+
+        async def admitted() -> bool:
+            return "admission" in await status()
+
+        await until(admitted)
+        (seen,) = controller.world.workloads.values()
+        await controller.actuator.carry_out(Evict(seen.key, seen.uid, why, ("ml", "other"), "u", "team-a"))
+        after = await status()
+        assert after["schedulingStats"]["evictions"] == [{"reason": reason, "underlyingCause": cause, "count": 1}]
+        assert [one["reason"] for one in after["conditions"] if one["type"] == "Evicted"] == [reason]
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "less quota"])
