@@ -55,17 +55,11 @@ Terms = tuple[tuple[Requirement, ...], ...]
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _POD_LEVEL = ("cpu", "memory")
-_OF_ONE_JOB = frozenset(
-    {
-        "controller-uid",
-        "job-name",
-        CONTROLLER_UID_LABEL,
-        JOBSET_JOB_KEY_LABEL,
-        JOBSET_NAME_LABEL,
-        JOBSET_UID_LABEL,
-        JOB_NAME_LABEL,
-    }
+_OF_ONE_CHILD = frozenset(
+    {"controller-uid", "job-name", CONTROLLER_UID_LABEL, JOBSET_JOB_KEY_LABEL, JOB_NAME_LABEL},
 )
+"""Labels of pods whose values no two Jobs share, of one JobSet or not; each pod of a Job has them."""
+_OF_ONE_JOB = _OF_ONE_CHILD | {JOBSET_NAME_LABEL, JOBSET_UID_LABEL}
 """Labels of pods whose values no two jobs share."""
 
 
@@ -429,6 +423,25 @@ def _of_itself(term: Json, labels: Mapping[str, str], namespace: str) -> bool:
     return _selects(term.get("labelSelector"), labels)
 
 
+def _match_keys(term: Json) -> set[str]:
+    return {key for key in items(term.get("matchLabelKeys")) if isinstance(key, str)}
+
+
+def by_child(pod_spec: Json) -> bool:
+    """Does required affinity or anti-affinity of a pod speak of the pods of its own Job, if of its own kind at all?"""
+    rules = obj(pod_spec.get("affinity"))
+    terms = (objects(obj(rules.get(word)).get(_REQUIRED)) for word in ("podAffinity", "podAntiAffinity"))
+    return any(_match_keys(term) & _OF_ONE_CHILD for found in terms for term in found)
+
+
+def _selects_sibling(term: Json, own: Mapping[str, str], sibling: Mapping[str, str], namespace: str) -> bool:
+    """Does a term that speaks of a pod's own kind speak of pods of another pod set, too: not where it wants a label to
+    be as the pod's own is, which theirs is not."""
+    keys = _match_keys(term)
+    same = not keys & _OF_ONE_CHILD and all(sibling.get(key) == own[key] for key in keys if key in own)
+    return same and _of_itself(term, sibling, namespace)
+
+
 @lru_cache(maxsize=8192)
 def _one(asked: AntiAffinity) -> AntiAffinity:
     """One value for all that are equal: the pods of a Deployment all ask the same."""
@@ -466,7 +479,7 @@ def _asked(term: Json, namespace: str, own: Mapping[str, str] | None) -> AntiAff
     except ValueError:
         return None
     if own is not None:
-        keys = [label for label in items(term.get("matchLabelKeys")) if isinstance(label, str)]
+        keys = sorted(_match_keys(term))
         needs += [Requirement(k, "In", (own.get(k, ""),)) for k in keys if k in own or k in _OF_ONE_JOB]
     if any(need.key in _OF_ONE_JOB and need.operator == "In" for need in needs):
         return None
@@ -558,8 +571,10 @@ def shape_of(
                 refused.append(
                     f"{word} to other pods (topologyKey {key}) cannot be honoured: drop it, or make it preferred"
                 )
-            elif any(_of_itself(term, sibling, namespace) for sibling in siblings):
+            elif any(_selects_sibling(term, own, sibling, namespace) for sibling in siblings):
                 refused.append(f"{word} across pod sets (topologyKey {key}) cannot be honoured: select one pod set")
+            elif child_pods == 1 and _match_keys(term) & _OF_ONE_CHILD:  # of each pod with itself alone
+                labelled += [key] if word == "podAffinity" else []
             elif many or word == "podAntiAffinity":
                 into.add(key)
             else:
@@ -634,11 +649,12 @@ def topology_request(
     *,
     indexed: bool = False,
     replicas: int = 0,
-    exclusive: bool = False,
+    by_child: bool = False,
 ) -> tuple[Json | None, list[str]]:
     """(podSet.topologyRequest of a Workload or None, problems) from a pod template's annotations.
 
-    `replicas` are child jobs of a JobSet's replicated job (0: no child jobs); `exclusive`: each has a domain to itself.
+    `replicas` are child jobs of a JobSet's replicated job (0: no child jobs); `by_child`: where the pods may stand
+    depends on which of them is of which.
     """
     said = texts(annotations)
     problems = []
@@ -668,7 +684,7 @@ def topology_request(
             out["podsetSliceRequiredTopologyConstraints"] = found
     if group := said.get(names.group_name_annotation):
         out["podSetGroupName"] = group
-    if not (out or exclusive):
+    if not (out or (by_child and replicas)):
         return None, problems
     if indexed:
         out["podIndexLabel"] = JOB_COMPLETION_INDEX

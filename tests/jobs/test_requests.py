@@ -248,6 +248,58 @@ def test_affinity_across_pod_sets_is_refused() -> None:
     assert "across pod sets" in shape_of(template, NAMES, siblings=[{"app": "x"}]).refused
 
 
+JOB_NAME, PART = "batch.kubernetes.io/job-name", "jobset.sigs.k8s.io/replicatedjob-name"
+KEY, INDEX = "jobset.sigs.k8s.io/job-key", "jobset.sigs.k8s.io/job-index"
+ACROSS = "across pod sets (topologyKey rack)"
+
+
+@pytest.mark.parametrize(
+    ("keys", "pods_each", "refused", "together", "apart"),
+    [
+        # The pods of the other pod set have the same label.
+        ([], 2, ACROSS, (), ()),
+        (["none"], 2, ACROSS, (), ()),
+        (["app"], 2, ACROSS, (), ()),
+        ([INDEX], 2, ACROSS, (), ()),  # both have a child job of each index
+        ([PART], 2, "", ("rack",), ("rack",)),
+        (["role"], 2, "", ("rack",), ("rack",)),
+        (["none", "role"], 2, "", ("rack",), ("rack",)),
+        # Of each child job by itself: one domain for all of them, and one for each pod, is more than it asks for.
+        ([JOB_NAME], 2, "", ("rack",), ("rack",)),
+        ([KEY], 2, "", ("rack",), ("rack",)),
+        # Of each pod by itself.
+        ([JOB_NAME], 1, "", (), ()),
+        ([KEY, "none"], 1, "", (), ()),
+        ([PART], 1, "", ("rack",), ("rack",)),
+    ],
+)
+@pytest.mark.parametrize("word", ["podAffinity", "podAntiAffinity"])
+def test_affinity_to_pods_that_have_a_label_in_common(
+    word: str, keys: list[str], pods_each: int, refused: str, together: tuple[str, ...], apart: tuple[str, ...]
+) -> None:
+    raw = copy.deepcopy(EXCLUSIVE_JOBSET)
+    (workers,) = raw["spec"]["replicatedJobs"]
+    spec = workers["template"]["spec"] | {"parallelism": pods_each, "completions": pods_each}
+    labels = {"app": "x", "role": "worker"}
+    workers["template"]["spec"] = spec
+    spec["template"] = {
+        "metadata": {"labels": labels},
+        "spec": {**pods(word, {"app": "x"}, "rack", matchLabelKeys=keys), "containers": [{"name": "c"}]},
+    }
+    leader = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "c"}]}}
+    of_leader = {"spec": {"parallelism": 1, "completions": 1, "template": leader}}
+    raw["spec"]["replicatedJobs"].append({"name": "l", "replicas": 1, "template": of_leader})
+    made, problems = build_workload(JOBSET, raw, NAMES)
+    assert problems == ()
+    shape = pod_sets(made["spec"]["podSets"], NAMES, "ns")[0][0].shape
+    assert refused in shape.refused
+    assert bool(refused) == bool(shape.refused)
+    near = word == "podAffinity"
+    assert (shape.same_domain, shape.one_per_domain) == ((together, ()) if near else ((), apart))
+    alone = near and not refused and not together
+    assert shape.affinity == (((Requirement("rack", "Exists"),),) if alone else None)
+
+
 def spread(selector: Json | None, **more: Any) -> Json:
     constraint = {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1, "labelSelector": selector}
     return {"topologySpreadConstraints": [{**constraint, **more}]}
