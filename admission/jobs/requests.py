@@ -2,7 +2,7 @@
 
 `pod_requests` counts resources as kube-scheduler does: the sum of the containers and sidecars, or the largest moment
 of their start-up if that is more; what is said for the pod as a whole before what its containers say; plus overhead. A
-limit without a request is a request.
+limit without a request is a request. Of a pod that is there, what its kubelet says of a resize in place counts, too.
 
 `complete` first adds what the API server will add when the pods are made (LimitRange defaults, the RuntimeClass's
 overhead, selector and tolerations), so that a Workload's template says all by itself and is charged as its pods are.
@@ -85,6 +85,43 @@ def _container(container: Json) -> dict[str, int]:
     return _amounts(resources.get("limits"), where) | _amounts(resources.get("requests"), where)
 
 
+def _infeasible(status: Json) -> bool:
+    """Can its node never give a pod what a resize asks for? (Kubernetes 1.32 and older say so in a field.)"""
+    pending = next((one for one in objects(status.get("conditions")) if one.get("type") == "PodResizePending"), None)
+    return status.get("resize") == "Infeasible" if pending is None else pending.get("reason") == "Infeasible"
+
+
+def _in_force(asked: dict[str, int], status: Json, where: str, *, infeasible: bool) -> dict[str, int]:
+    """The most of what a container or a pod asks for, what its kubelet has set aside and what it runs with; not what it
+    asks for where it cannot have it. status: of the container, or of the pod."""
+    runs, allocated = status.get("resources"), status.get("allocatedResources")
+    if not isinstance(runs, dict) and not isinstance(allocated, dict):
+        return asked
+    out = {} if infeasible else dict(asked)
+    _at_least(out, _amounts(allocated, where))
+    _at_least(out, _amounts(obj(runs).get("requests"), where))
+    return out
+
+
+def _of_one(status: Json) -> Callable[[Json], dict[str, int]]:
+    """What a container counts for in a pod of this status."""
+    infeasible = _infeasible(status)
+    groups = ("containerStatuses", "initContainerStatuses")
+    known = {text(one.get("name")): one for group in groups for one in objects(status.get(group))}
+
+    def counts(container: Json) -> dict[str, int]:
+        name, asked = text(container.get("name")), _container(container)
+        said = known.get(name)
+        if said is None:
+            return asked
+        requests = obj(container.get("resources")).get("requests")
+        if requests == said.get("allocatedResources") == obj(said.get("resources")).get("requests"):
+            return asked  # nearly always: it need not be read thrice
+        return _in_force(asked, said, f"status of container {name!r}", infeasible=infeasible)
+
+    return counts
+
+
 def _plus(into: dict[str, int], more: Mapping[str, int]) -> None:
     for name, amount in more.items():
         into[name] = saturate(into.get(name, 0) + amount)
@@ -95,7 +132,7 @@ def _at_least(into: dict[str, int], other: Mapping[str, int]) -> None:
         into[name] = max(into.get(name, 0), amount)
 
 
-def _of_whole_pod(spec: Json, running: Mapping[str, int]) -> dict[str, int]:
+def _of_whole_pod(spec: Json, running: Mapping[str, int], status: Json | None = None) -> dict[str, int]:
     """What a pod with resources of its own requests as a whole, where `running` is what its containers do: what it
     says, else the sum of its containers (of hugepages never), else its limit. As the API server fills it in."""
     said = obj(spec.get("resources"))
@@ -104,19 +141,24 @@ def _of_whole_pod(spec: Json, running: Mapping[str, int]) -> dict[str, int]:
     requested, limited = _amounts(said.get("requests"), "pod"), _amounts(said.get("limits"), "pod")
     of_containers = {name: amount for name, amount in running.items() if name in _POD_LEVEL}
     out = limited | of_containers | requested
-    return {name: amount for name, amount in out.items() if name in _POD_LEVEL or name.startswith("hugepages-")}
+    out = {name: amount for name, amount in out.items() if name in _POD_LEVEL or name.startswith("hugepages-")}
+    if status is None:
+        return out
+    force = _in_force(out, status, "status of the pod", infeasible=_infeasible(status))
+    return {name: force.get(name, 0) for name in out}
 
 
-def _of_containers(spec: Json) -> dict[str, int]:
-    """What the containers of a pod request together."""
+def _of_containers(spec: Json, counts: Callable[[Json], dict[str, int]] = _container) -> dict[str, int]:
+    """What the containers of a pod request together. counts: what one does that may be resized while it runs."""
     running: dict[str, int] = {}
     for container in objects(spec.get("containers")):
-        _plus(running, _container(container))
+        _plus(running, counts(container))
     sidecars: dict[str, int] = {}
     starting: dict[str, int] = {}
     for container in objects(spec.get("initContainers")):
-        own = _container(container)
-        if container.get("restartPolicy") == "Always":
+        sidecar = container.get("restartPolicy") == "Always"
+        own = counts(container) if sidecar else _container(container)
+        if sidecar:
             _plus(running, own)
             _plus(sidecars, own)
             _at_least(starting, sidecars)
@@ -129,15 +171,20 @@ def _of_containers(spec: Json) -> dict[str, int]:
 
 
 def pod_requests(
-    pod_spec: Json, *, limit_ranges: Sequence[Json] = (), overhead: Mapping[str, str] | None = None
+    pod_spec: Json,
+    *,
+    limit_ranges: Sequence[Json] = (),
+    overhead: Mapping[str, str] | None = None,
+    status: Json | None = None,
 ) -> dict[str, int]:
     """Resource -> amount of one pod, in the units of `quantity`, without the pod itself (resource `pods`).
 
-    `overhead` counts where the spec names none. Raises QuantityError, naming container and resource.
+    `overhead` counts where the spec names none; `status` is that of a pod that is there. Raises QuantityError, naming
+    container and resource.
     """
     spec = _with_defaults(pod_spec, limit_ranges) if limit_ranges else pod_spec
-    running = _of_containers(spec)
-    running |= _of_whole_pod(spec, running)
+    running = _of_containers(spec, _of_one(status) if status else _container)
+    running |= _of_whole_pod(spec, running, status)
     extra = spec.get("overhead") if spec.get("overhead") is not None else overhead
     _plus(running, _amounts(extra, "overhead"))
     return running
