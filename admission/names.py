@@ -97,7 +97,8 @@ class Names:
 
     @cached_property
     def ungoverned_label(self) -> str:
-        """On a job without a queue that was held when such jobs stopped being queued: it is suspended still."""
+        """On a job without a queue that is held, and that nobody queues: such jobs are not queued any more, or this one
+        cannot be as it is written."""
         return f"{self.group}/ungoverned"
 
     @cached_property

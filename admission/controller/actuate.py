@@ -41,13 +41,13 @@ from admission.engine.model import (
     Replace,
     Rules,
 )
-from admission.engine.project import Projection, project
+from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
 from admission.jobs.kinds import JOB, KINDS, JobKind, JobView
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload
-from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, Kind, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, Kind, NotFound, Unserved
 from admission.kube.events import EventRecorder
 from admission.names import (
     ADMITTED,
@@ -165,7 +165,7 @@ class Actuator:
                 if any(check not in entries for check in held):
                     seen = await self._write_checks(seen, [check for check in held if check in entries])
             case Evict():
-                _count_eviction(status, "Preempted", decision.reason.value)
+                _count_eviction(status, *evicted_as(decision.reason))
                 if decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
                     # What promises R6 and R8 count; older ones than the window are dropped by age there.
                     status["fairEvictions"] = [*(status.get("fairEvictions") or ()), rfc3339(now)][-16:]
@@ -182,9 +182,10 @@ class Actuator:
         self._tell(seen, shown.events)
         return made
 
-    async def explain(self, seen: WorkloadSeen, shown: Projection) -> str:
+    async def explain(self, seen: WorkloadSeen, shown: Projection, *, found: bool = False) -> str:
         """Write why a Workload waits, if its conditions do not say so yet; the id of the write, empty if
-        none was due."""
+        none was due. found: it was told before this controller led, by what was true then, and the same with the
+        numbers of now is no news."""
         now = self._now()
         status = with_conditions(seen.status, shown.conditions, now, seen.generation)
         if shown.requests:
@@ -193,6 +194,8 @@ class Actuator:
                 for name, amounts in shown.requests
             ]
         if _conditions(status) == _conditions(seen.status):
+            return ""
+        if found and _conditions(status, bound) == _conditions(seen.status, bound):
             return ""
         made = await self._apply_status(seen, status)
         self._tell(seen, shown.events)
@@ -373,6 +376,11 @@ class Actuator:
         answer = await self._client.merge_patch(path, patch, field_manager=self._names.job_manager)
         self._learn(key[0], answer)
 
+    async def _note_held(self, key: JobKey, job: JobView) -> None:
+        """A job that cannot be queued and names no queue: without a Workload nothing else says that it is held."""
+        if job.suspended and not job.labelled and not job.ungoverned:
+            await self._mark(key, job, ungoverned=True)
+
     async def _asked_for(self, key: JobKey, job: JobView) -> dict[str, Any] | None:
         """The Workload that says what the job asks for now; None, and its owner is told, where that makes no sense."""
         raw = await self._raw(key, job)
@@ -400,10 +408,17 @@ class Actuator:
     async def _create(self, key: JobKey, job: JobView) -> None:
         obj = await self._asked_for(key, job)
         if obj is None:
+            await self._note_held(key, job)
             return
         path = self._workloads.path(job.namespace)
         try:
             made = await self._client.create(path, obj)
+        except Invalid:
+            await self._note_held(key, job)
+            raise
+        except NotFound as error:
+            # Another look at the job would find no more.
+            raise Unserved(error.status, error.reason, error.message, error.body) from error
         except AlreadyExists:
             made = await self._client.get(self._workloads.path(job.namespace, obj["metadata"]["name"]))
             if made["metadata"].get("labels", {}).get(self._names.job_uid_label) != job.uid:
@@ -876,9 +891,12 @@ def _shapes(pod_sets: tuple[PodSet, ...]) -> list[tuple[str, PodShape]]:
     return [(one.name, one.shape) for one in pod_sets]
 
 
-def _conditions(status: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+def _conditions(
+    status: dict[str, Any], said: Callable[[str], str] = lambda text: text
+) -> list[tuple[str, str, str, str]]:
+    """said: what counts of a message."""
     return sorted(
-        (one["type"], one["status"], one.get("reason", ""), one.get("message", ""))
+        (one["type"], one["status"], one.get("reason", ""), said(one.get("message", "")))
         for one in status.get("conditions") or ()
     )
 

@@ -35,6 +35,7 @@ from admission.controller.decode import Item, Recent
 from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import (
+    CreateWorkload,
     EvictWorkload,
     LetWorkloadGo,
     ReleaseWorkload,
@@ -77,8 +78,19 @@ from admission.engine.project import project
 from admission.engine.state import QueueNumbers, State
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JobKind, JobView
-from admission.kube.client import ApiError, Client, Conflict, Fenced, Invalid, Kind, NotFound, Terminating
+from admission.kube.client import (
+    ApiError,
+    Client,
+    Conflict,
+    Fenced,
+    Invalid,
+    Kind,
+    NotFound,
+    Terminating,
+    Unserved,
+)
 from admission.kube.events import EventRecorder
+from admission.kube.flow import Told
 from admission.kube.informer import Informer
 from admission.names import ADMITTED, INVALID_JOB, Names
 
@@ -201,7 +213,11 @@ class Controller:
         self._not_looked_at: set[JobKey] = set()
         self._caught_up = asyncio.Event()
         self._failures: dict[JobKey, int] = {}
+        self._unserved = Told()
+        """That Workloads cannot be created where they would be."""
         self._unexplained: dict[Key, float] = {}
+        self._found: set[Key] = set()
+        """Gangs that waited when it began to lead, and have not been looked at since for what they are told."""
         self._queues_dirty = asyncio.Event()
         self._stale: dict[QueueName, None] = {}
         """Queues whose status may differ from what is stored."""
@@ -349,10 +365,12 @@ class Controller:
             if new.view.value.admission is not None or new.view.value.finished:
                 self.verdicts.pop(new.key, None)
                 self._unexplained.pop(new.key, None)
+                self._found.discard(new.key)
         elif old is not None:
             self.world.workload_lost(old)
             self.verdicts.pop(old.key, None)
             self._unexplained.pop(old.key, None)
+            self._found.discard(old.key)
         if new is not None:
             self._queues_of(new.view.value)
         if old is not None and (new is None or _other_queues(old.view.value, new.view.value)):
@@ -535,6 +553,8 @@ class Controller:
         self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))
         try:
+            waiting = ((key, seen.view.value) for key, seen in self.world.workloads.items())
+            self._found = {key for key, value in waiting if value.admission is None and not value.finished}
             self._not_looked_at = set(self.world.jobs)
             self._caught_up.clear()
             if not self._not_looked_at:
@@ -681,6 +701,8 @@ class Controller:
                 if due.step is not None:
                     self._wrote_at = time.monotonic()
                     await self.actuator.take(key, due.step)
+                    if isinstance(due.step, CreateWorkload):
+                        self._unserved.over()
                     for told in self.watchers.step:
                         told(key, due.step)
                     level = logging.INFO if isinstance(due.step, EvictWorkload) else logging.DEBUG
@@ -705,7 +727,11 @@ class Controller:
             self.jobs.add_after(key, self._wait_after(key, 5.0, 60.0))
         except (ApiError, OSError, TimeoutError) as error:
             self._failed(key, error)
-            level = _told_of(error) if self._failures.get(key, 0) in (0, 5) else log.debug
+            if isinstance(error, Unserved):  # for all jobs alike
+                told_now = self._unserved.due()
+            else:
+                told_now = self._failures.get(key, 0) in (0, 5)
+            level = _told_of(error) if told_now else log.debug
             level("write failed", **self._who(key), error=str(error))
             if isinstance(error, Invalid):
                 self._refused(key, error)
@@ -841,7 +867,7 @@ class Controller:
                     continue
                 shown = project(seen.view.value, verdict, self.rules, self.now())
                 try:
-                    wrote = await self.actuator.explain(seen, shown)
+                    wrote = await self.actuator.explain(seen, shown, found=key in self._found)
                 except NotFound:
                     continue
                 except Conflict:
@@ -852,6 +878,7 @@ class Controller:
                     _told_of(error)("reason not written", namespace=key[0], name=key[1], error=str(error))
                     self._explain_later(key)
                     continue
+                self._found.discard(key)
                 if wrote:
                     why = verdict.why
                     log.info("waits", **self._who_of(key, wrote), reason=why.reason.value, detail=why.detail.value)

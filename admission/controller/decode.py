@@ -226,10 +226,23 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     scheduling_gates: list[dict[str, Any]] | None = None
 
 
+class _ContainerStatus(msgspec.Struct, rename="camel"):
+    """Of a container what a resize in place makes of it."""
+
+    name: Any = None
+    resources: Any = None
+    allocated_resources: Any = None
+
+
 class _PodStatus(msgspec.Struct, rename="camel"):
     phase: Any = None
     nominated_node_name: Any = None
     conditions: list[dict[str, Any]] | None = None
+    container_statuses: list[_ContainerStatus] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
+    resources: Any = None
+    allocated_resources: Any = None
+    resize: Any = None
 
 
 class _Pod(msgspec.Struct):
@@ -262,7 +275,16 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
             "deletionTimestamp": meta.deletion_timestamp,
         },
         "spec": spec,
-        "status": {"phase": status.phase, "nominatedNodeName": status.nominated_node_name},
+        "status": {
+            "phase": status.phase,
+            "nominatedNodeName": status.nominated_node_name,
+            "conditions": status.conditions,
+            "containerStatuses": _resized(status.container_statuses),
+            "initContainerStatuses": _resized(status.init_container_statuses),
+            "resources": status.resources,
+            "allocatedResources": status.allocated_resources,
+            "resize": status.resize,
+        },
     }
     labels: dict[str, str] = meta.labels or {}
     owner: dict[str, Any] = next((ref for ref in meta.owner_references or () if ref.get("controller")), {})
@@ -304,6 +326,14 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         usage=values.pod_usage(obj, names),
         stays_ms=_stays(seen.spec.tolerations or ()) if ours else None,
     )
+
+
+def _resized(containers: Sequence[_ContainerStatus] | None) -> list[dict[str, Any]]:
+    return [
+        {"name": one.name, "resources": one.resources, "allocatedResources": one.allocated_resources}
+        for one in containers or ()
+        if one.resources is not None or one.allocated_resources is not None
+    ]
 
 
 def _stays(tolerations: Sequence[dict[str, Any]]) -> int | None:

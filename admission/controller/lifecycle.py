@@ -155,7 +155,7 @@ class TellUngoverned:
 
 @dataclass(frozen=True, slots=True)
 class MarkJob:
-    """Note on a job without a queue that it stays suspended though nobody queues it any more; or take that off."""
+    """Note on a job without a queue that it stays suspended though nobody queues it; or take that off."""
 
     ungoverned: bool
 
@@ -367,7 +367,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
         return _leaving(seen)
     if not seen.governed:
         return _let_go(seen, settings, now)
-    if job.ungoverned:
+    if job.ungoverned and (job.labelled or workload is not None):
         return Next(MarkJob(False))
     if workload is None:
         if not job.suspended:

@@ -6,6 +6,7 @@ reasons are Kueue's; the sentences are ours.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -150,21 +151,27 @@ def _evicting(evict: Evict) -> Projection:
     return Projection(events=(("Normal", "PreemptedWorkload", text),))
 
 
+def evicted_as(why: EvictReason) -> tuple[str, str]:
+    """(reason of the condition Evicted, that of Preempted where it is set, else ""): as what an eviction counts."""
+    return (why.value, "") if why is EvictReason.FLAVOR_MIGRATION else (PREEMPTED, why.value)
+
+
 def _evicted(evict: Evict) -> Projection:
+    reason, cause = evicted_as(evict.reason)
     namespace, name = evict.preemptor
     if evict.reason is EvictReason.FLAVOR_MIGRATION:
         text = f"Evicted for {namespace}/{name} (UID: {evict.preemptor_uid}), which has room in a better flavor"
         return Projection(
-            conditions=((EVICTED, True, evict.reason.value, text),),
-            events=(("Normal", "EvictedDueToFlavorMigration", text),),
+            conditions=((EVICTED, True, reason, text),),
+            events=(("Normal", f"EvictedDueTo{reason}", text),),
         )
     text = (
         f"Preempted to make room for workload {namespace}/{name} (UID: {evict.preemptor_uid}), "
         f"{_FOR[evict.reason].format(queue=evict.preemptor_queue)}"
     )
     return Projection(
-        conditions=((EVICTED, True, "Preempted", text), (PREEMPTED, True, evict.reason.value, text)),
-        events=(("Normal", "EvictedDueToPreempted", text), ("Normal", "Preempted", text)),
+        conditions=((EVICTED, True, reason, text), (PREEMPTED, True, cause, text)),
+        events=(("Normal", f"EvictedDueTo{reason}", text), ("Normal", "Preempted", text)),
     )
 
 
@@ -350,6 +357,26 @@ def misfit_sentence(misfit: Misfit, *, quota: bool = True) -> str:
     elif misfit.fits_when_empty:
         text += "; it fits once running workloads end"
     return text
+
+
+_LIVE = re.compile(
+    r"(?<=its ClusterQueue has )\S+(?= left of )"
+    r"| \(\S+ of it now: [^)]*\)"
+    r"|, \S+ more could be borrowed"
+    r"|(?<= ends it at )\S+"
+    r"|\S+ free(?=[;.]|$)"
+    r"|; of \d+ running workload\(s\) none may be evicted for it( \([^)]*\))?"
+    r"|(?<= hold )\d+(?= of )"
+    r"|; of \d+ node\(s\): [^;]*"
+    r"|(?<= could take )\d+(?= of )"
+    r"| \(those kept out included, [^)]*\)"
+)
+
+
+def bound(text: str) -> str:
+    """A sentence less what it counts of the moment: who is refused for the same reason, ends at the same place and asks
+    for as much is told the same."""
+    return _LIVE.sub("", text)
 
 
 _STATES = ("not ready", "cordoned", "avoided")

@@ -147,7 +147,8 @@ class JobView(Value, frozen=True):
     labelled: bool = False
     """It has the queue label, which holds it, whatever that says."""
     ungoverned: bool = False
-    """It was held when jobs without a queue stopped being queued, and was not started since."""
+    """It names no queue, is held and cannot be queued, or such jobs stopped being queued; noted on it, for nothing else
+    says that it was held."""
     priority_class: str = ""
     """WorkloadPriorityClass that it names."""
     pod_priority_class: str = ""

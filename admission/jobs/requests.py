@@ -2,7 +2,7 @@
 
 `pod_requests` counts resources as kube-scheduler does: the sum of the containers and sidecars, or the largest moment
 of their start-up if that is more; what is said for the pod as a whole before what its containers say; plus overhead. A
-limit without a request is a request.
+limit without a request is a request. Of a pod that is there, what its kubelet says of a resize in place counts, too.
 
 `complete` first adds what the API server will add when the pods are made (LimitRange defaults, the RuntimeClass's
 overhead, selector and tolerations), so that a Workload's template says all by itself and is charged as its pods are.
@@ -55,17 +55,11 @@ Terms = tuple[tuple[Requirement, ...], ...]
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _POD_LEVEL = ("cpu", "memory")
-_OF_ONE_JOB = frozenset(
-    {
-        "controller-uid",
-        "job-name",
-        CONTROLLER_UID_LABEL,
-        JOBSET_JOB_KEY_LABEL,
-        JOBSET_NAME_LABEL,
-        JOBSET_UID_LABEL,
-        JOB_NAME_LABEL,
-    }
+_OF_ONE_CHILD = frozenset(
+    {"controller-uid", "job-name", CONTROLLER_UID_LABEL, JOBSET_JOB_KEY_LABEL, JOB_NAME_LABEL},
 )
+"""Labels of pods whose values no two Jobs share, of one JobSet or not; each pod of a Job has them."""
+_OF_ONE_JOB = _OF_ONE_CHILD | {JOBSET_NAME_LABEL, JOBSET_UID_LABEL}
 """Labels of pods whose values no two jobs share."""
 
 
@@ -91,6 +85,43 @@ def _container(container: Json) -> dict[str, int]:
     return _amounts(resources.get("limits"), where) | _amounts(resources.get("requests"), where)
 
 
+def _infeasible(status: Json) -> bool:
+    """Can its node never give a pod what a resize asks for? (Kubernetes 1.32 and older say so in a field.)"""
+    pending = next((one for one in objects(status.get("conditions")) if one.get("type") == "PodResizePending"), None)
+    return status.get("resize") == "Infeasible" if pending is None else pending.get("reason") == "Infeasible"
+
+
+def _in_force(asked: dict[str, int], status: Json, where: str, *, infeasible: bool) -> dict[str, int]:
+    """The most of what a container or a pod asks for, what its kubelet has set aside and what it runs with; not what it
+    asks for where it cannot have it. status: of the container, or of the pod."""
+    runs, allocated = status.get("resources"), status.get("allocatedResources")
+    if not isinstance(runs, dict) and not isinstance(allocated, dict):
+        return asked
+    out = {} if infeasible else dict(asked)
+    _at_least(out, _amounts(allocated, where))
+    _at_least(out, _amounts(obj(runs).get("requests"), where))
+    return out
+
+
+def _of_one(status: Json) -> Callable[[Json], dict[str, int]]:
+    """What a container counts for in a pod of this status."""
+    infeasible = _infeasible(status)
+    groups = ("containerStatuses", "initContainerStatuses")
+    known = {text(one.get("name")): one for group in groups for one in objects(status.get(group))}
+
+    def counts(container: Json) -> dict[str, int]:
+        name, asked = text(container.get("name")), _container(container)
+        said = known.get(name)
+        if said is None:
+            return asked
+        requests = obj(container.get("resources")).get("requests")
+        if requests == said.get("allocatedResources") == obj(said.get("resources")).get("requests"):
+            return asked  # nearly always: it need not be read thrice
+        return _in_force(asked, said, f"status of container {name!r}", infeasible=infeasible)
+
+    return counts
+
+
 def _plus(into: dict[str, int], more: Mapping[str, int]) -> None:
     for name, amount in more.items():
         into[name] = saturate(into.get(name, 0) + amount)
@@ -101,7 +132,7 @@ def _at_least(into: dict[str, int], other: Mapping[str, int]) -> None:
         into[name] = max(into.get(name, 0), amount)
 
 
-def _of_whole_pod(spec: Json, running: Mapping[str, int]) -> dict[str, int]:
+def _of_whole_pod(spec: Json, running: Mapping[str, int], status: Json | None = None) -> dict[str, int]:
     """What a pod with resources of its own requests as a whole, where `running` is what its containers do: what it
     says, else the sum of its containers (of hugepages never), else its limit. As the API server fills it in."""
     said = obj(spec.get("resources"))
@@ -110,19 +141,24 @@ def _of_whole_pod(spec: Json, running: Mapping[str, int]) -> dict[str, int]:
     requested, limited = _amounts(said.get("requests"), "pod"), _amounts(said.get("limits"), "pod")
     of_containers = {name: amount for name, amount in running.items() if name in _POD_LEVEL}
     out = limited | of_containers | requested
-    return {name: amount for name, amount in out.items() if name in _POD_LEVEL or name.startswith("hugepages-")}
+    out = {name: amount for name, amount in out.items() if name in _POD_LEVEL or name.startswith("hugepages-")}
+    if status is None:
+        return out
+    force = _in_force(out, status, "status of the pod", infeasible=_infeasible(status))
+    return {name: force.get(name, 0) for name in out}
 
 
-def _of_containers(spec: Json) -> dict[str, int]:
-    """What the containers of a pod request together."""
+def _of_containers(spec: Json, counts: Callable[[Json], dict[str, int]] = _container) -> dict[str, int]:
+    """What the containers of a pod request together. counts: what one does that may be resized while it runs."""
     running: dict[str, int] = {}
     for container in objects(spec.get("containers")):
-        _plus(running, _container(container))
+        _plus(running, counts(container))
     sidecars: dict[str, int] = {}
     starting: dict[str, int] = {}
     for container in objects(spec.get("initContainers")):
-        own = _container(container)
-        if container.get("restartPolicy") == "Always":
+        sidecar = container.get("restartPolicy") == "Always"
+        own = counts(container) if sidecar else _container(container)
+        if sidecar:
             _plus(running, own)
             _plus(sidecars, own)
             _at_least(starting, sidecars)
@@ -135,15 +171,20 @@ def _of_containers(spec: Json) -> dict[str, int]:
 
 
 def pod_requests(
-    pod_spec: Json, *, limit_ranges: Sequence[Json] = (), overhead: Mapping[str, str] | None = None
+    pod_spec: Json,
+    *,
+    limit_ranges: Sequence[Json] = (),
+    overhead: Mapping[str, str] | None = None,
+    status: Json | None = None,
 ) -> dict[str, int]:
     """Resource -> amount of one pod, in the units of `quantity`, without the pod itself (resource `pods`).
 
-    `overhead` counts where the spec names none. Raises QuantityError, naming container and resource.
+    `overhead` counts where the spec names none; `status` is that of a pod that is there. Raises QuantityError, naming
+    container and resource.
     """
     spec = _with_defaults(pod_spec, limit_ranges) if limit_ranges else pod_spec
-    running = _of_containers(spec)
-    running |= _of_whole_pod(spec, running)
+    running = _of_containers(spec, _of_one(status) if status else _container)
+    running |= _of_whole_pod(spec, running, status)
     extra = spec.get("overhead") if spec.get("overhead") is not None else overhead
     _plus(running, _amounts(extra, "overhead"))
     return running
@@ -429,6 +470,25 @@ def _of_itself(term: Json, labels: Mapping[str, str], namespace: str) -> bool:
     return _selects(term.get("labelSelector"), labels)
 
 
+def _match_keys(term: Json) -> set[str]:
+    return {key for key in items(term.get("matchLabelKeys")) if isinstance(key, str)}
+
+
+def by_child(pod_spec: Json) -> bool:
+    """Does required affinity or anti-affinity of a pod speak of the pods of its own Job, if of its own kind at all?"""
+    rules = obj(pod_spec.get("affinity"))
+    terms = (objects(obj(rules.get(word)).get(_REQUIRED)) for word in ("podAffinity", "podAntiAffinity"))
+    return any(_match_keys(term) & _OF_ONE_CHILD for found in terms for term in found)
+
+
+def _selects_sibling(term: Json, own: Mapping[str, str], sibling: Mapping[str, str], namespace: str) -> bool:
+    """Does a term that speaks of a pod's own kind speak of pods of another pod set, too: not where it wants a label to
+    be as the pod's own is, which theirs is not."""
+    keys = _match_keys(term)
+    same = not keys & _OF_ONE_CHILD and all(sibling.get(key) == own[key] for key in keys if key in own)
+    return same and _of_itself(term, sibling, namespace)
+
+
 @lru_cache(maxsize=8192)
 def _one(asked: AntiAffinity) -> AntiAffinity:
     """One value for all that are equal: the pods of a Deployment all ask the same."""
@@ -466,7 +526,7 @@ def _asked(term: Json, namespace: str, own: Mapping[str, str] | None) -> AntiAff
     except ValueError:
         return None
     if own is not None:
-        keys = [label for label in items(term.get("matchLabelKeys")) if isinstance(label, str)]
+        keys = sorted(_match_keys(term))
         needs += [Requirement(k, "In", (own.get(k, ""),)) for k in keys if k in own or k in _OF_ONE_JOB]
     if any(need.key in _OF_ONE_JOB and need.operator == "In" for need in needs):
         return None
@@ -558,8 +618,10 @@ def shape_of(
                 refused.append(
                     f"{word} to other pods (topologyKey {key}) cannot be honoured: drop it, or make it preferred"
                 )
-            elif any(_of_itself(term, sibling, namespace) for sibling in siblings):
+            elif any(_selects_sibling(term, own, sibling, namespace) for sibling in siblings):
                 refused.append(f"{word} across pod sets (topologyKey {key}) cannot be honoured: select one pod set")
+            elif child_pods == 1 and _match_keys(term) & _OF_ONE_CHILD:  # of each pod with itself alone
+                labelled += [key] if word == "podAffinity" else []
             elif many or word == "podAntiAffinity":
                 into.add(key)
             else:
@@ -634,11 +696,12 @@ def topology_request(
     *,
     indexed: bool = False,
     replicas: int = 0,
-    exclusive: bool = False,
+    by_child: bool = False,
 ) -> tuple[Json | None, list[str]]:
     """(podSet.topologyRequest of a Workload or None, problems) from a pod template's annotations.
 
-    `replicas` are child jobs of a JobSet's replicated job (0: no child jobs); `exclusive`: each has a domain to itself.
+    `replicas` are child jobs of a JobSet's replicated job (0: no child jobs); `by_child`: where the pods may stand
+    depends on which of them is of which.
     """
     said = texts(annotations)
     problems = []
@@ -668,7 +731,7 @@ def topology_request(
             out["podsetSliceRequiredTopologyConstraints"] = found
     if group := said.get(names.group_name_annotation):
         out["podSetGroupName"] = group
-    if not (out or exclusive):
+    if not (out or (by_child and replicas)):
         return None, problems
     if indexed:
         out["podIndexLabel"] = JOB_COMPLETION_INDEX

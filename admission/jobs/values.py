@@ -414,15 +414,16 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
     """
     meta, where, name = _meta(raw)
     spec = obj(raw.get("spec"))
+    status = obj(raw.get("status"))
     on = text(spec.get("nodeName"))
     labels = texts(meta.get("labels"))
     of_gang = gang_of(labels, names)
     if not on and not of_gang:
-        on = text(obj(raw.get("status")).get("nominatedNodeName"))
-    if not on or obj(raw.get("status")).get("phase") in ("Succeeded", "Failed"):
+        on = text(status.get("nominatedNodeName"))
+    if not on or status.get("phase") in ("Succeeded", "Failed"):
         return None
     try:
-        requests = pod_requests(spec)
+        requests = pod_requests(spec, status=status)
     except QuantityError:
         requests = {}
     exclusive = exclusive_key(labels, texts(meta.get("annotations")))

@@ -16,6 +16,7 @@ from admission.jobs.kinds import JobKind, Json, Slot, items, labels_of, obj, own
 from admission.jobs.requests import (
     LIMITS,
     Limits,
+    by_child,
     class_mark,
     complete,
     defaults_mark,
@@ -79,7 +80,7 @@ def build_workload(
             names,
             indexed=slot.ranks is not None,
             replicas=slot.replicas if slot.labels else 0,
-            exclusive=bool(slot.notes),
+            by_child=bool(slot.notes) or by_child(spec),
         )
         problems.extend(f"pod set {slot.pod_set}: {problem}" for problem in wrong)
         if request is not None:

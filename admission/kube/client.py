@@ -103,6 +103,11 @@ class NotFound(ApiError):
     pass
 
 
+class Unserved(ApiError):
+    """404 for something that was to be created: its kind is not served, or its namespace is not there. Raised by who
+    knows that nothing else can be missing."""
+
+
 class Conflict(ApiError):
     """409: an older resourceVersion, another field's owner, or a name that is taken (`AlreadyExists`)."""
 

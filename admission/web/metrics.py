@@ -25,6 +25,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 
 from admission.engine.model import Admit, Decision, Evict, Plan, Reason
+from admission.engine.project import evicted_as
 
 _CYCLE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _WAIT = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
@@ -235,7 +236,7 @@ class Metrics:
         elif isinstance(decision, Evict):
             self._reserved.pop(decision.key, None)
             queue = self._numbers.queue_of_gang(decision.key)
-            self._of(self._evicted, queue, "Preempted", decision.reason.value).inc()
+            self._of(self._evicted, queue, *evicted_as(decision.reason)).inc()
 
     def admitted(self, gang: tuple[str, str]) -> None:
         queue = self._numbers.queue_of_gang(gang)

@@ -17,9 +17,10 @@ from admission.commands.options import configure_logs
 from admission.controller import app
 from admission.controller.actuate import decision_id
 from admission.engine.cycle import Trial, _Filling, decide
-from admission.engine.model import Admission, Admit, PodSetAssignment, Workload
+from admission.engine.model import Admission, Admit, Evict, EvictReason, PodSetAssignment, Workload
+from admission.engine.project import sentence
 from admission.kube.client import Conflict
-from tests.controller.lab import GPU, NAMES, NOW, World, cluster_queue, job, local_queue, own
+from tests.controller.lab import GPU, NAMES, NOW, T0, World, cluster_queue, job, local_queue, own
 from tests.controller.test_keep import NODE, running, until
 
 
@@ -75,6 +76,93 @@ async def test_from_the_log_to_the_event_to_the_condition(world: World) -> None:
             assert admitted in await said("QuotaReserved")
             assert (await workload())["status"]["decision"] == admitted
             assert admitted == decision_id(waiting["metadata"]["uid"], waiting["metadata"]["resourceVersion"])
+
+
+@pytest.mark.parametrize(
+    ("why", "reason", "cause"),
+    [
+        (EvictReason.IN_COHORT_RECLAMATION, "Preempted", "InCohortReclamation"),
+        (EvictReason.FLAVOR_MIGRATION, "FlavorMigration", ""),
+    ],
+)
+async def test_an_eviction_counts_as_what_its_condition_says(
+    world: World, why: EvictReason, reason: str, cause: str
+) -> None:
+    for one in (NODE, own("ResourceFlavor", "h100"), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+    await world.put(job("train", "main"))
+    async with running(world) as controller:
+
+        async def status() -> dict[str, Any]:
+            items = (await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads"))["items"]
+            return dict(items[0].get("status", {})) if items else {}
+
+        async def admitted() -> bool:
+            return "admission" in await status()
+
+        await until(admitted)
+        (seen,) = controller.world.workloads.values()
+        await controller.actuator.carry_out(Evict(seen.key, seen.uid, why, ("ml", "other"), "u", "team-a"))
+        after = await status()
+        assert after["schedulingStats"]["evictions"] == [{"reason": reason, "underlyingCause": cause, "count": 1}]
+        assert [one["reason"] for one in after["conditions"] if one["type"] == "Evicted"] == [reason]
+
+
+@pytest.mark.parametrize("meanwhile", ["nothing", "less quota"])
+async def test_a_new_leader_does_not_tell_anew_what_has_been_told(world: World, meanwhile: str) -> None:
+    """Who waits was told with the numbers of its last look: others are true by now, and no news."""
+    for one in (NODE, NODE | {"metadata": {**NODE["metadata"], "name": "m"}}, own("ResourceFlavor", "h100", {})):
+        await world.put(one)
+    for team in ("team-a", "team-b"):
+        await world.put(cluster_queue(team, 16))
+        await world.put(local_queue(team, team))
+
+    async def told() -> dict[str, tuple[str, str, str]]:
+        """Job -> (reason, message, version) of who was told why it waits, or runs."""
+        items = (await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads"))["items"]
+        return {
+            raw["metadata"]["ownerReferences"][0]["name"]: (
+                condition["reason"],
+                condition["message"],
+                raw["metadata"]["resourceVersion"],
+            )
+            for raw in items
+            for condition in raw.get("status", {}).get("conditions") or ()
+            if condition["type"] == "QuotaReserved"
+        }
+
+    async with running(world, at=T0):
+        for name, queue, pods in (("runs", "team-a", 2), ("waits", "team-a", 3), ("after", "team-b", 1)):
+            await world.put(job(name, queue, pods=pods))
+
+            async def known(name: str = name) -> bool:
+                return name in await told()
+
+            await until(known)
+    before = await told()
+    assert "cohort lab has 16 free" in before["waits"][1]
+    if meanwhile == "less quota":
+        queue = f"/apis/{NAMES.api_version}/clusterqueues/team-a"
+        flavor = {"name": "h100", "resources": [{"name": GPU, "nominalQuota": 8}]}
+        await world.client.merge_patch(
+            queue, {"spec": {"resourceGroups": [{"coveredResources": [GPU], "flavors": [flavor]}]}}
+        )
+    async with running(world, at=T0) as controller:
+        statuses = ("PATCH", "workloads", "status", 200)
+        written = controller.client.counts[statuses]
+
+        async def looked() -> bool:
+            return bool(controller.verdicts) and not controller._found
+
+        await until(looked)
+        (verdict,) = controller.verdicts.values()
+        assert sentence(verdict.why) != before["waits"][1]
+        after = await told()
+        if meanwhile == "nothing":
+            assert controller.client.counts[statuses] == written
+            assert after == before
+        else:
+            assert after["waits"][1] == sentence(verdict.why)
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
@@ -237,9 +325,9 @@ async def test_a_reason_whose_write_came_to_nothing_is_written_later(
     async with running(world, leads=False) as controller:
         explain = controller.actuator.explain
 
-        async def comes_to_nothing_once(*arguments: Any) -> str:
+        async def comes_to_nothing_once(*arguments: Any, **more: Any) -> str:
             if writing.is_set():
-                return await explain(*arguments)
+                return await explain(*arguments, **more)
             writing.set()
             if ends == "it leads no more":
                 await asyncio.sleep(3600)

@@ -124,6 +124,25 @@ PORT = {"name": "c", "ports": [{"hostPort": 80}]}
             pod({"nodeName": "n"}, labels={NAMES.workload_uid_label: "u-1", NAMES.pod_set_label: "main"}),
             {"workload_uid": "", "pod_set": ""},  # anybody may write these; who may write our mark is guarded
         ),
+        (
+            pod(
+                {"nodeName": "n", "containers": [PORT], "initContainers": [INIT | {"restartPolicy": "Always"}]},
+                {
+                    "conditions": [{"type": "PodResizePending", "reason": "Infeasible"}],
+                    "resize": "Deferred",
+                    "containerStatuses": [{"name": "c", "resources": {"requests": {"cpu": "5"}}, "ready": True}],
+                    "initContainerStatuses": [{"name": "i", "allocatedResources": {"cpu": "7"}}],
+                },
+            ),
+            {"node": "n"},
+        ),
+        (
+            pod(
+                {"nodeName": "n", "containers": [PORT], "resources": {"requests": {"cpu": "3"}}},
+                {"resize": "Infeasible", "resources": {"requests": {"cpu": "5"}}, "allocatedResources": {"cpu": "4"}},
+            ),
+            {"node": "n"},
+        ),
         (pod({"schedulingGates": [{"name": NAMES.topology_gate}]}), {"gated": True}),
         (
             pod(None, {"conditions": [{"type": "Ready", "status": "True"}]}, labels=None, ownerReferences=None),

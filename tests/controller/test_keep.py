@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
 
 from admission.controller.actuate import Options
 from admission.controller.app import Controller, Tuning
@@ -46,7 +48,7 @@ PLURALS = {
 
 @asynccontextmanager
 async def running(
-    world: World, *, leads: bool = True, explain_after_s: float = 0.0, **options: Any
+    world: World, *, leads: bool = True, explain_after_s: float = 0.0, at: int = lab.NOW, **options: Any
 ) -> AsyncIterator[Controller]:
     controller = Controller(
         world.client,
@@ -55,7 +57,7 @@ async def running(
         settings=Settings(),
         options=Options(can_rank=True),
         tuning=Tuning(explain_after_s=explain_after_s),
-        now=lambda: lab.NOW,
+        now=lambda: at,
         **options,
     )
     tasks = [asyncio.ensure_future(controller.watch()), *([asyncio.ensure_future(controller.lead())] if leads else [])]
@@ -253,6 +255,84 @@ async def test_who_is_not_governed_any_more_stays_held_and_is_told_and_found(wor
     async with running(world, default_queue="main", looked_at=everywhere):
         await until(lambda: unmarked("runs"))
         await until(lambda: workloads(world, 3))
+
+
+@pytest.mark.parametrize("refused", ["as it is written", "by the API server"])
+async def test_a_held_job_without_a_label_that_cannot_be_queued_is_found(world: World, refused: str) -> None:
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+    made = job("wrong", "")
+
+    def refuse(request: web.Request) -> web.Response | None:
+        body = {"kind": "Status", "code": 422, "reason": "Invalid", "message": "too much"}
+        mine = request.method == "POST" and request.path.endswith("/workloads")
+        return web.json_response(body, status=422) if mine else None
+
+    if refused == "as it is written":
+        made["metadata"]["labels"] = {NAMES.max_exec_time_label: "soon"}
+    else:
+        world.sandbox.faults.append(refuse)
+    await world.put(made)
+
+    async def labels() -> dict[str, str]:
+        return dict((await world.client.get(f"{JOBS}/wrong"))["metadata"].get("labels") or {})
+
+    async def noted() -> bool:
+        return NAMES.ungoverned_label in await labels()
+
+    async with running(world, default_queue="main") as controller:
+        await until(noted)
+        for key in controller.world.jobs:
+            controller.jobs.add(key)
+        await until(lambda: quiet(controller))
+        assert controller.client.counts["PATCH", "jobs", "", 200] == 1
+        assert [(row.name, row.state) for row in (await world.ask().jobs("ml")).rows] == [("wrong", State.HELD)]
+    assert [raw["metadata"]["name"] for _, raw in await held_back(world.ask(), None)] == ["wrong"]
+    # Mended, it is queued as any other, and its Workload says that it is held.
+    if refuse in world.sandbox.faults:
+        world.sandbox.faults.remove(refuse)
+    await world.client.merge_patch(f"{JOBS}/wrong", {"metadata": {"labels": {NAMES.max_exec_time_label: None}}})
+    async with running(world, default_queue="main"):
+        await until(lambda: workloads(world, 1))
+
+        async def clean() -> bool:
+            return not await noted()
+
+        await until(clean)
+
+
+async def test_while_workloads_are_not_served_their_creates_are_few_and_told_once(world: World) -> None:
+    def unserved(request: web.Request) -> web.Response | None:
+        mine = request.method == "POST" and request.path.endswith("/workloads")
+        return web.Response(status=404, text="404 page not found") if mine else None
+
+    waits: dict[str, list[float]] = {"one": [], "two": []}
+    world.sandbox.faults.append(unserved)
+    with capture_logs() as logged:
+        async with running(world) as controller:
+
+            def at_once(key: tuple[str, str, str], seconds: float) -> None:
+                waits[key[2]].append(seconds)
+                if len(waits[key[2]]) < 10:
+                    controller.jobs.add(key)
+
+            controller.jobs.add_after = at_once  # type: ignore[method-assign]
+            for name in waits:
+                await world.put(job(name))
+
+            async def tried() -> bool:
+                return all(len(given) == 10 for given in waits.values())
+
+            await until(tried)
+            world.sandbox.faults.remove(unserved)
+            controller.jobs.add(("Job", "ml", "one"))
+            await until(lambda: workloads(world, 1))
+    assert waits == {name: [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0] for name in waits}
+    assert [line["log_level"] for line in logged if line["event"] == "write failed"].count("warning") == 1
+
+
+async def quiet(controller: Controller) -> bool:
+    return controller.jobs.idle
 
 
 async def one_is(jobs: Callable[[], Awaitable[dict[str, Any]]], name: str, *, suspended: bool) -> bool:

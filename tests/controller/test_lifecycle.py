@@ -622,7 +622,15 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(queue="", ungoverned=True, suspended=False), None, governed=False),
         life.MarkJob(False),
     ),
-    "or queued again": (Sight(job(queue="", ungoverned=True), None, queue="main"), life.MarkJob(False)),
+    "or queued again": (Sight(job(queue="", ungoverned=True), None, queue="main"), life.CreateWorkload()),
+    "with a Workload or a label it needs no note": (
+        Sight(job(queue="", ungoverned=True), workload(), queue="q"),
+        life.MarkJob(False),
+    ),
+    "a label says that it is held": (
+        Sight(job(queue="q", labelled=True, ungoverned=True), None, queue="q"),
+        life.MarkJob(False),
+    ),
     "a job that its owner suspended is nobody's": (Sight(job(queue=""), None, governed=False), None),
     "a job held by its label alone is told": (
         Sight(job(queue="", labelled=True), None, governed=False),

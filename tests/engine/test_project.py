@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from admission.engine.model import (
     MUSTER,
@@ -16,11 +17,12 @@ from admission.engine.model import (
     Reason,
     Shortfall,
     Standing,
+    Value,
     Verdict,
     Why,
     Workload,
 )
-from admission.engine.project import project, sentence
+from admission.engine.project import bound, project, sentence
 from tests.engine.town import gang
 
 GPU = "nvidia.com/gpu"
@@ -200,6 +202,40 @@ def short(**more: object) -> Shortfall:
 )
 def test_sentences(why: Why, text: str) -> None:
     assert sentence(why) == text
+
+
+FULL = (short(available=0, candidates=3, unlawful=(("spared", 2), ("of the same queue", 1))),)
+NODES = Misfit("main", "h100", 17, 8, Detail.NEVER_FITS_NODES, 2, excluded=(("cordoned", 1), (GPU, 1)), sound=16)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((short(),), FULL, True),
+        ((short(used=64, borrowable=0),), FULL, True),
+        ((short(detail=Detail.BORROWING_LIMIT),), (short(detail=Detail.BORROWING_LIMIT, available=2),), True),
+        ((short(), short(resource="cpu")), (*FULL, short(resource="cpu", available=1000)), True),
+        ((short(),), (short(detail=Detail.BORROWING_LIMIT),), False),
+        ((short(),), (short(limited_by="all"),), False),
+        ((short(),), (short(requested=40),), False),
+        ((short(),), (short(nominal=72),), False),
+        ((short(),), (short(flavor="a100"),), False),
+        ((short(),), (short(), short(resource="cpu")), False),
+        ((NODES,), (replace(NODES, placeable=0, nodes=3, excluded=(("not ready", 2),), sound=0),), True),
+        ((NODES,), (replace(NODES, pods=18),), False),
+        ((NODES,), (replace(NODES, level="rack"),), False),
+        ((NODES,), (replace(NODES, detail=Detail.NODES_SHORT, fits_when_empty=True),), False),
+    ],
+)
+def test_numbers_of_the_moment_are_no_news(one: tuple[Value, ...], other: tuple[Value, ...], same: bool) -> None:
+    def told(of: tuple[Value, ...]) -> str:
+        shorts = tuple(each for each in of if isinstance(each, Shortfall))
+        misfits = tuple(each for each in of if isinstance(each, Misfit))
+        reason = Reason.PLACEMENT_FAILED if misfits else Reason.WAITING_FOR_QUOTA
+        return sentence(Why(reason, of[0].detail, shorts, misfits))  # type: ignore[attr-defined]
+
+    assert told(one) != told(other)
+    assert (bound(told(one)) == bound(told(other))) is same
 
 
 def test_every_reason_and_detail_has_words() -> None:

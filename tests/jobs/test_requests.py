@@ -63,6 +63,63 @@ def test_requests_count_as_the_scheduler_counts(spec: Json, wanted: Json) -> Non
     assert pod_requests(spec) == wanted
 
 
+def runs(requests: Json | None = None, allocated: Json | None = None, name: str = "c") -> Json:
+    """Status of a container."""
+    out: Json = {"name": name}
+    if requests is not None:
+        out["resources"] = {"requests": requests}
+    if allocated is not None:
+        out["allocatedResources"] = allocated
+    return out
+
+
+def pending(reason: str) -> Json:
+    return {"conditions": [{"type": "Ready", "reason": "x"}, {"type": "PodResizePending", "reason": reason}]}
+
+
+NEVER, LATER = pending("Infeasible"), pending("Deferred")
+TWO = {"containers": [c({"cpu": "2", "memory": "4Mi"})]}
+WHOLE = {"containers": [c({"cpu": "1"})], "resources": {"requests": {"cpu": "4", "memory": "8"}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "wanted"),
+    [
+        (TWO, {}, {"cpu": 2000, "memory": 4 << 20}),
+        (TWO, NEVER, {"cpu": 2000, "memory": 4 << 20}),  # its kubelet has said nothing of the container
+        (TWO, {"containerStatuses": [{"name": "c", "ready": True}]}, {"cpu": 2000, "memory": 4 << 20}),
+        # Of each resource the most of: asked for, set aside, run with.
+        (TWO, {"containerStatuses": [runs({"cpu": "3"}, {"cpu": "1"})]}, {"cpu": 3000, "memory": 4 << 20}),
+        (TWO, {"containerStatuses": [runs({"memory": "1Mi"}, {"memory": "9Mi"})]}, {"cpu": 2000, "memory": 9 << 20}),
+        (TWO, {"containerStatuses": [runs({"cpu": "3"}, name="d")]}, {"cpu": 2000, "memory": 4 << 20}),
+        (TWO, LATER | {"containerStatuses": [runs({"cpu": "1"}, {"cpu": "1"})]}, {"cpu": 2000, "memory": 4 << 20}),
+        (TWO, NEVER | {"containerStatuses": [runs(*[{"cpu": "2", "memory": "4Mi"}] * 2)]},
+         {"cpu": 2000, "memory": 4 << 20}),
+        # Not what it asks for, where its node can never give it.
+        (TWO, NEVER | {"containerStatuses": [runs({"cpu": "1"}, {"cpu": "1", "memory": "2Mi"})]},
+         {"cpu": 1000, "memory": 2 << 20}),
+        (TWO, NEVER | {"containerStatuses": [runs(None, {"cpu": "1"})]}, {"cpu": 1000}),
+        (TWO, {"resize": "Infeasible", "containerStatuses": [runs({"cpu": "1"})]}, {"cpu": 1000}),
+        (TWO, LATER | {"resize": "Infeasible", "containerStatuses": [runs({"cpu": "1"})]},
+         {"cpu": 2000, "memory": 4 << 20}),
+        # Sidecars are resized as they run, other init containers are not.
+        ({"initContainers": [sidecar(cpu="2")]}, {"initContainerStatuses": [runs({"cpu": "5"})]}, {"cpu": 5000}),
+        ({"initContainers": [c({"cpu": "2"})]}, {"initContainerStatuses": [runs({"cpu": "5"})]}, {"cpu": 2000}),
+        ({**TWO, "overhead": {"cpu": "1"}}, {"containerStatuses": [runs({"cpu": "3"})]},
+         {"cpu": 4000, "memory": 4 << 20}),
+        # As a whole.
+        (WHOLE, runs({"cpu": "6"}, {"memory": "9", "a.b/c": "1"}), {"cpu": 6000, "memory": 9}),
+        (WHOLE, NEVER | runs({"cpu": "2"}, {"cpu": "3", "memory": "1"}), {"cpu": 3000, "memory": 1}),
+        (WHOLE, {"containerStatuses": [runs({"cpu": "6"})]}, {"cpu": 4000, "memory": 8}),
+    ],
+)  # fmt: skip
+def test_a_pod_that_is_resized_counts_as_the_scheduler_counts(spec: Json, status: Json, wanted: Json) -> None:
+    assert pod_requests(spec, status=status) == wanted
+    seen = pod_usage({"metadata": {"name": "p"}, "spec": {**spec, "nodeName": "n"}, "status": status}, NAMES)
+    assert seen is not None
+    assert dict(seen.requests) == wanted
+
+
 @pytest.mark.parametrize("quantity", ["much", "-1", None, [], True, {}])
 def test_a_quantity_that_is_none_is_named(quantity: Any) -> None:
     with pytest.raises(QuantityError, match="cpu"):
@@ -246,6 +303,58 @@ def test_affinity_of_which_one_term_selects_one_job_alone_selects_nobody_else() 
 def test_affinity_across_pod_sets_is_refused() -> None:
     template = {"metadata": {"labels": {"app": "x"}}, "spec": pods("podAffinity", {"app": "x"}, "rack")}
     assert "across pod sets" in shape_of(template, NAMES, siblings=[{"app": "x"}]).refused
+
+
+JOB_NAME, PART = "batch.kubernetes.io/job-name", "jobset.sigs.k8s.io/replicatedjob-name"
+KEY, INDEX = "jobset.sigs.k8s.io/job-key", "jobset.sigs.k8s.io/job-index"
+ACROSS = "across pod sets (topologyKey rack)"
+
+
+@pytest.mark.parametrize(
+    ("keys", "pods_each", "refused", "together", "apart"),
+    [
+        # The pods of the other pod set have the same label.
+        ([], 2, ACROSS, (), ()),
+        (["none"], 2, ACROSS, (), ()),
+        (["app"], 2, ACROSS, (), ()),
+        ([INDEX], 2, ACROSS, (), ()),  # both have a child job of each index
+        ([PART], 2, "", ("rack",), ("rack",)),
+        (["role"], 2, "", ("rack",), ("rack",)),
+        (["none", "role"], 2, "", ("rack",), ("rack",)),
+        # Of each child job by itself: one domain for all of them, and one for each pod, is more than it asks for.
+        ([JOB_NAME], 2, "", ("rack",), ("rack",)),
+        ([KEY], 2, "", ("rack",), ("rack",)),
+        # Of each pod by itself.
+        ([JOB_NAME], 1, "", (), ()),
+        ([KEY, "none"], 1, "", (), ()),
+        ([PART], 1, "", ("rack",), ("rack",)),
+    ],
+)
+@pytest.mark.parametrize("word", ["podAffinity", "podAntiAffinity"])
+def test_affinity_to_pods_that_have_a_label_in_common(
+    word: str, keys: list[str], pods_each: int, refused: str, together: tuple[str, ...], apart: tuple[str, ...]
+) -> None:
+    raw = copy.deepcopy(EXCLUSIVE_JOBSET)
+    (workers,) = raw["spec"]["replicatedJobs"]
+    spec = workers["template"]["spec"] | {"parallelism": pods_each, "completions": pods_each}
+    labels = {"app": "x", "role": "worker"}
+    workers["template"]["spec"] = spec
+    spec["template"] = {
+        "metadata": {"labels": labels},
+        "spec": {**pods(word, {"app": "x"}, "rack", matchLabelKeys=keys), "containers": [{"name": "c"}]},
+    }
+    leader = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "c"}]}}
+    of_leader = {"spec": {"parallelism": 1, "completions": 1, "template": leader}}
+    raw["spec"]["replicatedJobs"].append({"name": "l", "replicas": 1, "template": of_leader})
+    made, problems = build_workload(JOBSET, raw, NAMES)
+    assert problems == ()
+    shape = pod_sets(made["spec"]["podSets"], NAMES, "ns")[0][0].shape
+    assert refused in shape.refused
+    assert bool(refused) == bool(shape.refused)
+    near = word == "podAffinity"
+    assert (shape.same_domain, shape.one_per_domain) == ((together, ()) if near else ((), apart))
+    alone = near and not refused and not together
+    assert shape.affinity == (((Requirement("rack", "Exists"),),) if alone else None)
 
 
 def spread(selector: Json | None, **more: Any) -> Json:

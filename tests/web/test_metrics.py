@@ -121,15 +121,16 @@ def played(small: Small, *, by_resource: bool = True) -> Metrics:
         metrics.decision(decision)
         if isinstance(decision, Admit):
             metrics.admitted(decision.key)
-    metrics.decision(
-        Evict(
-            key=("a", "first"),
-            uid="first",
-            reason=EvictReason.IN_COHORT_RECLAMATION,
-            preemptor=("b", "x"),
-            preemptor_uid="x",
+    for reason in (EvictReason.IN_COHORT_RECLAMATION, EvictReason.FLAVOR_MIGRATION):
+        metrics.decision(
+            Evict(
+                key=("a", "first"),
+                uid="first",
+                reason=reason,
+                preemptor=("b", "x"),
+                preemptor_uid="x",
+            )
         )
-    )
     metrics.step(("Job", "a", "first"), EvictWorkload("NodeFailures", "Lost node n"))
     metrics.evicted(("a", "first"), "NodeFailures")
     metrics.failure(None, TimeoutError())
@@ -176,6 +177,7 @@ def test_a_run_is_counted() -> None:
         ("muster_admitted_workloads_total", queue, 1),
         ("muster_admission_wait_seconds_sum", queue, 9),
         ("muster_evicted_workloads_total", {**queue, "reason": "Preempted", "cause": "InCohortReclamation"}, 1),
+        ("muster_evicted_workloads_total", {**queue, "reason": "FlavorMigration", "cause": ""}, 1),
         ("muster_evicted_workloads_total", {**queue, "reason": "NodeFailures", "cause": ""}, 1),
         ("muster_steps_total", {"step": "EvictWorkload"}, 1),
         ("muster_write_failures_total", {"error": "TimeoutError"}, 1),
