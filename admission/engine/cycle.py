@@ -61,7 +61,7 @@ from admission.engine.model import (
 from admission.engine.order import QueueKey, Rank, Tournament
 from admission.engine.quota import QuotaNode
 from admission.engine.shortage import Lack, quota_shorts
-from admission.engine.state import Memo, State
+from admission.engine.state import Memo, State, Used
 from admission.names import HOSTNAME_LABEL
 
 UNTOLD_PER_CYCLE = 10_000
@@ -586,6 +586,10 @@ class _Walk:
             self._heap = [(0.0, place, bucket) for place, bucket in self.line.live()]
         return self.peek()
 
+    @property
+    def used(self) -> Used:
+        return self._usage if self.fair else None
+
     def _usage(self, place: QueueKey) -> float:
         gang = self.state.workloads[order.key_of(place)]
         local = gang.namespace, gang.queue
@@ -676,6 +680,8 @@ class _Filling(_Run):
             self.seen.add(key)
             if turned:
                 self.turned.add(key)
+        self._looked: tuple[tuple[Key, int], Trial] | None = None
+        """Who let others have their turn first, at which version of the book, and what came of looking at it."""
         self.shortened: set[str] = set()
         """Queues whose first gang was admitted in the turn that is on."""
         entering: dict[str, list[QuotaNode]] = {}
@@ -822,14 +828,19 @@ class _Filling(_Run):
             walk.skip()
             return
         claims = gang.key in self.ledger.claims
-        with self.ledger.suspended(gang.key):
-            trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=True)
+        looked = gang.key, self.ledger.version
+        if self._looked is not None and self._looked[0] == looked:
+            trial = self._looked[1]
+        else:
+            with self.ledger.suspended(gang.key):
+                trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=True)
         if not self._able(trial):
             self.turned.add(gang.key)
         self.seen.add(gang.key)
         if not claims and trial.assignment is not None:
-            beside = self._beside_kept(trial, place) if self.ledger.aside else self._or_over_claims(trial, place)
+            beside = self._beside_kept(trial) if self.ledger.aside else self._or_over_claims(trial)
             if beside is None:
+                self._looked = looked, trial
                 return  # others have their turn first
             trial = beside
         self.place(trial)
@@ -850,17 +861,22 @@ class _Filling(_Run):
             return
         if trial.found.enough and gang.preemption_gated:
             trial.why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
-        if trial.assignment is not None and self._passed_over(walk, place, trial):
+        if trial.assignment is not None and self._passed_over(walk, trial):
             walk.next() if not walk.strict else walk.skip()
             return
         self._park(walk, bucket, trial, self._refused(trial))
 
     # -- room that is kept for those who were passed over
 
-    def _is_first(self, gang: Workload, place: QueueKey) -> bool:
+    def _is_first(self, gang: Workload) -> bool:
         """Does nobody stand before it in its queue but who was admitted in this cycle."""
-        before = self.admitted.get(self.state.queue_of(gang), ())
-        return self.state.position(gang.key) == sum(1 for other in before if other < place)
+        name = self.state.queue_of(gang)
+        return self.state.is_first(gang.key, self.admitted.get(name, ()), self._used(name))
+
+    def _used(self, queue: str) -> Used:
+        """By what its line is ordered, with what this cycle gave."""
+        walk = self.walks.get(queue)
+        return None if walk is None else walk.used
 
     def _kept_around(self, node: QuotaNode) -> list[tuple[int, Key]]:
         """What is kept for anybody in this tree, or on nodes: since when, and for whom, in this order."""
@@ -874,7 +890,7 @@ class _Filling(_Run):
         """For whom quota alone is kept in this tree."""
         return [key for key, held in self.ledger.aside_under(node.root).items() if held.charge.admission is None]
 
-    def _beside_kept(self, trial: Trial, place: QueueKey) -> Trial | None:
+    def _beside_kept(self, trial: Trial) -> Trial | None:
         """The same gang with the room taken that is kept for others; None when some of them must be asked first.
 
         All of it binds whoever has not been passed over himself. Among those who have, the tournament decides, but
@@ -884,10 +900,10 @@ class _Filling(_Run):
         able = self._able(trial)
         around = self._kept_around(trial.node)
         if len(around) == (gang.key in self.ledger.aside) or not (able or self._claims_around(trial)):
-            return self._or_over_claims(trial, place)
+            return self._or_over_claims(trial)
         but = {gang.key}
         at = self.state.passed_over_at(gang)
-        first = self.rules.promises and self.now >= at and self._is_first(gang, place)
+        first = self.rules.promises and self.now >= at and self._is_first(gang)
         untried: set[Key] = set()
         if first:
             came = at - self.rules.passed_over_ms
@@ -903,7 +919,7 @@ class _Filling(_Run):
                 equals.difference_update(key for theirs, key in around if theirs <= later and key in turned)
             but.update(equals)
             if len(equals) == len(around) and not untried:
-                return self._or_over_claims(trial, place)
+                return self._or_over_claims(trial)
         with self.ledger.beside(but, trial.node.root):
             beside = self.look(gang, trial.queue, evict=self._may_evict(gang), later=True) if able else trial
             if not self._able(beside) and untried and self._by_quota_alone(beside):
@@ -911,7 +927,7 @@ class _Filling(_Run):
                 mine = self.ledger.aside_under(trial.node.root)
                 untried.intersection_update(mine)
             if self._able(beside) or not untried:
-                beside = self._or_over_claims(beside, place)
+                beside = self._or_over_claims(beside)
             self.place(beside)
         good = self._able(beside)
         beside.beside = able and not good
@@ -1066,13 +1082,13 @@ class _Filling(_Run):
             newly = [(one, what) for one, what, _ in self.charged.values()]
             self.as_if = tuple(self._holding(one, what) for one, what in (*newly, (gang, admission)))
             try:
-                for place, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
+                for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
                     found = self.look(rival, queue, later=True)
                     # Who outranks it in its own queue, and has other room now, may send it when others took that.
                     over = queue is trial.queue and rival.effective_priority > gang.effective_priority
                     sends = over and (found.mode is Mode.FIT or (trial.found.victims and found.mode is not Mode.NO_FIT))
                     if sends or (found.found.enough and any(key == gang.key for key, _ in found.found.victims)):
-                        found.behind = queue.strategy is Strategy.STRICT_FIFO and not self._is_first(rival, place)
+                        found.behind = queue.strategy is Strategy.STRICT_FIFO and not self._is_first(rival)
                         return found
             finally:
                 self.as_if = ()
@@ -1257,10 +1273,10 @@ class _Filling(_Run):
             and (node.root is root or held.charge.admission is not None)
         ]
 
-    def _or_over_claims(self, trial: Trial, place: QueueKey) -> Trial:
-        return trial if trial.assignment is None or self._able(trial) else self._over_claims(trial, place)
+    def _or_over_claims(self, trial: Trial) -> Trial:
+        return trial if trial.assignment is None or self._able(trial) else self._over_claims(trial)
 
-    def _over_claims(self, trial: Trial, place: QueueKey) -> Trial:
+    def _over_claims(self, trial: Trial) -> Trial:
         """What others claim is in its way? A gang within nominal quota, of its queue or of the cohort on its side,
         takes back what is only claimed, and borrowed: it might evict them as soon as they have it. Any other waits, and
         the first of its queue is told for whom."""
@@ -1313,7 +1329,7 @@ class _Filling(_Run):
                     better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
                 ledger.keep(mark)
                 return better
-        if not self._is_told(trial.gang, place):
+        if not self._is_told(trial.gang):
             return trial
         if not by_nodes and not self._quota_beyond(claims, trial):
             return trial
@@ -1350,13 +1366,13 @@ class _Filling(_Run):
         with ledger.without_claims(claims):
             return self._on_free_nodes(gang, assignment, avoid)
 
-    def _is_told(self, gang: Workload, place: QueueKey) -> bool:
+    def _is_told(self, gang: Workload) -> bool:
         """Does nobody stand before it in its queue but who was admitted in this cycle, or has room kept for it."""
         queue, root = self.state.queue_of(gang), self.node(self.state.queue_of(gang)).root
         keep = {*self.ledger.claims_under(root), *self.ledger.aside_under(root)}
         before = [at for key in keep if (at := self.state.place_in(queue, key)) is not None]
         before += self.admitted.get(queue, ())
-        return self.state.position(gang.key) == sum(1 for other in before if other < place)
+        return self.state.is_first(gang.key, before, self._used(queue))
 
     def _quota_beyond(self, claims: list[Key], trial: Trial) -> bool:
         """Would there be quota without these claims."""
@@ -1409,14 +1425,14 @@ class _Filling(_Run):
         gang = self.state.workloads[key]
         self.decisions.append(Claim(key, gang.uid, replace(record, until=self.now)))
 
-    def _passed_over(self, walk: _Walk, place: QueueKey, trial: Trial) -> bool:
+    def _passed_over(self, walk: _Walk, trial: Trial) -> bool:
         """The first of its queue has waited too long: room becomes its own as it becomes free. Nobody is evicted."""
         gang, rules = trial.gang, self.rules
         if not rules.promises or trial.mode is Mode.NO_FIT or gang.preemption_gated:
             return False
         if not self._may_evict(gang):
             return False  # a claim of its own came to nothing: the record of that keeps it from the next
-        if not self._is_first(gang, place):
+        if not self._is_first(gang):
             return False
         trial.first = True
         at = self.state.passed_over_at(gang)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterator, KeysView, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence, Set
 from itertools import islice
 from typing import TypeVar
 
@@ -109,6 +109,10 @@ class Memo(Value, frozen=True):
     """It was refused on the book alone, and not for what is set aside for others."""
 
 
+Used = Callable[[QueueKey], float] | None
+"""What the LocalQueue of a place has used; None where that does not count."""
+
+
 class Line:
     """The gangs that wait in one ClusterQueue: buckets of interchangeable gangs, each in order, and which of the
     buckets are parked."""
@@ -183,26 +187,33 @@ class Line:
             heapq.heapify(self.heap)
         return list(self.heap)
 
-    def first(self) -> tuple[QueueKey, int]:
-        """The gang at its head, parked or not, and its bucket. Not for an empty line."""
-        return min((held[0], bucket) for bucket, held in self.buckets.items())
+    def first(self, by: Used = None) -> tuple[QueueKey, int]:
+        """The gang at its head, parked or not, and its bucket. Not for an empty line. `by`: who used least is first."""
+        firsts = ((held[0], bucket) for bucket, held in self.buckets.items())
+        return min(firsts) if by is None else min(firsts, key=lambda one: (by(one[0]), one))
 
-    def first_but(self, gone: Collection[QueueKey]) -> tuple[QueueKey, int] | None:
+    def first_but(self, gone: Collection[QueueKey], by: Used = None) -> tuple[QueueKey, int] | None:
         """The same when these are looked away from; None when nobody is left."""
         if not gone:
-            return self.first() if self.buckets else None
+            return self.first(by) if self.buckets else None
         firsts = (
             (place, bucket)
             for bucket, held in self.buckets.items()
             if (place := next((place for place in held if place not in gone), None)) is not None
         )
-        return min(firsts, default=None)
+        return min(firsts, default=None, key=None if by is None else lambda one: (by(one[0]), one))
 
     def waiting(self) -> bool:
         return any(bucket not in self.parked for bucket in self.buckets)
 
-    def ahead(self, place: QueueKey) -> int:
-        return sum(bisect_left(held, place) for held in self.buckets.values())
+    def ahead(self, place: QueueKey, by: Used = None) -> int:
+        """How many stand before this place."""
+        if by is None:
+            return sum(bisect_left(held, place) for held in self.buckets.values())
+        # Who shares a bucket shares a LocalQueue, where usage counts.
+        mine = by(place)
+        used = ((held, by(held[0])) for held in self.buckets.values())
+        return sum(len(held) if usage < mine else bisect_left(held, place) for held, usage in used if usage <= mine)
 
     def __iter__(self) -> Iterator[QueueKey]:
         """All of it, in order, as far as it is asked for."""
@@ -416,7 +427,28 @@ class State:
         """How many stand before a gang in its ClusterQueue; None when it does not stand in line."""
         self._settle()
         entry = self._entry.get(key)
-        return None if entry is None else self.lines[entry[0]].ahead(entry[2])
+        return None if entry is None else self.lines[entry[0]].ahead(entry[2], self.used(entry[0]))
+
+    def is_first(self, key: Key, but: Collection[QueueKey], by: Used) -> bool:
+        """Does nobody stand before a gang in its line but these (their places); `by`, or else as its queue orders."""
+        if key not in self._entry:
+            return False
+        name, _, place = self._entry[key]
+        by = by or self.used(name)
+        mine = 0.0 if by is None else by(place)
+        before = sum(1 for other in but if (0.0 if by is None else by(other), other) < (mine, place))
+        return self.lines[name].ahead(place, by) == before
+
+    def used(self, queue: str) -> Used:
+        """By what the line of a ClusterQueue is ordered before all else, if it is."""
+        if self.rules.usage_fairness is None or not self.queues[queue].usage_based_fairness:
+            return None
+
+        def used(place: QueueKey) -> float:
+            gang = self.workloads[order.key_of(place)]
+            return self.local_usage((gang.namespace, gang.queue))
+
+        return used
 
     def parked(self, queue: str) -> dict[Key, Memo]:
         """Gangs of the line that are not tried before something changes, with what was found out."""
@@ -1248,7 +1280,7 @@ class State:
             lack = None if memo is None else memo.lack
             if memo is not None and lack is not None and lack.placing and node is not None and not told:
                 # Whose claim is in the way is told to the first of a queue, and who is first may be due for one.
-                first = self.lines[name].first()[1]
+                first = self.lines[name].first(self.used(name))[1]
                 plain = not claimed and lack.blocked_by is None and (bucket != first or lack.first)
                 still = self._still(node.root, [(name, bucket, memo)])[0] if plain else None
                 if still is not None:
@@ -1291,7 +1323,7 @@ class State:
     def first_but(self, name: str, gone: Set[QueueKey]) -> tuple[Key, Memo | None] | None:
         """The first of a queue when these are looked away from, and what is known of it if it is parked."""
         line = self.lines[name]
-        first = line.first_but(gone)
+        first = line.first_but(gone, self.used(name))
         return None if first is None else (order.key_of(first[0]), line.parked.get(first[1]))
 
     def asked_before(self) -> list[tuple[Key, bool]]:
@@ -1344,7 +1376,7 @@ class State:
             if line is None or node is None:
                 continue
             root = node.root
-            first = line.first()[1]
+            first = line.first(self.used(name))[1]
             for bucket, memo in list(line.parked.items()):
                 lack = memo.lack
                 if lack is None or (bucket == first and lack.behind):
@@ -1414,7 +1446,8 @@ class State:
         if version == self._ledger.version_of(node.root):
             return None
         line = self.lines[name]
-        if memo.lack is not None and memo.lack.behind and line.first_but(gone) == (line.buckets[bucket][0], bucket):
+        behind = memo.lack is not None and memo.lack.behind
+        if behind and line.first_but(gone, self.used(name)) == (line.buckets[bucket][0], bucket):
             return None
         still = self._still(node.root, [(name, bucket, memo)])[0]
         if still is None:
@@ -1514,7 +1547,7 @@ class State:
         name, bucket, place = self._entry[key]
         line = self.lines[name]
         if self.queues[name].strategy is Strategy.STRICT_FIFO:
-            head, _ = line.first()
+            head, _ = line.first(self.used(name))
             if head != place:
                 first = "/".join(order.key_of(head))
                 return Verdict(key, Standing.ACTIVE, Why(Reason.WAITING_FOR_QUOTA, Detail.BEHIND_HEAD, subject=first))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from admission.engine import order
 from admission.engine.cycle import decide
-from admission.engine.model import MUSTER, LocalQueue, UsageFairness
+from admission.engine.model import MUSTER, Detail, LocalQueue, Strategy, UsageFairness
 from tests.engine.town import BUDGET, START, Town, elastic, gang, queue
 
 HOUR = 3_600_000
@@ -83,3 +83,23 @@ def test_local_queues_share_what_is_free_however_much_is_decided_at_once(budget:
     for _ in range(25):
         town.cycle()
     assert Counter(name[0] for name in town.admitted()) == {"x": 10, "y": 10}
+
+
+def test_the_first_of_a_strict_queue_is_who_used_least() -> None:
+    """Others are told of that one, and room is kept for it when it was passed over; whoever is older waits behind."""
+    rules = replace(MUSTER, usage_fairness=UsageFairness(half_life_ms=HOUR))
+    strict = queue("a", "", [("f", {"gpu": 4})], usage_based_fairness=True, strategy=Strategy.STRICT_FIFO)
+    town = Town(*elastic("f"), strict, rules=rules)
+    for name, used in (("x", 8.0), ("y", 2.0)):
+        town.put(LocalQueue("ns", name, "a", consumed=(("gpu", used),), consumed_at=START))
+    town.put(gang("holds", "x", 2))
+    town.cycle()
+    town.put(gang("old", "x", 4, created=1), gang("young", "y", 4, created=2))
+    town.cycle()
+    told = town.state.explain(("ns", "old"))
+    assert told is not None
+    assert (told.why.detail, told.why.subject) == (Detail.BEHIND_HEAD, "ns/young")
+    assert [town.state.position(("ns", name)) for name in ("young", "old")] == [0, 1]
+    town.now += rules.passed_over_ms + 10
+    town.cycle()
+    assert [town.gang(name).claims is not None for name in ("young", "old")] == [True, False]
