@@ -236,6 +236,7 @@ class Controller:
             names,
             changed_job=self._job_changed,
             dirty=self._state_changed,
+            told=self._state_told,
             default_queue=default_queue,
             looked_at=looked_at,
             lost_after_ms=lost_after_ms,
@@ -478,8 +479,11 @@ class Controller:
             self._queues_dirty.set()
 
     def _state_changed(self) -> None:
-        self.revision += 1
+        self._state_told()
         self._pace.changed()
+
+    def _state_told(self) -> None:
+        self.revision += 1
         self.keeper.given_back()
 
     def _busy(self) -> bool:

@@ -31,7 +31,8 @@ class KeyedQueue(Generic[K]):
         self._dirty: set[K] = set()
         self._busy: set[K] = set()
         self._later: dict[K, asyncio.TimerHandle] = {}
-        self._wake = asyncio.Event()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        """Workers that have nothing to do; one of them is woken for one key, for waking costs each."""
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values())) + len(self._busy)
@@ -49,7 +50,14 @@ class KeyedQueue(Generic[K]):
 
     def _line_up(self, key: K) -> None:
         self._waiting.setdefault(self._lane(key), deque()).append(key)
-        self._wake.set()
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._idle:
+            worker = self._idle.popleft()
+            if not worker.done():
+                worker.set_result(None)
+                return
 
     def _next(self) -> K:
         lane, keys = self._waiting.popitem(last=False)
@@ -84,12 +92,15 @@ class KeyedQueue(Generic[K]):
                 handle.cancel()
             self._later.clear()
             self._busy.clear()
+            self._idle.clear()
 
     async def _worker(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             while not self._waiting:
-                self._wake.clear()
-                await self._wake.wait()
+                woken: asyncio.Future[None] = loop.create_future()
+                self._idle.append(woken)
+                await woken
             key = self._next()
             self._dirty.discard(key)
             self._busy.add(key)

@@ -125,7 +125,7 @@ class PriorityClassSeen:
 
 class World:
     """See the module. `changed_job` is called for each job that may have a step due; `dirty` when the engine may
-    decide."""
+    decide, and `told` when all that is new is what it decided itself."""
 
     def __init__(
         self,
@@ -134,6 +134,7 @@ class World:
         *,
         changed_job: Callable[[JobKey], None],
         dirty: Callable[[], None],
+        told: Callable[[], None] = lambda: None,
         default_queue: str = "",
         looked_at: LabelSelector | None = None,
         lost_after_ms: int = 120_000,
@@ -147,6 +148,7 @@ class World:
         self._looked_at = looked_at
         self._changed_job = changed_job
         self._dirty = dirty
+        self._told = told
         self.jobs: dict[JobKey, JobView] = {}
         self.workloads: dict[Key, WorkloadSeen] = {}
         self.workload_priorities: dict[str, int] = {}
@@ -213,6 +215,13 @@ class World:
         self.state.apply(event)
         self._dirty()
 
+    def _as_decided(self, before: Workload | None, now: Workload | None) -> bool:
+        """Is this the admission that the engine counted already, and has since got its times? Nobody who waits gains
+        by that. Promises count from these times, so that there it is news."""
+        if before is None or now is None or now.admission is None or self.state.rules.promises:
+            return False
+        return replace(now, reserved_at=before.reserved_at, admitted_at=before.admitted_at) == before
+
     def job_seen(self, job: JobView) -> None:
         key = (job.kind, job.namespace, job.name)
         old = self.jobs.get(key)
@@ -253,7 +262,12 @@ class World:
             self._job_of_workload[seen.uid] = job_uid
         self._index_nodes(seen, old)
         self._stands(("gang", *seen.key), stands_of(seen.view.value))
-        self.apply(Put(self.laid(seen.view.value)))
+        counted = self.state.workload(seen.key)
+        self.state.apply(Put(self.laid(seen.view.value)))
+        if self._as_decided(counted, self.state.workload(seen.key)):
+            self._told()
+        else:
+            self._dirty()
         self._wake_workload(seen)
         waited, self._waited = self._waited, self.state.anybody_waits
         if self._waited and not waited:

@@ -21,6 +21,7 @@ import os
 import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -445,7 +446,7 @@ class Client:
         attempt = 1
         while True:
             try:
-                async with asyncio.timeout_at(deadline):
+                async with nullcontext() if self._who.fresh else asyncio.timeout_at(deadline):
                     authorization = await self._who.header()
             except TimeoutError:
                 raise Unavailable(0, "NoCredentials", f"{path}: not read in time", ambiguous=False) from None

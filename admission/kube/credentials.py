@@ -61,8 +61,13 @@ class Credentials:
         self.certificates = 0
         """Counts client certificates: connections that were made with an old one keep it."""
 
+    @property
+    def fresh(self) -> bool:
+        """`header` answers at once."""
+        return self._reload is None or self._clock() < self._loaded_at + self._every
+
     async def header(self) -> str | None:
-        if self._reload is not None and self._clock() >= self._loaded_at + self._every:
+        if not self.fresh:
             await self.refresh(stale=self._header, force=False)
         return self._header
 

@@ -72,3 +72,31 @@ def test_a_key_that_is_added_while_it_is_worked_on_comes_back() -> None:
 
     asyncio.run(run())
     assert seen == [1, 1, 1]
+
+
+def test_as_many_are_at_work_as_there_are_keys_and_workers() -> None:
+    async def run() -> list[int]:
+        at_work: list[int] = []
+        go_on = asyncio.Event()
+
+        async def work(key: int) -> None:
+            at_work.append(key)
+            await go_on.wait()
+
+        queue: KeyedQueue[int] = KeyedQueue(work, 3)
+        task = asyncio.create_task(queue.run())
+        seen = []
+        for keys in ((1, 2), (3, 4)):  # to workers of whom all, and then one, have nothing to do
+            await asyncio.sleep(0.01)
+            for key in keys:
+                queue.add(key)
+            await asyncio.sleep(0.01)
+            seen.append(len(at_work))
+        go_on.set()
+        while not queue.idle:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return [*seen, len(at_work)]
+
+    assert asyncio.run(run()) == [2, 3, 4]

@@ -11,9 +11,12 @@ from admission.controller.actuate import AVOID_MS, blamed
 from admission.controller.lifecycle import Settings, SuspendJob, WorkloadView, next_step
 from admission.controller.world import NODE_GONE_MS, ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.model import (
+    KUEUE,
     MUSTER,
     Admission,
+    Admit,
     AntiAffinity,
+    Assumed,
     Check,
     CheckRule,
     CheckState,
@@ -34,6 +37,7 @@ from admission.engine.model import (
     Quota,
     Requirement,
     ResourceGroup,
+    Rules,
     Taint,
     Toleration,
     TopologyAssignment,
@@ -536,6 +540,45 @@ def test_which_jobs_of_a_jobset_still_say_what_a_start_wrote(parent: Any, child:
     world.job_seen(replace(CHILD, **{**child, "marked_for": ""}))
     assert key in setting.woken or not marked
     assert world.sight(key, 0).marked == ()
+
+
+WAITS = replace(HOLDS, admission=None, reserved_at=0, admitted=False, admitted_at=0, job_uid="")
+WRITTEN = replace(WAITS, admission=GIVEN, reserved_at=5, admitted=True, admitted_at=5)
+
+
+@pytest.mark.parametrize(
+    ("rules", "comes", "news"),
+    [
+        (KUEUE, WRITTEN, False),
+        (KUEUE, replace(WRITTEN, admitted_at=7), False),
+        (KUEUE, WAITS, False),  # an older version: it still counts as admitted
+        (MUSTER, WRITTEN, True),  # promises count from when it runs
+        (KUEUE, replace(WRITTEN, admitted=False, admitted_at=0), True),
+        (KUEUE, replace(WRITTEN, evicted="Preempted", evicted_at=9), True),
+        (KUEUE, replace(WRITTEN, priority=3), True),
+        (KUEUE, replace(WRITTEN, finished=True), True),
+        (KUEUE, replace(WRITTEN, uid="w2"), True),
+        (KUEUE, replace(WRITTEN, admission=replace(GIVEN, cluster_queue="other")), True),
+    ],
+    ids=str,
+)
+def test_what_was_decided_and_comes_back_is_no_reason_to_decide(rules: Rules, comes: Workload, news: bool) -> None:
+    said: list[str] = []
+    state = State(rules)
+    world = World(
+        state,
+        Names(),
+        changed_job=lambda key: None,
+        dirty=lambda: said.append("decide"),
+        told=lambda: said.append("told"),
+    )
+    world.workload_seen(seen(WAITS))
+    assert said == ["decide"]
+    state.apply(Assumed(Admit(WAITS.key, WAITS.uid, GIVEN, admitted=True)))
+    said.clear()
+    world.workload_seen(seen(comes))
+    assert ("decide" in said) == news, said
+    assert said, "the page is told"
 
 
 def test_a_job_of_a_gang_that_is_gone_is_stopped() -> None:
