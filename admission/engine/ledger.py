@@ -15,10 +15,10 @@ A charge whose ClusterQueue is gone is kept, counts nowhere in the tree, and cou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -37,8 +37,11 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.nodes import Booking, booking_of
-from admission.engine.quota import QuotaNode, Tree
+from admission.engine.quota import AsIf, QuotaNode, Tree
 
+Known = TypeVar("Known")
+_KEPT = 1024
+"""So much is remembered of trees."""
 Kind = Literal["gang", "claim"]
 PerPod = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 """(pod set, what one of its pods takes from a node)."""
@@ -60,6 +63,11 @@ class Charge(Value, frozen=True, dict=True, gc=True):
         """What it takes of nodes; for one with an `admission`."""
         assert self.admission is not None
         return booking_of(self.uid, self.admission, dict(self.per_pod))
+
+    @cached_property
+    def pairs(self) -> frozenset[FlavorResource]:
+        """Of what it holds something."""
+        return frozenset(fr for fr, _ in self.usage)
 
 
 class Held(Value, frozen=True):
@@ -231,6 +239,10 @@ class Ledger:
         """(key in the book of nodes, uid) of those who count as gone from there."""
         self._on_paper: dict[Key, Held] = {}
         """Claims whose quota alone is given up for a question; their nodes count as gone."""
+        self._known: dict[tuple[QuotaNode, int, Hashable], Any] = {}
+        """(root, its version, what) -> what is `remembered`."""
+        self._by_hand = 0
+        """So many questions are asked for which the tree is moved, and has its version still."""
         self._standing: dict[Key, Charge] = {}
         """What a decision left in the book, until it is charged or taken out."""
 
@@ -268,6 +280,18 @@ class Ledger:
     def claimed(self) -> set[Key]:
         """Whose room is kept, in the book or beside it."""
         return {*self.claims, *self.aside}
+
+    def remembered(self, root: QuotaNode, what: Hashable, find_out: Callable[[], Known]) -> Known:
+        """What somebody found out about one tree, and has again as long as the tree is the same."""
+        if self._by_hand:
+            return find_out()
+        at = (root, self._versions.get(root, 0), what)
+        known: Known | None = self._known.get(at)
+        if known is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            known = self._known[at] = find_out()
+        return known
 
     def aside_under(self, root: QuotaNode) -> Mapping[Key, Held]:
         """What is set aside in one tree; who ends first comes first, for what is free goes to them in this order."""
@@ -387,13 +411,12 @@ class Ledger:
     @contextmanager
     def _without(self, moved: Mapping[QuotaNode, Usage]) -> Iterator[None]:
         """As if this quota of these queues were not taken."""
-        for node, usage in moved.items():
-            self.tree.subtract(node, usage)
+        self._by_hand += 1
         try:
-            yield
+            with AsIf(((node, usage.items()) for node, usage in moved.items()), -1):
+                yield
         finally:
-            for node, usage in moved.items():
-                self.tree.add(node, usage)
+            self._by_hand -= 1
 
     @contextmanager
     def gone_from_nodes(self, charges: Iterable[Charge]) -> Iterator[None]:
@@ -471,9 +494,11 @@ class Ledger:
         for held in self.claims_under(node.root).values() if node is not None else ():
             self._quota(held.charge, 1)
         self._bare = True
+        self._by_hand += 1
         try:
             yield
         finally:
+            self._by_hand -= 1
             self._bare = False
             for one, usage in kept:
                 one.put_usage(usage)
@@ -500,6 +525,7 @@ class Ledger:
             self.nodes.forget_questions()
             self._followed.clear()
             self._free_parts.clear()
+            self._known.clear()
         self._marks.append(len(self._journal))
         return len(self._marks) - 1
 
