@@ -905,7 +905,10 @@ class _Lawful(_Search):
 
     def _borrows(self, queue: QuotaNode, frs: Collection[FlavorResource]) -> bool:
         """Does the queue, and every cohort between it and the common one, hold more than its quota of any of these."""
-        return all(node.borrowing(frs) for node in self._side(queue).between)
+        for node in self._side(queue).between:  # noqa: SIM110  (asked for every candidate)
+            if not node.borrowing(frs):
+                return False
+        return True
 
     def _holds(self, victim: Workload) -> frozenset[FlavorResource]:
         """What it holds of what is contested."""
@@ -985,7 +988,11 @@ class _Lawful(_Search):
             chosen = self._minimal([victim for victim in victims if victim.key not in ruled_out])
             if chosen is None:
                 return None
+            for victim in chosen:
+                self._move(victim, -1)
             reasons = self._reasons(chosen)
+            for victim in chosen:
+                self._move(victim, 1)
             bad = {victim.key for victim, reason in reasons if reason is None}
             if not bad:
                 return [(victim.key, reason) for victim, reason in reasons if reason is not None]
@@ -994,21 +1001,16 @@ class _Lawful(_Search):
             self.ruled_out = len(ruled_out)
         return None
 
-    def _reasons(
-        self, chosen: Sequence[Workload], gone: Sequence[Workload] = ()
-    ) -> list[tuple[Workload, EvictReason | None]]:
-        """Why each of the chosen may go, if it may, once all others are gone and the gang is there."""
+    def _reasons(self, chosen: Sequence[Workload]) -> list[tuple[Workload, EvictReason | None]]:
+        """Why each of the chosen may go, if it may, once the others are gone and the gang is there; their quota is out
+        of the tree."""
         self._enter(1)
-        for victim in (*chosen, *gone):
-            self._move(victim, -1)
         reasons = []
         for victim in chosen:
             self._move(victim, 1)
             reasons.append((victim, self._lawful(victim)))
             self._move(victim, -1)
         self._take_claims_out(None)
-        for victim in (*chosen, *gone):
-            self._move(victim, 1)
         self._enter(-1)
         return reasons
 
@@ -1043,7 +1045,7 @@ class _Lawful(_Search):
 
         def walk(rest: list[Workload], must: list[Workload]) -> list[Target] | None:
             if not rest:
-                have(())
+                have(must)
                 targets = [(victim.key, reason) for victim, reason in self._reasons(must) if reason is not None]
                 spared = any(room([one for one in must if one is not victim]) for victim in must)
                 return targets if len(targets) == len(must) and not spared else None
@@ -1056,8 +1058,8 @@ class _Lawful(_Search):
             own = [victim for victim in rest if self.queue_of[victim.key] is self.node]
             if looks >= _LOOKS:
                 return None
-            have(())
-            if any(reason is None for _, reason in self._reasons(must, own)):
+            have([*must, *own])
+            if any(reason is None for _, reason in self._reasons(must)):
                 return None
             return walk(rest, must)
 
@@ -1133,13 +1135,16 @@ class _Lawful(_Search):
                 why = _NO_LARGER if self.back is None else _TOO_SOON
                 self.unlawful[why] = self.unlawful.get(why, 0) + len(refused)
             return None
-        with self.ledger.trial():
-            return self._spare(taken, max(1, low))
+        return self._spare(taken, max(1, low))
 
     def _alone(self, victims: list[Workload]) -> Workload | None:
         """The first whose going alone makes room, and is lawful: who went before it in order may have lowered the share
         of its side by so much that it might not follow."""
+        short = {fr: lacks for fr, amount in self.usage.items() if (lacks := amount - self.node.available(fr)) > 0}
         for victim in victims:
+            held = dict(self.ledger.charges[victim.key].usage)
+            if any(held.get(fr, 0) < lacks for fr, lacks in short.items()):
+                continue  # nobody leaves more than he holds
             self._move(victim, -1)
             room = self.node.fits(self.usage)
             self._move(victim, 1)
@@ -1151,31 +1156,37 @@ class _Lawful(_Search):
             self._enter(-1)
             if not lawful:
                 continue
-            with self.ledger.trial():
-                self.ledger.release(victim.key)
-                if self.fits():
-                    return victim
+            self._move(victim, -1)
+            with self.ledger.gone_from_nodes((self.ledger.charges[victim.key],)):
+                room = self.fits()
+            self._move(victim, 1)
+            if room:
+                return victim
         return None
 
     def _spare(self, taken: list[Workload], low: int) -> list[Workload] | None:
         """Of those taken, with `low` at least: who must go for quota and nodes both."""
-        ledger = self.ledger
-        charges: dict[Key, Charge] = {}
         gone = 0
+        kept: list[Workload] = []
+        """Of those beyond `gone`, who must go."""
 
         def have(wanted: int) -> bool:
             nonlocal gone
             for victim in taken[wanted:gone]:
-                ledger.charge(charges[victim.key])
+                self._move(victim, 1)
             for victim in taken[gone:wanted]:
-                charges[victim.key] = ledger.release(victim.key)
+                self._move(victim, -1)
             gone = wanted
-            return self.fits()
+            if not self.node.fits(self.usage):
+                return False
+            with self.ledger.gone_from_nodes(self.ledger.charges[one.key] for one in (*taken[:gone], *kept)):
+                return self.fits()
 
         high = len(taken)
         if not have(low):
             self.by_nodes = True
             if not have(high):
+                have(0)
                 return None
             low += 1
             while low < high:
@@ -1185,12 +1196,13 @@ class _Lawful(_Search):
                 else:
                     low = middle + 1
             if not have(high):
+                have(0)
                 return None
-        kept: list[Workload] = []
         for victim in reversed(taken[:gone]):
-            ledger.charge(charges[victim.key])
-            if not self.fits():
-                ledger.release(victim.key)
+            if not have(gone - 1):
+                self._move(victim, -1)
                 kept.append(victim)
+        for victim in kept:
+            self._move(victim, 1)
         kept.reverse()
         return kept
