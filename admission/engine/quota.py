@@ -126,6 +126,9 @@ class Share:
         return f"Share({value}, dominant={self.dominant!r})"
 
 
+Moves = Iterable[tuple["QuotaNode", Iterable[tuple[FlavorResource, int]]]]
+"""Usage of several queues."""
+
 NOTHING_BORROWED = Share(over={}, lendable={}, weight=Fraction(1), borrowed=())
 """The share of whoever holds nothing beyond quota."""
 
@@ -139,6 +142,7 @@ class QuotaNode:
     """
 
     __slots__ = (
+        "_in_sight",
         "_leaves",
         "_lendable",
         "_over",
@@ -183,6 +187,8 @@ class QuotaNode:
         self._path: tuple[QuotaNode, ...] = (self,)
         self._plain = False
         """On the way to the root nothing is local, and nothing limits borrowing: only the root's quota counts."""
+        self._in_sight = False
+        """So it is, and nothing in the whole tree is local: whatever anybody gives back, everybody could take."""
         self._potential: dict[FlavorResource, int] = {}
         self._lendable: dict[str, int] | None = None
         self._shares: dict[frozenset[str] | None, Share] = {}
@@ -203,6 +209,12 @@ class QuotaNode:
             below = tuple(leaf for child in self.children for leaf in child.queues())
             self._leaves = (self,) if self.is_queue else below
         return self._leaves
+
+    def subtree_nodes(self) -> Iterator[QuotaNode]:
+        """This node and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.subtree_nodes()
 
     # ------------------------------------------------------------ amounts
 
@@ -353,6 +365,17 @@ class QuotaNode:
         """Could all of `usage` be added within quota."""
         return not any(amount > 0 and self.balance(fr) < amount for fr, amount in usage.items())
 
+    def available_without(self, frs: Iterable[FlavorResource], held: Moves) -> dict[FlavorResource, int]:
+        """`available`, if this was gone that queues of the tree hold."""
+        if not self._in_sight:
+            with AsIf(held, -1):
+                return {fr: self.available(fr) for fr in frs}
+        freed: dict[FlavorResource, int] = {}
+        for _, amounts in held:
+            for fr, amount in amounts:
+                freed[fr] = freed.get(fr, 0) + amount
+        return {fr: max(0, self.balance(fr) + freed.get(fr, 0)) for fr in frs}
+
     # ------------------------------------------------------------ shares
 
     def lendable(self) -> Mapping[str, int]:
@@ -443,10 +466,6 @@ class QuotaNode:
         for fr, quota in self.quotas.items():
             if quota.lending_limit is not None and self.subtree[fr] > quota.lending_limit:
                 self.local[fr] = self.subtree[fr] - quota.lending_limit
-
-
-Moves = Iterable[tuple[QuotaNode, Iterable[tuple[FlavorResource, int]]]]
-"""Usage of several queues."""
 
 
 class AsIf:
@@ -552,6 +571,7 @@ class Tree:
         roots = tuple(node for node in every if node.parent is None)
         for root in roots:
             root._settle()
+        lends_all = {root: not any(at.local for at in root.subtree_nodes()) for root in roots}
         for node in every:
             path = [node]
             while path[-1].parent is not None:
@@ -559,6 +579,7 @@ class Tree:
             node._path = tuple(path)
             node.root = path[-1]
             node._plain = not any(at.local or at.limited for at in path[:-1])
+            node._in_sight = node._plain and not node.in_cycle and lends_all[node.root]
         return cls(
             {node.name: node for node in every if node.is_queue},
             {node.name: node for node in every if not node.is_queue},

@@ -316,17 +316,22 @@ class _Search:
     def of_queue(self, node: QuotaNode, policy: PreemptionPolicy) -> list[Workload]:
         """Gangs of a queue that hold something contested and that the policy lets go."""
         out = []
+        charges, contested, gone, whoever = (
+            self.ledger.charges,
+            self.contested,
+            self.gone,
+            policy is PreemptionPolicy.ANY,
+        )
         for victim in self.holders(node.name):
-            charge = self.ledger.charges.get(victim.key)
-            if charge is None or victim.key == self.gang.key or victim.key in self.gone:
-                continue
-            if charge.pairs.isdisjoint(self.contested):
+            key = victim.key
+            charge = charges.get(key)
+            if charge is None or key == self.gang.key or key in gone or charge.pairs.isdisjoint(contested):
                 continue
             self.looked_at += 1
-            if not self.allowed(victim, policy):
+            if not whoever and not self.allowed(victim, policy):
                 self.refuse("of too high a priority" if policy is not PreemptionPolicy.NEVER else "protected by policy")
                 continue
-            self.queue_of[victim.key] = node
+            self.queue_of[key] = node
             out.append(victim)
         return out
 
@@ -704,14 +709,23 @@ class _Who(NamedTuple):
     candidates: list[Workload]
 
 
+class _Claims:
+    """What is claimed in the queues of a tree, and the tree without it."""
+
+    def __init__(self, held: dict[QuotaNode, Amounts]) -> None:
+        self.held = held
+        self.without = AsIf(held.items(), -1)
+
+
 class _Seen:
     """A tree as it is seen from one queue, without those who leave: what searches found out, for the next of them."""
 
-    def __init__(self, ledger: Ledger, node: QuotaNode) -> None:
-        claims = ledger.usage_by_queue(held.charge for held in ledger.claims_under(node.root).values())
-        self.claims = {at: tuple(usage.items()) for at, usage in claims.items() if at is not node}
+    def __init__(self, node: QuotaNode, claims: _Claims) -> None:
+        if node in claims.held:
+            claims = _Claims({at: usage for at, usage in claims.held.items() if at is not node})
+        self.claims = claims.held
         """What is claimed in other queues."""
-        self.unclaimed = AsIf(self.claims.items(), -1)
+        self.unclaimed = claims.without
         self.sides: dict[QuotaNode, _Side] = {}
         self.around: dict[tuple[frozenset[FlavorResource], tuple[FlavorResource, ...]], _Around] = {}
         self.who: dict[tuple[QuotaNode, frozenset[FlavorResource]], _Who] = {}
@@ -767,8 +781,11 @@ class _Lawful(_Search):
         """The claims on other sides than this of the gang are out of the tree now."""
         if self.going and self.fits():
             return self.found((), self.until)
-        self.seen = self.ledger.remembered(
-            self.node.root, (self.node, frozenset(self.gone)), lambda: _Seen(self.ledger, self.node)
+        ledger, gone = self.ledger, frozenset(self.gone)
+        self.seen = ledger.remembered(
+            self.node.root,
+            (self.node, gone),
+            lambda: _Seen(self.node, ledger.remembered(self.node.root, (_Claims, gone), self._claims)),
         )
         own = [] if self.within_policy is PreemptionPolicy.NEVER else self.of_queue(self.node, self.within_policy)
         around = self._around()
@@ -805,6 +822,11 @@ class _Lawful(_Search):
                 self.unlawful[why] = many
         return self.found(None, self.until)
 
+    def _claims(self) -> _Claims:
+        claims = self.ledger.claims_under(self.node.root).values()
+        held = self.ledger.usage_by_queue(claim.charge for claim in claims)
+        return _Claims({node: tuple(usage.items()) for node, usage in held.items()})
+
     def _around(self) -> _Around:
         if self.reclaim_policy is PreemptionPolicy.NEVER:
             return _Around({}, [], [node for node in self.node.root.queues() if node is not self.node])
@@ -831,8 +853,8 @@ class _Lawful(_Search):
         """Would there be quota if all of this were gone: a bound that costs little."""
         if not any(amounts for _, amounts in holding):
             return False
-        with AsIf(holding, -1):
-            return self.node.fits(self.usage)
+        left = self.node.available_without(self.usage, holding)
+        return all(left[fr] >= amount for fr, amount in self.usage.items())
 
     def _side(self, queue: QuotaNode) -> _Side:
         side = self.seen.sides.get(queue)
@@ -861,30 +883,27 @@ class _Lawful(_Search):
         among the candidates.)"""
         out: set[QuotaNode] = set()
         above = {node for queue in shares for node in queue.path()}
-        ours: dict[QuotaNode, tuple[bool, Share]] = {}
+        ours: dict[QuotaNode, Share | None] = {}
         for queue, theirs in shares.items():
             mine = self._side(queue).mine
             if mine in above:
                 continue
-            if not ours:
-                ours = self._with_gang()
-            entitled, share = ours[mine]
-            if not entitled and not share < theirs:
+            if mine not in ours:
+                ours[mine] = self._share_unless_entitled(mine)
+            share = ours[mine]
+            if share is not None and not share < theirs:
                 out.add(queue)
         return out
 
-    def _with_gang(self) -> dict[QuotaNode, tuple[bool, Share]]:
-        """Per node that may be the gang's side, with its usage charged: is the gang entitled to it there, and the
-        share."""
-        out: dict[QuotaNode, tuple[bool, Share]] = {}
-        rest: Usage = self.usage
-        in_queue = False
-        for node in self.node.path()[:-1]:
-            within = not any(node.exceeds(fr, rest.get(fr, 0)) for fr in self.usage)
-            in_queue = in_queue or (within and node is self.node)
-            out[node] = in_queue or within, node.share(rest, self.resources)
-            rest = node.risen(rest)
-        return out
+    def _share_unless_entitled(self, mine: QuotaNode) -> Share | None:
+        """The share of the gang's side with its usage charged; None if it is entitled to it there."""
+        for node, rest in Tree.rising(self.node, self.usage):
+            if node is self.node or node is mine:
+                if not any(node.exceeds(fr, rest.get(fr, 0)) for fr in self.usage):
+                    return None
+                if node is mine:
+                    return node.share(rest, self.resources)
+        return None
 
     def _sorted(self, victims: Iterable[Workload]) -> list[Workload]:
         """Lowest priority, then newest, then least lost work, then uid and name."""
@@ -910,10 +929,6 @@ class _Lawful(_Search):
                 return False
         return True
 
-    def _holds(self, victim: Workload) -> frozenset[FlavorResource]:
-        """What it holds of what is contested."""
-        return self.ledger.charges[victim.key].pairs & self.contested
-
     def _who_borrow(self, queues: list[QuotaNode]) -> list[Workload]:
         """Gangs of queues that borrow that hold some of what their queue borrows: who goes gives something of that
         back, and nobody goes for what others of its queue hold too much of. (So each eviction leaves less beyond quota,
@@ -930,7 +945,8 @@ class _Lawful(_Search):
                 if known is None or known.holders != self.holders(queue.name):
                     before = self.looked_at
                     candidates = self.of_queue(queue, self.reclaim_policy)
-                    borrow = [victim for victim in candidates if self._borrows(queue, self._holds(victim))]
+                    holds = (self.ledger.charges[victim.key].pairs & self.contested for victim in candidates)
+                    borrow = [v for v, frs in zip(candidates, holds, strict=True) if self._borrows(queue, frs)]
                     for _ in range(len(candidates) - len(borrow)):
                         self.refuse(_WITHIN)
                     if same:
@@ -956,7 +972,8 @@ class _Lawful(_Search):
             return EvictReason.IN_CLUSTER_QUEUE
         mine, theirs, _ = self._side(queue)
         self._take_claims_out(mine)
-        if not self._borrows(queue, self._holds(victim)):
+        charge = self.ledger.charges[victim.key]
+        if not self._borrows(queue, charge.pairs & self.contested):
             if not self._borrows(queue, self.contested):
                 self.barred.add(queue)
             return None
@@ -972,7 +989,7 @@ class _Lawful(_Search):
             if spared < 2**62:
                 self.until = spared if self.until is None else min(self.until, spared)
             return None
-        after = Tree.share_without(queue, theirs, self.ledger.charges[victim.key].usage, self.resources)
+        after = Tree.share_without(queue, theirs, charge.usage, self.resources)
         if not after < before:
             return None
         for strategy in self.rules.strategies:

@@ -149,8 +149,6 @@ class _Borrowers:
         self.laws: dict[Amounts, dict[QuotaNode, Law]] = {}
         self.most: dict[QuotaNode, dict[FlavorResource, int]] = {}
         """What quota gangs of a queue would find if all that could go were gone."""
-        self.without: AsIf | None = None
-        """The tree without it."""
         self.limits: dict[QuotaNode, dict[Law, list[Amounts]]] = {}
         """Queue -> amounts for which the law gave no more than this: nor does it for more of them."""
         total = ledger.usage_by_queue(claim.charge for claim in held)
@@ -198,10 +196,7 @@ class _Borrowers:
     def _bound(self, queue: QuotaNode, usage: Amounts) -> Law:
         most = self.most.get(queue)
         if most is None:
-            if self.without is None:
-                self.without = AsIf(self.loose, -1)
-            with self.without:
-                most = self.most[queue] = {fr: queue.available(fr) for fr in self.frs}
+            most = self.most[queue] = queue.available_without(self.frs, self.loose)
         for fr, amount in usage:
             if most[fr] < amount:
                 return Law.NOTHING
