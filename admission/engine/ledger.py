@@ -7,7 +7,8 @@ so that everybody else finds the room taken, and set aside while its owner is lo
 Every change is journalled while a mark is open. `rollback` takes back what came after the mark, in reverse, at a cost
 proportional to it; marks nest. So a decision is tried on the real book, and the book is left as it was found: there
 are no snapshots and no second arithmetic. Configuration (`set_queues`, nodes, pods) may change only while no mark is
-open.
+open. Where only quota is asked about, the usage of the nodes in question is laid aside meanwhile (`quota.AsIf`), and
+what was found out about a tree is `remembered` until something in it changes.
 
 A charge whose ClusterQueue is gone is kept, counts nowhere in the tree, and counts again when the queue returns.
 """
@@ -84,11 +85,12 @@ class Aside(Value, frozen=True):
 
 
 class _Versions(NamedTuple):
-    """Of the book, of the nodes, and of one tree."""
+    """Of the book, of the nodes, and of the tree of one root."""
 
     book: int
     nodes: int
     tree: int
+    root: QuotaNode | None
 
 
 class _Step(NamedTuple):
@@ -192,6 +194,9 @@ def _claim_key(key: Key) -> Key:
     """A claim has a key of its own in the book of nodes: its owner may hold a charge at the same time. No namespace has
     a "/"."""
     return ("claim/" + key[0], key[1])
+
+
+_AS_IT_IS = nullcontext()
 
 
 class Ledger:
@@ -464,7 +469,7 @@ class Ledger:
     def suspended(self, owner: Key | None) -> AbstractContextManager[None]:
         """While `owner` is looked at, the room that it claims itself is free."""
         held = self.claims.get(owner) if owner is not None else None
-        return nullcontext() if held is None else self._suspended(held)
+        return _AS_IT_IS if held is None else self._suspended(held)
 
     @contextmanager
     def _suspended(self, held: Held) -> Iterator[None]:
@@ -642,7 +647,7 @@ class Ledger:
         """The nodes with what counts as taken and as gone now."""
         spared = bare = self._spared
         if spared is None and not self._gone:
-            return nullcontext()
+            return _AS_IT_IS
         if self._lazy and spared is not None:
             # Who was unclaimed in the meantime keeps nothing; as claims they count nothing on empty nodes.
             spared = spared.union(key for key, held in self._lazy.items() if self.claims.get(key) is not held)
@@ -715,14 +720,13 @@ class Ledger:
 
     def _versions_at(self, entry: Charge | Held | Aside) -> _Versions:
         root = self._root_of(entry)
-        return _Versions(self.version, self.nodes.version, 0 if root is None else self._versions.get(root, 0))
+        return _Versions(self.version, self.nodes.version, 0 if root is None else self._versions.get(root, 0), root)
 
     def _restore(self, step: _Step) -> None:
         """The book is as it was before this step."""
-        self.version, self.nodes.version = step.before.book, step.before.nodes
-        root = self._root_of(step.entry)
+        self.version, self.nodes.version, tree, root = step.before
         if root is not None:
-            self._versions[root] = step.before.tree
+            self._versions[root] = tree
 
     def _version_after(self, root: QuotaNode, entry: Charge | Held | Aside, sign: int) -> int:
         if not self._marks:
@@ -752,40 +756,37 @@ class Ledger:
     def _apply(self, entry: Charge | Held | Aside, sign: int, *, hide: bool = False) -> bool:
         """Enter (1) or take out (-1); `hide`: with a gang, its pods. Whether pods count now that did not."""
         shown = False
+        charge = _charge_in(entry)
+        node = self.tree.queue(charge.queue)
         self.version = self._new_version()
-        root = self._root_of(entry)
-        if root is not None:
-            self._versions[root] = self._version_after(root, entry, sign)
+        if node is not None:
+            self._versions[node.root] = self._version_after(node.root, entry, sign)
         if isinstance(entry, Aside):
             self._put_aside(entry.held, sign)
             return shown
-        if isinstance(entry, Held):
-            charge = entry.charge
-            node = self.tree.queue(charge.queue)
+        held = entry if isinstance(entry, Held) else None
+        if held is not None:
             under = {} if node is None else self._claims_under.setdefault(node.root, {})
             if sign > 0:
-                self.claims[charge.key] = under[charge.key] = entry
+                self.claims[charge.key] = under[charge.key] = held
             else:
                 del self.claims[charge.key]
                 under.pop(charge.key, None)
+        elif sign > 0:
+            shown = self.nodes.show(charge.uid)
+            self.charges[charge.key] = charge
         else:
-            charge = entry
-            if sign > 0:
-                shown = self.nodes.show(charge.uid)
-                self.charges[charge.key] = charge
-            else:
-                del self.charges[charge.key]
-        self._quota(charge, sign)
-        elsewhere = isinstance(entry, Held) and (
-            self._lazy.get(charge.key) is entry or self._on_paper.get(charge.key) is entry
-        )
+            del self.charges[charge.key]
+        if node is not None:
+            node.move_all(charge.usage, sign)
+        elsewhere = held is not None and (self._lazy.get(charge.key) is held or self._on_paper.get(charge.key) is held)
         if charge.admission is not None and not elsewhere:
-            key = charge.key if not isinstance(entry, Held) else _claim_key(charge.key)
+            key = charge.key if held is None else _claim_key(charge.key)
             if sign > 0:
                 self.nodes.book(key, charge.booking)
             else:
                 self.nodes.release(key)
-        if hide and not isinstance(entry, Held) and charge.kind == "gang":
+        if hide and held is None and charge.kind == "gang":
             self.nodes.hide(charge.uid)
         return shown
 

@@ -230,10 +230,6 @@ class QuotaNode:
         """What this node can still take, borrowing included; negative after quota was cut below usage."""
         if self.in_cycle:
             return 0
-        used = self.usage.get(fr, 0)
-        parent = self.parent
-        if parent is None:
-            return self.subtree.get(fr, 0) - used
         if self._plain:
             root = self.root
             left = root.subtree.get(fr, 0) - root.usage.get(fr, 0)
@@ -241,6 +237,8 @@ class QuotaNode:
                 if node is not root and (used := node.usage.get(fr, 0)) < 0:
                     left -= used
             return left
+        parent, used = self.parent, self.usage.get(fr, 0)
+        assert parent is not None  # the path of a root is plain
         above = parent.balance(fr)
         if not self.local and not self.limited:
             return above + max(0, -used)

@@ -838,8 +838,9 @@ class _Lawful(_Search):
                 for node in self.node.root.queues():
                     if node is self.node:
                         continue
-                    if self._borrows(node, self.contested):
-                        known.borrowers[node] = self._side(node).theirs.share(None, self.resources)
+                    side = self._side(node)
+                    if self._borrow(side.between, self.contested):
+                        known.borrowers[node] = side.theirs.share(None, self.resources)
                         known.holding.append((node, self._held(node)))
                     else:
                         known.within.append(node)
@@ -922,9 +923,11 @@ class _Lawful(_Search):
 
     # -- the law
 
-    def _borrows(self, queue: QuotaNode, frs: Collection[FlavorResource]) -> bool:
-        """Does the queue, and every cohort between it and the common one, hold more than its quota of any of these."""
-        for node in self._side(queue).between:  # noqa: SIM110  (asked for every candidate)
+    @staticmethod
+    def _borrow(nodes: Iterable[QuotaNode], frs: Collection[FlavorResource]) -> bool:
+        """Does each of these, a queue and every cohort between it and the common one, hold more than its quota of any
+        of these."""
+        for node in nodes:  # noqa: SIM110  (asked for every candidate)
             if not node.borrowing(frs):
                 return False
         return True
@@ -946,7 +949,8 @@ class _Lawful(_Search):
                     before = self.looked_at
                     candidates = self.of_queue(queue, self.reclaim_policy)
                     holds = (self.ledger.charges[victim.key].pairs & self.contested for victim in candidates)
-                    borrow = [v for v, frs in zip(candidates, holds, strict=True) if self._borrows(queue, frs)]
+                    between = self._side(queue).between
+                    borrow = [v for v, frs in zip(candidates, holds, strict=True) if self._borrow(between, frs)]
                     for _ in range(len(candidates) - len(borrow)):
                         self.refuse(_WITHIN)
                     if same:
@@ -970,11 +974,11 @@ class _Lawful(_Search):
         queue = self.queue_of[victim.key]
         if queue is self.node:
             return EvictReason.IN_CLUSTER_QUEUE
-        mine, theirs, _ = self._side(queue)
+        mine, theirs, between = self._side(queue)
         self._take_claims_out(mine)
         charge = self.ledger.charges[victim.key]
-        if not self._borrows(queue, charge.pairs & self.contested):
-            if not self._borrows(queue, self.contested):
+        if not self._borrow(between, charge.pairs & self.contested):
+            if not self._borrow(between, self.contested):
                 self.barred.add(queue)
             return None
         if self._entitled(mine):
