@@ -777,6 +777,8 @@ class _Lawful(_Search):
         self.barred: set[QuotaNode] = set()
         """Queues of which nobody may go as long as nobody else does."""
         self.resources = frozenset(fr[1] for fr in self.usage) if self.rules.contested_share else None
+        self.claims: list[tuple[QuotaNode, Amounts, QuotaNode]] = []
+        """What is claimed on the sides of those who may have to go; and where they meet the gang's."""
         self.claims_out: QuotaNode | None = None
         """The claims on other sides than this of the gang are out of the tree now."""
         if self.going and self.fits():
@@ -807,6 +809,12 @@ class _Lawful(_Search):
         if not self._room_without(holding):
             self.looked_at += sum(len(self.holders(node.name)) for node in borrowers)
             return self.found(None)
+        looked_at = {self._side(queue).theirs for queue in borrowers}
+        self.claims = [
+            (node, usage, side.mine)
+            for node, usage in self.seen.claims.items()
+            if (side := self._side(node)).theirs in looked_at
+        ]
         own, others = self._sorted(own), self._sorted(self._who_borrow(borrowers))
         for victims in [others, [*own, *others]] if own else [others]:
             if not victims:
@@ -870,8 +878,7 @@ class _Lawful(_Search):
         the gang's above this node of it are without their claims from now on; none of them, where it is None."""
         if mine is self.claims_out:
             return
-        for node, usage in self.seen.claims.items():
-            at = self._side(node).mine
+        for node, usage, at in self.claims:
             if at is self.claims_out:
                 node.move_all(usage, 1)
             elif at is mine:
