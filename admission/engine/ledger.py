@@ -7,7 +7,8 @@ so that everybody else finds the room taken, and set aside while its owner is lo
 Every change is journalled while a mark is open. `rollback` takes back what came after the mark, in reverse, at a cost
 proportional to it; marks nest. So a decision is tried on the real book, and the book is left as it was found: there
 are no snapshots and no second arithmetic. Configuration (`set_queues`, nodes, pods) may change only while no mark is
-open.
+open. Where only quota is asked about, the usage of the nodes in question is laid aside meanwhile (`quota.AsIf`), and
+what was found out about a tree is `remembered` until something in it changes.
 
 A charge whose ClusterQueue is gone is kept, counts nowhere in the tree, and counts again when the queue returns.
 """
@@ -15,10 +16,10 @@ A charge whose ClusterQueue is gone is kept, counts nowhere in the tree, and cou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -37,8 +38,11 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.nodes import Booking, booking_of
-from admission.engine.quota import QuotaNode, Tree
+from admission.engine.quota import AsIf, QuotaNode, Tree
 
+Known = TypeVar("Known")
+_KEPT = 1024
+"""So much is remembered of trees."""
 Kind = Literal["gang", "claim"]
 PerPod = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 """(pod set, what one of its pods takes from a node)."""
@@ -61,6 +65,11 @@ class Charge(Value, frozen=True, dict=True, gc=True):
         assert self.admission is not None
         return booking_of(self.uid, self.admission, dict(self.per_pod))
 
+    @cached_property
+    def pairs(self) -> frozenset[FlavorResource]:
+        """Of what it holds something."""
+        return frozenset(fr for fr, _ in self.usage)
+
 
 class Held(Value, frozen=True):
     """A claim in the book."""
@@ -76,11 +85,12 @@ class Aside(Value, frozen=True):
 
 
 class _Versions(NamedTuple):
-    """Of the book, of the nodes, and of one tree."""
+    """Of the book, of the nodes, and of the tree of one root."""
 
     book: int
     nodes: int
     tree: int
+    root: QuotaNode | None
 
 
 class _Step(NamedTuple):
@@ -186,6 +196,9 @@ def _claim_key(key: Key) -> Key:
     return ("claim/" + key[0], key[1])
 
 
+_AS_IT_IS = nullcontext()
+
+
 class Ledger:
     """The book. `tree` and `nodes` show it, charges and claims included; change them through the ledger only
     (nodes, pods and topologies are put into `nodes` directly, while no mark is open)."""
@@ -231,6 +244,10 @@ class Ledger:
         """(key in the book of nodes, uid) of those who count as gone from there."""
         self._on_paper: dict[Key, Held] = {}
         """Claims whose quota alone is given up for a question; their nodes count as gone."""
+        self._known: dict[tuple[QuotaNode, int, Hashable], Any] = {}
+        """(root, its version, what) -> what is `remembered`."""
+        self._by_hand = 0
+        """So many questions are asked for which the tree is moved, and has its version still."""
         self._standing: dict[Key, Charge] = {}
         """What a decision left in the book, until it is charged or taken out."""
 
@@ -268,6 +285,18 @@ class Ledger:
     def claimed(self) -> set[Key]:
         """Whose room is kept, in the book or beside it."""
         return {*self.claims, *self.aside}
+
+    def remembered(self, root: QuotaNode, what: Hashable, find_out: Callable[[], Known]) -> Known:
+        """What somebody found out about one tree, and has again as long as the tree is the same."""
+        if self._by_hand:
+            return find_out()
+        at = (root, self._versions.get(root, 0), what)
+        known: Known | None = self._known.get(at)
+        if known is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            known = self._known[at] = find_out()
+        return known
 
     def aside_under(self, root: QuotaNode) -> Mapping[Key, Held]:
         """What is set aside in one tree; who ends first comes first, for what is free goes to them in this order."""
@@ -387,13 +416,12 @@ class Ledger:
     @contextmanager
     def _without(self, moved: Mapping[QuotaNode, Usage]) -> Iterator[None]:
         """As if this quota of these queues were not taken."""
-        for node, usage in moved.items():
-            self.tree.subtract(node, usage)
+        self._by_hand += 1
         try:
-            yield
+            with AsIf(((node, usage.items()) for node, usage in moved.items()), -1):
+                yield
         finally:
-            for node, usage in moved.items():
-                self.tree.add(node, usage)
+            self._by_hand -= 1
 
     @contextmanager
     def gone_from_nodes(self, charges: Iterable[Charge]) -> Iterator[None]:
@@ -441,7 +469,7 @@ class Ledger:
     def suspended(self, owner: Key | None) -> AbstractContextManager[None]:
         """While `owner` is looked at, the room that it claims itself is free."""
         held = self.claims.get(owner) if owner is not None else None
-        return nullcontext() if held is None else self._suspended(held)
+        return _AS_IT_IS if held is None else self._suspended(held)
 
     @contextmanager
     def _suspended(self, held: Held) -> Iterator[None]:
@@ -471,9 +499,11 @@ class Ledger:
         for held in self.claims_under(node.root).values() if node is not None else ():
             self._quota(held.charge, 1)
         self._bare = True
+        self._by_hand += 1
         try:
             yield
         finally:
+            self._by_hand -= 1
             self._bare = False
             for one, usage in kept:
                 one.put_usage(usage)
@@ -500,6 +530,7 @@ class Ledger:
             self.nodes.forget_questions()
             self._followed.clear()
             self._free_parts.clear()
+            self._known.clear()
         self._marks.append(len(self._journal))
         return len(self._marks) - 1
 
@@ -616,7 +647,7 @@ class Ledger:
         """The nodes with what counts as taken and as gone now."""
         spared = bare = self._spared
         if spared is None and not self._gone:
-            return nullcontext()
+            return _AS_IT_IS
         if self._lazy and spared is not None:
             # Who was unclaimed in the meantime keeps nothing; as claims they count nothing on empty nodes.
             spared = spared.union(key for key, held in self._lazy.items() if self.claims.get(key) is not held)
@@ -689,14 +720,13 @@ class Ledger:
 
     def _versions_at(self, entry: Charge | Held | Aside) -> _Versions:
         root = self._root_of(entry)
-        return _Versions(self.version, self.nodes.version, 0 if root is None else self._versions.get(root, 0))
+        return _Versions(self.version, self.nodes.version, 0 if root is None else self._versions.get(root, 0), root)
 
     def _restore(self, step: _Step) -> None:
         """The book is as it was before this step."""
-        self.version, self.nodes.version = step.before.book, step.before.nodes
-        root = self._root_of(step.entry)
+        self.version, self.nodes.version, tree, root = step.before
         if root is not None:
-            self._versions[root] = step.before.tree
+            self._versions[root] = tree
 
     def _version_after(self, root: QuotaNode, entry: Charge | Held | Aside, sign: int) -> int:
         if not self._marks:
@@ -726,40 +756,37 @@ class Ledger:
     def _apply(self, entry: Charge | Held | Aside, sign: int, *, hide: bool = False) -> bool:
         """Enter (1) or take out (-1); `hide`: with a gang, its pods. Whether pods count now that did not."""
         shown = False
+        charge = _charge_in(entry)
+        node = self.tree.queue(charge.queue)
         self.version = self._new_version()
-        root = self._root_of(entry)
-        if root is not None:
-            self._versions[root] = self._version_after(root, entry, sign)
+        if node is not None:
+            self._versions[node.root] = self._version_after(node.root, entry, sign)
         if isinstance(entry, Aside):
             self._put_aside(entry.held, sign)
             return shown
-        if isinstance(entry, Held):
-            charge = entry.charge
-            node = self.tree.queue(charge.queue)
+        held = entry if isinstance(entry, Held) else None
+        if held is not None:
             under = {} if node is None else self._claims_under.setdefault(node.root, {})
             if sign > 0:
-                self.claims[charge.key] = under[charge.key] = entry
+                self.claims[charge.key] = under[charge.key] = held
             else:
                 del self.claims[charge.key]
                 under.pop(charge.key, None)
+        elif sign > 0:
+            shown = self.nodes.show(charge.uid)
+            self.charges[charge.key] = charge
         else:
-            charge = entry
-            if sign > 0:
-                shown = self.nodes.show(charge.uid)
-                self.charges[charge.key] = charge
-            else:
-                del self.charges[charge.key]
-        self._quota(charge, sign)
-        elsewhere = isinstance(entry, Held) and (
-            self._lazy.get(charge.key) is entry or self._on_paper.get(charge.key) is entry
-        )
+            del self.charges[charge.key]
+        if node is not None:
+            node.move_all(charge.usage, sign)
+        elsewhere = held is not None and (self._lazy.get(charge.key) is held or self._on_paper.get(charge.key) is held)
         if charge.admission is not None and not elsewhere:
-            key = charge.key if not isinstance(entry, Held) else _claim_key(charge.key)
+            key = charge.key if held is None else _claim_key(charge.key)
             if sign > 0:
                 self.nodes.book(key, charge.booking)
             else:
                 self.nodes.release(key)
-        if hide and not isinstance(entry, Held) and charge.kind == "gang":
+        if hide and held is None and charge.kind == "gang":
             self.nodes.hide(charge.uid)
         return shown
 

@@ -132,18 +132,17 @@ def ranks(
     resources = frozenset(fr[1] for fr in usage) if rules.contested_share else None
     age = (-gang.effective_priority, stamp(gang), gang.uid, gang.namespace, gang.name)
     out: dict[str, Rank] = {}
-    for node, share in Tree.shares_with(queue, usage, resources):
-        after = share
-        if rules.fill_progressively:
-            before = node.share(None, None if node.is_queue else resources)
-            if node.is_queue and resources is not None:
-                after = node.share(usage)
-            out[node.label] = (before, after, _ties(before), _ties(after), *age)
-        else:
+    if not rules.fill_progressively:
+        for node, after in Tree.shares_with(queue, usage, resources):
             borrows = False
             if "FairSharingPrioritizeNonBorrowing" in rules.gates:
                 borrows = after.borrows_any(requested if requested is not None else usage)
             out[node.label] = (borrows, after, *age)
+        return out
+    for node, rest in Tree.rising(queue, usage):
+        counted = None if node.is_queue else resources
+        before, after = node.share(None, counted), node.share(rest, counted)
+        out[node.label] = (before, after, _ties(before), _ties(after), *age)
     return out
 
 
@@ -202,7 +201,7 @@ class Tournament:
 
     def _settle(self, node: QuotaNode) -> None:
         """Who wins at this node, and how that one stands one level up."""
-        name = label(node)
+        name = node.label
         if node.is_queue:
             entry = (node, self._ranked(node)) if node.name in self._in else None
         else:
@@ -216,13 +215,13 @@ class Tournament:
         above = node.parent
         if above is None:
             return
-        field = self._below.setdefault(label(above), {})
+        field = self._below.setdefault(above.label, {})
         if entry is None:
             field.pop(name, None)
         else:
             rank = entry[1][name]
             field[name] = (rank, entry[0], entry[1])
-            heappush(self._heaps.setdefault(label(above), []), (rank, name))
+            heappush(self._heaps.setdefault(above.label, []), (rank, name))
 
     def _first(self, name: str) -> tuple[Rank, QuotaNode, dict[str, Rank]] | None:
         """Of the children of a node, whose rank is the smallest."""

@@ -126,6 +126,9 @@ class Share:
         return f"Share({value}, dominant={self.dominant!r})"
 
 
+Moves = Iterable[tuple["QuotaNode", Iterable[tuple[FlavorResource, int]]]]
+"""Usage of several queues."""
+
 NOTHING_BORROWED = Share(over={}, lendable={}, weight=Fraction(1), borrowed=())
 """The share of whoever holds nothing beyond quota."""
 
@@ -139,9 +142,12 @@ class QuotaNode:
     """
 
     __slots__ = (
+        "_in_sight",
         "_leaves",
         "_lendable",
+        "_over",
         "_path",
+        "_plain",
         "_potential",
         "_shares",
         "children",
@@ -154,6 +160,7 @@ class QuotaNode:
         "name",
         "parent",
         "quotas",
+        "root",
         "spec",
         "subtree",
         "usage",
@@ -176,18 +183,21 @@ class QuotaNode:
         self.subtree: dict[FlavorResource, int] = {}
         self.local: dict[FlavorResource, int] = {}
         self.usage: dict[FlavorResource, int] = {}
+        self.root = self
         self._path: tuple[QuotaNode, ...] = (self,)
+        self._plain = False
+        """On the way to the root nothing is local, and nothing limits borrowing: only the root's quota counts."""
+        self._in_sight = False
+        """So it is, and nothing in the whole tree is local: whatever anybody gives back, everybody could take."""
         self._potential: dict[FlavorResource, int] = {}
         self._lendable: dict[str, int] | None = None
         self._shares: dict[frozenset[str] | None, Share] = {}
+        self._over: frozenset[FlavorResource] | None = None
+        """What was asked about the usage, until it moves."""
         self._leaves: tuple[QuotaNode, ...] | None = None
 
     def __repr__(self) -> str:
         return f"<{'queue' if self.is_queue else 'cohort'} {self.name}>"
-
-    @property
-    def root(self) -> QuotaNode:
-        return self._path[-1]
 
     def path(self) -> tuple[QuotaNode, ...]:
         """From this node up to its root, both included."""
@@ -199,6 +209,12 @@ class QuotaNode:
             below = tuple(leaf for child in self.children for leaf in child.queues())
             self._leaves = (self,) if self.is_queue else below
         return self._leaves
+
+    def subtree_nodes(self) -> Iterator[QuotaNode]:
+        """This node and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.subtree_nodes()
 
     # ------------------------------------------------------------ amounts
 
@@ -214,10 +230,15 @@ class QuotaNode:
         """What this node can still take, borrowing included; negative after quota was cut below usage."""
         if self.in_cycle:
             return 0
-        used = self.usage.get(fr, 0)
-        parent = self.parent
-        if parent is None:
-            return self.subtree.get(fr, 0) - used
+        if self._plain:
+            root = self.root
+            left = root.subtree.get(fr, 0) - root.usage.get(fr, 0)
+            for node in self._path:
+                if node is not root and (used := node.usage.get(fr, 0)) < 0:
+                    left -= used
+            return left
+        parent, used = self.parent, self.usage.get(fr, 0)
+        assert parent is not None  # the path of a root is plain
         above = parent.balance(fr)
         if not self.local and not self.limited:
             return above + max(0, -used)
@@ -272,14 +293,18 @@ class QuotaNode:
         given = min(max(0, over - own), unused)
         return given * mine // unused if unused else 0
 
+    def over(self) -> frozenset[FlavorResource]:
+        """The pairs that are held beyond quota."""
+        over = self._over
+        if over is None:
+            subtree = self.subtree
+            over = self._over = frozenset([fr for fr, used in self.usage.items() if used > subtree.get(fr, 0)])
+        return over
+
     def borrowing(self, frs: Iterable[FlavorResource]) -> bool:
         """Is any of the pairs held beyond quota."""
-        usage, subtree = self.usage, self.subtree
-        for fr in frs:  # a loop, for this is asked of every queue of a tree
-            used = usage.get(fr)
-            if used is not None and used > subtree.get(fr, 0):
-                return True
-        return False
+        over = self._over if self._over is not None else self.over()
+        return bool(over) and not over.isdisjoint(frs)
 
     def exceeds(self, fr: FlavorResource, amount: int) -> bool:
         """Would `amount` more be beyond this subtree's quota."""
@@ -336,7 +361,18 @@ class QuotaNode:
 
     def fits(self, usage: Usage) -> bool:
         """Could all of `usage` be added within quota."""
-        return all(self.available(fr) >= amount for fr, amount in usage.items())
+        return not any(amount > 0 and self.balance(fr) < amount for fr, amount in usage.items())
+
+    def available_without(self, frs: Iterable[FlavorResource], held: Moves) -> dict[FlavorResource, int]:
+        """`available`, if this was gone that queues of the tree hold."""
+        if not self._in_sight:
+            with AsIf(held, -1):
+                return {fr: self.available(fr) for fr in frs}
+        freed: dict[FlavorResource, int] = {}
+        for _, amounts in held:
+            for fr, amount in amounts:
+                freed[fr] = freed.get(fr, 0) + amount
+        return {fr: max(0, self.balance(fr) + freed.get(fr, 0)) for fr in frs}
 
     # ------------------------------------------------------------ shares
 
@@ -363,7 +399,7 @@ class QuotaNode:
         over: dict[str, int] = {}
         borrowed: list[FlavorResource] = []
         share = NOTHING_BORROWED
-        if self.parent is not None:
+        if self.parent is not None and (extra or self.over()):
             usage = self.usage
             for fr, quota in self.subtree.items():
                 held = usage.get(fr, 0)
@@ -388,29 +424,33 @@ class QuotaNode:
 
     def move_all(self, amounts: Iterable[tuple[FlavorResource, int]], sign: int) -> None:
         """The same for several, each `sign` times."""
-        path = self._path
+        path, plain = self._path, self._plain
         for node in path:
+            node._over = None
             if node._shares:
                 node._shares.clear()
         for fr, amount in amounts:
             rest = amount * sign
             for node in path:
-                if not rest:
-                    break
                 usage = node.usage
                 before = usage.get(fr, 0)
                 after = before + rest
+                if plain and after > 0 <= before:
+                    usage[fr] = after
+                    continue
                 if after:
                     usage[fr] = after
                 else:
                     usage.pop(fr, None)
-                if node.local or before < 0 or after < 0:
-                    local = node.local.get(fr, 0)
-                    rest = max(0, after - local) - max(0, before - local)
+                local = node.local.get(fr, 0)
+                rest = max(0, after - local) - max(0, before - local)
+                if not rest:
+                    break
 
     def put_usage(self, usage: dict[FlavorResource, int]) -> None:
         """Another usage at this node alone, for a question; whoever puts it puts the old one back."""
         self.usage = usage
+        self._over = None
         self._shares.clear()
 
     def _settle(self) -> None:
@@ -424,6 +464,46 @@ class QuotaNode:
         for fr, quota in self.quotas.items():
             if quota.lending_limit is not None and self.subtree[fr] > quota.lending_limit:
                 self.local[fr] = self.subtree[fr] - quota.lending_limit
+
+
+class AsIf:
+    """The tree with other usage, to be asked inside: `moves` are in it (sign 1), or out of it (-1).
+
+    What the nodes held is put back as it was, with what was found out about it, and not computed back. So it may be
+    entered again as long as the tree outside is the same, and knows then what was asked in it before. Whatever is moved
+    inside must be moved back there.
+    """
+
+    __slots__ = ("_books",)
+
+    def __init__(self, moves: Moves, sign: int) -> None:
+        books: dict[QuotaNode, _Book] = {}
+        for node, amounts in moves:
+            for at in node._path:
+                if at not in books:
+                    books[at] = (at, at.usage, at._shares, at._over)
+                    at.usage, at._shares = at.usage.copy(), {}
+            node.move_all(amounts, sign)
+        self._books = list(books.values())
+        self._exchange()
+
+    def _exchange(self) -> None:
+        books = self._books
+        for i, (node, usage, shares, over) in enumerate(books):
+            books[i] = (node, node.usage, node._shares, node._over)
+            node.usage, node._shares, node._over = usage, shares, over
+
+    def __enter__(self) -> None:
+        self._exchange()
+
+    def __exit__(self, *_: object) -> None:
+        self._exchange()
+
+
+_Book = tuple[
+    QuotaNode, dict[FlavorResource, int], dict[frozenset[str] | None, Share], frozenset[FlavorResource] | None
+]
+"""The usage at a node, and what was asked about it."""
 
 
 def quotas_of(groups: Iterable[ResourceGroup]) -> dict[FlavorResource, Quota]:
@@ -489,11 +569,15 @@ class Tree:
         roots = tuple(node for node in every if node.parent is None)
         for root in roots:
             root._settle()
+        lends_all = {root: not any(at.local for at in root.subtree_nodes()) for root in roots}
         for node in every:
             path = [node]
             while path[-1].parent is not None:
                 path.append(path[-1].parent)
             node._path = tuple(path)
+            node.root = path[-1]
+            node._plain = not any(at.local or at.limited for at in path[:-1])
+            node._in_sight = node._plain and not node.in_cycle and lends_all[node.root]
         return cls(
             {node.name: node for node in every if node.is_queue},
             {node.name: node for node in every if not node.is_queue},
@@ -531,11 +615,28 @@ class Tree:
         node: QuotaNode, usage: Usage, resources: frozenset[str] | None = None
     ) -> list[tuple[QuotaNode, Share]]:
         """The share of every node from `node` up to below the root, as if `usage` were charged at `node`."""
-        out: list[tuple[QuotaNode, Share]] = []
-        rest = dict(usage)
-        for at in node.path():
-            if at.parent is None:
-                break
-            out.append((at, at.share(rest, resources)))
-            rest = at.risen(rest)
-        return out
+        return [(at, at.share(rest, resources)) for at, rest in Tree.rising(node, usage)]
+
+    @staticmethod
+    def rising(node: QuotaNode, usage: Usage) -> Iterator[tuple[QuotaNode, Usage]]:
+        """The same nodes, and what of `usage` each of them would be charged with."""
+        rest = usage
+        while (above := node.parent) is not None:
+            yield node, rest
+            if above.parent is None:
+                return
+            node, rest = above, node.risen(rest)
+
+    @staticmethod
+    def share_without(
+        node: QuotaNode,
+        above: QuotaNode,
+        usage: Iterable[tuple[FlavorResource, int]],
+        resources: frozenset[str] | None = None,
+    ) -> Share:
+        """The share of `above`, on the path of `node`, as if this usage at `node` were gone."""
+        rest: Usage = {fr: -amount for fr, amount in usage}
+        while node is not above:
+            assert node.parent is not None
+            rest, node = node.risen(rest), node.parent
+        return node.share(rest, resources)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cmp_to_key
+from typing import NamedTuple
 
 from admission.engine.flavors import Assignment, Mode, Oracle
 from admission.engine.ledger import Charge, Ledger
@@ -43,7 +44,7 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.order import since
-from admission.engine.quota import QuotaNode, Share
+from admission.engine.quota import AsIf, QuotaNode, Share, Tree
 
 Fits = Callable[[], bool]
 Holders = Callable[[str], Sequence[Workload]]
@@ -51,6 +52,7 @@ LocalUsage = Callable[[Workload], float | None]
 """Usage of the gang's LocalQueue, where its ClusterQueue orders by it."""
 
 Target = tuple[Key, EvictReason]
+Amounts = tuple[tuple[FlavorResource, int], ...]
 
 _WITHIN = "within the quota of their queue or cohort"
 _NO_LARGER = "with no larger share, or spared"
@@ -214,8 +216,11 @@ def _search(
     search = kind(
         ledger, gang, node, node.spec, dict(usage), contested, rules, now, holders, leaving, fits, local_usage
     )
-    with ledger.trial():
+    mark = ledger.mark()
+    try:
         return search.run()
+    finally:
+        ledger.rollback(mark)
 
 
 def spared_until(victim: Workload, rules: Rules, now: int) -> int | None:
@@ -311,17 +316,22 @@ class _Search:
     def of_queue(self, node: QuotaNode, policy: PreemptionPolicy) -> list[Workload]:
         """Gangs of a queue that hold something contested and that the policy lets go."""
         out = []
+        charges, contested, gone, whoever = (
+            self.ledger.charges,
+            self.contested,
+            self.gone,
+            policy is PreemptionPolicy.ANY,
+        )
         for victim in self.holders(node.name):
-            charge = self.ledger.charges.get(victim.key)
-            if charge is None or victim.key == self.gang.key or victim.key in self.gone:
-                continue
-            if not any(fr in self.contested for fr, _ in charge.usage):
+            key = victim.key
+            charge = charges.get(key)
+            if charge is None or key == self.gang.key or key in gone or charge.pairs.isdisjoint(contested):
                 continue
             self.looked_at += 1
-            if not self.allowed(victim, policy):
+            if not whoever and not self.allowed(victim, policy):
                 self.refuse("of too high a priority" if policy is not PreemptionPolicy.NEVER else "protected by policy")
                 continue
-            self.queue_of[victim.key] = node
+            self.queue_of[key] = node
             out.append(victim)
         return out
 
@@ -670,23 +680,90 @@ class _Field:
 # ---------------------------------------------------------------- lawful
 
 
+class _Side(NamedTuple):
+    """How a queue and the gang's stand to each other."""
+
+    mine: QuotaNode
+    theirs: QuotaNode
+    """The nodes of the two paths just below what both have in common."""
+    between: tuple[QuotaNode, ...]
+    """From the queue up to `theirs`."""
+
+
+class _Around(NamedTuple):
+    """Who holds what, in the queues around one."""
+
+    borrowers: dict[QuotaNode, Share]
+    """Who borrows something contested, all the way up; and the share of that side."""
+    holding: list[tuple[QuotaNode, Amounts]]
+    """What they hold of what is asked for."""
+    within: list[QuotaNode]
+    """The others."""
+
+
+class _Who(NamedTuple):
+    """Of one queue that borrows: `holders` held something, `candidates` of them what may be taken back."""
+
+    holders: Sequence[Workload]
+    asked: int
+    candidates: list[Workload]
+
+
+class _Claims:
+    """What is claimed in the queues of a tree, and the tree without it."""
+
+    def __init__(self, held: dict[QuotaNode, Amounts]) -> None:
+        self.held = held
+        self.without = AsIf(held.items(), -1)
+
+
+class _Seen:
+    """A tree as it is seen from one queue, without those who leave: what searches found out, for the next of them."""
+
+    def __init__(self, node: QuotaNode, claims: _Claims) -> None:
+        if node in claims.held:
+            claims = _Claims({at: usage for at, usage in claims.held.items() if at is not node})
+        self.claims = claims.held
+        """What is claimed in other queues."""
+        self.unclaimed = claims.without
+        self.sides: dict[QuotaNode, _Side] = {}
+        self.around: dict[tuple[frozenset[FlavorResource], tuple[FlavorResource, ...]], _Around] = {}
+        self.who: dict[tuple[QuotaNode, frozenset[FlavorResource]], _Who] = {}
+
+
 class _Lawful(_Search):
     """The law is about quota: it is tried on the tree alone, with the gang's usage charged. Nodes are asked last."""
 
     def run(self) -> Found:
+        ledger, root = self.ledger, self.node.root
         self.going: list[Charge] = []
-        """Of those who leave already. In this tree their quota is taken out by hand."""
-        self.shifted: dict[QuotaNode, dict[FlavorResource, int]] = {}
-        found = self._run()
-        for node, usage in self.shifted.items():
-            self.ledger.tree.add(node, usage)
-        return found
+        """Of those who leave already. Their quota in this tree is out of it during the search."""
+        for key in sorted(self.leaving):
+            charge = ledger.charges.get(key)
+            if charge is None or key == self.gang.key:
+                continue
+            at = ledger.tree.queue(charge.queue)
+            if at is not None and at.root is root:
+                self.gone.add(charge.key)
+            elif charge.admission is None:
+                continue  # of other trees only the nodes matter
+            self.going.append(charge)
+        if not self.gone:
+            return self._run()
+        with ledger.remembered(root, frozenset(self.gone), self._without_gone):
+            return self._run()
+
+    def _without_gone(self) -> AsIf:
+        held = self.ledger.usage_by_queue(charge for charge in self.going if charge.key in self.gone)
+        return AsIf(((node, usage.items()) for node, usage in held.items()), -1)
 
     def fits(self, allow_borrowing: bool = True) -> bool:
         if not self.node.fits(self.usage):
             return False
         if self.fits_on_nodes is None:
             return True
+        if not self.going:
+            return self.fits_on_nodes()
         with self.ledger.gone_from_nodes(self.going):
             return self.fits_on_nodes()
 
@@ -700,63 +777,45 @@ class _Lawful(_Search):
         self.barred: set[QuotaNode] = set()
         """Queues of which nobody may go as long as nobody else does."""
         self.resources = frozenset(fr[1] for fr in self.usage) if self.rules.contested_share else None
-        ledger = self.ledger
-        for key in sorted(self.leaving):
-            charge = ledger.charges.get(key)
-            if charge is None or key == self.gang.key:
-                continue
-            at = ledger.tree.queue(charge.queue)
-            if at is not None and at.root is self.node.root:
-                self.gone.add(charge.key)
-            elif charge.admission is None:
-                continue  # of other trees only the nodes matter
-            self.going.append(charge)
-        self.shifted = ledger.usage_by_queue(charge for charge in self.going if charge.key in self.gone)
-        for at, usage in self.shifted.items():
-            ledger.tree.subtract(at, usage)
+        self.claims: list[tuple[QuotaNode, Amounts, QuotaNode]] = []
+        """What is claimed on the sides of those who may have to go; and where they meet the gang's."""
+        self.claims_out: QuotaNode | None = None
+        """The claims on other sides than this of the gang are out of the tree now."""
         if self.going and self.fits():
             return self.found((), self.until)
-        self.claimed = [
-            (node, held.charge.usage)
-            for held in ledger.claims_under(self.node.root).values()
-            if (node := ledger.tree.queue(held.charge.queue)) is not None and node is not self.node
-        ]
+        ledger, gone = self.ledger, frozenset(self.gone)
+        self.seen = ledger.remembered(
+            self.node.root,
+            (self.node, gone),
+            lambda: _Seen(self.node, ledger.remembered(self.node.root, (_Claims, gone), self._claims)),
+        )
         own = [] if self.within_policy is PreemptionPolicy.NEVER else self.of_queue(self.node, self.within_policy)
-        others: list[Workload] = []
-        borrowers: list[QuotaNode] = []
-        holding: list[tuple[QuotaNode, FlavorResource, int]] = []
-        shares: dict[QuotaNode, Share] = {}
-        self._move_claims(self.claimed, -1)
-        if self.node.parent is not None:
-            for node in self.node.root.queues():
-                if node is self.node:
-                    continue
-                if self.reclaim_policy is not PreemptionPolicy.NEVER and self._borrows(node, self.contested):
-                    borrowers.append(node)
-                    shares[node] = almost_common(self.node, node)[1].share(None, self.resources)
-                    holding += [(node, fr, used) for fr in self.usage if (used := node.usage.get(fr, 0))]
-                    continue
-                held = len(self.holders(node.name))
-                self.looked_at += held
-                if held:
-                    self.unlawful[_WITHIN] = self.unlawful.get(_WITHIN, 0) + held
-        self._move_claims(self.claimed, 1)
+        around = self._around()
+        for node in around.within:
+            held = len(self.holders(node.name))
+            self.looked_at += held
+            if held:
+                self.unlawful[_WITHIN] = self.unlawful.get(_WITHIN, 0) + held
+        borrowers, holding = list(around.borrowers), list(around.holding)
         if own:
-            holding += [(self.node, fr, used) for fr in self.usage if (used := self.node.usage.get(fr, 0))]
-        else:
-            safe = self._safe(shares)
+            holding.append((self.node, self._held(self.node)))
+        elif safe := self._safe(around.borrowers):
             for node in safe:
                 held = len(self.holders(node.name))
                 self.looked_at += held
                 self.unlawful[_NO_LARGER] = self.unlawful.get(_NO_LARGER, 0) + held
             borrowers = [node for node in borrowers if node not in safe]
             holding = [entry for entry in holding if entry[0] not in safe]
-        if not self._without(holding):
+        if not self._room_without(holding):
             self.looked_at += sum(len(self.holders(node.name)) for node in borrowers)
             return self.found(None)
-        for node in borrowers:
-            others += self._who_borrow(node)
-        own, others = self._sorted(own), self._sorted(others)
+        looked_at = {self._side(queue).theirs for queue in borrowers}
+        self.claims = [
+            (node, usage, side.mine)
+            for node, usage in self.seen.claims.items()
+            if (side := self._side(node)).theirs in looked_at
+        ]
+        own, others = self._sorted(own), self._sorted(self._who_borrow(borrowers))
         for victims in [others, [*own, *others]] if own else [others]:
             if not victims:
                 continue
@@ -771,21 +830,60 @@ class _Lawful(_Search):
                 self.unlawful[why] = many
         return self.found(None, self.until)
 
-    def _without(self, holding: list[tuple[QuotaNode, FlavorResource, int]]) -> bool:
-        """Would there be quota if all of this were gone: a bound that costs little."""
-        if not holding:
-            return False
-        for node, fr, used in holding:
-            node.move(fr, -used)
-        room = self.node.fits(self.usage)
-        for node, fr, used in holding:
-            node.move(fr, used)
-        return room
+    def _claims(self) -> _Claims:
+        claims = self.ledger.claims_under(self.node.root).values()
+        held = self.ledger.usage_by_queue(claim.charge for claim in claims)
+        return _Claims({node: tuple(usage.items()) for node, usage in held.items()})
 
-    @staticmethod
-    def _move_claims(claimed: Iterable[tuple[QuotaNode, Iterable[tuple[FlavorResource, int]]]], sign: int) -> None:
-        for node, usage in claimed:
-            node.move_all(usage, sign)
+    def _around(self) -> _Around:
+        if self.reclaim_policy is PreemptionPolicy.NEVER:
+            return _Around({}, [], [node for node in self.node.root.queues() if node is not self.node])
+        at = (self.contested, tuple(self.usage))
+        known = self.seen.around.get(at)
+        if known is None:
+            known = self.seen.around[at] = _Around({}, [], [])
+            with self.seen.unclaimed:
+                for node in self.node.root.queues():
+                    if node is self.node:
+                        continue
+                    side = self._side(node)
+                    if self._borrow(side.between, self.contested):
+                        known.borrowers[node] = side.theirs.share(None, self.resources)
+                        known.holding.append((node, self._held(node)))
+                    else:
+                        known.within.append(node)
+        return known
+
+    def _held(self, node: QuotaNode) -> Amounts:
+        """What a queue holds of what the gang asks for."""
+        return tuple((fr, used) for fr in self.usage if (used := node.usage.get(fr, 0)))
+
+    def _room_without(self, holding: list[tuple[QuotaNode, Amounts]]) -> bool:
+        """Would there be quota if all of this were gone: a bound that costs little."""
+        if not any(amounts for _, amounts in holding):
+            return False
+        left = self.node.available_without(self.usage, holding)
+        return all(left[fr] >= amount for fr, amount in self.usage.items())
+
+    def _side(self, queue: QuotaNode) -> _Side:
+        side = self.seen.sides.get(queue)
+        if side is None:
+            mine, theirs = almost_common(self.node, queue)
+            path = queue.path()
+            side = self.seen.sides[queue] = _Side(mine, theirs, path[: path.index(theirs) + 1])
+        return side
+
+    def _take_claims_out(self, mine: QuotaNode | None) -> None:
+        """What the victim's side only claims it does not hold: it makes nobody there a borrower. All sides that meet
+        the gang's above this node of it are without their claims from now on; none of them, where it is None."""
+        if mine is self.claims_out:
+            return
+        for node, usage, at in self.claims:
+            if at is self.claims_out:
+                node.move_all(usage, 1)
+            elif at is mine:
+                node.move_all(usage, -1)
+        self.claims_out = mine
 
     def _safe(self, shares: Mapping[QuotaNode, Share]) -> set[QuotaNode]:
         """Of these queues nobody may go, whoever else goes: the gang is entitled to nothing there, and their side's
@@ -793,13 +891,27 @@ class _Lawful(_Search):
         among the candidates.)"""
         out: set[QuotaNode] = set()
         above = {node for queue in shares for node in queue.path()}
-        self._enter(1)
+        ours: dict[QuotaNode, Share | None] = {}
         for queue, theirs in shares.items():
-            mine = almost_common(self.node, queue)[0]
-            if mine not in above and not self._entitled(mine) and not mine.share(None, self.resources) < theirs:
+            mine = self._side(queue).mine
+            if mine in above:
+                continue
+            if mine not in ours:
+                ours[mine] = self._share_unless_entitled(mine)
+            share = ours[mine]
+            if share is not None and not share < theirs:
                 out.add(queue)
-        self._enter(-1)
         return out
+
+    def _share_unless_entitled(self, mine: QuotaNode) -> Share | None:
+        """The share of the gang's side with its usage charged; None if it is entitled to it there."""
+        for node, rest in Tree.rising(self.node, self.usage):
+            if node is self.node or node is mine:
+                if not any(node.exceeds(fr, rest.get(fr, 0)) for fr in self.usage):
+                    return None
+                if node is mine:
+                    return node.share(rest, self.resources)
+        return None
 
     def _sorted(self, victims: Iterable[Workload]) -> list[Workload]:
         """Lowest priority, then newest, then least lost work, then uid and name."""
@@ -818,54 +930,62 @@ class _Lawful(_Search):
 
     # -- the law
 
-    def _borrows(self, queue: QuotaNode, frs: Collection[FlavorResource]) -> bool:
-        """Does the queue, and every cohort between it and the common one, hold more than its quota of any of these."""
-        mine = self.node.path()
-        for node in queue.path():
-            if node in mine:
-                return True
+    @staticmethod
+    def _borrow(nodes: Iterable[QuotaNode], frs: Collection[FlavorResource]) -> bool:
+        """Does each of these, a queue and every cohort between it and the common one, hold more than its quota of any
+        of these."""
+        for node in nodes:  # noqa: SIM110  (asked for every candidate)
             if not node.borrowing(frs):
                 return False
         return True
 
-    def _holds(self, victim: Workload) -> list[FlavorResource]:
-        """What it holds of what is contested."""
-        return [fr for fr, _ in self.ledger.charges[victim.key].usage if fr in self.contested]
-
-    def _who_borrow(self, queue: QuotaNode) -> list[Workload]:
-        """Gangs of a queue that borrows that hold some of what it borrows: who goes gives something of that back, and
-        nobody goes for what others of its queue hold too much of. (So each eviction leaves less beyond quota, and they
-        come to an end.)"""
-        candidates = self.of_queue(queue, self.reclaim_policy)
-        self._move_claims(self.claimed, -1)
-        out = [victim for victim in candidates if self._borrows(queue, self._holds(victim))]
-        self._move_claims(self.claimed, 1)
-        for _ in range(len(candidates) - len(out)):
-            self.refuse(_WITHIN)
+    def _who_borrow(self, queues: list[QuotaNode]) -> list[Workload]:
+        """Gangs of queues that borrow that hold some of what their queue borrows: who goes gives something of that
+        back, and nobody goes for what others of its queue hold too much of. (So each eviction leaves less beyond quota,
+        and they come to an end.)"""
+        if not queues:
+            return []
+        out: list[Workload] = []
+        same = self.reclaim_policy is PreemptionPolicy.ANY and self.gang.key not in self.ledger.charges
+        """Who the gang is makes no difference."""
+        with self.seen.unclaimed:
+            for queue in queues:
+                at = (queue, self.contested)
+                known = self.seen.who.get(at) if same else None
+                if known is None or known.holders != self.holders(queue.name):
+                    before = self.looked_at
+                    candidates = self.of_queue(queue, self.reclaim_policy)
+                    holds = (self.ledger.charges[victim.key].pairs & self.contested for victim in candidates)
+                    between = self._side(queue).between
+                    borrow = [v for v, frs in zip(candidates, holds, strict=True) if self._borrow(between, frs)]
+                    for _ in range(len(candidates) - len(borrow)):
+                        self.refuse(_WITHIN)
+                    if same:
+                        self.seen.who[at] = _Who(self.holders(queue.name), self.looked_at - before, borrow)
+                else:
+                    borrow = known.candidates
+                    self.looked_at += known.asked
+                    self.queue_of.update((victim.key, queue) for victim in borrow)
+                    if known.asked > len(borrow):
+                        self.unlawful[_WITHIN] = self.unlawful.get(_WITHIN, 0) + known.asked - len(borrow)
+                out += borrow
         return out
 
     def _entitled(self, mine: QuotaNode) -> bool:
         """Is the gang within the nominal quota of its queue, or of the cohort on its side; its usage is charged."""
-        return any(
-            all(node.usage.get(fr, 0) <= node.subtree.get(fr, 0) for fr in self.usage) for node in (self.node, mine)
-        )
+        return not (self.node.borrowing(self.usage) and mine.borrowing(self.usage))
 
     def _lawful(self, victim: Workload) -> EvictReason | None:
-        """Why it may go, if it may; it is still there, and the gang's usage is charged."""
+        """Why it may go, if it may; it is still there, and the gang's usage is charged. Leaves claims out of the
+        tree."""
         queue = self.queue_of[victim.key]
         if queue is self.node:
             return EvictReason.IN_CLUSTER_QUEUE
-        mine, theirs = almost_common(self.node, queue)
-        # What the victim's side only claims it does not hold: it makes nobody there a borrower.
-        claimed = [(node, usage) for node, usage in self.claimed if theirs in node.path()] if self.claimed else []
-        self._move_claims(claimed, -1)
-        reason = self._reason(victim, queue, mine, theirs)
-        self._move_claims(claimed, 1)
-        return reason
-
-    def _reason(self, victim: Workload, queue: QuotaNode, mine: QuotaNode, theirs: QuotaNode) -> EvictReason | None:
-        if not self._borrows(queue, self._holds(victim)):
-            if not self._borrows(queue, self.contested):
+        mine, theirs, between = self._side(queue)
+        self._take_claims_out(mine)
+        charge = self.ledger.charges[victim.key]
+        if not self._borrow(between, charge.pairs & self.contested):
+            if not self._borrow(between, self.contested):
                 self.barred.add(queue)
             return None
         if self._entitled(mine):
@@ -880,9 +1000,7 @@ class _Lawful(_Search):
             if spared < 2**62:
                 self.until = spared if self.until is None else min(self.until, spared)
             return None
-        self._move(victim, -1)
-        after = theirs.share(None, self.resources)
-        self._move(victim, 1)
+        after = Tree.share_without(queue, theirs, charge.usage, self.resources)
         if not after < before:
             return None
         for strategy in self.rules.strategies:
@@ -898,7 +1016,11 @@ class _Lawful(_Search):
             chosen = self._minimal([victim for victim in victims if victim.key not in ruled_out])
             if chosen is None:
                 return None
+            for victim in chosen:
+                self._move(victim, -1)
             reasons = self._reasons(chosen)
+            for victim in chosen:
+                self._move(victim, 1)
             bad = {victim.key for victim, reason in reasons if reason is None}
             if not bad:
                 return [(victim.key, reason) for victim, reason in reasons if reason is not None]
@@ -907,20 +1029,16 @@ class _Lawful(_Search):
             self.ruled_out = len(ruled_out)
         return None
 
-    def _reasons(
-        self, chosen: Sequence[Workload], gone: Sequence[Workload] = ()
-    ) -> list[tuple[Workload, EvictReason | None]]:
-        """Why each of the chosen may go, if it may, once all others are gone and the gang is there."""
+    def _reasons(self, chosen: Sequence[Workload]) -> list[tuple[Workload, EvictReason | None]]:
+        """Why each of the chosen may go, if it may, once the others are gone and the gang is there; their quota is out
+        of the tree."""
         self._enter(1)
-        for victim in (*chosen, *gone):
-            self._move(victim, -1)
         reasons = []
         for victim in chosen:
             self._move(victim, 1)
             reasons.append((victim, self._lawful(victim)))
             self._move(victim, -1)
-        for victim in (*chosen, *gone):
-            self._move(victim, 1)
+        self._take_claims_out(None)
         self._enter(-1)
         return reasons
 
@@ -955,7 +1073,7 @@ class _Lawful(_Search):
 
         def walk(rest: list[Workload], must: list[Workload]) -> list[Target] | None:
             if not rest:
-                have(())
+                have(must)
                 targets = [(victim.key, reason) for victim, reason in self._reasons(must) if reason is not None]
                 spared = any(room([one for one in must if one is not victim]) for victim in must)
                 return targets if len(targets) == len(must) and not spared else None
@@ -968,8 +1086,8 @@ class _Lawful(_Search):
             own = [victim for victim in rest if self.queue_of[victim.key] is self.node]
             if looks >= _LOOKS:
                 return None
-            have(())
-            if any(reason is None for _, reason in self._reasons(must, own)):
+            have([*must, *own])
+            if any(reason is None for _, reason in self._reasons(must)):
                 return None
             return walk(rest, must)
 
@@ -1021,6 +1139,7 @@ class _Lawful(_Search):
                     self.barred.clear()
             # Who leaves on the gang's own side lowers its share: some may be lawful now that were not.
             rest = refused if len(refused) < len(rest) else []
+        self._take_claims_out(None)
         self._enter(-1)
         enough = bool(taken) and self.node.fits(self.usage)
         low, gone = 1, len(taken)
@@ -1044,13 +1163,16 @@ class _Lawful(_Search):
                 why = _NO_LARGER if self.back is None else _TOO_SOON
                 self.unlawful[why] = self.unlawful.get(why, 0) + len(refused)
             return None
-        with self.ledger.trial():
-            return self._spare(taken, max(1, low))
+        return self._spare(taken, max(1, low))
 
     def _alone(self, victims: list[Workload]) -> Workload | None:
         """The first whose going alone makes room, and is lawful: who went before it in order may have lowered the share
         of its side by so much that it might not follow."""
+        short = {fr: lacks for fr, amount in self.usage.items() if (lacks := amount - self.node.available(fr)) > 0}
         for victim in victims:
+            held = dict(self.ledger.charges[victim.key].usage)
+            if any(held.get(fr, 0) < lacks for fr, lacks in short.items()):
+                continue  # nobody leaves more than he holds
             self._move(victim, -1)
             room = self.node.fits(self.usage)
             self._move(victim, 1)
@@ -1058,34 +1180,41 @@ class _Lawful(_Search):
                 continue
             self._enter(1)
             lawful = self._lawful(victim) is not None
+            self._take_claims_out(None)
             self._enter(-1)
             if not lawful:
                 continue
-            with self.ledger.trial():
-                self.ledger.release(victim.key)
-                if self.fits():
-                    return victim
+            self._move(victim, -1)
+            with self.ledger.gone_from_nodes((self.ledger.charges[victim.key],)):
+                room = self.fits()
+            self._move(victim, 1)
+            if room:
+                return victim
         return None
 
     def _spare(self, taken: list[Workload], low: int) -> list[Workload] | None:
         """Of those taken, with `low` at least: who must go for quota and nodes both."""
-        ledger = self.ledger
-        charges: dict[Key, Charge] = {}
         gone = 0
+        kept: list[Workload] = []
+        """Of those beyond `gone`, who must go."""
 
         def have(wanted: int) -> bool:
             nonlocal gone
             for victim in taken[wanted:gone]:
-                ledger.charge(charges[victim.key])
+                self._move(victim, 1)
             for victim in taken[gone:wanted]:
-                charges[victim.key] = ledger.release(victim.key)
+                self._move(victim, -1)
             gone = wanted
-            return self.fits()
+            if not self.node.fits(self.usage):
+                return False
+            with self.ledger.gone_from_nodes(self.ledger.charges[one.key] for one in (*taken[:gone], *kept)):
+                return self.fits()
 
         high = len(taken)
         if not have(low):
             self.by_nodes = True
             if not have(high):
+                have(0)
                 return None
             low += 1
             while low < high:
@@ -1095,12 +1224,13 @@ class _Lawful(_Search):
                 else:
                     low = middle + 1
             if not have(high):
+                have(0)
                 return None
-        kept: list[Workload] = []
         for victim in reversed(taken[:gone]):
-            ledger.charge(charges[victim.key])
-            if not self.fits():
-                ledger.release(victim.key)
+            if not have(gone - 1):
+                self._move(victim, -1)
                 kept.append(victim)
+        for victim in kept:
+            self._move(victim, 1)
         kept.reverse()
         return kept

@@ -12,8 +12,8 @@ entitled to what it asks for, or its side's share with the gang must be below th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from admission.engine.model import (
     Value,
 )
 from admission.engine.nodes import PlaceRequest
-from admission.engine.quota import QuotaNode, Share
+from admission.engine.quota import AsIf, QuotaNode, Share
 from admission.engine.reclaim import Holders, spared_until
 
 Amounts = tuple[tuple[FlavorResource, int], ...]
@@ -91,28 +91,18 @@ class Leaving(Value, frozen=True):
     certain: bool = True
     """Whoever waits may count on all of it."""
 
-    def out(self) -> AbstractContextManager[None]:
+    def out(self) -> AsIf:
         """While it is out of the tree."""
-        return _moved(self.held, -1)
+        return AsIf(self.held, -1)
 
-    def back(self) -> AbstractContextManager[None]:
+    def back(self) -> AsIf:
         """Inside `out`: as if it were not."""
-        return _moved(self.held, 1)
+        return AsIf(self.held, 1)
 
 
 _NOBODY = Leaving()
 _KEPT = 256
 """So many looks at a tree are kept."""
-
-
-@contextmanager
-def _moved(held: Sequence[tuple[QuotaNode, Amounts]], sign: int) -> Iterator[None]:
-    """While these amounts are entered in the tree (1) or out of it (-1)."""
-    for node, usage in held:
-        node.move_all(usage, sign)
-    yield
-    for node, usage in held:
-        node.move_all(usage, -sign)
 
 
 def quota_shorts(shortfalls: Collection[Shortfall]) -> tuple[Shortfall, ...]:
@@ -158,13 +148,12 @@ class _Borrowers:
         """Cohort -> the two children with the largest shares below which somebody borrows all the way up."""
         self.laws: dict[Amounts, dict[QuotaNode, Law]] = {}
         self.most: dict[QuotaNode, dict[FlavorResource, int]] = {}
+        """What quota gangs of a queue would find if all that could go were gone."""
         self.limits: dict[QuotaNode, dict[Law, list[Amounts]]] = {}
         """Queue -> amounts for which the law gave no more than this: nor does it for more of them."""
-        claims = [
-            (node, claim.charge.usage) for claim in held if (node := ledger.tree.queue(claim.charge.queue)) is not None
-        ]
+        total = ledger.usage_by_queue(claim.charge for claim in held)
         # What is only claimed makes nobody a borrower.
-        with _moved(claims, -1):
+        with AsIf(((node, usage.items()) for node, usage in total.items()), -1):
             self._chain(root)
             self.loose = [
                 (leaf, tuple((fr, used) for fr in sorted(frs) if (used := leaf.usage.get(fr, 0))))
@@ -174,12 +163,17 @@ class _Borrowers:
             """What could go at the most: all that borrowers hold, and what is only claimed, and borrowed."""
         self.anybody = any(self.best.values())
         """Does anybody borrow all the way up."""
-        with gone.back():
-            borrowed = [(node, usage) for node, usage in claims if node.borrowing(fr for fr, _ in usage)]
-        self.claimed = taken_back and bool(borrowed)
+        borrowed: list[tuple[QuotaNode, Amounts]] = []
+        if held and taken_back:
+            with gone.back():
+                for claim in held:
+                    charge = claim.charge
+                    node = ledger.tree.queue(charge.queue)
+                    if node is not None and node.borrowing(charge.pairs):
+                        borrowed.append((node, charge.usage))
+        self.claimed = bool(borrowed)
         """Is anything only claimed that is borrowed."""
-        if self.claimed:
-            self.loose += borrowed
+        self.loose += borrowed
 
     def _chain(self, node: QuotaNode) -> bool:
         if node.is_queue:
@@ -200,11 +194,9 @@ class _Borrowers:
         return law
 
     def _bound(self, queue: QuotaNode, usage: Amounts) -> Law:
-        if not self.most:
-            # What quota gangs of each queue would find if all that could go were gone.
-            with _moved(self.loose, -1):
-                self.most = {leaf: {fr: leaf.available(fr) for fr in self.frs} for leaf in queue.root.queues()}
-        most = self.most[queue]
+        most = self.most.get(queue)
+        if most is None:
+            most = self.most[queue] = queue.available_without(self.frs, self.loose)
         for fr, amount in usage:
             if most[fr] < amount:
                 return Law.NOTHING
