@@ -366,6 +366,8 @@ class _Run:
 
     def holders(self, queue: str) -> tuple[Workload, ...]:
         held = self.state.holders(queue)
+        if not self.as_if:
+            return held
         return (*held, *(one for one in self.as_if if one.admission and one.admission.cluster_queue == queue))
 
     def _local_usage(self) -> Callable[[Workload], float | None] | None:
