@@ -1121,13 +1121,8 @@ class _Filling(_Run):
         if not side.is_queue or queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER:
             return True  # who leaves on its own side may make it lawful
         resources = frozenset(fr[1] for fr in usage) if self.rules.contested_share else None
-        tree = self.ledger.tree
-        tree.add(mine, usage)
-        lawful = any(
-            all(at.usage.get(fr, 0) <= at.subtree.get(fr, 0) for fr in usage) for at in (mine, side)
-        ) or side.share(None, resources) < other.share(None, resources)
-        tree.subtract(mine, usage)
-        return lawful
+        entitled = not any(mine.exceeds(fr, amount) for fr, amount in usage.items())
+        return entitled or mine.share(usage, resources) < other.share(None, resources)
 
     # -- room for those who wait for it
 
@@ -1379,15 +1374,15 @@ class _Filling(_Run):
     def _quota_beyond(self, claims: list[Key], trial: Trial) -> bool:
         """Would there be quota without these claims."""
         assert trial.assignment is not None
-        tree = self.ledger.tree
+        tree, mine, usage = self.ledger.tree, trial.node, trial.assignment.usage
         charges = [self.ledger.claims[key].charge for key in claims]
-        moved = [(node, dict(charge.usage)) for charge in charges if (node := tree.queue(charge.queue)) is not None]
-        for node, usage in moved:
-            tree.subtract(node, usage)
-        room = trial.node.fits(trial.assignment.usage)
-        for node, usage in moved:
-            tree.add(node, usage)
-        return room
+        held = [
+            (node, charge.usage)
+            for charge in charges
+            if (node := tree.queue(charge.queue)) is not None and node.root is mine.root
+        ]
+        free = mine.available_without(usage, held)
+        return all(free[fr] >= amount for fr, amount in usage.items())
 
     def _borrowed(self, key: Key, root: QuotaNode) -> bool:
         held = self.ledger.claims[key]
