@@ -74,6 +74,8 @@ ROOMS = 1024
 """So many different rooms, and twice as many as there are nodes, are kept with what a pod would cost others there."""
 POPULAR = 16
 """So many kinds of pods stand for all that may come."""
+UNMENDED = 64
+"""After so many changes counts are mended, even where they say enough as they are."""
 MOST = 2**31
 """Counts of pods are cut here, so that no sum of them overflows."""
 
@@ -461,6 +463,16 @@ class Ground:
         known = self._counts[wanted, per_pod] = _Counts(counts, end, int(counts.sum()))
         return known
 
+    def holds(self, wanted: Filter, per_pod: Amounts, pods: int) -> bool:
+        """Can all rows together take so many pods of this kind: often they can whatever changed rows hold now, and need
+        not be mended for that."""
+        known = self._counts.get((wanted, per_pod))
+        if known is not None and self.log.end - known.seen <= UNMENDED:
+            changed = self.log.since(known.seen)
+            if changed is not None and known.total - sum(map(known.counts.item, changed)) >= pods:
+                return True
+        return self.counted(wanted, per_pod).total >= pods
+
     def _mend(self, known: _Counts, rows: Iterable[int], wanted: Filter, per_pod: Amounts) -> None:
         """One by one, for an array of two is dearer than both."""
         mask = self.table.mask(wanted)
@@ -614,7 +626,7 @@ class Overlay:
     def holds(self, wanted: Filter, per_pod: Amounts, pods: int, empty: bool) -> bool:
         """Can all rows together take so many pods of this kind. Nothing laid over makes them fewer."""
         return (
-            self._grounds[empty].counted(wanted, per_pod).total >= pods
+            self._grounds[empty].holds(wanted, per_pod, pods)
             or self.side(empty).counted_in_all(wanted, per_pod) >= pods
         )
 
