@@ -253,9 +253,10 @@ class _Muster:
         except _RefusedError as refused:
             return refused.misfit
         asked = self.question
-        if len(parts) == 1 and parts[0].request.anywhere and not (asked.again or asked.previous or asked.beside):
+        beside = asked.capacity.taken_by(asked.beside) if asked.beside else {}
+        if len(parts) == 1 and parts[0].request.anywhere and not (asked.again or asked.previous):
             # All there is to it, most of the time.
-            take = self._alone(parts[0], {}, None)
+            take = self._alone(parts[0], beside, None)
             return self._misfit(parts[0], parts) if take is None else self._answer(parts, {parts[0].name: take})
         standing: dict[int, dict[str, int]] = {}
         stuck = next((part for part in parts if self._stuck(part)), None)
@@ -267,11 +268,8 @@ class _Muster:
         elif self.question.previous is not None and not any(s.row is None for part in parts for s in part.slots):
             for part in parts:  # grows: what it holds is not on the book
                 self._hold(standing, part, part.kept())
-        for key in self.question.beside:
-            for host, amounts in self.question.capacity.hosts(key):
-                row = self.table.row.get(host)
-                if row is not None:
-                    add_amounts(standing.setdefault(row, {}), amounts, 1)
+        for row, amounts in beside.items():
+            add_amounts(standing.setdefault(row, {}), amounts.items(), 1)
         units = self._units(parts)
         failed: _Part | None = None
         for order in _orders(units, self._hardness):

@@ -1083,6 +1083,8 @@ class Capacity:
         """Gang -> (row, what would be given back there if it left): of those that were asked for."""
         self._asked_of: dict[Key | str, set[tuple[Key, str]]] = {}
         """Key or uid -> these."""
+        self._summed: tuple[dict[Key, Booking], dict[int, dict[str, int]]] = ({}, {})
+        """Charges, and per row what they take together: of those that were asked for last."""
         self._topologies: dict[str, Topology] = {}
         self._named: dict[str, set[str]] = {}
         """Hostname label -> nodes that carry it and are called otherwise."""
@@ -1469,6 +1471,7 @@ class Capacity:
 
     def _renamed(self) -> None:
         """Other rows, or other nodes of a name."""
+        self._summed = ({}, {})
         self._given.clear()
         self._asked_of.clear()
 
@@ -1541,10 +1544,22 @@ class Capacity:
                 add_amounts(total, amounts, 1)
         return out
 
-    def hosts(self, key: Key) -> list[tuple[str, Amounts]]:
-        """(node, what is taken there) of a charge that names nodes; empty when there is none."""
-        charge = self._charges.get(key)
-        return [] if charge is None else [(self.resolve(host), amounts) for host, amounts in charge.hosts]
+    def taken_by(self, keys: Iterable[Key]) -> Mapping[int, Mapping[str, int]]:
+        """Per row, what these charges take together. It is made from what was asked for last, by the few charges in
+        which they differ, and holds until it is asked for again."""
+        before, total = self._summed
+        now = {key: charge for key in keys if (charge := self._charges.get(key)) is not None}
+        for charges, others, sign in ((before, now, -1), (now, before, 1)):
+            for key, charge in charges.items():
+                if others.get(key) is not charge:
+                    for host, amounts in charge.hosts:
+                        row = self.table.row.get(self.resolve(host))
+                        if row is not None:
+                            add_amounts(total.setdefault(row, {}), amounts, sign)
+                            if not total[row]:
+                                del total[row]
+        self._summed = now, total
+        return total
 
     def charged(self, key: Key) -> bool:
         return key in self._charges
