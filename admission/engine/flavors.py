@@ -11,8 +11,8 @@ When quota is found for all pod sets, the nodes are asked, for all of them at on
 eviction could make it: PREEMPT if an empty cluster would hold the gang, else NO_FIT. Where node capacity decides for
 every flavor (`Rules.capacity_unless_elastic`) the scan then tries the next flavor before it settles for that.
 
-Who only tries (`later`) needs no nodes chosen: a sum of counts says that there are enough, and where a queue has one
-flavor and all of it fits, that is all there is to find out (`_Scan.at_once`). Everything else takes the whole scan.
+Who only tries (`later`) needs no nodes chosen: a sum of counts says that there are enough. Where a queue has one flavor
+there is nothing to choose from, and a pod set gets what that gives (`_Scan._choose_alone`).
 
 Nothing here changes the ledger. Amounts asked for are totals over the pods that are still to run.
 """
@@ -229,7 +229,10 @@ class PodSetChoice:
         return min((choice.mode for choice in self.flavors.values()), default=Mode.NO_FIT)
 
     def _set_mode(self, mode: Mode) -> None:
-        self.flavors = {name: replace(choice, mode=mode) for name, choice in self.flavors.items()}
+        self.flavors = {
+            name: FlavorChoice(choice.flavor, mode, choice.borrow, choice.tried)
+            for name, choice in self.flavors.items()
+        }
 
 
 @dataclass(slots=True)
@@ -469,95 +472,91 @@ class _Scan:
 
     # -------------------------------------------------------- quota
 
-    def at_once(self, pod_sets: Sequence[PodSetRequest]) -> Assignment | None:
-        """The answer where there is one flavor, and all of it fits and is sure of its nodes, or needs none; None where
-        there is more to find out."""
-        queue, node = self.queue, self.node
-        if len(queue.groups) != 1 or len(queue.groups[0].flavors) != 1 or self.next_index:
-            return None
-        if self.pinned is not None or self.is_replacement or self.stood is not None or self.delay is not None:
-            return None
-        if self.workload.admission is not None or self.workload.lost_nodes:
-            return None
-        group = queue.groups[0]
-        flavor = group.flavors[0].name
-        if self.workload.allowed_flavors is not None and flavor not in self.workload.allowed_flavors:
-            return None
-        usage: dict[FlavorResource, int] = {}
-        choices: list[PodSetChoice] = []
-        heights = [0]
-        for asked in pod_sets:
-            topology = asked.pod_set.topology
-            if not asked.count or asked.pod_set.shape.uncounted:
-                return None
-            if topology is not None and (topology.group or not self.rules.capacity_unless_elastic):
-                return None
-            if self._barred(flavor, [asked], group) is not None:
-                return None
-            flavors: dict[str, FlavorChoice] = {}
-            for resource, amount in asked.total:
-                if resource not in group.covered:
-                    if amount and not self.rules.ignore_undeclared:
-                        return None
-                    continue
-                fr = (flavor, resource)
-                usage[fr] = total = usage.get(fr, 0) + amount
-                if total > node.potential(fr) or total > node.available(fr):
-                    return None
-                borrow = node.borrowing_height(fr, total)[0]
-                flavors[resource] = FlavorChoice(flavor, Mode.FIT, borrow, -1)
-            if not flavors:
-                return None
-            height = max(got.borrow for got in flavors.values())
-            heights.append(height)
-            choices.append(PodSetChoice(asked, flavors, (Attempt(flavor, Mode.FIT, height),)))
-        found = Assignment(tuple(choices), Mode.FIT, usage, max(heights))
-        placing = [request for choice in choices if (request := self._only_request(choice, flavor, found)) is not None]
-        if placing:
-            if not self.later:
-                return None
-            found.placing = tuple(placing)
-            found.unplaced = bool(self.ledger.room(placing, owner=self.workload.key, avoid=self.avoid))
-            if not found.unplaced:
-                return None
-        return found if choices else None
-
     def run(self, pod_sets: Sequence[PodSetRequest]) -> Assignment:
-        if self.place and (self.later or not self.rules.capacity_unless_elastic):
-            found = self.at_once(pod_sets)
-            if found is not None:
-                return found
         while True:
             assignment, again = self._round(pod_sets)
             if not again:
                 return assignment
 
+    @cached_property
+    def only(self) -> ResourceGroup | None:
+        """The queue's only group, where that has one flavor and nothing else is known of what the gang gets: there is
+        nothing to choose from."""
+        queue, workload = self.queue, self.workload
+        if len(queue.groups) != 1 or len(queue.groups[0].flavors) != 1 or self.next_index:
+            return None
+        if self.pinned is not None or self.is_replacement or self.delay is not None or workload.admission is not None:
+            return None
+        allowed = workload.allowed_flavors
+        return queue.groups[0] if allowed is None or queue.groups[0].flavors[0].name in allowed else None
+
     def _round(self, pod_sets: Sequence[PodSetRequest]) -> tuple[Assignment, bool]:
         self.usage = {}
-        grouped: dict[str | int, list[PodSetRequest]] = {}
-        for index, asked in enumerate(pod_sets):
-            topology = asked.pod_set.topology
-            grouped.setdefault(topology.group if topology is not None and topology.group else index, []).append(asked)
         chosen: list[PodSetChoice] = []
-        for members in grouped.values():
-            choices = self._choose(members)
+        for members in _together(pod_sets):
+            alone = self._choose_alone(members[0], self.only) if len(members) == 1 and self.only is not None else None
+            choices = self._choose(members) if alone is None else [alone]
             chosen.extend(choices)
             if any(choice.request.total and not choice.flavors and choice.mode is Mode.NO_FIT for choice in choices):
                 break
-        by_name = {choice.name: choice for choice in chosen}
-        # In the order of the pod sets; those behind a failure were not looked at.
-        ordered = tuple(by_name[asked.pod_set.name] for asked in pod_sets if asked.pod_set.name in by_name)
+        if len(chosen) > 1:
+            # In the order of the pod sets; those behind a failure were not looked at.
+            by_name = {choice.name: choice for choice in chosen}
+            chosen = [by_name[asked.pod_set.name] for asked in pod_sets if asked.pod_set.name in by_name]
         assignment = Assignment(
-            pod_sets=ordered,
-            mode=min((choice.mode for choice in ordered), default=Mode.NO_FIT),
+            pod_sets=tuple(chosen),
+            mode=min([choice.mode for choice in chosen], default=Mode.NO_FIT),
             usage=self.usage,
-            borrow=max((got.borrow for choice in ordered for got in choice.flavors.values()), default=0),
+            borrow=max([got.borrow for choice in chosen for got in choice.flavors.values()], default=0),
         )
         if assignment.mode is not Mode.NO_FIT and self.place and self._nodes(assignment):
             return assignment, True
         if assignment.mode is Mode.NO_FIT:
             assignment.reason = self._no_fit_reason(assignment)
         return assignment, False
+
+    def _choose_alone(self, asked: PodSetRequest, group: ResourceGroup) -> PodSetChoice | None:
+        """As `_choose` of a pod set that is in no topology group, in a queue with one flavor; None where it asks for
+        nothing of it, or for something else."""
+        if not asked.count:
+            return None
+        covered = group.covered
+        wanted = asked.total
+        if not all(resource in covered for resource, _ in wanted):
+            if not self.rules.ignore_undeclared and any(amount and res not in covered for res, amount in wanted):
+                return None
+            wanted = tuple(entry for entry in wanted if entry[0] in covered)
+        if not wanted:
+            return None
+        flavor, members = group.flavors[0].name, [asked]
+        barred = self._barred(flavor, members, group)
+        if barred is not None:
+            attempt = Attempt(flavor, Mode.NO_FIT, 0, Reason.NO_MATCHING_FLAVOR, (barred,))
+            return PodSetChoice(asked, {}, (attempt,), (barred,))
+        grade: tuple[Mode, int] = (Mode.FIT, 0)
+        height = 0
+        reason: Reason | None = None
+        shorts: list[Shortfall] = []
+        flavors: dict[str, FlavorChoice] = {}
+        usage = self.usage
+        for resource, amount in wanted:
+            mode, borrow, short, blocked = self._resource(members, (flavor, resource), amount)
+            flavors[resource] = FlavorChoice(flavor, mode, borrow, -1)
+            if short is not None:
+                shorts.append(short)
+                reason = _worse(reason, blocked)
+            elif not borrow:
+                continue  # nothing is better
+            height = max(height, borrow)
+            if is_preferred(grade, (mode, borrow), self.queue.fungibility):
+                grade = (mode, borrow)
+        short_of = tuple(shorts)
+        if grade[0] is Mode.NO_FIT:
+            return PodSetChoice(asked, {}, (Attempt(flavor, Mode.NO_FIT, height, reason, short_of),), short_of)
+        for resource, amount in wanted:
+            fr = (flavor, resource)
+            usage[fr] = usage.get(fr, 0) + amount
+        return PodSetChoice(asked, flavors, (Attempt(flavor, grade[0], height, None, short_of),), short_of)
 
     def _choose(self, members: list[PodSetRequest]) -> list[PodSetChoice]:
         """Flavors for the pod sets of one topology group."""
@@ -857,6 +856,12 @@ class _Scan:
 
     def _place_request(self, choice: PodSetChoice, assignment: Assignment) -> PlaceRequest | None:
         """What to ask of the nodes for a pod set; None if nothing (sets `error` where it can never be asked)."""
+        if self.only is not None and self.rules.capacity_unless_elastic and not self.workload.checks:
+            # Looked up, for equal gangs ask alike.
+            flavor = self.only.flavors[0].name
+            known = choice.request.placing.get(((flavor,), ()))
+            if known is not None and known.flavors[0] is self.flavors.get(flavor):
+                return known
         pod_set = choice.request.pod_set
         if choice.request.count == 0:
             return None
@@ -920,14 +925,6 @@ class _Scan:
             if check.state is CheckState.READY and (labels or tolerations):
                 out.append(Flavor("", node_labels=labels, tolerations=tolerations))
         return tuple(out)
-
-    def _only_request(self, choice: PodSetChoice, flavor: str, assignment: Assignment) -> PlaceRequest | None:
-        """The same where there is one flavor: looked up, for equal gangs ask alike."""
-        plain = self.rules.capacity_unless_elastic and not self.workload.checks
-        known = choice.request.placing.get(((flavor,), ())) if plain else None
-        if known is not None and known.flavors[0] is self.flavors.get(flavor):
-            return known
-        return self._place_request(choice, assignment)
 
     def _nodes(self, assignment: Assignment) -> bool:
         """Ask the nodes, and let their answer count. True: the scan shall be done again with what they said."""
@@ -1049,6 +1046,15 @@ class _Scan:
             for reason in mildest.values():
                 overall = _worse(overall, reason)
         return overall
+
+
+def _together(pod_sets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
+    """Pod sets of one topology group together, the others alone, in the order in which they come first."""
+    grouped: dict[str | int, list[PodSetRequest]] = {}
+    for index, asked in enumerate(pod_sets):
+        topology = asked.pod_set.topology
+        grouped.setdefault(topology.group if topology is not None and topology.group else index, []).append(asked)
+    return list(grouped.values())
 
 
 def _merge(into: dict[str, Attempt], seen: list[Attempt], resource: str, group: ResourceGroup) -> None:

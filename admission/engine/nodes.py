@@ -12,14 +12,14 @@ per node. Both are kept until what they were made of changes; counts are mended 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from heapq import nsmallest
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -66,16 +66,16 @@ APART = "anti-affinity:"
 NODE_NAME = "metadata.name"
 OVERLAYS = 256
 """So many questions of the kind "what if" are kept with their answers."""
-BASES = 4
-"""So many sums of what is set aside are kept ..."""
-SHIFT = 16
-"""... and one is made over into another where they differ in so few gangs."""
 ANSWERS = 1024
 """So many questions to one table are kept with their answers."""
 KINDS = 64
 """So many sorts of pods are kept with what they would cost others."""
+ROOMS = 1024
+"""So many different rooms, and twice as many as there are nodes, are kept with what a pod would cost others there."""
 POPULAR = 16
 """So many kinds of pods stand for all that may come."""
+UNMENDED = 64
+"""After so many changes counts are mended, even where they say enough as they are."""
 MOST = 2**31
 """Counts of pods are cut here, so that no sum of them overflows."""
 
@@ -248,7 +248,30 @@ class Leaves:
         return first
 
 
-@dataclass(slots=True)
+class Log:
+    """Rows in which something changed, one after the other; the oldest are forgotten."""
+
+    def __init__(self, rows: int) -> None:
+        self._most = 4 * rows + 64
+        self._base = 0
+        self._rows: list[int] = []
+
+    @property
+    def end(self) -> int:
+        return self._base + len(self._rows)
+
+    def note(self, row: int) -> None:
+        self._rows.append(row)
+        if len(self._rows) > self._most:
+            self._base += len(self._rows)
+            self._rows.clear()
+
+    def since(self, seen: int) -> set[int] | None:
+        """What changed since the end was there; None: that is forgotten."""
+        return set(self._rows[seen - self._base :]) if seen >= self._base else None
+
+
+@dataclass(slots=True, eq=False)
 class _Counts:
     """Pods per row, kept until a row's room changes; `seen` is the place in the log up to which it was mended."""
 
@@ -260,57 +283,352 @@ class _Counts:
     sizes: dict[int, int] = field(default_factory=dict)
     """Count -> how many rows have it; of use with `summed`, and empty without."""
 
+    below: _Counts | None = None
+    """From which it was made, with other counts on a few rows."""
 
-@dataclass(slots=True)
-class Losses:
-    """What a pod of one sort would cost the kinds of pods that may come; kept and mended as `_Counts` are."""
+    def put(self, row: int, count: int) -> None:
+        before: int = self.counts.item(row)
+        if count != before:
+            self.counts[row] = count
+            self.total += count - before
+            if self.summed:
+                self._resize(before, count)
+            for tree, caps in self.summed.items():
+                _add_up(tree, caps, row, count - before)
 
-    lost: Ints
-    """Per kind and row (`topology.losses`)."""
-    untouched: Bools
-    """Per row: are all its devices idle."""
+    def _resize(self, before: int, count: int) -> None:
+        self.sizes[count] = self.sizes.get(count, 0) + 1
+        self.sizes[before] -= 1
+        if not self.sizes[before]:
+            del self.sizes[before]
+
+    def sum_up(self, tree: Tree) -> list[Ints]:
+        caps = self.summed.get(tree)
+        if caps is not None:
+            return caps
+        below = self.below
+        if below is not None and below.seen == self.seen:
+            caps = [held.copy() for held in below.sum_up(tree)]
+            first = not self.summed
+            if first:
+                self.sizes = dict(below.sizes)
+            for row in (self.counts != below.counts).nonzero()[0].tolist():
+                before, count = below.counts.item(row), self.counts.item(row)
+                _add_up(tree, caps, row, count - before)
+                if first:
+                    self._resize(before, count)
+        else:
+            if not self.summed:
+                there, times = np.unique(self.counts, return_counts=True)
+                self.sizes = dict(zip(there.tolist(), times.tolist(), strict=True))
+            caps = capacities(tree, self.counts[tree.order], Shape(0))
+        self.summed[tree] = caps
+        return caps
+
+
+def _add_up(tree: Tree, caps: list[Ints], row: int, change: int) -> None:
+    leaf = tree.position.item(row)
+    for held, around in zip(caps, tree.around, strict=True):
+        held[around.item(leaf)] += change
+
+
+@dataclass(slots=True, eq=False)
+class _Laid:
+    """Rows that may count otherwise than on the ground below, what they count, and the total with them."""
+
     seen: int
-    names: list[str]
-    """The resources that the kinds take; what follows is by them."""
-    needs: Ints
-    device: Ints
-    taken: Ints
+    rows: Ints
+    counts: Ints
+    total: int
+    whole: _Counts | None = None
+    """The ground's with these; made when first asked for."""
+
+
+@lru_cache(maxsize=KINDS)
+def names_in(kinds: tuple[Amounts, ...]) -> tuple[str, ...]:
+    """All resources that some of these take, sorted."""
+    return tuple(sorted({name for kind in kinds for name, _ in kind}))
+
+
+class _Rooms:
+    """What is free on nodes, of some resources: every combination has a number, for there are few, and rows that have
+    equal room are alike in what one pod more costs others there."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._harm: dict[tuple[tuple[Amounts, ...], Amounts], _Harm] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number(self, room: tuple[int, ...]) -> int:
+        return self._numbers.setdefault(room, len(self._numbers))
+
+    def harm(self, kinds: tuple[Amounts, ...], weights: tuple[int, ...], per_pod: Amounts) -> Ints:
+        """Per number (`topology.harm`)."""
+        known = self._harm.get((kinds, per_pod))
+        if known is None:
+            if len(self._harm) >= KINDS:
+                self._harm.clear()
+            known = self._harm[kinds, per_pod] = _Harm(self.names, kinds, per_pod)
+        there = known.lost.shape[1]
+        if there < len(self._numbers):
+            new = [[saturate(amount) for amount in room] for room in islice(self._numbers, there, None)]
+            known.add(np.array(new, dtype=np.int64).T)
+        elif known.weights == weights:
+            return known.harm
+        known.weights = weights
+        known.harm = topology.harm(known.lost, np.array(weights, dtype=np.int64))
+        return known.harm
+
+
+class _Harm:
+    """What a pod of one sort would cost the kinds of pods that may come, by numbers of rooms."""
+
+    def __init__(self, names: tuple[str, ...], kinds: tuple[Amounts, ...], per_pod: Amounts) -> None:
+        taken = dict(per_pod)
+        devices = [max((amount, name) for name, amount in kind if is_device(name))[1] for kind in kinds]
+        self._needs: Ints = np.full((len(kinds), len(names)), topology.UNASKED, dtype=np.int64)
+        for i, kind in enumerate(kinds):
+            for name, amount in kind:
+                self._needs[i, names.index(name)] = min(amount, 2**61)
+        self._device: Ints = np.array([names.index(name) for name in devices], dtype=np.int64)
+        self._taken: Ints = np.array([min(taken.get(name, 0), 2**61) for name in names], dtype=np.int64)
+        self.lost: Ints = np.zeros((len(kinds), 0), dtype=np.int64)
+        self.weights: tuple[int, ...] = ()
+        self.harm: Ints = np.zeros(0, dtype=np.int64)
+
+    def add(self, room: Ints) -> None:
+        lost = topology.losses(room, self._needs, self._device, self._taken)
+        self.lost = np.concatenate([self.lost, lost], axis=1)
+
+
+@dataclass(slots=True, eq=False)
+class _Numbered:
+    """Per row the number of its room."""
+
+    rooms: _Rooms
+    numbers: Ints
+    seen: int
+
+
+class Ground:
+    """The room on nodes, with gangs or without, with what is set aside or without. What is counted on it is kept, and
+    mended in the rows that its log names."""
+
+    def __init__(self, table: Table, columns: dict[str, Ints], aside: dict[str, Ints], log: Log) -> None:
+        self.table = table
+        self.log = log
+        self._columns = columns
+        self._aside = aside
+        """Per resource and row, what is to be added: below zero."""
+        self._counts: dict[tuple[Filter, Amounts], _Counts] = {}
+        self._numbered: dict[tuple[str, ...], _Numbered] = {}
+
+    def forget(self) -> None:
+        self._counts.clear()
+        self._numbered.clear()
+
+    def column(self, resource: str) -> Ints:
+        self.table.need(resource)
+        column, aside = self._columns[resource], self._aside.get(resource)
+        return column if aside is None else column + aside
+
+    def column_on(self, rows: Ints, resource: str) -> Ints:
+        self.table.need(resource)
+        room: Ints = self._columns[resource][rows]
+        aside = self._aside.get(resource)
+        return room if aside is None else room + aside[rows]
+
+    def _changed(self, known: _Counts | _Numbered) -> set[int] | None:
+        """Rows to be mended; None where all are better made anew."""
+        changed = self.log.since(known.seen)
+        return changed if changed is not None and len(changed) * 32 < len(self.table.names) else None
+
+    def counted(self, wanted: Filter, per_pod: Amounts) -> _Counts:
+        """Pods of this kind that each row can take."""
+        known = self._counts.get((wanted, per_pod))
+        end = self.log.end
+        if known is not None:
+            if known.seen == end:
+                return known
+            if (changed := self._changed(known)) is not None:
+                self._mend(known, changed, wanted, per_pod)
+                known.seen = end
+                return known
+        rows = self.table.mask(wanted).nonzero()[0]
+        counts = np.zeros(len(self.table.names), dtype=np.int64)
+        counts[rows] = pods_in((self.column_on(rows, name), amount) for name, amount in per_pod)
+        known = self._counts[wanted, per_pod] = _Counts(counts, end, int(counts.sum()))
+        return known
+
+    def holds(self, wanted: Filter, per_pod: Amounts, pods: int) -> bool:
+        """Can all rows together take so many pods of this kind: often they can whatever changed rows hold now, and need
+        not be mended for that."""
+        known = self._counts.get((wanted, per_pod))
+        if known is not None and self.log.end - known.seen <= UNMENDED:
+            changed = self.log.since(known.seen)
+            if changed is not None and known.total - sum(map(known.counts.item, changed)) >= pods:
+                return True
+        return self.counted(wanted, per_pod).total >= pods
+
+    def _mend(self, known: _Counts, rows: Iterable[int], wanted: Filter, per_pod: Amounts) -> None:
+        """One by one, for an array of two is dearer than both."""
+        mask = self.table.mask(wanted)
+        columns = [(self._columns[name], self._aside.get(name), amount) for name, amount in per_pod]
+        for i in rows:
+            if not mask.item(i):
+                continue
+            count = MOST
+            for column, aside, amount in columns:
+                room = column.item(i) if aside is None else column.item(i) + aside.item(i)
+                count = min(count, room // amount)
+            known.put(i, max(count, 0))
+
+    def numbered(self, rooms: _Rooms) -> _Numbered:
+        known = self._numbered.get(rooms.names)
+        end = self.log.end
+        if known is not None and known.rooms is rooms:
+            if known.seen == end:
+                return known
+            if (changed := self._changed(known)) is not None:
+                for row in changed:
+                    known.numbers[row] = self.number(row, rooms, {})
+                known.seen = end
+                return known
+        columns = [self.column(name).tolist() for name in rooms.names]
+        numbers = np.fromiter(map(rooms.number, zip(*columns, strict=True)), np.int64, len(self.table.names))
+        known = self._numbered[rooms.names] = _Numbered(rooms, numbers, end)
+        return known
+
+    def number(self, row: int, rooms: _Rooms, more: Mapping[str, int]) -> int:
+        room = []
+        for name in rooms.names:
+            amount = self._columns[name].item(row) + more.get(name, 0)
+            aside = self._aside.get(name)
+            room.append(amount if aside is None else amount + aside.item(row))
+        return rooms.number(tuple(room))
+
+
+def pods_in(rooms: Iterable[tuple[Ints, int]]) -> Ints | int:
+    """Per row, how many pods that take so much of each of these rooms."""
+    counts: Ints | int = MOST
+    for room, amount in rooms:
+        counts = np.minimum(counts, room if amount == 1 else room // amount)
+    return np.maximum(counts, 0)
+
+
+class Side:
+    """A ground with more room on a few rows."""
+
+    def __init__(self, ground: Ground, more: More) -> None:
+        self._ground = ground
+        self._more = more
+        self._rows: Ints = np.fromiter(more, np.int64, len(more))
+        self._columns: dict[str, Ints] = {}
+        """Resource -> on these rows, how much more."""
+        self._dense: dict[str, Ints] = {}
+        """The same, on all rows."""
+        self._laid: dict[tuple[Filter, Amounts], _Laid] = {}
+        self._numbered: _Numbered | None = None
+
+    def _on(self, wanted: Filter, per_pod: Amounts) -> tuple[_Counts, _Laid | None]:
+        below = self._ground.counted(wanted, per_pod)
+        if not self._more:
+            return below, None
+        laid = self._laid.get((wanted, per_pod))
+        if laid is None or laid.seen != below.seen:
+            rows, ground = self._rows, self._ground
+            counts = pods_in((ground.column_on(rows, name) + self._also(name), amount) for name, amount in per_pod)
+            counts = np.where(ground.table.mask(wanted)[rows], counts, 0)
+            total = below.total + int(np.add.reduce(counts - below.counts[rows]))
+            laid = self._laid[wanted, per_pod] = _Laid(below.seen, rows, counts, total)
+        return below, laid
+
+    def counted_in_all(self, wanted: Filter, per_pod: Amounts) -> int:
+        below, laid = self._on(wanted, per_pod)
+        return below.total if laid is None else laid.total
+
+    def counted(self, wanted: Filter, per_pod: Amounts) -> _Counts:
+        below, laid = self._on(wanted, per_pod)
+        if laid is None:
+            return below
+        if laid.whole is None:
+            counts = below.counts.copy()
+            counts[laid.rows] = laid.counts
+            laid.whole = _Counts(counts, below.seen, laid.total, below=below)
+        return laid.whole
+
+    def _also(self, resource: str) -> Ints:
+        also = self._columns.get(resource)
+        if also is None:
+            amounts = (more.get(resource, 0) for more in self._more.values())
+            also = self._columns[resource] = np.fromiter(amounts, np.int64, len(self._more))
+        return also
+
+    def room(self, resource: str) -> Ints:
+        column = self._ground.column(resource)
+        if self._more:
+            column = column.copy()
+            column[self._rows] += self._also(resource)
+        return column
+
+    def room_on(self, rows: Ints, resource: str) -> Ints:
+        room = self._ground.column_on(rows, resource)
+        if not self._more:
+            return room
+        dense = self._dense.get(resource)
+        if dense is None:
+            dense = self._dense[resource] = np.zeros(len(self._ground.table.names), dtype=np.int64)
+            dense[self._rows] = self._also(resource)
+        return room + dense[rows]
+
+    def numbers(self, rooms: _Rooms) -> Ints:
+        """Per row the number of its room."""
+        below = self._ground.numbered(rooms)
+        if not self._more:
+            return below.numbers
+        known = self._numbered
+        if known is None or known.rooms is not rooms or known.seen != below.seen:
+            numbers = below.numbers.copy()
+            for row, more in self._more.items():
+                numbers[row] = self._ground.number(row, rooms, more)
+            known = self._numbered = _Numbered(rooms, numbers, below.seen)
+        return known.numbers
 
 
 Answers = dict[object, tuple[int, bool, "Placement | Misfit"]]
 """Question -> (version of the nodes, does a no explain itself, answer)."""
 
 
-@dataclass(slots=True)
+More = Mapping[int, Mapping[str, int]]
+"""row -> resource -> how much more there is."""
+
+
 class Overlay:
     """Room that counts as taken, or as given back, for the length of a question; with the counts that it makes."""
 
-    more: dict[str, Ints]
-    """resource -> per row, what is to be added to the room."""
-    bare: Callable[[], dict[str, Ints]] = dict
-    """The same, on a table without gangs; asked when it is first needed."""
-    counts: dict[tuple[Filter, Amounts], _Counts] = field(default_factory=dict)
-    bare_counts: dict[tuple[Filter, Amounts], Ints] = field(default_factory=dict)
-    losses: dict[tuple[tuple[Amounts, ...], Amounts], Losses] = field(default_factory=dict)
-    placed: tuple[Answers, Answers] = field(default_factory=lambda: ({}, {}))
-    """Answers about the table as it is, and about one without gangs."""
-    _rows: list[Ints | None] = field(default_factory=lambda: [None, None])
-    _bare: dict[str, Ints] | None = None
+    def __init__(self, grounds: tuple[Ground, Ground], taken: Callable[[], More], bare: Callable[[], More]) -> None:
+        self._grounds = grounds
+        self._more = taken, bare
+        self._sides: list[Side | None] = [None, None]
+        self.placed: tuple[Answers, Answers] = ({}, {})
+        """Answers about the table as it is, and about one without gangs."""
 
-    @property
-    def more_bare(self) -> dict[str, Ints]:
-        if self._bare is None:
-            self._bare = self.bare()
-        return self._bare
+    def side(self, empty: bool) -> Side:
+        """With gangs, or without; made when it is first asked for."""
+        side = self._sides[empty]
+        if side is None:
+            side = self._sides[empty] = Side(self._grounds[empty], self._more[empty]())
+        return side
 
-    def rows(self, empty: bool) -> Ints:
-        """Those whose room it changes: all others are as without it."""
-        rows = self._rows[empty]
-        if rows is None:
-            columns = list((self.more_bare if empty else self.more).values())
-            touched = np.flatnonzero(np.logical_or.reduce([column != 0 for column in columns]) if columns else ())
-            rows = self._rows[empty] = touched.astype(np.int64)
-        return rows
+    def holds(self, wanted: Filter, per_pod: Amounts, pods: int, empty: bool) -> bool:
+        """Can all rows together take so many pods of this kind. Nothing laid over makes them fewer."""
+        return (
+            self._grounds[empty].holds(wanted, per_pod, pods)
+            or self.side(empty).counted_in_all(wanted, per_pod) >= pods
+        )
 
 
 _Parsed = tuple[dict[str, str], dict[str, int]]
@@ -335,10 +653,17 @@ class Table:
         self.well: Bools = np.array([self._usable(node) for node in self.nodes], dtype=np.bool_)
         self._taint_class: dict[tuple[Taint, ...], int] = {}
         self.taints: Ints = np.array([self._class_of(node.taints) for node in self.nodes], dtype=np.int64)
-        self.log: list[int] = []
-        self.log_base = 0
+        self._log, self._bare_log = Log(len(self.names)), Log(len(self.names))
+        self._aside: dict[str, Ints] = {}
+        """Per resource and row, what is set aside, below zero."""
+        self.knows_aside = False
+        self.grounds = tuple(
+            (Ground(self, self.free, aside, self._log), Ground(self, self.bare, aside, self._bare_log))
+            for aside in ({}, self._aside)
+        )
+        """(With gangs, without them), and the same with what is set aside."""
         self._masks: dict[Filter, Bools] = {}
-        self.plain = Overlay({})
+        self.plain = Overlay(self.grounds[0], dict, dict)
         self.overlay = self.plain
         """What counts as taken or given back now; usually nothing."""
         self.overlays: dict[object, Overlay] = {}
@@ -347,6 +672,7 @@ class Table:
         self._devices: dict[str, Bools] | None = None
         self._scarcest: dict[Amounts, list[str]] = {}
         self._most: dict[str, Ints] = {}
+        self._rooms: dict[tuple[str, ...], _Rooms] = {}
 
     @staticmethod
     def _usable(node: Node) -> bool:
@@ -379,14 +705,14 @@ class Table:
             self.well[i] = self._usable(node)
             self.taints[i] = self._class_of(node.taints)
             self._masks.clear()
-            self.plain.counts.clear()
+            for ground in (*self.grounds[0], *self.grounds[1]):
+                ground.forget()
             self.bare_changed()
             self._leaves.clear()
         if node.allocatable != old.allocatable:
             self._devices = None
             self._scarcest.clear()
             self._most.clear()
-            self.plain.losses.clear()
             self.refresh(node.name)
 
     def refresh(self, name: str, resources: Iterable[str] | None = None) -> None:
@@ -401,14 +727,29 @@ class Table:
                 column = self.bare[resource]
                 if column.item(i) != bare:
                     column[i] = bare
+                    self._bare_log.note(i)
                     self.bare_changed()
-        self._note(i)
+        self._log.note(i)
 
-    def _note(self, i: int) -> None:
-        self.log.append(i)
-        if len(self.log) > 4 * len(self.names) + 64:
-            self.log_base += len(self.log)
-            self.log.clear()
+    def put_aside(self, name: str, amounts: Amounts, sign: int) -> None:
+        """So much more (1) or less (-1) is set aside on a node."""
+        i = self.row.get(name)
+        if i is None:
+            return
+        for resource, amount in amounts:
+            column = self._aside.get(resource)
+            if column is None:
+                column = self._aside[resource] = np.zeros(len(self.names), dtype=np.int64)
+            column[i] -= sign * min(amount, 2**55)  # sums stay within int64
+        self._log.note(i)
+        self._bare_log.note(i)
+
+    def forget_aside(self) -> None:
+        """What is set aside has to be told anew."""
+        self.knows_aside = False
+        self._aside.clear()
+        for ground in self.grounds[1]:
+            ground.forget()
 
     def moved(self, name: str, amounts: Amounts, sign: int) -> None:
         """Gangs gave back (1) or took (-1) so much on a node."""
@@ -419,11 +760,12 @@ class Table:
             free = self.free.get(resource)
             if free is not None:
                 before: int = free.item(i)
-                if INT64_MIN < before < INT64_MAX:
-                    free[i] = saturate(before + sign * amount)
-                else:  # it was cut
+                after = before + sign * amount
+                if INT64_MIN < before < INT64_MAX and INT64_MIN < after < INT64_MAX:
+                    free[i] = after
+                else:  # it is, or was, cut
                     free[i] = self._room(i, resource)[1]
-        self._note(i)
+        self._log.note(i)
 
     def forget(self, resource: str) -> None:
         """Nobody will ask for this column soon."""
@@ -432,7 +774,6 @@ class Table:
 
     def bare_changed(self) -> None:
         """Something changed that no gang did."""
-        self.plain.bare_counts.clear()
         self.plain.placed[True].clear()
         self.overlays.clear()
 
@@ -446,8 +787,8 @@ class Table:
         bare = allocatable - host.foreign.get(resource, 0)
         return saturate(bare), saturate(bare - host.gang_total.get(resource, 0))
 
-    def room(self, resource: str, empty: bool) -> Ints:
-        """The column of a resource; made when first asked for."""
+    def need(self, resource: str) -> None:
+        """There are columns of a resource from now on."""
         if resource not in self.free:
             every = self._every[resource] = _everywhere(resource)
             column = np.array([every or saturate(has.get(resource, 0)) for has in self._has], dtype=np.int64)
@@ -456,22 +797,14 @@ class Table:
                 i = self.row.get(name)
                 if i is not None:
                     self.bare[resource][i], self.free[resource][i] = self._room(i, resource)
-        room = (self.bare if empty else self.free)[resource]
-        more = (self.overlay.more_bare if empty else self.overlay.more).get(resource)
-        if more is not None:
-            changed: Ints = room + more
-            return changed
-        return room
 
-    def room_on(self, rows: Ints | int, resource: str, empty: bool) -> Ints:
+    def room(self, resource: str, empty: bool) -> Ints:
+        """The column of a resource. It belongs to the cache: copy before writing."""
+        return self.overlay.side(empty).room(resource)
+
+    def room_on(self, rows: Ints, resource: str, empty: bool) -> Ints:
         """Of `room`, these rows."""
-        if resource not in self.free:
-            self.room(resource, empty)
-        room: Ints = (self.bare if empty else self.free)[resource][rows]
-        more = (self.overlay.more_bare if empty else self.overlay.more).get(resource)
-        if more is not None:
-            room = room + more[rows]
-        return room
+        return self.overlay.side(empty).room_on(rows, resource)
 
     def most(self, resource: str) -> Ints:
         """Allocatable per row."""
@@ -557,73 +890,7 @@ class Table:
 
     def counts(self, wanted: Filter, per_pod: Amounts, empty: bool) -> Ints:
         """Pods of this kind that each row can take. The array belongs to the cache: copy before writing."""
-        if empty:
-            key, over = (wanted, per_pod), self.overlay
-            counts = over.bare_counts.get(key)
-            if counts is None:
-                counts = over.bare_counts[key] = self._afresh(wanted, per_pod, True)
-            return counts
-        return self._counted(wanted, per_pod).counts
-
-    def total(self, wanted: Filter, per_pod: Amounts, empty: bool) -> int:
-        """Pods of this kind that all rows together can take."""
-        return int(self.counts(wanted, per_pod, True).sum()) if empty else self._counted(wanted, per_pod).total
-
-    def _counted(self, wanted: Filter, per_pod: Amounts) -> _Counts:
-        key, over = (wanted, per_pod), self.overlay
-        got = over.counts.get(key)
-        now = self.log_base + len(self.log)
-        if got is not None and got.seen >= self.log_base:
-            if got.seen < now:
-                changed = set(self.log[got.seen - self.log_base :])
-                if len(changed) * 32 < len(self.names):
-                    self._mend(got, self.mask(wanted), changed, per_pod)
-                    got.seen = now
-                    return got
-            else:
-                return got
-        counts = self._afresh(wanted, per_pod, False)
-        got = over.counts[key] = _Counts(counts, now, int(counts.sum()))
-        return got
-
-    def _afresh(self, wanted: Filter, per_pod: Amounts, empty: bool) -> Ints:
-        """The counts, made anew; under an overlay only of the rows that it changes."""
-        over, mask = self.overlay, self.mask(wanted)
-        if over is self.plain:
-            return self._count(np.flatnonzero(mask), per_pod, empty)
-        self.overlay = self.plain
-        counts = self.counts(wanted, per_pod, empty).copy()
-        self.overlay = over
-        rows = over.rows(empty)
-        counts[rows] = np.where(mask[rows], self._per_row(rows, per_pod, empty), 0)
-        return counts
-
-    def _mend(self, known: _Counts, mask: Bools, changed: set[int], per_pod: Amounts) -> None:
-        """The counts of a few rows, and what they add up to: one by one, for an array of two is dearer than both."""
-        over = self.overlay.more
-        columns = [(self.free[name], over.get(name), amount) for name, amount in per_pod]
-        for i in changed:
-            if not mask.item(i):
-                continue
-            count = MOST
-            for free, more, amount in columns:
-                room = free.item(i) if more is None else free.item(i) + more.item(i)
-                count = min(count, room // amount)
-            count = max(count, 0)
-            before: int = known.counts.item(i)
-            change = count - before
-            if change:
-                known.counts[i] = count
-                known.total += change
-                if known.summed:
-                    known.sizes[count] = known.sizes.get(count, 0) + 1
-                    known.sizes[before] -= 1
-                    if not known.sizes[before]:
-                        del known.sizes[before]
-                for tree, caps in known.summed.items():
-                    leaf = tree.position.item(i)
-                    for held, around in zip(caps, tree.around, strict=True):
-                        held[around.item(leaf)] += change
+        return self.overlay.side(empty).counted(wanted, per_pod).counts
 
     def capacities(
         self, wanted: Filter, per_pod: Amounts, tree: Tree, counts: Ints, shape: Shape
@@ -631,81 +898,39 @@ class Table:
         """Per level of a tree: how many pods each domain can hold, if rows can take so many as `counts` says; and the
         capacities that there are among rows, where they are known. Kept for counts that are; the arrays belong to the
         cache."""
-        known = self.overlay.counts.get((wanted, per_pod))
-        if shape.slices or known is None or known.counts is not counts:
+        known = self.overlay.side(False).counted(wanted, per_pod)
+        if shape.slices or known.counts is not counts:
             return capacities(tree, counts[tree.order], shape), None
-        caps = known.summed.get(tree)
-        if caps is None:
-            if not known.summed:
-                there, times = np.unique(counts, return_counts=True)
-                known.sizes = dict(zip(there.tolist(), times.tolist(), strict=True))
-            caps = known.summed[tree] = capacities(tree, counts[tree.order], shape)
-        return caps, known.sizes
+        return known.sum_up(tree), known.sizes
 
-    def losses(self, kinds: tuple[Amounts, ...], per_pod: Amounts, empty: bool) -> Losses:
-        """What one more of these pods on each row would cost pods of these kinds. It belongs to the cache."""
-        now = self.log_base + len(self.log)
-        held = {} if empty else self.overlay.losses
-        known = held.get((kinds, per_pod))
-        if known is None or known.seen < self.log_base:
-            over, rows = self.overlay, np.arange(len(self.names), dtype=np.int64)
-            if over is self.plain or empty:
-                known = self._no_losses(kinds, per_pod, now)
-            else:
-                self.overlay = self.plain
-                known = self.losses(kinds, per_pod, False)
-                known = dataclasses.replace(known, lost=known.lost.copy(), untouched=known.untouched.copy())
-                self.overlay, rows = over, over.rows(False)
-            if len(held) >= KINDS:
-                held.clear()
-            held[kinds, per_pod] = known
-            self._fill_losses(known, rows, empty)
-        elif known.seen < now:
-            self._fill_losses(known, np.array(sorted(set(self.log[known.seen - self.log_base :]))), empty)
-            known.seen = now
-        return known
+    def harm(self, popular: Sequence[tuple[Amounts, int]], per_pod: Amounts, rows: Ints, empty: bool) -> Ints:
+        """How much one more of these pods on each of these rows would harm pods of kinds that are so popular
+        (`topology.harm`)."""
+        kinds = tuple([kind for kind, _ in popular])
+        names = names_in(kinds)
+        rooms = self._rooms.get(names)
+        if rooms is None or len(rooms) > 2 * len(self.names) + ROOMS:
+            rooms = self._rooms[names] = _Rooms(names)
+            for name in names:
+                self.need(name)
+        numbers = self.overlay.side(empty).numbers(rooms)[rows]
+        harm: Ints = rooms.harm(kinds, tuple([weight for _, weight in popular]), per_pod)[numbers]
+        return harm
 
-    def _no_losses(self, kinds: tuple[Amounts, ...], per_pod: Amounts, now: int) -> Losses:
-        names = sorted({name for kind in kinds for name, _ in kind})
-        needs = np.full((len(kinds), len(names)), topology.UNASKED, dtype=np.int64)
-        for i, kind in enumerate(kinds):
-            for name, amount in kind:
-                needs[i, names.index(name)] = min(amount, 2**61)
-        devices = [max((amount, name) for name, amount in kind if is_device(name))[1] for kind in kinds]
-        taken = dict(per_pod)
-        return Losses(
-            lost=np.zeros((len(kinds), len(self.names)), dtype=np.int64),
-            untouched=np.ones(len(self.names), dtype=np.bool_),
-            seen=now,
-            names=names,
-            needs=needs,
-            device=np.array([names.index(name) for name in devices]),
-            taken=np.array([min(taken.get(name, 0), 2**61) for name in names], dtype=np.int64),
-        )
-
-    def _fill_losses(self, known: Losses, rows: Ints, empty: bool) -> None:
-        room = np.array([self.room_on(rows, name, empty) for name in known.names])
-        known.lost[:, rows] = topology.losses(room, known.needs, known.device, known.taken)
-        untouched = np.ones(len(rows), dtype=np.bool_)
+    def untouched(self, rows: Ints, empty: bool) -> Bools:
+        """Of these rows: are all its devices idle."""
+        idle: Bools | None = None
         for name in self.devices():
-            untouched &= self.room_on(rows, name, empty) == self.most(name)[rows]
-        known.untouched[rows] = untouched
+            whole: Bools = self.room_on(rows, name, empty) == self.most(name)[rows]
+            idle = whole if idle is None else idle & whole
+        return np.ones(len(rows), dtype=np.bool_) if idle is None else idle
 
     def sound_counts(self, wanted: Filter, per_pod: Amounts) -> Ints:
         """As `counts` of an empty table on which no node were cordoned, not ready or tainted."""
-        return self._count(np.flatnonzero(self.chosen(wanted)), per_pod, True)
-
-    def _count(self, rows: Ints, per_pod: Amounts, empty: bool) -> Ints:
-        out = np.zeros(len(self.names), dtype=np.int64)
-        out[rows] = self._per_row(rows, per_pod, empty)
-        return out
-
-    def _per_row(self, rows: Ints, per_pod: Amounts, empty: bool) -> Ints:
-        counts = np.full(len(rows), MOST, dtype=np.int64)
-        for resource, amount in per_pod:
-            room = self.room_on(rows, resource, empty)
-            np.minimum(counts, room if amount == 1 else room // amount, out=counts)
-        return np.maximum(counts, 0, out=counts)
+        rows = np.flatnonzero(self.chosen(wanted))
+        counts = np.zeros(len(self.names), dtype=np.int64)
+        counts[rows] = pods_in((self.room_on(rows, name, True), amount) for name, amount in per_pod)
+        return counts
 
     def tree(self, levels: tuple[str, ...]) -> Tree:
         """The tree of these label keys, with the nodes as leaves."""
@@ -854,13 +1079,12 @@ class Capacity:
         self._charges: dict[Key, Booking] = {}
         self._aside: dict[Key, Booking] = {}
         self._aside_version = 0
-        self._kept: list[tuple[frozenset[Key], dict[str, Ints]]] = []
-        """(What is spared; per resource and row, what is set aside for all others, below zero): as it was asked for,
-        the latest last. Empty where the table was made anew."""
-        self._given: tuple[frozenset[tuple[Key, str]], dict[str, Ints]] = (frozenset(), {})
-        """Gangs -> what would be given back if they left; the last that was asked for."""
-        self._asked_of: set[Key | str] = set()
-        """Their keys and uids, and those of all since the questions were forgotten."""
+        self._given: dict[tuple[Key, str], list[tuple[int, Mapping[str, int]]]] = {}
+        """Gang -> (row, what would be given back there if it left): of those that were asked for."""
+        self._asked_of: dict[Key | str, set[tuple[Key, str]]] = {}
+        """Key or uid -> these."""
+        self._summed: tuple[dict[Key, Booking], dict[int, dict[str, int]]] = ({}, {})
+        """Charges, and per row what they take together: of those that were asked for last."""
         self._topologies: dict[str, Topology] = {}
         self._named: dict[str, set[str]] = {}
         """Hostname label -> nodes that carry it and are called otherwise."""
@@ -902,7 +1126,9 @@ class Capacity:
         self._parsed[node.name] = (dict(node.labels), dict(node.allocatable))
         label, old_label = _hostname(node), _hostname(old)
         if old is None or label != old_label:
-            self._kept.clear()
+            self._renamed()
+            if self._made is not None:
+                self._made.forget_aside()
             with self._recharged({node.name, label, old_label}):
                 self._unname(old)
                 self._nodes[node.name] = node
@@ -912,7 +1138,6 @@ class Capacity:
             self._nodes[node.name] = node
         if old is None:
             self._made = None
-            self._kept.clear()
         elif self._made is not None:
             self._made.update(node, self._parsed[node.name])
 
@@ -925,7 +1150,7 @@ class Capacity:
             self._unname(old)
             del self._nodes[name], self._parsed[name]
         self._made = None
-        self._kept.clear()
+        self._renamed()
 
     def _unname(self, node: Node | None) -> None:
         label = _hostname(node)
@@ -984,6 +1209,7 @@ class Capacity:
             self.remove_pod(pod.key)
         self._pods[pod.key] = pod
         if pod.workload_uid:
+            self._touch(pod.workload_uid)
             self._pods_of.setdefault(pod.workload_uid, set()).add(pod.key)
         if pod.child is not None:
             self._pods_of_children.setdefault(pod.child[0], set()).add(pod.key)
@@ -994,6 +1220,7 @@ class Capacity:
         if old is None:
             return
         if old.workload_uid:
+            self._touch(old.workload_uid)
             keys = self._pods_of[old.workload_uid]
             keys.discard(key)
             if not keys:
@@ -1148,44 +1375,26 @@ class Capacity:
 
     def _count_aside(self, key: Key, sign: int) -> None:
         self._aside_version += 1
-        for spared, arrays in self._kept:
-            if key not in spared:
-                self._add_aside(arrays, key, -sign)
+        if self._made is not None and self._made.knows_aside:
+            self._lay_aside(self._made, self._aside[key], sign)
 
-    def _add_aside(self, arrays: dict[str, Ints], key: Key, sign: int) -> None:
-        for name, amounts in self._aside[key].hosts:
-            row = self.table.row.get(self.resolve(name))
-            if row is not None:
-                self._add(arrays, row, amounts, sign)
+    def _lay_aside(self, table: Table, booking: Booking, sign: int) -> None:
+        for name, amounts in booking.hosts:
+            table.put_aside(self.resolve(name), amounts, sign)
 
-    def _add(self, arrays: dict[str, Ints], row: int, amounts: Iterable[tuple[str, int]], sign: int) -> None:
-        for resource, amount in amounts:
-            column = arrays.get(resource)
-            if column is None:
-                column = arrays[resource] = np.zeros(len(self.table.names), dtype=np.int64)
-            column[row] += sign * min(amount, 2**55)  # sums stay within int64
-
-    @contextmanager
     def as_if(
         self, spared: frozenset[Key] | None, gone: frozenset[tuple[Key, str]], bare: frozenset[Key] | None
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """While all that is set aside counts as taken, but for what is `spared` (None: nothing does), and what these
         gangs (key, uid) hold as given back. `bare`: what is spared on nodes that are looked at without gangs. Ask
         inside, change nothing."""
         table = self.table
-        before = table.overlay
         if not self._aside:
             spared = bare = None
-        table.overlay = self._overlay(spared, gone, bare) if spared is not None or gone else table.plain
-        try:
-            yield
-        finally:
-            table.overlay = before
+        return _Looked(table, self._overlay(spared, gone, bare) if spared is not None or gone else table.plain)
 
     def forget_questions(self) -> None:
-        """What `as_if` was asked of may have changed."""
-        self._given = (frozenset(), {})
-        self._asked_of.clear()
+        """Nobody will ask `as_if` again what it was asked so far."""
         if self._made is not None:
             self._made.overlays.clear()
 
@@ -1197,67 +1406,77 @@ class Capacity:
         known = table.overlays.get(key)
         if known is not None:
             return known
-        less = self._less(spared)
-        more = dict(less)
-        for name, column in self._given_back(gone).items() if gone else ():
-            more[name] = more[name] + column if name in more else column
+        if spared is not None and not table.knows_aside:
+            for booking in self._aside.values():
+                self._lay_aside(table, booking, 1)
+            table.knows_aside = True
         if len(table.overlays) >= OVERLAYS:
             table.overlays.clear()
-        made = table.overlays[key] = Overlay(more, lambda: less if bare == spared else self._less(bare))
+        made = table.overlays[key] = Overlay(
+            table.grounds[spared is not None],
+            lambda: self._more(spared or frozenset(), gone),
+            lambda: self._more(bare or frozenset(), frozenset()),
+        )
         return made
 
-    def _less(self, spared: frozenset[Key] | None) -> dict[str, Ints]:
-        """Per resource and row: what is set aside, below zero, but for what is spared."""
-        if spared is None:
-            return {}
-        if not self._kept:
-            self._kept.append((frozenset(self._aside), {}))
-        apart = [len(known ^ spared) for known, _ in self._kept]
-        nearest = apart.index(min(apart))
-        before, arrays = self._kept[nearest]
-        changed = [key for key in before ^ spared if key in self._aside]
-        if len(changed) > SHIFT:
-            arrays = {name: column.copy() for name, column in arrays.items()}
-            del self._kept[: max(0, len(self._kept) - BASES + 1)]
-        else:
-            del self._kept[nearest]
-        for key in changed:
-            self._add_aside(arrays, key, 1 if key in spared else -1)
-        self._kept.append((spared, arrays))
-        return {name: column.copy() for name, column in arrays.items()}
+    def _more(self, spared: frozenset[Key], gone: frozenset[tuple[Key, str]]) -> dict[int, Mapping[str, int]]:
+        """Per row, what there is more of each resource if this were not set aside, and these gangs were gone."""
+        out: dict[int, Mapping[str, int]] = {}
+        row_of = self.table.row
+        for key in spared:
+            booking = self._aside.get(key)
+            for name, amounts in booking.hosts if booking is not None else ():
+                row = row_of.get(self.resolve(name))
+                if row is not None:
+                    _give(out, row, _capped(amounts))
+        for gang in gone:
+            for row, held in self._given_back(gang):
+                _give(out, row, held)
+        return out
 
-    def _given_back(self, gone: frozenset[tuple[Key, str]]) -> dict[str, Ints]:
-        """Per resource and row: what these gangs hold, by their charges and by their pods."""
-        known, arrays = self._given
-        arrays = {name: column.copy() for name, column in arrays.items()}
-        for key, uid in gone ^ known:
-            charge = self._charges.get(key)
-            owner = uid or "/".join(key)
-            names = {self.resolve(name) for name, _ in charge.hosts} if charge is not None else set()
-            names.update(self._pods[pod].node for pod in self._pods_of.get(uid, ()))
-            for name in names:
-                host, row = self._hosts.get(name), self.table.row.get(name)
-                paid = host.gangs.get(owner) if host is not None else None
-                if paid is None or row is None:
-                    continue
-                held = [(resource, paid.held(resource)) for resource in {*paid.charged, *paid.pods}]
-                self._add(arrays, row, held, 1 if (key, uid) in gone else -1)
-        self._given = (gone, arrays)
-        self._asked_of.update(part for entry in gone - known for part in entry)
-        return arrays
+    def _given_back(self, gang: tuple[Key, str]) -> list[tuple[int, Mapping[str, int]]]:
+        """(row, what a gang holds there), by its charge and by its pods."""
+        known = self._given.get(gang)
+        if known is not None:
+            return known
+        key, uid = gang
+        charge = self._charges.get(key)
+        owner = uid or "/".join(key)
+        names = {self.resolve(name) for name, _ in charge.hosts} if charge is not None else set()
+        names.update(self._pods[pod].node for pod in self._pods_of.get(uid, ()))
+        out: list[tuple[int, Mapping[str, int]]] = []
+        for name in names:
+            host, row = self._hosts.get(name), self.table.row.get(name)
+            paid = host.gangs.get(owner) if host is not None else None
+            if paid is not None and row is not None:
+                out.append((row, _capped((name, paid.held(name)) for name in {*paid.charged, *paid.pods})))
+        self._given[gang] = out
+        for part in gang:
+            self._asked_of.setdefault(part, set()).add(gang)
+        return out
 
     def release(self, key: Key) -> None:
         """Take a charge off again; nothing when there is none."""
         if key in self._charges:
             self._take(key)
 
-    def _touch(self, of: Key | str) -> None:
+    def _touch(self, *of: Key | str) -> None:
         """What this key, or this uid, holds changes."""
-        if of in self._asked_of:
-            self.forget_questions()
+        for part in of:
+            gangs = self._asked_of.pop(part, None)
+            if gangs is not None:
+                for gang in gangs:
+                    self._given.pop(gang, None)
+                self.forget_questions()
+
+    def _renamed(self) -> None:
+        """Other rows, or other nodes of a name."""
+        self._summed = ({}, {})
+        self._given.clear()
+        self._asked_of.clear()
 
     def _put(self, key: Key, charge: Booking) -> None:
-        self._touch(key)
+        self._touch(key, charge.uid)
         self._charges[key] = charge
         for host, _ in charge.hosts:
             self._by_host.setdefault(host, set()).add(key)
@@ -1273,8 +1492,8 @@ class Capacity:
         self._book(charge, 1)
 
     def _take(self, key: Key) -> Booking:
-        self._touch(key)
         charge = self._charges.pop(key)
+        self._touch(key, charge.uid)
         self._stand_apart(charge.apart, -1)
         self._count_kinds(charge, -1)
         self._book(charge, -1)
@@ -1307,12 +1526,13 @@ class Capacity:
             self._popular = None
 
     def popular(self) -> list[tuple[Amounts, int]]:
-        """(what one pod takes, how many stand on the book) of the commonest pods with devices, the commonest first.
+        """(what one pod takes, how many stand on the book) of the commonest pods with devices, by what they take.
 
         Who uses the nodes today is the best guess at who will want them tomorrow.
         """
         if self._popular is None:
-            self._popular = nsmallest(POPULAR, self._kinds.items(), key=lambda entry: (-entry[1], entry[0]))
+            most = nsmallest(POPULAR, self._kinds.items(), key=lambda entry: (-entry[1], entry[0]))
+            self._popular = sorted(most)
         return self._popular
 
     def domain_charges(self) -> dict[Pairs, dict[str, int]]:
@@ -1324,10 +1544,22 @@ class Capacity:
                 add_amounts(total, amounts, 1)
         return out
 
-    def hosts(self, key: Key) -> list[tuple[str, Amounts]]:
-        """(node, what is taken there) of a charge that names nodes; empty when there is none."""
-        charge = self._charges.get(key)
-        return [] if charge is None else [(self.resolve(host), amounts) for host, amounts in charge.hosts]
+    def taken_by(self, keys: Iterable[Key]) -> Mapping[int, Mapping[str, int]]:
+        """Per row, what these charges take together. It is made from what was asked for last, by the few charges in
+        which they differ, and holds until it is asked for again."""
+        before, total = self._summed
+        now = {key: charge for key in keys if (charge := self._charges.get(key)) is not None}
+        for charges, others, sign in ((before, now, -1), (now, before, 1)):
+            for key, charge in charges.items():
+                if others.get(key) is not charge:
+                    for host, amounts in charge.hosts:
+                        row = self.table.row.get(self.resolve(host))
+                        if row is not None:
+                            add_amounts(total.setdefault(row, {}), amounts, sign)
+                            if not total[row]:
+                                del total[row]
+        self._summed = now, total
+        return total
 
     def charged(self, key: Key) -> bool:
         return key in self._charges
@@ -1335,7 +1567,7 @@ class Capacity:
     def _book(self, charge: Booking, sign: int) -> None:
         uid = charge.uid
         for name, amounts in charge.hosts:
-            node = self.resolve(name)
+            node = name if name in self._nodes else self.resolve(name)
             host = self._host(node)
             paid = host.gangs.get(uid)
             if paid is None and sign > 0:
@@ -1487,6 +1719,35 @@ class Capacity:
         if host.foreign:
             out[""] = dict(sorted(host.foreign.items()))
         return out
+
+
+class _Looked:
+    """While the nodes are looked at with this laid over them."""
+
+    __slots__ = ("_before", "_over", "_table")
+
+    def __init__(self, table: Table, over: Overlay) -> None:
+        self._table, self._over = table, over
+
+    def __enter__(self) -> None:
+        self._before, self._table.overlay = self._table.overlay, self._over
+
+    def __exit__(self, *_: object) -> None:
+        self._table.overlay = self._before
+
+
+def _capped(amounts: Iterable[tuple[str, int]]) -> dict[str, int]:
+    return {name: min(amount, 2**55) for name, amount in amounts}  # sums stay within int64
+
+
+def _give(into: dict[int, Mapping[str, int]], row: int, amounts: Mapping[str, int]) -> None:
+    before = into.get(row)
+    if before is None:
+        into[row] = amounts
+        return
+    total = into[row] = dict(before)
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + amount
 
 
 def _looked_up_by(asked: AntiAffinity) -> list[tuple[str, ...]]:
