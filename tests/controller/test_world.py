@@ -560,7 +560,6 @@ WRITTEN = replace(WAITS, admission=GIVEN, reserved_at=5, admitted=True, admitted
         (KUEUE, replace(WRITTEN, uid="w2"), True),
         (KUEUE, replace(WRITTEN, admission=replace(GIVEN, cluster_queue="other")), True),
     ],
-    ids=str,
 )
 def test_what_was_decided_and_comes_back_is_no_reason_to_decide(rules: Rules, comes: Workload, news: bool) -> None:
     said: list[str] = []
