@@ -912,8 +912,11 @@ class _Filling(_Run):
             # Who came when this one had been passed over goes behind it.
             later = at + self.rules.passed_over_ms
             before = bisect_left(around, (came,))
-            equals = {*self.state.kept_keys, *self._of_quota(trial.node)}
-            equals.difference_update(key for _, key in around[:before])
+            if before > len(around) // 2:
+                equals = {key for _, key in around[before:]}
+            else:
+                equals = {*self.state.kept_keys, *self._of_quota(trial.node)}
+                equals.difference_update(key for _, key in around[:before])
             untried = equals.intersection(self.state.turned).difference(self.seen)
             equals.difference_update(untried)
             if turned := equals.intersection(self.turned):

@@ -16,7 +16,7 @@ A charge whose ClusterQueue is gone is kept, counts nowhere in the tree, and cou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -353,14 +353,14 @@ class Ledger:
         return held
 
     @contextmanager
-    def beside(self, but: Collection[Key], root: QuotaNode, *, free: bool = False) -> Iterator[None]:
+    def beside(self, but: Set[Key], root: QuotaNode, *, free: bool = False) -> Iterator[None]:
         """With all room taken that is set aside, but for that of some: of those in the tree of `root` as claims in the
         book, of the others on nodes; or with as much of their quota as is `free` now, and no nodes. Who is unclaimed
         inside has nothing set aside any more."""
         entered = [key for key in self.aside_under(root) if key not in but]
         start = len(self._journal)
         before = self._spared, self._lazy
-        self._spared = None if free else frozenset(key for key in but if key in self.aside)
+        self._spared = None if free else frozenset(self.aside.keys() & but)
         self._lazy = {}
         for key in entered:
             held = self.aside[key]
