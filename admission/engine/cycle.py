@@ -809,7 +809,8 @@ class _Filling(_Run):
         first = walk.peek()
         assert first is not None
         gang = self.state.workloads[order.key_of(first[0])]
-        return order.ranks(node, gang, self.demand(gang, walk.queue).first, self.rules)
+        usage = self.demand(gang, walk.queue).first
+        return self.state.standings.ranks(node, first[0], gang, usage, self.rules)
 
     def _turn(self, node: QuotaNode) -> None:
         """The first gang of this queue has its turn."""
@@ -1225,11 +1226,12 @@ class _Filling(_Run):
         if assignment is None or not self._simple(gang, queue):
             return None
         usage = tuple(sorted((fr, amount) for fr, amount in assignment.usage.items() if amount))
+        frs = frozenset([fr for fr, _ in usage])
         why = trial.why
         if assignment.mode is Mode.NO_FIT:
             # What eviction could do was not asked; without it, only what the tree does not change says no for good.
             never = assignment.reason is not Reason.WAITING_FOR_QUOTA
-            return Lack(queue.name, usage, never=True) if never else None
+            return Lack(queue.name, usage, frs, never=True) if never else None
         blocked = None
         if why.detail is Detail.CLAIMED and why.subject != "it":
             namespace, _, name = why.subject.partition("/")
@@ -1239,6 +1241,7 @@ class _Filling(_Run):
         return Lack(
             queue.name,
             usage,
+            frs,
             shorts,
             first=trial.first,
             beside=trial.beside,

@@ -146,6 +146,33 @@ def ranks(
     return out
 
 
+class Standings:
+    """The ranks of queues under progressive filling, as they were asked for last: as long as nothing moved on its path,
+    a queue that sends the same gang stands as it stood. (Each cycle begins with all queues that wait.)"""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[QueueKey, Usage, tuple[object, ...], dict[str, Rank]]] = {}
+
+    def ranks(self, queue: QuotaNode, place: QueueKey, gang: Workload, usage: Usage, rules: Rules) -> dict[str, Rank]:
+        """As `ranks`; `place` is that of `gang` in its queue, and `usage` the same object as long as it stands there
+        and asks for the same."""
+        known = self._known.get(queue.name)
+        if known is not None and known[0] == place and known[1] is usage:
+            for node, standing in zip(queue.path(), known[2], strict=False):
+                if node.standing() is not standing:
+                    break
+            else:
+                return known[3]
+        out = ranks(queue, gang, usage, rules)
+        standings = tuple([node.standing() for node in queue.path()[:-1]])
+        self._known[queue.name] = (place, usage, standings, out)
+        return out
+
+    def forget(self) -> None:
+        """Other queues, or other quota."""
+        self._known.clear()
+
+
 def label(node: QuotaNode) -> str:
     return node.label
 

@@ -191,7 +191,7 @@ class QuotaNode:
         """So it is, and nothing in the whole tree is local: whatever anybody gives back, everybody could take."""
         self._potential: dict[FlavorResource, int] = {}
         self._lendable: dict[str, int] | None = None
-        self._shares: dict[frozenset[str] | None, Share] = {}
+        self._shares: dict[_Asked, Share] = {}
         self._over: frozenset[FlavorResource] | None = None
         """What was asked about the usage, until it moves."""
         self._leaves: tuple[QuotaNode, ...] | None = None
@@ -339,6 +339,14 @@ class QuotaNode:
 
     def end_of(self, fr: FlavorResource, amount: int) -> QuotaNode | None:
         """The first of them."""
+        if self._plain and amount > 0 and not self.in_cycle:
+            root = self.root
+            for node in self._path:
+                used = node.usage.get(fr, 0)
+                if node is root:
+                    return root if amount > root.subtree.get(fr, 0) - used else None
+                if used < 0:
+                    break
         return next(self._ends(fr, amount), None)
 
     def _ends(self, fr: FlavorResource, amount: int) -> Iterator[QuotaNode]:
@@ -363,15 +371,14 @@ class QuotaNode:
         """Could all of `usage` be added within quota."""
         return not any(amount > 0 and self.balance(fr) < amount for fr, amount in usage.items())
 
-    def available_without(self, frs: Iterable[FlavorResource], held: Moves) -> dict[FlavorResource, int]:
-        """`available`, if this was gone that queues of the tree hold."""
+    def available_without(
+        self, frs: Iterable[FlavorResource], held: Moves, total: Usage | None = None
+    ) -> dict[FlavorResource, int]:
+        """`available`, if this was gone that queues of the tree hold; `total`: what it adds up to, if that is known."""
         if not self._in_sight:
             with AsIf(held, -1):
                 return {fr: self.available(fr) for fr in frs}
-        freed: dict[FlavorResource, int] = {}
-        for _, amounts in held:
-            for fr, amount in amounts:
-                freed[fr] = freed.get(fr, 0) + amount
+        freed = added_up(held) if total is None else total
         return {fr: max(0, self.balance(fr) + freed.get(fr, 0)) for fr in frs}
 
     # ------------------------------------------------------------ shares
@@ -386,16 +393,20 @@ class QuotaNode:
             self._lendable = known
         return known
 
+    def standing(self) -> object:
+        """The same object as long as the usage here has not moved, for whoever asked for a share since."""
+        return self._shares
+
     def share(self, extra: Usage | None = None, resources: frozenset[str] | None = None) -> Share:
         """The weighted dominant share, as if `extra` were held by this node on top of its usage.
 
         `resources` restricts it to these (the ones that a contested gang asks for). A root's share is zero: it has
         nobody to borrow from. For a gang added at a queue below, `Tree.shares_with` follows it up the tree.
         """
-        if not extra:
-            known = self._shares.get(resources)
-            if known is not None:
-                return known
+        at = (resources, tuple(extra.items())) if extra else resources
+        known = self._shares.get(at)
+        if known is not None:
+            return known
         over: dict[str, int] = {}
         borrowed: list[FlavorResource] = []
         share = NOTHING_BORROWED
@@ -412,8 +423,7 @@ class QuotaNode:
                 borrowed.sort()
                 lendable = self.parent.lendable()
                 share = Share(over=over, lendable=lendable, weight=self.weight, borrowed=tuple(borrowed))
-        if not extra:
-            self._shares[resources] = share
+        self._shares[at] = share
         return share
 
     # ------------------------------------------------------------ building and moving
@@ -428,7 +438,7 @@ class QuotaNode:
         for node in path:
             node._over = None
             if node._shares:
-                node._shares.clear()
+                node._shares = {}
         for fr, amount in amounts:
             rest = amount * sign
             for node in path:
@@ -451,7 +461,7 @@ class QuotaNode:
         """Another usage at this node alone, for a question; whoever puts it puts the old one back."""
         self.usage = usage
         self._over = None
-        self._shares.clear()
+        self._shares = {}
 
     def _settle(self) -> None:
         """Subtree quota, local quota and height of this node; children first."""
@@ -500,10 +510,19 @@ class AsIf:
         self._exchange()
 
 
-_Book = tuple[
-    QuotaNode, dict[FlavorResource, int], dict[frozenset[str] | None, Share], frozenset[FlavorResource] | None
-]
+_Asked = frozenset[str] | None | tuple[frozenset[str] | None, tuple[tuple[FlavorResource, int], ...]]
+"""Of which resources the share was asked, and with what more."""
+_Book = tuple[QuotaNode, dict[FlavorResource, int], dict[_Asked, Share], frozenset[FlavorResource] | None]
 """The usage at a node, and what was asked about it."""
+
+
+def added_up(held: Moves) -> dict[FlavorResource, int]:
+    """All of it together."""
+    out: dict[FlavorResource, int] = {}
+    for _, amounts in held:
+        for fr, amount in amounts:
+            out[fr] = out.get(fr, 0) + amount
+    return out
 
 
 def quotas_of(groups: Iterable[ResourceGroup]) -> dict[FlavorResource, Quota]:

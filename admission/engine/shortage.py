@@ -29,7 +29,7 @@ from admission.engine.model import (
     Value,
 )
 from admission.engine.nodes import PlaceRequest
-from admission.engine.quota import AsIf, QuotaNode, Share
+from admission.engine.quota import AsIf, QuotaNode, Share, added_up
 from admission.engine.reclaim import Holders, spared_until
 
 Amounts = tuple[tuple[FlavorResource, int], ...]
@@ -44,6 +44,8 @@ class Lack(Value, frozen=True):
 
     queue: str
     usage: Amounts
+    frs: frozenset[FlavorResource]
+    """Of what it would take something."""
     shorts: tuple[Shortfall, ...] = ()
     """Where quota ends; none if only nodes are short."""
     never: bool = False
@@ -146,7 +148,7 @@ class _Borrowers:
         self.resources = frozenset(fr[1] for fr in frs) if rules.contested_share else None
         self.best: dict[QuotaNode, list[tuple[Share, QuotaNode]]] = {}
         """Cohort -> the two children with the largest shares below which somebody borrows all the way up."""
-        self.laws: dict[Amounts, dict[QuotaNode, Law]] = {}
+        self.laws: dict[tuple[QuotaNode, Amounts], Law] = {}
         self.most: dict[QuotaNode, dict[FlavorResource, int]] = {}
         """What quota gangs of a queue would find if all that could go were gone."""
         self.limits: dict[QuotaNode, dict[Law, list[Amounts]]] = {}
@@ -174,6 +176,7 @@ class _Borrowers:
         self.claimed = bool(borrowed)
         """Is anything only claimed that is borrowed."""
         self.loose += borrowed
+        self.total = added_up(self.loose)
 
     def _chain(self, node: QuotaNode) -> bool:
         if node.is_queue:
@@ -185,18 +188,16 @@ class _Borrowers:
 
     def law(self, queue: QuotaNode, usage: Amounts) -> Law:
         """What the law might give to a gang of this queue that would take `usage`; never less than it does."""
-        laws = self.laws.get(usage)
-        if laws is None:
-            laws = self.laws[usage] = {}
-        law = laws.get(queue)
+        at = (queue, usage)
+        law = self.laws.get(at)
         if law is None:
-            law = laws[queue] = self._bound(queue, usage) if self.loose else Law.NOTHING
+            law = self.laws[at] = self._bound(queue, usage) if self.loose else Law.NOTHING
         return law
 
     def _bound(self, queue: QuotaNode, usage: Amounts) -> Law:
         most = self.most.get(queue)
         if most is None:
-            most = self.most[queue] = queue.available_without(self.frs, self.loose)
+            most = self.most[queue] = queue.available_without(self.frs, self.loose, self.total)
         for fr, amount in usage:
             if most[fr] < amount:
                 return Law.NOTHING
@@ -222,9 +223,14 @@ class _Borrowers:
                 return Law.ENTITLED
             if other is not None and law is Law.NOTHING and node.share(rest, self.resources) < other:
                 law = Law.SHARE
+            if node.parent.parent is None:
+                break
             rest = node.risen(rest)
             node = node.parent
         return law
+
+
+_ByAsked = dict[frozenset[FlavorResource], _Borrowers]
 
 
 class Shortages:
@@ -239,7 +245,7 @@ class Shortages:
         """(until when everybody in it is spared, queue) of the two soonest, of the tree that is asked about."""
         self._known: dict[
             tuple[QuotaNode, _View],
-            tuple[int, dict[Amounts, _Borrowers], Leaving | None],
+            tuple[int, _ByAsked, Leaving | None],
         ] = {}
         self._taking: dict[tuple[QuotaNode, int, bool, frozenset[FlavorResource]], tuple[Leaving, _Borrowers]] = {}
         """(root, its version, are claims taken back, what is asked for) -> who borrows then."""
@@ -285,7 +291,7 @@ class Shortages:
         frs = frozenset(fr for fr, _ in usage)
         at = (node.root, self._ledger.version_of(node.root), back, frs)
         known = self._taking.get(at)
-        if known is not None and known[0] is gone and (law := known[1].laws.get(usage, {}).get(node)) is not None:
+        if known is not None and known[0] is gone and (law := known[1].laws.get((node, usage))) is not None:
             return law is not Law.NOTHING
         claims = list(self._ledger.claims_under(node.root).values())
         with gone.out():
@@ -317,10 +323,12 @@ class Shortages:
         """Of these, into `out`, in one view of the tree, in which these `claims` are entered."""
         gone = leaving.get(root)
         rest: list[tuple[int, QuotaNode, bool]] = []
+        queue_of = self._ledger.tree.queue
+        deciding = view is _View.ALL
         for i in which:
             lack = asked[i].lack
-            node = self._ledger.tree.queue(lack.queue)
-            decides = view is (_View.ALL if lack.beside else _View.BOOK)
+            node = queue_of(lack.queue)
+            decides = deciding if lack.beside else view is _View.BOOK
             out[i] = False
             if node is None:
                 continue
@@ -353,7 +361,7 @@ class Shortages:
         node: QuotaNode,
         asked: Asked,
         claims: list[Held],
-        borrowers: dict[Amounts, _Borrowers],
+        borrowers: _ByAsked,
         now: int,
         view: _View,
         gone: Leaving | None,
@@ -362,22 +370,18 @@ class Shortages:
         lack, queue = asked.lack, asked.queue
         if (queue.preemption.reclaim_within_cohort or self._rules.reclaim_default) is PreemptionPolicy.NEVER:
             return not claims
-        found = borrowers.get(lack.usage)
+        found = borrowers.get(lack.frs)
         if found is None:
-            frs = frozenset(fr for fr, _ in lack.usage)
-            same = next((other for other in borrowers.values() if other.frs == frs), None)
-            if same is None:
-                # Of what is free now, nothing is taken back from whoever keeps it: only who is evicted helps.
-                same = _Borrowers(
-                    self._ledger,
-                    root,
-                    frs,
-                    claims,
-                    self._rules,
-                    gone=gone or Leaving(),
-                    taken_back=view is not _View.FREE,
-                )
-            found = borrowers[lack.usage] = same
+            # Of what is free now, nothing is taken back from whoever keeps it: only who is evicted helps.
+            found = borrowers[lack.frs] = _Borrowers(
+                self._ledger,
+                root,
+                lack.frs,
+                claims,
+                self._rules,
+                gone=gone or _NOBODY,
+                taken_back=view is not _View.FREE,
+            )
         law = found.law(node, lack.usage)
         if law is Law.SHARE:
             spared = self._others_spared(root, node, now)
@@ -418,7 +422,7 @@ class Shortages:
                 return False
         return bool(lack.shorts) or node.fits(dict(lack.usage))
 
-    def _seen_from(self, root: QuotaNode, view: _View, gone: Leaving | None) -> dict[Amounts, _Borrowers]:
+    def _seen_from(self, root: QuotaNode, view: _View, gone: Leaving | None) -> _ByAsked:
         """By what is asked for; kept until something in the tree changes."""
         version = self._ledger.version_of(root)
         known = self._known.get((root, view))

@@ -265,6 +265,7 @@ class State:
         self._buckets: dict[object, int] = {}
         self._bucket_names: dict[int, object] = {}
         self._demands: dict[int, tuple[ClusterQueue, Workload, Demand]] = {}
+        self.standings = order.Standings()
         self.heads_before = ""
         """The label of the root that the last cycle came to when its budget was used up; empty where it was not."""
         self.asked: set[Key] = set()
@@ -1129,6 +1130,7 @@ class State:
         if not self._config_changed:
             return
         self._config_changed = False
+        self.standings.forget()
         self._ledger.set_queues(
             [self.queues[name] for name in sorted(self.queues)], [self.cohorts[name] for name in sorted(self.cohorts)]
         )
