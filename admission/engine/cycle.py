@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -883,11 +883,14 @@ class _Filling(_Run):
 
     def _kept_around(self, node: QuotaNode) -> list[tuple[int, Key]]:
         """What is kept for anybody in this tree, or on nodes: since when, and for whom, in this order."""
-        on_nodes, state = self.state.kept_on_nodes(), self.state
+        on_nodes = self.state.kept_on_nodes()
         of_quota = self._of_quota(node)
         if not of_quota:
             return on_nodes
-        return sorted([*on_nodes, *((state.passed_over_at(state.workloads[key]), key) for key in of_quota)])
+        around = on_nodes.copy()
+        for key in of_quota:
+            insort(around, (self.state.kept_since(key), key))
+        return around
 
     def _of_quota(self, node: QuotaNode) -> list[Key]:
         """For whom quota alone is kept in this tree."""
@@ -904,7 +907,7 @@ class _Filling(_Run):
         around = self._kept_around(trial.node)
         if len(around) == (gang.key in self.ledger.aside) or not (able or self._claims_around(trial)):
             return self._or_over_claims(trial)
-        but = {gang.key}
+        but = {gang.key} & self.ledger.aside.keys()
         at = self.state.passed_over_at(gang)
         first = self.rules.promises and self.now >= at and self._is_first(gang)
         untried: set[Key] = set()
@@ -922,7 +925,7 @@ class _Filling(_Run):
             equals.difference_update(untried)
             if turned := equals.intersection(self.turned):
                 turned.discard(gang.key)
-                equals.difference_update(key for theirs, key in around if theirs <= later and key in turned)
+                equals.difference_update([key for key in turned if self.state.kept_since(key) <= later])
             but.update(equals)
             if len(equals) == len(around) and not untried:
                 return self._or_over_claims(trial)
@@ -1445,7 +1448,8 @@ class _Filling(_Run):
             return False
         trial.due = True
         assert trial.assignment is not None
-        with self.ledger.beside({gang.key}, trial.node.root), self.ledger.without_gangs(walk.queue.name):
+        mine = {gang.key} & self.ledger.aside.keys()
+        with self.ledger.beside(mine, trial.node.root), self.ledger.without_gangs(walk.queue.name):
             there = self._again(trial) if trial.node.fits(trial.assignment.usage) else None
             if (there is None or there.mode is not Mode.FIT) and any(p.min_count is not None for p in gang.pod_sets):
                 there = self.look(gang, walk.queue, evict=False).assignment  # with fewer pods

@@ -310,6 +310,14 @@ class QuotaNode:
         """Would `amount` more be beyond this subtree's quota."""
         return self.usage.get(fr, 0) + amount > self.subtree.get(fr, 0)
 
+    def holds(self, usage: Usage) -> bool:
+        """Would all of it be within this subtree's quota."""
+        held, subtree = self.usage, self.subtree
+        for fr, amount in usage.items():  # noqa: SIM110  (asked for every trial)
+            if held.get(fr, 0) + amount > subtree.get(fr, 0):
+                return False
+        return True
+
     def risen(self, usage: Usage) -> dict[FlavorResource, int]:
         """What the parent would be charged with if `usage` were charged here."""
         out: dict[FlavorResource, int] = {}
@@ -380,6 +388,10 @@ class QuotaNode:
                 return {fr: self.available(fr) for fr in frs}
         freed = added_up(held) if total is None else total
         return {fr: max(0, self.balance(fr) + freed.get(fr, 0)) for fr in frs}
+
+    def sees_all(self) -> bool:
+        """Could this node take all that its root has left, whoever gives it back."""
+        return self._in_sight and not any(min(node.usage.values(), default=0) < 0 for node in self._path[:-1])
 
     # ------------------------------------------------------------ shares
 
@@ -481,7 +493,7 @@ class AsIf:
 
     What the nodes held is put back as it was, with what was found out about it, and not computed back. So it may be
     entered again as long as the tree outside is the same, and knows then what was asked in it before. Whatever is moved
-    inside must be moved back there.
+    inside must be moved back there, or is one of the moves from then on (of nodes that it was made with).
     """
 
     __slots__ = ("_books",)

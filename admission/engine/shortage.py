@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from enum import Enum, IntEnum
+from operator import itemgetter
 from typing import NamedTuple
 
 from admission.engine.ledger import Held, Ledger
@@ -129,32 +130,19 @@ class _View(Enum):
     ALL = 2
 
 
-class _Borrowers:
-    """One tree, as it was at one version: who holds what others may lawfully want back."""
+class _Borrowing:
+    """Who borrows in one tree, as it was at one version. What is only claimed, or set aside, makes nobody a borrower:
+    it is the same whatever of that is entered."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        root: QuotaNode,
-        frs: frozenset[FlavorResource],
-        held: list[Held],
-        rules: Rules,
-        *,
-        gone: Leaving,
-        taken_back: bool,
+        self, ledger: Ledger, root: QuotaNode, frs: frozenset[FlavorResource], held: list[Held], rules: Rules
     ) -> None:
-        """`gone` are out of the tree. `taken_back`: who is entitled takes back what is only claimed, and borrowed."""
+        """`held` is entered, and no gang's."""
         self.frs = frs
         self.resources = frozenset(fr[1] for fr in frs) if rules.contested_share else None
         self.best: dict[QuotaNode, list[tuple[Share, QuotaNode]]] = {}
         """Cohort -> the two children with the largest shares below which somebody borrows all the way up."""
-        self.laws: dict[tuple[QuotaNode, Amounts], Law] = {}
-        self.most: dict[QuotaNode, dict[FlavorResource, int]] = {}
-        """What quota gangs of a queue would find if all that could go were gone."""
-        self.limits: dict[QuotaNode, dict[Law, list[Amounts]]] = {}
-        """Queue -> amounts for which the law gave no more than this: nor does it for more of them."""
         total = ledger.usage_by_queue(claim.charge for claim in held)
-        # What is only claimed makes nobody a borrower.
         with AsIf(((node, usage.items()) for node, usage in total.items()), -1):
             self._chain(root)
             self.loose = [
@@ -162,21 +150,9 @@ class _Borrowers:
                 for leaf in root.queues()
                 if leaf.borrowing(frs)
             ]
-            """What could go at the most: all that borrowers hold, and what is only claimed, and borrowed."""
+            """All that borrowers hold."""
         self.anybody = any(self.best.values())
         """Does anybody borrow all the way up."""
-        borrowed: list[tuple[QuotaNode, Amounts]] = []
-        if held and taken_back:
-            with gone.back():
-                for claim in held:
-                    charge = claim.charge
-                    node = ledger.tree.queue(charge.queue)
-                    if node is not None and node.borrowing(charge.pairs):
-                        borrowed.append((node, charge.usage))
-        self.claimed = bool(borrowed)
-        """Is anything only claimed that is borrowed."""
-        self.loose += borrowed
-        self.total = added_up(self.loose)
 
     def _chain(self, node: QuotaNode) -> bool:
         if node.is_queue:
@@ -186,6 +162,32 @@ class _Borrowers:
         self.best[node] = held[:2]
         return bool(held) and node.borrowing(self.frs)
 
+
+class _Borrowers:
+    """One tree, as it was at one version: who holds what others may lawfully want back."""
+
+    def __init__(self, ledger: Ledger, borrowing: _Borrowing, held: list[Held], *, gone: Leaving) -> None:
+        """`held` is only claimed: who is entitled takes back what of it is borrowed. `gone` are out of the tree."""
+        self.frs, self.resources, self.best = borrowing.frs, borrowing.resources, borrowing.best
+        self.anybody = borrowing.anybody
+        self.laws: dict[tuple[QuotaNode, Amounts], Law] = {}
+        self.most: dict[QuotaNode, dict[FlavorResource, int]] = {}
+        self.limits: dict[QuotaNode, list[tuple[Amounts, Law]]] = {}
+        """Queue -> amounts for which the law gave no more than this: nor does it for more of them."""
+        borrowed: list[tuple[QuotaNode, Amounts]] = []
+        if held:
+            with gone.back():
+                for claim in held:
+                    charge = claim.charge
+                    node = ledger.tree.queue(charge.queue)
+                    if node is not None and node.borrowing(charge.pairs):
+                        borrowed.append((node, charge.usage))
+        self.claimed = bool(borrowed)
+        """Is anything only claimed that is borrowed."""
+        self.loose = [*borrowing.loose, *borrowed]
+        """What could go at the most: all that borrowers hold, and what is only claimed, and borrowed."""
+        self.total = added_up(self.loose)
+
     def law(self, queue: QuotaNode, usage: Amounts) -> Law:
         """What the law might give to a gang of this queue that would take `usage`; never less than it does."""
         at = (queue, usage)
@@ -194,40 +196,75 @@ class _Borrowers:
             law = self.laws[at] = self._bound(queue, usage) if self.loose else Law.NOTHING
         return law
 
-    def _bound(self, queue: QuotaNode, usage: Amounts) -> Law:
+    def _most(self, queue: QuotaNode) -> dict[FlavorResource, int]:
+        """What quota gangs of a queue would find if all that could go were gone."""
         most = self.most.get(queue)
         if most is None:
-            most = self.most[queue] = queue.available_without(self.frs, self.loose, self.total)
+            alike = queue.root if queue.sees_all() else queue
+            most = self.most.get(alike)
+            if most is None:
+                most = self.most[alike] = queue.available_without(self.frs, self.loose, self.total)
+            self.most[queue] = most
+        return most
+
+    def _bound(self, queue: QuotaNode, usage: Amounts) -> Law:
+        most = self._most(queue)
         for fr, amount in usage:
             if most[fr] < amount:
                 return Law.NOTHING
-        known = self.limits.setdefault(queue, {})
-        for law in (Law.NOTHING, Law.SHARE):
-            for less in known.get(law, ()):
-                if len(less) == len(usage) and all(
-                    fr == other and amount >= least for (fr, amount), (other, least) in zip(usage, less, strict=True)
-                ):
-                    return law
+        known = self.limits.get(queue)
+        if known is None:
+            known = self.limits[queue] = []
+        for less, law in known:
+            if _no_less(usage, less):
+                return law
         law = self._law(queue, dict(usage))
-        known.setdefault(law, []).append(usage)
+        if law is not Law.ENTITLED:
+            known.append((usage, law))
+            known.sort(key=itemgetter(1))
         return law
 
     def _law(self, queue: QuotaNode, usage: dict[FlavorResource, int]) -> Law:
-        if (self.claimed or self.anybody) and all(not queue.exceeds(fr, amount) for fr, amount in usage.items()):
+        if (self.claimed or self.anybody) and queue.holds(usage):
             return Law.ENTITLED
         law = Law.NOTHING
         node, rest = queue, usage
-        while node.parent is not None:
-            other = next((held for held, child in self.best.get(node.parent, ()) if child is not node), None)
-            if (other is not None or self.claimed) and all(not node.exceeds(fr, rest.get(fr, 0)) for fr in usage):
+        while (above := node.parent) is not None:
+            other = None
+            for held, child in self.best.get(above, ()):
+                if child is not node:
+                    other = held
+                    break
+            wanted_back = node is not queue and (other is not None or self.claimed)
+            if wanted_back and all(not node.exceeds(fr, rest.get(fr, 0)) for fr in usage):
                 return Law.ENTITLED
             if other is not None and law is Law.NOTHING and node.share(rest, self.resources) < other:
                 law = Law.SHARE
-            if node.parent.parent is None:
+            if above.parent is None:
                 break
-            rest = node.risen(rest)
-            node = node.parent
+            node, rest = above, node.risen(rest)
         return law
+
+
+def _no_less(usage: Amounts, less: Amounts) -> bool:
+    """The same pairs, and of each at least as much."""
+    if len(usage) != len(less):
+        return False
+    for (fr, amount), (other, least) in zip(usage, less, strict=True):  # noqa: SIM110  (asked for every trial)
+        if fr != other or amount < least:
+            return False
+    return True
+
+
+class _Views(NamedTuple):
+    """One tree, as it was at one version, with what is set aside in it."""
+
+    version: int
+    free: list[Held]
+    """Of each, as much as is free when those before it have theirs."""
+    free_taken: AsIf
+    all: list[Held]
+    all_taken: AsIf
 
 
 _ByAsked = dict[frozenset[FlavorResource], _Borrowers]
@@ -249,6 +286,16 @@ class Shortages:
         ] = {}
         self._taking: dict[tuple[QuotaNode, int, bool, frozenset[FlavorResource]], tuple[Leaving, _Borrowers]] = {}
         """(root, its version, are claims taken back, what is asked for) -> who borrows then."""
+        self._views: dict[QuotaNode, _Views] = {}
+        self._borrows: dict[QuotaNode, tuple[int, Leaving, dict[frozenset[FlavorResource], _Borrowing]]] = {}
+
+    def forget(self) -> None:
+        """Other queues, or other quota: nobody will ask about these trees again."""
+        self._known.clear()
+        self._taking.clear()
+        self._views.clear()
+        self._borrows.clear()
+        self._spared_in.clear()
 
     def still(
         self, root: QuotaNode, asked: Sequence[Asked], now: int, leaving: Mapping[QuotaNode, Leaving]
@@ -260,25 +307,38 @@ class Shortages:
         """
         self._least = None
         claims = list(self._ledger.claims_under(root).values())
-        aside = list(self._ledger.aside_under(root).values())
         out = [one.lack.never or (one.lack.beside and not claims) for one in asked]
         self._ask(root, asked, [i for i, known in enumerate(out) if not known], out, claims, _View.BOOK, now, leaving)
         mine = [i for i, one in enumerate(asked) if one.lack.beside and out[i]]
         if not mine:
             return out
-        # Beside what is set aside a gang is looked at twice: with all of it taken, and with what of it is free now.
-        free: list[Held] = []
-        for held in aside:
-            free.append(Held(self._ledger.as_far_as_free(held.charge), held.until))
-            self._move(free[-1:], 1)
-        self._ask(root, asked, mine, out, [*claims, *free], _View.FREE, now, leaving)
-        self._move(free, -1)
+        # Beside what is set aside a gang is looked at twice: with what of it is free now, and with all of it taken.
+        views = self._beside(root)
+        with views.free_taken:
+            self._ask(root, asked, mine, out, [*claims, *views.free], _View.FREE, now, leaving)
         mine = [i for i in mine if out[i]]
         if mine:
-            self._move(aside, 1)
-            self._ask(root, asked, mine, out, [*claims, *aside], _View.ALL, now, leaving)
-            self._move(aside, -1)
+            with views.all_taken:
+                self._ask(root, asked, mine, out, [*claims, *views.all], _View.ALL, now, leaving)
         return out
+
+    def _beside(self, root: QuotaNode) -> _Views:
+        version = self._ledger.version_of(root)
+        views = self._views.get(root)
+        if views is None or views.version != version:
+            everything = list(self._ledger.aside_under(root).values())
+            queue_of = self._ledger.tree.queue
+            held = [(node, one) for one in everything if (node := queue_of(one.charge.queue)) is not None]
+            free: list[Held] = []
+            free_taken = AsIf(((node, ()) for node, _ in held), 1)
+            with free_taken:
+                for node, one in held:
+                    part = self._ledger.as_far_as_free(one.charge)
+                    free.append(Held(part, one.until))
+                    node.move_all(part.usage, 1)
+            all_taken = AsIf(((node, one.charge.usage) for node, one in held), 1)
+            views = self._views[root] = _Views(version, free, free_taken, everything, all_taken)
+        return views
 
     def may_take(
         self, node: QuotaNode, usage: Amounts, leaving: Mapping[QuotaNode, Leaving], *, back: bool = False
@@ -296,7 +356,8 @@ class Shortages:
         claims = list(self._ledger.claims_under(node.root).values())
         with gone.out():
             if known is None or known[0] is not gone:
-                found = _Borrowers(self._ledger, node.root, frs, claims, self._rules, gone=gone, taken_back=back)
+                borrowing = self._borrowing(node.root, frs, claims, gone)
+                found = _Borrowers(self._ledger, borrowing, claims if back else [], gone=gone)
                 if len(self._taking) >= _KEPT:
                     self._taking.clear()
                 known = self._taking[at] = (gone, found)
@@ -321,7 +382,7 @@ class Shortages:
         leaving: Mapping[QuotaNode, Leaving],
     ) -> None:
         """Of these, into `out`, in one view of the tree, in which these `claims` are entered."""
-        gone = leaving.get(root)
+        gone, reclaims = leaving.get(root), self._rules.reclaim_default
         rest: list[tuple[int, QuotaNode, bool]] = []
         queue_of = self._ledger.tree.queue
         deciding = view is _View.ALL
@@ -350,50 +411,51 @@ class Shortages:
             return
         # As in the search for victims, those who leave already are gone.
         with nullcontext() if gone is None else gone.out():
-            borrowers = self._seen_from(root, view, gone)
+            seen = self._seen_from(root, view, gone)
             for i, node, decides in rest:
-                if gone is None or not decides or not node.fits(dict(asked[i].lack.usage)):
-                    out[i] = self._nobody_helps(root, node, asked[i], claims, borrowers, now, view, gone)
+                one = asked[i]
+                lack = one.lack
+                if gone is not None and decides and node.fits(dict(lack.usage)):
+                    continue
+                if (one.queue.preemption.reclaim_within_cohort or reclaims) is PreemptionPolicy.NEVER:
+                    out[i] = not claims
+                    continue
+                borrowers = seen.get(lack.frs)
+                if borrowers is None:
+                    # Of what is free now, nothing is taken back from whoever keeps it: only who is evicted helps.
+                    borrowing = self._borrowing(root, lack.frs, claims, gone or _NOBODY)
+                    back = [] if view is _View.FREE else claims
+                    borrowers = seen[lack.frs] = _Borrowers(self._ledger, borrowing, back, gone=gone or _NOBODY)
+                law = borrowers.law(node, lack.usage)
+                if law is Law.SHARE:
+                    spared = self._others_spared(root, node, now)
+                    # Is there nobody whom it might lawfully evict.
+                    out[i] = spared > now and (spared >= NEW or (one.until is not None and one.until <= spared))
+                else:
+                    out[i] = law is Law.NOTHING
 
-    def _nobody_helps(
-        self,
-        root: QuotaNode,
-        node: QuotaNode,
-        asked: Asked,
-        claims: list[Held],
-        borrowers: _ByAsked,
-        now: int,
-        view: _View,
-        gone: Leaving | None,
-    ) -> bool:
-        """Is there nobody whom it might lawfully evict."""
-        lack, queue = asked.lack, asked.queue
-        if (queue.preemption.reclaim_within_cohort or self._rules.reclaim_default) is PreemptionPolicy.NEVER:
-            return not claims
-        found = borrowers.get(lack.frs)
+    def _borrowing(
+        self, root: QuotaNode, frs: frozenset[FlavorResource], held: list[Held], gone: Leaving
+    ) -> _Borrowing:
+        """Of a tree that `gone` are out of; kept until something in it changes."""
+        version = self._ledger.version_of(root)
+        known = self._borrows.get(root)
+        if known is None or known[0] != version or known[1] is not gone:
+            known = self._borrows[root] = (version, gone, {})
+        found = known[2].get(frs)
         if found is None:
-            # Of what is free now, nothing is taken back from whoever keeps it: only who is evicted helps.
-            found = borrowers[lack.frs] = _Borrowers(
-                self._ledger,
-                root,
-                lack.frs,
-                claims,
-                self._rules,
-                gone=gone or _NOBODY,
-                taken_back=view is not _View.FREE,
-            )
-        law = found.law(node, lack.usage)
-        if law is Law.SHARE:
-            spared = self._others_spared(root, node, now)
-            return spared > now and (spared >= NEW or (asked.until is not None and asked.until <= spared))
-        return law is Law.NOTHING
+            found = known[2][frs] = _Borrowing(self._ledger, root, frs, held, self._rules)
+        return found
 
     def _others_spared(self, root: QuotaNode, node: QuotaNode, now: int) -> int:
         """Until when everybody outside this queue is spared."""
         least = self._least
         if least is None:
             least = self._least = sorted((self._spared(leaf.name, now), leaf.name) for leaf in root.queues())[:2]
-        return next((until for until, name in least if name != node.name), 0)
+        for until, name in least:
+            if name != node.name:
+                return until
+        return 0
 
     def _spared(self, queue: str, now: int) -> int:
         """Until when everybody in a queue is spared; 0 if somebody is not."""

@@ -1131,6 +1131,7 @@ class State:
             return
         self._config_changed = False
         self.standings.forget()
+        self._shortages.forget()
         self._ledger.set_queues(
             [self.queues[name] for name in sorted(self.queues)], [self.cohorts[name] for name in sorted(self.cohorts)]
         )
@@ -1349,6 +1350,12 @@ class State:
                 insort(self._kept, (at, key))
         changed.clear()
         return self._kept
+
+    def kept_since(self, key: Key) -> int:
+        """Since when room is kept for a gang, as `kept_on_nodes` has it; for whom only quota is kept is not among
+        those."""
+        at = self._kept_at.get(key)
+        return self.passed_over_at(self.workloads[key]) if at is None else at
 
     @property
     def kept_keys(self) -> KeysView[Key]:

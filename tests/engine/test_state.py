@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -39,6 +40,7 @@ from admission.engine.model import (
     Topology,
     Workload,
 )
+from admission.engine.quota import QuotaNode
 from admission.engine.state import State
 from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, node, queue
 
@@ -129,6 +131,29 @@ def test_nothing_is_kept_of_gangs_that_are_gone() -> None:
 
     few = play(5)
     assert play(60) == few
+
+
+def test_nothing_is_kept_of_quota_that_was_edited() -> None:
+    town = Town(*elastic("f"))
+    town.put(cohort("c", "", [("f", {"gpu": 4})]))
+    for name in "ab":
+        town.put(queue(name, "c", [("f", {"gpu": 2})]))
+        for i in range(5):
+            town.put(gang(f"{name}{i}", name, 1 + i, created=i))
+    town.settle()
+
+    def trees_after(edits: int) -> int:
+        for i in range(edits):
+            town.put(queue("a", "c", [("f", {"gpu": 2 + i % 2})]))
+            town.settle()
+            town.remove(Workload, ("ns", next(one.name for one in town.gangs() if one.admission is not None)))
+            town.settle()
+            town.put(gang(f"again{i}", "b", 1))
+        gc.collect()
+        return sum(isinstance(one, QuotaNode) for one in gc.get_objects())
+
+    few = trees_after(2)
+    assert trees_after(20) <= few
 
 
 def test_an_evicted_gang_holds_its_quota_until_its_admission_goes() -> None:
