@@ -340,7 +340,7 @@ def growth(size: Size) -> dict[str, float]:
     for waiting in points:
         state, dice = full(_beyond(size, waiting), told=f"growth, {waiting:,} waiting")
         play(state, size, dice, 10)
-        figures = play(state, size, dice, 40, f"growth, {waiting:,} waiting").figures()
+        figures = play(state, size, dice, 150, f"growth, {waiting:,} waiting").figures()
         out[f"first_decision_at_{waiting}_pending_ms"] = figures["first_decision_after_finish_ms"]
         out[f"quiet_at_{waiting}_pending_ms"] = figures["quiet_after_finish_ms"]
         say(f"  growth: {waiting:,} waiting: {figures['first_decision_after_finish_ms']:.2f} ms")
