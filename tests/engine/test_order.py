@@ -6,12 +6,26 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from admission.engine import order
 from admission.engine.cycle import decide
-from admission.engine.model import MUSTER, Detail, LocalQueue, Strategy, UsageFairness
+from admission.engine.model import (
+    KUEUE,
+    MUSTER,
+    ClusterQueue,
+    Cohort,
+    Detail,
+    LocalQueue,
+    Rules,
+    Strategy,
+    UsageFairness,
+)
+from admission.engine.quota import AsIf, Tree
 from tests.engine.town import BUDGET, START, Town, elastic, gang, queue
+from tests.engine.trees import RESOURCES, configurations, fr
 
 HOUR = 3_600_000
 
@@ -103,3 +117,34 @@ def test_the_first_of_a_strict_queue_is_who_used_least() -> None:
     town.now += rules.passed_over_ms + 10
     town.cycle()
     assert [town.gang(name).claims is not None for name in ("young", "old")] == [True, False]
+
+
+_moves = st.lists(
+    st.tuples(st.integers(0, 4), st.sampled_from(RESOURCES), st.integers(-6, 6), st.booleans()), min_size=1, max_size=12
+)
+
+
+@given(configurations(weights=True), _moves, st.sampled_from((MUSTER, KUEUE)))
+def test_where_a_queue_stands_is_never_remembered_wrongly(
+    configuration: tuple[list[ClusterQueue], list[Cohort]], moves: list[tuple[int, str, int, bool]], rules: Rules
+) -> None:
+    tree = Tree.build(*configuration)
+    nodes = list(tree.queues())
+    asked = {node.name: (gang(node.name, node.name), {fr("a"): 3, fr("b"): 1}) for node in nodes}
+    known = order.Standings()
+
+    def look() -> None:
+        for node in nodes:
+            one, usage = asked[node.name]
+            place = order.queue_key(one, False)
+            assert known.ranks(node, place, one, usage, rules) == order.ranks(node, one, usage, rules)
+
+    for which, resource, amount, for_a_question in moves:
+        node = nodes[which % len(nodes)]
+        look()
+        if for_a_question:
+            with AsIf([(node, ((fr(resource), amount),))], 1):
+                look()
+        else:
+            node.move(fr(resource), amount)
+    look()
