@@ -435,6 +435,8 @@ class QuotaNode:
                 borrowed.sort()
                 lendable = self.parent.lendable()
                 share = Share(over=over, lendable=lendable, weight=self.weight, borrowed=tuple(borrowed))
+        if len(self._shares) >= _KEPT:
+            self._shares = {}
         self._shares[at] = share
         return share
 
@@ -522,6 +524,8 @@ class AsIf:
         self._exchange()
 
 
+_KEPT = 64
+"""So many answers about one usage are kept: it may stand for days, while gangs of any size are refused."""
 _Asked = frozenset[str] | None | tuple[frozenset[str] | None, tuple[tuple[FlavorResource, int], ...]]
 """Of which resources the share was asked, and with what more."""
 _Book = tuple[QuotaNode, dict[FlavorResource, int], dict[_Asked, Share], frozenset[FlavorResource] | None]
