@@ -86,7 +86,7 @@ def _anybody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, in
 
 def _within_nominal(node: QuotaNode, usage: Usage) -> bool:
     """Is there something asked for, and all of it within the quota of this subtree."""
-    return bool(usage) and all(not node.exceeds(fr, amount) for fr, amount in usage.items())
+    return bool(usage) and node.holds(usage)
 
 
 def decide(state: State, now: int, step_budget: int) -> Plan:
@@ -907,7 +907,7 @@ class _Filling(_Run):
         around = self._kept_around(trial.node)
         if len(around) == (gang.key in self.ledger.aside) or not (able or self._claims_around(trial)):
             return self._or_over_claims(trial)
-        but = {gang.key} & self.ledger.aside.keys()
+        but = {gang.key}
         at = self.state.passed_over_at(gang)
         first = self.rules.promises and self.now >= at and self._is_first(gang)
         untried: set[Key] = set()
@@ -1128,7 +1128,7 @@ class _Filling(_Run):
         if not side.is_queue or queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER:
             return True  # who leaves on its own side may make it lawful
         resources = frozenset(fr[1] for fr in usage) if self.rules.contested_share else None
-        entitled = not any(mine.exceeds(fr, amount) for fr, amount in usage.items())
+        entitled = mine.holds(usage)
         return entitled or mine.share(usage, resources) < other.share(None, resources)
 
     # -- room for those who wait for it
@@ -1448,8 +1448,7 @@ class _Filling(_Run):
             return False
         trial.due = True
         assert trial.assignment is not None
-        mine = {gang.key} & self.ledger.aside.keys()
-        with self.ledger.beside(mine, trial.node.root), self.ledger.without_gangs(walk.queue.name):
+        with self.ledger.beside({gang.key}, trial.node.root), self.ledger.without_gangs(walk.queue.name):
             there = self._again(trial) if trial.node.fits(trial.assignment.usage) else None
             if (there is None or there.mode is not Mode.FIT) and any(p.min_count is not None for p in gang.pod_sets):
                 there = self.look(gang, walk.queue, evict=False).assignment  # with fewer pods

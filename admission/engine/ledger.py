@@ -354,13 +354,13 @@ class Ledger:
 
     @contextmanager
     def beside(self, but: Set[Key], root: QuotaNode, *, free: bool = False) -> Iterator[None]:
-        """With all room taken that is set aside, `but` for that of some of its owners: of those in the tree of `root`
-        as claims in the book, of the others on nodes; or with as much of their quota as is `free` now, and no nodes.
-        Who is unclaimed inside has nothing set aside any more."""
+        """With all room taken that is set aside, but for that of some: of those in the tree of `root` as claims in the
+        book, of the others on nodes; or with as much of their quota as is `free` now, and no nodes. Who is unclaimed
+        inside has nothing set aside any more."""
         entered = [key for key in self.aside_under(root) if key not in but]
         start = len(self._journal)
         before = self._spared, self._lazy
-        self._spared = None if free else frozenset(but)
+        self._spared = None if free else frozenset(self.aside.keys() & but)
         self._lazy = {}
         for key in entered:
             held = self.aside[key]

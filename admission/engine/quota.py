@@ -347,14 +347,6 @@ class QuotaNode:
 
     def end_of(self, fr: FlavorResource, amount: int) -> QuotaNode | None:
         """The first of them."""
-        if self._plain and amount > 0 and not self.in_cycle:
-            root = self.root
-            for node in self._path:
-                used = node.usage.get(fr, 0)
-                if node is root:
-                    return root if amount > root.subtree.get(fr, 0) - used else None
-                if used < 0:
-                    break
         return next(self._ends(fr, amount), None)
 
     def _ends(self, fr: FlavorResource, amount: int) -> Iterator[QuotaNode]:

@@ -359,7 +359,7 @@ class _Search:
 
     def quota(self, allow_borrowing: bool = True) -> bool:
         node = self.node
-        if not allow_borrowing and any(node.exceeds(fr, amount) for fr, amount in self.usage.items()):
+        if not allow_borrowing and not node.holds(self.usage):
             return False
         return node.fits(self.usage)
 
@@ -465,7 +465,7 @@ class _Classical(_Search):
         rest = dict(self.usage)
 
         def holds(node: QuotaNode) -> bool:
-            fit = all(not node.exceeds(fr, amount) for fr, amount in rest.items())
+            fit = node.holds(rest)
             for fr, amount in rest.items():
                 rest[fr] = max(0, amount - node.local_available(fr))
             return fit

@@ -12,6 +12,7 @@ entitled to what it asks for, or its side's share with the gang must be below th
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from enum import Enum, IntEnum
@@ -220,8 +221,7 @@ class _Borrowers:
                 return law
         law = self._law(queue, dict(usage))
         if law is not Law.ENTITLED:
-            known.append((usage, law))
-            known.sort(key=itemgetter(1))
+            insort(known, (usage, law), key=itemgetter(1))
         return law
 
     def _law(self, queue: QuotaNode, usage: dict[FlavorResource, int]) -> Law:
@@ -263,7 +263,6 @@ class _Views(NamedTuple):
     free: list[Held]
     """Of each, as much as is free when those before it have theirs."""
     free_taken: AsIf
-    all: list[Held]
     all_taken: AsIf
 
 
@@ -318,17 +317,17 @@ class Shortages:
             self._ask(root, asked, mine, out, [*claims, *views.free], _View.FREE, now, leaving)
         mine = [i for i in mine if out[i]]
         if mine:
+            aside = self._ledger.aside_under(root).values()
             with views.all_taken:
-                self._ask(root, asked, mine, out, [*claims, *views.all], _View.ALL, now, leaving)
+                self._ask(root, asked, mine, out, [*claims, *aside], _View.ALL, now, leaving)
         return out
 
     def _beside(self, root: QuotaNode) -> _Views:
         version = self._ledger.version_of(root)
         views = self._views.get(root)
         if views is None or views.version != version:
-            everything = list(self._ledger.aside_under(root).values())
-            queue_of = self._ledger.tree.queue
-            held = [(node, one) for one in everything if (node := queue_of(one.charge.queue)) is not None]
+            aside, queue_of = self._ledger.aside_under(root).values(), self._ledger.tree.queue
+            held = [(node, one) for one in aside if (node := queue_of(one.charge.queue)) is not None]
             free: list[Held] = []
             free_taken = AsIf(((node, ()) for node, _ in held), 1)
             with free_taken:
@@ -337,7 +336,7 @@ class Shortages:
                     free.append(Held(part, one.until))
                     node.move_all(part.usage, 1)
             all_taken = AsIf(((node, one.charge.usage) for node, one in held), 1)
-            views = self._views[root] = _Views(version, free, free_taken, everything, all_taken)
+            views = self._views[root] = _Views(version, free, free_taken, all_taken)
         return views
 
     def may_take(
@@ -382,14 +381,12 @@ class Shortages:
         leaving: Mapping[QuotaNode, Leaving],
     ) -> None:
         """Of these, into `out`, in one view of the tree, in which these `claims` are entered."""
-        gone, reclaims = leaving.get(root), self._rules.reclaim_default
+        gone = leaving.get(root)
         rest: list[tuple[int, QuotaNode, bool]] = []
-        queue_of = self._ledger.tree.queue
-        deciding = view is _View.ALL
         for i in which:
             lack = asked[i].lack
-            node = queue_of(lack.queue)
-            decides = deciding if lack.beside else view is _View.BOOK
+            node = self._ledger.tree.queue(lack.queue)
+            decides = view is (_View.ALL if lack.beside else _View.BOOK)
             out[i] = False
             if node is None:
                 continue
@@ -413,26 +410,35 @@ class Shortages:
         with nullcontext() if gone is None else gone.out():
             seen = self._seen_from(root, view, gone)
             for i, node, decides in rest:
-                one = asked[i]
-                lack = one.lack
-                if gone is not None and decides and node.fits(dict(lack.usage)):
-                    continue
-                if (one.queue.preemption.reclaim_within_cohort or reclaims) is PreemptionPolicy.NEVER:
-                    out[i] = not claims
-                    continue
-                borrowers = seen.get(lack.frs)
-                if borrowers is None:
-                    # Of what is free now, nothing is taken back from whoever keeps it: only who is evicted helps.
-                    borrowing = self._borrowing(root, lack.frs, claims, gone or _NOBODY)
-                    back = [] if view is _View.FREE else claims
-                    borrowers = seen[lack.frs] = _Borrowers(self._ledger, borrowing, back, gone=gone or _NOBODY)
-                law = borrowers.law(node, lack.usage)
-                if law is Law.SHARE:
-                    spared = self._others_spared(root, node, now)
-                    # Is there nobody whom it might lawfully evict.
-                    out[i] = spared > now and (spared >= NEW or (one.until is not None and one.until <= spared))
-                else:
-                    out[i] = law is Law.NOTHING
+                if gone is None or not decides or not node.fits(dict(asked[i].lack.usage)):
+                    out[i] = self._nobody_helps(root, node, asked[i], claims, seen, now, view, gone or _NOBODY)
+
+    def _nobody_helps(
+        self,
+        root: QuotaNode,
+        node: QuotaNode,
+        asked: Asked,
+        claims: list[Held],
+        seen: _ByAsked,
+        now: int,
+        view: _View,
+        gone: Leaving,
+    ) -> bool:
+        """Is there nobody whom it might lawfully evict."""
+        lack, queue = asked.lack, asked.queue
+        if (queue.preemption.reclaim_within_cohort or self._rules.reclaim_default) is PreemptionPolicy.NEVER:
+            return not claims
+        borrowers = seen.get(lack.frs)
+        if borrowers is None:
+            # Of what is free now, nothing is taken back from whoever keeps it: only who is evicted helps.
+            back = [] if view is _View.FREE else claims
+            borrowing = self._borrowing(root, lack.frs, claims, gone)
+            borrowers = seen[lack.frs] = _Borrowers(self._ledger, borrowing, back, gone=gone)
+        law = borrowers.law(node, lack.usage)
+        if law is Law.SHARE:
+            spared = self._others_spared(root, node, now)
+            return spared > now and (spared >= NEW or (asked.until is not None and asked.until <= spared))
+        return law is Law.NOTHING
 
     def _borrowing(
         self, root: QuotaNode, frs: frozenset[FlavorResource], held: list[Held], gone: Leaving
