@@ -952,12 +952,14 @@ class _Filling(_Run):
         if untried:
             self._ask_again(untried)
             return None
+        if not self._may_evict(gang):
+            return beside
         # What others must give up for it was never free: only the room that is free now is kept from it.
         with self.ledger.beside(but, trial.node.root, free=True):
             usage = {} if trial.assignment is None else trial.assignment.usage
             if self._simple(gang, trial.queue) and not self.state.may_take(trial.queue.name, usage):
                 return beside
-            freed = self.look(gang, trial.queue, evict=self._may_evict(gang))
+            freed = self.look(gang, trial.queue)
         return freed if freed.found.victims else beside
 
     @staticmethod
@@ -1246,6 +1248,7 @@ class _Filling(_Run):
             usage,
             frs,
             shorts,
+            evicts=self._may_evict(gang),
             first=trial.first,
             beside=trial.beside,
             blocked_by=blocked,
@@ -1436,11 +1439,11 @@ class _Filling(_Run):
         gang, rules = trial.gang, self.rules
         if not rules.promises or trial.mode is Mode.NO_FIT or gang.preemption_gated:
             return False
-        if not self._may_evict(gang):
-            return False  # a claim of its own came to nothing: the record of that keeps it from the next
         if not self._is_first(gang):
             return False
         trial.first = True
+        if not self._may_evict(gang):
+            return False  # a claim of its own came to nothing: the record of that keeps it from the next
         at = self.state.passed_over_at(gang)
         if self.now < at:
             until = trial.found.until

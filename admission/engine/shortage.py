@@ -52,6 +52,8 @@ class Lack(Value, frozen=True):
     """Where quota ends; none if only nodes are short."""
     never: bool = False
     """Nothing in the tree changes it: only the configuration, nodes, or pods that are not ours."""
+    evicts: bool = True
+    """It may evict somebody; who may not, for a claim of its own came to nothing, is asked again when it may."""
     first: bool = False
     """It was the first of its queue, and knows when it may claim room for being passed over."""
     claim: Key | None = None
@@ -410,7 +412,8 @@ class Shortages:
         with nullcontext() if gone is None else gone.out():
             seen = self._seen_from(root, view, gone)
             for i, node, decides in rest:
-                if gone is None or not decides or not node.fits(dict(asked[i].lack.usage)):
+                lack = asked[i].lack
+                if gone is None or not decides or not lack.evicts or not node.fits(dict(lack.usage)):
                     out[i] = self._nobody_helps(root, node, asked[i], claims, seen, now, view, gone or _NOBODY)
 
     def _nobody_helps(
@@ -426,6 +429,8 @@ class Shortages:
     ) -> bool:
         """Is there nobody whom it might lawfully evict."""
         lack, queue = asked.lack, asked.queue
+        if not lack.evicts and (not claims or view is _View.FREE):
+            return True
         if (queue.preemption.reclaim_within_cohort or self._rules.reclaim_default) is PreemptionPolicy.NEVER:
             return not claims
         borrowers = seen.get(lack.frs)
@@ -434,7 +439,11 @@ class Shortages:
             back = [] if view is _View.FREE else claims
             borrowing = self._borrowing(root, lack.frs, claims, gone)
             borrowers = seen[lack.frs] = _Borrowers(self._ledger, borrowing, back, gone=gone)
+        if not (lack.evicts or borrowers.claimed):
+            return True
         law = borrowers.law(node, lack.usage)
+        if not lack.evicts:
+            return law is not Law.ENTITLED  # who is entitled takes back what is only claimed
         if law is Law.SHARE:
             spared = self._others_spared(root, node, now)
             return spared > now and (spared >= NEW or (asked.until is not None and asked.until <= spared))

@@ -7,9 +7,11 @@ import random  # noqa: TID251  # seeded
 import pytest
 
 from admission.engine.cycle import decide
-from admission.engine.model import Admit, Assumed, Gone, Put, Workload
+from admission.engine.model import MUSTER, Admit, Assumed, Flavor, Gone, Put, Workload
 from admission.engine.state import State
 from tests.bench.engine import NOW, Size, Tally, full, gang, leave
+from tests.engine.town import SECOND, Town, queue
+from tests.engine.town import gang as gang_of
 
 SIZE = Size(queues=12, cohorts=4, nodes=60, pending=360)
 
@@ -55,3 +57,25 @@ def test_an_arrival_costs_one_trial(seed: int) -> None:
     assert not [d for d in plan.decisions if isinstance(d, Admit)]
     state.apply(Put(gang(dice, 9_000, SIZE)))
     assert decide(state, NOW, 100_000).steps <= 3
+
+
+def test_who_may_evict_nobody_for_now_is_tried_when_it_may_or_when_there_is_room() -> None:
+    """A claim came to nothing, for those who were to leave for it did not; what others give back is not enough."""
+    town = Town(
+        queue("a", "root", [("f", {"gpu": 4})]), queue("b", "root", [("f", {"gpu": 4})]), Flavor("f", elastic=True)
+    )
+    town.put(*(gang_of(f"a{i}", "a", created=i) for i in range(8)))
+    town.settle()
+    town.put(gang_of("b0", "b", 4, created=10))
+    town.cycle()
+    stays = [one.name for one in town.gangs() if one.evicted]
+    assert len(stays) == 4
+    town.now += MUSTER.claim_ms + 5 * SECOND
+    town.cycle()
+    assert not town.state.ledger.claims
+    for name in stays[:3]:
+        town.remove(Workload, ("ns", name))
+        assert town.cycle().steps == 0, name
+    town.remove(Workload, ("ns", stays[3]))
+    town.cycle()
+    assert "b0" in town.admitted()

@@ -87,6 +87,12 @@ def node(name: str, **allocatable: int) -> Node:
     return Node(name, (("kubernetes.io/hostname", name),), allocatable=tuple(sorted(amounts.items())))
 
 
+def never_fits(verdict: Verdict) -> bool:
+    """Would not even empty nodes hold it."""
+    details = (verdict.why.detail, *(misfit.detail for misfit in verdict.why.misfits))
+    return Detail.NEVER_FITS_NODES in details
+
+
 class Town:
     def __init__(self, *values: object, rules: Rules = MUSTER, now: int = START) -> None:
         self.rules = rules
@@ -176,7 +182,7 @@ class Town:
             stray = any(kind == "PodUsage" for kind, _ in self.objects)
             for key in self.state.workloads:
                 mine, theirs = self.state.explain(key), other.explain(key)
-                never = theirs is not None and theirs.why.detail is Detail.NEVER_FITS_NODES
+                never = theirs is not None and never_fits(theirs)
                 if key in self.state.stale() or (stray and never):
                     self.same_reason(key, other)
                 else:
@@ -214,7 +220,7 @@ class Town:
         if mine is None or theirs is None or mine.why.reason is theirs.why.reason:
             assert (mine and mine.standing) == (theirs and theirs.standing), (mine, theirs)
             return
-        if theirs.why.detail is Detail.NEVER_FITS_NODES and any(kind == "PodUsage" for kind, _ in self.objects):
+        if never_fits(theirs) and any(kind == "PodUsage" for kind, _ in self.objects):
             # Pods of nobody's came since, and quota is short still: it is told when there is some.
             assert mine.why.reason is Reason.WAITING_FOR_QUOTA, (mine, theirs)
             return
