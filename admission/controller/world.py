@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from admission.controller.lifecycle import NOTHING, Next, PodTally, Sight, WorkloadView, bare_step, spare
-from admission.engine.cycle import required_checks
+from admission.engine.counts import refused_taint
 from admission.engine.model import (
     ClusterQueue,
     Event,
@@ -31,8 +31,8 @@ from admission.engine.model import (
     Workload,
     matches,
 )
-from admission.engine.nodes import refused_taint
 from admission.engine.state import State
+from admission.engine.trial import required_checks
 from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.requests import class_mark, defaults_mark, limits_mark

@@ -25,6 +25,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from admission.engine import topology
+from admission.engine.booking import (
+    EXCLUSIVE,
+    HOST_PORT,
+    JOBSET_PODS,
+    MOST,
+    PODS,
+    Amounts,
+    add_amounts,
+    children_of,
+    is_mark,
+    mark_of,
+    marked,
+    takes,
+)
+from admission.engine.counts import Filter, refused_taint, tolerates
 from admission.engine.model import (
     Admission,
     Detail,
@@ -36,29 +51,8 @@ from admission.engine.model import (
     TopologyAssignment,
     Value,
 )
-from admission.engine.nodes import (
-    ANSWERS,
-    EXCLUSIVE,
-    HOST_PORT,
-    JOBSET_PODS,
-    MOST,
-    PODS,
-    Amounts,
-    Capacity,
-    Filter,
-    Placement,
-    PlaceRequest,
-    Question,
-    Table,
-    add_amounts,
-    children_of,
-    is_mark,
-    mark_of,
-    marked,
-    refused_taint,
-    takes,
-    tolerates,
-)
+from admission.engine.nodes import Capacity, Placement, PlaceRequest, Question
+from admission.engine.table import ANSWERS, Table
 from admission.engine.tas import Tas
 from admission.engine.topology import Bools, Ints, Shape, Take, Tree
 from admission.names import HOSTNAME_LABEL

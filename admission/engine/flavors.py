@@ -26,7 +26,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TypeVar
 
+from admission.engine.booking import is_device
 from admission.engine.capacity import Placement, PlaceRequest
+from admission.engine.counts import tolerates
 from admission.engine.ledger import Ledger
 from admission.engine.model import (
     Admission,
@@ -52,7 +54,6 @@ from admission.engine.model import (
     Why,
     Workload,
 )
-from admission.engine.nodes import is_device, tolerates
 from admission.engine.quota import QuotaNode
 from admission.names import HOSTNAME_LABEL
 from admission.quantity import saturate

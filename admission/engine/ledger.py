@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from admission.engine.booking import Booking, booking_of
 from admission.engine.capacity import Capacity, Placement, PlaceRequest, holds, place, room, takes
 from admission.engine.model import (
     Admission,
@@ -37,7 +38,6 @@ from admission.engine.model import (
     Value,
     Workload,
 )
-from admission.engine.nodes import Booking, booking_of
 from admission.engine.quota import AsIf, QuotaNode, Tree
 
 Known = TypeVar("Known")

@@ -27,6 +27,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from admission.engine import order
+from admission.engine.booking import Amounts, mark_of, marked
 from admission.engine.flavors import Demand, demand
 from admission.engine.ledger import Charge, Ledger, charge_of, claim_of, usage_of
 from admission.engine.model import (
@@ -67,7 +68,6 @@ from admission.engine.model import (
     Workload,
     matches,
 )
-from admission.engine.nodes import Amounts, mark_of, marked
 from admission.engine.order import QueueKey
 from admission.engine.quota import QuotaNode
 from admission.engine.shortage import NEW, Asked, Lack, Leaving, Shortages

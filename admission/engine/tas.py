@@ -14,20 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
+from admission.engine.booking import MOST, Amounts, add_amounts
+from admission.engine.counts import Filter, refused_taint
 from admission.engine.model import Detail, Domain, Misfit, TopologyAssignment, TopologyRequest
-from admission.engine.nodes import (
-    MOST,
-    Amounts,
-    Filter,
-    Leaves,
-    Placement,
-    PlaceRequest,
-    Question,
-    Table,
-    add_amounts,
-    refused_taint,
-)
+from admission.engine.nodes import Placement, PlaceRequest, Question
 from admission.engine.profiles import Ask, Choice, Room, TooFew, measure
+from admission.engine.table import Leaves, Table
 from admission.engine.topology import Bools, Ints, Take
 from admission.names import HOSTNAME_LABEL
 

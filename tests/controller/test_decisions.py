@@ -16,9 +16,11 @@ from structlog.testing import capture_logs
 from admission.commands.options import configure_logs
 from admission.controller import app
 from admission.controller.actuate import decision_id
-from admission.engine.cycle import Trial, _Filling, decide
+from admission.engine.cycle import decide
+from admission.engine.filling import Filling
 from admission.engine.model import Admission, Admit, Evict, EvictReason, PodSetAssignment, Workload
 from admission.engine.project import sentence
+from admission.engine.trial import Trial
 from admission.kube.client import Conflict
 from tests.controller.lab import GPU, NAMES, NOW, T0, World, cluster_queue, job, local_queue, own
 from tests.controller.test_keep import NODE, running, until
@@ -281,15 +283,15 @@ async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
 async def test_a_gang_that_no_decision_can_be_made_on_sits_out_and_others_do_not(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = _Filling.look
+    looked = Filling.look
 
-    def fails(run: _Filling, gang: Workload, *arguments: Any, **more: Any) -> Trial:
+    def fails(run: Filling, gang: Workload, *arguments: Any, **more: Any) -> Trial:
         trial = looked(run, gang, *arguments, **more)
         if gang.pod_sets[0].count == 2:
             raise KeyError("a defect")
         return trial
 
-    monkeypatch.setattr(_Filling, "look", fails)
+    monkeypatch.setattr(Filling, "look", fails)
     for one in (own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}), cluster_queue("team-a", 16), NODE):
         await world.put(one)
     await world.put(local_queue("main", "team-a"))

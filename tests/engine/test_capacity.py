@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from admission.engine.booking import booking_of, mark_of
 from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
 from admission.engine.model import (
     KUEUE,
@@ -33,7 +34,6 @@ from admission.engine.model import (
     TopologyAssignment,
     TopologyRequest,
 )
-from admission.engine.nodes import booking_of, mark_of
 
 GPU, HOST = "nvidia.com/gpu", "kubernetes.io/hostname"
 NET = Topology("net", ("block", "rack", HOST))

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from admission.engine.booking import Amounts, Booking, booking_of
 from admission.engine.capacity import Capacity, PlaceRequest
+from admission.engine.counts import Filter
 from admission.engine.ledger import Charge, Ledger, charge_of, usage_of
 from admission.engine.model import (
     MUSTER,
@@ -25,7 +27,6 @@ from admission.engine.model import (
     TopologyAssignment,
     Workload,
 )
-from admission.engine.nodes import Amounts, Booking, Filter, booking_of
 from admission.names import HOSTNAME_LABEL
 from tests.engine import town
 from tests.engine.trees import cohort, fr, queue, usage_of_tree

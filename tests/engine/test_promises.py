@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from admission.engine.cycle import Trial, _Filling, decide
+from admission.engine.cycle import decide
+from admission.engine.filling import Filling
 from admission.engine.flavors import Mode
 from admission.engine.model import (
     MUSTER,
@@ -39,6 +40,7 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.quota import QuotaNode
+from admission.engine.trial import Trial
 from tests.engine.town import BUDGET, SECOND, START, Town, below_common, cohort, gang, node, queue
 
 EXAMPLES = 10_000 if os.environ.get("THOROUGH") else 300
@@ -188,7 +190,7 @@ class Cluster(RuleBasedStateMachine):
         for value in town.gangs():
             town.same_reason(value.key, other)
         with state.ledger.trial():
-            run = _Filling(state, town.now, BUDGET)
+            run = Filling(state, town.now, BUDGET)
             # R10, R11: room may be kept for who cannot have it yet, but not for nobody.
             kept = [value for value in town.gangs() if value.claims is not None and not value.claims.victims]
             with state.ledger.trial():

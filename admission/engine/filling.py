@@ -1,0 +1,957 @@
+"""Filling: a tournament under every root picks the next queue, until nobody is left worth a trial.
+
+The first gang of the queue that won is tried on the book as it is now, and admitted, or given room by eviction, or set
+aside; then the tournament goes on with what changed. Between roots, which compete only for nodes, priority and age
+decide. Of a gang that fits it is also asked whether it does beside the room that is kept for those who were passed over
+(`_beside_kept`) and, if it was evicted, whether it would only be evicted again (`_come_back`); of one that does not,
+whether what is in its way is only claimed (`_over_claims`). The first of a queue that has been passed over for long has
+room kept for it (`_passed_over`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+
+from msgspec.structs import replace
+
+from admission.engine import flavors as scan
+from admission.engine import order, reclaim
+from admission.engine.flavors import Assignment, Mode
+from admission.engine.ledger import charge_of, claim_of
+from admission.engine.model import (
+    Admission,
+    Claim,
+    ClaimRecord,
+    ClusterQueue,
+    Decision,
+    Detail,
+    Evict,
+    Key,
+    PreemptionPolicy,
+    Reason,
+    Replace,
+    Standing,
+    Strategy,
+    Usage,
+    Verdict,
+    Why,
+    Workload,
+)
+from admission.engine.order import QueueKey, Rank, Tournament
+from admission.engine.quota import QuotaNode
+from admission.engine.shortage import Lack, quota_shorts
+from admission.engine.state import Memo, Used
+from admission.engine.trial import Run, Trial
+from admission.engine.walk import Walk
+
+PATIENCE = 4
+WALKS_PER_TRIAL = 16
+"""What is decided is not kept waiting for more trials without a decision than these, and as many as it costs to have
+all queues enter another cycle."""
+TURN_WITHIN_MS = 30_000
+"""Who is worth a trial has one before all others when it had none for so long."""
+
+
+def _within_nominal(node: QuotaNode, usage: Usage) -> bool:
+    """Is there something asked for, and all of it within the quota of this subtree."""
+    return bool(usage) and node.holds(usage)
+
+
+class Filling(Run):
+    def go(self) -> None:
+        self._replacements()
+        self._claims_of_the_hit()
+        self.budget = max(self.budget, self.steps + 1)
+        state = self.state
+        self.walks: dict[str, Walk] = {}
+        self.tournaments: dict[str, Tournament] = {}
+        self.roots: list[tuple[Rank, str]] = []
+        self.served: set[Key] = set()
+        """Gangs that were dealt with before their turn."""
+        self.admitted: dict[str, list[QueueKey]] = {}
+        """Queue -> places in its line of those whom this cycle admitted."""
+        self.turned: set[Key] = set()
+        """Those who had their turn, and would not have fitted if nothing were kept for others."""
+        self.seen: set[Key] = set()
+        """Those for whom room is set aside and who had their turn, or were woken for it."""
+        for key, turned in state.asked_before():
+            self.seen.add(key)
+            if turned:
+                self.turned.add(key)
+        self._looked: tuple[tuple[Key, int], Trial] | None = None
+        """Who let others have their turn first, at which version of the book, and what came of looking at it."""
+        self.shortened: set[str] = set()
+        """Queues whose first gang was admitted in the turn that is on."""
+        entering: dict[str, list[QuotaNode]] = {}
+        for name in state.ready():
+            if self._walks(name):
+                node = self.node(name)
+                entering.setdefault(order.label(node.root), []).append(node)
+        for label in sorted(entering):
+            self._tournament(entering[label][0]).enter_all(entering[label])
+        self.reached: set[str] = set()
+        """Queues that had a turn in this cycle."""
+        self._long_without_turn()
+        self.roots.clear()
+        for label in sorted(self.tournaments):
+            self._root(label)
+        fruitful, patience = self.steps, PATIENCE + len(self.walks) // WALKS_PER_TRIAL
+        while self.roots:
+            if self.steps >= self.budget or (self.decisions and self.steps > fruitful + patience):
+                self.more = True
+                # The next cycle goes on: nobody asks them again first.
+                state.asked = set() if self.decisions else self.seen
+                waits = [name for name, walk in self.walks.items() if name not in self.reached and walk.peek()]
+                state.unreached = {name: state.unreached.get(name, self.now) for name in waits}
+                return
+            _, label = heapq.heappop(self.roots)
+            best = self.tournaments[label].best()
+            assert best is not None
+            if self._has_turn(best):
+                fruitful = self.steps
+            self._root(label)
+        state.asked, state.unreached = set(), {}
+
+    def _long_without_turn(self) -> None:
+        """Where changes come faster than decisions end, those who rank first are worth a trial again and again: half of
+        a cycle is for queues that had no turn for long, each until something is decided in it."""
+        since = {name: at for name, at in self.state.unreached.items() if self.now >= at + TURN_WITHIN_MS}
+        for name in sorted(since.keys() & self.walks.keys(), key=lambda name: (since[name], name)):
+            while self.walks[name].peek() is not None:
+                if self.steps > self.budget // 2:
+                    return
+                if self._has_turn(self.node(name)):
+                    break
+
+    def _has_turn(self, node: QuotaNode) -> bool:
+        """The queue has its turn, and its next gang enters the tournament; was anything decided."""
+        self.at = order.label(node.root)
+        tournament = self.tournaments[self.at]
+        self.reached.add(node.name)
+        decided = len(self.decisions)
+        self._turn(node)
+        for name in sorted(self.shortened):
+            self._moved_up(name)
+        self.shortened.clear()
+        if self.walks[node.name].peek() is None:
+            tournament.leave(node)
+        else:
+            tournament.enter(node)
+        if len(self.decisions) == decided:
+            return False
+        self._wake(self.at, self.decisions[decided:])
+        return True
+
+    def _walks(self, name: str) -> bool:
+        """The queue takes part, if somebody in it is worth a trial."""
+        walk = Walk(self.state, name)
+        if walk.peek() is None:
+            return False
+        self.walks[name] = walk
+        return True
+
+    def _tournament(self, node: QuotaNode) -> Tournament:
+        label = order.label(node.root)
+        if label not in self.tournaments:
+            self.tournaments[label] = Tournament(node.root, self._ranks)
+        return self.tournaments[label]
+
+    def _wake(self, label: str, decided: list[Decision]) -> None:
+        """After these decisions in one tree: whoever is evicted or loses a claim makes room, on nodes in any tree, and
+        who was passed by and may go now has a turn after all. (Who may go because somebody was admitted has to take it
+        from that one: not before the next cycle.)"""
+        if any(isinstance(d, Evict) or (isinstance(d, Claim) and d.record.until <= self.now) for d in decided):
+            self._back(self.state.no_longer_short(label))
+
+    def _moved_up(self, name: str) -> None:
+        """Who is first of a queue now may have been passed over for long: what is kept for others binds it no more as
+        it did."""
+        if not self.state.lines[name].parked:
+            return
+        first = self.state.first_but(name, set(self.admitted[name]))
+        if first is not None and (memo := first[1]) is not None and memo.lack is not None and memo.lack.beside:
+            self._back([self.state.unpark(first[0], doubt=False)])
+
+    def _back(self, them: Iterable[tuple[str, int]]) -> None:
+        """(queue, bucket) of those who were not to be tried: they take part again."""
+        entering: dict[str, dict[str, QuotaNode]] = {}
+        for name, bucket in them:
+            node = self.node(name)
+            walk = self.walks.get(name)
+            if walk is None:
+                enters = self._walks(name)
+            else:
+                enters = not walk.strict and walk.add(bucket) and walk.peek() is not None
+            around = entering.setdefault(order.label(node.root), {})
+            if enters:
+                around[name] = node
+        waiting = {label for _, label in self.roots}
+        for label in sorted(entering):
+            if nodes := list(entering[label].values()):
+                self._tournament(nodes[0]).enter_all(nodes)
+            if label != self.at and label in self.tournaments and label not in waiting:
+                self._root(label)
+
+    def _root(self, label: str) -> None:
+        winner = self.tournaments[label].best()
+        if winner is None:
+            return
+        first = self.walks[winner.name].peek()
+        assert first is not None
+        heapq.heappush(self.roots, (first[0][1:], label))
+
+    def _ranks(self, node: QuotaNode) -> dict[str, Rank]:
+        walk = self.walks[node.name]
+        first = walk.peek()
+        assert first is not None
+        gang = self.state.workloads[order.key_of(first[0])]
+        usage = self.demand(gang, walk.queue).first
+        return self.state.standings.ranks(node, first[0], gang, usage, self.rules)
+
+    def _turn(self, node: QuotaNode) -> None:
+        """The first gang of this queue has its turn."""
+        walk = self.walks[node.name]
+        first = walk.turn()
+        assert first is not None
+        place, bucket = first
+        gang = self.state.workloads[order.key_of(place)]
+        if gang.key in self.served:
+            walk.next() if not walk.strict or gang.key in self.ledger.charges else walk.skip()
+            return
+        gone = self.admitted.get(node.name, ())
+        known = None if walk.taken.get(bucket) else self.state.pass_again(node.name, bucket, gone)
+        if known is not None:
+            self.seen.add(gang.key)
+            if known.turned:
+                self.turned.add(gang.key)
+            walk.skip()
+            return
+        claims = gang.key in self.ledger.claims
+        looked = gang.key, self.ledger.version
+        if self._looked is not None and self._looked[0] == looked:
+            trial = self._looked[1]
+        else:
+            with self.ledger.suspended(gang.key):
+                trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=True)
+        if not self._able(trial):
+            self.turned.add(gang.key)
+        self.seen.add(gang.key)
+        if not claims and trial.assignment is not None:
+            beside = self._beside_kept(trial) if self.ledger.aside else self._or_over_claims(trial)
+            if beside is None:
+                self._looked = looked, trial
+                return  # others have their turn first
+            trial = beside
+        self.place(trial)
+        claims = claims or gang.key in self.ledger.aside
+        if self._able(trial) and gang.evicted == "Preempted" and not claims and self.rules.promises:
+            trial = self._come_back(trial)
+        if trial.mode is Mode.FIT:
+            self.admit(trial)
+            self.ledger.give_up(gang.key)
+            walk.next()
+            return
+        if trial.found.enough and not gang.preemption_gated and self._claim_room(trial):
+            self.ledger.give_up(gang.key)
+            walk.next() if not walk.strict else walk.skip()
+            return
+        if claims:
+            self._wait(walk, bucket, trial)
+            return
+        if trial.found.enough and gang.preemption_gated:
+            trial.why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
+        if trial.assignment is not None and self._passed_over(walk, trial):
+            walk.next() if not walk.strict else walk.skip()
+            return
+        self._park(walk, bucket, trial, self._refused(trial))
+
+    # -- room that is kept for those who were passed over
+
+    def _is_first(self, gang: Workload) -> bool:
+        """Does nobody stand before it in its queue but who was admitted in this cycle."""
+        name = self.state.queue_of(gang)
+        return self.state.is_first(gang.key, self.admitted.get(name, ()), self._used(name))
+
+    def _used(self, queue: str) -> Used:
+        """By what its line is ordered, with what this cycle gave."""
+        walk = self.walks.get(queue)
+        return None if walk is None else walk.used
+
+    def _kept_around(self, node: QuotaNode) -> list[tuple[int, Key]]:
+        """What is kept for anybody in this tree, or on nodes: since when, and for whom, in this order."""
+        on_nodes = self.state.kept_on_nodes()
+        of_quota = self._of_quota(node)
+        if not of_quota:
+            return on_nodes
+        around = on_nodes.copy()
+        for key in of_quota:
+            insort(around, (self.state.kept_since(key), key))
+        return around
+
+    def _of_quota(self, node: QuotaNode) -> list[Key]:
+        """For whom quota alone is kept in this tree."""
+        return [key for key, held in self.ledger.aside_under(node.root).items() if held.charge.admission is None]
+
+    def _beside_kept(self, trial: Trial) -> Trial | None:
+        """The same gang with the room taken that is kept for others; None when some of them must be asked first.
+
+        All of it binds whoever has not been passed over himself. Among those who have, the tournament decides, but
+        nobody goes before one who had been passed over when he came.
+        """
+        gang = trial.gang
+        able = self._able(trial)
+        around = self._kept_around(trial.node)
+        if len(around) == (gang.key in self.ledger.aside) or not (able or self._claims_around(trial)):
+            return self._or_over_claims(trial)
+        but = {gang.key}
+        at = self.state.passed_over_at(gang)
+        first = self.rules.promises and self.now >= at and self._is_first(gang)
+        untried: set[Key] = set()
+        if first:
+            came = at - self.rules.passed_over_ms
+            # Who came when this one had been passed over goes behind it.
+            later = at + self.rules.passed_over_ms
+            before = bisect_left(around, (came,))
+            if before > len(around) // 2:
+                equals = {key for _, key in around[before:]}
+            else:
+                equals = {*self.state.kept_keys, *self._of_quota(trial.node)}
+                equals.difference_update(key for _, key in around[:before])
+            untried = equals.intersection(self.state.turned).difference(self.seen)
+            equals.difference_update(untried)
+            if turned := equals.intersection(self.turned):
+                turned.discard(gang.key)
+                equals.difference_update([key for key in turned if self.state.kept_since(key) <= later])
+            but.update(equals)
+            if len(equals) == len(around) and not untried:
+                return self._or_over_claims(trial)
+        with self.ledger.beside(but, trial.node.root):
+            beside = self.look(gang, trial.queue, evict=self._may_evict(gang), later=True) if able else trial
+            if not self._able(beside) and untried and self._by_quota_alone(beside):
+                # Of other trees nothing but nodes is kept, and they do not matter.
+                mine = self.ledger.aside_under(trial.node.root)
+                untried.intersection_update(mine)
+            if self._able(beside) or not untried:
+                beside = self._or_over_claims(beside)
+            self.place(beside)
+        good = self._able(beside)
+        beside.beside = able and not good
+        if beside.beside:
+            beside.why = self._but_for(beside.why, next(key for _, key in around if key not in but))
+        if good or not (able or untried):
+            return beside
+        if untried:
+            mine = self.ledger.aside_under(trial.node.root)
+            own = untried.intersection(mine)
+            if len(own) < len(untried) and self._kept_out(trial, but):
+                untried = own
+        if untried:
+            self._ask_again(untried)
+            return None
+        if not self._may_evict(gang):
+            return beside
+        # What others must give up for it was never free: only the room that is free now is kept from it.
+        with self.ledger.beside(but, trial.node.root, free=True):
+            usage = {} if trial.assignment is None else trial.assignment.usage
+            if self._simple(gang, trial.queue) and not self.state.may_take(trial.queue.name, usage):
+                return beside
+            freed = self.look(gang, trial.queue)
+        return freed if freed.found.victims else beside
+
+    @staticmethod
+    def _but_for(why: Why, first: Key) -> Why:
+        """The nodes would hold it but for what is kept for others, of whom `first` has been passed over longest: then
+        empty ones would, too."""
+        if not why.misfits:
+            return why
+        short = Detail.NODES_SHORT
+        misfits = tuple(replace(one, detail=short, fits_when_empty=True, sound=0) for one in why.misfits)
+        detail = short if why.detail is Detail.NEVER_FITS_NODES else why.detail
+        return replace(why, detail=detail, misfits=misfits, subject=why.subject or "/".join(first))
+
+    def _kept_out(self, trial: Trial, but: set[Key]) -> bool:
+        """Would what is kept in its own tree alone keep a gang out, whatever is kept on nodes for others. No where it
+        might take back what is claimed in its tree."""
+        gang, root = trial.gang, trial.node.root
+        if self.ledger.claims_under(root):
+            return False
+        mine = self.ledger.aside_under(root)
+        others = set(self.ledger.aside).difference(mine)
+        with self.ledger.beside(but | others, root):
+            return not self._able(self.look(gang, trial.queue, evict=self._may_evict(gang), later=True))
+
+    def _by_quota_alone(self, trial: Trial) -> bool:
+        """Was it refused for quota, whatever the nodes say."""
+        if trial.assignment is None or not self._simple(trial.gang, trial.queue) or self._on_nodes(trial):
+            return False
+        return bool(quota_shorts(trial.why.shortfalls)) and not self.state.may_take(
+            trial.queue.name, trial.assignment.usage, back=True
+        )
+
+    def _ask_again(self, keys: Collection[Key]) -> None:
+        """They have their turn in this cycle after all."""
+        self.seen.update(keys)
+        self._back([self.state.unpark(key) for key in sorted(keys)])
+
+    def admit(self, trial: Trial) -> None:
+        super().admit(trial)
+        name, _, place = self.state.stands(trial.gang.key)
+        self.admitted.setdefault(name, []).append(place)
+        self.shortened.add(name)
+        if (walk := self.walks.get(name)) is not None:
+            walk.give(trial.gang, self.charged[trial.gang.key][1])
+
+    def _holding(self, gang: Workload, admission: Admission) -> Workload:
+        """A gang as it will be when its admission is written."""
+        now = self.now
+        return replace(gang, admission=admission, evicted="", admitted=True, admitted_at=now, reserved_at=now)
+
+    # -- nobody comes back only to be evicted again
+
+    def _come_back(self, trial: Trial) -> Trial:
+        """A gang that was evicted fits again, or would if it evicted others. Whoever could lawfully evict it, once it
+        is back, goes before it; where that one can go only because of it (its share makes an eviction lawful, or its
+        priority), or stands behind the first of a strict queue, it stays away for a while."""
+        gang = trial.gang
+        while self._able(trial):
+            evictor = self._evictor(trial)
+            if evictor is None:
+                return trial
+            before = self.look(evictor.gang, evictor.queue)
+            if before.mode is Mode.FIT and not evictor.behind:
+                self.admit(before)
+            elif evictor.behind or not before.found.enough or not self._claim_room(before):
+                until = gang.evicted_at + self.rules.spare_first_ms
+                if self.now >= until:
+                    return trial
+                assert trial.assignment is not None
+                why = Why(Reason.WAITING_FOR_QUOTA, Detail.BACKOFF, until=until)
+                return dataclasses.replace(
+                    trial, assignment=None, why=why, found=replace(trial.found, victims=(), enough=False, until=until)
+                )
+            self.served.add(before.gang.key)
+            self.seen.add(before.gang.key)
+            self.verdicts = [
+                verdict
+                for at, verdict in enumerate(self.verdicts)
+                if verdict.key != before.gang.key or at == len(self.verdicts) - 1
+            ]
+            trial = self.look(gang, trial.queue)
+        return trial
+
+    def _stays_away(self, trial: Trial) -> bool:
+        """Would `_come_back` keep it away: then nobody shall give anything up for it."""
+        gang = trial.gang
+        if gang.evicted != "Preempted" or self.now >= gang.evicted_at + self.rules.spare_first_ms:
+            return False
+        evictor = self._evictor(trial)
+        return evictor is not None and (evictor.behind or not self._able(self.look(evictor.gang, evictor.queue)))
+
+    def _evictor(self, trial: Trial) -> Trial | None:
+        """The first of those who wait in its tree that could evict this gang if it were admitted."""
+        assert trial.assignment is not None
+        gang, node, ledger, state = trial.gang, trial.node, self.ledger, self.state
+        there = trial.assignment if trial.mode is Mode.FIT else self._once_they_left(trial)
+        admission = there.admission(trial.queue.name)
+        with ledger.trial():
+            for key, _ in trial.found.victims:
+                ledger.release(key)
+            ledger.charge(charge_of(gang, admission))
+            # What is within nominal quota nobody else takes, but those before it in its own queue. (Who wants back what
+            # it does not hold, and others of its queue do, may take it for the room on nodes.)
+            borrowing = node.borrowing(node.usage)
+            rivals: list[tuple[QueueKey, Workload, ClusterQueue]] = []
+            for other in node.root.queues():
+                line = state.lines.get(other.name)
+                queue = state.queues[other.name]
+                if line is None or not (
+                    borrowing
+                    if other is not node
+                    else queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER
+                ):
+                    continue
+                firsts = self._firsts(other.name, queue)
+                # Also who has had its turn, and room is kept for it since.
+                kept = (state.place_in(other.name, key) for key in ledger.aside_under(node.root))
+                firsts = [*firsts, *(place for place in kept if place is not None and place not in firsts)]
+                for place in firsts:
+                    rival = state.workloads[order.key_of(place)]
+                    if (
+                        rival.key in self.served
+                        or rival.key in ledger.claims
+                        or rival.preemption_gated
+                        or rival.key == gang.key
+                    ):
+                        continue
+                    if self._may_evict(rival) and self._outranks(rival, queue, other, node):
+                        rivals.append((place, rival, queue))
+            # In the next cycle those may be evicted too whom this one admits.
+            newly = [(one, what) for one, what, _ in self.charged.values()]
+            self.as_if = tuple(self._holding(one, what) for one, what in (*newly, (gang, admission)))
+            try:
+                for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
+                    found = self.look(rival, queue, later=True)
+                    # Who outranks it in its own queue, and has other room now, may send it when others took that.
+                    over = queue is trial.queue and rival.effective_priority > gang.effective_priority
+                    sends = over and (found.mode is Mode.FIT or (trial.found.victims and found.mode is not Mode.NO_FIT))
+                    if sends or (found.found.enough and any(key == gang.key for key, _ in found.found.victims)):
+                        found.behind = queue.strategy is Strategy.STRICT_FIFO and not self._is_first(rival)
+                        return found
+            finally:
+                self.as_if = ()
+        return None
+
+    def _firsts(self, name: str, queue: ClusterQueue) -> list[QueueKey]:
+        """Who of a queue may be looked at in this cycle or in the next: the first of every bucket; of all that have
+        no room yet where it is strict."""
+        line, ledger = self.state.lines[name], self.ledger
+        if queue.strategy is Strategy.STRICT_FIFO:
+            rest = (
+                place
+                for place in line
+                if (key := order.key_of(place)) not in ledger.claims and key not in ledger.charges
+            )
+            return list(islice(rest, 1))
+        taken = self.walks[name].taken if name in self.walks else {}
+        return [places[at] for bucket, places in line.buckets.items() if (at := taken.get(bucket, 0)) < len(places)]
+
+    def _outranks(self, rival: Workload, queue: ClusterQueue, mine: QuotaNode, theirs: QuotaNode) -> bool:
+        """Could the law let it evict somebody of their side: a bound that costs little."""
+        if mine is theirs:
+            return True
+        usage = self.demand(rival, queue).first
+        if not usage:
+            return False
+        side, other = reclaim.almost_common(mine, theirs)
+        if not side.is_queue or queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER:
+            return True  # who leaves on its own side may make it lawful
+        resources = frozenset(fr[1] for fr in usage) if self.rules.contested_share else None
+        entitled = mine.holds(usage)
+        return entitled or mine.share(usage, resources) < other.share(None, resources)
+
+    # -- room for those who wait for it
+
+    def _may_evict(self, gang: Workload) -> bool:
+        """After a claim that came to nothing, it evicts nobody for as long again."""
+        record = gang.claims
+        return record is None or not record.victims or self.now >= record.until + self.rules.claim_ms
+
+    def _claim(self, trial: Trial, admission: Admission, victims: tuple[str, ...]) -> None:
+        """Keep this room for it."""
+        gang = trial.gang
+        until = -(-(self.now + self.rules.claim_ms) // 1000) * 1000  # stored in whole seconds
+        self.decisions.append(Claim(gang.key, gang.uid, ClaimRecord(admission, victims, until)))
+        charge = claim_of(gang, admission)
+        if victims:
+            self.ledger.claim(charge, until)
+        else:
+            self.ledger.set_aside(charge, until)
+
+    def _once_they_left(self, trial: Trial) -> Assignment:
+        """Where it would stand when its victims are gone, and who leaves already."""
+        leave = {key for key, _ in trial.found.victims} | self.going(trial.gang, trial.queue)
+        charges = self.ledger.charges
+        with self.ledger.as_if_gone(charges[key] for key in sorted(leave) if key in charges):
+            return self._again(trial)
+
+    def _claim_room(self, trial: Trial) -> bool:
+        """Evict for it, and keep what becomes free."""
+        gang = trial.gang
+        there = self._once_they_left(trial)
+        if there.mode is not Mode.FIT:
+            return False
+        self.evict(trial)
+        leave = [key for key, _ in trial.found.victims] or sorted(self.going(gang, trial.queue))
+        uids = tuple(sorted(self.state.workloads[key].uid for key in leave if key in self.state.workloads))
+        self._claim(trial, there.admission(trial.queue.name), uids)
+        why = replace(
+            trial.why,
+            reason=Reason.WAITING_FOR_PREEMPTED,
+            detail=Detail.VICTIMS_LEAVING,
+            subject=f"{len(leave)} evicted workload(s)",
+        )
+        self.verdicts.append(Verdict(gang.key, Standing.WAITING, why, self.asked(trial)))
+        return True
+
+    def _wait(self, walk: Walk, bucket: int, trial: Trial) -> None:
+        """It has a claim, and the room is not free yet."""
+        gang = trial.gang
+        record = gang.claims
+        held = self.ledger.aside.get(gang.key)
+        if held is None or record is None:
+            held = self.ledger.claims[gang.key]
+            until = held.until
+        else:
+            # Nobody was evicted for this one: the claim lasts until it is admitted, or is not what the gang would get.
+            if held.until - self.now <= self.rules.claim_ms // 2 and self._would_take(trial, record.admission):
+                self._claim(trial, record.admission, ())
+                held = self.ledger.aside[gang.key]
+            until = held.until - self.rules.claim_ms // 2
+        leaving = () if record is None else tuple(uid for uid in record.victims if self.state.is_leaving(uid))
+        if leaving:
+            why = replace(
+                trial.why,
+                reason=Reason.WAITING_FOR_PREEMPTED,
+                detail=Detail.VICTIMS_LEAVING,
+                subject=f"{len(leaving)} evicted workload(s)",
+            )
+        else:
+            why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=held.until)
+        verdict = Verdict(gang.key, Standing.WAITING, why, self.asked(trial))
+        self.verdicts.append(verdict)
+        lack = self._lack(trial)
+        if lack is not None and gang.key in self.ledger.claims:
+            lack = replace(lack, claim=gang.key, victims=leaving)
+        elif lack is not None:
+            # Who was refused beside what is set aside for others has a turn whenever something changed: it matters who
+            # asks before whom.
+            lack = None if trial.beside else replace(lack, first=True)
+        memo = Memo(verdict, self._on_nodes(trial), until, lack, gang.key in self.turned)
+        self.state.park(walk.queue.name, bucket, memo)
+        walk.skip()
+
+    @staticmethod
+    def _would_take(trial: Trial, claimed: Admission) -> bool:
+        """Could this still be its admission: its LocalQueue may lead elsewhere now, its queue have other flavors, or
+        the gang be smaller."""
+        flavors = {flavor.name for group in trial.queue.groups for flavor in group.flavors}
+        counts = {pod_set.name: pod_set.count for pod_set in trial.gang.pod_sets}
+        return claimed.cluster_queue == trial.queue.name and all(
+            part.count <= counts.get(part.name, 0) and all(flavor in flavors for _, flavor in part.flavors)
+            for part in claimed.pod_sets
+        )
+
+    def _lack(self, trial: Trial) -> Lack | None:
+        """What it lacks, where a look at the book can tell later whether it still does."""
+        assignment, queue, gang = trial.assignment, trial.queue, trial.gang
+        if assignment is None or not self._simple(gang, queue):
+            return None
+        usage = tuple(sorted((fr, amount) for fr, amount in assignment.usage.items() if amount))
+        frs = frozenset([fr for fr, _ in usage])
+        why = trial.why
+        if assignment.mode is Mode.NO_FIT:
+            # What eviction could do was not asked; without it, only what the tree does not change says no for good.
+            never = assignment.reason is not Reason.WAITING_FOR_QUOTA
+            return Lack(queue.name, usage, frs, never=True) if never else None
+        blocked = None
+        if why.detail is Detail.CLAIMED and why.subject != "it":
+            namespace, _, name = why.subject.partition("/")
+            blocked = ((namespace, name), why.until)
+        shorts = quota_shorts(why.shortfalls)
+        by_nodes = not shorts and any(choice.misfits for choice in assignment.pod_sets)
+        return Lack(
+            queue.name,
+            usage,
+            frs,
+            shorts,
+            evicts=self._may_evict(gang),
+            first=trial.first,
+            beside=trial.beside,
+            blocked_by=blocked,
+            placing=assignment.placing if by_nodes and not gang.lost_nodes else (),
+            avoid=self._avoided(gang),
+        )
+
+    def _simple(self, gang: Workload, queue: ClusterQueue) -> bool:
+        """Are there no flavors or counts to choose from, and nobody to evict but by the law of shares."""
+        return (
+            self.rules.promises
+            and all(len(group.flavors) == 1 for group in queue.groups)
+            and all(pod_set.min_count is None for pod_set in gang.pod_sets)
+            and queue.preemption.within_cluster_queue is PreemptionPolicy.NEVER
+        )
+
+    @staticmethod
+    def _able(trial: Trial) -> bool:
+        """Does it fit, perhaps once others are gone."""
+        return trial.mode is Mode.FIT or trial.found.enough
+
+    def _claims_around(self, trial: Trial) -> list[Key]:
+        """What others claim that may be in its way, the last to end first."""
+        ledger, root = self.ledger, trial.node.root
+        around = ledger.claims if self._on_nodes(trial) else ledger.claims_under(root)
+        return [
+            key
+            for key, held in sorted(around.items(), key=lambda item: (item[1].until, item[0]), reverse=True)
+            if key != trial.gang.key
+            and (node := ledger.tree.queue(held.charge.queue)) is not None
+            and (node.root is root or held.charge.admission is not None)
+        ]
+
+    def _or_over_claims(self, trial: Trial) -> Trial:
+        return trial if trial.assignment is None or self._able(trial) else self._over_claims(trial)
+
+    def _over_claims(self, trial: Trial) -> Trial:
+        """What others claim is in its way? A gang within nominal quota, of its queue or of the cohort on its side,
+        takes back what is only claimed, and borrowed: it might evict them as soon as they have it. Any other waits, and
+        the first of its queue is told for whom."""
+        ledger = self.ledger
+        root = trial.node.root
+        assert trial.assignment is not None
+        by_nodes = self._on_nodes(trial)
+        claims = self._claims_around(trial)
+        if not claims:
+            return trial
+        usage = trial.assignment.usage
+        entitled = _within_nominal(trial.node, usage)
+        borrowed = [
+            key for key in claims if self._borrowed(key, root) and (entitled or self._entitled_against(trial, key))
+        ]
+        if (
+            borrowed
+            and self._simple(trial.gang, trial.queue)
+            and not self.state.may_take(trial.queue.name, usage, back=True)
+        ):
+            borrowed = []
+        if borrowed:
+            with ledger.without_claims(borrowed):
+                better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
+                comes = self._able(better) and not self._stays_away(better)
+            if comes and better.assignment is not None and better.assignment.usage != usage:
+                # It is entitled to what it lacked, and would come elsewhere: to that, too?
+                within = _within_nominal(trial.node, better.assignment.usage)
+                comes = within or all(self._entitled_against(better, key) for key in borrowed)
+            if comes:
+                mark = ledger.mark()
+                kept = {key: ledger.claims[key] for key in borrowed}
+                for key in borrowed:
+                    ledger.unclaim(key)
+                known = True
+                for key in borrowed:
+                    held = kept[key]
+                    ledger.claim(held.charge, held.until)
+                    if self._fits_now(trial):
+                        known = False
+                        continue
+                    again = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
+                    if self._able(again):
+                        better, known = again, True
+                        continue
+                    ledger.unclaim(key)
+                    self._drop(key)
+                if not known:
+                    self.steps -= 1  # it was counted when it was found to fit
+                    better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
+                ledger.keep(mark)
+                return better
+        if not self._is_told(trial.gang):
+            return trial
+        if not by_nodes and not self._quota_beyond(claims, trial):
+            return trial
+        first = ledger.claims[claims[-1]]
+        if self._fits_without(claims, trial):
+            name = "/".join(first.charge.key)
+            trial.why = replace(trial.why, detail=Detail.CLAIMED, subject=name, until=first.until)
+        return trial
+
+    def _fits_now(self, trial: Trial) -> bool:
+        """Would another look find that it fits; no where only a look can tell."""
+        gang, assignment = trial.gang, trial.assignment
+        assert assignment is not None
+        if not assignment.mode.preempts or not self._simple(gang, trial.queue):
+            return False
+        fits = trial.node.fits(assignment.usage) and self._on_free_nodes(gang, assignment, self._avoided(gang))
+        self.steps += fits
+        return fits
+
+    def _fits_without(self, claims: list[Key], trial: Trial) -> bool:
+        """Would it fit if nothing of this were claimed."""
+        gang, assignment, ledger = trial.gang, trial.assignment, self.ledger
+        assert assignment is not None
+        if not assignment.mode.preempts or not self._simple(gang, trial.queue):
+            with ledger.without_claims(claims):
+                return self.look(gang, trial.queue, evict=False, later=True).mode is Mode.FIT
+        self.steps += 1
+        if not self._quota_beyond(claims, trial):
+            return False
+        avoid = self._avoided(gang)
+        # What there is room for beside these claims, there is without them.
+        if ledger.room(assignment.placing, owner=gang.key, avoid=avoid):
+            return True
+        with ledger.without_claims(claims):
+            return self._on_free_nodes(gang, assignment, avoid)
+
+    def _is_told(self, gang: Workload) -> bool:
+        """Does nobody stand before it in its queue but who was admitted in this cycle, or has room kept for it."""
+        queue, root = self.state.queue_of(gang), self.node(self.state.queue_of(gang)).root
+        keep = {*self.ledger.claims_under(root), *self.ledger.aside_under(root)}
+        before = [at for key in keep if (at := self.state.place_in(queue, key)) is not None]
+        before += self.admitted.get(queue, ())
+        return self.state.is_first(gang.key, before, self._used(queue))
+
+    def _quota_beyond(self, claims: list[Key], trial: Trial) -> bool:
+        """Would there be quota without these claims."""
+        assert trial.assignment is not None
+        tree, mine, usage = self.ledger.tree, trial.node, trial.assignment.usage
+        charges = [self.ledger.claims[key].charge for key in claims]
+        held = [
+            (node, charge.usage)
+            for charge in charges
+            if (node := tree.queue(charge.queue)) is not None and node.root is mine.root
+        ]
+        free = mine.available_without(usage, held)
+        return all(free[fr] >= amount for fr, amount in usage.items())
+
+    def _borrowed(self, key: Key, root: QuotaNode) -> bool:
+        held = self.ledger.claims[key]
+        node = self.ledger.tree.queue(held.charge.queue)
+        if node is None or node.root is not root:
+            return False
+        return node.borrowing(fr for fr, _ in held.charge.usage)
+
+    def _entitled_against(self, trial: Trial, key: Key) -> bool:
+        """Might a gang that is beyond the quota of its queue, and within that of the cohort on its side, evict the
+        owner of this claim, whoever that is."""
+        assert trial.assignment is not None
+        node, usage = trial.node, trial.assignment.usage
+        theirs = self.ledger.tree.queue(self.ledger.claims[key].charge.queue)
+        if not usage or theirs is None or theirs is node or not reclaim.may_always_reclaim(trial.queue, self.rules):
+            return False
+        mine, _ = reclaim.almost_common(node, theirs)
+        rest: Usage = usage
+        below, around = node.path(), mine.path()
+        for at in below[: -len(around)]:
+            rest = at.risen(rest)
+        return all(not mine.exceeds(fr, rest.get(fr, 0)) for fr in usage) and all(
+            at.borrowing(usage) for at in theirs.path() if at not in around
+        )
+
+    def _drop(self, key: Key) -> None:
+        """Its claim ends now."""
+        before = next((d for d in self.decisions if isinstance(d, Claim) and d.key == key), None)
+        if before is not None:
+            self.decisions.remove(before)
+            record = before.record
+        else:
+            stored = self.state.workloads[key].claims
+            if stored is None:
+                return
+            record = stored
+        gang = self.state.workloads[key]
+        self.decisions.append(Claim(key, gang.uid, replace(record, until=self.now)))
+
+    def _passed_over(self, walk: Walk, trial: Trial) -> bool:
+        """The first of its queue has waited too long: room becomes its own as it becomes free. Nobody is evicted."""
+        gang, rules = trial.gang, self.rules
+        if not rules.promises or trial.mode is Mode.NO_FIT or gang.preemption_gated:
+            return False
+        if not self._is_first(gang):
+            return False
+        trial.first = True
+        if not self._may_evict(gang):
+            return False  # a claim of its own came to nothing: the record of that keeps it from the next
+        at = self.state.passed_over_at(gang)
+        if self.now < at:
+            until = trial.found.until
+            trial.found = replace(trial.found, until=at if until is None else min(at, until))
+            return False
+        trial.due = True
+        assert trial.assignment is not None
+        with self.ledger.beside({gang.key}, trial.node.root), self.ledger.without_gangs(walk.queue.name):
+            there = self._again(trial) if trial.node.fits(trial.assignment.usage) else None
+            if (there is None or there.mode is not Mode.FIT) and any(p.min_count is not None for p in gang.pod_sets):
+                there = self.look(gang, walk.queue, evict=False).assignment  # with fewer pods
+        if there is None or there.mode is not Mode.FIT:
+            return False
+        self._claim(trial, there.admission(trial.queue.name), ())
+        why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=self.now + rules.claim_ms)
+        self.verdicts.append(Verdict(gang.key, Standing.WAITING, why, self.asked(trial)))
+        return True
+
+    def _refused(self, trial: Trial) -> Verdict:
+        return Verdict(trial.gang.key, Standing.PARKED, trial.why, self.asked(trial))
+
+    def _park(self, walk: Walk, bucket: int, trial: Trial, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        held = walk.line.buckets[bucket]
+        if len(held) > 1 and not self.state.told(bucket, verdict.why):
+            taken = walk.taken.get(bucket, 0)
+            self.verdicts.extend(replace(verdict, key=order.key_of(place)) for place in held[taken + 1 :])
+        avoid = [avoided.until for avoided in trial.gang.avoid if avoided.until > self.now]
+        times = [*avoid, *([trial.found.until] if trial.found.until is not None else [])]
+        if trial.gang.claims is not None and not self._may_evict(trial.gang):
+            times.append(trial.gang.claims.until + self.rules.claim_ms)
+        # The first of a queue may be due for a claim, for which others stand in the way than for a trial.
+        lack = self._lack(trial) if not trial.due else None
+        turned = trial.gang.key in self.turned
+        memo = Memo(verdict, self._on_nodes(trial), min(times, default=None), lack, turned)
+        self.state.park(walk.queue.name, bucket, memo)
+        bad_namespace = verdict.why.detail is Detail.NAMESPACE_NOT_SELECTED
+        if walk.strict and bad_namespace:
+            walk.leave_out()
+        else:
+            walk.skip()
+
+    # -- who lost nodes
+
+    def _in_turn(self, what: str, keys: Iterable[Key]) -> Iterator[tuple[Workload, Admission, ClusterQueue]]:
+        """Those of them who hold quota of a queue, in half of a cycle: where a zone fails, they are many, and others
+        have turns too. The next cycle goes on behind the last; who had no luck is asked again when anything in its
+        tree or on nodes changed."""
+        state = self.state
+        known = sorted(keys)
+        at = bisect_right(known, state.hit_upto.get(what, ("", "")))
+        for key in (*known[at:], *known[:at]):
+            gang = state.workloads[key]
+            held = gang.admission
+            queue = None if held is None else state.queues.get(held.cluster_queue)
+            if held is None or queue is None:
+                continue
+            book = (
+                gang,
+                self._avoided(gang),
+                self.ledger.nodes.version,
+                self.ledger.version_of(self.node(queue.name).root),
+            )
+            if state.no_luck.get(key) == book:
+                continue
+            if self.steps > self.budget // 2:
+                self.more = True
+                return
+            state.hit_upto[what] = key
+            self.steps += 1
+            decided = len(self.decisions)
+            yield gang, held, queue
+            if len(self.decisions) == decided:
+                state.no_luck[key] = book
+
+    def _replacements(self) -> None:
+        """Other nodes for those that were lost."""
+        workloads = self.state.workloads
+        hit = [key for key in self.state.second if workloads[key].lost_nodes and not workloads[key].evicted]
+        for gang, _, queue in self._in_turn("second", hit):
+            with self.ledger.trial():
+                self.ledger.release(gang.key)
+                assignment = self.stand_again(gang, queue)
+            if assignment.mode is Mode.FIT:
+                admission = assignment.admission(queue.name)
+                self.ledger.release(gang.key)
+                self.ledger.charge(charge_of(gang, admission))
+                self.decisions.append(Replace(gang.key, gang.uid, admission))
+
+    def _claims_of_the_hit(self) -> None:
+        """A gang that is on its way out because it lost nodes claims what is left of them, and others in their place,
+        so that it finds them when its last pod is gone."""
+        if not self.rules.promises:
+            return
+        claims = {key: self.state.workloads[key].claims for key in self.hit}
+        lasts = self.now + self.rules.claim_ms // 2
+        hit = [key for key, claim in claims.items() if claim is None or claim.until <= lasts]
+        for gang, held, queue in self._in_turn("leaving", hit):
+            waits = replace(gang, admission=None, admitted=False, claims=ClaimRecord(held, (), 0), cursor=())
+            pinned = {part.name: dict(part.flavors) for part in held.pod_sets}
+            avoid = self._avoided(gang)
+            with self.ledger.trial(), self.ledger.suspended(gang.key):
+                self.ledger.release(gang.key)
+                asked = scan.requests(waits, queue, self.rules)
+                assignment = self.pinned(waits, queue, asked, pinned, avoid)
+            if assignment.mode is not Mode.FIT:
+                continue
+            admission = assignment.admission(queue.name)
+            until = -(-(self.now + self.rules.claim_ms) // 1000) * 1000
+            self.decisions.append(Claim(gang.key, gang.uid, ClaimRecord(admission, (), until)))
+            self.ledger.claim(claim_of(gang, admission), until)

@@ -1,0 +1,509 @@
+"""Heads: so many gangs of each queue, against the book as it was found, then one after the other in order.
+
+A gang that no longer fits when its turn comes waits for the next cycle. Cohort trees are looked at whole; those for
+which the budget had no room have the next cycle first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from admission.engine import order, reclaim
+from admission.engine.flavors import Mode
+from admission.engine.ledger import Charge, charge_of
+from admission.engine.model import (
+    ClusterQueue,
+    Detail,
+    Evict,
+    EvictReason,
+    FlavorResource,
+    Key,
+    Pairs,
+    Reason,
+    Replace,
+    Standing,
+    Strategy,
+    Verdict,
+    Why,
+    Workload,
+)
+from admission.engine.order import QueueKey, Rank, Tournament
+from admission.engine.quota import QuotaNode
+from admission.engine.state import Memo
+from admission.engine.trial import NONE, Run, Trial
+from admission.engine.walk import Walk
+from admission.names import HOSTNAME_LABEL
+
+
+@dataclass(slots=True)
+class Entry:
+    trial: Trial
+    usage: Charge
+    """What it would charge, or keep from others."""
+    second: bool = False
+    verdict: Verdict | None = None
+    unasked: bool = False
+    """Nobody is to go for it, and where it would stand on empty nodes was not asked yet: mostly its quota refuses it,
+    whatever the nodes say."""
+
+
+class Heads(Run):
+    """One gang of each queue (or so many), against the book as it was found; then in order."""
+
+    def go(self) -> None:
+        self.entries: list[Entry] = []
+        self._second_pass()
+        before = self.steps
+        for label, names in self._roots():
+            if self.steps - before >= self.budget and self.entries:
+                self.more = True
+                self.state.heads_before = label
+                break
+            for name in names:
+                self._heads_of(name)
+        else:
+            self.state.heads_before = ""
+        self.preempted: set[Key] = set()
+        self.kept: list[Key] = []
+        """For whom room is taken for the rest of this cycle; they are not admitted in it."""
+        for entry in self._in_order():
+            self._process(entry)
+        if not self.more:
+            self.more = bool(self.decisions) or any(
+                entry.verdict is not None and entry.verdict.standing is Standing.ACTIVE for entry in self.entries
+            )
+            # A queue whose head was parked has another one to look at.
+            self.more = self.more or bool(self.state.ready())
+
+    # -- nominating
+
+    def _roots(self) -> list[tuple[str, list[str]]]:
+        """The queues under each root in which somebody is worth a trial. A root is looked at whole or not at all, so
+        that nobody is passed by of those whom the order would put first; where the last cycle had no budget left, this
+        one goes on."""
+        under: dict[str, list[str]] = {}
+        for name in self.state.ready():
+            under.setdefault(order.label(self.node(name).root), []).append(name)
+        labels = sorted(under)
+        at = bisect_left(labels, self.state.heads_before)
+        return [(label, under[label]) for label in (*labels[at:], *labels[:at])]
+
+    def _heads_of(self, name: str) -> None:
+        walk = Walk(self.state, name)
+        for _ in range(self.rules.heads_per_queue or 1):
+            first = walk.turn()
+            if first is None:
+                return
+            self._nominate(walk.queue, *first)
+            walk.next()
+
+    def _nominate(self, queue: ClusterQueue, place: QueueKey, bucket: int) -> None:
+        gang = self.state.workloads[order.key_of(place)]
+        trial = self.look(gang, queue)
+        trial.place, trial.bucket = place, bucket
+        if trial.assignment is None:
+            strict = queue.strategy is Strategy.STRICT_FIFO
+            keep = strict and trial.why.detail is not Detail.NAMESPACE_NOT_SELECTED
+            self._requeue(Entry(trial, self._charge(trial)), active=keep)
+            return
+        by_nodes = trial.mode.preempts and self._by_nodes(trial)
+        if by_nodes and trial.found.victims:
+            self._nodes_after(trial)
+        self.entries.append(Entry(trial, self._charge(trial), unasked=by_nodes and not trial.found.victims))
+
+    def _second_pass(self) -> None:
+        """Gangs with a reservation whose nodes must be chosen, or chosen anew."""
+        for key in sorted(self.state.second):
+            gang = self.state.workloads[key]
+            queue = None if gang.admission is None else self.state.queues.get(gang.admission.cluster_queue)
+            if queue is None or gang.evicted:
+                continue
+            self.steps += 1
+            held = self.ledger.release(key)
+            assignment = self.stand_again(gang, queue)
+            self.ledger.charge(held)
+            if not gang.lost_nodes and assignment.admission(queue.name) == gang.admission:
+                continue  # nothing was left to be chosen
+            trial = Trial(gang, queue, self.node(queue.name), assignment, reclaim.Found(), self._why(assignment, NONE))
+            self.entries.append(Entry(trial, self._charge(trial), second=True))
+
+    def _charge(self, trial: Trial) -> Charge:
+        if trial.assignment is None or trial.mode is Mode.NO_FIT:
+            return Charge(trial.gang.key, trial.gang.uid, trial.queue.name, ())
+        return charge_of(trial.gang, trial.assignment.admission(trial.queue.name))
+
+    def _by_nodes(self, trial: Trial) -> bool:
+        assert trial.assignment is not None
+        return any(
+            flavor is not None and flavor.topology in self.state.topologies
+            for choice in trial.assignment.pod_sets
+            for got in choice.flavors.values()
+            if (flavor := self.state.flavors.get(got.flavor)) is not None
+        )
+
+    def _nodes_after(self, trial: Trial) -> None:
+        """Where it would stand once its victims are gone, or, without any, on empty nodes: to be kept from others."""
+        assert trial.assignment is not None
+        charges = self.ledger.charges
+        victims = [charges[key] for key, _ in trial.found.victims]
+        with self.ledger.as_if_gone(victims) if victims else self.ledger.on_empty_nodes():
+            there = self._again(trial)
+        if there.mode is Mode.FIT:
+            where = {choice.name: choice.topology for choice in there.pod_sets}
+            for choice in trial.assignment.pod_sets:
+                choice.topology = where.get(choice.name)
+
+    def _ask(self, entry: Entry) -> None:
+        if entry.unasked:
+            self._nodes_after(entry.trial)
+            entry.usage, entry.unasked = self._charge(entry.trial), False
+
+    # -- order
+
+    def _in_order(self) -> Iterator[Entry]:
+        if not self.rules.fair_sharing:
+            yield from sorted(self.entries, key=self._classical)
+            return
+        second = [entry for entry in self.entries if entry.second]
+        yield from sorted(second, key=self._classical)
+        waiting: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if not entry.second:
+                waiting.setdefault(entry.trial.queue.name, []).append(entry)
+
+        def ranked(node: QuotaNode) -> dict[str, Rank]:
+            entry = waiting[node.name][0]
+            return order.ranks(node, entry.trial.gang, dict(entry.usage.usage), self.rules)
+
+        roots: dict[str, QuotaNode] = {}
+        for name in waiting:
+            root = self.node(name).root
+            roots[order.label(root)] = root
+        for label in sorted(roots):
+            tournament = Tournament(roots[label], ranked)
+            mine = [name for name in waiting if self.node(name).root is roots[label]]
+            for name in mine:
+                tournament.enter(self.node(name))
+            while (best := tournament.best()) is not None:
+                yield waiting[best.name].pop(0)
+                if waiting[best.name]:
+                    tournament.enter(best)
+                else:
+                    tournament.leave(best)
+
+    @staticmethod
+    def _classical(entry: Entry) -> tuple[bool, int, int, int, str, Key]:
+        gang, assignment = entry.trial.gang, entry.trial.assignment
+        borrow = 0 if assignment is None else assignment.borrow
+        return (not entry.second, borrow, -gang.effective_priority, order.stamp(gang), gang.uid, gang.key)
+
+    # -- processing
+
+    def _process(self, entry: Entry) -> None:
+        trial = entry.trial
+        gang = trial.gang
+        if entry.second:
+            self._stand(entry)
+            return
+        fits = self._still_fits(entry)
+        if not fits and self._recompute(entry):
+            trial = entry.trial
+            fits = self._still_fits(entry)
+        if self._sibling(trial, lambda theirs, mine: theirs < mine) is not None:
+            why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
+            self._requeue(entry, active=True, why=why, scanned=False)
+            return
+        if trial.mode is Mode.NO_FIT:
+            self._requeue(entry, active=False)
+            return
+        if trial.mode.preempts:
+            if not trial.found.victims:
+                if not reclaim.may_always_reclaim(trial.queue, self.rules):
+                    self._ask(entry)
+                    self._keep(self._reserve(entry))
+                self._requeue(entry, active=False, reason=Reason.WAITING_FOR_QUOTA)
+                return
+            if gang.preemption_gated:
+                why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
+                self._requeue(entry, active=False, why=why, scanned=False)
+                return
+        if self.preempted & {key for key, _ in trial.found.victims}:
+            deferred = self._after_others(entry)
+            if deferred is None:
+                why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
+                self._requeue(entry, active=True, why=why, scanned=False)
+                return
+            trial, fits = entry.trial, True
+            if deferred:
+                self._until_they_left(entry)
+                return
+        if not fits:
+            why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
+            self._requeue(entry, active=True, why=why, scanned=False)
+            return
+        self.preempted |= {key for key, _ in trial.found.victims}
+        if trial.mode is Mode.FIT:
+            worse = self._sibling(trial, lambda theirs, mine: theirs > mine)
+            if worse is not None:
+                self._migrate(entry, worse)
+                return
+            # Kueue counts those who were to go in this cycle as gone, and admits beyond quota until they are, if their
+            # going frees more than they go for.
+            if self.preempted and not self._fits_without(entry, self.kept):
+                self._until_they_left(entry)
+                return
+            self.admit(trial)
+            return
+        self._keep(entry.usage)
+        self.evict(trial)
+        verdict = Verdict(
+            gang.key,
+            Standing.WAITING,
+            replace(trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING),
+            self.asked(trial),
+        )
+        entry.verdict = verdict
+        self.verdicts.append(verdict)
+
+    def _keep(self, charge: Charge) -> None:
+        """Taken for the rest of this cycle."""
+        if charge.key not in self.ledger.charges:
+            self.ledger.charge(charge)
+            self.kept.append(charge.key)
+
+    def _until_they_left(self, entry: Entry) -> None:
+        """Its room is that of gangs that leave: kept for this cycle, and looked at again in the next."""
+        self._keep(entry.usage)
+        why = replace(entry.trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING)
+        self._requeue(entry, active=True, why=why, scanned=False)
+
+    def _fits_without(self, entry: Entry, gone: Iterable[Key]) -> bool:
+        """Is there quota, and are the nodes free that were chosen, with these out of the book."""
+        with self.ledger.trial():
+            for key in gone:
+                self.ledger.release(key)
+            return entry.trial.node.fits(dict(entry.usage.usage)) and self._room_on_nodes(entry.trial)
+
+    def _still_fits(self, entry: Entry) -> bool:
+        """Is there room, with everybody gone who was to go for it or for somebody before it."""
+        trial = entry.trial
+        if trial.assignment is None or trial.mode is Mode.NO_FIT:
+            return False
+        gone = self._going_around(trial, (key for key, _ in trial.found.victims))
+        if entry.unasked or all(choice.topology is None for choice in trial.assignment.pod_sets):
+            with self.ledger.as_if_gone(self.ledger.charges[key] for key in gone) if gone else nullcontext():
+                if not trial.node.fits(dict(entry.usage.usage)):
+                    return False
+            if not entry.unasked:
+                return True
+            self._ask(entry)
+        return self._fits_without(entry, gone)
+
+    def _going_around(self, trial: Trial, more: Iterable[Key] = ()) -> list[Key]:
+        """Of those who go for somebody in this cycle, and these, who holds something in the tree of this gang, or
+        nodes."""
+        tree, root, charges = self.ledger.tree, trial.node.root, self.ledger.charges
+        return [
+            key
+            for key in sorted({*self.preempted, *more})
+            if (charge := charges.get(key)) is not None
+            and (charge.admission is not None or ((node := tree.queue(charge.queue)) is not None and node.root is root))
+        ]
+
+    def _room_on_nodes(self, trial: Trial) -> bool:
+        """Are exactly the nodes free that were chosen."""
+        assert trial.assignment is not None
+        if all(choice.topology is None for choice in trial.assignment.pod_sets):
+            return True
+        admission = trial.assignment.admission(trial.queue.name)
+        nodes = self.ledger.nodes
+        with self.ledger.trial():
+            self.ledger.charge(replace(charge_of(trial.gang, admission), usage=()))
+            for pod_set in admission.pod_sets:
+                if pod_set.topology is None:
+                    continue
+                levels = pod_set.topology.levels
+                for domain in pod_set.topology.domains:
+                    if levels[-1] == HOSTNAME_LABEL:
+                        free = nodes.free(nodes.resolve(domain.values[-1]))
+                    else:
+                        free = self._free_in(tuple(zip(levels, domain.values, strict=True)))
+                    if not free or min(free.values()) < 0:
+                        return False
+        return True
+
+    def _free_in(self, domain: Pairs) -> dict[str, int]:
+        """What is free in a domain wider than a node."""
+        free: dict[str, int] = {}
+        wanted = dict(domain)
+        for node in self.ledger.nodes.nodes():
+            labels = dict(node.labels)
+            if all(labels.get(key) == value for key, value in wanted.items()):
+                for name, amount in self.ledger.nodes.free(node.name).items():
+                    free[name] = free.get(name, 0) + amount
+        for name, amount in self.ledger.nodes.domain_charges().get(domain, {}).items():
+            if name in free:
+                free[name] -= amount
+        return free
+
+    def _recompute(self, entry: Entry) -> bool:
+        """Look again, on the book as it is now, where another took the nodes that were chosen."""
+        trial = entry.trial
+        if "TASRecomputeAssignmentWithinSchedulingCycle" not in self.rules.gates or trial.assignment is None:
+            return False
+        if trial.mode is Mode.NO_FIT or all(choice.topology is None for choice in trial.assignment.pod_sets):
+            return False
+        with self.ledger.trial():
+            for key in self._going_around(trial, (key for key, _ in trial.found.victims)):
+                self.ledger.release(key)
+            if not trial.node.fits(dict(entry.usage.usage)):
+                return False
+        self._renew(entry, self.look(replace(trial.gang, cursor=()), trial.queue, pinned=trial.assignment.flavors()))
+        return True
+
+    def _renew(self, entry: Entry, trial: Trial) -> None:
+        trial.place, trial.bucket = entry.trial.place, entry.trial.bucket
+        if trial.mode.preempts and self._by_nodes(trial):
+            self._nodes_after(trial)
+        entry.trial, entry.usage, entry.unasked = trial, self._charge(trial), False
+
+    def _after_others(self, entry: Entry) -> bool | None:
+        """Its victims go for somebody before it: does it fit once they are gone (True), or with other victims (False;
+        the entry has them then), or not (None)."""
+        if "RecomputeAssignmentUponPreemptionTargetsOverlap" not in self.rules.gates:
+            return None
+        with self.ledger.trial():
+            for key in self._going_around(entry.trial):
+                self.ledger.release(key)
+            before = entry.trial
+            pinned = None if before.assignment is None else before.assignment.flavors()
+            trial = self.look(replace(before.gang, cursor=()), before.queue, pinned=pinned)
+            if trial.mode is not Mode.FIT and not trial.found.victims:
+                return None
+            self._renew(entry, trial)
+        return trial.mode is Mode.FIT
+
+    def _flavor_rank(self, gang: Workload, queue: ClusterQueue) -> int | None:
+        """Of a variant: where the queue lists the flavor that it is for."""
+        allowed = gang.allowed_flavors or frozenset()
+        return next((i for i, flavor in enumerate(queue.groups[0].flavors) if flavor.name in allowed), None)
+
+    def _sibling(self, trial: Trial, wanted: Callable[[int, int], bool]) -> Workload | None:
+        """Concurrent admission: an admitted variant of the same job whose flavor stands so (`theirs`, `mine`)."""
+        gang, queue = trial.gang, trial.queue
+        if "ConcurrentAdmission" not in self.rules.gates or not gang.parent_uid or not queue.groups:
+            return None
+        mine = self._flavor_rank(gang, queue)
+        if mine is None:
+            return None
+        return next(
+            (
+                other
+                for other in self.state.holders(queue.name)
+                if other.parent_uid == gang.parent_uid
+                and other.key != gang.key
+                and other.admitted
+                and (theirs := self._flavor_rank(other, queue)) is not None
+                and wanted(theirs, mine)
+            ),
+            None,
+        )
+
+    def _migrate(self, entry: Entry, worse: Workload) -> None:
+        """There is room in a better flavor than the one that its job runs in: that variant goes first."""
+        trial = entry.trial
+        gang, queue = trial.gang, trial.queue
+        self._keep(entry.usage)
+        names = [flavor.name for flavor in queue.groups[0].flavors]
+        mine = self._flavor_rank(gang, queue)
+        last = names.index(queue.migrates_to) if queue.migrates_to in names else len(names)
+        if mine is None or mine > last:
+            why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
+            self._requeue(entry, active=False, why=why)
+            return
+        if not worse.evicted and worse.key not in self.leaving:
+            self.leaving.add(worse.key)
+            migration = EvictReason.FLAVOR_MIGRATION
+            self.decisions.append(Evict(worse.key, worse.uid, migration, gang.key, gang.uid, queue.name))
+        why = Why(Reason.WAITING_FOR_PREEMPTED, Detail.VICTIMS_LEAVING, subject="another variant of the job")
+        self._requeue(entry, active=True, why=why, scanned=False)
+
+    def _reserve(self, entry: Entry) -> Charge:
+        """What a gang keeps from others for this cycle that would have to evict and finds nobody: no more than its
+        queue may have."""
+        assert entry.trial.assignment is not None
+        node = entry.trial.node
+        kept: list[tuple[FlavorResource, int]] = []
+        for fr, amount in entry.usage.usage:
+            quota = node.quotas.get(fr)
+            used = node.usage.get(fr, 0)
+            nominal = 0 if quota is None else quota.nominal
+            if entry.trial.assignment.borrow > 0:
+                limit = None if quota is None else quota.borrowing_limit
+                kept.append((fr, amount if limit is None else min(amount, nominal + limit - used)))
+            else:
+                kept.append((fr, max(0, min(amount, nominal - used))))
+        return replace(entry.usage, usage=tuple(kept))
+
+    def _stand(self, entry: Entry) -> None:
+        """The second look at a gang that holds its quota: other nodes, or the first ones."""
+        trial = entry.trial
+        gang = trial.gang
+        assert trial.assignment is not None
+        assert gang.admission is not None
+        held = self.ledger.release(gang.key)
+        if trial.mode is Mode.FIT and self._again_second(trial):
+            admission = trial.assignment.admission(trial.queue.name)
+            self.ledger.charge(charge_of(gang, admission))
+            self.decisions.append(Replace(gang.key, gang.uid, admission))
+            return
+        self.ledger.charge(held)
+        fast = "TASFailedNodeReplacementFailFast" in self.rules.gates and gang.lost_nodes
+        self.verdicts.append(Verdict(gang.key, Standing.PARKED if fast else Standing.ACTIVE, trial.why))
+
+    def _again_second(self, trial: Trial) -> bool:
+        trial.assignment = self.stand_again(trial.gang, trial.queue)
+        return trial.mode is Mode.FIT
+
+    # -- back into the queue
+
+    def _requeue(
+        self,
+        entry: Entry,
+        *,
+        active: bool,
+        reason: Reason | None = None,
+        why: Why | None = None,
+        scanned: bool = True,
+    ) -> None:
+        """`scanned`: the next look goes on behind the flavors of this one."""
+        trial = entry.trial
+        why = why or (trial.why if reason is None else replace(trial.why, reason=reason))
+        assignment = trial.assignment
+        strict = trial.queue.strategy is Strategy.STRICT_FIFO and why.detail is not Detail.NAMESPACE_NOT_SELECTED
+        cursor = assignment.cursor if scanned and assignment is not None else ()
+        pending = scanned and assignment is not None and assignment.pending_flavors
+        active = active or strict or pending
+        entry.verdict = Verdict(
+            trial.gang.key,
+            Standing.ACTIVE if active else Standing.PARKED,
+            why,
+            self.asked(trial),
+            cursor,
+            self.state.generation(trial.queue.name),
+        )
+        self.verdicts.append(entry.verdict)
+        if active:
+            return
+        state = self.state
+        held = state.lines[trial.queue.name].buckets[trial.bucket]
+        if len(held) > 1 and not state.told(trial.bucket, why):
+            alike = (order.key_of(place) for place in held)
+            self.verdicts.extend(replace(entry.verdict, key=key) for key in alike if key != trial.gang.key)
+        on_nodes = assignment is not None and self._by_nodes(trial)
+        state.park(trial.queue.name, trial.bucket, Memo(entry.verdict, on_nodes))

@@ -1,0 +1,487 @@
+"""A look at one gang: flavors, nodes, and whom it might evict; and what is decided of it.
+
+A `Trial` is what came of a look. `Run` is one decision under way: it looks at gangs on the real book, which whoever
+goes through the queues (`filling`, `heads`) changes as it decides, and writes down what is decided. Nothing here
+chooses who is next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from admission.engine import flavors as scan
+from admission.engine import order, reclaim
+from admission.engine.flavors import Assignment, Mode
+from admission.engine.ledger import Charge, Ledger, charge_of
+from admission.engine.model import (
+    Admission,
+    Admit,
+    CheckState,
+    ClusterQueue,
+    Decision,
+    Detail,
+    Evict,
+    FlavorResource,
+    Key,
+    Misfit,
+    Reason,
+    Rules,
+    Standing,
+    Verdict,
+    Why,
+    Workload,
+)
+from admission.engine.order import QueueKey
+from admission.engine.quota import QuotaNode
+from admission.engine.state import State
+
+NONE = reclaim.Found()
+"""Nobody was looked for."""
+
+
+def _nobody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
+    """The oracle of a gang that may evict nobody."""
+    return Mode.NO_CANDIDATES, node.borrowing_height(fr, amount)[0]
+
+
+def _anybody(node: QuotaNode, fr: FlavorResource, amount: int) -> tuple[Mode, int]:
+    """The oracle where there is no choice of flavors: the search for victims itself will tell."""
+    return Mode.PREEMPT, node.borrowing_height(fr, amount)[0]
+
+
+@dataclass(slots=True)
+class Trial:
+    """What came of looking at one gang."""
+
+    gang: Workload
+    queue: ClusterQueue
+    node: QuotaNode
+    assignment: Assignment | None
+    found: reclaim.Found
+    why: Why
+    place: QueueKey = (0, 0, 0, "", "", "")
+    bucket: int = -1
+    beside: bool = False
+    """Refused with the room taken that is kept for others, and not without."""
+    first: bool = False
+    """It was the first of its queue ..."""
+    due: bool = False
+    """... and has been passed over for long."""
+    behind: bool = False
+    """It stands behind the first of a strict queue."""
+
+    @property
+    def mode(self) -> Mode:
+        return Mode.NO_FIT if self.assignment is None else self.assignment.mode
+
+
+class Run:
+    """What both ways share: looking at a gang, and writing down what is decided."""
+
+    def __init__(self, state: State, now: int, budget: int) -> None:
+        self.state = state
+        self.rules: Rules = state.rules
+        self.ledger: Ledger = state.ledger
+        self.now = now
+        self.budget = max(1, budget)
+        self.steps = 0
+        self.more = False
+        self.decisions: list[Decision] = []
+        self.verdicts: list[Verdict] = []
+        self.leaving: set[Key] = set()
+        """Evicted by this plan."""
+        self.charged: dict[Key, tuple[Workload, Admission, Charge]] = {}
+        """Admitted by this plan."""
+        self.hit = [key for key in sorted(state.leaving) if state.workloads[key].evicted == "NodeFailures"]
+        """Of those who leave, who lost a node."""
+        self.as_if: tuple[Workload, ...] = ()
+        """For a question only: gangs that do not hold quota yet, as if they did."""
+        self._demands: dict[int | Key, scan.Demand] = {}
+
+    def go(self) -> None:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ looking
+
+    def demand(self, gang: Workload, queue: ClusterQueue) -> scan.Demand:
+        """What the whole gang asks of the queue; looked up once a cycle for all that are alike."""
+        at = self.state.bucket(gang)
+        known = self._demands.get(at)
+        if known is None:
+            known = self._demands[at] = self.state.demand(gang, queue)
+        return known
+
+    def asks(self, gang: Workload, queue: ClusterQueue) -> tuple[scan.PodSetRequest, ...]:
+        return self.demand(gang, queue).requests
+
+    def asked(self, trial: Trial) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+        """What the whole gang asks for, per pod set, as a Verdict says it; the number of pods goes without saying."""
+        return tuple(
+            (asked.pod_set.name, tuple((name, amount) for name, amount in asked.total if name != scan.PODS))
+            for asked in self.asks(trial.gang, trial.queue)
+        )
+
+    def node(self, queue: str) -> QuotaNode:
+        node = self.ledger.tree.queue(queue)
+        assert node is not None, queue
+        return node
+
+    def look(
+        self,
+        gang: Workload,
+        queue: ClusterQueue,
+        *,
+        evict: bool = True,
+        pinned: scan.Pinned | None = None,
+        later: bool = False,
+    ) -> Trial:
+        """Flavors, nodes and, where needed (and if it may `evict`), victims for one gang, against the book as it is.
+        `pinned`: in no other flavors than these. `later`: nodes are chosen when `place` asks for them, on an equal
+        book."""
+        node = self.node(queue.name)
+        if not self.state.selected(gang, queue):
+            why = Why(Reason.MISCONFIGURED, Detail.NAMESPACE_NOT_SELECTED, subject=queue.name)
+            return Trial(gang, queue, node, None, reclaim.Found(), why)
+        if any(check.said_no for check in gang.checks):
+            why = Why(Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING)
+            return Trial(gang, queue, node, None, NONE, why)
+        self.steps += 1
+        self.state.trying = gang.key
+        keeps = "FlavorFungibilityPreserveScanProgress" in self.rules.gates
+        cursor = gang.cursor if keeps or gang.cursor_generation >= self.state.generation(queue.name) else ()
+        refused: list[Trial] = []
+        smaller: list[Trial] = []
+        seen = {cursor}
+        while True:
+            trial = self._try(gang, queue, node, cursor, None, evict, pinned, later)
+            if trial.mode is Mode.FIT or trial.found.enough:
+                return trial
+            refused.append(trial)
+            # Here a scan that stopped at a flavor where nobody could be evicted goes on at once, not a cycle later.
+            assignment = trial.assignment
+            if self.rules.heads_per_queue is not None or assignment is None or not assignment.pending_flavors:
+                break
+            # Of several pod sets each goes on where it stopped, so that all may come back to where they were.
+            if assignment.cursor in seen:
+                break
+            cursor = assignment.cursor
+            seen.add(cursor)
+            self.steps += 1
+        if "PartialAdmission" in self.rules.gates:
+
+            def attempt(counts: Mapping[str, int]) -> Trial | None:
+                self.steps += 1
+                scanned = () if self.rules.heads_per_queue is None else cursor
+                trial = self._try(gang, queue, node, scanned, counts, evict, pinned, later)
+                if trial.mode is Mode.FIT or trial.found.enough:
+                    return trial
+                smaller.append(trial)
+                return None
+
+            reduced = scan.reduce(gang.pod_sets, attempt)
+            if reduced is not None:
+                return reduced
+        return self._of_refused(refused, smaller) if self.rules.promises else refused[0]
+
+    @classmethod
+    def _of_refused(cls, whole: list[Trial], smaller: list[Trial]) -> Trial:
+        """What to remember of a gang that was refused in every flavor and size: the first answer for the whole gang
+        that may change, or else that for the smallest; time and nodes count that may change any of them."""
+        told = next((one for one in (*whole, *reversed(smaller)) if one.mode is not Mode.NO_FIT), whole[0])
+        refused = [*whole, *smaller]
+        if len(refused) > 1:
+            until = min((trial.found.until for trial in refused if trial.found.until is not None), default=None)
+            told.found = replace(told.found, until=until, by_nodes=any(cls._on_nodes(trial) for trial in refused))
+        return told
+
+    @staticmethod
+    def _on_nodes(trial: Trial) -> bool:
+        """May room on nodes change it."""
+        return trial.found.by_nodes or (
+            trial.assignment is not None and any(choice.misfits for choice in trial.assignment.pod_sets)
+        )
+
+    def _try(
+        self,
+        gang: Workload,
+        queue: ClusterQueue,
+        node: QuotaNode,
+        cursor: scan.Cursor,
+        counts: Mapping[str, int] | None,
+        evict: bool,
+        pinned: scan.Pinned | None,
+        later: bool,
+    ) -> Trial:
+        asked = self.asks(gang, queue) if counts is None else scan.requests(gang, queue, self.rules, counts)
+        avoid = self._avoided(gang)
+        known: dict[tuple[FlavorResource, int], reclaim.Found] = {}
+        assignment = scan.assign(
+            self.ledger,
+            queue,
+            asked,
+            cursor,
+            _nobody
+            if not evict
+            else _anybody
+            if self.rules.promises and all(len(group.flavors) == 1 for group in queue.groups)
+            else reclaim.oracle(
+                self.ledger,
+                gang,
+                queue.name,
+                self.rules,
+                now=self.now,
+                holders=self.holders,
+                leaving=self.going(gang, queue),
+                local_usage=self._local_usage(),
+                asked=known,
+            ),
+            workload=gang,
+            flavors=self.state.flavors,
+            rules=self.rules,
+            topologies=self.state.topologies,
+            avoid=avoid,
+            delay=self._delay(gang, queue),
+            pinned=pinned,
+            stood=self._stood(gang),
+            later=later,
+        )
+        if not evict or not assignment.mode.preempts:
+            return Trial(gang, queue, node, assignment, NONE, self._why(assignment, NONE))
+        found = None
+        if len(assignment.usage) == 1 and not self.rules.promises:
+            # The search was made for just this. What quota alone refuses, quota and nodes refuse; where no nodes are
+            # chosen, it finds the same.
+            ((fr, amount),) = assignment.usage.items()
+            found = known.get((fr, amount)) if assignment.need_preemption() == {fr} else None
+            if found is not None and found.enough and assignment.placing:
+                found = None
+        if found is None:
+            found = self.victims(gang, queue, assignment, avoid)
+        if self.rules.promises and known and not found.enough:
+            # In a flavor that was not chosen, time may make lawful what is not yet.
+            times = [one.until for one in (found, *known.values()) if one.until is not None]
+            found = replace(found, until=min(times, default=None))
+        return Trial(gang, queue, node, assignment, found, self._why(assignment, found))
+
+    def place(self, trial: Trial) -> None:
+        """Its nodes, if it fits and they were left to `later`."""
+        assignment, gang = trial.assignment, trial.gang
+        if assignment is not None and assignment.unplaced:
+            answer = scan.nodes_for(self.ledger, gang, assignment.placing, self._avoided(gang))
+            assert not isinstance(answer, Misfit), answer
+            assignment.stand(answer)
+
+    def _avoided(self, gang: Workload) -> frozenset[str]:
+        return frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now)
+
+    def going(self, gang: Workload, queue: ClusterQueue) -> set[Key]:
+        """Who has been evicted, still holds its room, and leaves it to this gang. One that lost a node stands before
+        it in the same queue once its pods are gone, and needs the room itself; or it claims it."""
+        going = (self.leaving | self.state.leaving).difference(self.ledger.claims)
+        return going.difference([key for key in self.hit if self._comes_back_before(key, gang, queue)])
+
+    def _comes_back_before(self, key: Key, gang: Workload, queue: ClusterQueue) -> bool:
+        other = self.state.workloads.get(key)
+        return (
+            self.rules.promises
+            and other is not None
+            and other.evicted == "NodeFailures"
+            and gang.evicted != "NodeFailures"
+            and self.state.queue_of(other) == queue.name
+            and other.effective_priority >= gang.effective_priority
+        )
+
+    def holders(self, queue: str) -> tuple[Workload, ...]:
+        held = self.state.holders(queue)
+        if not self.as_if:
+            return held
+        return (*held, *(one for one in self.as_if if one.admission and one.admission.cluster_queue == queue))
+
+    def _local_usage(self) -> Callable[[Workload], float | None] | None:
+        return None if self.rules.usage_fairness is None else self.local_usage
+
+    def local_usage(self, gang: Workload) -> float | None:
+        queue = self.state.queues.get(self.state.queue_of(gang))
+        if self.rules.usage_fairness is None or queue is None or not queue.usage_based_fairness:
+            return None
+        return self.state.local_usage((gang.namespace, gang.queue))
+
+    def _delay(self, gang: Workload, queue: ClusterQueue) -> Callable[[str], bool] | None:
+        """Of which flavors are the nodes chosen only when a provisioning check made them."""
+        if self.rules.capacity_unless_elastic:
+            return None
+        ready = {check.name for check in gang.checks if check.state is CheckState.READY}
+        making = [
+            rule
+            for rule in queue.checks
+            if rule.name not in ready
+            and (check := self.state.checks.get(rule.name)) is not None
+            and check.controller.endswith("/provisioning-request")
+        ]
+        if not making:
+            return None
+        return lambda flavor: any(not rule.on_flavors or flavor in rule.on_flavors for rule in making)
+
+    def victims(
+        self,
+        gang: Workload,
+        queue: ClusterQueue,
+        assignment: Assignment,
+        avoid: frozenset[str],
+    ) -> reclaim.Found:
+        """Who would have to go for this assignment."""
+        node = self.node(queue.name)
+
+        def room() -> bool:
+            return node.fits(assignment.usage) and self._on_free_nodes(gang, assignment, avoid)
+
+        fits = room if self.rules.promises or assignment.placing else None
+        with self.ledger.suspended(gang.key):
+            return reclaim.targets(
+                self.ledger,
+                gang,
+                queue.name,
+                assignment,
+                self.rules,
+                now=self.now,
+                holders=self.holders,
+                leaving=self.going(gang, queue),
+                fits=fits,
+                local_usage=self._local_usage(),
+            )
+
+    def _on_free_nodes(self, gang: Workload, assignment: Assignment, avoid: frozenset[str]) -> bool:
+        """Do the nodes hold a gang in the flavors that it got."""
+        stood = self._stood(gang)
+        if not assignment.placing:
+            return True
+        if stood is None and not gang.lost_nodes:
+            return self.ledger.holds(assignment.placing, owner=gang.key, avoid=avoid)
+        return not isinstance(scan.nodes_for(self.ledger, gang, assignment.placing, avoid, stood), Misfit)
+
+    def pinned(
+        self,
+        gang: Workload,
+        queue: ClusterQueue,
+        asked: tuple[scan.PodSetRequest, ...],
+        pinned: scan.Pinned,
+        avoid: frozenset[str],
+    ) -> Assignment:
+        """The same flavors, on the book as it is now, with nobody to evict."""
+        return scan.assign(
+            self.ledger,
+            queue,
+            asked,
+            (),
+            _nobody,
+            workload=gang,
+            flavors=self.state.flavors,
+            rules=self.rules,
+            topologies=self.state.topologies,
+            avoid=avoid,
+            pinned=pinned,
+            stood=self._stood(gang),
+        )
+
+    @staticmethod
+    def _stood(gang: Workload) -> Admission | None:
+        """Where a gang stood that lost nodes: on what is left of them it claims room."""
+        return gang.claims.admission if gang.evicted == "NodeFailures" and gang.claims is not None else None
+
+    def stand_again(self, gang: Workload, queue: ClusterQueue) -> Assignment:
+        """Nodes for a gang that holds its quota already; its charge must be out of the book. (Its nodes are put back
+        for the question: they are what it keeps.)"""
+        assert gang.admission is not None
+        counts = {pod_set.name: pod_set.count for pod_set in gang.admission.pod_sets}
+        with self.ledger.trial():
+            self.ledger.charge(replace(charge_of(gang), usage=()))
+            return scan.assign(
+                self.ledger,
+                queue,
+                scan.requests(gang, queue, self.rules, counts),
+                (),
+                _nobody,
+                workload=gang,
+                flavors=self.state.flavors,
+                rules=self.rules,
+                topologies=self.state.topologies,
+                avoid=frozenset(gang.lost_nodes)
+                | {avoided.node for avoided in gang.avoid if avoided.until > self.now and self.rules.promises},
+            )
+
+    @staticmethod
+    def _why(assignment: Assignment, found: reclaim.Found) -> Why:
+        if assignment.mode is Mode.FIT:
+            return Why(Reason.QUOTA_RESERVED)
+        why = assignment.why()
+        if not (found.candidates or found.unlawful):
+            return why
+        shorts = tuple(replace(short, candidates=found.candidates, unlawful=found.unlawful) for short in why.shortfalls)
+        return replace(why, shortfalls=shorts)
+
+    def _again(self, trial: Trial) -> Assignment:
+        """The same flavors and counts on the book as it is now."""
+        assert trial.assignment is not None
+        counts = {choice.name: choice.request.count for choice in trial.assignment.pod_sets}
+        pinned = trial.assignment.flavors()
+        asked = scan.requests(trial.gang, trial.queue, self.rules, counts)
+        avoid = self._avoided(trial.gang)
+        return self.pinned(trial.gang, trial.queue, asked, pinned, avoid)
+
+    # ------------------------------------------------------------ deciding
+
+    def admit(self, trial: Trial) -> None:
+        """Charge it, and write the decision down."""
+        assert trial.assignment is not None
+        gang = trial.gang
+        admission = trial.assignment.admission(trial.queue.name)
+        checks = required_checks(trial.queue, admission)
+        self.ledger.unclaim(gang.key)
+        charge = charge_of(gang, admission)
+        self.ledger.charge(charge)
+        self.charged[gang.key] = (gang, admission, charge)
+        ready = {check.name for check in gang.checks if check.state is CheckState.READY}
+        # Kueue waits for every check that stands on the Workload, whether the queue still asks for it or not.
+        stale = not self.rules.promises and any(check.state is not CheckState.READY for check in gang.checks)
+        self.decisions.append(
+            Admit(
+                key=gang.key,
+                uid=gang.uid,
+                admission=admission,
+                checks=checks,
+                admitted=ready.issuperset(checks) and not stale,
+                waited_ms=max(0, self.now - max(order.since(gang), gang.requeue_at)),
+            )
+        )
+        self.verdicts.append(Verdict(gang.key, Standing.ADMITTED, Why(Reason.QUOTA_RESERVED)))
+
+    def evict(self, trial: Trial) -> int:
+        """Write down who must go for it; how many are new."""
+        new = 0
+        for key, reason in trial.found.victims:
+            victim = self.state.workloads[key]
+            if victim.evicted or key in self.leaving:
+                continue
+            self.leaving.add(key)
+            self.state.leaves(key)
+            new += 1
+            self.decisions.append(
+                Evict(
+                    key=key,
+                    uid=victim.uid,
+                    reason=reason,
+                    preemptor=trial.gang.key,
+                    preemptor_uid=trial.gang.uid,
+                    preemptor_queue=trial.queue.name,
+                )
+            )
+        return new
+
+
+def required_checks(queue: ClusterQueue, admission: Admission) -> tuple[str, ...]:
+    """The checks that a reservation must pass: those for every gang, and those for a flavor it got."""
+    got = {flavor for pod_set in admission.pod_sets for _, flavor in pod_set.flavors}
+    return tuple(check.name for check in queue.checks if not check.on_flavors or check.on_flavors & got)
