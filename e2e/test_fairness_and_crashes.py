@@ -73,7 +73,15 @@ def test_deep_backlogs_share_a_cohort_as_their_weights_say(muster: Installed) ->
         cp.delete("jobs", name, "team-b")
     cp.wait(lambda: not any(cp.find("jobs", name, "team-b") for name in leaving), 20, "some gangs to be deleted")
     cp.wait(shared, 40, "the shares to be 1:2 again")
-    shares = {team: cp.get("clusterqueues", team)["status"].get("fairSharing", {}) for team in ("team-a", "team-b")}
+    shares: dict[str, Any] = {}
+
+    def told() -> bool:
+        # Statuses of queues give way to jobs.
+        for team in ("team-a", "team-b"):
+            shares[team] = cp.get("clusterqueues", team).get("status", {}).get("fairSharing")
+        return all(shares.values())
+
+    cp.wait(told, 20, "the shares to be told")
     print(f"\nheld: team-a {_held(cp, 'team-a')}, team-b {_held(cp, 'team-b')} of 96 GPUs; shares told: {shares}")
 
 

@@ -62,6 +62,8 @@ def _within_nominal(node: QuotaNode, usage: Usage) -> bool:
 
 
 class Filling(Run):
+    """One decision by the tournament of shares. `go` makes it, until nobody is worth a trial or the budget ends."""
+
     def go(self) -> None:
         self._replacements()
         self._claims_of_the_hit()
