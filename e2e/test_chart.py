@@ -554,17 +554,8 @@ def test_people_have_the_rights_of_the_chart_and_no_more(plane: ControlPlane) ->
     platform.create(queue)
     platform.create(local)
     assert platform.delete("workloads.muster.dev", "any", "team-a") is None  # allowed, and there is none
-
-    def queues() -> bool:
-        try:
-            return bool(tenant.create(job("team-a", "train"), dryRun="All")["spec"]["suspend"])
-        except ApiError as error:
-            # Until the API server has seen the policy that suspends it, the one that guards it refuses it.
-            if error.status != 403:
-                raise
-            return False
-
-    cp.wait(queues, 20, "the policies to be seen")
+    # Until the API server has seen the policy that suspends it, the one that guards it refuses it.
+    cp.wait(lambda: tenant.create(job("team-a", "train"), dryRun="All")["spec"]["suspend"], 20, "a job to be held")
     _who_may_use_a_priority(cp, tenant, edit)
     release.uninstall()
 

@@ -73,15 +73,11 @@ def test_deep_backlogs_share_a_cohort_as_their_weights_say(muster: Installed) ->
         cp.delete("jobs", name, "team-b")
     cp.wait(lambda: not any(cp.find("jobs", name, "team-b") for name in leaving), 20, "some gangs to be deleted")
     cp.wait(shared, 40, "the shares to be 1:2 again")
-    shares: dict[str, Any] = {}
 
-    def told() -> bool:
-        # Statuses of queues give way to jobs.
-        for team in ("team-a", "team-b"):
-            shares[team] = cp.get("clusterqueues", team).get("status", {}).get("fairSharing")
-        return all(shares.values())
+    def told() -> dict[str, Any]:
+        return {team: cp.get("clusterqueues", team)["status"]["fairSharing"] for team in ("team-a", "team-b")}
 
-    cp.wait(told, 20, "the shares to be told")
+    shares = cp.wait(told, 20, "the shares to be told: statuses of queues give way to jobs")
     print(f"\nheld: team-a {_held(cp, 'team-a')}, team-b {_held(cp, 'team-b')} of 96 GPUs; shares told: {shares}")
 
 

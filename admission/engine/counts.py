@@ -231,7 +231,7 @@ class _Harm:
 
 
 @dataclass(slots=True, eq=False)
-class Numbered:
+class _Numbered:
     """Per row the number of its room."""
 
     rooms: Rooms
@@ -250,7 +250,7 @@ class Ground:
         self._aside = aside
         """Per resource and row, what is to be added: below zero."""
         self._counts: dict[tuple[Filter, Amounts], Counts] = {}
-        self._numbered: dict[tuple[str, ...], Numbered] = {}
+        self._numbered: dict[tuple[str, ...], _Numbered] = {}
 
     def forget(self) -> None:
         self._counts.clear()
@@ -267,7 +267,7 @@ class Ground:
         aside = self._aside.get(resource)
         return room if aside is None else room + aside[rows]
 
-    def _changed(self, known: Counts | Numbered) -> set[int] | None:
+    def _changed(self, known: Counts | _Numbered) -> set[int] | None:
         """Rows to be mended; None where all are better made anew."""
         changed = self.log.since(known.seen)
         return changed if changed is not None and len(changed) * 32 < len(self.table.names) else None
@@ -312,7 +312,7 @@ class Ground:
                 count = min(count, room // amount)
             known.put(i, max(count, 0))
 
-    def numbered(self, rooms: Rooms) -> Numbered:
+    def numbered(self, rooms: Rooms) -> _Numbered:
         known = self._numbered.get(rooms.names)
         end = self.log.end
         if known is not None and known.rooms is rooms:
@@ -325,7 +325,7 @@ class Ground:
                 return known
         columns = [self.column(name).tolist() for name in rooms.names]
         numbers = np.fromiter(map(rooms.number, zip(*columns, strict=True)), np.int64, len(self.table.names))
-        known = self._numbered[rooms.names] = Numbered(rooms, numbers, end)
+        known = self._numbered[rooms.names] = _Numbered(rooms, numbers, end)
         return known
 
     def number(self, row: int, rooms: Rooms, more: Mapping[str, int]) -> int:
@@ -357,7 +357,7 @@ class Side:
         self._dense: dict[str, Ints] = {}
         """The same, on all rows."""
         self._laid: dict[tuple[Filter, Amounts], _Laid] = {}
-        self._numbered: Numbered | None = None
+        self._numbered: _Numbered | None = None
 
     def _on(self, wanted: Filter, per_pod: Amounts) -> tuple[Counts, _Laid | None]:
         below = self._ground.counted(wanted, per_pod)
@@ -420,7 +420,7 @@ class Side:
             numbers = below.numbers.copy()
             for row, more in self._more.items():
                 numbers[row] = self._ground.number(row, rooms, more)
-            known = self._numbered = Numbered(rooms, numbers, below.seen)
+            known = self._numbered = _Numbered(rooms, numbers, below.seen)
         return known.numbers
 
 

@@ -41,7 +41,7 @@ from admission.names import HOSTNAME_LABEL
 
 
 @dataclass(slots=True)
-class Entry:
+class _Entry:
     trial: Trial
     usage: Charge
     """What it would charge, or keep from others."""
@@ -56,7 +56,7 @@ class Heads(Run):
     """One gang of each queue (or so many), against the book as it was found; then in order."""
 
     def go(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[_Entry] = []
         self._second_pass()
         before = self.steps
         for label, names in self._roots():
@@ -109,12 +109,12 @@ class Heads(Run):
         if trial.assignment is None:
             strict = queue.strategy is Strategy.STRICT_FIFO
             keep = strict and trial.why.detail is not Detail.NAMESPACE_NOT_SELECTED
-            self._requeue(Entry(trial, self._charge(trial)), active=keep)
+            self._requeue(_Entry(trial, self._charge(trial)), active=keep)
             return
         by_nodes = trial.mode.preempts and self._by_nodes(trial)
         if by_nodes and trial.found.victims:
             self._nodes_after(trial)
-        self.entries.append(Entry(trial, self._charge(trial), unasked=by_nodes and not trial.found.victims))
+        self.entries.append(_Entry(trial, self._charge(trial), unasked=by_nodes and not trial.found.victims))
 
     def _second_pass(self) -> None:
         """Gangs with a reservation whose nodes must be chosen, or chosen anew."""
@@ -130,7 +130,7 @@ class Heads(Run):
             if not gang.lost_nodes and assignment.admission(queue.name) == gang.admission:
                 continue  # nothing was left to be chosen
             trial = Trial(gang, queue, self.node(queue.name), assignment, reclaim.Found(), self._why(assignment, NONE))
-            self.entries.append(Entry(trial, self._charge(trial), second=True))
+            self.entries.append(_Entry(trial, self._charge(trial), second=True))
 
     def _charge(self, trial: Trial) -> Charge:
         if trial.assignment is None or trial.mode is Mode.NO_FIT:
@@ -158,20 +158,20 @@ class Heads(Run):
             for choice in trial.assignment.pod_sets:
                 choice.topology = where.get(choice.name)
 
-    def _ask(self, entry: Entry) -> None:
+    def _ask(self, entry: _Entry) -> None:
         if entry.unasked:
             self._nodes_after(entry.trial)
             entry.usage, entry.unasked = self._charge(entry.trial), False
 
     # -- order
 
-    def _in_order(self) -> Iterator[Entry]:
+    def _in_order(self) -> Iterator[_Entry]:
         if not self.rules.fair_sharing:
             yield from sorted(self.entries, key=self._classical)
             return
         second = [entry for entry in self.entries if entry.second]
         yield from sorted(second, key=self._classical)
-        waiting: dict[str, list[Entry]] = {}
+        waiting: dict[str, list[_Entry]] = {}
         for entry in self.entries:
             if not entry.second:
                 waiting.setdefault(entry.trial.queue.name, []).append(entry)
@@ -197,14 +197,14 @@ class Heads(Run):
                     tournament.leave(best)
 
     @staticmethod
-    def _classical(entry: Entry) -> tuple[bool, int, int, int, str, Key]:
+    def _classical(entry: _Entry) -> tuple[bool, int, int, int, str, Key]:
         gang, assignment = entry.trial.gang, entry.trial.assignment
         borrow = 0 if assignment is None else assignment.borrow
         return (not entry.second, borrow, -gang.effective_priority, order.stamp(gang), gang.uid, gang.key)
 
     # -- processing
 
-    def _process(self, entry: Entry) -> None:
+    def _process(self, entry: _Entry) -> None:
         trial = entry.trial
         gang = trial.gang
         if entry.second:
@@ -276,20 +276,20 @@ class Heads(Run):
             self.ledger.charge(charge)
             self.kept.append(charge.key)
 
-    def _until_they_left(self, entry: Entry) -> None:
+    def _until_they_left(self, entry: _Entry) -> None:
         """Its room is that of gangs that leave: kept for this cycle, and looked at again in the next."""
         self._keep(entry.usage)
         why = replace(entry.trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING)
         self._requeue(entry, active=True, why=why, scanned=False)
 
-    def _fits_without(self, entry: Entry, gone: Iterable[Key]) -> bool:
+    def _fits_without(self, entry: _Entry, gone: Iterable[Key]) -> bool:
         """Is there quota, and are the nodes free that were chosen, with these out of the book."""
         with self.ledger.trial():
             for key in gone:
                 self.ledger.release(key)
             return entry.trial.node.fits(dict(entry.usage.usage)) and self._room_on_nodes(entry.trial)
 
-    def _still_fits(self, entry: Entry) -> bool:
+    def _still_fits(self, entry: _Entry) -> bool:
         """Is there room, with everybody gone who was to go for it or for somebody before it."""
         trial = entry.trial
         if trial.assignment is None or trial.mode is Mode.NO_FIT:
@@ -351,7 +351,7 @@ class Heads(Run):
                 free[name] -= amount
         return free
 
-    def _recompute(self, entry: Entry) -> bool:
+    def _recompute(self, entry: _Entry) -> bool:
         """Look again, on the book as it is now, where another took the nodes that were chosen."""
         trial = entry.trial
         if "TASRecomputeAssignmentWithinSchedulingCycle" not in self.rules.gates or trial.assignment is None:
@@ -366,13 +366,13 @@ class Heads(Run):
         self._renew(entry, self.look(replace(trial.gang, cursor=()), trial.queue, pinned=trial.assignment.flavors()))
         return True
 
-    def _renew(self, entry: Entry, trial: Trial) -> None:
+    def _renew(self, entry: _Entry, trial: Trial) -> None:
         trial.place, trial.bucket = entry.trial.place, entry.trial.bucket
         if trial.mode.preempts and self._by_nodes(trial):
             self._nodes_after(trial)
         entry.trial, entry.usage, entry.unasked = trial, self._charge(trial), False
 
-    def _after_others(self, entry: Entry) -> bool | None:
+    def _after_others(self, entry: _Entry) -> bool | None:
         """Its victims go for somebody before it: does it fit once they are gone (True), or with other victims (False;
         the entry has them then), or not (None)."""
         if "RecomputeAssignmentUponPreemptionTargetsOverlap" not in self.rules.gates:
@@ -414,7 +414,7 @@ class Heads(Run):
             None,
         )
 
-    def _migrate(self, entry: Entry, worse: Workload) -> None:
+    def _migrate(self, entry: _Entry, worse: Workload) -> None:
         """There is room in a better flavor than the one that its job runs in: that variant goes first."""
         trial = entry.trial
         gang, queue = trial.gang, trial.queue
@@ -433,7 +433,7 @@ class Heads(Run):
         why = Why(Reason.WAITING_FOR_PREEMPTED, Detail.VICTIMS_LEAVING, subject="another variant of the job")
         self._requeue(entry, active=True, why=why, scanned=False)
 
-    def _reserve(self, entry: Entry) -> Charge:
+    def _reserve(self, entry: _Entry) -> Charge:
         """What a gang keeps from others for this cycle that would have to evict and finds nobody: no more than its
         queue may have."""
         assert entry.trial.assignment is not None
@@ -450,7 +450,7 @@ class Heads(Run):
                 kept.append((fr, max(0, min(amount, nominal - used))))
         return replace(entry.usage, usage=tuple(kept))
 
-    def _stand(self, entry: Entry) -> None:
+    def _stand(self, entry: _Entry) -> None:
         """The second look at a gang that holds its quota: other nodes, or the first ones."""
         trial = entry.trial
         gang = trial.gang
@@ -474,7 +474,7 @@ class Heads(Run):
 
     def _requeue(
         self,
-        entry: Entry,
+        entry: _Entry,
         *,
         active: bool,
         reason: Reason | None = None,

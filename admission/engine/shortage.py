@@ -429,8 +429,6 @@ class Shortages:
     ) -> bool:
         """Is there nobody whom it might lawfully evict."""
         lack, queue = asked.lack, asked.queue
-        if not lack.evicts and (not claims or view is _View.FREE):
-            return True
         if (queue.preemption.reclaim_within_cohort or self._rules.reclaim_default) is PreemptionPolicy.NEVER:
             return not claims
         borrowers = seen.get(lack.frs)
@@ -439,11 +437,10 @@ class Shortages:
             back = [] if view is _View.FREE else claims
             borrowing = self._borrowing(root, lack.frs, claims, gone)
             borrowers = seen[lack.frs] = _Borrowers(self._ledger, borrowing, back, gone=gone)
-        if not (lack.evicts or borrowers.claimed):
-            return True
-        law = borrowers.law(node, lack.usage)
         if not lack.evicts:
-            return law is not Law.ENTITLED  # who is entitled takes back what is only claimed
+            # Who is entitled takes back what is only claimed, and borrowed; nothing else is left to it.
+            return not (borrowers.claimed and borrowers.law(node, lack.usage) is Law.ENTITLED)
+        law = borrowers.law(node, lack.usage)
         if law is Law.SHARE:
             spared = self._others_spared(root, node, now)
             return spared > now and (spared >= NEW or (asked.until is not None and asked.until <= spared))
