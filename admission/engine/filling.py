@@ -95,15 +95,18 @@ class Filling(Run):
                 entering.setdefault(order.label(node.root), []).append(node)
         for label in sorted(entering):
             self._tournament(entering[label][0]).enter_all(entering[label])
+        self.passed = 0
+        """Turns in which a look at the book said no again."""
         self.reached: set[str] = set()
         """Queues that had a turn in this cycle."""
         self._long_without_turn()
         self.roots.clear()
         for label in sorted(self.tournaments):
             self._root(label)
-        fruitful, patience = self.steps, PATIENCE + len(self.walks) // WALKS_PER_TRIAL
+        fruitful, patience = self.steps + self.passed, PATIENCE + len(self.walks) // WALKS_PER_TRIAL
         while self.roots:
-            if self.steps >= self.budget or (self.decisions and self.steps > fruitful + patience):
+            fruitless = self.steps + self.passed - fruitful
+            if self.steps >= self.budget or (self.decisions and fruitless > patience):
                 self.more = True
                 # The next cycle goes on: nobody asks them again first.
                 state.asked = set() if self.decisions else self.seen
@@ -114,7 +117,7 @@ class Filling(Run):
             best = self.tournaments[label].best()
             assert best is not None
             if self._has_turn(best):
-                fruitful = self.steps
+                fruitful = self.steps + self.passed
             self._root(label)
         state.asked, state.unreached = set(), {}
 
@@ -230,6 +233,7 @@ class Filling(Run):
             self.seen.add(gang.key)
             if known.turned:
                 self.turned.add(gang.key)
+            self.passed += 1
             walk.skip()
             return
         claims = gang.key in self.ledger.claims

@@ -347,7 +347,18 @@ class QuotaNode:
 
     def end_of(self, fr: FlavorResource, amount: int) -> QuotaNode | None:
         """The first of them."""
-        return next(self._ends(fr, amount), None)
+        if not self._plain:
+            return next(self._ends(fr, amount), None)
+        root, rest = self.root, amount
+        for node in self._path:  # as `_ends` goes, where nothing is local
+            used = node.usage.get(fr, 0)
+            if node is root:
+                return root if root.in_cycle or rest > root.subtree.get(fr, 0) - used else None
+            if used < 0:
+                rest += used
+                if rest <= 0:
+                    break
+        return None
 
     def _ends(self, fr: FlavorResource, amount: int) -> Iterator[QuotaNode]:
         rest = amount

@@ -123,6 +123,8 @@ class Line:
         self.parked: dict[int, Memo] = {}
         self.heap: list[tuple[QueueKey, int]] = []
         """(first gang, bucket) of every bucket that is not parked; entries that are no longer so are skipped."""
+        self._head: tuple[QueueKey, int] | None = None
+        """`first`, if it is known."""
 
     def __len__(self) -> int:
         return sum(map(len, self.buckets.values()))
@@ -130,6 +132,8 @@ class Line:
     def add(self, place: QueueKey, bucket: int) -> None:
         held = self.buckets.setdefault(bucket, [])
         insort(held, place)
+        if self._head is not None and place < self._head[0]:
+            self._head = (place, bucket)
         if held[0] is place and bucket not in self.parked:
             heapq.heappush(self.heap, (place, bucket))
 
@@ -138,6 +142,8 @@ class Line:
         held = self.buckets[bucket]
         at = bisect_left(held, place)
         del held[at]
+        if self._head is not None and self._head[0] == place:
+            self._head = None
         self._turned.discard(order.key_of(place))
         if not held:
             del self.buckets[bucket]
@@ -190,7 +196,11 @@ class Line:
     def first(self, by: Used = None) -> tuple[QueueKey, int]:
         """The gang at its head, parked or not, and its bucket. Not for an empty line. `by`: who used least is first."""
         firsts = ((held[0], bucket) for bucket, held in self.buckets.items())
-        return min(firsts) if by is None else min(firsts, key=lambda one: (by(one[0]), one))
+        if by is not None:
+            return min(firsts, key=lambda one: (by(one[0]), one))
+        if self._head is None:
+            self._head = min(firsts)
+        return self._head
 
     def first_but(self, gone: Collection[QueueKey], by: Used = None) -> tuple[QueueKey, int] | None:
         """The same when these are looked away from; None when nobody is left."""
@@ -815,7 +825,7 @@ class State:
         line = self.lines.get(name)
         if line is None or not self.rules.promises:
             return
-        first, bucket = min((held[0], bucket) for bucket, held in line.buckets.items())
+        first, bucket = line.first()
         if place < first:
             self._unpark(name, bucket)
 
@@ -1394,24 +1404,31 @@ class State:
                     asked.append((name, bucket, memo))
         if root is None or not asked:
             return
-        self._passed.pop(label, None)
-        self._passed_on_nodes.pop(label, None)
+        by_quota: dict[tuple[str, int], None] = {}
+        on_nodes: dict[tuple[str, int], None] = {}
         passed: set[str] = set()
-        self._stale.update((name, bucket) for name, bucket, _ in asked)
         version = self._ledger.version_of(root)
         for (name, bucket, memo), still in zip(asked, self._still(root, asked), strict=True):
             if still is not None:
-                self.lines[name].park(bucket, still)
-                self._passed_by(label, name, bucket, still)
+                if still is not memo:
+                    self.lines[name].park(bucket, still)
+                (by_quota if self._lacks_quota(still) else on_nodes)[name, bucket] = None
                 passed.add(name)
             else:
                 self._unpark(name, bucket)
                 self._doubted[name, bucket] = (memo, version)
+        self._passed[label], self._passed_on_nodes[label] = by_quota, on_nodes
+        self._stale.update(by_quota, on_nodes)
         self._parked_under.setdefault(label, set()).update(passed)
 
+    @staticmethod
+    def _lacks_quota(memo: Memo) -> bool:
+        """Not nodes alone."""
+        return memo.lack is not None and bool(memo.lack.shorts or memo.lack.never)
+
     def _passed_by(self, label: str, name: str, bucket: int, memo: Memo) -> None:
-        by_quota = memo.lack is not None and (memo.lack.shorts or memo.lack.never)
-        (self._passed if by_quota else self._passed_on_nodes).setdefault(label, {})[name, bucket] = None
+        passed = self._passed if self._lacks_quota(memo) else self._passed_on_nodes
+        passed.setdefault(label, {})[name, bucket] = None
 
     def _still(self, root: QuotaNode, asked: Sequence[tuple[str, int, Memo]]) -> list[Memo | None]:
         """Of each that was refused in one tree, what is known of it if it would be refused again; None if a trial has
