@@ -750,26 +750,26 @@ class Actuator:
         except ApiError as error:
             if not error.ambiguous:
                 raise
-            found = await self._after(seen, over)
+            found = await self._after(self._workloads.path(seen.namespace, seen.name), seen.resource_version, over)
             self._learn("Workload", found)
-            if not _says(msgspec.json.decode(found, type=_Written).status, wanted):
+            now = msgspec.json.decode(found, type=_Written)
+            if now.metadata.resource_version == seen.resource_version or not _says(now.status, wanted):
                 raise
             answer = found
         self._learn("Workload", answer)
         return made
 
-    async def _after(self, seen: WorkloadSeen, over: float) -> bytes:
-        """A Workload as it is when a write of it that got no clear answer is done: it changed, or cannot be changed any
-        more by it, from `over` on (of the loop's clock). Until then what was decided counts as written: who is given
-        its room meanwhile may find it taken. Raises NotFound."""
+    async def _after(self, path: str, before: str, over: float) -> bytes:
+        """An object as it is when a write of it that got no clear answer is done: it has another version than `before`
+        ("": not known), or cannot be changed any more by it, from `over` on (of the loop's clock). Until then what was
+        decided counts as written: who is given its room meanwhile may find it taken. Raises NotFound."""
         loop = asyncio.get_running_loop()
-        path = self._workloads.path(seen.namespace, seen.name)
         while True:
             asked = loop.time()
             try:
                 found = await self._client.raw("GET", path)
                 version = msgspec.json.decode(found, type=_Written).metadata.resource_version
-                if version != seen.resource_version or asked >= over:
+                if before not in ("", version) or asked >= over:
                     return found
             except NotFound:
                 raise
@@ -781,12 +781,20 @@ class Actuator:
         if not ops:
             return
         path = path_kind(KIND_OF[key[0]]).path(key[1], key[2])
+        over = asyncio.get_running_loop().time() + self._client.write_timeout
         try:
             patched = await self._client.json_patch(path, ops, field_manager=self._names.job_manager)
         except Invalid as error:
             if _TEST_FAILED not in str(error):
                 raise
             raise Conflict(409, "Conflict", "the job has changed since it was looked at") from error
+        except ApiError as error:
+            if error.ambiguous:
+                # A start that comes late would start a gang that has been released since: nothing is done with the job
+                # before it is known, or can come no more.
+                before = next((op["value"] for op in ops if op["path"] == "/metadata/resourceVersion"), "")
+                self._learn(key[0], await self._after(path, before, over))
+            raise
         self._learn(key[0], patched)
 
     async def _raw(self, key: JobKey, job: JobView) -> dict[str, Any]:
@@ -842,13 +850,17 @@ class _Written(msgspec.Struct):
     status: dict[str, Any] = {}
 
 
+_DECIDED = ("admission", "claim", "unhealthyNodes", "decision")
+"""Fields of a status of which a decision changes one at least."""
+
+
 def _says(status: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Does a status say what was to be written to it."""
 
     def said(of: dict[str, Any]) -> set[tuple[str, str, str]]:
         return {(each["type"], each["status"], each.get("reason", "")) for each in of.get("conditions") or ()}
 
-    return said(wanted) <= said(status) and all((key in status) == (key in wanted) for key in ("admission", "claim"))
+    return said(wanted) <= said(status) and all(status.get(key) == wanted.get(key) for key in _DECIDED)
 
 
 def decision_id(uid: str, resource_version: str) -> str:

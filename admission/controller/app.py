@@ -563,8 +563,7 @@ class Controller:
             self._caught_up.clear()
             if not self._not_looked_at:
                 self._caught_up.set()
-            for key in list(self.world.jobs):
-                self.jobs.add(key)
+            self._look_at_all()
             self._pace.changed()
             self._all_stale()
             # What was being written when it led before may not be there.
@@ -595,6 +594,7 @@ class Controller:
             async with asyncio.timeout(self.tuning.catch_up_s):
                 await self._caught_up.wait()
         failed = 0
+        blamed: set[Key | None] = {None}
         while True:
             await self._pace.due()
             began = time.monotonic()
@@ -604,9 +604,10 @@ class Controller:
                 # Nobody is admitted or evicted meanwhile; all else goes on: pods get their hosts, and what ended gives
                 # its quota back. A controller that ended here would meet the same objects when it is back. Others do
                 # not wait for a gang that cannot be decided on.
-                failed += 1
-                wait = min(60.0, 0.5 * 2 ** min(failed, 7))
                 about = self.state.trying
+                failed += about in blamed
+                blamed.add(about)
+                wait = min(60.0, 0.5 * 2 ** min(failed, 7)) if failed else 0.0
                 log.exception("decision failed", again_in_s=wait, about="/".join(about or ()))
                 self.state.forget()
                 if about is not None:
@@ -614,7 +615,7 @@ class Controller:
                 await asyncio.sleep(wait)
                 self._pace.changed()
                 continue
-            failed = 0
+            failed, blamed = 0, {None}
             took = time.monotonic() - began
             await asyncio.sleep(0)
             self._pace.took(took, plan.steps, go_on=plan.more and len(plan.decisions) >= self.tuning.workers)
@@ -1006,6 +1007,14 @@ class Controller:
         if not changed:
             self._stale.pop(queue, None)  # what comes back is what was written
 
+    def _look_at_all(self) -> None:
+        """Jobs, and Workloads that stand for none of ours: what became due while nobody led, or what nothing woke."""
+        for key in self.world.jobs:
+            self.jobs.add(key)
+        for seen in self.world.workloads.values():
+            if self.world.is_bare(seen):
+                self.jobs.add((ORPHAN, *seen.key))
+
     async def _sweep(self) -> None:
         """Now and then: Workloads without a job, jobs that nothing woke."""
         while True:
@@ -1013,8 +1022,7 @@ class Controller:
                 self._sweep_soon(seen)
             self.world.lay_ghosts(self.now())
             await asyncio.sleep(self.tuning.sweep_s)
-            for key in list(self.world.jobs):
-                self.jobs.add(key)
+            self._look_at_all()
             self._all_stale()
             if self._volumes_seen != self.world.looks_at_volumes:
                 self._pace.changed()

@@ -308,9 +308,10 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         uid=meta.uid,
         resource_version=meta.resource_version,
         workload_uid=ours,
-        owner_uid=labels.get(CONTROLLER_UID_LABEL, "") or str(owner.get("uid", "")),
+        # Whose pod it is its labels say only where nobody but us could have put our mark beside them.
+        owner_uid=(labels.get(CONTROLLER_UID_LABEL, "") if ours else "") or str(owner.get("uid", "")),
         held_by=str(owner.get("uid", "")),
-        jobset_uid=labels.get(JOBSET_UID_LABEL, ""),
+        jobset_uid=labels.get(JOBSET_UID_LABEL, "") if ours else "",
         node=str(spec["nodeName"] or ""),
         done=phase in ("Succeeded", "Failed"),
         ready=ready,

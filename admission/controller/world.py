@@ -185,8 +185,8 @@ class World:
         self._short: dict[tuple[Key, str], int] = {}
         """(Workload, node) whose devices are gone -> since when it is seen so."""
         self._job_by_uid: dict[str, JobKey] = {}
-        self._children: dict[str, set[JobKey]] = {}
-        """Jobs by the uid of the JobSet that made them."""
+        self._children: dict[Owner, set[JobKey]] = {}
+        """Jobs by the JobSet that made them."""
         self._workload_of_job: dict[str, Key] = {}
         self._several: dict[str, set[Key]] = {}
         """Jobs with more than one Workload: Kueue makes a new one where a job that runs grows."""
@@ -230,8 +230,10 @@ class World:
         self.jobs[key] = job
         self._job_by_uid[job.uid] = key
         self._changed_job(key)
+        if old is not None and old.owner != job.owner:
+            self._part(old)
         if job.owner is not None and _of_jobset(job):
-            self._children.setdefault(job.owner[2], set()).add(key)
+            self._children.setdefault((job.namespace, job.owner[2]), set()).add(key)
             if old is None or _standing(old) != _standing(job):
                 self._wake_job(job.owner[2])
 
@@ -243,11 +245,16 @@ class World:
             self._missing.pop(key, None)
         self._job_by_uid.pop(job.uid, None)
         self._changed_job(key)
-        if job.owner is not None and (children := self._children.get(job.owner[2])) is not None:
-            children.discard(key)
+        self._part(job)
+
+    def _part(self, job: JobView) -> None:
+        """A Job is no longer one of its JobSet's."""
+        of = (job.namespace, "" if job.owner is None else job.owner[2])
+        if (children := self._children.get(of)) is not None:
+            children.discard((job.kind, job.namespace, job.name))
             if not children:
-                del self._children[job.owner[2]]
-            self._wake_job(job.owner[2])
+                del self._children[of]
+            self._wake_job(of[1])
 
     def workload_seen(self, seen: WorkloadSeen) -> None:
         seen = self._on_named_nodes(seen)
@@ -693,7 +700,9 @@ class World:
     def tally(self, job: JobView | None, workload: WorkloadSeen | None, now: int) -> PodTally:
         pods: dict[Key, PodView] = {}
         if job is not None:
-            pods.update(self._pods_of_owner.get((job.namespace, job.uid), {}))
+            # A pod that was made before its gang was ours names its own Job alone.
+            for one in (job, *(self.jobs[key] for key in self._children_of(job))):
+                pods.update(self._pods_of_owner.get((one.namespace, one.uid), {}))
         if workload is not None:
             pods.update(self._pods_of_owner.get((workload.namespace, workload.uid), {}))
         missing = self._missing_since(job, workload, len(pods), now)
@@ -784,19 +793,19 @@ class World:
         """Of a JobSet that is being deleted: also those that have no pods yet."""
         if job is None or not job.deleting or job.kind != JOBSET.kind:
             return []
-        return [key for key in self._children.get(job.uid, ()) if self._is_unled(self.jobs[key])]
+        return [key for key in self._children_of(job) if self._is_unled(self.jobs[key])]
 
     def _marked(self, job: JobView | None) -> tuple[JobKey, ...]:
         """Older API servers refuse to change a template that has run: there the next start writes over it."""
         if job is None or not job.suspended:
             return ()
-        children = ((key, self.jobs[key]) for key in self._children.get(job.uid, ()))
+        children = ((key, self.jobs[key]) for key in self._children_of(job))
         return tuple(sorted(key for key, child in children if _carries(child)))
 
     def _unheard(self, job: JobView | None) -> int:
-        if job is None or job.uid not in self._children:
+        if job is None:
             return 0
-        children = [self.jobs[key] for key in self._children[job.uid]]
+        children = [self.jobs[key] for key in self._children_of(job)]
         return sum(not (child.deleting or child.finished or _heard(child, stop=job.suspended)) for child in children)
 
     def _abandoned(self, job: JobView) -> bool:
@@ -962,13 +971,19 @@ class World:
         value = seen.view.value
         return bare_step(seen.view, *self._stopped(value), now, self._required(value))
 
+    def _children_of(self, job: JobView) -> Collection[JobKey]:
+        """Jobs of a JobSet."""
+        return self._children.get((job.namespace, job.uid), ())
+
     def _wake_job(self, uid: str) -> None:
         key = self._job_by_uid.get(uid)
         if key is not None:
             self._changed_job(key)
 
     def _wake_pod(self, pod: PodView) -> None:
-        for uid in (pod.owner_uid, pod.jobset_uid, self._job_of_workload.get(pod.workload_uid, "")):
+        maker = self.jobs.get(self._job_by_uid.get(pod.owner_uid, ("", "", "")))
+        jobset = maker.owner[2] if maker is not None and maker.owner is not None else pod.jobset_uid
+        for uid in (pod.owner_uid, jobset, self._job_of_workload.get(pod.workload_uid, "")):
             self._wake_job(uid)
 
 
@@ -977,7 +992,7 @@ def _counts(value: Workload) -> tuple[bool, bool, int]:
 
 
 def _of_jobset(job: JobView) -> bool:
-    return job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
+    return job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/") and job.owner[1] == JOBSET.kind
 
 
 def _heard(job: JobView, *, stop: bool = False) -> bool:

@@ -741,7 +741,8 @@ def _looked_up_by(asked: AntiAffinity) -> list[tuple[str, ...]]:
     """Where those find it whom it may keep away."""
     named = next((need for need in asked.selector.requirements if need.operator == "In"), None)
     pairs: list[tuple[str, ...]] = [()] if named is None else [(named.key, value) for value in named.values]
-    return [(namespace, *pair) for namespace in asked.namespaces or ("",) for pair in pairs]
+    # A value, or a namespace, may be named twice.
+    return list(dict.fromkeys((namespace, *pair) for namespace in asked.namespaces or ("",) for pair in pairs))
 
 
 def _hostname(node: Node | None) -> str:

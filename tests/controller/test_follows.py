@@ -18,6 +18,7 @@ from tests.controller.lab import (
     T0,
     Json,
     World,
+    admission,
     cluster_queue,
     condition,
     job,
@@ -232,6 +233,44 @@ async def test_a_workload_of_a_kind_of_others_is_bare(world: World) -> None:
             return any(c["type"] == "Evicted" and c["reason"] == "Deactivated" for c in conditions)
 
         await until(reads(world, evicted))
+
+
+READY = {"name": "budget", "state": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+RESERVED = [condition("QuotaReserved", True, "QuotaReserved", "")]
+RUNS = [*RESERVED, condition("Admitted", True, "Admitted", "")]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "checks", "spec", "becomes"),
+    [
+        (RUNS, [], {"active": False}, ("Evicted", "Deactivated")),
+        (RUNS, [], {"maximumExecutionTimeSeconds": 60}, ("Evicted", "Deactivated")),
+        (RESERVED, [READY], {}, ("Admitted", "Admitted")),
+    ],
+    ids=["deactivated", "its time is over", "its checks are ready"],
+)
+async def test_what_became_due_for_a_bare_workload_while_nobody_led(
+    world: World, conditions: list[Json], checks: list[Json], spec: Json, becomes: tuple[str, str]
+) -> None:
+    await a_town(world, 16)
+    if checks:
+        await world.put({**CHECK, "metadata": {"name": "budget"}})
+        wanted = {"spec": {"admissionChecksStrategy": strategy({"budget": []})}}
+        await change(world, "/apis/muster.dev/v1beta1/clusterqueues/team-a", wanted)
+    wrapped = job("a", "main")
+    wrapped["metadata"]["uid"] = "u-1"
+    status = {"conditions": conditions, "admission": admission("n"), **({"admissionChecks": checks} if checks else {})}
+    made = workload(wrapped, status, queue="main")
+    made["metadata"]["ownerReferences"][0] |= {"apiVersion": "example.com/v1", "kind": "AppWrapper"}
+    made["spec"] |= spec
+    await world.put(made)
+
+    def came(raw: Json) -> bool:
+        held = raw.get("status", {}).get("conditions", ())
+        return any((c["type"], c["reason"]) == becomes and c["status"] == "True" for c in held)
+
+    async with running(world):
+        assert await until(reads(world, came))
 
 
 # ---------------------------------------------------------------- admission checks

@@ -445,6 +445,18 @@ CHILD = JobView(
 SET = JobView(kind="JobSet", namespace="ns", name="set", uid="s1", resource_version="1", queue="main", started=True)
 
 
+def test_a_pod_that_names_its_job_alone_is_of_the_jobset_too() -> None:
+    """As those do that were made before their gang was ours."""
+    woken: list[Any] = []
+    world = World(State(MUSTER), Names(), changed_job=woken.append, dirty=lambda: None)
+    for one in (SET, CHILD):
+        world.job_seen(one)
+    woken.clear()
+    world.pod_seen(pod("a", workload_uid="", owner_uid="c1", held_by="c1"))
+    assert world.tally(SET, None, 10**9).live == 1
+    assert ("JobSet", "ns", "set") in woken
+
+
 @pytest.mark.parametrize(
     ("jobs", "pods", "stray", "unled"),
     [

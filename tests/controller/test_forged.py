@@ -1,0 +1,153 @@
+"""Labels, owner references and selectors that anybody may write: they keep nobody's quota, and stop nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from admission.controller.lifecycle import Settings, next_step
+from admission.controller.world import World as Shell
+from admission.engine.model import MUSTER
+from admission.engine.state import State
+from admission.jobs.hold import Caller, mutate_job, validate_job, validate_pod
+from admission.jobs.kinds import JOB, JobView, view
+from tests.controller.lab import NAMES, World, condition, job
+from tests.controller.test_follows import JOBS, a_town, holds, its_workload, reads
+from tests.controller.test_keep import running, until
+from tests.controller.test_world import HOLDS, seen
+
+TENANT = Caller(user="tenant")
+PODS = "/api/v1/namespaces/ml/pods"
+SUSPENDED = condition("Suspended", True, "JobSuspended", "")
+
+
+def pod_of_a_deployment(name: str, job_uid: str) -> dict[str, Any]:
+    """It asks for nothing, and says that it is of a Job."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "idle-1", "uid": "rs-1", "controller": True}
+    labels = {"batch.kubernetes.io/controller-uid": job_uid, "jobset.sigs.k8s.io/jobset-uid": job_uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ml", "labels": labels, "ownerReferences": [owner]},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "pause"}]},
+        "status": {"phase": "Running"},
+    }
+
+
+@pytest.mark.parametrize("how", ["finished", "evicted"])
+async def test_a_pod_that_says_it_is_of_a_job_keeps_nothing_for_it(world: World, how: str) -> None:
+    await a_town(world, 16)
+    async with running(world) as controller:
+        uid = (await world.put(job("one", "main")))["metadata"]["uid"]
+        await world.client.merge_patch(f"{JOBS}/one/status", {"status": {"conditions": [SUSPENDED]}})
+
+        async def stopped() -> bool:
+            return bool((await world.client.get(f"{JOBS}/one"))["spec"]["suspend"])
+
+        async def started() -> bool:
+            return not await stopped()
+
+        assert await until(started)
+        pod = pod_of_a_deployment("idle-1-x", uid)
+        assert validate_pod(None, pod, TENANT, NAMES) is None, "anybody may make it"
+        await world.put(pod)
+        if how == "finished":
+            done = [condition("SuccessCriteriaMet", True, "x", ""), condition("Complete", True, "x", "")]
+            await world.client.merge_patch(f"{JOBS}/one/status", {"status": {"succeeded": 2, "conditions": done}})
+        else:
+            resumed = condition("Suspended", False, "JobResumed", "")
+            runs = {"startTime": "2027-01-15T08:00:00Z", "conditions": [resumed]}
+            await world.client.merge_patch(f"{JOBS}/one/status", {"status": runs})
+            drain = {"spec": {"stopPolicy": "HoldAndDrain"}}
+            await world.client.merge_patch("/apis/muster.dev/v1beta1/namespaces/ml/localqueues/main", drain)
+            assert await until(stopped)
+            gone = {"startTime": None, "active": 0, "conditions": [SUSPENDED]}
+            await world.client.merge_patch(f"{JOBS}/one/status", {"status": gone})
+
+        async def released() -> bool:
+            return controller.state.queue_numbers("team-a").reserving == 0
+
+        assert await until(released)
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "counts"),
+    [("JobSet", "ns", True), ("JobSet", "evil", False), ("Anything", "ns", False), ("Anything", "evil", False)],
+)
+def test_who_is_a_job_of_a_jobset(kind: str, namespace: str, counts: bool) -> None:
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": kind, "name": "set", "uid": "j1", "controller": True}
+    metadata = {"name": "a", "namespace": namespace, "uid": "c1", "resourceVersion": "1", "ownerReferences": [owner]}
+    child = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata,
+        "spec": {"suspend": False, "template": {"spec": {"containers": [{"name": "c"}]}}},
+    }
+    anybody = mutate_job(None, child, TENANT, NAMES) == [] and validate_job(None, child, TENANT, NAMES) is None
+    assert anybody == (kind != "JobSet")
+    shell = Shell(State(MUSTER), NAMES, changed_job=lambda _: None, dirty=lambda: None)
+    parent = JobView(
+        kind="JobSet",
+        namespace="ns",
+        name="set",
+        uid="j1",
+        resource_version="1",
+        queue="main",
+        labelled=True,
+        suspended=True,
+        suspended_condition=True,
+    )
+    shell.job_seen(parent)
+    shell.workload_seen(seen(replace(HOLDS, evicted="Preempted", evicted_at=1)))
+    shell.job_seen(view(JOB, child, NAMES))
+    due = next_step(shell.sight(("JobSet", "ns", "set"), 10**9), Settings(), 10**9)
+    assert (due.step is None) == counts, "it is released when none of its Jobs runs"
+
+
+def test_a_job_that_was_taken_from_its_jobset_is_none_of_its_jobs() -> None:
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "j1", "controller": True}
+    metadata = {"name": "a", "namespace": "ns", "uid": "c1", "resourceVersion": "1", "ownerReferences": [owner]}
+    child = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"suspend": False}}
+    shell = Shell(State(MUSTER), NAMES, changed_job=lambda _: None, dirty=lambda: None)
+    shell.job_seen(JobView(kind="JobSet", namespace="ns", name="set", uid="j1", resource_version="1", suspended=True))
+    shell.job_seen(view(JOB, child, NAMES))
+    assert shell.sight(("JobSet", "ns", "set"), 10**9).unheard == 1
+    taken = view(JOB, {**child, "metadata": {**metadata, "ownerReferences": []}}, NAMES)
+    shell.job_seen(taken)
+    assert shell.sight(("JobSet", "ns", "set"), 10**9).unheard == 0
+    shell.job_lost(taken)
+    assert shell.sight(("JobSet", "ns", "set"), 10**9).unheard == 0
+
+
+def anti_affinity(label: str, values: list[str]) -> dict[str, Any]:
+    asked = {"matchExpressions": [{"key": label, "operator": "In", "values": values}]}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": asked}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+async def test_a_selector_that_names_a_value_twice_ends_nothing(world: World) -> None:
+    await a_town(world, 16)
+    made = job("train", "main", pods=1)
+    made["spec"]["template"]["metadata"] = {"labels": {"app": "x"}}
+    made["spec"]["template"]["spec"]["affinity"] = anti_affinity("app", ["x", "x"])
+    async with running(world):
+        await world.put(made)
+        assert await until(lambda: its_workload(world))
+        await world.client.delete(f"{JOBS}/train", propagation="Background")
+
+        async def gone() -> bool:
+            return await its_workload(world) is None
+
+        assert await until(gone)
+        for i in range(3):
+            pod = pod_of_a_deployment(f"web-{i}", "nobody")
+            pod["spec"]["affinity"] = anti_affinity(f"app-{i}", ["x", "x"])
+            await world.put(pod)
+        await asyncio.sleep(0.2)
+        for i in range(3):
+            await world.client.merge_patch(f"{PODS}/web-{i}/status", {"status": {"phase": "Succeeded"}})
+        await world.put(job("next", "main", pods=1))
+        assert await until(reads(world, holds))

@@ -1,0 +1,104 @@
+"""Writes that got no answer: what may still come is waited for, and what did not come is not taken for written."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from admission.engine.model import Admission, Assumed, Domain, PodSetAssignment, Replace, TopologyAssignment
+from admission.kube.client import Unavailable
+from tests.controller.lab import World, admission, condition, job, workload
+from tests.controller.test_follows import JOBS, WORKLOADS, a_town, change, its_workload
+from tests.controller.test_keep import NODE, running, until
+
+
+async def test_a_start_that_may_still_come_keeps_its_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks under a start, and the gang is evicted before the server applies it."""
+    await a_town(world, 16)
+    broke = asyncio.Event()
+    late: list[asyncio.Task[Any]] = []
+    send = world.client.json_patch
+
+    async def json_patch(path: str, ops: list[dict[str, Any]], **options: Any) -> Any:
+        starts = {"op": "add", "path": "/spec/suspend", "value": False} in ops
+        if not starts or not path.endswith("/one"):
+            return await send(path, ops, **options)
+        if broke.is_set():
+            raise Unavailable(0, "NoAnswer", "still no connection")
+
+        async def slow() -> Any:
+            await asyncio.sleep(1)
+            return await send(path, ops, **options)
+
+        late.append(asyncio.ensure_future(slow()))
+        broke.set()
+        raise Unavailable(0, "NoAnswer", "the connection broke")
+
+    monkeypatch.setattr(world.client, "json_patch", json_patch)
+    async with running(world):
+        made = await world.put(job("one", "main"))
+        made["status"] = {"conditions": [condition("Suspended", True, "JobSuspended", "")]}
+        await world.client.put(f"{JOBS}/one/status", made)
+        await broke.wait()
+        name = (await its_workload(world))["metadata"]["name"]
+        await change(world, f"{WORKLOADS}/{name}", {"spec": {"active": False}})
+        await world.put(job("two", "main"))  # all devices, as the first
+        await asyncio.gather(*late)
+        suspended = {one["metadata"]["name"]: one["spec"]["suspend"] for one in (await world.client.get(JOBS))["items"]}
+        holds = {
+            one["metadata"]["ownerReferences"][0]["name"]: "admission" in one.get("status", {})
+            for one in (await world.client.get(WORKLOADS))["items"]
+        }
+    assert not suspended["one"]
+    assert holds["one"]
+    assert not holds["two"]
+
+
+@pytest.mark.parametrize("touched", [False, True], ids=["nobody else wrote", "somebody else wrote"])
+async def test_other_nodes_that_were_not_written_count_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch, touched: bool
+) -> None:
+    await a_town(world, 16)
+    await world.put({**NODE, "metadata": {"name": "m", "labels": {"gpu": "h100", "kubernetes.io/hostname": "m"}}})
+    status = {
+        "conditions": [
+            condition("QuotaReserved", True, "QuotaReserved", ""),
+            condition("Admitted", True, "Admitted", ""),
+        ],
+        "admission": admission("n"),
+        "unhealthyNodes": [{"name": "n"}],
+    }
+    owner = job("a", "main") | {"metadata": {"name": "a", "namespace": "ml", "uid": "u-1"}}
+    name = (await world.put(workload(owner, status, queue="main")))["metadata"]["name"]
+    key = ("ml", name)
+    async with running(world, leads=False) as controller:
+
+        async def there() -> bool:
+            return key in controller.world.workloads and "m" in controller.world.nodes
+
+        await until(there)
+
+        async def lost(*_: Any, **__: Any) -> bytes:
+            if touched:
+                await world.client.merge_patch(f"{WORKLOADS}/{name}", {"metadata": {"annotations": {"x": "y"}}})
+            raise Unavailable(0, "NoAnswer", "the connection broke, and the server never saw it")
+
+        monkeypatch.setattr(world.client, "apply_raw", lost)
+        monkeypatch.setattr(world.client, "write_timeout", 0.2)
+        gang = controller.world.workloads[key].view.value
+        assert gang.admission is not None
+        part = gang.admission.pod_sets[0]
+        there_now = TopologyAssignment(("kubernetes.io/hostname",), (Domain(("m",), 2),))
+        moved = Admission("team-a", (PodSetAssignment("main", part.flavors, part.usage, 2, there_now),))
+        decision = Replace(key, gang.uid, moved)
+        controller.state.apply(Assumed(decision))
+        controller._decisions["Workload", *key] = decision
+        await controller._look(("Workload", *key))
+
+        async def undone() -> bool:
+            counted = controller.state.workload(key)
+            return counted is not None and bool(counted.lost_nodes)
+
+        assert await until(undone)
