@@ -1156,7 +1156,8 @@ _ON_PODS = {
         ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
         "See the message: a Secret, ConfigMap, volume or command that the container names is not there or wrong.",
     ),
-    "NodeSilent": "Wait: if its node stays silent for half a minute, the gang is stopped whole and starts on others.",
+    "NodeSilent": "Wait: if its node stays silent for half a minute, and others do not, the gang is stopped whole and "
+    "starts on those.",
     "NotReady": "Its containers run and their readiness probe says no: see `kubectl logs POD`.",
     "SchedulingGated": "A scheduling gate keeps it from its node: who put it into the pod template must take it off.",
     "Unschedulable": "Tell the platform team: these nodes were set aside for it, and kube-scheduler refuses them.",

@@ -317,6 +317,8 @@ class Sight:
     """(node, taint) of those `lost_nodes` that are well, and whose taint NoExecute takes the pods off them."""
     lost_at: int | None = None
     """When the next node of the reservation counts as lost, if it is not well before."""
+    heard_since: int | None = 0
+    """Since when not all nodes of the cluster are silent at once; None while they are (see `silence`)."""
     priority: int = 0
     abandoned: bool = False
     """A Job with our marker in its template that belongs to no JobSet and no Workload any more."""
@@ -690,11 +692,12 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str]:
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     assert workload is not None
-    if settings.pods_ready_ms is None or pods.ready >= job.pods_expected:
+    if settings.pods_ready_ms is None or pods.ready >= job.pods_expected or seen.heard_since is None:
         return None, ""
     until = max(pods.last_created_at, workload.value.admitted_at) + settings.pods_ready_ms
     had = f"{settings.pods_ready_ms // 1000} s from the last one's creation"
     since = max(pods.unready_since or 0, pods.missing_since or 0)
+    since = max(since, seen.heard_since) if since else 0
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:
         return since + settings.recovery_ms, f"{settings.recovery_ms // 1000} s after one was missing or not ready"
     return until, had

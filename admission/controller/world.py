@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from admission.controller.lifecycle import NOTHING, Next, PodTally, Sight, WorkloadView, bare_step, spare
+from admission.controller.silence import Silence
 from admission.engine.counts import refused_taint
 from admission.engine.model import (
     ClusterQueue,
@@ -177,6 +178,8 @@ class World:
         self._neighbours = Neighbours(self._everybody, lambda node: self._node_labels.get(node, {}))
         self.lost_nodes: dict[str, int] = {}
         """Since when; ms since the epoch. 0: the node is no more."""
+        self._silence = Silence()
+        self._silent = False
         self._expelling: dict[str, tuple[Taint, ...]] = {}
         """Taints that somebody put on a node that is well, to have pods off it."""
         self.nodes: set[str] = set()
@@ -460,6 +463,7 @@ class World:
                 self._node_by_host[host] = node.name
                 for key in sorted(self._workloads_on.get(host, ())):
                     self.workload_seen(self.workloads[key])
+        self._silence.seen(node)
         self._lost(node.name, node.lost_since)
         devices = {name: amount for name, amount in node.allocatable if "/" in name}
         before, self._devices[node.name] = self._devices.get(node.name, devices), devices
@@ -480,10 +484,14 @@ class World:
         self._unlaid |= self._neighbours.asking
         self._devices.pop(name, None)
         self._expelling.pop(name, None)
+        self._silence.gone(name)
         self._lost(name, 0)
         self.apply(Gone(Node, name))
 
     def _lost(self, node: str, since: int | None) -> None:
+        was, self._silent = self._silent, self._silence.over_since is None
+        if was and not self._silent:
+            self._wake_holders()  # nobody's time ran meanwhile
         if since is None:
             changed = self.lost_nodes.pop(node, None) is not None
         else:
@@ -496,6 +504,9 @@ class World:
 
     def queue_changed(self) -> None:
         """A queue or its stop policy changed: every job that holds something may have to leave."""
+        self._wake_holders()
+
+    def _wake_holders(self) -> None:
         for seen in self.workloads.values():
             if seen.view.value.admission is not None:
                 self._wake_workload(seen)
@@ -592,6 +603,7 @@ class World:
             lost_nodes=lost,
             tainted=tuple(sorted(tainted.items())),
             lost_at=min((at for at in (gone_until, bare_until) if at is not None), default=None),
+            heard_since=self._silence.over_since,
             priority=priority,
             abandoned=job is not None and self._abandoned(job),
             spare_since=self._spare_since(key, job, workload, now),
@@ -825,21 +837,32 @@ class World:
 
     def _gone(self, seen: WorkloadSeen | None, now: int, *, runs: bool) -> tuple[list[str], int | None]:
         """Nodes of a reservation that are lost. What runs is left where it is for a while, for many come back: with the
-        next moment at which another counts. An API server that was away, or a network, has all nodes not ready for some
+        next moment at which another counts. An API server that was away, or a network, has nodes not ready for some
         seconds when it is back, and Kubernetes itself deletes no pod at once: of the time that it takes (300 s, unless
-        pods or the API server say otherwise) half is left to stop the gang."""
+        pods or the API server say otherwise) half is left to stop the gang. While all nodes are silent the time does
+        not run, and it begins anew when the first is back: Kubernetes deletes nothing either."""
         if seen is None or seen.view.value.admission is None or not self.lost_nodes:
             return [], None
         lost = sorted(_nodes_of(seen.view.value) & self.lost_nodes.keys())
         wait = 0
+        heard: int | None = 0
         if lost and runs:
             there = self._pods_of_owner.get((seen.namespace, seen.uid), {}).values()
             stays = [pod.stays_ms for pod in there if pod.stays_ms is not None and not pod.done and pod.node in lost]
             wait = min(NODE_GONE_MS, *(most // 2 for most in (self.lost_after_ms, *stays)))
-        due = {node: self.lost_nodes[node] + wait if self.lost_nodes[node] else 0 for node in lost}
-        return [node for node, at in due.items() if now >= at], min(
-            (at for at in due.values() if now < at), default=None
-        )
+            heard = self._silence.over_since
+        out: list[str] = []
+        until: int | None = None
+        for node in lost:
+            since = self.lost_nodes[node]
+            if since and heard is None:
+                continue
+            due = max(since, heard or 0) + wait if since else 0
+            if now >= due:
+                out.append(node)
+            elif until is None or due < until:
+                until = due
+        return out, until
 
     def _bare(self, seen: WorkloadSeen | None, now: int) -> tuple[list[str], int | None]:
         """Nodes whose devices a running gang has and which are gone from allocatable for a while: they and the kubelet

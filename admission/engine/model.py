@@ -241,6 +241,8 @@ class Node(Value, frozen=True):
     """Cordoned."""
     lost_since: int | None = None
     """Since when the node is not ready, or tainted NoExecute; 0 for one that is shut down, None while it is well."""
+    ready_since: int = 0
+    """Since when it is ready, if it is."""
 
 
 class PodUsage(Value, frozen=True):

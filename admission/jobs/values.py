@@ -381,7 +381,8 @@ def node(raw: Json, names: Names) -> tuple[Node, tuple[str, ...]]:
     problems: list[str] = []
     condition: Json = next((c for c in objects(status.get("conditions")) if c.get("type") == "Ready"), {})
     ready = condition.get("status") == "True"
-    since = [] if ready else [millis(condition.get("lastTransitionTime")) or millis(meta.get("creationTimestamp"))]
+    turned = millis(condition.get("lastTransitionTime")) or millis(meta.get("creationTimestamp"))
+    since = [] if ready else [turned]
     since.extend(
         # Who says that it is shut down has its pods deleted at once: nobody waits whether it comes back.
         0 if taint.get("key") == _SHUT_DOWN else millis(taint.get("timeAdded"))
@@ -396,6 +397,7 @@ def node(raw: Json, names: Names) -> tuple[Node, tuple[str, ...]]:
         ready=ready,
         unschedulable=spec.get("unschedulable") is True,
         lost_since=min(since) if since else None,
+        ready_since=turned if ready else 0,
     )
     return value, tuple(problems)
 

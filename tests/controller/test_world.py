@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random  # noqa: TID251  # seeded
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from admission.controller.actuate import AVOID_MS, blamed
-from admission.controller.lifecycle import Settings, SuspendJob, WorkloadView, next_step
+from admission.controller.lifecycle import Next, Settings, SuspendJob, WorkloadView, next_step
+from admission.controller.silence import Silence
 from admission.controller.world import NODE_GONE_MS, ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.model import (
     KUEUE,
@@ -366,6 +368,95 @@ def test_a_node_that_comes_back_soon_takes_nobody_along(
     world.node_seen(whole)
     sight = world.sight(KEY, due)
     assert (sight.lost_nodes, sight.lost_at) == ((), None)
+
+
+def on_n1(**said: Any) -> Setting:
+    """A gang that runs on n1, and of all nodes nothing is known yet."""
+    setting = Setting()
+    setting.world.job_seen(replace(JOB, suspended=False, pods_expected=1))
+    setting.world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted=True)))
+    setting.world.pod_seen(pod("a", **said))
+    return setting
+
+
+def down(name: str, since: int, **said: Any) -> Node:
+    return Node(name, ready=False, lost_since=since, allocatable=(("gpu.example/gpu", 4),), **said)
+
+
+A_ZONE, B_ZONE = (("topology.kubernetes.io/zone", "a"),), (("topology.kubernetes.io/zone", "b"),)
+LEFT_OUT = (("node.kubernetes.io/exclude-disruption", ""),)
+
+
+@pytest.mark.parametrize(
+    ("beside", "due"),
+    [
+        ([down("n2", 9000)], None),
+        ([down("n2", 9000, unschedulable=True)], None),
+        ([], None),  # a cluster of one node
+        ([down("n2", 9000, labels=B_ZONE)], None),
+        ([Node("n2", labels=LEFT_OUT)], None),  # of the control plane, say
+        ([Node("n2", labels=B_ZONE)], 5000 + NODE_GONE_MS),  # one zone of two
+        ([Node("n2", unschedulable=True)], 5000 + NODE_GONE_MS),
+        ([down("n2", 9000), Node("n3", ready_since=2000)], 5000 + NODE_GONE_MS),
+        ([down("n2", 9000), Node("n3", ready_since=50_000), Node("n4", ready_since=60_000)], 50_000 + NODE_GONE_MS),
+    ],
+)
+def test_while_all_nodes_are_silent_none_is_lost(beside: list[Node], due: int | None) -> None:
+    """As with kube-controller-manager. Who begins to look when the first is back counts from there, as who saw it."""
+    world = on_n1().world
+    for node in (down("n1", 5000, labels=A_ZONE), *beside):
+        world.node_seen(node)
+    assert (got := world.sight(KEY, 60_000 if due is None or due > 60_000 else 34_000)).lost_nodes == ()
+    assert got.lost_at == due
+    assert world.sight(KEY, due or 1 << 40).lost_nodes == (() if due is None else ("n1",))
+
+
+def test_their_time_begins_anew_when_the_first_is_back() -> None:
+    setting = on_n1(ready=False, unready_since=6000)
+    world, settings = setting.world, Settings(pods_ready_ms=60_000, recovery_ms=60_000)
+    for node in (down("n1", 5000), down("n2", 9000), down("n3", 9000)):
+        world.node_seen(node)
+    assert next_step(world.sight(KEY, 900_000), settings, 900_000) == Next(None, None)
+    setting.woken.clear()
+    world.node_seen(Node("n2", ready_since=900_000))
+    assert KEY in setting.woken
+    assert next_step(world.sight(KEY, 901_000), settings, 901_000) == Next(None, 900_000 + NODE_GONE_MS)
+    # Others that are back change nothing of that; if the first goes again, the next one counts.
+    world.node_seen(Node("n3", ready_since=905_000))
+    world.node_gone("n2")
+    assert world.sight(KEY, 906_000).lost_at == 905_000 + NODE_GONE_MS
+    world.node_seen(Node("n1", ready_since=910_000, allocatable=(("gpu.example/gpu", 4),)))
+    # Its pod is not ready yet: its time to recover, too, begins when nodes are heard of again.
+    assert next_step(world.sight(KEY, 911_000), settings, 911_000) == Next(None, 905_000 + 60_000)
+
+
+@pytest.mark.parametrize("shut_down", [True, False])
+def test_a_node_that_is_deleted_or_shut_down_is_lost_at_once_though_all_are_silent(shut_down: bool) -> None:
+    world = on_n1().world
+    world.node_seen(down("n2", 9000))
+    world.node_seen(down("n1", 0 if shut_down else 5000))
+    if not shut_down:
+        world.node_gone("n1")
+    assert world.sight(KEY, 10_000).lost_nodes == ("n1",)
+
+
+def test_what_is_known_of_silence_is_what_the_nodes_say() -> None:
+    """Whatever came and went: the same as of a controller that lists them now; and nothing piles up."""
+    chance, kept, nodes = Random(7), Silence(), dict[str, Node]()
+    for step in range(3000):
+        name = f"n{chance.randrange(4)}"
+        if chance.random() < 0.2:
+            nodes.pop(name, None)
+            kept.gone(name)
+        else:
+            left_out = LEFT_OUT if chance.random() < 0.2 else ()
+            ready = chance.random() < 0.5
+            nodes[name] = Node(name, ready=ready, ready_since=step * ready, labels=left_out)
+            kept.seen(nodes[name])
+        asked = [node for node in nodes.values() if not node.labels]
+        well = min((node.ready_since for node in asked if node.ready), default=None if asked else 0)
+        assert kept.over_since == well
+    assert len(kept._order) < 40
 
 
 def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:

@@ -179,7 +179,8 @@ def test_a_lost_node(spec: Json, conditions: list[tuple[str, str]], lost: int | 
         "spec": spec,
         "status": {"conditions": [{"type": t, "status": s, "lastTransitionTime": _STAMP} for t, s in conditions]},
     }
-    assert values.node(raw, NAMES)[0].lost_since == lost
+    node = values.node(raw, NAMES)[0]
+    assert (node.lost_since, node.ready_since) == (lost, 1_767_225_600_000 if ("Ready", "True") in conditions else 0)
 
 
 OF_A_GANG = {NAMES.managed_label: "true", NAMES.workload_uid_label: "w"}
