@@ -6,7 +6,8 @@ therefore repeats reads, repeats push-backs, and repeats no write that may have 
 again and decides. For the same reason the HTTP library's own repetition of PUT and DELETE is off.
 
 Every write passes `fence` just before it is sent, and is over, one way or the other, `write_timeout` seconds after the
-call: the client gives up then, and the server is told the same limit. `lease.py` counts on both.
+call: the client gives up then, and the server is told the same limit. `lease.py` counts on both. A write that was sent
+ends by itself where its caller is cancelled: cut off, it would be in doubt for all that time (`settle`).
 
 Watches have a session of their own, since each pins a connection. Names and labels are the caller's concern; this
 module knows only paths (`Kind.path`).
@@ -20,7 +21,7 @@ import asyncio
 import os
 import ssl
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -290,6 +291,8 @@ class Client:
         self._who = who
         self._agent = user_agent
         self._backoff = backoff
+        self._sending: set[asyncio.Future[bytes]] = set()
+        """Fenced writes that are under way."""
         self._doubtful_until = float("-inf")
         self._unary: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
@@ -332,6 +335,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
+        await self.settle(0)
         sessions = [session for session in (self._unary, self._streams, *self._past) if session is not None]
         self._unary = self._streams = None
         self._past = []
@@ -453,7 +457,9 @@ class Client:
             if authorization is not None:
                 headers["Authorization"] = authorization
             try:
-                return await self._once(
+                if not urgent:
+                    await self._enter(path, deadline)
+                sent = self._once(
                     verb=verb,
                     method=method,
                     path=path,
@@ -466,6 +472,7 @@ class Client:
                     write=write,
                     urgent=urgent,
                 )
+                return await (sent if fence is None else self._by_itself(sent))
             except Unauthorized:
                 # Asked once more beside the attempts, for it was not heard: the lease has one attempt each time.
                 if refreshed or not await self._refresh(authorization, deadline):
@@ -489,6 +496,22 @@ class Client:
         except TimeoutError:
             return False
 
+    async def _enter(self, path: str, deadline: float) -> None:
+        if self.flow.enter_at_once():
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.flow.enter()
+        except TimeoutError:
+            raise Unavailable(0, "Throttled", f"{path}: no place in time", ambiguous=False) from None
+
+    async def _by_itself(self, sent: Coroutine[Any, Any, bytes]) -> bytes:
+        """Whoever is cancelled while it waits has it go on."""
+        sending = asyncio.ensure_future(sent)
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        return await asyncio.shield(sending)
+
     async def _once(
         self,
         *,
@@ -504,13 +527,8 @@ class Client:
         write: bool,
         urgent: bool,
     ) -> bytes:
+        """With a place at the gate, which it gives back."""
         loop = asyncio.get_running_loop()
-        if not urgent and not self.flow.enter_at_once():
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self.flow.enter()
-            except TimeoutError:
-                raise Unavailable(0, "Throttled", f"{path}: no place in time", ambiguous=False) from None
         doubtful = False
         try:
             session, _ = await self._sessions()
@@ -560,8 +578,14 @@ class Client:
             if not urgent:
                 self.flow.leave()
 
-    def doubt(self) -> float:
-        """Seconds until no fenced write that was cut off, or had no clear answer, can still be applied; 0 when none."""
+    async def settle(self, seconds: float) -> float:
+        """Lets the fenced writes that are under way end for so long, and cuts off those that are left. Returns the
+        seconds until none that was cut off, or had no clear answer, can still be applied; 0 when there is none."""
+        if self._sending:
+            _, late = await asyncio.wait(self._sending, timeout=seconds)
+            for sending in late:
+                sending.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         return max(0.0, self._doubtful_until - asyncio.get_running_loop().time())
 
     def _count(self, verb: str, path: str, status: int, seconds: float, *, told: bool = True) -> None:

@@ -8,8 +8,8 @@ earlier one.
     may_write()    now < last renewal sent + renew_deadline (< lease_duration): the fence of every write
     takeover       the new leader writes nothing until the old one's duration and the time limit of a write have passed
                    since the lease last changed; then nothing of the old leader can still be under way
-    lead(work)     the work and the renewals live and die together; the lease is given up only after the work has ended
-                   and the last of its writes that was left without an answer has timed out
+    lead(work)     the work and the renewals live and die together; the lease is given up only after the work has ended,
+                   its last writes have had a moment to be answered, and what was left without an answer has timed out
 
 The clock counts time in suspend where the system can (a frozen machine must wake up fenced). A holder's identity is
 new with each start, so that a restarted process is a new leader like any other.
@@ -31,6 +31,9 @@ from admission.kube.flow import Told, between
 
 _log = structlog.get_logger(__name__)
 
+SETTLE_S = 2.0
+"""So long writes that are under way may take to end when the work is over: most are answered within milliseconds, and
+one that is cut off keeps the next leader waiting for a write's whole time limit."""
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 
@@ -251,10 +254,10 @@ class LeaderElector:
         """Gives the lease up, if it is still ours, so that the next need not wait. Failing to is harmless."""
         if not self._wrote:
             return
-        # Fenced from here on; a write that was cut off may still be applied until its time is over.
+        # Fenced from here on; a write that is cut off may still be applied until its time is over.
         self._renewed_at = None
         self._seen = None
-        await self._sleep(self._client.doubt())
+        await self._sleep(await self._client.settle(SETTLE_S))
         path = LEASES.path(self._namespace, self._name)
         try:
             async with asyncio.timeout(self._retry):

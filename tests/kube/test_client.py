@@ -243,6 +243,42 @@ async def test_the_fence_is_asked_again_before_each_repetition(server: Server, c
     assert server.count("POST") == 1
 
 
+@pytest.mark.parametrize("answered", [True, False])
+async def test_whoever_is_cancelled_leaves_its_write_to_end(server: Server, client: Client, settle, answered: bool):
+    """Its caller does nothing more; what waited for a place is not sent; and what is never answered is in doubt."""
+    release, done = asyncio.Event(), []
+
+    async def slow(_: object) -> None:
+        await release.wait()
+        done.append("answered")
+
+    async def step() -> None:
+        await client.create(A, {"metadata": {"name": "y"}})
+        done.append("went on")
+
+    client.fence = lambda: None
+    client.flow = kube.Flow(start=1, most=1)
+    server.faults += [slow]
+    steps = [asyncio.ensure_future(step()) for _ in range(2)]
+    await settle(lambda: server.count("POST") == 1 and client.flow.waiting == 1)
+    for one in steps:
+        one.cancel()
+    results = await asyncio.gather(*steps, return_exceptions=True)
+    assert [type(one) for one in results] == [asyncio.CancelledError] * 2
+    assert (done, client.flow.in_flight) == ([], 1)
+    if answered:
+        settling = asyncio.ensure_future(client.settle(3600))
+        await asyncio.sleep(0)
+        assert not settling.done()
+        release.set()
+        assert await settling == 0
+        assert done == ["answered"]
+    else:
+        assert 0 < await client.settle(0.01) <= client.write_timeout
+    assert client.flow.in_flight == 0
+    assert server.count("POST") == 1
+
+
 @pytest.mark.parametrize(
     ("call", "method", "content_type", "query", "body"),
     [

@@ -42,6 +42,8 @@ class Machine:
         self.awake.set()
         self.reachable = True
         self.lose_reply = False
+        self.under_way = 0.0
+        """For so long a write would go on that the server has not answered yet."""
         self.doubtful = 0.0
         self.calls: list[str] = []
         loop = asyncio.get_running_loop()
@@ -59,7 +61,9 @@ class Machine:
         await asyncio.sleep(seconds)
         await self.awake.wait()
 
-    def doubt(self) -> float:
+    async def settle(self, seconds: float) -> float:
+        self.calls.append("settle")
+        await self.sleep(min(seconds, self.under_way))
         return self.doubtful
 
     async def _network(self, call: str) -> None:
@@ -187,6 +191,23 @@ def test_a_stop_with_a_write_in_doubt_waits_for_it_before_the_lease_is_given_up(
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert asyncio.get_running_loop().time() - work.ended[0] >= 7
+        assert books.lease["spec"]["holderIdentity"] == ""
+
+    virtually(main)
+
+
+def test_a_stop_lets_the_writes_that_are_under_way_end_before_the_lease_is_given_up():
+    async def main() -> None:
+        books, log = Books(), []
+        one = Machine(books, name="one")
+        task, work = start(one, log)
+        await asyncio.sleep(3)
+        one.under_way = 1.0
+        one.calls.clear()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert one.calls == ["settle", "get", "put"]
+        assert 1 <= asyncio.get_running_loop().time() - work.ended[0] < 2
         assert books.lease["spec"]["holderIdentity"] == ""
 
     virtually(main)
