@@ -79,6 +79,7 @@ _decode_bare = msgspec.json.Decoder(_Bare).decode
 _decode_status = msgspec.json.Decoder(_Status).decode
 
 _PATIENCE = 5  # how often in a row something unlikely is put down to chance
+_AWAY = 5.0  # seconds at most between two tries where nobody answers: so much later than the server the copy is back
 
 
 class Informer(Generic[T]):
@@ -89,7 +90,8 @@ class Informer(Generic[T]):
     (its CRD is not installed) counts as empty, and is looked for again every `absent_retry` seconds. withheld: so does
     one that may not be listed. watch_seconds: range of the watch's own timeout. stall_seconds: reconnect after that
     much silence; servers send a bookmark each minute.
-    backoff: (base, cap) of the pauses, seconds. clock, sleep: monotonic seconds, and waiting for some.
+    backoff: (base, cap) of the pauses, seconds; shorter ones where nobody answers. clock, sleep: monotonic seconds, and
+    waiting for some.
     """
 
     def __init__(
@@ -138,6 +140,9 @@ class Informer(Generic[T]):
         self._stall_seconds = stall_seconds
         self._absent_retry = absent_retry
         self._pauses = Backoff(*backoff)
+        """After what the server refuses. An outage teaches it nothing."""
+        self._away = Backoff(backoff[0], min(backoff[1], _AWAY))
+        self._spread = backoff[0]
         self._refused = Told(clock=clock)
         self._clock = clock
         self._sleep = sleep
@@ -295,9 +300,19 @@ class Informer(Generic[T]):
                 if withheld:
                     self._say("may not be listed, and is gone without", error, pause)
                 return pause
-        pause = max(self._pauses.next(), error.retry_after or 0.0)
+        pause = self._pause(error)
         self._say("list failed", error, pause)
         return pause
+
+    def _pause(self, error: ApiError) -> float:
+        """Seconds until the next try: soon where nobody answers, when the server says so if it does, and else later
+        each time."""
+        if not error.status:
+            return self._away.next()
+        self._away.reset()
+        if error.retry_after is None:
+            return self._pauses.next()
+        return error.retry_after + between(0.0, error.retry_after / 4 + self._spread)
 
     def _say(self, what: str, error: ApiError, pause: float) -> None:
         """A server that is away is told once, by the client, for all that is watched of it; what it refuses here, now
@@ -318,7 +333,7 @@ class Informer(Generic[T]):
                 if self._lines == lines and self._clock() < began + 1.0:
                     pause = self._pauses.next()  # a server that hangs up at once is not pressed
             except ApiError as error:
-                pause = max(self._pauses.next(), error.retry_after or 0.0)
+                pause = self._pause(error)
                 if isinstance(error, Gone):
                     _log.info("watch too old, listing again", path=self._path)
                 else:
@@ -351,6 +366,7 @@ class Informer(Generic[T]):
                 version = self._take(line)
                 self._lines += 1
                 self._pauses.reset()
+                self._away.reset()
                 self._refused.over()
                 if version and not _older(version, self.resource_version):
                     self.resource_version = version

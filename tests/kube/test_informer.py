@@ -308,6 +308,35 @@ async def test_an_outage_causes_no_list_but_refusals_do(server, client, settle):
         await settle(lambda: informer.relists == 2 and len(server.watches) == 1)
 
 
+@pytest.mark.parametrize("of", ["lists", "watches"])
+async def test_who_was_away_is_asked_soon_and_then_when_it_says(server, client, settle, of):
+    """However long it was away: and that it refuses ever more is counted from its first answer."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    server.put("x")
+    client_tries = 5 if of == "lists" else 1
+    busy = answer(429, status(429, "TooManyRequests"), headers={"Retry-After": "1"})
+    gone = [drop()] * 25 * client_tries
+    server.faults += [*([] if of == "lists" else [passing()]), *gone, *[answer(500)] * client_tries * 2]
+    server.faults += [answer(503, headers={"Retry-After": "20"})]  # a read does not wait for so long by itself
+    if of == "watches":  # a list waits for its turn by itself
+        server.faults += [busy] * 3
+    async with informing(client, sleep=sleep, backoff=(0.5, 30.0)) as (informer, _seen, _):
+        await settle(lambda: len(server.watches) == 1)
+        assert same(informer, server)
+    silent, refused, told = pauses[:25], pauses[25:27], pauses[27:]
+    assert max(silent) <= 5.0 < sum(silent)
+    assert refused[0] == 0.5
+    assert refused[1] <= 1.5
+    assert 20.0 <= told.pop(0) <= 25.5
+    assert all(1.0 <= pause <= 1.75 for pause in told)
+    assert len(told) == (3 if of == "watches" else 0)
+
+
 async def test_an_outage_is_told_once_for_all_that_is_watched_and_so_is_its_end(server, client, settle):
     with capture_logs() as lines:
         async with informing(client) as (one, _, _), informing(client) as (other, _, _):
