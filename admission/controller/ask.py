@@ -12,6 +12,7 @@ Answers are frozen values with `as_json`; how they look on a terminal is `tell`'
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
@@ -42,6 +43,7 @@ from admission.jobs.kinds import JOB, JOBSET, JobKind, JobView, items, millis, o
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
 from admission.names import (
+    ACTIVE,
     ADMITTED,
     EVICTED,
     FINISHED,
@@ -479,6 +481,7 @@ class Ask:
             forest = await self._forest() if target else None
             room = _room_for(forest, target, standing)
             if not live:
+                standing = await self._outlived(standing)
                 standing = _stopped(standing, queue, None if forest is None else forest[1].get(target))
         unready: tuple[Unready, ...] = ()
         if value.admitted and not value.finished:
@@ -508,6 +511,28 @@ class Ask:
             live=live,
             silent=lines.silent,
         )
+
+    async def _outlived(self, standing: Standing) -> Standing:
+        """What is stored may say that room is kept for somebody who has ended since."""
+        found = _KEPT_FOR.match(standing.message) if standing.detail == Detail.CLAIMED.value else None
+        if found is None:
+            return standing
+        kind, namespace, name = found.groups()
+        hidden = dict(self._hidden)
+        try:
+            of_kind, raw = await self.job(f"{kind}/{name}", namespace)
+            ended = view(of_kind, raw, self.names).finished is not None
+        except NotSeen:
+            ended = False
+        except NotThere:
+            ended = True
+        finally:
+            self._hidden = hidden  # it was not asked for
+        if not ended:
+            return standing
+        message = f"{kind} {namespace}/{name}, for which the room it needs was kept, has ended; it is looked at again"
+        reason, detail = Reason.PENDING_EVALUATION.value, Detail.NEXT_CYCLE.value
+        return replace(standing, reason=reason, detail=detail, message=message)
 
     async def _of_children(self, kind: JobKind, job: JobView) -> list[Json]:
         """Events about the Jobs of a JobSet; nothing of other kinds."""
@@ -1071,7 +1096,8 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
 
 
 def _stopped(standing: Standing, local: Json | None, cluster: Json | None) -> Standing:
-    """A stopped queue is why it waits, whatever the condition said before; not where something nearer holds it back."""
+    """A queue that is stopped, being deleted or not active is why it waits, whatever the condition said before; not
+    where something nearer holds it back."""
     if standing.reason == Reason.DEACTIVATED.value or standing.detail == Detail.BACKOFF.value:
         return standing
     for kind, raw in (("LocalQueue", local), ("ClusterQueue", cluster)):
@@ -1079,7 +1105,16 @@ def _stopped(standing: Standing, local: Json | None, cluster: Json | None) -> St
         if policy not in ("", "None"):
             message = f"{kind} {_name(obj(raw))} is stopped ({policy}); it waits until the stop policy is lifted"
             return replace(standing, reason=Reason.ON_HOLD.value, detail="", message=message)
-    return standing
+    if cluster is None or standing.reason == Reason.GATED.value:
+        return standing
+    if obj(cluster.get("metadata")).get("deletionTimestamp"):
+        wrong = "it is being deleted"
+    elif (active := _condition(cluster, ACTIVE)).get("status") == "False":
+        wrong = text(active.get("message"))
+    else:
+        return standing
+    why = model.Why(Reason.MISCONFIGURED, Detail.CLUSTER_QUEUE_INACTIVE, subject=f"{_name(cluster)}: {wrong}")
+    return replace(standing, reason=why.reason.value, detail=why.detail.value, message=sentence(why))
 
 
 def _requests(raw: Json, value: Workload) -> tuple[tuple[str, int], ...]:
@@ -1142,6 +1177,7 @@ def _as_told(standing: Standing, told: Told | None) -> Standing:
     return replace(standing, reason=told.reason, detail=told.detail, message=told.message)
 
 
+_KEPT_FOR = re.compile(r"The room it needs is kept for (\w+) ([^/\s]+)/(\S+) until ")
 _NOT_CREATED = "NotCreated"
 _ON_PODS = {
     _NOT_CREATED: "Their Job's controller makes them. What refuses them (a ResourceQuota, PodSecurity) stands beside.",
@@ -1156,8 +1192,8 @@ _ON_PODS = {
         ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
         "See the message: a Secret, ConfigMap, volume or command that the container names is not there or wrong.",
     ),
-    "NodeSilent": "Wait: if its node stays silent for half a minute, and others do not, the gang is stopped whole and "
-    "starts on those.",
+    "NodeSilent": "Wait: if its node stays silent for half a minute, and not all nodes are, the gang is stopped whole "
+    "and starts on others.",
     "NotReady": "Its containers run and their readiness probe says no: see `kubectl logs POD`.",
     "SchedulingGated": "A scheduling gate keeps it from its node: who put it into the pod template must take it off.",
     "Unschedulable": "Tell the platform team: these nodes were set aside for it, and kube-scheduler refuses them.",

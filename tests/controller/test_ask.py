@@ -457,6 +457,41 @@ async def test_what_holds_a_job_back_and_who_lifts_it(world: World, tmp_path: Pa
     assert ("spec.active" in answer.owner + answer.platform) is False
 
 
+KEPT = Why(Reason.PLACEMENT_FAILED, Detail.CLAIMED, subject="Job web/big", until=NOW + 60_000)
+INACTIVE = [condition("Active", False, "FlavorNotFound", "references missing ResourceFlavor(s): h200")]
+ENDED = {"conditions": [{"type": "Complete", "status": "True"}]}
+OVERTAKEN: dict[str, tuple[str, dict[str, Any] | None, str, str]] = {
+    "its queue is not active": ("inactive", {}, "Misconfigured", "ClusterQueue q: references missing"),
+    "its queue is being deleted": ("deleted", {}, "Misconfigured", "ClusterQueue q: it is being deleted"),
+    "nothing": ("", {}, "TopologyPlacementFailed", "kept for Job web/big until"),
+    "whoever room is kept for has ended": ("", ENDED, "PendingEvaluation", "Job web/big, for which the room it needs"),
+    "and was deleted": ("", None, "PendingEvaluation", "was kept, has ended"),
+    "and may not be seen": ("hidden", None, "TopologyPlacementFailed", "kept for Job web/big until"),
+}
+
+
+@pytest.mark.parametrize("name", OVERTAKEN)
+async def test_what_contradicts_a_stored_sentence_comes_first(world: World, name: str) -> None:
+    how, of_holder, reason, message = OVERTAKEN[name]
+    await lab(world)
+    queue = own("ClusterQueue", "q", {"namespaceSelector": {}}, status={"conditions": INACTIVE * (how == "inactive")})
+    queue["metadata"]["finalizers"] = ["example.com/kept"]
+    await world.put(queue)
+    await world.put(own("LocalQueue", "q", {"clusterQueue": "q"}, namespace="ml"))
+    if how == "deleted":
+        await world.client.delete("/apis/muster.dev/v1beta1/clusterqueues/q")
+    if of_holder is not None:
+        holder = job("big", status=of_holder)
+        holder["metadata"]["namespace"] = "web"
+        await world.put(holder)
+    await with_workload(world, job("train", queue="q"), waiting(KEPT), queue="q")
+    world.denied = {"big"} if how == "hidden" else set()
+    answer = await world.ask().why("train", "ml")
+    assert (answer.standing.state, answer.standing.reason) == (State.WAITING, reason)
+    assert message in answer.standing.message
+    assert not answer.hidden
+
+
 async def test_a_job_that_cannot_be_queued_says_why(world: World, tmp_path: Path) -> None:
     """The controller made no Workload, and has told of it by an Event; the last one counts."""
     await lab(world)
