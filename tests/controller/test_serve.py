@@ -93,6 +93,37 @@ async def test_its_lease_has_the_name_and_the_times_of_the_file() -> None:
         await until(held)
 
 
+async def test_a_leader_that_is_stopped_in_the_middle_of_its_writes_leaves_none_in_doubt() -> None:
+    """Or its lease would be kept until none can be applied any more."""
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.sleep(0)
+
+    async with served() as (client, replica):
+
+        async def leads() -> bool:
+            return replica.controller.leading
+
+        await until(leads)
+        for n in range(20):
+            queue = {"apiVersion": NAMES.api_version, "kind": "ClusterQueue", "metadata": {"name": f"q{n}"}, "spec": {}}
+            await client.create(f"/apis/{NAMES.api_version}/clusterqueues", queue)
+        assert replica.elector is not None
+        fence, sent = replica.elector.fence, asyncio.Event()
+
+        def passed() -> None:
+            fence()
+            sent.set()
+
+        client.fence = passed
+        await sent.wait()
+        replica.elector._sleep = wait
+    assert not replica.controller.leading
+    assert waits[-1] == 0
+
+
 async def test_without_election_it_leads_at_once_and_its_webhook_keeps_to_the_limits_of_the_file() -> None:
     text = "leaderElection: {leaderElect: false}\nmaxTerminationGracePeriodSeconds: 60\n"
     async with served(text) as (client, replica):
