@@ -8,6 +8,7 @@ and by the recorded event log. THOROUGH=1 runs 1,000 random gangs instead of 150
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import itertools
 import json
 import os
@@ -1066,8 +1067,8 @@ def test_nodes_that_are_silent_for_a_moment_take_nobody_along(muster: Installed)
     cp.wait(lambda: "2 not ready" in reason(cp, "team-a", "waits")[1], 20, "the controller to have seen it")
     time.sleep(5)
     assert not entry_of(workload_of(cp, "team-a", "runs"), "Evicted")
-    for name in names:
-        cp.set_node_ready(name, True, wait=False)
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # each waits for its kubelet, and they are back together
+        list(pool.map(lambda name: cp.set_node_ready(name, True, wait=False), names))
     cp.wait(lambda: "not ready" not in reason(cp, "team-a", "waits")[1], 20, "the controller to have seen them back")
     log.catch_up()
     assert figures(log).evictions == 0
@@ -1302,6 +1303,7 @@ def test_drains_and_disruption_budgets_are_honoured(muster: Installed) -> None:
 def test_a_node_that_killed_a_job_twice_is_avoided_for_that_job(muster: Installed) -> None:
     cp = muster.cp
     cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    cp.add_nodes(1, gpus=0, prefix="other")  # or all nodes would be silent
     teams(cp, {"team-a": 64})
     muster.started(config={"nodeLossGracePeriod": "2s"})
     cp.apply([job("team-a", "one", 1, seconds=None)])
