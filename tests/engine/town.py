@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from admission.engine.cycle import decide
-from admission.engine.ledger import charge_of
+from admission.engine.ledger import charge_of, claim_of
 from admission.engine.model import (
     MUSTER,
     Admit,
@@ -308,7 +308,7 @@ class Town:
                     state.ledger.unclaim(decision.key)
                     (kept.discard if decision.record.victims else kept.add)(decision.key)
                     if decision.record.until > self.now:
-                        claim = charge_of(state.workloads[decision.key], decision.record.admission, "claim")
+                        claim = claim_of(state.workloads[decision.key], decision.record.admission)
                         state.ledger.claim(claim, decision.record.until)
                 elif isinstance(decision, Evict):
                     self.check_eviction(decision)
