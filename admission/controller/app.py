@@ -685,6 +685,8 @@ class Controller:
     async def _look(self, key: JobKey) -> None:
         decision = self._decisions.pop(key, None)
         based_on = self._based_on.pop(key, None)
+        if decision is None:
+            self.jobs.not_later(key)  # what is due is found anew, and nothing is of who is gone
         try:
             if decision is not None:
                 try:
