@@ -503,8 +503,9 @@ class Controller:
                 told_why(gang, reason)
 
     def _queue_stale(self, kind: str, namespace: str, name: str) -> None:
-        self._stale[kind, namespace, name] = None
-        self._queues_dirty.set()
+        if self.leading:  # who begins to lead looks at all of them
+            self._stale[kind, namespace, name] = None
+            self._queues_dirty.set()
 
     def _all_stale(self) -> None:
         self._stale_all = True
@@ -548,6 +549,19 @@ class Controller:
             for informer in self.informers.values():
                 group.create_task(informer.run(), name=f"informer {informer.kind.kind}")
             group.create_task(self.events.run(), name="events")
+            group.create_task(self._tidy(), name="tidy")
+
+    async def _tidy(self) -> None:
+        """Now and then: what would only grow, of it also that which is kept for the next decision, where nobody
+        decides."""
+        while True:
+            await asyncio.sleep(self.tuning.sweep_s)
+            self.world.forget_nodes()
+            if not self.leading:
+                try:
+                    self.state.advance(self.now())
+                except Exception:  # as where one decides, it is no reason to be blind
+                    log.exception("not settled")
 
     async def lead(self) -> None:
         """Decide and write; until cancelled. Raises Fenced when a write met the fence: somebody else may lead."""
@@ -588,6 +602,7 @@ class Controller:
                 self.state.apply(Forgotten(decision.key))
                 del key
             self._decisions.clear()
+            self._based_on.clear()
 
     async def _decide(self) -> None:
         with suppress(TimeoutError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -107,6 +107,19 @@ class LabelSelector(Value, frozen=True):
     """All requirements hold; the empty selector matches everything. (A missing one matches nothing: None.)"""
 
     requirements: tuple[Requirement, ...] = ()
+
+
+Name = TypeVar("Name")
+One = TypeVar("One")
+
+
+def discard(table: dict[Name, set[One]], name: Name, one: One) -> None:
+    """Of a table of sets, which has none that is empty: who is gone leaves nothing behind."""
+    held = table.get(name)
+    if held is not None:
+        held.discard(one)
+        if not held:
+            del table[name]
 
 
 def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:

@@ -445,3 +445,17 @@ def test_room_that_was_freed_for_a_gang_puts_it_first_until_it_has_had_it(
     )
     town.state.advance(town.now)
     assert town.state.position(("ns", first)) == 0
+
+
+def test_of_times_at_which_to_look_again_those_are_kept_that_count() -> None:
+    """A gang that is refused in each cycle until somebody may be evicted has another such time each time."""
+    town = small()
+    town.put(gang("large", "a", 16))
+    town.cycle()
+    state = town.state
+    name, bucket, _ = state._entry["ns", "large"]
+    memo = state.lines[name].parked[bucket]
+    for i in range(1000):
+        state.park(name, bucket, replace(memo, until=START + i))
+    assert len(state._memo_alarms) <= 2
+    assert state.next_alarm() == START + 999
