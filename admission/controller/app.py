@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -128,7 +129,8 @@ class Tuning:
     nobody led would else be let in by the order of names."""
     sweep_s: float = 30.0
     check_s: float = 300.0
-    """Between comparisons of the books with a fresh computation."""
+    """Between comparisons of the books with a fresh computation. In an eighth of it one of the copies is compared with
+    the API server."""
 
 
 @dataclass
@@ -1045,18 +1047,26 @@ class Controller:
                 self._pace.changed()
 
     async def _check_books(self) -> None:
-        """The books against a fresh computation from the same facts; a difference is a bug, and is reported."""
+        """The books against a fresh computation from the same facts, and the copies, one in each turn, against what
+        the API server has; a difference is a bug, of ours or of a watch, and is reported."""
         part, parts = 0, 8  # of the nodes, so that a large cluster stops nobody for long
         found = [0] * parts
+        copies, differing = deque(self.informers), Counter[str]()
         while True:
             await asyncio.sleep(self.tuning.check_s / parts)
             drift = self.state.drift(part, parts)
             found[part] = len(drift)
             part = (part + 1) % parts
-            for told in self.watchers.drift:
-                told(sum(found))
             if drift:
                 log.error("the ledger differs from its recomputation", differences=drift[:10], count=len(drift))
+            kind = copies[0]
+            differed = differing[kind]
+            with suppress(ApiError, OSError, TimeoutError):  # told by the client; it is looked at when it comes round
+                differing[kind] = len(await self.informers[kind].differences())
+            if differed or not differing[kind]:
+                copies.rotate(-1)  # what differs for the first time is looked at again at once: is it mended?
+            for told in self.watchers.drift:
+                told(sum(found) + differing.total())
 
     # ------------------------------------------------------------ asking
 
