@@ -714,6 +714,10 @@ class Controller:
                         self._hold_off(key, decision.key)
                     raise
                 self._wrote_at = time.monotonic()
+                if self.state.assumes(decision):
+                    # Its answer, or a newer version, is known by now, and does not show it.
+                    log.warning("a decision that was written is not there", **self._who_of(decision.key, made))
+                    self._forget(key, decision)
                 self._told_decision(decision, made)
                 if key[0] != ORPHAN:
                     self.jobs.add(key)

@@ -785,6 +785,10 @@ class State:
             self._assumed[key] = (decision,)
         self._show(key, self._laid_over(value))
 
+    def assumes(self, decision: Decision) -> bool:
+        """Does this decision count, and nothing after it, though no object shows it."""
+        return self._assumed.get(decision.key) == (decision,)
+
     def _laid_over(self, value: Workload) -> Workload:
         """The gang as it counts, with what is assumed of it."""
         for decision in self._assumed.get(value.key, ()):
