@@ -297,6 +297,11 @@ class Capacity:
         self._apart_new.clear()
         return new
 
+    def tidy(self) -> None:
+        """Between decisions: keep no more of what was worked out than there is room for."""
+        if self._made is not None:
+            self._made.tidy()
+
     def repelled(self, shape: PodShape) -> tuple[str, ...]:
         """The marks of those who keep pods of this shape away, were they there."""
         if not self._apart:

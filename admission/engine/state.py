@@ -1251,6 +1251,7 @@ class State:
         """Make everything ready for a decision at `now`: configuration, time, and what changed since the last one."""
         self._settle()
         self._settle_apart()
+        self._ledger.nodes.tidy()
         self._now = now
         while self._alarms and self._alarms[0][0] <= now:
             _, kind, key = heapq.heappop(self._alarms)
