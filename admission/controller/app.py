@@ -93,7 +93,7 @@ from admission.kube.client import (
 from admission.kube.events import EventRecorder
 from admission.kube.flow import Told
 from admission.kube.informer import Informer
-from admission.names import ADMITTED, INVALID_JOB, Names
+from admission.names import ADMITTED, INVALID_JOB, STEP_FAILED, Names
 
 log = structlog.get_logger("muster")
 
@@ -158,6 +158,10 @@ RACES_LOST = 4
 once, and is part of the trade."""
 SITS_OUT_MS = 600_000
 """So long nobody looks at a gang over which a decision failed."""
+_STEP_FAILED = (
+    "What is due for this job failed, by a defect of the controller, whose log says more (step failed): it waits, and "
+    "is tried again within five minutes"
+)
 _STATUS_OF: dict[str, Callable[[State, Item[Any], int], dict[str, Any]]] = {
     "ClusterQueue": queues.queue_status,
     "LocalQueue": queues.local_queue_status,
@@ -767,6 +771,9 @@ class Controller:
         except Exception as error:
             self._failed(key, error)
             log.exception("step failed", **self._who(key))
+            if (job := self.world.jobs.get(key)) is not None:
+                # In equal words each time: they stand as one Event, for as long as it goes on.
+                self.actuator.record(key, job, "Warning", STEP_FAILED, _STEP_FAILED)
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
 
     def _forget(self, job: JobKey, decision: Decision) -> None:
