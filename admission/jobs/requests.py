@@ -29,7 +29,7 @@ from admission.engine.model import (
     Toleration,
     TopologyRequest,
 )
-from admission.jobs.kinds import JobKind, Json, items, obj, objects, text, texts, whole
+from admission.jobs.kinds import JobKind, Json, digits, items, json_of, obj, objects, text, texts, whole
 from admission.names import (
     CONTROLLER_UID_LABEL,
     HOSTNAME_LABEL,
@@ -718,8 +718,9 @@ def topology_request(
         out["unconstrained"] = True
     slice_level, slice_size = said.get(names.slice_required_topology_annotation), said.get(names.slice_size_annotation)
     if slice_level or slice_size:
-        if slice_level and slice_size and slice_size.isdigit() and 0 < int(slice_size[:10]) < 2**31:
-            out["podSetSliceRequiredTopology"], out["podSetSliceSize"] = slice_level, int(slice_size)
+        size = digits(slice_size or "")
+        if slice_level and size is not None and 0 < size < 2**31:
+            out["podSetSliceRequiredTopology"], out["podSetSliceSize"] = slice_level, size
         else:
             problems.append("a slice needs both its topology and its size, a number above 0")
     if layers := said.get(names.slice_layers_annotation):
@@ -742,10 +743,7 @@ def topology_request(
 
 def _layers(said: str, names: Names) -> tuple[list[Json], list[str]]:
     """Slices of several layers as the annotation has them, and what is wrong with it."""
-    try:
-        listed = json.loads(said)
-    except ValueError:
-        listed = None
+    listed = json_of(said)
     entries = objects(listed)
     good = [
         {"topology": text(entry.get("topology")), "size": whole(entry.get("size"), 0)}

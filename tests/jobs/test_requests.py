@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.engine.model import AntiAffinity, Exclusive, LabelSelector, Requirement, Toleration
-from admission.jobs.kinds import JOBSET
+from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.requests import anti_affinity, complete, pod_requests, shape_of, topology_request, topology_value
 from admission.jobs.values import pod_sets, pod_usage
 from admission.jobs.workload import build_workload
@@ -430,6 +430,22 @@ def test_topology_annotations() -> None:
     assert topology_request({NAMES.slice_size_annotation: "x"}, NAMES)[1]
 
 
+NO_NUMBERS = ["", "²", "٣", "+1", " 1", "0", "2147483648", "0000000001" + "0" * 5000]
+
+
+@pytest.mark.parametrize("size", NO_NUMBERS)
+def test_what_is_no_number_is_told(size: str) -> None:
+    asked = {NAMES.slice_required_topology_annotation: "rack", NAMES.slice_size_annotation: size}
+    assert topology_request(asked, NAMES)[1] == ["a slice needs both its topology and its size, a number above 0"]
+    job = {
+        "metadata": {"annotations": {NAMES.min_parallelism_annotation: size}},
+        "spec": {"parallelism": 4, "template": {"spec": {"containers": [c()]}}},
+    }
+    workload, problems = build_workload(JOB, job, NAMES)
+    assert "minCount" not in workload["spec"]["podSets"][0]
+    assert ["is not from 1 to the parallelism" in one for one in problems] == ([True] if size else [])
+
+
 @pytest.mark.parametrize(
     ("said", "slices"),
     [
@@ -439,6 +455,8 @@ def test_topology_annotations() -> None:
         ),
         ("[]", ()),
         ("no JSON", ()),
+        ("[" * 50_000, ()),
+        ('[{"topology": "net/rack", "size": ' + "9" * 5000 + "}]", ()),
         ('[{"topology": "net/rack", "size": 0}]', ()),
         ('[{"topology": "net/rack", "size": "2"}]', ()),
         ('[{"topology": "a", "size": 8}, {"topology": "b", "size": 4}, {"topology": "c", "size": 2}, 1]', ()),
