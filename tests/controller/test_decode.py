@@ -88,6 +88,18 @@ def test_pod_sets_are_one_value_where_nothing_differs_that_is_read(said: dict, a
     assert other == values.workload(with_container(**said), NAMES)[0]
 
 
+def test_what_is_remembered_is_bounded_by_bytes() -> None:
+    asked = []
+    read = decode.Read(lambda names, namespace, raw: asked.append(raw) or len(raw), limit_bytes=100)
+    small, large = [b"%d" % i * 40 for i in range(2)], b"x" * 101
+    assert [read(NAMES, "a", raw) for raw in (*small, *small, large, *small)] == [40, 40, 40, 40, 101, 40, 40]
+    assert asked == [*small, large, *small]
+    read(NAMES, "a", small[0])
+    read(NAMES, "b", small[0])  # the one that was asked for longest ago goes
+    read(NAMES, "a", small[0])
+    assert asked[5:] == [small[0]]
+
+
 def pod(spec: dict | None = None, status: dict | None = None, **meta) -> dict:
     return {
         "metadata": {
