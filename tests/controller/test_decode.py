@@ -100,6 +100,13 @@ def test_what_is_remembered_is_bounded_by_bytes() -> None:
     assert asked[5:] == [small[0]]
 
 
+def test_a_workload_of_others_that_says_too_much_is_refused_in_words() -> None:
+    template = {"spec": {**TEMPLATE["spec"], "nodeSelector": {f"k{i}": "v" for i in range(1025)}}}
+    obj = workload(podSets=[{"name": "main", "count": 2, "template": template}])
+    (pod_set,) = decode.workload(NAMES, msgspec.Raw(json.dumps(obj).encode())).view.value.pod_sets
+    assert pod_set.shape.uncounted == "the nodeSelector of a queued job's template has at most 1024 labels"
+
+
 def pod(spec: dict | None = None, status: dict | None = None, **meta) -> dict:
     return {
         "metadata": {
