@@ -571,6 +571,8 @@ class Rules(Value, frozen=True):
     """Node capacity decides for every flavor not marked elastic. Else only for flavors with a topology."""
     reclaim_default: PreemptionPolicy = PreemptionPolicy.ANY
     pack_against_fragmentation: bool = True
+    count_kept_out: bool = True
+    """Gangs that are switched off, gated, or in a LocalQueue that is stopped count as pending."""
     promises: bool = True
     """R3 on the final victim set, R5 (freed room is claimed), R7 (no thrash) bind eviction."""
     strategies: tuple[Strategies, ...] = (Strategies.FINAL, Strategies.INITIAL)
@@ -617,6 +619,7 @@ KUEUE = Rules(
     capacity_unless_elastic=False,
     reclaim_default=PreemptionPolicy.NEVER,
     pack_against_fragmentation=False,
+    count_kept_out=False,
     promises=False,
 )
 

@@ -267,6 +267,8 @@ class State:
         self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
         self._by_uid: dict[str, Key] = {}
         self._waiting_in: dict[Key, set[Key]] = {}
+        self._kept_out_of: Counter[Key] = Counter()
+        """How many of those are switched off or gated."""
         """LocalQueue -> its gangs without a reservation."""
         self._locals_of: dict[str, set[Key]] = {}
         self._holding_in: dict[Key, set[Key]] = {}
@@ -496,17 +498,29 @@ class State:
 
     # -- numbers
 
+    def waiting(self, queue: str) -> int:
+        """How many wait in a ClusterQueue, as `pending` and `aside` list them."""
+        return sum(len(self._waiting_in.get(local, ())) for local in self._locals_of.get(queue, ()))
+
+    def _pending_in(self, key: Key) -> int:
+        """Of those that wait in a LocalQueue, how many its status tells of."""
+        waiting, local = len(self._waiting_in.get(key, ())), self.local_queues.get(key)
+        if self.rules.count_kept_out:
+            return waiting
+        stopped = local is not None and local.stop_policy is not StopPolicy.NONE
+        return 0 if stopped else waiting - self._kept_out_of[key]
+
     def queue_numbers(self, name: str) -> QueueNumbers:
         self._settle()
         node = self._ledger.tree.queue(name)
-        waiting = sum(len(self._waiting_in.get(local, ())) for local in self._locals_of.get(name, ()))
+        waiting = sum(map(self._pending_in, self._locals_of.get(name, ())))
         return self._numbers(name, waiting, len(self._holding_of.get(name, ())), node, self.queues.get(name))
 
     def local_queue_numbers(self, key: Key) -> QueueNumbers:
         self._settle()
         local = self.local_queues.get(key)
         queue = None if local is None else self.queues.get(local.cluster_queue)
-        waiting = len(self._waiting_in.get(key, ()))
+        waiting = self._pending_in(key)
         return self._numbers(key, waiting, len(self._holding_in.get(key, ())), None, queue)
 
     def cohort_numbers(self, name: str) -> QueueNumbers:
@@ -849,6 +863,7 @@ class State:
         if gang.admission is None:
             self._asks_apart(gang, 1)
             self._waiting_in.setdefault(local, set()).add(key)
+            self._keep_out(gang, 1)
             if gang.claims is not None:
                 self._claim(gang)
             self._line_up(gang)
@@ -873,6 +888,10 @@ class State:
         self._usage_fair.pop(local, None)
         self._tree_changed(queue, freed=bool(gang.evicted))
         self._untold.pop(key, None)
+
+    def _keep_out(self, gang: Workload, sign: int) -> None:
+        if not gang.active or gang.gated:
+            self._kept_out_of[gang.namespace, gang.queue] += sign
 
     def _asks_apart(self, gang: Workload, sign: int) -> None:
         for pod_set in gang.pod_sets:
@@ -899,6 +918,7 @@ class State:
         if gang.admission is None:
             self._asks_apart(gang, -1)
             discard(self._waiting_in, local, key)
+            self._keep_out(gang, -1)
             self._step_out(gang)
             if key in self._claims:
                 self._unclaim(key)
