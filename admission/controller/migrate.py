@@ -624,8 +624,8 @@ async def _workload(ask: Ask, one: _Job, after: Json, *, dry_run: bool) -> str:
         for said in objects(_status(theirs).get("conditions"))
         if said.get("type") in (QUOTA_RESERVED, ADMITTED)
     ]
-    if one.ours is not None:
-        # It may ask for something else, and what holds room may not be changed.
+    if one.ours is not None and not (_asks_for(one.ours, made) and matches(one.ours, one.kind, after, names)):
+        # What holds room may not be changed.
         await _remove(ask, one.ours, dry_run=dry_run)
     with contextlib.suppress(AlreadyExists):
         await ask.client.create(ask.workloads.path(where), made, dry_run=dry_run)
@@ -635,6 +635,16 @@ async def _workload(ask: Ask, one: _Job, after: Json, *, dry_run: bool) -> str:
         path = ask.workloads.path(where, name, "status")
         await ask.client.apply(path, {**body, "status": status}, manager=names.admission_manager)
     return ""
+
+
+def _asks_for(ours: Json, made: Json) -> bool:
+    """Does a Workload say what is to be made, its pod sets aside, and is nothing left of another run in its status?"""
+    spec, status = obj(ours.get("spec")), _status(ours)
+    said = {one.get("type") for one in objects(status.get("conditions"))}
+    same = _name(ours) == _name(made) and all(
+        spec.get(key) == value for key, value in made["spec"].items() if key != "podSets"
+    )
+    return same and said <= {QUOTA_RESERVED, ADMITTED} and set(status) <= {"conditions", "admission"}
 
 
 async def _remove(ask: Ask, workload: Json, *, dry_run: bool) -> None:

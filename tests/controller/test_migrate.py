@@ -479,6 +479,7 @@ LATER_ADMITTED = condition("Admitted", True, "Admitted", "again", T0 + 600_000)
 NOT_RESERVED = condition("QuotaReserved", False, "Pending", "it was stopped", T0 + 600_000)
 PENDING = {"conditions": [condition("QuotaReserved", False, "WaitingForQuota", "it waits", T0 + 30_000)]}
 IT_RUNS = {"spec": {"suspend": False}}
+KEPT = ("metadata", "labels", "kept")
 FLAVOR = ("status", "admission", "podSetAssignments", "0", "flavors", GPU)
 
 
@@ -539,7 +540,17 @@ BACK: dict[str, Back] = {
         "changed",
         "goes on running",
         {LABEL: "main"},
-        {FLAVOR: "h200", ("spec", "active"): True},
+        {FLAVOR: "h200", ("spec", "active"): True, KEPT: "it"},
+    ),
+    "Muster had sent it back": Back(
+        "it waits",
+        {"conditions": [condition("Requeued", True, "Preempted", "again")], "requeueState": {"count": 1}},
+        {"status": elsewhere(LATER_RESERVED, LATER_ADMITTED)},
+        IT_RUNS,
+        "changed",
+        "goes on running",
+        {LABEL: "main"},
+        {FLAVOR: "h200", KEPT: None, ("status", "requeueState"): None},
     ),
     "Kueue is evicting it": Back(
         "it runs",
@@ -602,6 +613,9 @@ async def test_what_went_back_to_kueue_is_carried_over_as_kueue_leaves_it(kueue,
     await from_cluster(kueue.ask(), apply=True)
     if row.ours is not None:
         await kueue.put(workload(made, row.ours))
+    for one in await kueue.ask().read(kueue.ask().workloads):
+        mark = {"metadata": {"labels": {"kept": "it"}}}
+        await kueue.client.merge_patch(kueue.ask().workloads.path("ml", one["metadata"]["name"]), mark)
     path = f"/apis/{KUEUE.api_version}/namespaces/ml/workloads/w"
     for part in (row.theirs or {}).keys() & {"spec", "status"}:
         sub = "/status" if part == "status" else ""
