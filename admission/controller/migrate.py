@@ -250,10 +250,8 @@ def _with_note(row: Change, flavors: dict[str, Json], nodes: list[dict[str, str]
             note = "no node has its labels now, and Muster admits onto nodes that are there: set spec.elastic where "
             note += "they are made"
     if kind == "localqueue" and name == _DEFAULT:
-        note = (
-            "it was the queue of jobs without a label; with Muster they start at once, and no queue is charged: label "
-        )
-        note += "them, or set manageJobsWithoutQueueName in Muster's configuration (docs/tasks/tenants.md)"
+        note = "it was the queue of jobs without a label; with Muster they start at once, and no queue is charged: "
+        note += "label them, or set manageJobsWithoutQueueName in Muster's configuration (docs/tasks/tenants.md)"
     return replace(row, message=note) if note else row
 
 
@@ -318,13 +316,14 @@ def _not_managed(workload: Json, refs: list[Json]) -> str:
     """What becomes of something that is no Job and no JobSet."""
     kind = text(refs[0].get("kind")) if refs else ""
     what = f"it stands for {kind} {text(refs[0].get('name'))}" if refs else "it stands for no object"
+    what += f" and {len(refs) - 1} more" if len(refs) > 1 else ""
     what += ", which Muster does not manage"
     runs = _true(workload, ADMITTED)
     then = "what it runs is not counted in any queue" if runs else "once Kueue is gone, nobody starts it"
     if kind == "Pod":
-        kept = f"the finalizer {KUEUE_GROUP}/managed"
-        kept = kept if runs else f"Kueue's gate {KUEUE_GROUP}/admission and {kept}"
-        then += f", and {kept} stays on it (docs/migrate.md says how to take it off)"
+        # Pods of Deployments and the like have no finalizer.
+        gate = "" if runs else f"Kueue's gate {KUEUE_GROUP}/admission and "
+        then += f"; {gate}the finalizer {KUEUE_GROUP}/managed, if it has that, stay on it: docs/migrate.md, Plain Pods"
     return f"{what}: {then}"
 
 
@@ -404,7 +403,10 @@ async def _job(ask: Ask, one: _Job, known: _Known, *, dry_run: bool) -> Change:
             lines.insert(0, "Workload: admitted -> - (Kueue has stopped the job since)")
         for field, wanted in (("labels", labels), ("annotations", annotations)):
             held = _held(one.raw, field)
-            lines += [f"metadata.{field}.{key}: {held.get(key, '-')} -> {v or '-'}" for key, v in wanted.items()]
+            lines += [
+                f"metadata.{field}.{key}: {'taken off' if v is None else held.get(key, '-') + ' -> ' + v}"
+                for key, v in wanted.items()
+            ]
         await _write(ask, one, labels, annotations, template, dry_run=dry_run)
     except ApiError as error:
         said = change.refusal(error)

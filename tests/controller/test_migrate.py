@@ -886,8 +886,8 @@ async def test_files_and_the_cluster_are_told_the_same_of(kueue, name):
 OWNED: dict[str, tuple[str, Json, str]] = {
     "it runs": ("RayJob", admitted(), "what it runs is not counted in any queue"),
     "it waits": ("RayJob", decided(), "once Kueue is gone, nobody starts it"),
-    "a pod runs": ("Pod", admitted(), f"and the finalizer {KUEUE_GROUP}/managed stays on it"),
-    "a pod waits": ("Pod", decided(), f"and Kueue's gate {KUEUE_GROUP}/admission and the finalizer"),
+    "a pod runs": ("Pod", admitted(), f"any queue; the finalizer {KUEUE_GROUP}/managed, if it has that, stay on it"),
+    "a pod waits": ("Pod", decided(), f"starts it; Kueue's gate {KUEUE_GROUP}/admission and the finalizer"),
 }
 
 
