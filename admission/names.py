@@ -47,6 +47,8 @@ DEACTIVATION_TARGET = "DeactivationTarget"
 ACTIVE = "Active"
 INVALID_JOB = "InvalidJob"
 """Of an Event: a job that is held and gets no Workload, for what it says cannot be queued."""
+STEP_FAILED = "StepFailed"
+"""Of an Event: what was due for a job failed, by a defect of the controller."""
 JOBS_HELD = "JobsHeld"
 """On a ClusterQueue: was it proven that labelled jobs are held until they are admitted?"""
 

@@ -270,8 +270,8 @@ def files() -> Iterator[tuple[str, str]]:
     yield "files/namespaces.json", json.dumps(list(config.NEVER_GOVERNED), indent=1) + "\n"
     yield "files/rules.json", json.dumps(monitoring.rules(), indent=1, ensure_ascii=False) + "\n"
     for board in monitoring.DASHBOARDS:
-        made = monitoring.grafana(board)
-        yield f"files/dashboards/{board.name}.json", json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(monitoring.grafana(board), indent=1, ensure_ascii=False)
+        yield f"files/dashboards/{board.name}.json", text + "\n"
     yield "values.schema.json", json.dumps(values_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

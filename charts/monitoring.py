@@ -64,7 +64,9 @@ ALERTS: tuple[Alert, ...] = (
         "critical",
         "The books of Muster differ from what the API server says",
         "Quota or nodes may be counted wrong. Delete the leader's pod (the next one counts anew from lists) and report "
-        "the log lines 'the ledger differs from its recomputation', which tell the difference.",
+        "the log lines 'the ledger differs from its recomputation' or 'the copy differs from the server', which tell "
+        "the difference. The latter alone, without this alert, say that a watch lost events, and that a new list "
+        "brought them.",
     ),
     Alert(
         "MusterWebhookCertificate",

@@ -719,6 +719,44 @@ def _in_template(change: Object) -> Object:
 
 
 CONTAINER = {"name": "c", "image": "x"}
+
+
+def _selecting(key: str, values: int) -> Object:
+    return {"labelSelector": {"matchExpressions": [{"key": key, "operator": "In", "values": _values(values)}]}}
+
+
+def _values(count: int) -> list[str]:
+    return [f"v{i}" for i in range(count)]
+
+
+def _pods_apart(terms: int, *, values: int = 1) -> Object:
+    return {
+        "podAntiAffinity": {
+            pins.REQUIRED: [
+                {"topologyKey": "kubernetes.io/hostname", **_selecting(f"k{i}", values)} for i in range(terms)
+            ]
+        }
+    }
+
+
+def _spreads(count: int, *, values: int = 1) -> list[Object]:
+    how = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    return [{**how, "topologyKey": f"k{i}", **_selecting("a", values)} for i in range(count)]
+
+
+def _on_nodes(terms: int, *, values: int) -> Object:
+    term = {"matchExpressions": [{"key": "a", "operator": "In", "values": _values(values)}]}
+    return {"nodeAffinity": {pins.REQUIRED: {"nodeSelectorTerms": [term] * terms}}}
+
+
+def _ports(count: int) -> list[Object]:
+    return [{"containerPort": 1 + i, "protocol": "TCP"} for i in range(count)]
+
+
+def _volumes(count: int) -> list[Object]:
+    return [{"name": f"v{i}", "persistentVolumeClaim": {"claimName": "a"}} for i in range(count)]
+
+
 JOBSET_OWNER = {
     "apiVersion": "jobset.x-k8s.io/v1alpha2",
     "kind": "JobSet",
@@ -779,6 +817,20 @@ CHANGES: dict[str, Object] = {
     "many tolerations": _in_template(
         {"spec": {"tolerations": [{"key": f"k{i}", "operator": "Exists"} for i in range(257)]}}
     ),
+    "many pod terms": _in_template({"spec": {"affinity": _pods_apart(33)}}),
+    "as many pod terms as may be": _in_template({"spec": {"affinity": _pods_apart(32, values=5)}}),
+    "many values in pod terms": _in_template({"spec": {"affinity": _pods_apart(2, values=128)}}),
+    "many spreads": _in_template({"spec": {"topologySpreadConstraints": _spreads(33)}}),
+    "as many spreads as may be": _in_template({"spec": {"topologySpreadConstraints": _spreads(32)}}),
+    "many values in spreads": _in_template({"spec": {"topologySpreadConstraints": _spreads(2, values=128)}}),
+    "many values of nodes": _in_template({"spec": {"affinity": _on_nodes(1, values=4097)}}),
+    "as many values of nodes as may be": _in_template({"spec": {"affinity": _on_nodes(128, values=32)}}),
+    "many labels of nodes": _in_template({"spec": {"nodeSelector": {f"k{i}": "v" for i in range(257)}}}),
+    "as many labels of nodes as may be": _in_template({"spec": {"nodeSelector": {f"k{i}": "v" for i in range(256)}}}),
+    "many ports": _in_template({"spec": {"containers": [{**CONTAINER, "ports": _ports(129)}]}}),
+    "as many ports as may be": _in_template({"spec": {"containers": [{**CONTAINER, "ports": _ports(128)}]}}),
+    "many claims": _in_template({"spec": {"volumes": _volumes(65)}}),
+    "as many claims as may be": _in_template({"spec": {"volumes": _volumes(64)}}),
     "of the system": _in_template({"spec": {"priorityClassName": "system-node-critical"}}),
     "of gangs": _in_template({"spec": {"priorityClassName": NAMES.priority_class}}),
     "run by another": {"spec": {"managedBy": "example.com/other"}},
@@ -873,6 +925,10 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
 
         return made
 
+    def child(new: Object) -> Object:
+        spec: Object = new["spec"]["replicatedJobs"][1]["template"]["spec"]
+        return spec
+
     def inner(new: Object) -> Object:
         meta: Object = new["spec"]["replicatedJobs"][1]["template"]["spec"]["template"].setdefault("metadata", {})
         return meta
@@ -891,6 +947,15 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
         ),
         "fine": edit(lambda new: inner(new).setdefault("annotations", {}).update({"example.com/x": "y"})),
         "run by another": edit(lambda new: new["spec"].update(managedBy="example.com/other")),
+        "children run by another": edit(lambda new: child(new).update(managedBy="example.com/other")),
+        "children run by their own": edit(lambda new: child(new).update(managedBy="kubernetes.io/job-controller")),
+        "many pod terms": edit(lambda new: child(new)["template"]["spec"].update(affinity=_pods_apart(33))),
+        "many claims made": edit(
+            lambda new: new["spec"].update(
+                volumeClaimPolicies=[{"templates": [_claim(f"c{i}") for i in range(33)]} for _ in range(2)]
+            )
+        ),
+        "all as much as may be": edit(lambda new: new["spec"].update(replicatedJobs=_as_much_as_may_be(new))),
         "many sets": edit(
             lambda new: new["spec"]["replicatedJobs"].extend(
                 {**new["spec"]["replicatedJobs"][0], "name": f"r{i}"} for i in range(17)
@@ -943,6 +1008,34 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
                 wrong.append(("created", change, who, said, got))
     assert not wrong, "\n".join(map(str, wrong))
     assert rows > 80
+
+
+def _claim(name: str) -> Object:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def _as_much_as_may_be(new: Object) -> list[Object]:
+    """Sets of a JobSet of which each is at all limits."""
+    sets = [copy.deepcopy(new["spec"]["replicatedJobs"][0]) for _ in range(18)]
+    for i, entry in enumerate(sets):
+        entry["name"] = f"r{i}"
+        entry.pop("dependsOn", None)
+        spec = entry["template"]["spec"]["template"]["spec"]
+        apart = _pods_apart(32, values=5)
+        spec |= {
+            "affinity": {
+                **apart,
+                "podAffinity": apart["podAntiAffinity"],
+                **_on_nodes(128, values=32),
+            },
+            "topologySpreadConstraints": _spreads(32, values=5),
+            "tolerations": [{"key": f"k{i}", "operator": "Exists"} for i in range(256)],
+            "nodeSelector": {f"k{i}": "v" for i in range(256)},
+            "volumes": _volumes(64),
+        }
+        spec["containers"][0]["ports"] = _ports(128)
+    return sets
 
 
 def _affinity(*terms: Object) -> Object:
@@ -1015,6 +1108,11 @@ POD_ROWS: dict[str, tuple[Object, Object, Object]] = {
                 {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["host-9"]}]},
             )
         },
+    ),
+    "as many terms and values as may be": (
+        {"pin": "ranks", "hosts": "host-0"},
+        {"index": "0"},
+        {"affinity": _on_nodes(128, values=32)},
     ),
     "beyond its child job": (
         {"pin": "ranks", "hosts": "a,b,c,d", "rank-stride": "2"},

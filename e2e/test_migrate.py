@@ -7,6 +7,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from admission.controller import migrate, policies
 from admission.controller.ask import Ask
 from admission.jobs.kinds import at
+from admission.jobs.values import rfc3339
 from admission.kube.client import Client
 from admission.names import KUEUE_GROUP, Names
 from e2e import build
@@ -25,6 +27,7 @@ from e2e.installed import NAMES, Installed, job, jobset
 from tests.docs.blocks import block
 
 KUEUE = Names(KUEUE_GROUP)
+WORKLOADS = f"workloads.{KUEUE_GROUP}"
 NOW = "2026-01-01T00:00:00Z"
 
 
@@ -37,11 +40,11 @@ def kueue(muster: Installed) -> Iterator[ControlPlane]:
     files = sorted((build.manifests("kueue") / "crds").glob("*.yaml"))
     for file in files:
         cp.apply(file.read_text())
-    cp.wait(lambda: cp.has(f"workloads.{KUEUE_GROUP}"), 30, "Kueue's CRDs to be served")
+    cp.wait(lambda: cp.has(WORKLOADS), 30, "Kueue's CRDs to be served")
     yield cp
-    for left in cp.list(f"workloads.{KUEUE_GROUP}"):
+    for left in cp.list(WORKLOADS):
         meta = left["metadata"]
-        cp.patch(f"workloads.{KUEUE_GROUP}", meta["name"], {"metadata": {"finalizers": None}}, meta["namespace"])
+        cp.patch(WORKLOADS, meta["name"], {"metadata": {"finalizers": None}}, meta["namespace"])
     names = [file.stem.partition("_")[2] + f".{KUEUE_GROUP}" for file in files]
     unbind(cp)
 
@@ -100,7 +103,7 @@ def stands_for(cp: ControlPlane, owner: Object, template: Object, **spec: Any) -
     workload["metadata"] |= {
         "labels": {KUEUE.job_uid_label: meta["uid"]},
         "finalizers": [KUEUE.finalizer],
-        "ownerReferences": [{**reference, "controller": True}],
+        "ownerReferences": [{**reference, "controller": True, "blockOwnerDeletion": True}],
     }
     return str(cp.create(workload)["metadata"]["name"])
 
@@ -117,10 +120,14 @@ def admitted_by_kueue(cp: ControlPlane, name: str, gpus: int) -> None:
     made = job("team-a", name, 1, gpus=gpus, seconds=None, queue=None, labels={KUEUE.queue_label: "main"})
     made["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "h100"}
     owner = cp.create(made)
-    name = stands_for(cp, owner, made["spec"]["template"])
+    admit(cp, stands_for(cp, owner, made["spec"]["template"]), gpus, NOW)
+
+
+def admit(cp: ControlPlane, name: str, gpus: int, at: str) -> None:
+    """What Kueue writes of a Workload that it admits."""
     usage = {"name": "main", "count": 1, "flavors": {GPU: "h100"}, "resourceUsage": {GPU: str(gpus)}}
     conditions = [
-        {"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": NOW}
+        {"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": at}
         for kind in ("QuotaReserved", "Admitted")
     ]
     admission = {"clusterQueue": "team-a", "podSetAssignments": [usage]}
@@ -131,15 +138,34 @@ def admitted_by_kueue(cp: ControlPlane, name: str, gpus: int) -> None:
     cp.request("PATCH", path, body, params={"fieldManager": KUEUE.admission_manager}, content_type=APPLY)
 
 
-def guide(cp: ControlPlane, begins: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """The command of docs/migrate.md that begins so, as people start it, and more arguments."""
-    program, *arguments = shlex.split(block("docs/migrate.md", begins).text, comments=True)
+def guide(cp: ControlPlane, begins: str, *more: str, name: str = "") -> subprocess.CompletedProcess[str]:
+    """The block of docs/migrate.md that begins so, line by line, as people start it, with more arguments; `name` for
+    NAME. The answer is that of the last line, or of the first that fails."""
     programs = {
         "muster": [sys.executable, "-m", "admission.cli"],
         "kubectl": [str(build.ensure(["kubectl"])["kubectl"])],
     }
-    command = [*programs[program], *arguments, *more, "--kubeconfig", str(cp.kubeconfig())]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
+    for line in block("docs/migrate.md", begins).text.strip().splitlines():
+        said = shlex.split(line.replace("NAMESPACE", "team-a").replace("NAME", name), comments=True)
+        command = [*programs[said[0]], *said[1:], *more, "--kubeconfig", str(cp.kubeconfig())]
+        answer = subprocess.run(command, check=False, capture_output=True, text=True)
+        if answer.returncode:
+            break
+    return answer
+
+
+def a_pod_of_kueues(cp: ControlPlane) -> None:
+    """A plain Pod that waits, and its Workload."""
+    container = {"name": "main", "image": "x"}
+    meta = {
+        "name": "plain",
+        "namespace": "team-a",
+        "labels": {f"{KUEUE_GROUP}/managed": "true"},
+        "finalizers": [f"{KUEUE_GROUP}/managed"],
+    }
+    spec = {"containers": [container], "schedulingGates": [{"name": f"{KUEUE_GROUP}/admission"}]}
+    pod = cp.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+    stands_for(cp, pod, {"spec": {"containers": [container]}})
 
 
 def told(cp: ControlPlane) -> dict[str, Any]:
@@ -172,24 +198,42 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
     stopped_by_hand(cp, stopped, stopped["spec"]["template"])
     set_ = jobset("team-a", "stopped", {"main": (1, 1)}, queue=None, labels={KUEUE.queue_label: "main"})
     stopped_by_hand(cp, set_, set_["spec"]["replicatedJobs"][0]["template"]["spec"]["template"])
+    nightly = job("team-a", "none", 1, queue=None, labels={KUEUE.queue_label: "main"})
+    cp.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "CronJob",
+            "metadata": {"name": "nightly", "namespace": "team-a"},
+            "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"metadata": {"labels": nightly["metadata"]["labels"]},
+                                                             "spec": nightly["spec"]}},
+        }
+    )  # fmt: skip
+    a_pod_of_kueues(cp)
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 30, "the first job's pod to run")
     pod = running_pods(cp, "team-a")[0]["metadata"]["uid"]
     hook: Object = {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": "kueue-validating-webhook-configuration"},
+        "metadata": {"name": "batch-validating-webhook-configuration"},
         "webhooks": [{
-            "name": "vjob.kb.io", "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"],
-            "clientConfig": {"service": {"name": "kueue-webhook-service", "namespace": "kueue-system"}},
-            "rules": [{"apiGroups": ["none.example"], "apiVersions": ["v1"], "operations": ["CREATE"],
-                       "resources": ["nones"]}],
+            "name": "vjob.kb.io", "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "clientConfig": {"service": {"name": "batch-webhook-service", "namespace": "batch",
+                                         "path": "/validate-kueue-x-k8s-io-v1beta2-workload"}},
+            "rules": [{"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["UPDATE"],
+                       "resources": ["jobs"]}],
         }],
     }  # fmt: skip
     cp.apply(hook)
+    still = f"validatingwebhookconfiguration/{hook['metadata']['name']}"
+    # Its controller is gone: nobody answers it.
+    said = "a webhook that is asked first does not answer"
+    cp.wait(lambda: said in imported(cp, apply=False)["job/waits"]["message"], 30, "the webhook to be asked")
+    assert imported(cp, apply=False)[still]["did"] == "skipped"
     rows = imported(cp, apply=True)
-    assert rows[f"validatingwebhookconfiguration/{hook['metadata']['name']}"]["did"] == "refused"
+    assert {subject: row["did"] for subject, row in rows.items()} == {still: "refused"}
     cp.delete("validatingwebhookconfiguration", hook["metadata"]["name"])
 
+    cp.wait(lambda: said not in imported(cp, apply=False)["job/waits"]["message"], 30, "the webhook to be gone")
     rows = told(cp)
     assert {subject: row["did"] for subject, row in rows.items()} == {
         "resourceflavor/h100": "created",
@@ -201,6 +245,8 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
         "job/waits": "changed",
         "job/stopped": "changed",
         "jobset/stopped": "changed",
+        "workload/pod-plain-abcde": "skipped",
+        "cronjob/nightly": "skipped",
     }
     assert "elastic" in rows["resourceflavor/cloud"]["message"]
     assert cp.list(f"clusterqueues.{NAMES.group}") == [], "a dry run writes nothing"
@@ -214,6 +260,12 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
     cp.wait(lambda: imported(cp, apply=False)["job/runs"]["did"] == "changed", 30, "the policies to hold no longer")
     done_so = guide(cp, "muster import --from kueue --apply")
     assert done_so.returncode == 0, done_so.stdout + done_so.stderr
+    assert {row["did"] for row in imported(cp, apply=True).values()} <= {"unchanged", "skipped"}
+    # Back to Kueue, which admits anew what runs.
+    later = rfc3339(time.time_ns() // 10**9 * 1000 + 2000)
+    admit(cp, "job-runs-abcde", 8, later)
+    rows = imported(cp, apply=True)
+    assert {subject for subject, row in rows.items() if row["did"] == "changed"} == {"job/runs"}
     assert {row["did"] for row in imported(cp, apply=True).values()} <= {"unchanged", "skipped"}
     Installed.install(cp)
     muster.started()
@@ -230,7 +282,7 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
     carried = workload_of(cp, "team-a", "runs")
     assert carried is not None
     entry = entry_of(carried, "Admitted")
-    assert (entry["status"], entry["lastTransitionTime"], carried["spec"]["priority"]) == ("True", NOW, 7)
+    assert (entry["status"], entry["lastTransitionTime"], carried["spec"]["priority"]) == ("True", later, 7)
     assert [one["metadata"]["uid"] for one in running_pods(cp, "team-a")] == [pod], "what ran goes on running"
 
     def charged() -> bool:
@@ -238,9 +290,30 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
         return bool(status["flavorsReservation"][0]["resources"][0]["total"] == "8")
 
     cp.wait(charged, 30, "the queue to be charged with what goes on running, and that alone")
+    freed = guide(cp, "kubectl -n NAMESPACE patch pod", name="plain")
+    assert freed.returncode == 0, freed
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "the plain Pod to run")
+    cp.delete("pod", "plain", "team-a")
+    cp.wait(lambda: cp.find("pod", "plain", "team-a") is None, 30, "it to be gone")
+    # The garbage collector looks for new kinds every 30 s; when it knows Kueue's, it deletes what has no owner.
+    lost = {"kind": "Job", "metadata": {"name": "lost", "uid": "lost"}, "apiVersion": "batch/v1"}
+    stray = stands_for(cp, lost, stopped["spec"]["template"])
+    cp.wait(
+        lambda: "deletionTimestamp" in cp.get(WORKLOADS, stray, "team-a")["metadata"], 90, "garbage to be collected"
+    )
+    cp.patch(WORKLOADS, stray, {"metadata": {"finalizers": None}}, "team-a")
+    stopped_one = "job-stopped-abcde"
+    cp.delete("job", "stopped", "team-a", propagationPolicy="Foreground")
+    cp.wait(
+        lambda: "deletionTimestamp" in cp.get(WORKLOADS, stopped_one, "team-a")["metadata"], 30, "it to be waited for"
+    )
+    assert cp.get("job", "stopped", "team-a")["metadata"]["deletionTimestamp"]
+    freed = guide(cp, "kubectl -n NAMESPACE patch workloads.kueue.x-k8s.io", name=stopped_one)
+    assert freed.returncode == 0, freed
+    cp.wait(lambda: cp.find("job", "stopped", "team-a") is None, 30, "the job to be gone with its Workload")
     left = guide(cp, "kubectl get workloads.kueue.x-k8s.io")
     assert (left.returncode, set(left.stdout.split())) == (0, {
-        f"workload.{KUEUE_GROUP}/{name}-abcde" for name in ("job-runs", "job-stopped", "jobset-stopped")
+        f"workload.{KUEUE_GROUP}/{name}-abcde" for name in ("job-runs", "jobset-stopped", "pod-plain")
     }), left  # fmt: skip
 
 
@@ -257,11 +330,7 @@ def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: 
     cp.wait(done(cp, "jobs", "team-a", "train"), 90, "the job to finish")
 
     def workload(name: str) -> Object:
-        found = [
-            one
-            for one in cp.list(f"workloads.{KUEUE_GROUP}", "team-a")
-            if one["metadata"]["ownerReferences"][0]["name"] == name
-        ]
+        found = [one for one in cp.list(WORKLOADS, "team-a") if one["metadata"]["ownerReferences"][0]["name"] == name]
         return found[0] if found else {}
 
     cp.wait(lambda: entry_of(workload("train"), "Finished").get("status") == "True", 30, "its Workload to say so")

@@ -28,8 +28,8 @@ from admission.commands.options import (
 )
 
 SOURCES: dict[str, str] = {"kueue": "admission.controller.migrate"}
-"""What `import --from` can read: its name -> the module whose `quota` translates objects, and whose `from_cluster`
-carries over all that is in a cluster."""
+"""What `import --from` can read: its name -> the module whose `from_files` carries over objects, and whose
+`from_cluster` all that is in a cluster."""
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Let the API server check it, and change nothing.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -347,15 +347,17 @@ def import_(scope: Scope, files: tuple[str, ...], apply: bool, source: str | Non
             known = ", ".join(sorted(SOURCES)) or "none yet"
             raise fail(BAD_USE, f"--from {source}: known are {known}")
         other = importlib.import_module(SOURCES[source])
-        objects = other.quota(objects)
     elif not files:
         raise fail(BAD_USE, "name files, or - for standard input, or another system with --from")
 
     async def work(session: Session) -> Any:
         from admission.controller import change
 
-        if source is not None and not files:
-            return await other.from_cluster(session.ask(), apply=apply)
+        if source is not None:
+            ask = session.ask()
+            if not files:
+                return await other.from_cluster(ask, apply=apply)
+            return await other.from_files(ask, objects, session.namespace, apply=apply)
         tried = await change.put(session.ask(), objects, session.namespace, dry_run=True)
         if tried.refused or not apply:
             return tried

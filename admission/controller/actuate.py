@@ -43,7 +43,7 @@ from admission.engine.model import (
 )
 from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
-from admission.jobs.kinds import JOB, KINDS, JobKind, JobView
+from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, digits
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload
@@ -872,8 +872,8 @@ def decision_id(uid: str, resource_version: str) -> str:
 
 def _rank(pod: PodView) -> tuple[int, int, str]:
     labels = dict(pod.labels)
-    job, index = labels.get(JOBSET_JOB_INDEX_LABEL, ""), labels.get(JOB_COMPLETION_INDEX, "")
-    return (int(job) if job.isdigit() else 0, int(index) if index.isdigit() else 0, pod.name)
+    job, index = digits(labels.get(JOBSET_JOB_INDEX_LABEL, "")), digits(labels.get(JOB_COMPLETION_INDEX, ""))
+    return job or 0, index or 0, pod.name
 
 
 def _in_order(
@@ -888,8 +888,8 @@ def _in_order(
 def _rank_of(pod: PodView, pods: int) -> int | None:
     """Of a pod in its pod set of so many."""
     labels = dict(pod.labels)
-    replicas = labels.get(JOBSET_REPLICAS_LABEL, "")
-    return pins.rank_of(labels, pods // int(replicas) if replicas.isdigit() and int(replicas) else 0)
+    replicas = digits(labels.get(JOBSET_REPLICAS_LABEL, ""))
+    return pins.rank_of(labels, pods // replicas if replicas else 0)
 
 
 def _there(value: Any) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -92,7 +93,7 @@ from admission.kube.client import (
 from admission.kube.events import EventRecorder
 from admission.kube.flow import Told
 from admission.kube.informer import Informer
-from admission.names import ADMITTED, INVALID_JOB, Names
+from admission.names import ADMITTED, INVALID_JOB, STEP_FAILED, Names
 
 log = structlog.get_logger("muster")
 
@@ -128,7 +129,8 @@ class Tuning:
     nobody led would else be let in by the order of names."""
     sweep_s: float = 30.0
     check_s: float = 300.0
-    """Between comparisons of the books with a fresh computation."""
+    """Between comparisons of the books with a fresh computation. In an eighth of it one of the copies is compared with
+    the API server."""
 
 
 @dataclass
@@ -156,6 +158,10 @@ RACES_LOST = 4
 once, and is part of the trade."""
 SITS_OUT_MS = 600_000
 """So long nobody looks at a gang over which a decision failed."""
+_STEP_FAILED = (
+    "What is due for this job failed, by a defect of the controller, whose log says more (step failed): it waits, and "
+    "is tried again within five minutes"
+)
 _STATUS_OF: dict[str, Callable[[State, Item[Any], int], dict[str, Any]]] = {
     "ClusterQueue": queues.queue_status,
     "LocalQueue": queues.local_queue_status,
@@ -503,8 +509,9 @@ class Controller:
                 told_why(gang, reason)
 
     def _queue_stale(self, kind: str, namespace: str, name: str) -> None:
-        self._stale[kind, namespace, name] = None
-        self._queues_dirty.set()
+        if self.leading:  # who begins to lead looks at all of them
+            self._stale[kind, namespace, name] = None
+            self._queues_dirty.set()
 
     def _all_stale(self) -> None:
         self._stale_all = True
@@ -548,6 +555,19 @@ class Controller:
             for informer in self.informers.values():
                 group.create_task(informer.run(), name=f"informer {informer.kind.kind}")
             group.create_task(self.events.run(), name="events")
+            group.create_task(self._tidy(), name="tidy")
+
+    async def _tidy(self) -> None:
+        """Now and then: what would only grow, of it also that which is kept for the next decision, where nobody
+        decides."""
+        while True:
+            await asyncio.sleep(self.tuning.sweep_s)
+            self.world.forget_nodes()
+            if not self.leading:
+                try:
+                    self.state.advance(self.now())
+                except Exception:  # as where one decides, it is no reason to be blind
+                    log.exception("not settled")
 
     async def lead(self) -> None:
         """Decide and write; until cancelled. Raises Fenced when a write met the fence: somebody else may lead."""
@@ -588,6 +608,7 @@ class Controller:
                 self.state.apply(Forgotten(decision.key))
                 del key
             self._decisions.clear()
+            self._based_on.clear()
 
     async def _decide(self) -> None:
         with suppress(TimeoutError):
@@ -685,6 +706,8 @@ class Controller:
     async def _look(self, key: JobKey) -> None:
         decision = self._decisions.pop(key, None)
         based_on = self._based_on.pop(key, None)
+        if decision is None:
+            self.jobs.not_later(key)  # what is due is found anew, and nothing is of who is gone
         try:
             if decision is not None:
                 try:
@@ -695,6 +718,10 @@ class Controller:
                         self._hold_off(key, decision.key)
                     raise
                 self._wrote_at = time.monotonic()
+                if self.state.assumes(decision):
+                    # Its answer, or a newer version, is known by now, and does not show it.
+                    log.warning("a decision that was written is not there", **self._who_of(decision.key, made))
+                    self._forget(key, decision)
                 self._told_decision(decision, made)
                 if key[0] != ORPHAN:
                     self.jobs.add(key)
@@ -744,6 +771,9 @@ class Controller:
         except Exception as error:
             self._failed(key, error)
             log.exception("step failed", **self._who(key))
+            if (job := self.world.jobs.get(key)) is not None:
+                # In equal words each time: they stand as one Event, for as long as it goes on.
+                self.actuator.record(key, job, "Warning", STEP_FAILED, _STEP_FAILED)
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
 
     def _forget(self, job: JobKey, decision: Decision) -> None:
@@ -1028,18 +1058,26 @@ class Controller:
                 self._pace.changed()
 
     async def _check_books(self) -> None:
-        """The books against a fresh computation from the same facts; a difference is a bug, and is reported."""
+        """The books against a fresh computation from the same facts, and the copies, one in each turn, against what
+        the API server has; a difference is a bug, of ours or of a watch, and is reported."""
         part, parts = 0, 8  # of the nodes, so that a large cluster stops nobody for long
         found = [0] * parts
+        copies, differing = deque(self.informers), Counter[str]()
         while True:
             await asyncio.sleep(self.tuning.check_s / parts)
             drift = self.state.drift(part, parts)
             found[part] = len(drift)
             part = (part + 1) % parts
-            for told in self.watchers.drift:
-                told(sum(found))
             if drift:
                 log.error("the ledger differs from its recomputation", differences=drift[:10], count=len(drift))
+            kind = copies[0]
+            differed = differing[kind]
+            with suppress(ApiError, OSError, TimeoutError):  # told by the client; it is looked at when it comes round
+                differing[kind] = len(await self.informers[kind].differences())
+            if differed or not differing[kind]:
+                copies.rotate(-1)  # what differs for the first time is looked at again at once: is it mended?
+            for told in self.watchers.drift:
+                told(sum(found) + differing.total())
 
     # ------------------------------------------------------------ asking
 

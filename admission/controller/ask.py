@@ -54,6 +54,7 @@ from admission.names import (
     KUEUE_GROUP,
     MUSTER_GROUP,
     QUOTA_RESERVED,
+    STEP_FAILED,
     Names,
 )
 
@@ -639,6 +640,7 @@ class Ask:
             wrong = "; ".join(job.problems) or refused
             if not job.queue and job.kept_back:
                 wrong = wrong or not_queued(job, self.names)
+            failed = _last_said(events, STEP_FAILED)
             queue = await self.read_one(self.local_queues, job.queue, job.namespace) if job.queue else {}
             if queue is None and not any("LocalQueue" in hidden for hidden in self._hidden):
                 standing = replace(
@@ -652,6 +654,9 @@ class Ask:
                     standing, reason=Reason.MISCONFIGURED.value, detail=Detail.INVALID.value, message=wrong
                 )
                 means = "It is held, and cannot be queued as it is written."
+            elif failed:
+                standing = replace(standing, message=failed)
+                means = "It is held, and the controller failed to make its Workload."
             advice = advice_for(reason_of(standing.reason), Detail(standing.detail))
             owner = advice.owner if advice else ""
             platform = advice.platform if advice else "If it lasts: see whether the controller runs and leads."
@@ -1346,7 +1351,7 @@ def _told_why(one: Unready, refused: str) -> Unready:
 
 def _stored(raw: Json) -> tuple[int, str]:
     version = text(obj(raw.get("metadata")).get("resourceVersion"))
-    return (int(version) if version.isdigit() else 0, _name(raw))
+    return (int(version) if version.isdecimal() else 0, _name(raw))
 
 
 def _held(raw: Json) -> dict[FlavorResource, int]:

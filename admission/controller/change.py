@@ -341,13 +341,20 @@ async def _put(
     except Conflict as error:
         return Change(_subject(one), Did.REFUSED, where, f"somebody else manages fields of it: {error.message}")
     except ApiError as error:
-        if error.status not in (400, 403, 422):
-            raise
-        return Change(_subject(one), Did.REFUSED, where, error.message)
+        return Change(_subject(one), Did.REFUSED, where, refusal(error))
     if before is None:
         return Change(_subject(one), Did.CREATED, where)
     lines = tuple(differences(as_written(before), as_written(typed(after, kind))))
     return Change(_subject(one), Did.CHANGED if lines else Did.UNCHANGED, where, lines=lines)
+
+
+def refusal(error: ApiError) -> str:
+    """Why the API server does not let an object be written so. Raises the error that says nothing of the object."""
+    if "failed calling webhook" in error.message:
+        return f"a webhook that is asked first does not answer: {error.message}"
+    if error.status not in (400, 403, 409, 422):
+        raise error
+    return error.message
 
 
 def _group(one: Json) -> str:

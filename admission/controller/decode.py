@@ -7,7 +7,7 @@ thousand jobs, whose bytes are kept in `Recent` because they are about to be wri
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -134,8 +134,28 @@ _UNREAD = (
 """Of a container: where a pod may run does not depend on it, and by it most jobs differ that are alike otherwise."""
 
 
-@lru_cache(maxsize=4096)
-def _pod_sets(names: Names, namespace: str, raw: bytes) -> PodSets:
+class Read(Generic[V]):
+    """What was read last, by the bytes that it was read from. Bounded by these: a value of large ones is large, too."""
+
+    def __init__(self, read: Callable[[Names, str, bytes], V], limit_bytes: int = 16 << 20) -> None:
+        self._read = read
+        self._limit = limit_bytes
+        self._held = 0
+        self._values: OrderedDict[tuple[Names, str, bytes], V] = OrderedDict()
+
+    def __call__(self, names: Names, namespace: str, raw: bytes) -> V:
+        key = (names, namespace, raw)
+        if key in self._values:
+            self._values.move_to_end(key)
+            return self._values[key]
+        value = self._values[key] = self._read(names, namespace, raw)
+        self._held += len(raw)
+        while self._held > self._limit:
+            self._held -= len(self._values.popitem(last=False)[0][2])
+        return value
+
+
+def _read_pod_sets(names: Names, namespace: str, raw: bytes) -> PodSets:
     """(pod sets and problems, counts) of spec.podSets. A status write changes none of it."""
     entries = _decode_list(raw)
     counts = tuple((str(entry.get("name", "main")), int(entry.get("count", 1))) for entry in entries)
@@ -147,10 +167,13 @@ def _pod_sets(names: Names, namespace: str, raw: bytes) -> PodSets:
     return _pod_sets_alike(names, namespace, msgspec.json.encode(entries)), counts
 
 
-@lru_cache(maxsize=4096)
-def _pod_sets_alike(names: Names, namespace: str, read: bytes) -> tuple[tuple[PodSet, ...], tuple[str, ...]]:
-    """One value for all of which nothing differs that is read."""
+def _read_alike(names: Names, namespace: str, read: bytes) -> tuple[tuple[PodSet, ...], tuple[str, ...]]:
     return values.pod_sets(_decode_list(read), names, namespace)
+
+
+_pod_sets = Read(_read_pod_sets)
+_pod_sets_alike = Read(_read_alike)
+"""One value for all of which nothing differs that is read."""
 
 
 def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:

@@ -122,6 +122,9 @@ class Keeper:
                         continue
                 due.append((kind, key, ours))
         self._failed, self._leaving = False, kept > 0
+        if self._told:
+            there = {seen.uid for kind in KEPT for seen in self._informers[kind].store.values() if seen.deleting}
+            self._told = {uid: why for uid, why in self._told.items() if uid in there}
         written = 0
         for first in range(0, len(due), AT_ONCE):
             async with asyncio.TaskGroup() as group:  # a write that meets the fence leaves no other under way behind
@@ -153,8 +156,6 @@ class Keeper:
             return False
         if not there:
             self._informers[kind].learn(answer)
-        else:
-            self._told.pop(seen.uid, None)
         return True
 
     def _tell(self, kind: str, seen: Item[Any], why: str) -> None:

@@ -77,6 +77,11 @@ class KeyedQueue(Generic[K]):
             held.cancel()
         self._later[key] = loop.call_at(due, self._due, key)
 
+    def not_later(self, key: K) -> None:
+        """No later time is asked for any more: a key that is gone leaves no timer behind."""
+        if (timer := self._later.pop(key, None)) is not None:
+            timer.cancel()
+
     def _due(self, key: K) -> None:
         self._later.pop(key, None)
         self.add(key)

@@ -37,6 +37,7 @@ Object = dict[str, Any]
 POLICY_API = "admissionregistration.k8s.io/v1"
 JOBS = ("batch", "jobs")
 JOBSETS = (JOBSET_GROUP, "jobsets")
+CONTAINERS = ("containers", "initContainers")
 
 
 @dataclass(frozen=True)
@@ -410,8 +411,6 @@ def _within(who: str, kind: tuple[str, str], limits: Limits) -> list[tuple[str, 
         size = f"{notes}.map(k, size(k) + size({notes}[k])).sum()"
         return f"(!has({notes}) || {size} <= {limits.annotation_bytes})"
 
-    required = f"{t}.spec.affinity.nodeAffinity.{REQUIRED}"
-    parts = " + ".join(f"(has(e.{field}) ? size(e.{field}) : 0)" for field in ("matchExpressions", "matchFields"))
     grace, tolerations = f"{t}.spec.terminationGracePeriodSeconds", f"{t}.spec.tolerations"
     priority = f"{t}.spec.priorityClassName"
     inner = f"!has({t}.metadata) || " + annotated(f"{t}.metadata")
@@ -419,13 +418,7 @@ def _within(who: str, kind: tuple[str, str], limits: Limits) -> list[tuple[str, 
     within = [
         (every(f"!has({grace}) || {grace} <= {limits.grace_s}"), words.grace),
         (f"{annotated(f'{who}.metadata')} && {every(inner)}", words.annotations),
-        (
-            every(
-                f"!has({t}.spec.affinity) || !has({t}.spec.affinity.nodeAffinity) || !has({required}) || "
-                f"{required}.nodeSelectorTerms.map(e, 1 + {parts}).sum() <= {limits.affinity_parts}"
-            ),
-            words.affinity,
-        ),
+        *((every(test), said) for test, said in _placing(f"{t}.spec", limits)),
         (every(f"!has({tolerations}) || size({tolerations}) <= {limits.tolerations}"), words.tolerations),
         (
             every(
@@ -436,8 +429,62 @@ def _within(who: str, kind: tuple[str, str], limits: Limits) -> list[tuple[str, 
         (f"(!has({who}.spec.managedBy) || {who}.spec.managedBy in ['', {_text(run_by)}])", words.managed_by),
     ]
     if kind == JOBSETS:
-        within.insert(4, (f"(!has({sets}) || size({sets}) <= {limits.pod_sets})", words.pod_sets))
+        made, child = f"{who}.spec.volumeClaimPolicies", "r.template.spec.managedBy"
+        within += [
+            (f"(!has({sets}) || size({sets}) <= {limits.pod_sets})", words.pod_sets),
+            (f"(!has({made}) || {_sum(made, 'p', _size('p.templates'))} <= {limits.claims})", words.claims),
+            (every(f"!has({child}) || {child} == {_text(JOB.run_by)}"), words.managed_by),
+        ]
     return within
+
+
+def _size(path: str) -> str:
+    return f"(has({path}) ? size({path}) : 0)"
+
+
+def _sum(path: str, each: str, of_each: str) -> str:
+    return f"{path}.map({each}, {of_each}).sum()"
+
+
+def _sum_if_any(path: str, each: str, of_each: str) -> str:
+    return f"(has({path}) ? {_sum(path, each, of_each)} : 0)"
+
+
+def _placing(spec: str, limits: Limits) -> list[tuple[str, str]]:
+    """`jobs.requests._placing`, less tolerations. Whether a list is too long is asked first: to add up costs more."""
+    words = excess_words(limits)
+    affinity, spread = f"{spec}.affinity", f"{spec}.topologySpreadConstraints"
+    required = f"{affinity}.nodeAffinity.{REQUIRED}"
+    terms, fields = f"{required}.nodeSelectorTerms", ("matchExpressions", "matchFields")
+    parts = " + ".join(_size(f"e.{field}") for field in fields)
+    values = " + ".join(_sum_if_any(f"e.{field}", "m", _size("m.values")) for field in fields)
+    selector = (
+        f"(has(e.labelSelector) ? {_size('e.labelSelector.matchLabels')} + "
+        f"{_sum_if_any('e.labelSelector.matchExpressions', 'm', '1 + ' + _size('m.values'))} : 0)"
+    )
+
+    def few(listed: str, *named: str) -> str:
+        each = " + ".join(("1", selector, *(_size(f"e.{name}") for name in named)))
+        return f"(size({listed}) <= {limits.pod_terms} && {_sum(listed, 'e', each)} <= {limits.pod_parts})"
+
+    def pods(word: str) -> str:
+        listed = f"{affinity}.{word}.{REQUIRED}"
+        named = ("namespaces", "matchLabelKeys", "mismatchLabelKeys")
+        return f"(!has({affinity}.{word}) || !has({listed}) || {few(listed, *named)})"
+
+    ports = " + ".join(_sum_if_any(f"{spec}.{group}", "c", _size("c.ports")) for group in CONTAINERS)
+    claims = f"{spec}.volumes.filter(v, has(v.persistentVolumeClaim))"
+    few_parts = f"{_sum(terms, 'e', '1 + ' + parts)} <= {limits.affinity_parts}"
+    few_values = f"{_sum(terms, 'e', values)} <= {limits.affinity_values}"
+    nodes = f"(size({terms}) <= {limits.affinity_parts} && {few_parts} && {few_values})"
+    return [
+        (f"!has({affinity}) || !has({affinity}.nodeAffinity) || !has({required}) || {nodes}", words.affinity),
+        (f"!has({affinity}) || ({pods('podAffinity')} && {pods('podAntiAffinity')})", words.pod_affinity),
+        (f"!has({spread}) || {few(spread, 'matchLabelKeys')}", words.spread),
+        (f"{_size(f'{spec}.nodeSelector')} <= {limits.node_selector}", words.node_selector),
+        (f"{ports} <= {limits.ports}", words.ports),
+        (f"!has({spec}.volumes) || size({claims}) <= {limits.claims}", words.claims),
+    ]
 
 
 def _limits(names: Names, settings: Settings, *, governed: bool = False) -> list[Object]:

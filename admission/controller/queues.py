@@ -118,19 +118,18 @@ def cohort_status(state: State, seen: Item[Cohort], now: int) -> dict[str, Any]:
 
 
 def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool = True) -> list[dict[str, Any]]:
-    """[{name, resources: [{name, total, borrowed}]}], in the order in which the queue names its flavors."""
+    """[{name, resources: [{name, total, borrowed}]}], in the order in which the queue names them first."""
     amounts = numbers.reserved if reserved else numbers.used
-    out: list[dict[str, Any]] = []
+    out: dict[str, list[dict[str, Any]]] = {}
     for flavor, resource in numbers.order:
-        if not out or out[-1]["name"] != flavor:
-            out.append({"name": flavor, "resources": []})
         total = amounts.get((flavor, resource), 0)
         entry = {"name": resource, "total": quantity.format(resource, total)}
         if borrowed:
             over = 0 if numbers.alone else max(0, total - numbers.nominal.get((flavor, resource), 0))
             entry["borrowed"] = quantity.format(resource, over)
-        out[-1]["resources"].append(entry)
-    return out
+        # A cohort's queues need not name the resources of a flavor side by side, and a list has each flavor once.
+        out.setdefault(flavor, []).append(entry)
+    return [{"name": flavor, "resources": entries} for flavor, entries in out.items()]
 
 
 def with_hold(status: dict[str, Any], seen: Item[Any], held: Condition, now: int) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from admission.engine.model import (
     Taint,
     Value,
     Workload,
+    discard,
     matches,
 )
 from admission.engine.state import State
@@ -178,6 +179,8 @@ class World:
         self._neighbours = Neighbours(self._everybody, lambda node: self._node_labels.get(node, {}))
         self.lost_nodes: dict[str, int] = {}
         """Since when; ms since the epoch. 0: the node is no more."""
+        self._deserted: set[str] = set()
+        """Of the latter, on which nobody stood when they were looked at last."""
         self._silence = Silence()
         self._silent = False
         self._expelling: dict[str, tuple[Taint, ...]] = {}
@@ -253,10 +256,8 @@ class World:
     def _part(self, job: JobView) -> None:
         """A Job is no longer one of its JobSet's."""
         of = (job.namespace, "" if job.owner is None else job.owner[2])
-        if (children := self._children.get(of)) is not None:
-            children.discard((job.kind, job.namespace, job.name))
-            if not children:
-                del self._children[of]
+        if of in self._children:
+            discard(self._children, of, (job.kind, job.namespace, job.name))
             self._wake_job(of[1])
 
     def workload_seen(self, seen: WorkloadSeen) -> None:
@@ -293,7 +294,7 @@ class World:
         self._neighbours.forget(seen.key)
         self._stands(("gang", *seen.key), ())
         for node in _nodes_of(held.view.value):
-            self._workloads_on.get(node, set()).discard(seen.key)
+            self._leaves(seen.key, node)
         held_room = held.view.value.admission is not None and not held.view.value.finished
         if held_room and self._any_pod((held.namespace, held.uid)):
             # Its pods run on until they are gone, and until then hold what they were given.
@@ -307,10 +308,7 @@ class World:
             others = self._several.get(job_uid, set())
             for other in sorted(others & self.workloads.keys()):
                 self._stands_for(self.workloads[other], job_uid)
-        if (several := self._several.get(job_uid)) is not None:
-            several.discard(seen.key)
-            if not several:
-                del self._several[job_uid]
+        discard(self._several, job_uid, seen.key)
         self._job_of_workload.pop(seen.uid, None)
 
     def _on_named_nodes(self, seen: WorkloadSeen) -> WorkloadSeen:
@@ -412,9 +410,7 @@ class World:
         self._unlaid.discard(key)
         before = self._volumes_of.pop(key, frozenset())
         for source in before - sources:
-            self._mounted_by[source].discard(key)
-            if not self._mounted_by[source]:
-                del self._mounted_by[source]
+            discard(self._mounted_by, source, key)
         for source in sources - before:
             self._mounted_by.setdefault(source, set()).add(key)
         if sources:
@@ -423,9 +419,8 @@ class World:
     def pod_seen(self, pod: PodView) -> None:
         key = (pod.namespace, pod.name)
         old = self._pods.get(key)
-        if old is not None:
-            for owner in _owners(old):
-                self._pods_of_owner.get(owner, {}).pop(key, None)
+        if old is not None and _owners(old) != _owners(pod):
+            self._disown(old)
         self._pods[key] = pod
         for owner in _owners(pod):
             self._pods_of_owner.setdefault(owner, {})[key] = pod
@@ -440,17 +435,20 @@ class World:
     def pod_lost(self, pod: PodView) -> None:
         key = (pod.namespace, pod.name)
         old = self._pods.pop(key, None)
-        for owner in _owners(old or pod):
-            owned = self._pods_of_owner.get(owner)
-            if owned is not None:
-                owned.pop(key, None)
-                if not owned:
-                    del self._pods_of_owner[owner]
+        self._disown(old or pod)
         if old is not None and old.usage is not None:
             self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), ())
         self._lay(old or pod)
         self._wake_pod(pod)
+
+    def _disown(self, pod: PodView) -> None:
+        key = (pod.namespace, pod.name)
+        for owner in _owners(pod):
+            if (owned := self._pods_of_owner.get(owner)) is not None:
+                owned.pop(key, None)
+                if not owned:
+                    del self._pods_of_owner[owner]
 
     def node_seen(self, node: Node) -> None:
         self.nodes.add(node.name)
@@ -478,6 +476,7 @@ class World:
 
     def node_gone(self, name: str) -> None:
         self.nodes.discard(name)
+        self._deserted.discard(name)
         host = self._node_labels.pop(name, {}).get(HOSTNAME_LABEL, name)
         if self._node_by_host.get(host) == name:
             del self._node_by_host[host]
@@ -501,6 +500,16 @@ class World:
             return
         for key in sorted(self._workloads_on.get(node, ())):
             self._wake_workload(self.workloads[key])
+
+    def forget_nodes(self) -> None:
+        """That are no more, and where nobody stood the last time either: a reservation that was on its way when its
+        node went has come by then."""
+        gone = {node for node, since in self.lost_nodes.items() if not since} - self._workloads_on.keys()
+        if gone:
+            gone.difference_update(pod.node for pod in self._pods.values())
+        for node in gone & self._deserted:
+            del self.lost_nodes[node]
+        self._deserted = gone & self.lost_nodes.keys()
 
     def queue_changed(self) -> None:
         """A queue or its stop policy changed: every job that holds something may have to leave."""
@@ -967,9 +976,14 @@ class World:
         before = _nodes_of(old.view.value) if old is not None else frozenset()
         after = _nodes_of(seen.view.value) if not seen.view.value.finished else frozenset()
         for node in before - after:
-            self._workloads_on.get(node, set()).discard(seen.key)
+            self._leaves(seen.key, node)
         for node in after - before:
             self._workloads_on.setdefault(node, set()).add(seen.key)
+
+    def _leaves(self, key: Key, node: str) -> None:
+        """A Workload holds nothing on a node any more."""
+        discard(self._workloads_on, node, key)
+        self._short.pop((key, node), None)
 
     def _wake_workload(self, seen: WorkloadSeen) -> None:
         value = seen.view.value

@@ -252,6 +252,11 @@ class Ground:
         self._counts: dict[tuple[Filter, Amounts], Counts] = {}
         self._numbered: dict[tuple[str, ...], _Numbered] = {}
 
+    @property
+    def kept(self) -> int:
+        """Arrays with a number per row."""
+        return len(self._counts) + len(self._numbered)
+
     def forget(self) -> None:
         self._counts.clear()
         self._numbered.clear()

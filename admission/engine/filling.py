@@ -241,7 +241,8 @@ class Filling(Run):
         if self._looked is not None and self._looked[0] == looked:
             trial = self._looked[1]
         else:
-            with self.ledger.suspended(gang.key):
+            later = self.ledger.before_later_claims(gang.key)
+            with later, self.ledger.suspended(gang.key):
                 trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=True)
         if not self._able(trial):
             self.turned.add(gang.key)

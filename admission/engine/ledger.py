@@ -485,6 +485,23 @@ class Ledger:
             else:
                 self._enter(held)
 
+    def claimed_after(self, owner: Key) -> list[Held]:
+        """Claims in its tree that were made after its own; none where it has none."""
+        own = self.claims.get(owner)
+        node = None if own is None else self.tree.queue(own.charge.queue)
+        if own is None or node is None:
+            return []
+        mine = (own.until, owner)
+        return [held for key, held in self.claims_under(node.root).items() if (held.until, key) > mine]
+
+    def before_later_claims(self, owner: Key) -> AbstractContextManager[None]:
+        """While `owner` is looked at, the quota that was claimed after its own claim is free. Ask inside.
+
+        Claims count on what leaves. While it is not gone, each would keep all others from the quota that is free
+        already; so it goes to the first of them. It takes no more than it claimed, and the others find what leaves."""
+        later = self.claimed_after(owner)
+        return self._without(self.usage_by_queue(held.charge for held in later)) if later else _AS_IT_IS
+
     @contextmanager
     def without_gangs(self, queue: str) -> Iterator[None]:
         """As if no gang held quota in the tree of this queue, nor any node; what is claimed stays taken. Inside, only

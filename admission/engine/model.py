@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -107,6 +107,19 @@ class LabelSelector(Value, frozen=True):
     """All requirements hold; the empty selector matches everything. (A missing one matches nothing: None.)"""
 
     requirements: tuple[Requirement, ...] = ()
+
+
+Name = TypeVar("Name")
+One = TypeVar("One")
+
+
+def discard(table: dict[Name, set[One]], name: Name, one: One) -> None:
+    """Of a table of sets, which has none that is empty: who is gone leaves nothing behind."""
+    held = table.get(name)
+    if held is not None:
+        held.discard(one)
+        if not held:
+            del table[name]
 
 
 def matches(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
@@ -560,6 +573,8 @@ class Rules(Value, frozen=True):
     """Node capacity decides for every flavor not marked elastic. Else only for flavors with a topology."""
     reclaim_default: PreemptionPolicy = PreemptionPolicy.ANY
     pack_against_fragmentation: bool = True
+    count_kept_out: bool = True
+    """Gangs that are switched off, gated, or in a LocalQueue that is stopped count as pending."""
     promises: bool = True
     """R3 on the final victim set, R5 (freed room is claimed), R7 (no thrash) bind eviction."""
     strategies: tuple[Strategies, ...] = (Strategies.FINAL, Strategies.INITIAL)
@@ -606,6 +621,7 @@ KUEUE = Rules(
     capacity_unless_elastic=False,
     reclaim_default=PreemptionPolicy.NEVER,
     pack_against_fragmentation=False,
+    count_kept_out=False,
     promises=False,
 )
 

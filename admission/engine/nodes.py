@@ -43,6 +43,7 @@ from admission.engine.model import (
     Topology,
     TopologyAssignment,
     Value,
+    discard,
     matches,
 )
 from admission.engine.table import Host, Paid, Parsed, Table
@@ -141,10 +142,8 @@ class Capacity:
 
     def _unname(self, node: Node | None) -> None:
         label = _hostname(node)
-        if node is not None and node.name in self._named.get(label, ()):
-            self._named[label].discard(node.name)
-            if not self._named[label]:
-                del self._named[label]
+        if node is not None:
+            discard(self._named, label, node.name)
 
     def resolve(self, host: str) -> str:
         """The node that a charge means by a host: its name, else its hostname label."""
@@ -208,15 +207,9 @@ class Capacity:
             return
         if old.workload_uid:
             self._touch(old.workload_uid)
-            keys = self._pods_of[old.workload_uid]
-            keys.discard(key)
-            if not keys:
-                del self._pods_of[old.workload_uid]
+            discard(self._pods_of, old.workload_uid, key)
         if old.child is not None:
-            keys = self._pods_of_children[old.child[0]]
-            keys.discard(key)
-            if not keys:
-                del self._pods_of_children[old.child[0]]
+            discard(self._pods_of_children, old.child[0], key)
         self._book_pod(old, -1)
 
     def keys(self) -> set[Key]:
@@ -299,13 +292,15 @@ class Capacity:
             if self._made is not None:
                 self._made.forget(mark)
             for at in _looked_up_by(marked(mark)):
-                there = self._apart_by[at]
-                there.discard(mark)
-                if not there:
-                    del self._apart_by[at]
+                discard(self._apart_by, at, mark)
         new = self._apart_new.intersection(self._apart)
         self._apart_new.clear()
         return new
+
+    def tidy(self) -> None:
+        """Between decisions: keep no more of what was worked out than there is room for."""
+        if self._made is not None:
+            self._made.tidy()
 
     def repelled(self, shape: PodShape) -> tuple[str, ...]:
         """The marks of those who keep pods of this shape away, were they there."""
@@ -485,10 +480,7 @@ class Capacity:
         self._count_kinds(charge, -1)
         self._book(charge, -1)
         for host, _ in charge.hosts:
-            keys = self._by_host[host]
-            keys.discard(key)
-            if not keys:
-                del self._by_host[host]
+            discard(self._by_host, host, key)
         for pairs, _ in charge.domains:
             there = self._domain_charges[pairs]
             del there[key]

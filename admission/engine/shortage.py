@@ -394,9 +394,10 @@ class Shortages:
                 continue
             if lack.claim is not None:
                 own = [held for held in claims if held.charge.key == lack.claim]
-                self._move(own, -1)
+                free = [*own, *self._ledger.claimed_after(lack.claim)]
+                self._move(free, -1)
                 out[i] = bool(own and lack.shorts) and self._short(node, lack)
-                self._move(own, 1)
+                self._move(free, 1)
             elif (leaving and not lack.shorts) or (gone is not None and not gone.certain):
                 continue
             elif not decides or (

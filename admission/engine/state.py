@@ -21,7 +21,6 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence, Set
 from itertools import islice
-from typing import TypeVar
 
 from msgspec import field
 from msgspec.structs import replace
@@ -66,6 +65,7 @@ from admission.engine.model import (
     Verdict,
     Why,
     Workload,
+    discard,
     matches,
 )
 from admission.engine.order import QueueKey
@@ -135,7 +135,12 @@ class Line:
         if self._head is not None and place < self._head[0]:
             self._head = (place, bucket)
         if held[0] is place and bucket not in self.parked:
-            heapq.heappush(self.heap, (place, bucket))
+            self._push(bucket)
+
+    def _push(self, bucket: int) -> None:
+        heapq.heappush(self.heap, (self.buckets[bucket][0], bucket))
+        if len(self.heap) > 2 * len(self.buckets):
+            self.live()  # where nobody decides, nobody skips what has gone stale
 
     def remove(self, place: QueueKey, bucket: int) -> bool:
         """True when the bucket is empty now, and gone."""
@@ -150,7 +155,7 @@ class Line:
             self.parked.pop(bucket, None)
             return True
         if at == 0 and bucket not in self.parked:
-            heapq.heappush(self.heap, (held[0], bucket))
+            self._push(bucket)
         return False
 
     def park(self, bucket: int, memo: Memo) -> None:
@@ -167,7 +172,7 @@ class Line:
             return False
         if memo.turned:
             self._turned.discard(order.key_of(self.buckets[bucket][0]))
-        heapq.heappush(self.heap, (self.buckets[bucket][0], bucket))
+        self._push(bucket)
         return True
 
     def top(self) -> tuple[QueueKey, int] | None:
@@ -262,6 +267,8 @@ class State:
         self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
         self._by_uid: dict[str, Key] = {}
         self._waiting_in: dict[Key, set[Key]] = {}
+        self._kept_out_of: Counter[Key] = Counter()
+        """How many of those are switched off or gated."""
         """LocalQueue -> its gangs without a reservation."""
         self._locals_of: dict[str, set[Key]] = {}
         self._holding_in: dict[Key, set[Key]] = {}
@@ -485,23 +492,35 @@ class State:
                 for name, amount in order.penalty(fairness, requests_of(given)).items():
                     extra[name] = extra.get(name, 0.0) + amount
             known = order.usage_value(fairness, local, extra)
-            if not also:
+            if local is not None and not also:
                 self._usage_fair[key] = known
         return known
 
     # -- numbers
 
+    def waiting(self, queue: str) -> int:
+        """How many wait in a ClusterQueue, as `pending` and `aside` list them."""
+        return sum(len(self._waiting_in.get(local, ())) for local in self._locals_of.get(queue, ()))
+
+    def _pending_in(self, key: Key) -> int:
+        """Of those that wait in a LocalQueue, how many its status tells of."""
+        waiting, local = len(self._waiting_in.get(key, ())), self.local_queues.get(key)
+        if self.rules.count_kept_out:
+            return waiting
+        stopped = local is not None and local.stop_policy is not StopPolicy.NONE
+        return 0 if stopped else waiting - self._kept_out_of[key]
+
     def queue_numbers(self, name: str) -> QueueNumbers:
         self._settle()
         node = self._ledger.tree.queue(name)
-        waiting = sum(len(self._waiting_in.get(local, ())) for local in self._locals_of.get(name, ()))
+        waiting = sum(map(self._pending_in, self._locals_of.get(name, ())))
         return self._numbers(name, waiting, len(self._holding_of.get(name, ())), node, self.queues.get(name))
 
     def local_queue_numbers(self, key: Key) -> QueueNumbers:
         self._settle()
         local = self.local_queues.get(key)
         queue = None if local is None else self.queues.get(local.cluster_queue)
-        waiting = len(self._waiting_in.get(key, ()))
+        waiting = self._pending_in(key)
         return self._numbers(key, waiting, len(self._holding_in.get(key, ())), None, queue)
 
     def cohort_numbers(self, name: str) -> QueueNumbers:
@@ -697,7 +716,8 @@ class State:
         elif kind is LocalQueue and isinstance(key, tuple):
             local = self.local_queues.pop(key, None)
             if local is not None:
-                self._locals_of.get(local.cluster_queue, set()).discard(key)
+                self._usage_fair.pop(key, None)
+                discard(self._locals_of, local.cluster_queue, key)
                 self._reclassify(key)
         elif kind is PodUsage and isinstance(key, tuple):
             self._pod_changes(key, None)
@@ -730,7 +750,7 @@ class State:
         self.local_queues[key] = value
         self._usage_fair.pop(key, None)
         if old is not None and old.cluster_queue != value.cluster_queue:
-            self._locals_of.get(old.cluster_queue, set()).discard(key)
+            discard(self._locals_of, old.cluster_queue, key)
         self._locals_of.setdefault(value.cluster_queue, set()).add(key)
         if old is None or (old.cluster_queue, old.stop_policy) != (value.cluster_queue, value.stop_policy):
             self._reclassify(key)
@@ -778,6 +798,10 @@ class State:
         else:
             self._assumed[key] = (decision,)
         self._show(key, self._laid_over(value))
+
+    def assumes(self, decision: Decision) -> bool:
+        """Does this decision count, and nothing after it, though no object shows it."""
+        return self._assumed.get(decision.key) == (decision,)
 
     def _laid_over(self, value: Workload) -> Workload:
         """The gang as it counts, with what is assumed of it."""
@@ -839,6 +863,7 @@ class State:
         if gang.admission is None:
             self._asks_apart(gang, 1)
             self._waiting_in.setdefault(local, set()).add(key)
+            self._keep_out(gang, 1)
             if gang.claims is not None:
                 self._claim(gang)
             self._line_up(gang)
@@ -864,6 +889,10 @@ class State:
         self._tree_changed(queue, freed=bool(gang.evicted))
         self._untold.pop(key, None)
 
+    def _keep_out(self, gang: Workload, sign: int) -> None:
+        if not gang.active or gang.gated:
+            self._kept_out_of[gang.namespace, gang.queue] += sign
+
     def _asks_apart(self, gang: Workload, sign: int) -> None:
         for pod_set in gang.pod_sets:
             self._ledger.nodes.count_apart(map(mark_of, pod_set.shape.apart), sign)
@@ -888,7 +917,8 @@ class State:
         local = (gang.namespace, gang.queue)
         if gang.admission is None:
             self._asks_apart(gang, -1)
-            _discard(self._waiting_in, local, key)
+            discard(self._waiting_in, local, key)
+            self._keep_out(gang, -1)
             self._step_out(gang)
             if key in self._claims:
                 self._unclaim(key)
@@ -899,8 +929,8 @@ class State:
         node = self._ledger.tree.queue(charge.queue)
         if node is not None:
             self._given_back[order.label(node.root)] += 1
-        _discard(self._holding_in, local, key)
-        _discard(self._holding_of, charge.queue, key)
+        discard(self._holding_in, local, key)
+        discard(self._holding_of, charge.queue, key)
         self._holders.pop(charge.queue, None)
         self._count(gang, charge.usage, -1)
         self.second.discard(key)
@@ -916,16 +946,18 @@ class State:
             tables = [self._reserved, self._used] if gang.admitted else [self._reserved]
             if gang.admitted:
                 self._admitted[owner] += sign
+                if not self._admitted[owner]:
+                    del self._admitted[owner]
             for table in tables:
-                held = table.get(owner)
-                if held is None:
-                    held = table[owner] = {}
+                held = table.setdefault(owner, {})
                 for fr, amount in usage:
                     total = held.get(fr, 0) + sign * amount
                     if total:
                         held[fr] = total
                     else:
                         held.pop(fr, None)
+                if not held:
+                    del table[owner]
 
     # -- claims
 
@@ -935,7 +967,7 @@ class State:
         if not self.rules.promises or not gang.active or gang.gated or gang.unbound:
             return
         self._claims[gang.key] = (record.until, gang)
-        heapq.heappush(self._alarms, (record.until, "claim", gang.key))
+        self._ring_at(record.until, "claim", gang.key)
         self._enter_claim(gang)
         self._tree_changed(record.admission.cluster_queue, freed=False)
 
@@ -1012,7 +1044,7 @@ class State:
             return
         if gang.requeue_at and gang.requeue_at > self._now:
             self._sleeping[key] = gang.requeue_at
-            heapq.heappush(self._alarms, (gang.requeue_at, "backoff", key))
+            self._ring_at(gang.requeue_at, "backoff", key)
             self._untold[key] = None
             return
         name = self.queue_of(gang)
@@ -1145,6 +1177,9 @@ class State:
         self._ledger.set_queues(
             [self.queues[name] for name in sorted(self.queues)], [self.cohorts[name] for name in sorted(self.cohorts)]
         )
+        self._holders = {name: held for name, held in self._holders.items() if name in self.queues}
+        roots = {order.label(root) for root in self._ledger.tree.roots()}
+        self._given_back = Counter({label: times for label, times in self._given_back.items() if label in roots})
         before = self._activity
         self._activity = {name: self._judge(queue) for name, queue in self.queues.items()}
         self._everything_changed = True
@@ -1236,6 +1271,7 @@ class State:
         """Make everything ready for a decision at `now`: configuration, time, and what changed since the last one."""
         self._settle()
         self._settle_apart()
+        self._ledger.nodes.tidy()
         self._now = now
         while self._alarms and self._alarms[0][0] <= now:
             _, kind, key = heapq.heappop(self._alarms)
@@ -1614,6 +1650,8 @@ class State:
             )
         if memo.until is not None:
             heapq.heappush(self._memo_alarms, (memo.until, queue, bucket))
+            if len(self._memo_alarms) > 2 * len(self._buckets):
+                self._memo_alarms = sorted({one for one in self._memo_alarms if self._wakes(*one)})
         self._plan_memos.append((queue, bucket))
 
     def set_aside(self, key: Key, verdict: Verdict) -> None:
@@ -1666,6 +1704,11 @@ class State:
             heapq.heappop(self._memo_alarms)
         times = [alarms[0][0] for alarms in (self._alarms, self._memo_alarms) if alarms]
         return min(times, default=None)
+
+    def _ring_at(self, at: int, kind: str, key: Key) -> None:
+        heapq.heappush(self._alarms, (at, kind, key))
+        if len(self._alarms) > 2 * (len(self._sleeping) + len(self._claims)):
+            self._alarms = sorted({one for one in self._alarms if self._rings(*one)})
 
     def _rings(self, at: int, kind: str, key: Key) -> bool:
         """Does this alarm still stand for something."""
@@ -1739,17 +1782,6 @@ def _order(spec: ClusterQueue | Cohort) -> tuple[FlavorResource, ...]:
     return tuple(
         (flavor.name, resource) for group in spec.groups for flavor in group.flavors for resource, _ in flavor.quotas
     )
-
-
-Name = TypeVar("Name", Key, str)
-
-
-def _discard(table: dict[Name, set[Key]], name: Name, key: Key) -> None:
-    held = table.get(name)
-    if held is not None:
-        held.discard(key)
-        if not held:
-            del table[name]
 
 
 def _overlay(value: Workload, decision: Decision) -> Workload:

@@ -32,6 +32,9 @@ ANSWERS = 1024
 ROOMS = 1024
 """So many different rooms, and twice as many as there are nodes, are kept with what a pod would cost others there."""
 
+CELLS = 1 << 24
+"""So many numbers are kept of columns, masks and counts: 128 MiB."""
+
 
 @dataclass(slots=True)
 class Paid:
@@ -91,6 +94,10 @@ class Table:
         self._labels: list[dict[str, str]] = [parsed[name][0] for name in self.names]
         self._has: list[dict[str, int]] = [parsed[name][1] for name in self.names]
         self._columns: dict[str, tuple[Ints, dict[str, int]]] = {}
+        self._nowhere: tuple[Ints, dict[str, int]] = (np.full(len(self.names), -1, dtype=np.int64), {})
+        """Of all labels that no node has: whoever waits may ask for any."""
+        self._keys: set[str] | None = None
+        """Labels that some node has."""
         self._every: dict[str, int] = {}
         """Of each resource of which there is a column: what every node has of it."""
         self.free: dict[str, Ints] = {}
@@ -139,6 +146,7 @@ class Table:
         self.nodes[i] = node
         self._labels[i], self._has[i] = parsed
         if node.labels != old.labels:
+            self._keys = None
             self._columns.clear()
             self._trees.clear()
         if (
@@ -217,6 +225,20 @@ class Table:
         for columns in (self.free, self.bare, self._every):
             columns.pop(resource, None)
 
+    def tidy(self) -> None:
+        """Let go of all that would be made anew when it is asked for, where it became much: who waits may name any
+        port and any combination of labels."""
+        kept = len(self.free) + len(self.bare) + len(self._most) + len(self._masks) // 8  # a mask is of bytes
+        kept += sum(ground.kept for pair in self.grounds for ground in pair)
+        if kept * len(self.names) <= CELLS:
+            return
+        for made in (self.free, self.bare, self._every, self._most, self._masks, self._leaves, self._rooms):
+            made.clear()
+        for pair in self.grounds:
+            for ground in pair:
+                ground.forget()
+        self.bare_changed()
+
     def bare_changed(self) -> None:
         """Something changed that no gang did."""
         self.plain.placed[True].clear()
@@ -263,6 +285,10 @@ class Table:
         """Per row the code of a label's value (-1: no such label), and the codes, in the order of the values."""
         got = self._columns.get(key)
         if got is None:
+            if self._keys is None:
+                self._keys = {NODE_NAME}.union(*self._labels)
+            if key not in self._keys:
+                return self._nowhere
             if key == NODE_NAME:
                 values = self.names
             else:

@@ -27,6 +27,7 @@ from admission.jobs.kinds import (
     JobView,
     Json,
     Operation,
+    digits,
     items,
     kind_of,
     obj,
@@ -414,9 +415,8 @@ def mutate_pod(pod: Json, names: Names) -> list[Operation]:
     form = notes.get(names.pin_form_annotation, "")
     patch: list[Operation] = []
     if form == RANKS:
-        stride = notes.get(names.rank_stride_annotation, "0")
-        hosts = notes.get(names.hosts_annotation, "")
-        host = rank_host(texts(meta.get("labels")), hosts, int(stride) if stride.isdigit() else 0)
+        stride = digits(notes.get(names.rank_stride_annotation, ""))
+        host = rank_host(texts(meta.get("labels")), notes.get(names.hosts_annotation, ""), stride or 0)
         if host is None:
             raise UnpinnableError("its rank is not in the list of hosts")
         patch.append({"op": "add", "path": "/spec/affinity", "value": pinned_affinity(spec.get("affinity"), host)})

@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -226,6 +227,25 @@ def whole(value: Any, default: int) -> int:
     return min(max(value, 0), 2**31 - 1)
 
 
+def digits(said: str) -> int | None:
+    """A whole number that somebody wrote, of at most ten digits; None for anything else."""
+    return int(said) if said.isascii() and said.isdigit() and len(said) <= 10 else None
+
+
+def json_of(said: str) -> Any:
+    """What a text says in JSON; None where it cannot be read, or is so deep that it could not be written again."""
+    try:
+        found = json.loads(said)
+    except (ValueError, RecursionError):
+        return None
+    return found if _is_within(found, 64) else None
+
+
+def _is_within(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else items(value)
+    return levels > 0 and all(_is_within(one, levels - 1) for one in inner)
+
+
 def text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
@@ -263,9 +283,10 @@ def _ranges(listed: Any, below: int) -> list[tuple[int, int]]:
     ranges = []
     for part in text(listed).split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        low, high = digits(first), digits(last if dash else first)
+        if low is None or high is None:
             continue
-        low, high = int(first), min(int(last or first), below - 1)
+        high = min(high, below - 1)
         if low <= high:
             ranges.append((low, high))
     return ranges
@@ -290,8 +311,8 @@ def at(raw: Json, path: Sequence[str]) -> Any:
     for key in path:
         if isinstance(here, dict):
             here = here.get(key)
-        elif isinstance(here, list) and key.isdigit() and int(key) < len(here):
-            here = here[int(key)]
+        elif isinstance(here, list) and (index := digits(key)) is not None and index < len(here):
+            here = here[index]
         else:
             return None
     return here
@@ -300,12 +321,7 @@ def at(raw: Json, path: Sequence[str]) -> Any:
 def inverse_of(raw: Json, names: Names) -> Json | None:
     """What was there before the start, from the annotation on the job itself; None when it was not started."""
     note = texts(obj(raw.get("metadata")).get("annotations")).get(names.inverse_annotation)
-    if note is None:
-        return None
-    try:
-        return obj(json.loads(note))
-    except ValueError:
-        return {}
+    return None if note is None else obj(json_of(note))
 
 
 def owners_form(raw: Json, names: Names) -> Json:
@@ -428,6 +444,7 @@ def _replicated(raw: Json) -> list[tuple[int, Json]]:
 def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
     slots = []
     name = text(obj(raw.get("metadata")).get("name"))
+    made = claims_made(raw)
     for index, entry in _replicated(raw):
         spec = obj(obj(entry.get("template")).get("spec"))
         parallelism, completions, indexed = _job_size({"completionMode": "Indexed", **spec})
@@ -444,7 +461,7 @@ def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
                 stride=completions or 0 if ranked else 0,
                 labels=((JOBSET_NAME_LABEL, name), (JOBSET_REPLICATED_JOB_LABEL, text(entry.get("name")))),
                 notes=_exclusive_notes(raw, entry),
-                volumes=_mounted(obj(obj(spec.get("template")).get("spec")), claims_made(raw)),
+                volumes=_mounted(obj(obj(spec.get("template")).get("spec")), made),
                 replicas=replicas,
             )
         )
@@ -486,6 +503,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     spec, status = obj(raw.get("spec")), obj(raw.get("status"))
     by_name = {text(entry.get("name")): entry for entry in objects(status.get("replicatedJobsStatus"))}
     entries = {text(entry.get("name")): entry for _, entry in _replicated(raw)}
+    replicas_of = {slot.pod_set: slot.replicas for slot in reversed(slots)}
     in_order = obj(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
     # A set that restarts runs everything again, so nothing of it can be given away before its end.
     policy = obj(spec.get("failurePolicy"))
@@ -507,7 +525,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         waits = in_order and not before_ready
         for dependency in objects(entries.get(slot.pod_set, {}).get("dependsOn")):
             other = by_name.get(text(dependency.get("name")), {})
-            replicas = next((s.replicas for s in slots if s.pod_set == dependency.get("name")), 0)
+            replicas = replicas_of.get(text(dependency.get("name")), 0)
             reached = whole(other.get("succeeded"), 0)
             if dependency.get("status") != "Complete":
                 reached += whole(other.get("ready"), 0)
@@ -671,7 +689,8 @@ def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list
     """(longest run time in seconds, what is wrong with the labels that say how long a job runs and whether at all)."""
     problems = []
     limit, paused = labels.get(names.max_exec_time_label), labels.get(names.pause_label)
-    good = limit is not None and limit.isdecimal() and limit.isascii() and 0 < int(limit[:12]) < 2**31
+    seconds = digits(limit or "")
+    good = seconds is not None and 0 < seconds < 2**31
     if limit is not None and not good:
         problems.append(
             f"label {names.max_exec_time_label}: {limit[:20]!r} is no number of seconds above 0: write 300 for five "
@@ -679,7 +698,7 @@ def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list
         )
     if paused not in (None, "true", "false"):
         problems.append(f"label {names.pause_label}: {paused[:20]!r} is neither 'true' nor 'false'")
-    return int(limit) if limit is not None and good else None, problems
+    return seconds if good else None, problems
 
 
 def _marked_for(raw: Json, names: Names) -> str:
@@ -696,8 +715,8 @@ def _problems(kind: JobKind, slots: Sequence[Slot], inverse: Mapping[str, Any] |
         for slot in slots
         if not objects(obj(slot.template.get("spec")).get("containers"))
     )
-    seen = [slot.pod_set for slot in slots]
-    problems.extend(f"pod set {name!r} stands twice" for name in sorted({n for n in seen if seen.count(n) > 1}))
+    times = Counter(slot.pod_set for slot in slots)
+    problems.extend(f"pod set {name!r} stands twice" for name in sorted(times) if times[name] > 1)
     if inverse is not None and not isinstance(inverse.get("undo"), list):
         problems.append("the annotation that says how to restore the template cannot be read")
     return problems

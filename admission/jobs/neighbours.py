@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from admission.engine.model import AntiAffinity, Key, Pairs, PodShape, Requirement, Workload, matches
+from admission.engine.model import AntiAffinity, Key, Pairs, PodShape, Requirement, Workload, discard, matches
 from admission.jobs.requests import both
 from admission.jobs.volumes import with_affinity
 
@@ -99,9 +99,8 @@ class Neighbours:
         return touched
 
     def _note(self, who: Who, there: tuple[Stand, ...]) -> None:
-        for stand in self._standing.pop(who, ()):
-            for pair in stand.labels:
-                self._with.get(pair, set()).discard(who)
+        for pair in {pair for stand in self._standing.pop(who, ()) for pair in stand.labels}:
+            discard(self._with, pair, who)
         for stand in there:
             for pair in stand.labels:
                 self._with.setdefault(pair, set()).add(who)
@@ -128,8 +127,8 @@ class Neighbours:
             self._asked_by.setdefault(rule, set()).add(gang)
         for rule in before:
             if rule not in rules:
-                self._asked_by[rule].discard(gang)
-                if not self._asked_by[rule]:
+                discard(self._asked_by, rule, gang)
+                if rule not in self._asked_by:
                     self._drop(rule)
         if rules:
             self._rules_of[gang] = rules
@@ -138,11 +137,9 @@ class Neighbours:
             self._with.clear()
 
     def _drop(self, rule: Rule) -> None:
-        del self._asked_by[rule], self._where[rule]
+        del self._where[rule]
         for at in _looked_up_by(rule):
-            self._rules_at[at].discard(rule)
-            if not self._rules_at[at]:
-                del self._rules_at[at]
+            discard(self._rules_at, at, rule)
 
     def laid_on(self, gang: Workload) -> Workload:
         """The gang with what others leave it."""

@@ -36,6 +36,7 @@ from admission.jobs.kinds import (
     Operation,
     Slot,
     at,
+    digits,
     inverse_of,
     items,
     obj,
@@ -198,11 +199,11 @@ def ranked_hosts(slot: Slot, hosts: Sequence[str]) -> list[str] | None:
 
 def rank_of(labels: Mapping[str, str], stride: int) -> int | None:
     """A pod's rank in its pod set; None for a pod without an index. Twin of the pod policy's expression."""
-    index = labels.get(JOB_COMPLETION_INDEX, "")
-    job_index = labels.get(JOBSET_JOB_INDEX_LABEL, "0") if stride else "0"
-    if not index.isdigit() or not job_index.isdigit() or (stride and int(index) >= stride):
+    index = digits(labels.get(JOB_COMPLETION_INDEX, ""))
+    job_index = digits(labels.get(JOBSET_JOB_INDEX_LABEL, "0")) if stride else 0
+    if index is None or job_index is None or (stride and index >= stride):
         return None  # the last: it would take the rank of another child job's pod
-    return int(job_index) * stride + int(index)
+    return job_index * stride + index
 
 
 def rank_host(labels: Mapping[str, str], hosts: str, stride: int) -> str | None:

@@ -29,7 +29,7 @@ from admission.engine.model import (
     Toleration,
     TopologyRequest,
 )
-from admission.jobs.kinds import JobKind, Json, items, obj, objects, text, texts, whole
+from admission.jobs.kinds import JOB, JobKind, Json, digits, items, json_of, obj, objects, text, texts, whole
 from admission.names import (
     CONTROLLER_UID_LABEL,
     HOSTNAME_LABEL,
@@ -297,12 +297,38 @@ class Limits:
     """Of a job's annotations, and of each pod template's: the API server allows 256 KiB with what a start adds."""
     affinity_parts: int = 256
     """Required node affinity of a template: terms and their requirements together. Each is read as a pod is pinned."""
+    affinity_values: int = 4096
+    """Of these requirements together."""
+    pod_terms: int = 32
+    """Required pod affinity, required pod anti-affinity and topology spread constraints of a template, each: every term
+    is asked of all pods that are there, and of each that comes or goes."""
+    pod_parts: int = 256
+    """Such terms, their requirements, and the values, namespaces and label keys that they name, together."""
     tolerations: int = 256
+    node_selector: int = 256
+    ports: int = 128
+    """Of a template's containers. What a node has of each is a column over all nodes."""
+    claims: int = 64
+    """PersistentVolumeClaims that a template names, or that are made for a JobSet: each is looked for among volumes."""
     pod_sets: int = 18
     """As many as a Workload may have."""
 
 
 LIMITS = Limits()
+
+_AS_MADE = 4
+"""Of so many times as much a Workload, or a pod, is still read: the API server, RuntimeClasses and JobSet add to what a
+template says, and others may make Workloads as well."""
+READ = Limits(
+    affinity_parts=_AS_MADE * LIMITS.affinity_parts,
+    affinity_values=_AS_MADE * LIMITS.affinity_values,
+    pod_terms=_AS_MADE * LIMITS.pod_terms,
+    pod_parts=_AS_MADE * LIMITS.pod_parts,
+    tolerations=_AS_MADE * LIMITS.tolerations,
+    node_selector=_AS_MADE * LIMITS.node_selector,
+    ports=_AS_MADE * LIMITS.ports,
+    claims=_AS_MADE * LIMITS.claims,
+)
 
 SYSTEM_CLASSES = "system-"
 """PriorityClasses that begin so are Kubernetes' own, above all that others may have."""
@@ -318,7 +344,12 @@ class Excess:
     grace: str
     annotations: str
     affinity: str
+    pod_affinity: str
+    spread: str
     tolerations: str
+    node_selector: str
+    ports: str
+    claims: str
     pod_sets: str
     managed_by: str
     priority: str
@@ -336,18 +367,38 @@ def excess_words(limits: Limits) -> Excess:
         ),
         affinity=(
             "the required node affinity of a queued job's template has at most "
-            f"{limits.affinity_parts} terms and requirements together: select a label that stands for them"
+            f"{limits.affinity_parts} terms and requirements together, and {limits.affinity_values} values: select a "
+            "label that stands for them"
+        ),
+        pod_affinity=(
+            "the required podAffinity and podAntiAffinity of a queued job's template have at most "
+            f"{limits.pod_terms} terms each, of {limits.pod_parts} requirements, values, namespaces and label keys "
+            "together: give the pods that are meant one label, and select that"
+        ),
+        spread=(
+            f"a queued job's template has at most {limits.pod_terms} topologySpreadConstraints, of {limits.pod_parts} "
+            "requirements, values and label keys together"
         ),
         tolerations=f"a queued job's template has at most {limits.tolerations} tolerations",
+        node_selector=f"the nodeSelector of a queued job's template has at most {limits.node_selector} labels",
+        ports=f"the containers of a queued job's template name at most {limits.ports} ports",
+        claims=(
+            f"a queued job's template names at most {limits.claims} PersistentVolumeClaims, and as many are made for a "
+            "JobSet"
+        ),
         pod_sets=f"a queued JobSet has at most {limits.pod_sets} replicatedJobs: put equal ones together with replicas",
         managed_by=(
-            "a queued job is run by the controller of its own kind: leave spec.managedBy out, or nobody stops its pods"
+            "a queued job, and each Job of a JobSet, is run by the controller of its own kind: leave managedBy out, or "
+            "nobody stops its pods"
         ),
         priority=(
             f"priorityClassName {SYSTEM_CLASSES}... is for the cluster's own pods, and {GANG_CLASS} for pods of "
             "admitted gangs: name another, or a WorkloadPriorityClass by its label"
         ),
     )
+
+
+_READ_WORDS = excess_words(READ)
 
 
 def excess(kind: JobKind, raw: Json, limits: Limits = LIMITS) -> tuple[str, ...]:
@@ -359,13 +410,54 @@ def excess(kind: JobKind, raw: Json, limits: Limits = LIMITS) -> tuple[str, ...]
     found = (
         (words.grace, any(whole(s.get("terminationGracePeriodSeconds"), 0) > limits.grace_s for s in specs)),
         (words.annotations, any(_size(texts(meta.get("annotations"))) > limits.annotation_bytes for meta in notes)),
-        (words.affinity, any(_affinity_parts(spec) > limits.affinity_parts for spec in specs)),
-        (words.tolerations, any(len(items(spec.get("tolerations"))) > limits.tolerations for spec in specs)),
+        *(pair for spec in specs for pair in _placing(spec, limits, words)),
+        (words.claims, _claims_made(raw) > limits.claims),
         (words.pod_sets, len(slots) > limits.pod_sets),
         (words.priority, any(_kept_class(text(s.get("priorityClassName"))) for s in specs)),
         (words.managed_by, text(obj(raw.get("spec")).get("managedBy")) not in ("", kind.run_by)),
+        (words.managed_by, any(run_by not in (None, JOB.run_by) for run_by in _children_run_by(raw))),
     )
-    return tuple(said for said, beyond in found if beyond)
+    return tuple(dict.fromkeys(said for said, beyond in found if beyond))
+
+
+def _placing(spec: Json, limits: Limits, words: Excess) -> tuple[tuple[str, bool], ...]:
+    """(limit in words, is it beyond that) of what a pod's spec says about where it may stand."""
+    rules = obj(spec.get("affinity"))
+    parts, values = _node_affinity_size(rules)
+    pods = [objects(obj(rules.get(word)).get(_REQUIRED)) for word in ("podAffinity", "podAntiAffinity")]
+    containers = [*objects(spec.get("containers")), *objects(spec.get("initContainers"))]
+    claims = sum("persistentVolumeClaim" in volume for volume in objects(spec.get("volumes")))
+    return (
+        (words.affinity, parts > limits.affinity_parts or values > limits.affinity_values),
+        (words.pod_affinity, any(_too_many(terms, limits) for terms in pods)),
+        (words.spread, _too_many(objects(spec.get("topologySpreadConstraints")), limits)),
+        (words.tolerations, len(items(spec.get("tolerations"))) > limits.tolerations),
+        (words.node_selector, len(obj(spec.get("nodeSelector"))) > limits.node_selector),
+        (words.ports, sum(len(items(one.get("ports"))) for one in containers) > limits.ports),
+        (words.claims, claims > limits.claims),
+    )
+
+
+def _too_many(terms: Sequence[Json], limits: Limits) -> bool:
+    """Of required pod (anti-)affinity, or of topology spread constraints."""
+    return len(terms) > limits.pod_terms or sum(map(_pod_parts, terms)) > limits.pod_parts
+
+
+def _pod_parts(term: Json) -> int:
+    selector = obj(term.get("labelSelector"))
+    named = sum(len(items(term.get(word))) for word in ("namespaces", "matchLabelKeys", "mismatchLabelKeys"))
+    needs = sum(1 + len(items(part.get("values"))) for part in objects(selector.get("matchExpressions")))
+    return 1 + named + len(obj(selector.get("matchLabels"))) + needs
+
+
+def _claims_made(raw: Json) -> int:
+    policies = objects(obj(raw.get("spec")).get("volumeClaimPolicies"))
+    return sum(len(items(policy.get("templates"))) for policy in policies)
+
+
+def _children_run_by(raw: Json) -> list[object]:
+    entries = objects(obj(raw.get("spec")).get("replicatedJobs"))
+    return [obj(obj(entry.get("template")).get("spec")).get("managedBy") for entry in entries]
 
 
 def _kept_class(name: str) -> bool:
@@ -376,10 +468,11 @@ def _size(notes: Mapping[str, str]) -> int:
     return sum(len(key) + len(value) for key, value in notes.items())
 
 
-def _affinity_parts(spec: Json) -> int:
-    required = obj(obj(obj(spec.get("affinity")).get("nodeAffinity")).get(_REQUIRED))
-    terms = objects(required.get("nodeSelectorTerms"))
-    return sum(1 + len(items(t.get("matchExpressions"))) + len(items(t.get("matchFields"))) for t in terms)
+def _node_affinity_size(rules: Json) -> tuple[int, int]:
+    """(terms and requirements, values of these) of required node affinity."""
+    terms = objects(obj(obj(rules.get("nodeAffinity")).get(_REQUIRED)).get("nodeSelectorTerms"))
+    needs = [part for term in terms for word in ("matchExpressions", "matchFields") for part in items(term.get(word))]
+    return len(terms) + len(needs), sum(len(items(obj(part).get("values"))) for part in needs)
 
 
 # ---------------------------------------------------------------- where a pod may stand
@@ -504,8 +597,21 @@ def anti_affinity(spec: Json, namespace: str, exclusive: str = "") -> tuple[Anti
 def _apart(
     rules: Json, namespace: str, exclusive: str = "", own: Mapping[str, str] | None = None
 ) -> tuple[AntiAffinity, ...]:
-    found = {_asked(term, namespace, own) for term in objects(rules.get(_REQUIRED))}
+    terms = objects(rules.get(_REQUIRED))
+    if _too_many(terms, READ):
+        return _from_all(terms)
+    found = {_asked(term, namespace, own) for term in terms}
     return tuple(sorted((one for one in found if one is not None and one.key != exclusive), key=repr))
+
+
+_MOST_KEYS = 16
+
+
+def _from_all(terms: Iterable[Json]) -> tuple[AntiAffinity, ...]:
+    """Terms of anti-affinity that are too many to be read, as if they selected every pod: nobody is put on the pod's
+    node, nor into its domain of any label that they name (of more than so many, the first by name)."""
+    keys = sorted({text(term.get("topologyKey")) for term in terms})[:_MOST_KEYS]
+    return tuple(_one(AntiAffinity(key, LabelSelector())) for key in sorted({HOSTNAME_LABEL, *keys}))
 
 
 def _near(rules: Json, namespace: str, own: Mapping[str, str]) -> tuple[AntiAffinity, ...]:
@@ -605,6 +711,18 @@ def shape_of(
 
     requests = obj(tried(lambda: pod_requests(spec), {}))
     uncounted += refused
+    if beyond := tuple(said for said, is_beyond in _placing(spec, READ, _READ_WORDS) if is_beyond):
+        # It is not read at all, and so admitted nowhere; what it keeps away it may, if it runs already.
+        unread = "; ".join((*refused, *beyond))
+        return PodShape(
+            requests=tuple(sorted(requests.items())),
+            apart=_apart(obj(obj(spec.get("affinity")).get("podAntiAffinity")), namespace, own=own),
+            namespace=namespace,
+            labels=tuple(sorted(own.items())),
+            of_jobset=JOBSET_NAME_LABEL in own or JOBSET_JOB_KEY_LABEL in own,
+            refused=unread,
+            uncounted=unread,
+        )
     affinity = tried(lambda: node_affinity(spec), ())
     terms: Terms | None = affinity if isinstance(affinity, tuple) else None
     if node := text(spec.get("nodeName")):
@@ -626,11 +744,11 @@ def shape_of(
                 into.add(key)
             else:
                 labelled.append(key)
-    beyond, alone = _spread(spec, own, siblings, namespace, many=many)
+    skewed, alone = _spread(spec, own, siblings, namespace, many=many)
     refused.extend(
         f"topologySpreadConstraints with DoNotSchedule (topologyKey {key}) cannot be honoured: write ScheduleAnyway, "
         f"or ask for a topology with an annotation of {names.group}"
-        for key in beyond
+        for key in skewed
     )
     # For a single pod these rules still say that its node has the label.
     for key in dict.fromkeys([*labelled, *alone]):
@@ -718,8 +836,9 @@ def topology_request(
         out["unconstrained"] = True
     slice_level, slice_size = said.get(names.slice_required_topology_annotation), said.get(names.slice_size_annotation)
     if slice_level or slice_size:
-        if slice_level and slice_size and slice_size.isdigit() and 0 < int(slice_size[:10]) < 2**31:
-            out["podSetSliceRequiredTopology"], out["podSetSliceSize"] = slice_level, int(slice_size)
+        size = digits(slice_size or "")
+        if slice_level and size is not None and 0 < size < 2**31:
+            out["podSetSliceRequiredTopology"], out["podSetSliceSize"] = slice_level, size
         else:
             problems.append("a slice needs both its topology and its size, a number above 0")
     if layers := said.get(names.slice_layers_annotation):
@@ -742,10 +861,7 @@ def topology_request(
 
 def _layers(said: str, names: Names) -> tuple[list[Json], list[str]]:
     """Slices of several layers as the annotation has them, and what is wrong with it."""
-    try:
-        listed = json.loads(said)
-    except ValueError:
-        listed = None
+    listed = json_of(said)
     entries = objects(listed)
     good = [
         {"topology": text(entry.get("topology")), "size": whole(entry.get("size"), 0)}

@@ -51,7 +51,7 @@ from admission.engine.model import (
     TopologyAssignment,
     Workload,
 )
-from admission.jobs.kinds import MAIN, Json, items, millis, obj, objects, text, texts, whole
+from admission.jobs.kinds import MAIN, Json, digits, items, millis, obj, objects, text, texts, whole
 from admission.jobs.requests import (
     anti_affinity,
     exclusive_key,
@@ -445,10 +445,10 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
 
 
 def _child(labels: Mapping[str, str], namespace: str) -> tuple[str, int] | None:
-    index = labels.get(JOBSET_JOB_INDEX_LABEL, "")
-    if not (index.isascii() and index.isdigit() and len(index) < 10):
+    index = digits(labels.get(JOBSET_JOB_INDEX_LABEL, ""))
+    if index is None:
         return None
-    return f"{namespace}/{labels.get(JOBSET_NAME_LABEL, '')}-{labels.get(JOBSET_REPLICATED_JOB_LABEL, '')}", int(index)
+    return f"{namespace}/{labels.get(JOBSET_NAME_LABEL, '')}-{labels.get(JOBSET_REPLICATED_JOB_LABEL, '')}", index
 
 
 # ---------------------------------------------------------------- what a gang got

@@ -13,7 +13,7 @@ many volumes a node takes, and who else uses a claim of one pod.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -267,6 +267,10 @@ class Storage:
         self.volumes: dict[str, Volume] = {}
         self.classes: dict[str, StorageClass] = {}
         self._of_class: dict[str, dict[str, Volume]] = {}
+        self._kept_for: dict[Key, dict[str, Volume]] = {}
+        """Volumes by the claim that they are for."""
+        self._free_for: dict[tuple[Kept, LabelSelector | None], tuple[bool, Terms | None]] = {}
+        """What was found for claims that want the same (`_fitting`), until a volume changes."""
 
     def change(self, old: Stored | None, new: Stored | None) -> set[Source]:
         """Take in that one came, changed or went; of what answers, by their sources, may differ now."""
@@ -276,6 +280,7 @@ class Storage:
                 continue
             touched.add(value.source)
             if isinstance(value, Volume):
+                self._free_for.clear()
                 touched.add((CLASS, "", value.kept.storage_class))
                 if value.claim is not None:
                     touched.add((CLAIM, *value.claim[:2]))
@@ -287,6 +292,8 @@ class Storage:
             case Volume():
                 self.volumes[new.name] = new
                 self._of_class.setdefault(new.kept.storage_class, {})[new.name] = new
+                if new.claim is not None:
+                    self._kept_for.setdefault(new.claim[:2], {})[new.name] = new
             case StorageClass():
                 self.classes[new.name] = new
         return touched
@@ -301,6 +308,10 @@ class Storage:
                 of_class.pop(old.name, None)
                 if not of_class:
                     self._of_class.pop(old.kept.storage_class, None)
+                if old.claim is not None and (kept := self._kept_for.get(old.claim[:2])) is not None:
+                    kept.pop(old.name, None)
+                    if not kept:
+                        del self._kept_for[old.claim[:2]]
             case StorageClass():
                 self.classes.pop(old.name, None)
 
@@ -373,34 +384,51 @@ class Storage:
             return both(((Requirement(NODE_NAME, "In", (asked.selected_node,)),),), found.terms)
         if found.provisions and found.terms is None:
             return None
-        fitting = self._fitting(asked) if not asked.selected_node else []
-        if any(one.terms is None for one in fitting):
+        there, terms = (False, ()) if asked.selected_node else self._fitting(asked)
+        if terms is None:
             return None
-        if not fitting and not found.provisions:
+        if not there and not found.provisions:
             raise _WaitsError(
                 f"{said} is not bound yet: no PersistentVolume of StorageClass {wanted}, which provisions none, is "
                 "there for it"
             )
-        terms = [term for one in fitting for term in one.terms or ()]
-        return _merged([*terms, *(found.terms or ())] if found.provisions else terms)
+        return _merged([*terms, *(found.terms or ())]) if found.provisions else terms
 
-    def _fitting(self, asked: Claim) -> list[Volume]:
-        """Volumes that it could be bound to; the one that was made for it comes before all others."""
-        of_class = self._of_class.get(asked.wants.storage_class, {})
-        fitting = [of_class[name] for name in sorted(of_class) if _fits(of_class[name], asked)]
-        return [one for one in fitting if one.claim is not None] or fitting
+    def _fitting(self, asked: Claim) -> tuple[bool, Terms | None]:
+        """(are there volumes that it could be bound to, the nodes of these or None for all); those that were made for
+        it come before all others."""
+        kept = self._kept_for.get((asked.namespace, asked.name), {})
+        own = [kept[name] for name in sorted(kept) if _is_for(kept[name], asked)]
+        if own:
+            return True, _reached(own)
+        free = self._free_for.get((asked.wants, asked.selector))
+        if free is None:
+            of_class = self._of_class.get(asked.wants.storage_class, {})
+            found = [of_class[name] for name in sorted(of_class) if _is_free_for(of_class[name], asked)]
+            if len(self._free_for) >= MOST_TERMS:
+                self._free_for.clear()
+            free = self._free_for[asked.wants, asked.selector] = bool(found), _reached(found)
+        return free
+
+
+def _reached(volumes: Sequence[Volume]) -> Terms | None:
+    if any(one.terms is None for one in volumes):
+        return None
+    return _merged(term for one in volumes for term in one.terms or ())
 
 
 def _fits(one: Volume, asked: Claim) -> bool:
     has, wants = one.kept, asked.wants
-    if one.deleting or has.size < wants.size or has.block != wants.block:
-        return False
-    if has.attributes_class != wants.attributes_class:
-        return False
-    if one.claim is not None:
-        namespace, name, uid = one.claim
-        return (namespace, name) == (asked.namespace, asked.name) and uid in ("", asked.uid)
-    if not one.available or not wants.modes <= has.modes:
+    fits = has.size >= wants.size and has.block == wants.block and has.attributes_class == wants.attributes_class
+    return fits and has.storage_class == wants.storage_class and not one.deleting
+
+
+def _is_for(one: Volume, asked: Claim) -> bool:
+    return _fits(one, asked) and one.claim is not None and one.claim[2] in ("", asked.uid)
+
+
+def _is_free_for(one: Volume, asked: Claim) -> bool:
+    if one.claim is not None or not one.available or not _fits(one, asked) or not asked.wants.modes <= one.kept.modes:
         return False
     return asked.selector is None or matches(asked.selector, dict(one.labels))
 

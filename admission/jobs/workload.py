@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
-from admission.jobs.kinds import JobKind, Json, Slot, items, labels_of, obj, owners_form, spec_hash, text, texts
+from admission.jobs.kinds import JobKind, Json, Slot, digits, items, labels_of, obj, owners_form, spec_hash, text, texts
 from admission.jobs.requests import (
     LIMITS,
     Limits,
@@ -87,8 +87,9 @@ def build_workload(
             entry["topologyRequest"] = request
         pod_sets.append(entry)
     if least and len(slots) == 1 and not slots[0].labels:
-        if least.isdigit() and 0 < int(least[:10]) <= slots[0].count:
-            pod_sets[0]["minCount"] = int(least)
+        fewest = digits(least)
+        if fewest is not None and 0 < fewest <= slots[0].count:
+            pod_sets[0]["minCount"] = fewest
         else:
             problems.append(
                 f"annotation {names.min_parallelism_annotation}: {least[:20]!r} is not from 1 to the parallelism"

@@ -42,6 +42,8 @@ from admission.kube.flow import Backoff, Flow, Told
 _log = structlog.get_logger(__name__)
 
 JSON = "application/json"
+METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
+"""Of a list the metadata alone, where the server can."""
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -425,6 +427,7 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: bytes | dict[str, Any] | list[Any] | None = None,
         content_type: str | None = None,
+        accept: str = JSON,
         timeout: float | None = None,  # noqa: ASYNC109
         fenced: bool = True,
         urgent: bool = False,
@@ -443,7 +446,7 @@ class Client:
         deadline = loop.time() + allowed
         url = self._url(path, query)
         data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
-        headers = {"Content-Type": content_type or JSON} if data is not None else {}
+        headers = {"Accept": accept} | ({"Content-Type": content_type or JSON} if data is not None else {})
         verb = "LIST" if method == "GET" and "limit" in query else method
         backoff = Backoff(*self._backoff)
         refreshed = False
@@ -719,13 +722,14 @@ class Client:
         label_selector: str | None = None,
         field_selector: str | None = None,
         resource_version: str | None = None,
+        bare: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[Page, None]:
         """A list, page by page, from one revision.
 
         Without `resource_version` it is as new as the store itself; with it, it is that revision exactly. `limit` 0
-        takes all in one page. Raises Gone when the revision was compacted on the way: what came before is then worth
-        nothing, start again.
+        takes all in one page. bare: of each object only its metadata. Raises Gone when the revision was compacted on
+        the way: what came before is then worth nothing, start again.
         """
         query = _selectors(label_selector, field_selector)
         query["limit"] = str(limit)
@@ -733,7 +737,7 @@ class Client:
             query["resourceVersion"] = resource_version
             query["resourceVersionMatch"] = "Exact"
         while True:
-            data = await self.raw("GET", path, query=query, timeout=timeout)
+            data = await self.raw("GET", path, query=query, accept=METADATA if bare else JSON, timeout=timeout)
             try:
                 page = _decode_list(data)
             except msgspec.DecodeError as error:

@@ -196,24 +196,23 @@ class Informer(Generic[T]):
                 await asyncio.gather(follow, asked, return_exceptions=True)
 
     async def differences(self) -> list[Key]:
-        """Compares the copy with the server's list of exactly its version; the keys that differ, for a metric.
+        """Compares the copy with the server's list of exactly its version, by metadata alone; the keys that differ.
 
-        Watches have lost events in production. A difference asks for a fresh list. Empty as well when the server does
-        not have that revision any more. Raises ApiError.
+        Watches have lost events in production; one that is late has not, for then the version is late as well. A
+        difference asks for a fresh list. Empty as well when the server does not have that revision any more, or not
+        the kind. Raises ApiError.
         """
         version = self.resource_version
-        have = {
-            key: (old.uid, old.resource_version)
-            for key, old in self.store.items()
-            if not _older(version, old.resource_version)
-        }
-        ahead = self.store.keys() - have.keys()  # learned from writes: the watch is not there yet
+        if not version:
+            return []
+        left, bad = self.store.copy(), self.bad.copy()  # of one moment: both change while the pages come in
         pages = self._client.list_pages(
             self._path,
             limit=self._page_size,
             label_selector=self._labels,
             field_selector=self._fields,
             resource_version=version,
+            bare=True,
         )
         wrong: list[Key] = []
         try:
@@ -222,12 +221,14 @@ class Informer(Generic[T]):
                     for raw in page.items:
                         meta = _decode_bare(raw).metadata
                         key = (meta.namespace, meta.name)
-                        told = have.pop(key, None)
-                        if told != (meta.uid, meta.resource_version) and key not in self.bad and key not in ahead:
+                        old = left.pop(key, None)
+                        if key in bad or (old is not None and _older(version, old.resource_version)):
+                            continue  # learned from a write: the watch is not there yet
+                        if old is None or (old.uid, old.resource_version) != (meta.uid, meta.resource_version):
                             wrong.append(key)
         except Gone:
             return []
-        wrong += have
+        wrong += [key for key, old in left.items() if not _older(version, old.resource_version)]
         if wrong:
             _log.error("the copy differs from the server", path=self._path, keys=wrong[:10], count=len(wrong))
             self.relist()

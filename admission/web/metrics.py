@@ -116,7 +116,12 @@ FAMILIES: tuple[Family, ...] = (
         "Allocatable of the nodes of a flavor that is not elastic and are ready and not cordoned.",
         ("flavor", "resource"),
     ),
-    Family("muster_ledger_drift", "gauge", "Differences between the books and their recomputation; must be 0."),
+    Family(
+        "muster_ledger_drift",
+        "gauge",
+        "Differences between the books and their recomputation, and between what was watched and what the API server "
+        "has; must be 0.",
+    ),
     Family(
         "muster_api_requests",
         "counter",

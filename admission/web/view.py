@@ -217,7 +217,7 @@ class View:
         for name in queues:
             if not narrow:
                 # All of a queue that the page does not reach is counted, not looked at.
-                pending = state.queue_numbers(name).pending
+                pending = state.waiting(name)
                 if waiting + pending <= offset or waiting >= end:
                     waiting += pending
                     continue

@@ -17,6 +17,7 @@ from admission.api.kinds import BY_NAME, validate_object
 from admission.controller import policies
 from admission.controller.certificates import service_names
 from admission.controller.setup import selector_of
+from admission.jobs.hold import Identities
 from admission.names import KUEUE_GROUP, Names
 from charts import generate, reference
 from tests.chart import helm
@@ -254,9 +255,7 @@ def test_governed_namespaces_and_identities_reach_the_policies() -> None:
         pods = made["ValidatingAdmissionPolicy", "muster-bare-pods"]["spec"]["matchConstraints"]["namespaceSelector"]
         assert pods == selector
     said = MATRIX["identities"]["identities"]
-    settings = policies.Settings(
-        identities=policies.Identities(tuple(said["jobControllers"]), tuple(said["jobsetControllers"]))
-    )
+    settings = policies.Settings(identities=Identities(tuple(said["jobControllers"]), tuple(said["jobsetControllers"])))
     made = bare(template({**MATRIX["identities"], "hold": "policy"}))
     for key, wanted in bare(policies.policies(Names(), settings)).items():
         assert made[key] == wanted, key

@@ -518,6 +518,24 @@ async def test_import_refuses_what_another_manages_and_what_is_wrong(world: Worl
     assert "object/ skipped" in told.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["quota.yaml"], 0, "resourceflavor/h100 created: no node has its labels now"),
+        (["quota.yaml", "--apply"], 0, "resourceflavor/h100 created: no node has its labels now"),
+        (["quota.yaml", "--api-group", "kueue.x-k8s.io"], 1, "leave out --api-group kueue.x-k8s.io"),
+        (["--api-group", "kueue.x-k8s.io", "--apply"], 1, "leave out --api-group kueue.x-k8s.io"),
+        ([], 1, "this cluster does not serve kueue.x-k8s.io: there is nothing to carry over"),
+    ],
+)
+async def test_import_from_kueue(world: World, tmp_path: Path, arguments: list[str], code: int, says: str) -> None:
+    flavor = own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}) | {"apiVersion": "kueue.x-k8s.io/v1beta2"}
+    (tmp_path / "quota.yaml").write_text(yaml.safe_dump(flavor))
+    files = [str(tmp_path / one) if one.endswith(".yaml") else one for one in arguments]
+    told = await run(world, tmp_path, "import", *files, "--from", "kueue", code=code)
+    assert says in " ".join(told.stdout.split())
+
+
 @pytest.mark.parametrize("command", ["import", "submit", "lint"])
 def test_input_that_is_no_text_is_told_in_a_line(command: str) -> None:
     result = CliRunner().invoke(cli, [command, "-"], input=b"\xff\xfe")

@@ -88,6 +88,25 @@ def test_pod_sets_are_one_value_where_nothing_differs_that_is_read(said: dict, a
     assert other == values.workload(with_container(**said), NAMES)[0]
 
 
+def test_what_is_remembered_is_bounded_by_bytes() -> None:
+    asked = []
+    read = decode.Read(lambda names, namespace, raw: asked.append(raw) or len(raw), limit_bytes=100)
+    small, large = [b"%d" % i * 40 for i in range(2)], b"x" * 101
+    assert [read(NAMES, "a", raw) for raw in (*small, *small, large, *small)] == [40, 40, 40, 40, 101, 40, 40]
+    assert asked == [*small, large, *small]
+    read(NAMES, "a", small[0])
+    read(NAMES, "b", small[0])  # the one that was asked for longest ago goes
+    read(NAMES, "a", small[0])
+    assert asked[5:] == [small[0]]
+
+
+def test_a_workload_of_others_that_says_too_much_is_refused_in_words() -> None:
+    template = {"spec": {**TEMPLATE["spec"], "nodeSelector": {f"k{i}": "v" for i in range(1025)}}}
+    obj = workload(podSets=[{"name": "main", "count": 2, "template": template}])
+    (pod_set,) = decode.workload(NAMES, msgspec.Raw(json.dumps(obj).encode())).view.value.pod_sets
+    assert pod_set.shape.uncounted == "the nodeSelector of a queued job's template has at most 1024 labels"
+
+
 def pod(spec: dict | None = None, status: dict | None = None, **meta) -> dict:
     return {
         "metadata": {

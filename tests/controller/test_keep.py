@@ -361,6 +361,33 @@ async def test_a_job_whose_label_is_empty_is_told_and_found(world: World) -> Non
     assert len(await held_back(world.ask(), None)) == 1
 
 
+async def test_a_job_over_which_the_controller_fails_is_told_once_and_found(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise AssertionError("a defect")
+
+    monkeypatch.setattr("admission.controller.actuate.Actuator._create", fails)
+    await world.put(cluster_queue("team-a", 16))
+    await world.put(local_queue("main", "team-a"))
+    async with running(world) as controller:
+        await world.put(job("train", "main"))
+
+        async def told() -> list[dict[str, Any]]:
+            events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+            return [one for one in events if one["reason"] == "StepFailed"]
+
+        await until(told)
+        controller.jobs.add(("Job", "ml", "train"))
+        await until(lambda: quiet(controller))
+        await controller.events.flush(everything=True)
+        (event,) = await told()
+    assert event["count"] == 2
+    assert "by a defect of the controller" in event["message"]
+    why = await world.ask().why("train", "ml")
+    assert (why.standing.state, why.standing.message) == (State.HELD, event["message"])
+
+
 async def test_a_labelled_job_outside_the_governed_namespaces_is_told_and_goes_when_its_namespace_is(
     world: World,
 ) -> None:

@@ -100,3 +100,29 @@ def test_as_many_are_at_work_as_there_are_keys_and_workers() -> None:
         return [*seen, len(at_work)]
 
     assert asyncio.run(run()) == [2, 3, 4]
+
+
+def test_a_key_that_asks_for_no_later_time_leaves_no_timer() -> None:
+    async def run() -> tuple[int, int]:
+        asks = True
+
+        async def work(key: int) -> None:
+            queue.not_later(key)
+            if asks:
+                queue.add_after(key, 30 * 86_400.0)
+
+        queue: KeyedQueue[int] = KeyedQueue(work, 2)
+        task = asyncio.create_task(queue.run())
+        timers = []
+        for again in (True, False):
+            asks = again
+            for key in range(50):
+                queue.add(key)
+            while not queue.idle:
+                await asyncio.sleep(0)
+            timers.append(len(queue._later))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return timers[0], timers[1]
+
+    assert asyncio.run(run()) == (50, 0)

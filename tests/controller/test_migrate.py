@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -11,11 +11,13 @@ import pytest
 
 from admission.api.crd import crd
 from admission.api.kinds import KINDS, validate_object
-from admission.controller.migrate import from_cluster, quota
+from admission.controller.ask import Ask
+from admission.controller.migrate import from_cluster, from_files, quota
 from admission.jobs.kinds import at
+from admission.kube.client import Kind
 from admission.names import JOBSET_GROUP, KUEUE_GROUP, Names
 from admission.sandbox.store import Request
-from tests.controller.lab import ADMITTED_, GPU, RESERVED, STARTED, T0, World, condition, job, workload
+from tests.controller.lab import ADMITTED_, GPU, RESERVED, STARTED, T0, World, admission, condition, job, own, workload
 
 NAMES = Names()
 KUEUE = Names(KUEUE_GROUP)
@@ -381,6 +383,7 @@ async def kueue(world: World) -> World:
     assert kind is not None
     for one in KINDS:
         world.sandbox.store.do(Request("create", kind, body=crd(one, KUEUE), manager="test"), T0)
+    await world.put(own("LocalQueue", "main", {"clusterQueue": "team-a"}, namespace="ml"))
     return world
 
 
@@ -463,12 +466,177 @@ async def test_what_became_of_a_job_with_muster_is_left_as_it_is(kueue, name):
     given, then = LATER[name]
     made = await put(kueue, JOBS[given])
     await from_cluster(kueue.ask(), apply=True)
-    await kueue.put(workload(made, {}))
+    await kueue.put(workload(made, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1")}))
     await kueue.client.merge_patch(TRAIN, then)
     after = await kueue.client.get(TRAIN)
     (said,) = (await from_cluster(kueue.ask(), apply=True)).rows
     assert said.did.value == "unchanged", said
     assert await kueue.client.get(TRAIN) == after
+
+
+LATER_RESERVED = condition("QuotaReserved", True, "QuotaReserved", "again", T0 + 600_000)
+LATER_ADMITTED = condition("Admitted", True, "Admitted", "again", T0 + 600_000)
+NOT_RESERVED = condition("QuotaReserved", False, "Pending", "it was stopped", T0 + 600_000)
+PENDING = {"conditions": [condition("QuotaReserved", False, "WaitingForQuota", "it waits", T0 + 30_000)]}
+IT_RUNS = {"spec": {"suspend": False}}
+KEPT = ("metadata", "labels", "kept")
+FLAVOR = ("status", "admission", "podSetAssignments", "0", "flavors", GPU)
+
+
+def elsewhere(*conditions: Json) -> Json:
+    """Status of a Workload that Kueue gave another flavor."""
+    status: Json = admitted()["status"] | {"conditions": list(conditions)}
+    status["admission"]["podSetAssignments"][0]["flavors"] = {GPU: "h200"}
+    return status
+
+
+@dataclass(frozen=True)
+class Back:
+    """What was imported, went back to Kueue, and is imported again."""
+
+    given: str
+    ours: Json | None
+    """Status of a Workload that Muster made meanwhile."""
+    theirs: Json | None
+    """What Kueue's Workload becomes."""
+    job: Json
+    """What becomes of the job."""
+    did: str
+    says: str
+    carried: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    workload: dict[tuple[str, ...], Any] | None = None
+    """Of Muster's Workload afterwards; None: there is none."""
+
+
+BACK: dict[str, Back] = {
+    "Kueue started what waited": Back(
+        "it waits",
+        PENDING,
+        {"status": elsewhere(LATER_RESERVED, LATER_ADMITTED)},
+        IT_RUNS,
+        "changed",
+        "goes on running",
+        {LABEL: "main"},
+        {FLAVOR: "h200", ("status", "conditions", "1", "status"): "True"},
+    ),
+    "it runs, and Kueue has only kept room for it": Back(
+        "it waits", PENDING, {"status": elsewhere(RESERVED)}, IT_RUNS, "refused", "Kueue has not admitted it", {}, {}
+    ),
+    "Kueue goes on with what it had admitted before Muster queued it": Back(
+        "it waits",
+        {"conditions": [NOT_RESERVED]},
+        {"status": elsewhere(RESERVED, ADMITTED_)},
+        IT_RUNS,
+        "changed",
+        "goes on running",
+        {LABEL: "main"},
+        {FLAVOR: "h200"},
+    ),
+    "Kueue started it anew, elsewhere": Back(
+        "it runs",
+        None,
+        {"status": elsewhere(LATER_RESERVED, LATER_ADMITTED)},
+        {},
+        "changed",
+        "goes on running",
+        {LABEL: "main"},
+        {FLAVOR: "h200", ("spec", "active"): True, KEPT: "it"},
+    ),
+    "Muster had sent it back": Back(
+        "it waits",
+        {"conditions": [condition("Requeued", True, "Preempted", "again")], "requeueState": {"count": 1}},
+        {"status": elsewhere(LATER_RESERVED, LATER_ADMITTED)},
+        IT_RUNS,
+        "changed",
+        "goes on running",
+        {LABEL: "main"},
+        {FLAVOR: "h200", KEPT: None, ("status", "requeueState"): None},
+    ),
+    "Kueue is evicting it": Back(
+        "it runs",
+        None,
+        {"status": elsewhere(RESERVED, ADMITTED_, condition("Evicted", True, "Preempted", "now", T0 + 600_000))},
+        {},
+        "refused",
+        "Kueue is evicting it",
+        {},
+        {FLAVOR: "h100"},
+    ),
+    "Kueue has stopped it": Back(
+        "it runs",
+        None,
+        {"status": {"conditions": [NOT_RESERVED], "admission": None}},
+        {"spec": {"suspend": True}},
+        "changed",
+        "waits with Muster",
+        {LABEL: "main"},
+    ),
+    "it runs with another size": Back(
+        "it runs", None, None, {"spec": {"parallelism": 1}}, "refused", "asks for 1 pods in pod set main now", {}, {}
+    ),
+    "Kueue let go on what was stopped": Back(
+        "it was stopped",
+        None,
+        {"spec": {"active": True}, "status": elsewhere(LATER_RESERVED, LATER_ADMITTED)},
+        IT_RUNS,
+        "changed",
+        "goes on running",
+        {LABEL: "main", PAUSE: None},
+        {FLAVOR: "h200", ("spec", "active"): True},
+    ),
+    "Kueue lets what was stopped wait": Back(
+        "it was stopped",
+        None,
+        {"spec": {"active": True}},
+        {"metadata": {"labels": {NAMES.queue_label: None}}},
+        "changed",
+        f"the label {NAMES.pause_label} keeps it stopped until it is taken off",
+        {PAUSE: "true"},
+    ),
+    "Muster had started it, and Kueue did after that": Back(
+        "it waits",
+        PENDING,
+        {"status": elsewhere(LATER_RESERVED, LATER_ADMITTED)},
+        IT_RUNS | {"metadata": {"annotations": {NAMES.inverse_annotation: '{"undo": [], "for": "u"}'}}},
+        "changed",
+        "goes on running",
+        {LABEL: "main", (*NOTES, NAMES.inverse_annotation): None},
+        {FLAVOR: "h200"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BACK)
+async def test_what_went_back_to_kueue_is_carried_over_as_kueue_leaves_it(kueue, name):
+    row = BACK[name]
+    made = await put(kueue, JOBS[row.given])
+    await from_cluster(kueue.ask(), apply=True)
+    if row.ours is not None:
+        await kueue.put(workload(made, row.ours))
+    for one in await kueue.ask().read(kueue.ask().workloads):
+        mark = {"metadata": {"labels": {"kept": "it"}}}
+        await kueue.client.merge_patch(kueue.ask().workloads.path("ml", one["metadata"]["name"]), mark)
+    path = f"/apis/{KUEUE.api_version}/namespaces/ml/workloads/w"
+    for part in (row.theirs or {}).keys() & {"spec", "status"}:
+        sub = "/status" if part == "status" else ""
+        await kueue.client.merge_patch(path + sub, {part: row.theirs[part]})
+    await kueue.client.merge_patch(TRAIN, row.job)
+    before = await kueue.client.get(TRAIN), await kueue.ask().read(kueue.ask().workloads)
+    for apply in (False, True):
+        (said,) = (await from_cluster(kueue.ask(), apply=apply)).rows
+        assert (said.did.value, row.says in said.message) == (row.did, True), said
+        if not apply or row.did == "refused":
+            now = await kueue.client.get(TRAIN), await kueue.ask().read(kueue.ask().workloads)
+            assert now == before, "nothing is written"
+    after = await kueue.client.get(TRAIN)
+    assert {place: at(after, place) for place in row.carried} == row.carried
+    workloads = await kueue.ask().read(kueue.ask().workloads)
+    assert len(workloads) == (row.workload is not None)
+    for one in workloads:
+        assert {place: at(one, place) for place in row.workload} == row.workload
+    if row.did != "refused":
+        (again,) = (await from_cluster(kueue.ask(), apply=True)).rows
+        assert again.did.value == "unchanged", again
 
 
 async def test_a_job_of_something_that_muster_does_not_manage_is_left_alone(kueue):
@@ -484,3 +652,278 @@ async def test_a_job_of_something_that_muster_does_not_manage_is_left_alone(kueu
     assert (said.subject, said.did.value) == ("workload/w", "skipped")
     assert "RayJob ray" in said.message
     assert at(await kueue.client.get(TRAIN), LABEL) is None
+
+
+# ---------------------------------------------------------------- what is said, and what is refused
+
+REQUIRED_APART = {
+    "podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"of": "others"}}}
+        ]
+    }
+}
+SPREAD = [
+    {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"a": "b"}},
+    }
+]
+BEYOND: dict[str, tuple[Json, str]] = {
+    "spread over domains": (
+        {"spec": {"template": {"spec": {"topologySpreadConstraints": SPREAD}}}},
+        "DoNotSchedule (topologyKey zone) cannot be honoured",
+    ),
+    "near others": ({"spec": {"template": {"spec": {"affinity": REQUIRED_APART}}}}, "podAffinity to other pods"),
+    "a class that is not there": (
+        {"metadata": {"labels": {KUEUE.priority_class_label: "prod"}}},
+        "there is no WorkloadPriorityClass prod",
+    ),
+    "a queue that is not there": (
+        {"metadata": {"labels": {KUEUE.queue_label: "other"}}},
+        "there is no LocalQueue other in its namespace",
+    ),
+}
+
+
+def merged(held: Any, more: Any) -> Any:
+    if not isinstance(held, dict) or not isinstance(more, dict):
+        return more
+    return held | {key: merged(held.get(key), value) for key, value in more.items()}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+@pytest.mark.parametrize(
+    ("of", "then"),
+    [
+        ("it waits", "waits with Muster; Muster cannot start it: "),
+        ("it runs", "stopped later, it cannot start again: "),
+    ],
+)
+async def test_what_muster_cannot_start_is_said(kueue, of, then, name):
+    more, why = BEYOND[name]
+    row = JOBS[of]
+    await put(kueue, replace(row, job=merged(row.job, more)))
+    for apply, did in ((False, "changed"), (True, "changed"), (True, "unchanged")):
+        (said,) = (await from_cluster(kueue.ask(), apply=apply)).rows
+        assert said.did.value == did, said
+        assert why in said.message
+        assert then in said.message or did == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"spec": {"managedBy": f"{KUEUE_GROUP}/multikueue"}}, "leave spec.managedBy out"),
+        ({"metadata": {"labels": {KUEUE.max_exec_time_label: "soon"}}}, "'soon' is no number of seconds above 0"),
+    ],
+)
+@pytest.mark.parametrize(("of", "did"), [("it waits", "changed"), ("it runs", "refused")])
+async def test_what_muster_does_not_queue_is_said_where_it_waits_and_refused_where_it_runs(kueue, more, why, of, did):
+    await put(kueue, replace(JOBS[of], job=merged(JOBS[of].job, more)))
+    (said,) = (await from_cluster(kueue.ask(), apply=False)).rows
+    assert (said.did.value, why in said.message) == (did, True), said
+    assert "Muster cannot start it: " in said.message or did == "refused"
+
+
+CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+async def without(world: World, *, group: str, but: str = "") -> None:
+    """No CRDs of a group, or none but those of another version."""
+    for one in KINDS:
+        made = crd(one, Names(group))
+        await world.client.delete(f"{CRD_PATH}/{made['metadata']['name']}")
+        if but:
+            made["spec"]["versions"][0]["name"] = but
+            await world.client.create(CRD_PATH, made)
+
+
+@pytest.mark.parametrize(
+    ("names", "group", "but", "says"),
+    [
+        (KUEUE, NAMES.group, "", "Muster's CRDs are not installed: that is step 1"),
+        (NAMES, NAMES.group, "", "Muster's CRDs are not installed: that is step 1"),
+        (KUEUE, "", "", f"objects are carried over into {NAMES.group} alone: leave out --api-group {KUEUE_GROUP}"),
+        (NAMES, KUEUE_GROUP, "v1beta1", f"this cluster serves only {KUEUE_GROUP}/v1beta1: upgrade Kueue first"),
+        (NAMES, KUEUE_GROUP, "", f"this cluster does not serve {KUEUE_GROUP}"),
+    ],
+)
+async def test_nothing_is_carried_over_from_nowhere_or_to_nowhere(kueue, names, group, but, says):
+    await kueue.client.create(f"/apis/{KUEUE.api_version}/clusterqueues", theirs("ClusterQueue", SPEC))
+    if group:
+        await without(kueue, group=group, but=but)
+    for apply in (False, True):
+        ask = Ask(kueue.client, names, T0)
+        answers = [await from_cluster(ask, apply=apply)]
+        if group != KUEUE_GROUP:
+            answers.append(await from_files(ask, [theirs("ClusterQueue", SPEC)], "", apply=apply))
+        for answer in answers:
+            (said,) = answer.rows
+            assert (said.did.value, says in said.message) == ("refused", True), said
+    if group != KUEUE_GROUP:
+        kept = await kueue.client.get(f"/apis/{KUEUE.api_version}/clusterqueues/x")
+        assert [one["manager"] for one in kept["metadata"]["managedFields"]] != ["muster-cli"]
+
+
+SERVICE = {"namespace": "batch", "name": "webhook-service"}
+
+
+@pytest.mark.parametrize(
+    ("client", "there"),
+    [
+        ({"service": {**SERVICE, "name": "kueue-webhook-service"}}, True),
+        ({"service": {**SERVICE, "name": "batch-kueue-webhook-service"}}, True),
+        ({"service": {**SERVICE, "path": "/validate-kueue-x-k8s-io-v1beta2-clusterqueue"}}, True),
+        ({"service": {**SERVICE, "path": "/mutate-kueue-x-k8s-io-v1beta2-workload"}}, True),
+        ({"url": "https://kueue.example/mutate-batch-v1-job"}, True),
+        ({"url": "https://127.0.0.1:1/validate-kueue-x-k8s-io-v1beta2-clusterqueue"}, True),
+        ({"service": {**SERVICE, "path": "/mutate-batch-v1-job"}}, False),
+        ({"url": "https://policies.example/validate"}, False),
+    ],
+)
+@pytest.mark.parametrize("family", ["Validating", "Mutating"])
+async def test_kueue_is_known_by_its_webhooks(kueue, family, client, there):
+    class Hooked(Ask):
+        """The sandbox has no Services."""
+
+        async def read(self, kind: Kind, namespace: str | None = None, **selectors: str) -> list[Json] | None:
+            hooks = kind.kind == f"{family}WebhookConfiguration"
+            return [hook(client, family)] if hooks else await super().read(kind, namespace, **selectors)
+
+    await put(kueue, JOBS["it waits"])
+    for apply, did in ((False, "skipped"), (True, "refused")):
+        rows = (await from_cluster(Hooked(kueue.client, NAMES, T0), apply=apply)).rows
+        told = [row for row in rows if row.subject == f"{family.lower()}webhookconfiguration/hook"]
+        assert [row.did.value for row in told] == ([did] if there else [])
+        assert len(rows) == (1 if there and apply else 1 + there), "nothing is tried while Kueue is there"
+
+
+def hook(client: Json, family: str = "Validating", group: str = "none.example") -> Json:
+    rule = {"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["*"]}
+    one = {"name": "v.kb.io", "sideEffects": "None", "admissionReviewVersions": ["v1"], "rules": [rule]}
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": f"{family}WebhookConfiguration",
+        "metadata": {"name": "hook"},
+        "webhooks": [{**one, "clientConfig": client}],
+    }
+
+
+async def test_a_webhook_that_nobody_answers_is_told_of_each_job(kueue):
+    await put(kueue, JOBS["it waits"])
+    await kueue.put(hook({"url": "http://127.0.0.1:1/validate-kueue-x-k8s-io-v1beta2-workload"}, group="batch"))
+    still, said = (await from_cluster(kueue.ask(), apply=False)).rows
+    assert (still.did.value, said.did.value) == ("skipped", "refused")
+    assert said.message.startswith("a webhook that is asked first does not answer: ")
+
+
+FLAVOR_ = theirs("ResourceFlavor", {"nodeLabels": {"gpu": "h100"}})
+LOCAL = theirs("LocalQueue", {"clusterQueue": "x"}, namespace="ml")
+FAR = theirs("AdmissionCheck", {"controllerName": f"{KUEUE_GROUP}/multikueue"}, name="far")
+ASKING = {**SPEC, "admissionChecksStrategy": {"admissionChecks": [{"name": "far"}]}}
+QUOTA: dict[str, tuple[list[Json], list[Json], list[tuple[str, str, str]]]] = {
+    "a flavor without nodes": ([FLAVOR_], [], [("resourceflavor/x", "created", "no node has its labels now")]),
+    "a queue that asks what Kueue answers": (
+        [theirs("ClusterQueue", ASKING), FAR],
+        [],
+        [
+            ("admissioncheck/far", "skipped", "Muster sends no jobs to other clusters"),
+            ("clusterqueue/x", "refused", "it asks the admission check far"),
+        ],
+    ),
+    "the same, of an older version": (
+        [theirs("ClusterQueue", {**SPEC, "admissionChecks": ["far"]}, "v1beta1"), FAR],
+        [],
+        [
+            ("admissioncheck/far", "skipped", "Muster sends no jobs to other clusters"),
+            ("clusterqueue/x", "refused", "it asks the admission check far"),
+        ],
+    ),
+    "a check that only the cluster has": (
+        [theirs("ClusterQueue", ASKING)],
+        [FAR],
+        [("clusterqueue/x", "refused", "it asks the admission check far")],
+    ),
+    "what there is no kind for": (
+        [theirs("MultiKueueConfig", {"clusters": ["far"]})],
+        [],
+        [("multikueueconfig/x", "skipped", "Muster sends no jobs to other clusters")],
+    ),
+    "the queue of jobs without a label": (
+        [merged(LOCAL, {"metadata": {"name": "default"}}), LOCAL],
+        [],
+        [
+            (
+                "localqueue/default",
+                "created",
+                "it was the queue of jobs without a label; with Muster they start at once",
+            ),
+            ("localqueue/x", "created", ""),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUOTA)
+async def test_files_and_the_cluster_are_told_the_same_of(kueue, name):
+    files, there, rows = QUOTA[name]
+    for one in there:
+        await kueue.put(one)
+    said = (await from_files(kueue.ask(), files, "ml", apply=False)).rows
+    for row, (subject, did, says) in zip(said, rows, strict=True):
+        assert (row.subject, row.did.value) == (subject, did)
+        assert says in row.message if says else not row.message
+    if name.startswith(("a flavor", "the queue")):
+        for one in files:
+            await kueue.put(one)
+        assert (await from_cluster(kueue.ask(), apply=False)).rows == said
+        assert (await from_files(kueue.ask(), files, "ml", apply=True)).rows == said, "and it is done"
+
+
+OWNED: dict[str, tuple[str, Json, str]] = {
+    "it runs": ("RayJob", admitted(), "what it runs is not counted in any queue"),
+    "it waits": ("RayJob", decided(), "once Kueue is gone, nobody starts it"),
+    "a pod runs": ("Pod", admitted(), f"any queue; the finalizer {KUEUE_GROUP}/managed, if it has that, stay on it"),
+    "a pod waits": ("Pod", decided(), f"starts it; Kueue's gate {KUEUE_GROUP}/admission and the finalizer"),
+}
+
+
+@pytest.mark.parametrize("name", OWNED)
+async def test_what_muster_does_not_manage_is_told_what_becomes_of_it(kueue, name):
+    kind, of_theirs, says = OWNED[name]
+    of_theirs = deepcopy(of_theirs)
+    of_theirs["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": kind, "name": "it", "uid": "u"}]
+    of_theirs["spec"]["podSets"] = [{"name": "main", "count": 2, "template": job("x", "")["spec"]["template"]}]
+    await kueue.put(of_theirs)
+    (said,) = (await from_cluster(kueue.ask(), apply=False)).rows
+    assert (said.subject, said.did.value) == ("workload/w", "skipped")
+    assert f"it stands for {kind} it, which Muster does not manage: " in said.message
+    assert says in said.message
+
+
+async def test_a_cron_job_of_kueues_is_told_what_to_change(kueue):
+    made = {"name": "cronjobs.batch"}
+    names = {"plural": "cronjobs", "kind": "CronJob"}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    version["schema"]["openAPIV3Schema"]["x-kubernetes-preserve-unknown-fields"] = True
+    spec = {"group": "batch", "scope": "Namespaced", "names": names, "versions": [version]}
+    await kueue.client.create(
+        CRD_PATH,
+        {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": made, "spec": spec},
+    )
+    for name, labels in (("kueues", [KUEUE]), ("both", [KUEUE, NAMES]), ("none", [])):
+        template = {"metadata": {"labels": {one.queue_label: "main" for one in labels}}}
+        await kueue.put(
+            {
+                "apiVersion": "batch/v1",
+                "kind": "CronJob",
+                "metadata": {"name": name, "namespace": "ml"},
+                "spec": {"schedule": "0 0 * * *", "jobTemplate": template},
+            }
+        )
+    (said,) = (await from_cluster(kueue.ask(), apply=True)).rows
+    assert (said.subject, said.did.value, said.namespace) == ("cronjob/kueues", "skipped", "ml")
+    assert f"write {NAMES.queue_label} into the labels of spec.jobTemplate" in said.message

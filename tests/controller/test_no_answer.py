@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from admission.controller.actuate import Actuator
 from admission.engine.model import Admission, Assumed, Domain, PodSetAssignment, Replace, TopologyAssignment
 from admission.kube.client import Unavailable
 from tests.controller.lab import World, admission, condition, job, workload
-from tests.controller.test_follows import JOBS, WORKLOADS, a_town, change, its_workload
+from tests.controller.test_follows import JOBS, WORKLOADS, a_town, change, holds, its_workload, reads
 from tests.controller.test_keep import NODE, running, until
 
 
@@ -102,3 +103,20 @@ async def test_other_nodes_that_were_not_written_count_no_more(
             return counted is not None and bool(counted.lost_nodes)
 
         assert await until(undone)
+
+
+async def test_a_decision_that_is_not_there_counts_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write went well, and what is stored does not show it."""
+    await a_town(world, 16)
+    written: list[Any] = []
+    carry_out = Actuator.carry_out
+
+    async def loses_the_first(actuator: Actuator, decision: Any, *more: Any) -> str:
+        written.append(decision)
+        return "0" * 8 if len(written) == 1 else await carry_out(actuator, decision, *more)
+
+    monkeypatch.setattr(Actuator, "carry_out", loses_the_first)
+    async with running(world):
+        await world.put(job("one", "main"))
+        assert await until(reads(world, holds))
+    assert len(written) == 2

@@ -141,6 +141,21 @@ def test_what_a_rule_would_have_refused_stands_in_the_condition(
     assert ("written wrong" in condition["message"]) is bool(seen.problems)
 
 
+def test_queues_of_a_cohort_may_name_the_resources_of_a_flavor_by_turns() -> None:
+    """A flavor is a key of the list: an API server stores no status in which one stands twice."""
+    state = State(MUSTER)
+    for name, resource, flavor in (("a", "cpu", "x"), ("b", "cpu", "y"), ("c", "memory", "x")):
+        raw = {"metadata": {"name": name}, "spec": {"cohortName": "it", "resourceGroups": [group(resource, flavor)]}}
+        state.apply(Put(values.cluster_queue(raw, NAMES)[0]))
+    cohort = decode.item(
+        values.cohort, NAMES, msgspec.Raw(b'{"metadata": {"name": "it", "uid": "u"}}'), keep_status=True
+    )
+    status = queues.cohort_status(state, cohort, 5_000)
+    for told in (status["flavorsReservation"], status["flavorsUsage"]):
+        named = [(flavor["name"], [resource["name"] for resource in flavor["resources"]]) for flavor in told]
+        assert named == [("x", ["cpu", "memory"]), ("y", ["cpu"])]
+
+
 @pytest.mark.parametrize(("judges", "wrong"), [(True, 1), (False, 0)])
 async def test_rules_are_judged_where_the_api_server_may_have_none(world: World, judges: bool, wrong: int) -> None:
     limited = own("ClusterQueue", "it", {"resourceGroups": [group("cpu", "x", borrowingLimit=1)]})

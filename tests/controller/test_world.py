@@ -820,3 +820,26 @@ def test_a_reservation_by_the_label_of_hosts_is_on_the_nodes_that_have_it() -> N
     assert [domain.values for domain in given.topology.domains] == [("n1.example.com",)]
     world.node_seen(Node("n1.example.com", labels=((HOSTNAME_LABEL, "n1"),), lost_since=0))
     assert world.sight(KEY, 1 << 50).lost_nodes == ("n1.example.com",)
+
+
+def test_a_node_that_is_no_more_is_remembered_for_who_may_still_come_to_it() -> None:
+    setting = Setting()
+    world = setting.world
+    placed = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 2),))
+    given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2, placed),))
+    world.node_seen(Node("n1"))
+    world.node_gone("n1")
+    world.forget_nodes()
+    world.workload_seen(seen(replace(HOLDS, admission=given)))  # its write was on its way
+    world.pod_seen(pod("a", terminating=True))
+    for _ in range(2):
+        world.forget_nodes()
+    assert world.sight(KEY, 1).lost_nodes == ("n1",)
+    world.workload_lost(seen(HOLDS))
+    for _ in range(2):
+        world.forget_nodes()
+    assert world.pods_live(("ns", "w1"), 1) == 0
+    world.pod_lost(pod("a"))
+    for _ in range(2):
+        world.forget_nodes()
+    assert world.lost_nodes == {}

@@ -93,6 +93,8 @@ ELSEWHERE = (
     Elsewhere("docs/migrate.md", "helm install muster charts/muster", by=_TAKEN_OVER),
     Elsewhere("docs/migrate.md", "muster import --from kueue", by=_MIGRATE),
     Elsewhere("docs/migrate.md", "kubectl get workloads.kueue.x-k8s.io", by=_MIGRATE),
+    Elsewhere("docs/migrate.md", "kubectl -n NAMESPACE patch workloads.kueue.x-k8s.io", by=_MIGRATE),
+    Elsewhere("docs/migrate.md", "kubectl -n NAMESPACE patch pod", by=_MIGRATE),
     Elsewhere("docs/migrate.md", "muster controller --workloads-only", by="e2e/test_kueue_mode.py::admitter"),
     Elsewhere("docs/page.md", "kubectl --namespace muster-system port-forward", because="needs kubelets"),
     Elsewhere(

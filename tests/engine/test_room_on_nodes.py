@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from admission.engine import table
 from admission.engine.cycle import decide
 from admission.engine.model import (
     MUSTER,
     Admit,
+    AntiAffinity,
     ClusterQueue,
     Detail,
     Flavor,
@@ -198,3 +200,37 @@ def test_a_pod_set_without_quota_stands_with_the_others_as_they_do() -> None:
     launcher, main = decision.admission.pod_sets
     assert launcher.flavors == ()
     assert decision.admission.flavors_of(launcher) == decision.admission.flavors_of(main) == (F,)
+
+
+@pytest.mark.parametrize(
+    ("key", "left"), [(HOST, {"n1", "n2", "n3"}), ("zone", {"n2", "n3"}), ("absent", {"n0", "n1", "n2", "n3"})]
+)
+def test_nobody_is_put_beside_a_pod_that_keeps_everybody_away(key: str, left: set[str]) -> None:
+    """As pods are read that ask more than is read."""
+    nodes = [node(f"n{i}", gpu=8) for i in range(4)]
+    zones = [replace(one, labels=(*one.labels, ("zone", "ab"[i // 2]))) for i, one in enumerate(nodes)]
+    alone = replace(stray("p", "n0"), apart=(AntiAffinity(key, LabelSelector()),))
+    town = Town(Flavor(F), *zones, queue("q", "", [(F, {"gpu": 32})]), alone)
+    town.put(*(gang(f"g{i}", "q", each={"gpu": 8}) for i in range(4)))
+    town.settle()
+    given = [town.gang(name).admission for name in town.admitted()]
+    assert {one.pod_sets[0].topology.domains[0].values[-1] for one in given} == left
+
+
+def test_columns_of_what_those_who_wait_name_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ports, labels that no node has, and combinations: whoever waits may name any. The answers stay the same."""
+    found = []
+    for cells in (table.CELLS, 100):
+        monkeypatch.setattr(table, "CELLS", cells)
+        town = Town(Flavor(F), *(node(f"n{i}", gpu=8) for i in range(10)), queue("q", "", [(F, {"gpu": 60})]))
+        for i in range(40):
+            ports, labels = tuple(str(i * 8 + j) for j in range(8)), ((f"label-{i}", "v"),) if i % 2 else ()
+            shape = PodShape((("gpu", 1),), labels, host_ports=ports)
+            town.put(replace(gang(f"g{i}", "q"), pod_sets=(PodSet("main", 2, shape),)))
+            town.settle()
+        kept = town.state._ledger.nodes.table
+        assert len(kept._columns) < 10
+        assert (len(kept.free) > 100) == (cells > 100)
+        found.append({name: town.gang(name).admission for name in town.admitted()})
+    assert found[0] == found[1]
+    assert len(found[0]) == 20

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from admission.engine.cycle import decide
 from admission.engine.model import (
+    KUEUE,
     MUSTER,
     Admit,
     AntiAffinity,
@@ -35,6 +36,7 @@ from admission.engine.model import (
     Put,
     Reason,
     Requirement,
+    Rules,
     Standing,
     StopPolicy,
     Topology,
@@ -47,8 +49,9 @@ from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang
 F = "f"
 
 
-def small() -> Town:
-    return Town(*elastic(F), queue("a", "root", [(F, {"gpu": 4})]), queue("b", "root", [(F, {"gpu": 4})]))
+def small(rules: Rules = MUSTER) -> Town:
+    queues = (queue(name, "root", [(F, {"gpu": 4})]) for name in "ab")
+    return Town(*elastic(F), *queues, rules=rules)
 
 
 def admit(plan: Plan) -> Admit:
@@ -277,6 +280,31 @@ def test_positions_and_pending() -> None:
     assert town.state.position(("ns", "nobody")) is None
 
 
+@pytest.mark.parametrize(
+    ("change", "muster", "kueue"),
+    [
+        ({"active": False}, 2, 1),
+        ({"gated": "acme.dev/budget"}, 2, 1),
+        ({"unbound": "claim"}, 2, 2),
+        ({"requeue_at": START + SECOND}, 2, 2),
+        ({}, 2, 2),
+    ],
+)
+@pytest.mark.parametrize("stopped", [False, True])
+def test_who_is_pending(change: dict[str, object], muster: int, kueue: int, stopped: bool) -> None:
+    """Kueue's status leaves out who may not stand in line; a ClusterQueue that is stopped keeps its line."""
+    for rules, expected in ((MUSTER, muster), (KUEUE, 0 if stopped else kueue)):
+        town = small(rules)
+        town.put(gang("one", "a"), replace(gang("other", "a"), **change), gang("of-b", "b"))
+        if stopped:
+            town.put(replace(town.state.local_queues["ns", "a"], stop_policy=StopPolicy.HOLD))
+        numbers = (town.state.queue_numbers("a").pending, town.state.local_queue_numbers(("ns", "a")).pending)
+        assert numbers == (expected, expected)
+        assert town.state.waiting("a") == 2
+        town.put(gang("other", "a"))
+        assert town.state.queue_numbers("a").pending == (0 if stopped and rules is KUEUE else 2)
+
+
 def test_a_cohort_cycle_stops_its_members_only() -> None:
     town = small()
     town.put(cohort("x", "y"), cohort("y", "x"), queue("c", "x", [(F, {"gpu": 4})]), gang("g", "c"), gang("h", "a"))
@@ -445,3 +473,17 @@ def test_room_that_was_freed_for_a_gang_puts_it_first_until_it_has_had_it(
     )
     town.state.advance(town.now)
     assert town.state.position(("ns", first)) == 0
+
+
+def test_of_times_at_which_to_look_again_those_are_kept_that_count() -> None:
+    """A gang that is refused in each cycle until somebody may be evicted has another such time each time."""
+    town = small()
+    town.put(gang("large", "a", 16))
+    town.cycle()
+    state = town.state
+    name, bucket, _ = state._entry["ns", "large"]
+    memo = state.lines[name].parked[bucket]
+    for i in range(1000):
+        state.park(name, bucket, replace(memo, until=START + i))
+    assert len(state._memo_alarms) <= 2
+    assert state.next_alarm() == START + 999

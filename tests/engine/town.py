@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from admission.engine.cycle import decide
-from admission.engine.ledger import charge_of
+from admission.engine.ledger import Held, charge_of, claim_of
 from admission.engine.model import (
     MUSTER,
     Admit,
@@ -302,20 +302,22 @@ class Town:
         with state.ledger.trial():
             for decision in plan.decisions:
                 if isinstance(decision, Admit):
+                    later = state.ledger.claimed_after(decision.key)
                     state.ledger.unclaim(decision.key)
-                    self.check_admission(decision, kept)
+                    self.check_admission(decision, kept, later)
                 elif isinstance(decision, Claim):
                     state.ledger.unclaim(decision.key)
                     (kept.discard if decision.record.victims else kept.add)(decision.key)
                     if decision.record.until > self.now:
-                        claim = charge_of(state.workloads[decision.key], decision.record.admission, "claim")
+                        claim = claim_of(state.workloads[decision.key], decision.record.admission)
                         state.ledger.claim(claim, decision.record.until)
                 elif isinstance(decision, Evict):
                     self.check_eviction(decision)
 
-    def check_admission(self, admit: Admit, kept: Iterable[Key]) -> None:
+    def check_admission(self, admit: Admit, kept: Iterable[Key], later: Iterable[Held]) -> None:
         """It fits quota and nodes, whole or in a size that it may have, beside all that is charged and claimed; of what
-        is `kept` for those who were passed over, beside as much as binds it."""
+        is `kept` for those who were passed over, beside as much as binds it; and beside no quota that was claimed
+        `later` than its own."""
         ledger = self.state.ledger
         gang = self.state.workloads[admit.key]
         charge = charge_of(gang, admit.admission)
@@ -324,6 +326,11 @@ class Town:
             if freed_for_it or self.now - max(gang.created, gang.requeue_at) >= self.rules.passed_over_ms:
                 for key in kept:
                     ledger.unclaim(key)
+            for held in later:
+                if held.charge.key not in ledger.claims:
+                    continue
+                ledger.unclaim(held.charge.key)
+                ledger.claim(replace(held.charge, usage=()), held.until)
             assert ledger.fits(charge.queue, dict(charge.usage)), admit
             ledger.charge(charge)
             for pod_set, got in zip(gang.pod_sets, admit.admission.pod_sets, strict=True):

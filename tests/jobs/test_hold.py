@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from admission.jobs.hold import (
     validate_job,
     validate_pod,
 )
-from admission.jobs.kinds import JOB
+from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.pins import tolerations_value
 from admission.jobs.requests import LIMITS, excess_words
 from admission.jobs.workload import build_workload
@@ -223,9 +224,30 @@ def _limited(**spec: Any) -> Json:
     return made
 
 
-def _terms(count: int) -> Json:
-    term = {"matchExpressions": [{"key": "a", "operator": "Exists"}]}
+def _terms(count: int, values: int = 0) -> Json:
+    term = {"matchExpressions": [{"key": "a", "operator": "In", "values": ["v"] * values}]}
     return {"nodeAffinity": {NODE_TERMS: {"nodeSelectorTerms": [term] * count}}}
+
+
+def _selects(values: int, **more: Any) -> Json:
+    """Of 1 + values + 1 parts, and what there is more."""
+    return {"labelSelector": {"matchExpressions": [{"key": "a", "operator": "In", "values": ["v"] * values}]}, **more}
+
+
+def _pods(word: str, *terms: Json) -> Json:
+    return {word: {NODE_TERMS: [{"topologyKey": "rack", **term} for term in terms]}}
+
+
+def _claimed(count: int) -> list[Json]:
+    return [{"name": "s", "emptyDir": {}}, *({"name": "v", "persistentVolumeClaim": {"claimName": "c"}},) * count]
+
+
+def _ports(count: int) -> Json:
+    half = {"name": "c", "ports": [{"containerPort": 1}] * (count // 2)}
+    return {
+        "initContainers": [half],
+        "containers": [half, {"name": "d", "ports": [{"containerPort": 1}] * (count % 2)}],
+    }
 
 
 @pytest.mark.parametrize(
@@ -233,7 +255,34 @@ def _terms(count: int) -> Json:
     [
         (_limited(terminationGracePeriodSeconds=3600), _limited(terminationGracePeriodSeconds=3601), LIMITED.grace),
         (_limited(affinity=_terms(128)), _limited(affinity=_terms(129)), LIMITED.affinity),
+        (_limited(affinity=_terms(128, 32)), _limited(affinity=_terms(1, 4097)), LIMITED.affinity),
+        *(
+            (_limited(affinity=_pods(word, *most)), _limited(affinity=_pods(word, *more)), LIMITED.pod_affinity)
+            for word in ("podAffinity", "podAntiAffinity")
+            for most, more in (
+                ([_selects(6)] * 32, [_selects(0)] * 33),
+                ([_selects(254)], [_selects(255)]),
+                ([_selects(4, namespaces=["n"] * 250)], [_selects(4, namespaces=["n"] * 251)]),
+                ([{"matchLabelKeys": ["k"] * 255}], [{"mismatchLabelKeys": ["k"] * 256}]),
+                (
+                    [{"labelSelector": {"matchLabels": {str(i): "" for i in range(255)}}}],
+                    [{"labelSelector": {"matchLabels": {str(i): "" for i in range(256)}}}],
+                ),
+            )
+        ),
+        (
+            _limited(topologySpreadConstraints=[_selects(6)] * 32),
+            _limited(topologySpreadConstraints=[_selects(0)] * 33),
+            LIMITED.spread,
+        ),
         (_limited(tolerations=[{}] * 256), _limited(tolerations=[{}] * 257), LIMITED.tolerations),
+        (
+            _limited(nodeSelector={str(i): "" for i in range(256)}),
+            _limited(nodeSelector={str(i): "" for i in range(257)}),
+            LIMITED.node_selector,
+        ),
+        (_limited(**_ports(128)), _limited(**_ports(129)), LIMITED.ports),
+        (_limited(volumes=_claimed(64)), _limited(volumes=_claimed(65)), LIMITED.claims),
         (
             job(annotations={"a": "x" * (LIMITS.annotation_bytes - 1)}),
             job(annotations={"a": "x" * LIMITS.annotation_bytes}),
@@ -270,6 +319,28 @@ def test_a_jobset_has_at_most_as_many_sets_as_a_workload() -> None:
     assert validate_job(None, wide, TENANT, NAMES) is None
     wide["spec"]["replicatedJobs"].append({**one, "name": "more"})
     assert validate_job(None, wide, TENANT, NAMES) == LIMITED.pod_sets
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda spec: spec["replicatedJobs"][1]["template"]["spec"].update(managedBy="kubernetes.io/job-controller"),
+            None,
+        ),
+        (lambda spec: spec["replicatedJobs"][1]["template"]["spec"].update(managedBy="a/b"), LIMITED.managed_by),
+        (lambda spec: spec["replicatedJobs"][1]["template"]["spec"].update(managedBy=""), LIMITED.managed_by),
+        (lambda spec: spec.update(volumeClaimPolicies=[{"templates": [{}] * 32}] * 2), None),
+        (lambda spec: spec.update(volumeClaimPolicies=[{"templates": [{}] * 33}] * 2), LIMITED.claims),
+    ],
+)
+def test_what_a_jobset_says_beside_its_templates(change: Callable[[Json], object], said: str | None) -> None:
+    made = jobset()
+    made["metadata"]["labels"] = {NAMES.queue_label: "q"}
+    made["spec"]["suspend"] = True
+    change(made["spec"])
+    assert validate_job(None, made, TENANT, NAMES) == said
+    assert build_workload(JOBSET, made, NAMES)[1] == ((said,) if said else ())
 
 
 def test_templates_of_jobsets() -> None:

@@ -8,14 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.engine.model import AntiAffinity, Exclusive, LabelSelector, Requirement, Toleration
-from admission.jobs.kinds import JOBSET
+from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.requests import anti_affinity, complete, pod_requests, shape_of, topology_request, topology_value
 from admission.jobs.values import pod_sets, pod_usage
 from admission.jobs.workload import build_workload
-from admission.names import Names
+from admission.names import HOSTNAME_LABEL, Names
 from admission.quantity import QuantityError
 
 HUGE = "hugepages-2Mi"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 NAMES = Names()
 Json = dict[str, Any]
@@ -430,6 +431,22 @@ def test_topology_annotations() -> None:
     assert topology_request({NAMES.slice_size_annotation: "x"}, NAMES)[1]
 
 
+NO_NUMBERS = ["", "²", "٣", "+1", " 1", "0", "2147483648", "0000000001" + "0" * 5000]
+
+
+@pytest.mark.parametrize("size", NO_NUMBERS)
+def test_what_is_no_number_is_told(size: str) -> None:
+    asked = {NAMES.slice_required_topology_annotation: "rack", NAMES.slice_size_annotation: size}
+    assert topology_request(asked, NAMES)[1] == ["a slice needs both its topology and its size, a number above 0"]
+    job = {
+        "metadata": {"annotations": {NAMES.min_parallelism_annotation: size}},
+        "spec": {"parallelism": 4, "template": {"spec": {"containers": [c()]}}},
+    }
+    workload, problems = build_workload(JOB, job, NAMES)
+    assert "minCount" not in workload["spec"]["podSets"][0]
+    assert ["is not from 1 to the parallelism" in one for one in problems] == ([True] if size else [])
+
+
 @pytest.mark.parametrize(
     ("said", "slices"),
     [
@@ -439,6 +456,8 @@ def test_topology_annotations() -> None:
         ),
         ("[]", ()),
         ("no JSON", ()),
+        ("[" * 50_000, ()),
+        ('[{"topology": "net/rack", "size": ' + "9" * 5000 + "}]", ()),
         ('[{"topology": "net/rack", "size": 0}]', ()),
         ('[{"topology": "net/rack", "size": "2"}]', ()),
         ('[{"topology": "a", "size": 8}, {"topology": "b", "size": 4}, {"topology": "c", "size": 2}, 1]', ()),
@@ -449,6 +468,56 @@ def test_slices_of_several_layers(said: str, slices: tuple[tuple[str, int], ...]
     assert bool(problems) is not bool(slices), problems
     value = topology_value(raw)
     assert (value.slices if value is not None else ()) == slices
+
+
+MUCH: dict[str, Json] = {
+    "terms": {"affinity": {"podAntiAffinity": {REQUIRED: [{"topologyKey": "rack", "labelSelector": {}}] * 129}}},
+    "values": {
+        "affinity": {"podAffinity": {REQUIRED: [{"topologyKey": "rack", "namespaces": [str(i) for i in range(1024)]}]}}
+    },
+    "node affinity": {
+        "affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [{"values": ["n"] * 16385}]}]}}}
+    },
+    "spread": {"topologySpreadConstraints": [{"topologyKey": "rack"}] * 129},
+    "tolerations": {"tolerations": [{"key": "k"}] * 1025},
+    "selector": {"nodeSelector": {str(i): "v" for i in range(1025)}},
+    "ports": {"containers": [{"name": "c", "ports": [{"hostPort": i + 1} for i in range(513)]}]},
+    "claims": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": str(i)}} for i in range(257)]},
+}
+
+
+@pytest.mark.parametrize("row", MUCH)
+def test_what_is_too_much_to_be_read_is_admitted_nowhere(row: str) -> None:
+    """Also in a Workload that somebody else made, which no policy of jobs has seen."""
+    spec = {"containers": [c({"cpu": "1"})], **MUCH[row]}
+    entry = {"name": "main", "count": 1, "template": {"metadata": {"labels": {"a": "b"}}, "spec": spec}}
+    ((read,), (said,)) = pod_sets([entry], NAMES, "ns")
+    shape = read.shape
+    assert said == f"pod set main: {shape.refused}"
+    assert "at most" in shape.refused
+    assert shape.uncounted == shape.refused
+    kept = (shape.near, shape.affinity, shape.tolerations, shape.node_selector, shape.host_ports, shape.claims)
+    assert not any(kept)
+    assert (shape.labels, len(shape.apart)) == ((("a", "b"),), 2 if row == "terms" else 0)
+
+
+def test_what_is_made_of_a_template_within_its_limits_is_read() -> None:
+    """The API server, RuntimeClasses and JobSet add to it."""
+    spec = {"containers": [c({"cpu": "1"})], "tolerations": [{"key": "k"}] * 1024}
+    assert not shape_of({"spec": spec}, NAMES).refused
+
+
+def test_a_pod_of_others_that_asks_too_much_has_its_domains_to_itself() -> None:
+    """What is not read may keep anybody away."""
+    keys = [f"key-{i % 40:02}" for i in range(200)]
+    selects = {"labelSelector": {"matchLabels": {"a": "b"}}}
+    terms = [{"topologyKey": key, **selects} for key in keys]
+    asked = anti_affinity({"affinity": {"podAntiAffinity": {REQUIRED: terms}}}, "ns")
+    assert {one.selector for one in asked} == {LabelSelector()}
+    assert {one.namespaces for one in asked} == {()}
+    assert [one.key for one in asked] == [*(f"key-{i:02}" for i in range(16)), HOSTNAME_LABEL]
+    few = anti_affinity({"affinity": {"podAntiAffinity": {REQUIRED: terms[:128]}}}, "ns")
+    assert {one.namespaces for one in few} == {("ns",)}
 
 
 EXCLUSIVE_JOBSET: Json = {

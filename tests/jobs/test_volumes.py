@@ -419,6 +419,22 @@ def test_a_thousand_local_volumes_are_one_term() -> None:
     assert len(need.values) == 1000
 
 
+def test_claims_that_want_the_same_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    is_free = volumes._is_free_for
+    monkeypatch.setattr(volumes, "_is_free_for", lambda one, asked: looks.append(one) or is_free(one, asked))
+    names = [f"c{i}" for i in range(50)]
+    storage = stored(LOCAL, *LOCALS, *(claim(name, storageClassName="local") for name in names))
+    storage.laid_on(gang(*names))
+    assert len(looks) == len(LOCALS)
+    storage.laid_on(gang(*names))
+    assert len(looks) == len(LOCALS)
+    assert allows(gang(*names), storage, NODES) == allows(gang("c0"), storage, NODES)
+    storage.change(storage.volumes["pv0"], None)
+    assert allows(gang(*names), storage, NODES) == allows(gang("c0"), storage, NODES)
+    assert len(looks) == 2 * len(LOCALS) - 1
+
+
 def test_terms_that_multiply_are_refused_in_words() -> None:
     wide = [
         {"matchExpressions": [*here(ZONE, "a")["matchExpressions"], *here(HOST, f"n{i}")["matchExpressions"]]}
