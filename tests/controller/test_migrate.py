@@ -716,7 +716,7 @@ async def test_what_muster_cannot_start_is_said(kueue, of, then, name):
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"spec": {"managedBy": f"{KUEUE_GROUP}/multikueue"}}, "leave spec.managedBy out"),
+        ({"spec": {"managedBy": f"{KUEUE_GROUP}/multikueue"}}, "leave managedBy out"),
         ({"metadata": {"labels": {KUEUE.max_exec_time_label: "soon"}}}, "'soon' is no number of seconds above 0"),
     ],
 )
