@@ -486,13 +486,17 @@ class Ledger:
                 self._enter(held)
 
     def claimed_after(self, owner: Key) -> list[Held]:
-        """Claims in its tree that were made after its own; none where it has none."""
+        """Claims in its tree that were made after its own, as far as they are on the same; none where it has none."""
         own = self.claims.get(owner)
         node = None if own is None else self.tree.queue(own.charge.queue)
         if own is None or node is None:
             return []
-        mine = (own.until, owner)
-        return [held for key, held in self.claims_under(node.root).items() if (held.until, key) > mine]
+        mine, same = (own.until, owner), own.charge.pairs
+        return [
+            Held(replace(held.charge, usage=usage), held.until)
+            for key, held in self.claims_under(node.root).items()
+            if (held.until, key) > mine and (usage := tuple(part for part in held.charge.usage if part[0] in same))
+        ]
 
     def before_later_claims(self, owner: Key) -> AbstractContextManager[None]:
         """While `owner` is looked at, the quota that was claimed after its own claim is free. Ask inside.

@@ -327,10 +327,11 @@ class Town:
                 for key in kept:
                     ledger.unclaim(key)
             for held in later:
-                if held.charge.key not in ledger.claims:
-                    continue
-                ledger.unclaim(held.charge.key)
-                ledger.claim(replace(held.charge, usage=()), held.until)
+                claimed = ledger.claims.get(held.charge.key)
+                if claimed is not None:
+                    ledger.unclaim(held.charge.key)
+                    rest = tuple(part for part in claimed.charge.usage if part not in held.charge.usage)
+                    ledger.claim(replace(claimed.charge, usage=rest), held.until)
             assert ledger.fits(charge.queue, dict(charge.usage)), admit
             ledger.charge(charge)
             for pod_set, got in zip(gang.pod_sets, admit.admission.pod_sets, strict=True):
