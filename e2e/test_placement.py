@@ -1057,7 +1057,7 @@ def test_nodes_that_are_silent_for_a_moment_take_nobody_along(muster: Installed)
     assert log is not None
     names = cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 64})
-    muster.started(config={"nodeLossGracePeriod": "4s"})
+    muster.started(config={"nodeLossGracePeriod": "12s"})
     cp.apply([job("team-a", "runs", 2, seconds=None)])
     cp.wait(lambda: live_by_gang(cp)["runs"] == 2, 60, "it to run")
     before = {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")}
@@ -1065,7 +1065,7 @@ def test_nodes_that_are_silent_for_a_moment_take_nobody_along(muster: Installed)
         cp.set_node_ready(name, False, wait=False)
     cp.apply([job("team-a", "waits", 1)])
     cp.wait(lambda: "2 not ready" in reason(cp, "team-a", "waits")[1], 20, "the controller to have seen it")
-    time.sleep(5)
+    time.sleep(8)
     assert not entry_of(workload_of(cp, "team-a", "runs"), "Evicted")
     with concurrent.futures.ThreadPoolExecutor() as pool:  # each waits for its kubelet, and they are back together
         list(pool.map(lambda name: cp.set_node_ready(name, True, wait=False), names))

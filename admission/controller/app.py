@@ -54,6 +54,7 @@ from admission.engine.model import (
     Admit,
     Assumed,
     Cancel,
+    Claim,
     ClusterQueue,
     Cohort,
     Decision,
@@ -718,7 +719,8 @@ class Controller:
                         self._hold_off(key, decision.key)
                     raise
                 self._wrote_at = time.monotonic()
-                if self.state.assumes(decision):
+                kept = isinstance(decision, Claim) and not self.names.stored("Workload", {"claim": {}})
+                if not kept and self.state.assumes(decision):
                     # Its answer, or a newer version, is known by now, and does not show it.
                     log.warning("a decision that was written is not there", **self._who_of(decision.key, made))
                     self._forget(key, decision)
