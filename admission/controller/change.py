@@ -259,7 +259,7 @@ async def export(ask: Ask, namespace: str | None) -> tuple[list[Json], tuple[str
     `namespace`: whose LocalQueues; None: those of all."""
     kinds = _quota_kinds(ask.names)
     lists = await asyncio.gather(*(ask.read(kind, namespace if kind.namespaced else None) for kind in kinds))
-    out = [as_written(raw) for found in lists for raw in sorted(found or (), key=_key)]
+    out = [as_written(raw) for found in lists for raw in sorted(found or (), key=key_of)]
     return out, ask.hidden
 
 
@@ -274,7 +274,8 @@ def as_written(raw: Json) -> Json:
     return out | {name: value for name, value in raw.items() if name not in (*out, "status")}
 
 
-def _key(raw: Json) -> tuple[str, str]:
+def key_of(raw: Json) -> tuple[str, str]:
+    """(namespace, name) of an object."""
     meta = obj(raw.get("metadata"))
     return text(meta.get("namespace")), text(meta.get("name"))
 
@@ -286,14 +287,14 @@ async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool,
     kinds = {kind.kind: kind for kind in (NAMESPACES, *_quota_kinds(ask.names))}
     order = list(kinds)
     rows: list[Change] = []
-    new_namespaces = {_key(one)[1] for one in given if one.get("kind") == "Namespace"}
+    new_namespaces = {key_of(one)[1] for one in given if one.get("kind") == "Namespace"}
     known = [one for one in given if text(one.get("kind")) in kinds and _group(one) in ("", ask.names.group)]
     rows.extend(
         Change(_subject(one), Did.SKIPPED, message=f"not a quota object of {ask.names.group}")
         for one in given
         if one not in known
     )
-    in_order = sorted(known, key=lambda one: (order.index(one["kind"]), _key(one)))
+    in_order = sorted(known, key=lambda one: (order.index(one["kind"]), key_of(one)))
     rows += [
         await _put(ask, kinds[one["kind"]], one, namespace, new_namespaces, dry_run=dry_run, new=one["kind"] == new)
         for one in in_order
@@ -363,7 +364,7 @@ def _group(one: Json) -> str:
 
 
 def _subject(one: Json) -> str:
-    return f"{text(one.get('kind')).lower() or 'object'}/{_key(one)[1]}"
+    return f"{text(one.get('kind')).lower() or 'object'}/{key_of(one)[1]}"
 
 
 def differences(before: Any, after: Any, at: str = "") -> Iterator[str]:
@@ -490,7 +491,7 @@ async def _ungate(ask: Ask, job: JobView, *, dry_run: bool) -> int:
             continue
         at = f"/spec/schedulingGates/{index}"
         ops = [{"op": "test", "path": f"{at}/name", "value": ask.names.topology_gate}, {"op": "remove", "path": at}]
-        await ask.client.json_patch(PODS.path(*_key(pod)), ops, dry_run=dry_run, field_manager=ask.names.job_manager)
+        await ask.client.json_patch(PODS.path(*key_of(pod)), ops, dry_run=dry_run, field_manager=ask.names.job_manager)
         done += 1
     return done
 
@@ -514,7 +515,7 @@ async def unkeep(ask: Ask, given: Sequence[tuple[Kind, Json]], *, dry_run: bool)
         patch = {"metadata": {"resourceVersion": meta.get("resourceVersion"), "finalizers": rest or None}}
         change = Change(_subject(raw), Did.CHANGED, message="may be deleted (finalizer taken off)")
         try:
-            await ask.client.merge_patch(kind.path(*_key(raw)), patch, dry_run=dry_run, field_manager=MANAGER)
+            await ask.client.merge_patch(kind.path(*key_of(raw)), patch, dry_run=dry_run, field_manager=MANAGER)
         except ApiError as error:
             change = replace(change, did=Did.REFUSED, message=error.message or error.reason)
         rows.append(change)

@@ -18,6 +18,7 @@ from typing import Any
 from admission.controller import change
 from admission.controller.ask import NODES, Ask, newest, resource_of
 from admission.controller.change import Change, Changes, Did
+from admission.controller.conditions import condition
 from admission.jobs import values
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.jobs.kinds import JobKind, JobView, Operation, at, millis, obj, objects, text, texts, view, whole
@@ -289,7 +290,7 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
     ours = _by_owner(await ask.read(ask.workloads) or ())
     classes = ask.kind("workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
     known = _Known(
-        frozenset(_key(one) for one in (*found["LocalQueue"], *(await ask.read(ask.local_queues) or ()))),
+        frozenset(change.key_of(one) for one in (*found["LocalQueue"], *(await ask.read(ask.local_queues) or ()))),
         frozenset(_name(one) for one in (*found["WorkloadPriorityClass"], *(await ask.read(classes) or ()))),
     )
     jobs = [(kind, raw) for kind in JOB_KINDS for raw in await ask.read(resource_of(kind)) or ()]
@@ -307,7 +308,7 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
     for workload in workloads:
         refs = objects(obj(workload.get("metadata")).get("ownerReferences"))
         if not _true(workload, FINISHED) and not any(text(ref.get("uid")) in seen for ref in refs):
-            where, name = _key(workload)
+            where, name = change.key_of(workload)
             rows.append(Change(f"workload/{name}", Did.SKIPPED, where, _not_managed(workload, refs)))
     return rows
 
@@ -333,7 +334,7 @@ async def _cron_jobs(ask: Ask) -> list[Change]:
     for one in await ask.read(_CRON_JOBS) or ():
         labels = _held(obj(obj(one.get("spec")).get("jobTemplate")), "labels")
         if labels.get(KUEUE.queue_label) and not labels.get(MUSTER.queue_label):
-            where, name = _key(one)
+            where, name = change.key_of(one)
             why = f"its jobs name a queue of Kueue's alone, and would start at once: write {MUSTER.queue_label} into "
             why += "the labels of spec.jobTemplate"
             rows.append(Change(f"cronjob/{name}", Did.SKIPPED, where, why))
@@ -375,8 +376,7 @@ def _decided(workload: Json | None) -> int:
 
 
 def _since(workload: Json | None, kind: str) -> int:
-    found = [one for one in objects(_status(workload).get("conditions")) if one.get("type") == kind]
-    return millis(found[0].get("lastTransitionTime")) if found else 0
+    return millis((condition(_status(workload), kind) or {}).get("lastTransitionTime"))
 
 
 async def _job(ask: Ask, one: _Job, known: _Known, *, dry_run: bool) -> Change:
@@ -651,7 +651,7 @@ def _asks_for(ours: Json, made: Json) -> bool:
 
 async def _remove(ask: Ask, workload: Json, *, dry_run: bool) -> None:
     """Delete a Workload of Muster's, its finalizer too: nobody leads who would take that off."""
-    meta, path = obj(workload.get("metadata")), ask.workloads.path(*_key(workload))
+    meta, path = obj(workload.get("metadata")), ask.workloads.path(*change.key_of(workload))
     with contextlib.suppress(NotFound):
         if meta.get("finalizers"):
             off = {"metadata": {"uid": meta.get("uid"), "finalizers": None}}
@@ -682,10 +682,6 @@ def _held(raw: Json | None, field: str) -> dict[str, str]:
 
 def _status(raw: Json | None) -> Json:
     return obj(obj(raw).get("status"))
-
-
-def _key(raw: Json) -> tuple[str, str]:
-    return text(obj(raw.get("metadata")).get("namespace")), _name(raw)
 
 
 def _name(raw: Json) -> str:

@@ -31,6 +31,7 @@ from admission.engine.model import (
     Value,
     Workload,
     discard,
+    drop,
     matches,
 )
 from admission.engine.state import State
@@ -445,10 +446,7 @@ class World:
     def _disown(self, pod: PodView) -> None:
         key = (pod.namespace, pod.name)
         for owner in _owners(pod):
-            if (owned := self._pods_of_owner.get(owner)) is not None:
-                owned.pop(key, None)
-                if not owned:
-                    del self._pods_of_owner[owner]
+            drop(self._pods_of_owner, owner, key)
 
     def node_seen(self, node: Node) -> None:
         self.nodes.add(node.name)

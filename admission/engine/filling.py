@@ -103,10 +103,9 @@ class Filling(Run):
         self.roots.clear()
         for label in sorted(self.tournaments):
             self._root(label)
-        fruitful, patience = self.steps + self.passed, PATIENCE + len(self.walks) // WALKS_PER_TRIAL
+        fruitful, patience = self._looks(), PATIENCE + len(self.walks) // WALKS_PER_TRIAL
         while self.roots:
-            fruitless = self.steps + self.passed - fruitful
-            if self.steps >= self.budget or (self.decisions and fruitless > patience):
+            if self.steps >= self.budget or (self.decisions and self._looks() > fruitful + patience):
                 self.more = True
                 # The next cycle goes on: nobody asks them again first.
                 state.asked = set() if self.decisions else self.seen
@@ -117,9 +116,13 @@ class Filling(Run):
             best = self.tournaments[label].best()
             assert best is not None
             if self._has_turn(best):
-                fruitful = self.steps + self.passed
+                fruitful = self._looks()
             self._root(label)
         state.asked, state.unreached = set(), {}
+
+    def _looks(self) -> int:
+        """At gangs and, where that said no again, at the book alone."""
+        return self.steps + self.passed
 
     def _long_without_turn(self) -> None:
         """Where changes come faster than decisions end, those who rank first are worth a trial again and again: half of

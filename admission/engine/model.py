@@ -111,6 +111,7 @@ class LabelSelector(Value, frozen=True):
 
 Name = TypeVar("Name")
 One = TypeVar("One")
+Held = TypeVar("Held")
 
 
 def discard(table: dict[Name, set[One]], name: Name, one: One) -> None:
@@ -118,6 +119,15 @@ def discard(table: dict[Name, set[One]], name: Name, one: One) -> None:
     held = table.get(name)
     if held is not None:
         held.discard(one)
+        if not held:
+            del table[name]
+
+
+def drop(table: dict[Name, dict[One, Held]], name: Name, one: One) -> None:
+    """The same of a table of dicts."""
+    held = table.get(name)
+    if held is not None:
+        held.pop(one, None)
         if not held:
             del table[name]
 

@@ -730,11 +730,10 @@ def _give(into: dict[int, Mapping[str, int]], row: int, amounts: Mapping[str, in
 
 
 def _looked_up_by(asked: AntiAffinity) -> list[tuple[str, ...]]:
-    """Where those find it whom it may keep away."""
+    """Where those find it whom it may keep away. (A value, or a namespace, may be named twice.)"""
     named = next((need for need in asked.selector.requirements if need.operator == "In"), None)
     pairs: list[tuple[str, ...]] = [()] if named is None else [(named.key, value) for value in named.values]
-    # A value, or a namespace, may be named twice.
-    return list(dict.fromkeys((namespace, *pair) for namespace in asked.namespaces or ("",) for pair in pairs))
+    return [(namespace, *pair) for namespace in asked.namespaces or ("",) for pair in pairs]
 
 
 def _hostname(node: Node | None) -> str:

@@ -340,33 +340,16 @@ class QuotaNode:
             rest -= node.local_available(fr)
         return self.root.height, False
 
-    def limit_of(self, fr: FlavorResource, amount: int) -> tuple[QuotaNode, ...]:
+    def limit_of(self, fr: FlavorResource, amount: int, *, first: bool = False) -> tuple[QuotaNode, ...]:
         """The nodes of the path at which a request of `amount` more ends: by their borrowing limit, or, the root, by
-        its quota. Lowest first; empty when the request fits."""
-        return tuple(self._ends(fr, amount))
-
-    def end_of(self, fr: FlavorResource, amount: int) -> QuotaNode | None:
-        """The first of them."""
-        if not self._plain:
-            return next(self._ends(fr, amount), None)
-        root, rest = self.root, amount
-        for node in self._path:  # as `_ends` goes, where nothing is local
-            used = node.usage.get(fr, 0)
-            if node is root:
-                return root if root.in_cycle or rest > root.subtree.get(fr, 0) - used else None
-            if used < 0:
-                rest += used
-                if rest <= 0:
-                    break
-        return None
-
-    def _ends(self, fr: FlavorResource, amount: int) -> Iterator[QuotaNode]:
+        its quota. Lowest first (and no other, with `first`); empty when the request fits."""
+        ends: list[QuotaNode] = []
         rest = amount
         for node in self._path:
             used, local = node.usage.get(fr, 0), node.local.get(fr, 0)
             if node.parent is None:
                 if node.in_cycle or rest > node.subtree.get(fr, 0) - used:
-                    yield node
+                    ends.append(node)
                 break
             if used < local:
                 rest -= local - used
@@ -376,7 +359,14 @@ class QuotaNode:
             if quota is not None and quota.borrowing_limit is not None:
                 bound = node.subtree.get(fr, 0) - local - max(0, used - local) + quota.borrowing_limit
                 if rest > bound:
-                    yield node
+                    ends.append(node)
+                    if first:
+                        break
+        return tuple(ends)
+
+    def end_of(self, fr: FlavorResource, amount: int) -> QuotaNode | None:
+        """The first of them."""
+        return next(iter(self.limit_of(fr, amount, first=True)), None)
 
     def fits(self, usage: Usage) -> bool:
         """Could all of `usage` be added within quota."""

@@ -21,6 +21,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence, Set
 from itertools import islice
+from typing import TypeVar
 
 from msgspec import field
 from msgspec.structs import replace
@@ -267,9 +268,9 @@ class State:
         self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
         self._by_uid: dict[str, Key] = {}
         self._waiting_in: dict[Key, set[Key]] = {}
+        """LocalQueue -> its gangs without a reservation."""
         self._kept_out_of: Counter[Key] = Counter()
         """How many of those are switched off or gated."""
-        """LocalQueue -> its gangs without a reservation."""
         self._locals_of: dict[str, set[Key]] = {}
         self._holding_in: dict[Key, set[Key]] = {}
         """LocalQueue -> its gangs with a reservation."""
@@ -891,7 +892,7 @@ class State:
 
     def _keep_out(self, gang: Workload, sign: int) -> None:
         if not gang.active or gang.gated:
-            self._kept_out_of[gang.namespace, gang.queue] += sign
+            _add(self._kept_out_of, (gang.namespace, gang.queue), sign)
 
     def _asks_apart(self, gang: Workload, sign: int) -> None:
         for pod_set in gang.pod_sets:
@@ -945,9 +946,7 @@ class State:
         for owner in (gang.admission.cluster_queue, (gang.namespace, gang.queue)):
             tables = [self._reserved, self._used] if gang.admitted else [self._reserved]
             if gang.admitted:
-                self._admitted[owner] += sign
-                if not self._admitted[owner]:
-                    del self._admitted[owner]
+                _add(self._admitted, owner, sign)
             for table in tables:
                 held = table.setdefault(owner, {})
                 for fr, amount in usage:
@@ -1013,9 +1012,7 @@ class State:
         gang = self.workloads.get(key) if key is not None and key in self._entry else None
         before = gang is not None and self._sticky(gang)
         times = self.preempting.setdefault(uid, Counter())
-        times[at] += sign
-        if not times[at]:
-            del times[at]
+        _add(times, at, sign)
         if not times:
             del self.preempting[uid]
         if gang is not None and before != self._sticky(gang):
@@ -1649,9 +1646,10 @@ class State:
                 dict.fromkeys(() if s.exclusive or (s.of_jobset and apart) or kept(s) else s.requests for s in shapes)
             )
         if memo.until is not None:
-            heapq.heappush(self._memo_alarms, (memo.until, queue, bucket))
-            if len(self._memo_alarms) > 2 * len(self._buckets):
-                self._memo_alarms = sorted({one for one in self._memo_alarms if self._wakes(*one)})
+            alarms = self._memo_alarms
+            heapq.heappush(alarms, (memo.until, queue, bucket))
+            if len(alarms) > 2 * len(self._buckets):
+                alarms[:] = sorted({one for one in alarms if self._wakes(*one)})
         self._plan_memos.append((queue, bucket))
 
     def set_aside(self, key: Key, verdict: Verdict) -> None:
@@ -1706,9 +1704,10 @@ class State:
         return min(times, default=None)
 
     def _ring_at(self, at: int, kind: str, key: Key) -> None:
-        heapq.heappush(self._alarms, (at, kind, key))
-        if len(self._alarms) > 2 * (len(self._sleeping) + len(self._claims)):
-            self._alarms = sorted({one for one in self._alarms if self._rings(*one)})
+        alarms = self._alarms
+        heapq.heappush(alarms, (at, kind, key))
+        if len(alarms) > 2 * (len(self._sleeping) + len(self._claims)):
+            alarms[:] = sorted({one for one in alarms if self._rings(*one)})
 
     def _rings(self, at: int, kind: str, key: Key) -> bool:
         """Does this alarm still stand for something."""
@@ -1782,6 +1781,16 @@ def _order(spec: ClusterQueue | Cohort) -> tuple[FlavorResource, ...]:
     return tuple(
         (flavor.name, resource) for group in spec.groups for flavor in group.flavors for resource, _ in flavor.quotas
     )
+
+
+Counted = TypeVar("Counted")
+
+
+def _add(table: Counter[Counted], name: Counted, number: int) -> None:
+    """Of a table that has no zeros."""
+    table[name] += number
+    if not table[name]:
+        del table[name]
 
 
 def _overlay(value: Workload, decision: Decision) -> Workload:

@@ -175,10 +175,10 @@ def _rules(shape: PodShape) -> tuple[Rule, ...]:
 
 
 def _looked_up_by(rule: Rule) -> list[Label | None]:
-    """Of these labels each pod that it selects has one. A selector may name a value twice."""
+    """Of these labels each pod that it selects has one. (A selector may name a value twice.)"""
     for need in rule[1][0].selector.requirements:
         if need.operator == "In":
-            return [(need.key, value) for value in dict.fromkeys(need.values)]
+            return [(need.key, value) for value in need.values]
     return [None]
 
 

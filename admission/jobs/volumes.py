@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, matches
+from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, drop, matches
 from admission.jobs.kinds import Json, obj, objects, text, texts
 from admission.jobs.requests import NODE_NAME, Terms, both, requirement
 from admission.jobs.values import label_selector
@@ -304,14 +304,9 @@ class Storage:
                 self.claims.pop((old.namespace, old.name), None)
             case Volume():
                 self.volumes.pop(old.name, None)
-                of_class = self._of_class.get(old.kept.storage_class, {})
-                of_class.pop(old.name, None)
-                if not of_class:
-                    self._of_class.pop(old.kept.storage_class, None)
-                if old.claim is not None and (kept := self._kept_for.get(old.claim[:2])) is not None:
-                    kept.pop(old.name, None)
-                    if not kept:
-                        del self._kept_for[old.claim[:2]]
+                drop(self._of_class, old.kept.storage_class, old.name)
+                if old.claim is not None:
+                    drop(self._kept_for, old.claim[:2], old.name)
             case StorageClass():
                 self.classes.pop(old.name, None)
 

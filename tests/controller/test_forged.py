@@ -17,7 +17,7 @@ from admission.jobs.kinds import JOB, JobView, view
 from tests.controller.lab import NAMES, World, condition, job
 from tests.controller.test_follows import JOBS, a_town, holds, its_workload, reads
 from tests.controller.test_keep import running, until
-from tests.controller.test_world import HOLDS, seen
+from tests.controller.test_world import HOLDS, SET, seen
 
 TENANT = Caller(user="tenant")
 PODS = "/api/v1/namespaces/ml/pods"
@@ -89,17 +89,7 @@ def test_who_is_a_job_of_a_jobset(kind: str, namespace: str, counts: bool) -> No
     anybody = mutate_job(None, child, TENANT, NAMES) == [] and validate_job(None, child, TENANT, NAMES) is None
     assert anybody == (kind != "JobSet")
     shell = Shell(State(MUSTER), NAMES, changed_job=lambda _: None, dirty=lambda: None)
-    parent = JobView(
-        kind="JobSet",
-        namespace="ns",
-        name="set",
-        uid="j1",
-        resource_version="1",
-        queue="main",
-        labelled=True,
-        suspended=True,
-        suspended_condition=True,
-    )
+    parent = replace(SET, uid="j1", started=False, labelled=True, suspended=True, suspended_condition=True)
     shell.job_seen(parent)
     shell.workload_seen(seen(replace(HOLDS, evicted="Preempted", evicted_at=1)))
     shell.job_seen(view(JOB, child, NAMES))

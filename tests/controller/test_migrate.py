@@ -408,6 +408,15 @@ async def put(world: World, row: Row) -> Json:
     return made
 
 
+async def says(kueue, row, after):
+    """What the job and its Workload, if it is to have one, became."""
+    assert {place: at(after, place) for place in row.carried} == row.carried
+    workloads = await kueue.ask().read(kueue.ask().workloads)
+    assert len(workloads) == (row.workload is not None)
+    for one in workloads:
+        assert {place: at(one, place) for place in row.workload} == row.workload
+
+
 @pytest.mark.parametrize("name", JOBS)
 async def test_a_job_is_carried_over_as_kueue_left_it(kueue, name):
     row = JOBS[name]
@@ -424,11 +433,7 @@ async def test_a_job_is_carried_over_as_kueue_left_it(kueue, name):
     if row.did == "refused":
         return
     after = await kueue.client.get(path)
-    assert {place: at(after, place) for place in row.carried} == row.carried
-    workloads = await kueue.ask().read(kueue.ask().workloads)
-    assert len(workloads) == (row.workload is not None)
-    for one in workloads:
-        assert {place: at(one, place) for place in row.workload} == row.workload
+    await says(kueue, row, after)
     (again,) = (await from_cluster(kueue.ask(), apply=True)).rows
     assert again.did.value == "unchanged", again
     assert await kueue.client.get(path) == after
@@ -629,11 +634,7 @@ async def test_what_went_back_to_kueue_is_carried_over_as_kueue_leaves_it(kueue,
             now = await kueue.client.get(TRAIN), await kueue.ask().read(kueue.ask().workloads)
             assert now == before, "nothing is written"
     after = await kueue.client.get(TRAIN)
-    assert {place: at(after, place) for place in row.carried} == row.carried
-    workloads = await kueue.ask().read(kueue.ask().workloads)
-    assert len(workloads) == (row.workload is not None)
-    for one in workloads:
-        assert {place: at(one, place) for place in row.workload} == row.workload
+    await says(kueue, row, after)
     if row.did != "refused":
         (again,) = (await from_cluster(kueue.ask(), apply=True)).rows
         assert again.did.value == "unchanged", again
