@@ -151,7 +151,7 @@ class Heads(Run):
         assert trial.assignment is not None
         charges = self.ledger.charges
         victims = [charges[key] for key, _ in trial.found.victims]
-        with self.ledger.as_if_gone(victims) if victims else self.ledger.on_empty_nodes():
+        with self.ledger.as_if_gone(victims) if victims else self.ledger.on_empty_nodes(trial.queue.name):
             there = self._again(trial)
         if there.mode is Mode.FIT:
             where = {choice.name: choice.topology for choice in there.pod_sets}
@@ -498,12 +498,23 @@ class Heads(Run):
             self.state.generation(trial.queue.name),
         )
         self.verdicts.append(entry.verdict)
+        state = self.state
+        state.scanned(trial.gang.key, cursor, entry.verdict.cursor_generation)
         if active:
             return
-        state = self.state
         held = state.lines[trial.queue.name].buckets[trial.bucket]
         if len(held) > 1 and not state.told(trial.bucket, why):
             alike = (order.key_of(place) for place in held)
             self.verdicts.extend(replace(entry.verdict, key=key) for key in alike if key != trial.gang.key)
-        on_nodes = assignment is not None and self._by_nodes(trial)
-        state.park(trial.queue.name, trial.bucket, Memo(entry.verdict, on_nodes))
+        state.park(trial.queue.name, trial.bucket, Memo(entry.verdict, self._waits_for_nodes(trial)))
+
+    def _waits_for_nodes(self, trial: Trial) -> bool:
+        """May room on nodes change it. Of a choice of flavors or counts only the last is known, and nodes may have
+        refused the others."""
+        if trial.assignment is None:
+            return False
+        groups = trial.queue.groups
+        if any(len(group.flavors) > 1 for group in groups) or any(p.min_count is not None for p in trial.gang.pod_sets):
+            flavors = [self.state.flavors.get(flavor.name) for group in groups for flavor in group.flavors]
+            return any(flavor is not None and flavor.topology for flavor in flavors)
+        return self._by_nodes(trial) and self._on_nodes(trial)

@@ -196,6 +196,23 @@ def _claim_key(key: Key) -> Key:
     return ("claim/" + key[0], key[1])
 
 
+def _differences(mine: Tree, theirs: Tree) -> list[str]:
+    """Where the usage in one tree is not that in another of the same quota."""
+    pairs = (
+        *((node, theirs.queue(node.name)) for node in mine.queues()),
+        *((node, theirs.cohort(node.name)) for node in mine.cohorts()),
+    )
+    out: list[str] = []
+    for node, other in pairs:
+        should: Usage = {} if other is None else other.usage
+        out.extend(
+            f"{node!r}: {fr[0]}/{fr[1]} is {node.usage.get(fr, 0)}, should be {should.get(fr, 0)}"
+            for fr in sorted({*node.usage, *should})
+            if node.usage.get(fr, 0) != should.get(fr, 0)
+        )
+    return out
+
+
 _AS_IT_IS = nullcontext()
 
 
@@ -234,8 +251,8 @@ class Ledger:
         self._journal: list[_Step] = []
         self._marks: list[int] = []
         self._bare = False
-        self._on_nodes: tuple[int, dict[QuotaNode, dict[FlavorResource, int]]] = (-1, {})
-        """What those held who stand on nodes, and at which version of the book."""
+        self._off_nodes: Tree | None = None
+        """The same quota, used by those alone who do not stand on nodes, and by claims; made when it is asked for."""
         self._spared: frozenset[Key] | None = None
         """Room that is set aside counts as taken on nodes now, but for that of these. None: none of it."""
         self._lazy: dict[Key, Held] = {}
@@ -259,9 +276,10 @@ class Ledger:
             raise RuntimeError("quota cannot change while a decision is being tried")
         self._queues, self._cohorts = tuple(queues), tuple(cohorts)
         self.tree = Tree.build(self._queues, self._cohorts)
+        self._off_nodes = None
         self.version = self._new_version()
         for charge in self.charges.values():
-            self._quota(charge, 1)
+            self._move(self.tree, charge, 1)
         self._versions.clear()
         self._claims_under.clear()
         self._aside_under.clear()
@@ -270,7 +288,7 @@ class Ledger:
             if (node := self.tree.queue(held.charge.queue)) is not None:
                 self._aside_under.setdefault(node.root, {})[key] = held
         for key, held in self.claims.items():
-            self._quota(held.charge, 1)
+            self._move(self.tree, held.charge, 1)
             if (node := self.tree.queue(held.charge.queue)) is not None:
                 self._claims_under.setdefault(node.root, {})[key] = held
 
@@ -518,7 +536,7 @@ class Ledger:
         for one in below:
             one.put_usage({})
         for held in self.claims_under(node.root).values() if node is not None else ():
-            self._quota(held.charge, 1)
+            self._move(self.tree, held.charge, 1)
         self._bare = True
         self._by_hand += 1
         try:
@@ -530,18 +548,25 @@ class Ledger:
                 one.put_usage(usage)
 
     @contextmanager
-    def on_empty_nodes(self) -> Iterator[None]:
-        """As if nobody were there who stands on nodes: neither their quota is taken, nor the nodes. Ask inside."""
-        at, moved = self._on_nodes
-        if at != self.version:
-            moved = self.usage_by_queue(charge for charge in self.charges.values() if charge.admission is not None)
-            self._on_nodes = self.version, moved
-        with self._without(moved):
-            self._bare = True
-            try:
-                yield
-            finally:
-                self._bare = False
+    def on_empty_nodes(self, queue: str) -> Iterator[None]:
+        """As if nobody were there who stands on nodes: neither their quota is taken, nor the nodes. Inside, only ask:
+        `places`, and what the tree says of this queue and what is above it."""
+        if self._off_nodes is None:
+            self._off_nodes = self._made_off_nodes()
+        node, alone = self.tree.queue(queue), self._off_nodes.queue(queue)
+        path = () if node is None or alone is None else tuple(zip(node.path(), alone.path(), strict=True))
+        kept = [(at, at.usage) for at, _ in path]
+        for at, without in path:
+            at.put_usage(without.usage)
+        self._bare = True
+        self._by_hand += 1
+        try:
+            yield
+        finally:
+            self._by_hand -= 1
+            self._bare = False
+            for at, usage in kept:
+                at.put_usage(usage)
 
     # ------------------------------------------------------------ trying
 
@@ -692,18 +717,9 @@ class Ledger:
     def drift(self, part: int = 0, parts: int = 1) -> list[str]:
         """Differences between the tree's usage and what its entries add up to, and the same of the nodes (of one
         `part` of them); empty when all is well."""
-        fresh = self.recompute().tree
-        out: list[str] = []
-        for mine, theirs in (
-            *((node, fresh.queue(node.name)) for node in self.tree.queues()),
-            *((node, fresh.cohort(node.name)) for node in self.tree.cohorts()),
-        ):
-            other: Mapping[FlavorResource, int] = {} if theirs is None else theirs.usage
-            out.extend(
-                f"{mine!r}: {fr[0]}/{fr[1]} is {mine.usage.get(fr, 0)}, should be {other.get(fr, 0)}"
-                for fr in sorted({*mine.usage, *other})
-                if mine.usage.get(fr, 0) != other.get(fr, 0)
-            )
+        out = _differences(self.tree, self.recompute().tree)
+        if self._off_nodes is not None:
+            out.extend(_differences(self._off_nodes, self._made_off_nodes()))
         booked = {key for key, charge in self.charges.items() if charge.admission is not None}
         booked |= {_claim_key(key) for key, held in self.claims.items() if held.charge.admission is not None}
         out.extend(
@@ -800,6 +816,8 @@ class Ledger:
             del self.charges[charge.key]
         if node is not None:
             node.move_all(charge.usage, sign)
+            if self._off_nodes is not None and (held is not None or charge.admission is None):
+                self._move(self._off_nodes, charge, sign)
         elsewhere = held is not None and (self._lazy.get(charge.key) is held or self._on_paper.get(charge.key) is held)
         if charge.admission is not None and not elsewhere:
             key = charge.key if held is None else _claim_key(charge.key)
@@ -811,7 +829,17 @@ class Ledger:
             self.nodes.hide(charge.uid)
         return shown
 
-    def _quota(self, charge: Charge, sign: int) -> None:
-        node = self.tree.queue(charge.queue)
+    def _made_off_nodes(self) -> Tree:
+        tree = Tree.build(self._queues, self._cohorts)
+        for charge in self.charges.values():
+            if charge.admission is None:
+                self._move(tree, charge, 1)
+        for held in self.claims.values():
+            self._move(tree, held.charge, 1)
+        return tree
+
+    @staticmethod
+    def _move(tree: Tree, charge: Charge, sign: int) -> None:
+        node = tree.queue(charge.queue)
         if node is not None:
             node.move_all(charge.usage, sign)

@@ -263,6 +263,9 @@ class State:
         self._seen: dict[Key, Workload] = {}
         self._assumed: dict[Key, tuple[Decision, ...]] = {}
         """What was decided and is not seen yet: one decision, or an Admit and what was decided after it."""
+        self._scans: dict[Key, tuple[str, tuple[tuple[str, str, int], ...], int]] = {}
+        """Of those whose scan of flavors stopped half-way: (uid, cursor, its generation). On no object: who remembers
+        nothing begins anew."""
         self._blocked: dict[Key, Why] = {}
         self._untold: dict[Key, None] = {}
         self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
@@ -308,7 +311,8 @@ class State:
         self._alarms: list[tuple[int, str, Key]] = []
         self._memo_alarms: list[tuple[int, str, int]] = []
         self._parked_on_nodes: dict[tuple[str, int], tuple[Amounts, ...]] = {}
-        """(queue, bucket) -> what one pod of each pod set asks for."""
+        """(queue, bucket) -> what one pod of each pod set asks for; nothing of one that any change on nodes may
+        help."""
         self._parked_under: dict[str, set[str]] = {}
         """Root (its label) -> queues with parked buckets."""
         self._ready: set[str] = set()
@@ -629,7 +633,7 @@ class State:
             return (False, "CohortCycle", f"Cohort {queue.cohort} is part of a cycle; remove the loop of parents")
         if queue.stop_policy is not StopPolicy.NONE:
             return (False, "Stopped", "Can't admit new workloads: is stopped")
-        names = [flavor.name for group in queue.groups for flavor in group.flavors]
+        names = flavors_of(queue)
         missing = sorted({name for name in names if name not in self.flavors})
         if missing:
             return (False, "FlavorNotFound", f"references missing ResourceFlavor(s): {', '.join(missing)}")
@@ -805,7 +809,9 @@ class State:
         return self._assumed.get(decision.key) == (decision,)
 
     def _laid_over(self, value: Workload) -> Workload:
-        """The gang as it counts, with what is assumed of it."""
+        """The gang as it counts, with what is assumed of it, and how far its scan of flavors came."""
+        if (scan := self._scans.get(value.key)) is not None and scan[0] == value.uid:
+            value = replace(value, cursor=scan[1], cursor_generation=scan[2])
         for decision in self._assumed.get(value.key, ()):
             value = _overlay(value, decision)
         return value
@@ -837,6 +843,7 @@ class State:
 
     def _hide(self, key: Key) -> None:
         old = self.workloads.pop(key, None)
+        self._scans.pop(key, None)
         if old is not None:
             stood = self._entry.get(key)
             self._take_out(old)
@@ -869,6 +876,7 @@ class State:
                 self._claim(gang)
             self._line_up(gang)
             return
+        self._scans.pop(key, None)
         planned = self._will_charge.get(key)
         if planned is not None and planned[1] is gang.admission and _alike(planned[0], gang):
             charge = planned[2]
@@ -1206,13 +1214,11 @@ class State:
 
     def _could_use_room(self) -> list[tuple[str, int, bool]]:
         """Who waits for nodes and could put a pod on one of those whose room changed, perhaps once others of its tree
-        are gone from it; all who wait for nodes, where the amounts of a pod do not decide that (flavors that make their
-        nodes, domains wider than a node). With each: do empty nodes hold another number of its pods than they did, so
-        that it must be told another reason."""
+        are gone from it. With each: do empty nodes hold another number of its pods than they did, so that it must be
+        told another reason."""
         if not self._room_on and not self._room_changed:
             return []
-        every = self._room_changed or not self.rules.capacity_unless_elastic
-        every = every or any(flavor.elastic for flavor in self.flavors.values())
+        every = self._room_changed
         nodes, tree = self._ledger.nodes, self._ledger.tree
         bare = [(was, now) for name, was in self._bare_on.items() if was != (now := nodes.bare(name))]
         there = [] if every else [self._room_there(name) for name in sorted(self._room_on)]
@@ -1642,8 +1648,11 @@ class State:
             apart = bool(self._ledger.nodes.exclusive_keys)
             kept = self._ledger.nodes.kept_away_by
             shapes = [pod_set.shape for pod_set in first.pod_sets]
+            plain = all(map(self._by_node, flavors_of(self.queues[queue])))
             self._parked_on_nodes[queue, bucket] = tuple(
-                dict.fromkeys(() if s.exclusive or (s.of_jobset and apart) or kept(s) else s.requests for s in shapes)
+                dict.fromkeys(
+                    () if not plain or s.exclusive or (s.of_jobset and apart) or kept(s) else s.requests for s in shapes
+                )
             )
         if memo.until is not None:
             alarms = self._memo_alarms
@@ -1651,6 +1660,13 @@ class State:
             if len(alarms) > 2 * len(self._buckets):
                 alarms[:] = sorted({one for one in alarms if self._wakes(*one)})
         self._plan_memos.append((queue, bucket))
+
+    def _by_node(self, name: str) -> bool:
+        """Do the amounts of a pod decide whether a node of this flavor can help it: not where nodes are made when they
+        are asked for, nor where domains are wider than a node."""
+        flavor = self.flavors.get(name)
+        topology = None if flavor is None else self.topologies.get(flavor.topology)
+        return flavor is not None and not flavor.elastic and (topology is None or topology.levels[-1] == HOSTNAME_LABEL)
 
     def set_aside(self, key: Key, verdict: Verdict) -> None:
         """Park the bucket of one gang with this verdict, if it stands in line."""
@@ -1674,6 +1690,16 @@ class State:
                 woken += len(line.buckets[bucket])
                 self._unpark(queue, bucket)
         return woken
+
+    def scanned(self, key: Key, cursor: tuple[tuple[str, str, int], ...], generation: int) -> None:
+        """A cycle looked at a gang in line, and the next look at it goes on behind these flavors; empty: anew."""
+        gang = self.workloads[key]
+        if cursor:
+            self._scans[key] = (gang.uid, cursor, generation)
+        else:
+            self._scans.pop(key, None)
+        if gang.cursor != cursor:
+            self.workloads[key] = replace(gang, cursor=cursor, cursor_generation=generation)
 
     def forget(self) -> None:
         """Drop all memos: the next decision looks at everybody again."""
@@ -1754,6 +1780,11 @@ def requests_of(admission: Admission) -> dict[str, int]:
     for (_, resource), amount in usage_of(admission):
         out[resource] = out.get(resource, 0) + amount
     return out
+
+
+def flavors_of(queue: ClusterQueue) -> list[str]:
+    """In the order in which it names them."""
+    return [flavor.name for group in queue.groups for flavor in group.flavors]
 
 
 def _pods_on(room: Mapping[str, int], amounts: Amounts) -> int:

@@ -10,6 +10,7 @@ steady    the cluster is full: one gang finishes, one arrives; from there to the
 growth    the same with 1,000 to 100,000 gangs waiting: how much longer the first decision takes.
 nodes     the same with 1,000 to 10,000 nodes.
 depth     the same with cohorts one to five deep.
+kueue     bulk and steady under Kueue's rules, a third of the gangs.
 restart   from list pages as the API server encodes them (10,000 nodes, 100,000 pods, 100,000 Workloads) to the first
           Plan: decoding, the controller's World, the engine's State, one decision. Memory at its end.
 decode    microseconds to decode one object of each kind.
@@ -48,6 +49,7 @@ from admission.controller import decode
 from admission.controller.world import World
 from admission.engine.cycle import decide
 from admission.engine.model import (
+    KUEUE,
     MUSTER,
     Admit,
     Assumed,
@@ -241,10 +243,10 @@ def settle(state: State, now: int, tally: Tally, told: str = "") -> None:
             return
 
 
-def full(size: Size, tally: Tally | None = None, told: str = "") -> tuple[State, random.Random]:
+def full(size: Size, tally: Tally | None = None, told: str = "", rules: Rules = MUSTER) -> tuple[State, random.Random]:
     """A town in which whoever fits is admitted, and the others wait."""
     dice = random.Random(7)
-    state = town(size)
+    state = town(size, rules)
     fill(state, size, dice, size.pending)
     gc.collect()
     settle(state, NOW, tally or Tally(), told)
@@ -326,6 +328,20 @@ def steady(size: Size) -> dict[str, float]:
     state, dice = full(size, told="steady, filling")
     play(state, size, dice, 10)
     return play(state, size, dice, 100 if size.queues >= 100 else 20, "steady").figures()
+
+
+def kueue(size: Size) -> dict[str, float]:
+    size = dataclasses.replace(size, pending=size.pending // 3)
+    tally = Tally()
+    state, dice = full(size, tally, "kueue", KUEUE)
+    play(state, size, dice, 10)
+    figures = play(state, size, dice, 100 if size.queues >= 100 else 20, "kueue, steady").figures()
+    return {
+        "kueue_decisions_per_s": tally.decisions / tally.seconds,
+        "kueue_first_decision_after_finish_ms": figures["first_decision_after_finish_ms"],
+        "kueue_quiet_after_finish_ms": figures["quiet_after_finish_ms"],
+        "kueue_trials_after_finish_count": figures["trials_after_finish_count"],
+    }
 
 
 def _beyond(size: Size, waiting: int) -> Size:
@@ -787,6 +803,7 @@ QUESTIONS: dict[str, Callable[[Size], dict[str, float]]] = {
     "decode": decoding,
     "bulk": bulk,
     "steady": steady,
+    "kueue": kueue,
     "growth": growth,
     "nodes": by_nodes,
     "depth": by_depth,

@@ -15,17 +15,20 @@ from admission.engine.model import (
     Detail,
     Evict,
     EvictReason,
+    Flavor,
     Fungibility,
     Preemption,
     PreemptionPolicy,
     Quota,
     Rules,
     Standing,
+    Topology,
     Verdict,
     Workload,
 )
 from admission.engine.project import Projection, project
-from tests.engine.town import BUDGET, START, Town, cohort, elastic, gang, queue
+from admission.names import HOSTNAME_LABEL
+from tests.engine.town import BUDGET, START, Town, cohort, elastic, gang, node, queue
 
 F = "f"
 LOWER = PreemptionPolicy.LOWER_PRIORITY
@@ -212,3 +215,26 @@ def test_what_equal_gangs_wait_for_is_told_of_each_once() -> None:
     assert sorted(v.key[1] for v in decide(town.state, START, BUDGET).verdicts) == [f"more{i}" for i in range(5)]
     town.remove(Workload, ("ns", "other"))
     assert [v.key[1] for v in decide(town.state, START, BUDGET).verdicts] == ["more0"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_a_scan_that_stopped_goes_on_behind_where_it_stopped(fair: bool) -> None:
+    """Quota of the first flavor fits, its nodes do not: the next cycle looks at the second, and if that is full too,
+    nobody looks at the gang before something changes."""
+    town = Town(
+        Topology("net", (HOSTNAME_LABEL,)),
+        *(Flavor(name, node_labels=(("pool", name),), topology="net") for name in ("first", "second")),
+        *(replace(node(name, gpu=4), labels=(*node(name).labels, ("pool", name))) for name in ("first", "second")),
+        queue("a", flavors=[("first", {"gpu": 8}), ("second", {"gpu": 8})]),
+        rules=replace(KUEUE, fair_sharing=fair),
+    )
+    for number, expected in enumerate((["g0"], ["g0", "g1"], ["g0", "g1"])):
+        town.put(gang(f"g{number}", "a", each={"gpu": 3}))
+        town.settle()
+        assert town.admitted() == expected
+    assert [part.flavors for part in town.gang("g1").admission.pod_sets] == [(("gpu", "second"),)]  # type: ignore[union-attr]
+    town.put(replace(town.gang("g2"), priority=1))  # whatever its object says anew
+    town.settle()
+    town.remove(Workload, ("ns", "g0"))
+    town.settle()
+    assert town.admitted() == ["g1", "g2"]

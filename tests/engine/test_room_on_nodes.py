@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from admission.engine import table
 from admission.engine.cycle import decide
 from admission.engine.model import (
+    KUEUE,
     MUSTER,
     Admit,
     AntiAffinity,
@@ -27,6 +30,9 @@ from admission.engine.model import (
     ResourceGroup,
     Taint,
     Toleration,
+    Topology,
+    TopologyRequest,
+    Workload,
 )
 from tests.engine.town import BUDGET, SECOND, START, Town, cohort, gang, node, queue
 
@@ -234,3 +240,109 @@ def test_columns_of_what_those_who_wait_name_are_let_go(monkeypatch: pytest.Monk
         found.append({name: town.gang(name).admission for name in town.admitted()})
     assert found[0] == found[1]
     assert len(found[0]) == 20
+
+
+def racks(levels: tuple[str, ...]) -> list[object]:
+    """Two racks of two nodes with four GPUs each."""
+    names = [("n1", "r1"), ("n2", "r1"), ("n3", "r2"), ("n4", "r2")]
+    return [
+        Topology("net", levels),
+        *(replace(node(name, gpu=4), labels=((HOST, name), ("rack", rack))) for name, rack in names),
+    ]
+
+
+PRESETS = {"muster": MUSTER, "kueue": KUEUE, "kueue-fair": replace(KUEUE, fair_sharing=True)}
+gangs_asked = st.tuples(
+    st.sampled_from(("a", "b", "alone")),
+    st.sampled_from(((1, 1), (1, 3), (2, 2), (2, 4), (3, 4))),
+    st.sampled_from((0, 0, 5)),
+    st.sampled_from(("", "rack", HOST)),
+)
+events = st.one_of(
+    gangs_asked,
+    st.integers(0, 20),
+    st.sampled_from(("pod comes", "pod goes", "node comes", "node goes")),
+)
+
+
+@pytest.mark.parametrize("levels", [("rack", HOST), ("rack",)], ids=["hosts", "racks"])
+@pytest.mark.parametrize("preset", PRESETS)
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    lower=st.booleans(),
+    quota=st.sampled_from((3, 8, 16)),
+    second=st.booleans(),
+    elastic=st.booleans(),
+    arrive=st.lists(gangs_asked, min_size=3, max_size=8),
+    happens=st.lists(events, max_size=8),
+)
+def test_nobody_is_hidden_whom_nodes_would_let_go(
+    preset: str,
+    levels: tuple[str, ...],
+    lower: bool,
+    quota: int,
+    second: bool,
+    elastic: bool,
+    arrive: list[tuple[str, tuple[int, int], int, str]],
+    happens: list[tuple[str, tuple[int, int], int, str] | int | str],
+) -> None:
+    """At rest, whoever remembers nothing finds nothing to do."""
+    policy = PreemptionPolicy.LOWER_PRIORITY if lower else PreemptionPolicy.NEVER
+    evicts = Preemption(within_cluster_queue=policy, reclaim_within_cohort=PreemptionPolicy.ANY)
+    flavors = [(F, {"gpu": quota}), *([("more", {"gpu": 2})] if second else [])]
+    town = Town(rules=PRESETS[preset])
+    town.put(
+        *racks(levels),
+        Flavor(F, topology="net"),
+        Flavor("more", topology="" if elastic else "net", elastic=elastic),
+        cohort("c", "", []),
+        *(queue(name, "c", flavors, preemption=evicts) for name in "ab"),
+        queue("alone", "", flavors, preemption=evicts),
+    )
+    number = 0
+
+    def come(asked: tuple[str, tuple[int, int], int, str]) -> None:
+        nonlocal number
+        number += 1
+        name, (pods, gpus), priority, level = asked
+        made = gang(f"g{number}", name, pods, each={"gpu": gpus}, priority=priority, created=town.now - START)
+        if level in levels:
+            request = TopologyRequest(required=level)
+            made = replace(made, pod_sets=tuple(replace(one, topology=request) for one in made.pod_sets))
+        town.put(made)
+
+    def rest() -> bool:
+        for _ in range(30):
+            plan = town.cycle()
+            gone = any(one.evicted and one.admission is not None for one in town.gangs())
+            town.leave()
+            town.now += SECOND
+            if not plan.decisions and not plan.more and not gone:
+                return True
+        return False  # Kueue's fair sharing may have none
+
+    for one in arrive:
+        come(one)
+    rest()
+    for what in happens:
+        if isinstance(what, tuple):
+            come(what)
+        elif isinstance(what, int):
+            holders = sorted(one.key for one in town.gangs() if one.admission is not None)
+            if holders:
+                town.remove(Workload, holders[what % len(holders)])
+        elif what == "pod comes":
+            town.put(stray("p", "n1", gpu=3))
+        elif what == "pod goes":
+            town.remove(PodUsage, ("x", "p"))
+        elif what == "node comes":
+            town.put(*racks(levels))
+        else:
+            town.remove(Node, "n4")
+        if rest():
+            town.state.forget()
+            left = decide(town.state, town.now, BUDGET)
+            assert not left.decisions, left.decisions
+            while left.more:
+                left = decide(town.state, town.now, BUDGET)
+                assert not left.decisions, left.decisions

@@ -44,6 +44,7 @@ from admission.engine.model import (
 )
 from admission.engine.quota import QuotaNode
 from admission.engine.state import State
+from admission.names import HOSTNAME_LABEL
 
 SECOND = 1000
 START = 1_000_000 * SECOND
@@ -338,7 +339,7 @@ class Town:
                 assert (pod_set.min_count or pod_set.count) <= got.count <= pod_set.count
                 if got.topology is not None:
                     assert sum(domain.count for domain in got.topology.domains) == got.count
-                    for domain in got.topology.domains:
+                    for domain in got.topology.domains if got.topology.levels[-1] == HOSTNAME_LABEL else ():
                         free = ledger.nodes.free(ledger.nodes.resolve(domain.values[-1]))
                         assert min(free[res] for res, _ in pod_set.shape.requests) >= 0, (admit, domain)
         ledger.charge(charge)
