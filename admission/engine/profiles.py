@@ -180,7 +180,8 @@ class Choice:
             i += 1
         if lead > 0:
             return TooFew(ask.leaders - lead, level)
-        order = self._sorted(level, order[i:])
+        # Where the least free come first, most of a full cluster would: with nothing to give.
+        order = self._sorted(level, (left := order[i:])[slices[left] > 0])
         i = 0
         while rest > 0 and i < len(order):
             domain = int(order[i])
@@ -203,6 +204,8 @@ class Choice:
         )
         unit = size if by_slice else 1
         rest, lead = count // unit, leaders
+        if not lead:
+            domains = domains[held[domains] > 0]
         chosen: list[int] = []
         for i in range(len(domains)):
             domain = int(domains[i])
