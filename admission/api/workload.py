@@ -331,10 +331,6 @@ class AvoidedNode(Model):
     reason: Text1024 | None = opt("Why.")
 
 
-class FlavorCursor(OpenModel):
-    """Where the scan of flavors goes on."""
-
-
 class WorkloadStatus(Model):
     rules = (
         Rule(
@@ -380,7 +376,6 @@ class WorkloadStatus(Model):
     fair_evictions: Annotated[list[Time], Field(max_length=16, json_schema_extra=ATOMIC)] | None = opt(
         "When it was evicted by fair sharing, the last times."
     )
-    flavor_cursor: FlavorCursor | None = opt("Where the scan of flavors goes on.")
     decision: Annotated[str, Field(max_length=64)] | None = opt(
         "Id of the decision that changed this status last, as the controller's log and the job's Events name it."
     )

@@ -24,7 +24,6 @@ _OURS = (
     "schedulingStats",
     "accumulatedPastExecutionTimeSeconds",
     "avoidNodes",
-    "flavorCursor",
     "resourceRequests",
     "reclaimablePods",
     "unhealthyNodes",

@@ -4,7 +4,7 @@ Every reader is total: `reader(obj, names) -> (value, problems)`. Whatever someb
 engine can hold; what had to be left out of it is in `problems`, in words. Only an object without a name has no value.
 `pod_usage` alone answers None, for pods that hold no room.
 
-What a decision remembers (admission, claim, cursor, nodes to avoid) is written and read here, side by side, so that
+What a decision remembers (admission, claim, nodes to avoid) is written and read here, side by side, so that
 what is stored comes back as the same value.
 """
 
@@ -582,23 +582,6 @@ def claim_value(raw: object) -> ClaimRecord | None:
     return ClaimRecord(admission=admission, victims=victims, until=millis(raw.get("until")))
 
 
-def cursor_object(cursor: Sequence[tuple[str, str, int]], generation: int) -> Json:
-    """status.flavorCursor: where the scan of flavors goes on."""
-    return {
-        "generation": generation,
-        "positions": [{"podSet": pod_set, "resource": r, "index": index} for pod_set, r, index in cursor],
-    }
-
-
-def cursor_value(raw: object) -> tuple[tuple[tuple[str, str, int], ...], int]:
-    positions = tuple(
-        (text(p.get("podSet")), text(p.get("resource")), p["index"])
-        for p in objects(obj(raw).get("positions"))
-        if isinstance(p.get("index"), int)
-    )
-    return positions, whole(obj(raw).get("generation"), 0)
-
-
 def avoid_object(value: Sequence[AvoidedNode]) -> list[Json]:
     """status.avoidNodes."""
     return [{"node": entry.node, "until": rfc3339(entry.until), "reason": entry.reason} for entry in value]
@@ -711,7 +694,7 @@ def _child_pods(asked: Json, count: int) -> int:
 
 
 _RARE = frozenset(
-    {"admissionChecks", "requeueState", "reclaimablePods", "preemptionGates", "flavorCursor", "avoidNodes",
+    {"admissionChecks", "requeueState", "reclaimablePods", "preemptionGates", "avoidNodes",
      "unhealthyNodes", "fairEvictions", "claim"}
 )  # fmt: skip
 
@@ -719,7 +702,6 @@ _RARE = frozenset(
 def _said_rarely(spec: Json, status: Json, problems: list[str]) -> dict[str, Any]:
     """Fields of a Workload that most have nothing for."""
     gates = {text(g.get("name")): g for g in objects(status.get("preemptionGates"))}
-    cursor, generation = cursor_value(status.get("flavorCursor"))
     return {
         "checks": _checks(status, problems),
         "requeue_at": millis(obj(status.get("requeueState")).get("requeueAt")),
@@ -730,8 +712,6 @@ def _said_rarely(spec: Json, status: Json, problems: list[str]) -> dict[str, Any
             obj(gates.get(text(gate.get("name")))).get("position") != "Open"
             for gate in objects(spec.get("preemptionGates"))
         ),
-        "cursor": cursor,
-        "cursor_generation": generation,
         "avoid": tuple(
             AvoidedNode(
                 node=text(e.get("node")), until=millis(e.get("until")) or INT64_MAX, reason=text(e.get("reason"))

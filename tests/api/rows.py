@@ -749,7 +749,6 @@ ROWS: list[Row] = [
                     "status.schedulingStats": {
                         "evictions": [{"reason": "Preempted", "underlyingCause": "", "count": 1}]
                     },
-                    "status.flavorCursor": {"main": {"cpu": 1}},
                 },
                 None,
             ),

@@ -93,8 +93,6 @@ def test_what_a_decision_remembers_comes_back() -> None:
     assert values.admission_value(values.admission_object(ADMISSION)) == (ADMISSION, [])
     claim = ClaimRecord(ADMISSION, ("u1", "u2"), 1_767_225_600_000)
     assert values.claim_value(values.claim_object(claim)) == claim
-    cursor = (("main", "cpu", 1), ("main", "memory", -1))
-    assert values.cursor_value(values.cursor_object(cursor, 4)) == (cursor, 4)
     avoid = (AvoidedNode("n1", 1_767_225_600_000, "killed it twice"),)
     status = {
         "conditions": [
@@ -113,14 +111,13 @@ def test_what_a_decision_remembers_comes_back() -> None:
         ],
         "admission": values.admission_object(ADMISSION),
         "claim": values.claim_object(claim),
-        "flavorCursor": values.cursor_object(cursor, 4),
         "avoidNodes": values.avoid_object(avoid),
         "requeueState": {"requeueAt": "2026-01-01T00:00:02Z"},
     }
     raw = {"metadata": {"namespace": "a", "name": "w", "uid": "u"}, "spec": {"podSets": []}, "status": status}
     seen, problems = values.workload(raw, NAMES)
     assert problems == ()
-    assert (seen.admission, seen.claims, seen.cursor, seen.cursor_generation) == (ADMISSION, claim, cursor, 4)
+    assert (seen.admission, seen.claims) == (ADMISSION, claim)
     assert (seen.avoid, seen.evicted, seen.evicted_for) == (avoid, "Preempted", "abc")
     assert (seen.reserved_at, seen.evicted_at, seen.requeue_at) == (
         1_767_225_600_000,
@@ -248,8 +245,6 @@ FIELDS = [
     "roots",
     "requeueState",
     "claim",
-    "flavorCursor",
-    "positions",
     "avoidNodes",
     "taints",
     "allocatable",
