@@ -54,7 +54,7 @@ JOBS_HELD = "JobsHeld"
 
 
 _NOT_IN_KUEUE = {
-    "Workload": frozenset({"claim", "avoidNodes", "fairEvictions", "placementBlocked", "decision"}),
+    "Workload": frozenset({"claim", "avoidNodes", "fairEvictions", "decision"}),
     "Cohort": frozenset({"conditions", "flavorsReservation", "flavorsUsage"}),
 }
 

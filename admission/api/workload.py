@@ -317,14 +317,6 @@ class Claim(OpenModel):
     )
 
 
-class PlacementBlocked(OpenModel):
-    """Quota was there and the nodes were not."""
-
-    reason: Text1024 | None = opt("One word.")
-    message: Text32k | None = opt("What people read.")
-    until: Time | None = opt("Not tried before.")
-
-
 class AvoidedNode(Model):
     node: Annotated[str, Field(min_length=1, max_length=253)] = req("Node.")
     until: Time | None = opt("Avoided so long.")
@@ -369,7 +361,6 @@ class WorkloadStatus(Model):
         "State of the gates."
     )
     claim: Claim | None = opt("Room kept for it.")
-    placement_blocked: PlacementBlocked | None = opt("Why no set of nodes holds it.")
     avoid_nodes: Annotated[list[AvoidedNode], Field(max_length=256), ListMap(("node",))] | None = opt(
         "Nodes where it did not start."
     )

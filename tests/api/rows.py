@@ -744,7 +744,6 @@ ROWS: list[Row] = [
                 "what is remembered",
                 {
                     "status.avoidNodes": [{"node": "n1", "until": NOW, "reason": "Unready"}],
-                    "status.placementBlocked": {"reason": "Fragmented", "until": NOW, "free": 3},
                     "status.requeueState": {"count": 2, "requeueAt": NOW},
                     "status.schedulingStats": {
                         "evictions": [{"reason": "Preempted", "underlyingCause": "", "count": 1}]
