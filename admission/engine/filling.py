@@ -890,11 +890,7 @@ class Filling(Run):
         turned = trial.gang.key in self.turned
         memo = Memo(verdict, self._on_nodes(trial), min(times, default=None), lack, turned)
         self.state.park(walk.queue.name, bucket, memo)
-        bad_namespace = verdict.why.detail is Detail.NAMESPACE_NOT_SELECTED
-        if walk.strict and bad_namespace:
-            walk.leave_out()
-        else:
-            walk.skip()
+        walk.skip()
 
     # -- who lost nodes
 

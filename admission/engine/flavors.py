@@ -164,6 +164,14 @@ class Demand(Value, frozen=True):
     first: Mapping[FlavorResource, int]
     """What it would take in the first flavors of the queue, over all pod sets: only for an order, not for the book."""
 
+    @property
+    def told(self) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+        """Per pod set, as a Verdict says it; the number of pods goes without saying."""
+        return tuple(
+            (asked.pod_set.name, tuple((name, amount) for name, amount in asked.total if name != PODS))
+            for asked in self.requests
+        )
+
 
 def demand(workload: Workload, queue: ClusterQueue, rules: Rules) -> Demand:
     asked = requests(workload, queue, rules)

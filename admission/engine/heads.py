@@ -47,6 +47,8 @@ class _Entry:
     """What it would charge, or keep from others."""
     second: bool = False
     verdict: Verdict | None = None
+    again: bool = False
+    """The next cycle looks at it again, whatever changes."""
     unasked: bool = False
     """Nobody is to go for it, and where it would stand on empty nodes was not asked yet: mostly its quota refuses it,
     whatever the nodes say."""
@@ -74,9 +76,7 @@ class Heads(Run):
         for entry in self._in_order():
             self._process(entry)
         if not self.more:
-            self.more = bool(self.decisions) or any(
-                entry.verdict is not None and entry.verdict.standing is Standing.ACTIVE for entry in self.entries
-            )
+            self.more = bool(self.decisions) or any(entry.again for entry in self.entries)
             # A queue whose head was parked has another one to look at.
             self.more = self.more or bool(self.state.ready())
 
@@ -107,9 +107,7 @@ class Heads(Run):
         trial = self.look(gang, queue)
         trial.place, trial.bucket = place, bucket
         if trial.assignment is None:
-            strict = queue.strategy is Strategy.STRICT_FIFO
-            keep = strict and trial.why.detail is not Detail.NAMESPACE_NOT_SELECTED
-            self._requeue(_Entry(trial, self._charge(trial)), active=keep)
+            self._requeue(_Entry(trial, self._charge(trial)), again=False)
             return
         by_nodes = trial.mode.preempts and self._by_nodes(trial)
         if by_nodes and trial.found.victims:
@@ -216,27 +214,27 @@ class Heads(Run):
             fits = self._still_fits(entry)
         if self._sibling(trial, lambda theirs, mine: theirs < mine) is not None:
             why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
-            self._requeue(entry, active=True, why=why, scanned=False)
+            self._requeue(entry, again=True, why=why, scanned=False)
             return
         if trial.mode is Mode.NO_FIT:
-            self._requeue(entry, active=False)
+            self._requeue(entry, again=False)
             return
         if trial.mode.preempts:
             if not trial.found.victims:
                 if not reclaim.may_always_reclaim(trial.queue, self.rules):
                     self._ask(entry)
                     self._keep(self._reserve(entry))
-                self._requeue(entry, active=False, reason=Reason.WAITING_FOR_QUOTA)
+                self._requeue(entry, again=False, reason=Reason.WAITING_FOR_QUOTA)
                 return
             if gang.preemption_gated:
                 why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
-                self._requeue(entry, active=False, why=why, scanned=False)
+                self._requeue(entry, again=False, why=why, scanned=False)
                 return
         if self.preempted & {key for key, _ in trial.found.victims}:
             deferred = self._after_others(entry)
             if deferred is None:
                 why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
-                self._requeue(entry, active=True, why=why, scanned=False)
+                self._requeue(entry, again=True, why=why, scanned=False)
                 return
             trial, fits = entry.trial, True
             if deferred:
@@ -244,7 +242,7 @@ class Heads(Run):
                 return
         if not fits:
             why = replace(trial.why, reason=Reason.WAITING_FOR_QUOTA, detail=Detail.NEXT_CYCLE)
-            self._requeue(entry, active=True, why=why, scanned=False)
+            self._requeue(entry, again=True, why=why, scanned=False)
             return
         self.preempted |= {key for key, _ in trial.found.victims}
         if trial.mode is Mode.FIT:
@@ -280,7 +278,7 @@ class Heads(Run):
         """Its room is that of gangs that leave: kept for this cycle, and looked at again in the next."""
         self._keep(entry.usage)
         why = replace(entry.trial.why, reason=Reason.WAITING_FOR_PREEMPTED, detail=Detail.VICTIMS_LEAVING)
-        self._requeue(entry, active=True, why=why, scanned=False)
+        self._requeue(entry, again=True, why=why, scanned=False)
 
     def _fits_without(self, entry: _Entry, gone: Iterable[Key]) -> bool:
         """Is there quota, and are the nodes free that were chosen, with these out of the book."""
@@ -424,14 +422,14 @@ class Heads(Run):
         last = names.index(queue.migrates_to) if queue.migrates_to in names else len(names)
         if mine is None or mine > last:
             why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
-            self._requeue(entry, active=False, why=why)
+            self._requeue(entry, again=False, why=why)
             return
         if not worse.evicted and worse.key not in self.leaving:
             self.leaving.add(worse.key)
             migration = EvictReason.FLAVOR_MIGRATION
             self.decisions.append(Evict(worse.key, worse.uid, migration, gang.key, gang.uid, queue.name))
         why = Why(Reason.WAITING_FOR_PREEMPTED, Detail.VICTIMS_LEAVING, subject="another variant of the job")
-        self._requeue(entry, active=True, why=why, scanned=False)
+        self._requeue(entry, again=True, why=why, scanned=False)
 
     def _reserve(self, entry: _Entry) -> Charge:
         """What a gang keeps from others for this cycle that would have to evict and finds nobody: no more than its
@@ -476,22 +474,24 @@ class Heads(Run):
         self,
         entry: _Entry,
         *,
-        active: bool,
+        again: bool,
         reason: Reason | None = None,
         why: Why | None = None,
         scanned: bool = True,
     ) -> None:
-        """`scanned`: the next look goes on behind the flavors of this one."""
+        """`again`: the next cycle looks at it again, whatever changes. `scanned`: that look goes on behind the flavors
+        of this one."""
         trial = entry.trial
         why = why or (trial.why if reason is None else replace(trial.why, reason=reason))
         assignment = trial.assignment
-        strict = trial.queue.strategy is Strategy.STRICT_FIFO and why.detail is not Detail.NAMESPACE_NOT_SELECTED
         cursor = assignment.cursor if scanned and assignment is not None else ()
         pending = scanned and assignment is not None and assignment.pending_flavors
-        active = active or strict or pending
+        entry.again = again or pending
+        # The head of a strict queue stays where it is, for all to wait behind; Kueue tries it again and again.
+        strict = trial.queue.strategy is Strategy.STRICT_FIFO
         entry.verdict = Verdict(
             trial.gang.key,
-            Standing.ACTIVE if active else Standing.PARKED,
+            Standing.ACTIVE if entry.again or strict else Standing.PARKED,
             why,
             self.asked(trial),
             cursor,
@@ -500,7 +500,7 @@ class Heads(Run):
         self.verdicts.append(entry.verdict)
         state = self.state
         state.scanned(trial.gang.key, cursor, entry.verdict.cursor_generation)
-        if active:
+        if entry.again:
             return
         held = state.lines[trial.queue.name].buckets[trial.bucket]
         if len(held) > 1 and not state.told(trial.bucket, why):

@@ -49,6 +49,7 @@ from admission.engine.model import (
     Forgotten,
     Gone,
     Key,
+    LabelSelector,
     LocalQueue,
     Namespace,
     Node,
@@ -222,6 +223,10 @@ class Line:
     def waiting(self) -> bool:
         return any(bucket not in self.parked for bucket in self.buckets)
 
+    def held_up(self, by: Used = None) -> bool:
+        """Is its head parked. Not for an empty line."""
+        return self.first(by)[1] in self.parked
+
     def ahead(self, place: QueueKey, by: Used = None) -> int:
         """How many stand before this place."""
         if by is None:
@@ -329,6 +334,8 @@ class State:
         self._unsettled: set[Key] = set()
         """Gangs that were lined up, or put aside, by a configuration that may not be the last."""
         self._activity: dict[str, tuple[bool, str, str]] = {}
+        self._takes: dict[str, LabelSelector | None] = {}
+        """ClusterQueue -> of which namespaces it takes gangs."""
         self._open_plan: dict[Key, Decision] = {}
         self._will_charge: Mapping[Key, tuple[Workload, Admission, Charge]] = {}
         self._plan_memos: list[tuple[str, int]] = []
@@ -1113,11 +1120,9 @@ class State:
         if not active:
             detail = Detail.COHORT_CYCLE if reason == "CohortCycle" else Detail.CLUSTER_QUEUE_INACTIVE
             return Why(Reason.MISCONFIGURED, detail, subject=f"{queue.name}: {text}")
+        if not matches(queue.namespace_selector, self.namespaces.get(gang.namespace, {})):
+            return Why(Reason.MISCONFIGURED, Detail.NAMESPACE_NOT_SELECTED, subject=queue.name)
         return None
-
-    def selected(self, gang: Workload, queue: ClusterQueue) -> bool:
-        """Does the queue take gangs of this namespace."""
-        return matches(queue.namespace_selector, self.namespaces.get(gang.namespace, {}))
 
     def _bucket(self, gang: Workload, queue: str) -> int:
         fair = self.rules.usage_fairness is not None
@@ -1185,11 +1190,12 @@ class State:
         self._holders = {name: held for name, held in self._holders.items() if name in self.queues}
         roots = {order.label(root) for root in self._ledger.tree.roots()}
         self._given_back = Counter({label: times for label, times in self._given_back.items() if label in roots})
-        before = self._activity
+        before, took = self._activity, self._takes
         self._activity = {name: self._judge(queue) for name, queue in self.queues.items()}
+        self._takes = {name: queue.namespace_selector for name, queue in self.queues.items()}
         self._everything_changed = True
         for name in sorted({*before, *self._activity}):
-            if before.get(name) != self._activity.get(name):
+            if before.get(name) != self._activity.get(name) or took.get(name) != self._takes.get(name):
                 for local in sorted(self._locals_of.get(name, ())):
                     self._reclassify(local)
         # What is no different from before may have been different meanwhile.
@@ -1584,10 +1590,10 @@ class State:
         out = []
         for name in sorted(self._ready):
             line = self.lines.get(name)
-            if line is not None and line.waiting():
-                out.append(name)
-            else:
+            if line is None or not line.waiting():
                 self._ready.discard(name)
+            elif self.queues[name].strategy is not Strategy.STRICT_FIFO or not line.held_up(self.used(name)):
+                out.append(name)
         return out
 
     def told(self, bucket: int, why: Why) -> bool:
@@ -1608,7 +1614,9 @@ class State:
         if why is None and key in self._sleeping:
             why = Why(Reason.SUSPENDED, Detail.BACKOFF, until=self._sleeping[key])
         if why is not None:
-            return Verdict(key, Standing.PARKED, why)
+            queue = self.queues.get(self.queue_of(gang)) if why.detail is Detail.NAMESPACE_NOT_SELECTED else None
+            asked = () if queue is None else self.demand(gang, queue).told
+            return Verdict(key, Standing.PARKED, why, asked)
         name, bucket, place = self._entry[key]
         line = self.lines[name]
         if self.queues[name].strategy is Strategy.STRICT_FIFO:
@@ -1675,8 +1683,7 @@ class State:
             self.park(entry[0], entry[1], Memo(verdict, on_nodes=True))
 
     def wake(self, queue: str, key: Key | None = None) -> int:
-        """Look again at who is parked in a queue (or at one of them); how many gangs come back into the line. Gangs
-        that the queue does not take at all stay where they are."""
+        """Look again at who is parked in a queue (or at one of them); how many gangs come back into the line."""
         line = self.lines.get(queue)
         if line is None:
             return 0
@@ -1685,10 +1692,8 @@ class State:
         for bucket in list(line.parked):
             if key is not None and (entry is None or entry[1] != bucket):
                 continue
-            gang = self.workloads[order.key_of(line.buckets[bucket][0])]
-            if queue in self.queues and self.selected(gang, self.queues[queue]):
-                woken += len(line.buckets[bucket])
-                self._unpark(queue, bucket)
+            woken += len(line.buckets[bucket])
+            self._unpark(queue, bucket)
         return woken
 
     def scanned(self, key: Key, cursor: tuple[tuple[str, str, int], ...], generation: int) -> None:

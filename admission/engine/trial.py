@@ -118,11 +118,8 @@ class Run:
         return self.demand(gang, queue).requests
 
     def asked(self, trial: Trial) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
-        """What the whole gang asks for, per pod set, as a Verdict says it; the number of pods goes without saying."""
-        return tuple(
-            (asked.pod_set.name, tuple((name, amount) for name, amount in asked.total if name != scan.PODS))
-            for asked in self.asks(trial.gang, trial.queue)
-        )
+        """What the whole gang asks for, as a Verdict says it."""
+        return self.demand(trial.gang, trial.queue).told
 
     def node(self, queue: str) -> QuotaNode:
         node = self.ledger.tree.queue(queue)
@@ -142,9 +139,6 @@ class Run:
         `pinned`: in no other flavors than these. `later`: nodes are chosen when `place` asks for them, on an equal
         book."""
         node = self.node(queue.name)
-        if not self.state.selected(gang, queue):
-            why = Why(Reason.MISCONFIGURED, Detail.NAMESPACE_NOT_SELECTED, subject=queue.name)
-            return Trial(gang, queue, node, None, reclaim.Found(), why)
         if any(check.said_no for check in gang.checks):
             why = Why(Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING)
             return Trial(gang, queue, node, None, NONE, why)

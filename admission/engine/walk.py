@@ -109,8 +109,3 @@ class Walk:
             self._heap.clear()
         else:
             heapq.heappop(self._heap)
-
-    def leave_out(self) -> None:
-        """This gang is not looked at any more, strict or not."""
-        assert self._heap
-        heapq.heappop(self._heap)

@@ -117,6 +117,12 @@ def _domains(raw: Json) -> Json:
     return {"levels": list(value.levels), "domains": [[*found, count] for found, count in domains]}
 
 
+def not_taken(state: State, key: Key) -> bool:
+    """Does the queue take no gang of its namespace: in Kueue such a one stands in line, parked."""
+    why = state.blocked(key)
+    return why is not None and why.detail is Detail.NAMESPACE_NOT_SELECTED
+
+
 class Outcome:
     """A Plan as the tables look at it."""
 
@@ -135,8 +141,12 @@ class Outcome:
         self.admits = {d.key: d for d in plan.decisions if isinstance(d, Admit)}
         self.replaced = {d.key: d for d in plan.decisions if isinstance(d, Replace)}
         self.evicts = {d.key: d for d in plan.decisions if isinstance(d, Evict)}
-        # Who stands aside is told of by a cycle of ours, and in Kueue by other parts, which no table shows.
-        self.verdicts = {verdict.key: verdict for verdict in plan.verdicts if state.blocked(verdict.key) is None}
+        # Who stands aside is told of by a cycle of ours, and in Kueue mostly by other parts, which no table shows.
+        self.verdicts = {
+            verdict.key: verdict
+            for verdict in plan.verdicts
+            if state.blocked(verdict.key) is None or not_taken(state, verdict.key)
+        }
 
     def assignments(self) -> Json:
         out = {
@@ -162,6 +172,8 @@ class Outcome:
                 where.setdefault(name, []).append(name_of(key))
         for key, gang in self.state.workloads.items():
             why = self.state.blocked(key)
+            if not_taken(self.state, key):
+                parked.setdefault(self.state.queue_of(gang), []).append(name_of(key))
             if why is not None and why.detail is Detail.CLUSTER_QUEUE_INACTIVE:
                 active.setdefault(self.state.queue_of(gang), []).append(name_of(key))
         return ({k: sorted(v) for k, v in active.items()}, {k: sorted(v) for k, v in parked.items()})
@@ -312,10 +324,6 @@ def apply(state: State, plan: Plan) -> None:
     """Every write of a plan is done, and seen."""
     for decision in plan.decisions:
         state.apply(Assumed(decision))
-    for verdict in plan.verdicts:
-        gang = state.workloads.get(verdict.key)
-        if gang is not None and gang.admission is None:
-            state.apply(Put(replace(gang, cursor=verdict.cursor, cursor_generation=verdict.cursor_generation)))
 
 
 @table("TestLastSchedulingContext")
@@ -437,16 +445,10 @@ def cluster_queue_contents(case: Json) -> list[str]:
     if inputs.get("queueInadmissibleWorkloads"):
         requeued = state.wake("cq")
     parked = state.parked("cq")
-    active = [
-        name_of(key)
-        for key in state.pending("cq")
-        if key not in parked
-        and state.sleeping(key) is None
-        and state.selected(state.workloads[key], state.queues["cq"])
-    ]
+    active = [name_of(key) for key in state.pending("cq") if key not in parked and state.sleeping(key) is None]
     got = {
         "wantActiveWorkloads": sorted(active),
-        "wantPending": len(state.pending("cq")),
+        "wantPending": len(state.pending("cq")) + sum(not_taken(state, key) for key in state.workloads),
         "wantInadmissibleWorkloadsRequeued": requeued,
     }
     expected = case["expected"]

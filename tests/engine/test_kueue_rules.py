@@ -10,6 +10,7 @@ from admission.engine.cycle import decide
 from admission.engine.flavors import Assignment, FlavorChoice, Mode, PodSetChoice, requests
 from admission.engine.model import (
     KUEUE,
+    MUSTER,
     Admit,
     Assumed,
     Detail,
@@ -17,11 +18,16 @@ from admission.engine.model import (
     EvictReason,
     Flavor,
     Fungibility,
+    LabelSelector,
+    LocalQueue,
+    Namespace,
     Preemption,
     PreemptionPolicy,
     Quota,
+    Requirement,
     Rules,
     Standing,
+    Strategy,
     Topology,
     Verdict,
     Workload,
@@ -235,6 +241,46 @@ def test_a_scan_that_stopped_goes_on_behind_where_it_stopped(fair: bool) -> None
     assert [part.flavors for part in town.gang("g1").admission.pod_sets] == [(("gpu", "second"),)]  # type: ignore[union-attr]
     town.put(replace(town.gang("g2"), priority=1))  # whatever its object says anew
     town.settle()
+    town.remove(Workload, ("ns", "g0"))
+    town.settle()
+    assert town.admitted() == ["g1", "g2"]
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE], ids=["muster", "kueue"])
+def test_a_gang_that_a_strict_queue_does_not_take_holds_nobody_back(rules: Rules) -> None:
+    """Nor is it tried before its namespace, or what the queue takes, is another."""
+    takes = LabelSelector((Requirement("team", "In", ("a",)),))
+    strict = replace(queue("a", flavors=[(F, {"gpu": 4})], strategy=Strategy.STRICT_FIFO), namespace_selector=takes)
+    town = Town(*elastic(F), strict, LocalQueue("other", "a", "a"), Namespace("ns", (("team", "a"),)), rules=rules)
+    town.put(Namespace("other", ()), replace(gang("stray", "a"), namespace="other"))
+    town.settle()
+    town.put(gang("mine", "a", created=5))
+    town.settle()
+    assert town.admitted() == ["mine"]
+    verdict = town.state.explain(("other", "stray"))
+    assert verdict is not None
+    assert (verdict.why.detail, verdict.requests) == (Detail.NAMESPACE_NOT_SELECTED, (("main", (("gpu", 1),)),))
+    assert town.cycle().steps == 0
+    town.put(replace(strict, namespace_selector=LabelSelector()))
+    town.settle()
+    assert town.admitted() == ["mine", "stray"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_the_head_of_a_strict_queue_is_tried_when_something_changed(fair: bool) -> None:
+    town = Town(
+        *elastic(F),
+        queue("a", flavors=[(F, {"gpu": 4})], strategy=Strategy.STRICT_FIFO),
+        rules=replace(KUEUE, fair_sharing=fair),
+    )
+    town.put(gang("g0", "a", each={"gpu": 3}), gang("g1", "a", each={"gpu": 3}, created=1), gang("g2", "a", created=2))
+    town.settle()
+    assert (town.admitted(), town.cycle().steps) == (["g0"], 0)
+    head, behind = (town.state.explain(("ns", name)) for name in ("g1", "g2"))
+    assert head is not None
+    assert (head.standing, head.why.detail) == (Standing.ACTIVE, Detail.QUOTA_SHORT)
+    assert behind is not None
+    assert behind.why.detail is Detail.BEHIND_HEAD
     town.remove(Workload, ("ns", "g0"))
     town.settle()
     assert town.admitted() == ["g1", "g2"]
