@@ -22,6 +22,7 @@ from admission.engine import flavors as scan
 from admission.engine import order, reclaim
 from admission.engine.flavors import Assignment, Mode
 from admission.engine.ledger import charge_of, claim_of
+from admission.engine.line import Memo, Used
 from admission.engine.model import (
     Admission,
     Claim,
@@ -44,7 +45,6 @@ from admission.engine.model import (
 from admission.engine.order import QueueKey, Rank, Tournament
 from admission.engine.quota import QuotaNode
 from admission.engine.shortage import Lack, quota_shorts
-from admission.engine.state import Memo, Used
 from admission.engine.trial import Run, Trial
 from admission.engine.walk import Walk
 

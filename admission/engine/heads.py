@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from admission.engine import order, reclaim
 from admission.engine.flavors import Mode
 from admission.engine.ledger import Charge, charge_of
+from admission.engine.line import Memo
 from admission.engine.model import (
     ClusterQueue,
     Detail,
@@ -34,7 +35,6 @@ from admission.engine.model import (
 )
 from admission.engine.order import QueueKey, Rank, Tournament
 from admission.engine.quota import QuotaNode
-from admission.engine.state import Memo
 from admission.engine.trial import NONE, Run, Trial
 from admission.engine.walk import Walk
 from admission.names import HOSTNAME_LABEL

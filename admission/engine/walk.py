@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 
 from admission.engine import order
+from admission.engine.line import Used
 from admission.engine.model import (
     Admission,
     Key,
@@ -12,7 +13,7 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.order import QueueKey
-from admission.engine.state import State, Used
+from admission.engine.state import State
 
 
 class Walk:
