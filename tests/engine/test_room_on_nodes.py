@@ -18,6 +18,7 @@ from admission.engine.model import (
     Detail,
     Flavor,
     FlavorQuotas,
+    Fungibility,
     LabelSelector,
     Node,
     PodSet,
@@ -28,6 +29,7 @@ from admission.engine.model import (
     Quota,
     Reason,
     ResourceGroup,
+    Strategy,
     Taint,
     Toleration,
     Topology,
@@ -267,12 +269,16 @@ events = st.one_of(
 
 @pytest.mark.parametrize("levels", [("rack", HOST), ("rack",)], ids=["hosts", "racks"])
 @pytest.mark.parametrize("preset", PRESETS)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     lower=st.booleans(),
     quota=st.sampled_from((3, 8, 16)),
     second=st.booleans(),
     elastic=st.booleans(),
+    smaller=st.booleans(),
+    limit=st.sampled_from((None, 0, 3)),
+    strategy=st.sampled_from(Strategy),
+    fungibility=st.builds(Fungibility, st.booleans(), st.booleans(), st.booleans()),
     arrive=st.lists(gangs_asked, min_size=3, max_size=8),
     happens=st.lists(events, max_size=8),
 )
@@ -283,21 +289,27 @@ def test_nobody_is_hidden_whom_nodes_would_let_go(
     quota: int,
     second: bool,
     elastic: bool,
+    smaller: bool,
+    limit: int | None,
+    strategy: Strategy,
+    fungibility: Fungibility,
     arrive: list[tuple[str, tuple[int, int], int, str]],
     happens: list[tuple[str, tuple[int, int], int, str] | int | str],
 ) -> None:
     """At rest, whoever remembers nothing finds nothing to do."""
     policy = PreemptionPolicy.LOWER_PRIORITY if lower else PreemptionPolicy.NEVER
     evicts = Preemption(within_cluster_queue=policy, reclaim_within_cohort=PreemptionPolicy.ANY)
-    flavors = [(F, {"gpu": quota}), *([("more", {"gpu": 2})] if second else [])]
+    amounts = {F: quota, **({"more": 2} if second else {})}
+    flavors = [(name, {"gpu": Quota(amount, borrowing_limit=limit)}) for name, amount in amounts.items()]
+    rules = {"preemption": evicts, "strategy": strategy, "fungibility": fungibility}
     town = Town(rules=PRESETS[preset])
     town.put(
         *racks(levels),
         Flavor(F, topology="net"),
         Flavor("more", topology="" if elastic else "net", elastic=elastic),
         cohort("c", "", []),
-        *(queue(name, "c", flavors, preemption=evicts) for name in "ab"),
-        queue("alone", "", flavors, preemption=evicts),
+        *(queue(name, "c", flavors, **rules) for name in "ab"),
+        queue("alone", "", flavors, **rules),
     )
     number = 0
 
@@ -306,6 +318,8 @@ def test_nobody_is_hidden_whom_nodes_would_let_go(
         number += 1
         name, (pods, gpus), priority, level = asked
         made = gang(f"g{number}", name, pods, each={"gpu": gpus}, priority=priority, created=town.now - START)
+        if smaller and pods > 1:
+            made = replace(made, pod_sets=tuple(replace(one, min_count=1) for one in made.pod_sets))
         if level in levels:
             request = TopologyRequest(required=level)
             made = replace(made, pod_sets=tuple(replace(one, topology=request) for one in made.pod_sets))
