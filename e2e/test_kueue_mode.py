@@ -15,6 +15,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,31 @@ def test_a_gang_is_placed_within_the_level_that_it_asks_for(admitter: Admitter) 
     hosts = [host for part in assigned["slices"] for host in column(part["valuesPerLevel"][0], part["domainCount"])]
     assert hosts
     assert len({host.split("-")[2] for host in hosts}) == 1, hosts
+
+
+def test_a_gang_goes_on_to_the_next_flavor_where_the_nodes_of_one_are_full(admitter: Admitter) -> None:
+    cp = admitter.cp
+    size = load.Size("test", 1, 1, (), racks=1, hosts=2)
+    first, second = load.nodes(size)
+    second["metadata"]["labels"]["tas-node-group"] = "spare"
+    topology, rf = load.shared(size)
+    spare = {**rf, "metadata": {"name": "spare"}, "spec": {**rf["spec"], "nodeLabels": {"tas-node-group": "spare"}}}
+    for obj in (first, second):
+        cp.create(obj)
+    for obj in (topology, rf, spare):
+        cp.apply(obj)
+    flavors = [{"name": name, "resources": [{"name": "cpu", "nominalQuota": "200"}]} for name in ("rf", "spare")]
+    queue(cp, "a", resourceGroups=[{"coveredResources": ["cpu"], "flavors": flavors}])
+    for name in ("w0", "w1", "w2"):
+        cp.create(workload("a", name, cores=60))
+        if name != "w2":
+            cp.wait(partial(all_are, cp, "Admitted", ("a", name)), 30, f"{name} to be admitted")
+    got = [
+        cp.get(WORKLOADS, name, "a")["status"]["admission"]["podSetAssignments"][0]["flavors"] for name in ("w0", "w1")
+    ]
+    assert got == [{"cpu": "rf"}, {"cpu": "spare"}]
+    finish(cp, "a", "w0")
+    cp.wait(lambda: all_are(cp, "Admitted", ("a", "w2")), 30, "the last to be admitted")
 
 
 def column(raw: Object, count: int) -> list[str]:
