@@ -66,7 +66,7 @@ def kueue(muster: Installed) -> Iterator[ControlPlane]:
 
 def unbind(cp: ControlPlane) -> None:
     """No policy of Muster's binds; those of both groups have the same names."""
-    for one in policies.policies(KUEUE):
+    for one in policies.policies(KUEUE, policies.Settings(governed_namespaces={}, defaulted_namespaces={})):
         if one["kind"].endswith("PolicyBinding"):
             cp.delete(f"{one['kind'].lower()}s", one["metadata"]["name"])
 
@@ -337,3 +337,92 @@ def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: 
     cp.wait(lambda: entry_of(workload("big"), "QuotaReserved").get("reason") == "ExceedsMaxQuota", 30, "a reason")
     assert cp.get("job", "big", "team-a")["spec"]["suspend"]
     assert {entry["manager"] for entry in workload("train")["metadata"]["managedFields"]} >= {KUEUE.admission_manager}
+
+
+OWNED = {
+    "by a Job that is queued": ("batch/v1", "Job", True),
+    "by a JobSet": ("jobset.x-k8s.io/v1alpha2", "JobSet", True),
+    "by what Kueue queues and Muster does not": ("kubeflow.org/v2beta1", "MPIJob", True),
+    "by nobody's controller": ("batch/v1", "Job", False),
+    "by a CronJob": ("batch/v1", "CronJob", True),
+    "by another tool": ("argoproj.io/v1alpha1", "Workflow", True),
+}
+"""Who owns a job without a label: apiVersion, kind, and whether as its controller."""
+
+
+def test_in_kueue_mode_a_job_without_a_label_gets_the_local_queue_default(
+    muster: Installed, kueue: ControlPlane
+) -> None:
+    cp = kueue
+    set_up(cp)
+    cp.namespace("team-b")
+    cp.apply(theirs("LocalQueue", "default", {"clusterQueue": "team-a"}, "team-a"))
+    where = {"matchExpressions": [{"key": "muster", "operator": "NotIn", "values": ["ungoverned"]}]}
+    settings = policies.Settings(defaulted_namespaces=where)
+    cp.apply(policies.objects(KUEUE, settings))
+    muster.start(config={"apiGroup": KUEUE_GROUP})
+
+    def offered(made: Object) -> tuple[str, bool]:
+        """(queue, suspended) as it would be stored."""
+        seen = cp.create(made, dryRun="All")
+        labels = seen["metadata"].get("labels", {})
+        return labels.get(KUEUE.queue_label, ""), bool(seen["spec"].get("suspend"))
+
+    plain, into_default, left_alone = job("team-a", "plain", 1, queue=None), ("default", True), ("", False)
+    cp.wait(lambda: offered(plain) == into_default, 60, "the policy to have a queue for a job without one")
+    rows: dict[str, tuple[Object, tuple[str, bool]]] = {
+        "a JobSet": (jobset("team-a", "set", {"w": (1, 1)}, queue=None), into_default),
+        "with labels of its own": (job("team-a", "own", 1, queue=None, labels={"a": "b"}), into_default),
+        "suspended by its owner": (job("team-a", "off", 1, queue=None, suspend=True), into_default),
+        "with a label": (job("team-a", "named", 1, queue=None, labels={KUEUE.queue_label: "main"}), ("main", True)),
+        "where there is no such queue": (job("team-b", "elsewhere", 1, queue=None), left_alone),
+        "a JobSet where there is none": (jobset("team-b", "set", {"w": (1, 1)}, queue=None), left_alone),
+    }
+    for case, (version, kind, controller) in OWNED.items():
+        made = job("team-a", "owned", 1, queue=None)
+        made["metadata"]["ownerReferences"] = [
+            {"apiVersion": version, "kind": kind, "name": "x", "uid": "x", "controller": controller}
+        ]
+        # The Jobs of a JobSet are made by its controller alone.
+        rows[case] = made, left_alone if case.startswith(("by a Job", "by what")) else into_default
+    by_jobset, _ = rows.pop("by a JobSet")
+    wrong = {case: (said, wanted) for case, (made, wanted) in rows.items() if (said := offered(made)) != wanted}
+    assert not wrong, wrong
+    with pytest.raises(ApiError, match="made and changed by the JobSet controller"):
+        offered(by_jobset)
+    # Not in the namespaces whose jobs Muster does not look at.
+    cp.patch("namespaces", "team-a", {"metadata": {"labels": {"muster": "ungoverned"}}})
+    cp.wait(lambda: offered(plain) == left_alone, 30, "the namespace to be let be")
+    cp.patch("namespaces", "team-a", {"metadata": {"labels": {"muster": None}}})
+    cp.wait(lambda: offered(plain) == into_default, 30, "and to be looked at again")
+
+    for made in (plain, jobset("team-a", "set", {"w": (1, 1)}, queue=None)):
+        cp.create(made)
+    cp.create(job("team-b", "free", 1, queue=None))
+    cp.wait(done(cp, "jobs", "team-a", "plain"), 60, "the job to finish")
+    cp.wait(done(cp, "jobsets", "team-a", "set"), 60, "the JobSet to finish, with Jobs that have no queue of their own")
+    cp.wait(done(cp, "jobs", "team-b", "free"), 60, "the job to finish that no queue is charged for")
+    queues = {one["metadata"]["ownerReferences"][0]["name"]: one["spec"]["queueName"] for one in cp.list(WORKLOADS)}
+    assert queues == {"plain": "default", "set": "default"}
+    # Applied again as it was written, without the label.
+    big = job("team-a", "big", 3, queue=None)
+    for _ in range(2):
+        cp.kubectl("apply", "-f", "-", input=json.dumps(big))
+        seen = cp.get("job", "big", "team-a")
+        assert (seen["metadata"]["labels"][KUEUE.queue_label], seen["spec"]["suspend"]) == into_default
+
+    # Who governs whole namespaces beside it.
+    muster.replicas[0].stop()
+    muster.forget_leader()
+    cp.apply(theirs("LocalQueue", "main", {"clusterQueue": "team-a"}, "team-b"))
+    team_b = {"matchLabels": {"kubernetes.io/metadata.name": "team-b"}}
+    cp.apply(policies.policies(KUEUE, policies.Settings(governed_namespaces=team_b, defaulted_namespaces=where)))
+    muster.started(config={"apiGroup": KUEUE_GROUP, "manageJobsWithoutQueueName": True, "defaultQueueName": "main"})
+    governed = job("team-b", "governed", 1, queue=None)
+    cp.wait(lambda: offered(governed) == ("", True), 30, "all jobs of the other namespace to be held")
+    cp.create(governed)
+    cp.create(job("team-a", "again", 1, queue=None))
+    cp.wait(done(cp, "jobs", "team-b", "governed"), 60, "it to finish")
+    cp.wait(done(cp, "jobs", "team-a", "again"), 60, "the other to finish")
+    queues = {one["metadata"]["ownerReferences"][0]["name"]: one["spec"]["queueName"] for one in cp.list(WORKLOADS)}
+    assert (queues["governed"], queues["again"]) == ("main", "default")

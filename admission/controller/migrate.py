@@ -25,7 +25,16 @@ from admission.jobs.kinds import JobKind, JobView, Operation, at, millis, obj, o
 from admission.jobs.pins import pointer
 from admission.jobs.workload import build_workload, matches
 from admission.kube.client import AlreadyExists, ApiError, Kind, NotFound
-from admission.names import ADMITTED, EVICTED, FINISHED, JOBSET_GROUP, KUEUE_GROUP, QUOTA_RESERVED, Names
+from admission.names import (
+    ADMITTED,
+    DEFAULT_QUEUE,
+    EVICTED,
+    FINISHED,
+    JOBSET_GROUP,
+    KUEUE_GROUP,
+    QUOTA_RESERVED,
+    Names,
+)
 
 Json = dict[str, Any]
 Keys = dict[str, str | None]
@@ -53,8 +62,6 @@ _ELASTIC_GATE = f"{KUEUE_GROUP}/elastic-job"
 """Kueue puts it into the template of an elastic job when that is created, and takes it off each pod."""
 _EQUAL = f"{KUEUE_GROUP}/job-completions-equal-parallelism"
 _KINDS = {kind for kind, _, _ in change.QUOTA_KINDS}
-_DEFAULT = "default"
-"""Kueue puts jobs without a label into the LocalQueue of this name, in namespaces that have one."""
 _CRON_JOBS = Kind("batch", "v1", "cronjobs", "CronJob", True)
 _HOOKS = "admissionregistration.k8s.io"
 _WEBHOOKS = (
@@ -250,9 +257,9 @@ def _with_note(row: Change, flavors: dict[str, Json], nodes: list[dict[str, str]
         if not any(all(labels.get(key) == value for key, value in wanted.items()) for labels in nodes):
             note = "no node has its labels now, and Muster admits onto nodes that are there: set spec.elastic where "
             note += "they are made"
-    if kind == "localqueue" and name == _DEFAULT:
-        note = "it was the queue of jobs without a label; with Muster they start at once, and no queue is charged: "
-        note += "label them, or set manageJobsWithoutQueueName in Muster's configuration (docs/tasks/tenants.md)"
+    if kind == "localqueue" and name == DEFAULT_QUEUE:
+        note = "it was the queue of jobs without a label: set localQueueDefaulting in Muster's configuration, or they "
+        note += "start at once, and no queue is charged (docs/tasks/tenants.md)"
     return replace(row, message=note) if note else row
 
 

@@ -860,7 +860,7 @@ QUOTA: dict[str, tuple[list[Json], list[Json], list[tuple[str, str, str]]]] = {
             (
                 "localqueue/default",
                 "created",
-                "it was the queue of jobs without a label; with Muster they start at once",
+                "it was the queue of jobs without a label: set localQueueDefaulting",
             ),
             ("localqueue/x", "created", ""),
         ],
