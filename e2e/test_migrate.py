@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -154,6 +155,24 @@ def guide(cp: ControlPlane, begins: str, *more: str, name: str = "") -> subproce
     return answer
 
 
+LEASE = f"c1f6bfd2.{KUEUE_GROUP}"
+LED, DEPLOYED = f"lease/{LEASE}", "deployment/kueue-controller-manager"
+
+
+def deploy_kueue(cp: ControlPlane) -> None:
+    """A Deployment as Kueue's manifests have it, and the Lease that its leader renewed just now."""
+    cp.namespace("kueue-system")
+    marks = {"app.kubernetes.io/name": "kueue", "control-plane": "controller-manager"}
+    meta = {"name": "kueue-controller-manager", "namespace": "kueue-system", "labels": marks}
+    pod = {"metadata": {"labels": marks}, "spec": {"containers": [{"name": "manager", "image": "x"}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": marks}, "template": pod}
+    cp.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
+    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # noqa: TID251 - as its leader does
+    held = {"holderIdentity": "kueue-0", "leaseDurationSeconds": 15, "renewTime": renewed}
+    meta = {"name": LEASE, "namespace": "kueue-system"}
+    cp.apply({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": held})
+
+
 def a_pod_of_kueues(cp: ControlPlane) -> None:
     """A plain Pod that waits, and its Workload."""
     container = {"name": "main", "image": "x"}
@@ -224,14 +243,21 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
         }],
     }  # fmt: skip
     cp.apply(hook)
+    deploy_kueue(cp)
     still = f"validatingwebhookconfiguration/{hook['metadata']['name']}"
     # Its controller is gone: nobody answers it.
     said = "a webhook that is asked first does not answer"
     cp.wait(lambda: said in imported(cp, apply=False)["job/waits"]["message"], 30, "the webhook to be asked")
-    assert imported(cp, apply=False)[still]["did"] == "skipped"
+    assert {imported(cp, apply=False)[subject]["did"] for subject in (still, DEPLOYED)} == {"skipped"}
     rows = imported(cp, apply=True)
-    assert {subject: row["did"] for subject, row in rows.items()} == {still: "refused"}
+    assert {subject: row["did"] for subject, row in rows.items()} == {still: "refused", DEPLOYED: "refused"}
     cp.delete("validatingwebhookconfiguration", hook["metadata"]["name"])
+    rows = imported(cp, apply=True)
+    assert {subject: row["did"] for subject, row in rows.items()} == {DEPLOYED: "refused"}
+    # As it says, and then as long as Kueue's leader may be there.
+    cp.kubectl(*rows[DEPLOYED]["message"].partition(": kubectl ")[2].split())
+    cp.wait(lambda: list(imported(cp, apply=True)) == [LED], 30, "the Deployment to have ended")
+    cp.patch("leases", LEASE, {"spec": {"holderIdentity": ""}}, "kueue-system")
 
     cp.wait(lambda: said not in imported(cp, apply=False)["job/waits"]["message"], 30, "the webhook to be gone")
     rows = told(cp)

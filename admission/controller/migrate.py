@@ -4,7 +4,8 @@
 what Muster needs to know of it: its queue label, and where it runs already, a Workload with the same admission, made
 before the label, so that at no time a running job looks like one that was never admitted. Every step can be repeated.
 
-Two controllers must not manage the same jobs: nothing is written while Kueue's webhooks are there.
+Two controllers must not manage the same jobs: nothing is written while Kueue's webhooks are there or its controller
+runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from admission.controller import change
-from admission.controller.ask import NODES, Ask, newest, resource_of
+from admission.controller.ask import LEASES, NODES, Ask, newest, resource_of
 from admission.controller.change import Change, Changes, Did
 from admission.controller.conditions import condition
 from admission.jobs import values
@@ -68,6 +69,11 @@ _WEBHOOKS = (
     Kind(_HOOKS, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False),
     Kind(_HOOKS, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False),
 )
+_DEPLOYMENTS = Kind("apps", "v1", "deployments", "Deployment")
+_MANAGERS = "control-plane=controller-manager"
+"""Label of Kueue's Deployment, from its manifests as from its chart, and of some others'."""
+_LEASE = f"c1f6bfd2.{KUEUE_GROUP}"
+"""Of Kueue's leader, in whatever namespace it runs."""
 _HOOK_PATHS = tuple(f"/{verb}-{KUEUE_GROUP.replace('.', '-')}-" for verb in ("validate", "mutate"))
 """How the paths begin of the webhooks for Kueue's own kinds, whatever the release and its Service are called."""
 
@@ -124,14 +130,15 @@ async def from_cluster(ask: Ask, *, apply: bool) -> Changes:
         return Changes(lacking, True, ask.hidden)
     did = Did.REFUSED if apply else Did.SKIPPED
     # First: where nobody answers them any more, the dry run of every job would fail.
-    blocked = tuple(Change(subject, did, message=why) for subject, why in await _still_there(ask))
+    blocked = tuple(replace(one, did=did) for one in (*await _still_there(ask), *await _still_runs(ask)))
     if blocked and apply:
         return Changes(blocked, True, ask.hidden)
+    first = (*blocked, *_unseen(ask))
     found = await _read(ask)
-    tried = await _put_all(ask, found, dry_run=True)
-    if not apply or tried.refused:
-        return Changes((*blocked, *tried.rows), True, ask.hidden)
-    return await _put_all(ask, found, dry_run=False)
+    done = await _put_all(ask, found, dry_run=True)
+    if apply and not done.refused:
+        done = await _put_all(ask, found, dry_run=False)
+    return replace(done, rows=(*first, *done.rows))
 
 
 async def from_files(ask: Ask, given: Sequence[Json], namespace: str, *, apply: bool) -> Changes:
@@ -180,15 +187,52 @@ async def _read(ask: Ask) -> dict[str, list[Json]]:
     return found
 
 
-async def _still_there(ask: Ask) -> list[tuple[str, str]]:
+async def _still_there(ask: Ask) -> list[Change]:
+    """Kueue's webhook configurations."""
     out = []
     for kind in _WEBHOOKS:
         for one in await ask.read(kind) or ():
             if any(_is_kueues_hook(obj(hook.get("clientConfig"))) for hook in objects(one.get("webhooks"))):
                 name = text(obj(one.get("metadata")).get("name"))
                 why = "Kueue is still there: scale its controller to 0 and delete this before --apply"
-                out.append((f"{kind.kind.lower()}/{name}", why))
+                out.append(Change(f"{kind.kind.lower()}/{name}", Did.REFUSED, message=why))
     return out
+
+
+async def _still_runs(ask: Ask) -> list[Change]:
+    """Kueue's controller: its Deployment, or else the Lease of one that runs elsewhere or is just ending."""
+    out = []
+    for one in await ask.read(_DEPLOYMENTS, label_selector=_MANAGERS) or ():
+        where, name = change.key_of(one)
+        asked = whole(obj(one.get("spec")).get("replicas"), 1)
+        there = max(asked, whole(_status(one).get("replicas"), 0))
+        if there and _is_kueues_manager(one):
+            scale = f"kubectl -n {where} scale deployment {name} --replicas=0"
+            why = f"Kueue runs ({there} replicas): {scale}" if asked else f"Kueue ends ({there} replicas): wait for it"
+            out.append(Change(f"deployment/{name}", Did.REFUSED, where, why))
+    for lease in () if out else await ask.read(LEASES, field_selector=f"metadata.name={_LEASE}") or ():
+        if not ask.led_by_nobody(lease):
+            holder, (where, name) = text(obj(lease.get("spec")).get("holderIdentity")), change.key_of(lease)
+            why = f"Kueue leads ({holder}), or did a moment ago: stop it where it runs, and wait until this has ended"
+            out.append(Change(f"lease/{name}", Did.REFUSED, where, why))
+    return out
+
+
+def _is_kueues_manager(deployment: Json) -> bool:
+    labels = _held(deployment, "labels")
+    return labels.get("app.kubernetes.io/name") == "kueue" or _name(deployment).endswith("kueue-controller-manager")
+
+
+def _unseen(ask: Ask) -> tuple[Change, ...]:
+    """What is said where one may not see whether Kueue runs."""
+    hidden = [
+        kind.plural for kind in (_DEPLOYMENTS, LEASES) if any(h.startswith(f"{kind.plural} ") for h in ask.hidden)
+    ]
+    why = (
+        f"you may not list {' and '.join(hidden)} of all namespaces, which say whether Kueue still runs: be sure that "
+    )
+    why += "it does not before --apply"
+    return (Change("deployment/kueue-controller-manager", Did.SKIPPED, message=why),) if hidden else ()
 
 
 def _is_kueues_hook(client: Json) -> bool:
