@@ -78,12 +78,7 @@ def controller(
     try:
         loaded = load_config(config) if config is not None else load_config("")
         if api_group is not None:
-            changed = (
-                {"apiGroup": api_group}
-                if config is None
-                else {**loaded.model_dump(by_alias=True), "apiGroup": api_group}
-            )
-            loaded = type(loaded).model_validate(changed)
+            loaded = loaded.of_group(api_group)
     except (ConfigError, ValueError) as error:
         print(error, file=sys.stderr)
         raise click.exceptions.Exit(2) from None

@@ -14,6 +14,8 @@ from typing import Any
 
 MUSTER_GROUP = "muster.dev"
 KUEUE_GROUP = "kueue.x-k8s.io"
+DEFAULT_QUEUE = "default"
+"""The LocalQueue that jobs without a queue label get, in a namespace that has it, where that is asked for."""
 
 # Names that Kubernetes and JobSet own.
 HOSTNAME_LABEL = "kubernetes.io/hostname"

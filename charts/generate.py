@@ -46,6 +46,7 @@ SETTINGS = policies.Settings(
     identities=Identities((JOB_CONTROLLERS,), (JOBSET_CONTROLLERS,)),
     limits=Limits(grace_s=GRACE),
     governed_namespaces=GOVERNED,
+    defaulted_namespaces=GOVERNED,
     namespace=NAMESPACE,
     labels={},
 )

@@ -10,6 +10,7 @@ binary (JobSet's CRDs and webhooks, kwok's stages) are copied from the module be
     python -m e2e.build kubectl      one
     python -m e2e.build oldest       of the oldest Kubernetes that Muster is said to run on, for `make e2e-oldest`
     python -m e2e.build kueue-runner minimalkueue     Kueue's own benchmark, for `make bench-kueue`
+    python -m e2e.build kueue        Kueue itself, for the way there and back (e2e/test_migrate.py)
 """
 
 from __future__ import annotations
@@ -111,11 +112,12 @@ MODULES = (
         "kueue",
         "sigs.k8s.io/kueue",
         {
+            "kueue": "./cmd/kueue",
             "kueue-runner": "./test/performance/scheduler/runner",
             "minimalkueue": "./test/performance/scheduler/minimalkueue",
             "minimalkueue-unlimited": "./test/performance/scheduler/minimalkueue",
         },
-        {"config/components/crd/bases": "crds"},
+        {"config/components/crd/bases": "crds", "config/components/webhook": "webhooks"},
         usual=False,
     ),
     Module("cert-manager", "github.com/cert-manager/cert-manager", {}, {"deploy/crds": "crds"}),

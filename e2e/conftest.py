@@ -70,7 +70,7 @@ def muster(installed: ControlPlane, tmp_path: Path) -> Iterator[Installed]:
     with EventLog(installed) as log, Installed(installed, tmp_path) as muster:
         muster.log = log
         yield muster
-        log.catch_up()
+        log.stop()
         for replica in muster.replicas:
             replica.resume()
         trouble = muster.trouble()

@@ -354,7 +354,7 @@ class ControlPlane(ApiClient):
         })  # fmt: skip
         account = merged(_named("v1", "ServiceAccount", subject["name"]), {"metadata": {"namespace": JOBSET_NAMESPACE}})
         self.apply([_named("v1", "Namespace", JOBSET_NAMESPACE), account, role, binding])
-        certificate, key = self._server
+        certificate, key = self.server_certificate
         folder = self.work_dir / "jobset-webhook"
         folder.mkdir(exist_ok=True)
         shutil.copyfile(certificate, folder / "tls.crt")
@@ -404,6 +404,11 @@ class ControlPlane(ApiClient):
         return path
 
     # -- identities ----------------------------------------------------------------------------------------------
+
+    @property
+    def server_certificate(self) -> tuple[Path, Path]:
+        """(certificate, key) for 127.0.0.1, which the API server trusts by `ca_file`."""
+        return self._server
 
     def token(self, user: str = "admin") -> str:
         """A bearer token: of "admin", of one of `users`, or of a service account, "system:serviceaccount:ns:name"."""

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ import yaml
 from admission.api import crd
 from admission.controller import policies
 from admission.names import Names
-from e2e.api_client import Object
+from e2e.api_client import ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.event_log import EventLog
 
@@ -220,6 +220,24 @@ class Installed:
             for line in replica.lines()
             if line.get("level") in ("error", "critical") or "exception" in line or "Traceback" in str(line)
         ]
+
+
+def undefine(cp: ControlPlane, names: Sequence[str]) -> None:
+    """Delete these CRDs, once the policy that keeps them is seen to be gone."""
+
+    def deleted() -> bool:
+        try:
+            for name in names:
+                cp.delete("customresourcedefinition", name)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return False
+        return True
+
+    cp.wait(deleted, 30, "the CRDs to be deleted")
+    cp.wait(lambda: not any(cp.find("customresourcedefinition", name) for name in names), 60, "the CRDs to be gone")
+    cp.resources(refresh=True)
 
 
 def credential_of(event: Mapping[str, Any]) -> str:

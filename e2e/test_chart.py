@@ -27,16 +27,29 @@ import pytest
 import yaml
 
 from admission.controller import certificates
-from admission.names import JOBS_HELD, Names
+from admission.names import JOBS_HELD, KUEUE_GROUP, Names
 from admission.sandbox.play import free_port
 from charts.monitoring import ALERTS, DASHBOARDS
-from e2e import build
+from e2e import build, kueue
 from e2e import test_main_job as main_job
 from e2e.api_client import APPLY, ApiClient, ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.event_log import EventLog
 from e2e.gangs import admitted, done, entry_of, reason, workload_of
-from e2e.installed import HOME, SOURCES, USER, Installed, Replica, cluster_queue, job, jobset, local_queue, pod_template
+from e2e.installed import (
+    HOME,
+    SOURCES,
+    USER,
+    Installed,
+    Replica,
+    cluster_queue,
+    flavor,
+    job,
+    jobset,
+    local_queue,
+    pod_template,
+    undefine,
+)
 from e2e.invariants import check, report
 from e2e.prompt import Prompt
 from tests.chart.helm import template
@@ -189,15 +202,15 @@ class Charted(Installed):
 
 
 @contextlib.contextmanager
-def running(cp: ControlPlane, folder: Path, objects: list[Object]) -> Iterator[Charted]:
+def running(cp: ControlPlane, folder: Path, objects: list[Object], *, group: str = NAMES.group) -> Iterator[Charted]:
     """A run that is judged: invariants, logs, and rights."""
     mark = cp.audit_mark()
-    with EventLog(cp) as log, Charted(cp, folder) as muster:
+    with EventLog(cp, group) as log, Charted(cp, folder) as muster:
         muster.log, muster.objects = log, objects
         yield muster
         log.catch_up()
         trouble = muster.trouble()
-    violations = check(log, at_end=False)
+    violations = check(log, at_end=False, group=group)
     assert not violations, report(violations)
     assert not trouble, "\n".join(trouble)
     # A webhook configuration that was deleted: by the chart's rights the controller may fill it and not make it.
@@ -487,14 +500,16 @@ def test_the_guide_followed_from_install_to_removal_leaves_no_job_stuck(plane: C
     cp.resources(refresh=True)
 
 
+def _without_kinds(cp: ControlPlane) -> None:
+    kinds = [crd["metadata"]["name"] for crd in cp.list("customresourcedefinitions")]
+    undefine(cp, [name for name in kinds if name.endswith(f".{NAMES.group}")])
+
+
 def test_kinds_that_were_applied_before_are_taken_over_and_nothing_is_lost(plane: ControlPlane, tmp_path: Path) -> None:
     """Who began with README's five minutes, or by docs/migrate.md with the kinds alone, and goes on with the chart."""
     cp = plane
     cp.clean()
-    kinds = [crd["metadata"]["name"] for crd in cp.list("customresourcedefinitions")]
-    for name in (name for name in kinds if name.endswith(".muster.dev")):
-        cp.delete("customresourcedefinitions", name)
-    cp.wait(lambda: cp.find("customresourcedefinitions", "workloads.muster.dev") is None, 60, "no kind to be there")
+    _without_kinds(cp)
     with Prompt(cp, tmp_path) as prompt:
         follow = partial(_follow, prompt)
         follow("docs/migrate.md", "kubectl apply --server-side -k crds")
@@ -520,6 +535,74 @@ def test_kinds_that_were_applied_before_are_taken_over_and_nothing_is_lost(plane
             follow("docs/install.md", "helm upgrade muster")
             follow("docs/install.md", "helm uninstall")
         assert cp.get("clusterqueues.muster.dev", "carried-over")["metadata"]["uid"] == there["metadata"]["uid"]
+
+
+def test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives(plane: ControlPlane, tmp_path: Path) -> None:
+    """Over Kueue's own kinds, by the lines of docs/migrate.md; Muster's kinds are not there."""
+    cp, names = plane, Names(KUEUE_GROUP)
+    cp.clean()
+    _without_kinds(cp)
+    cp.namespace("team-a")
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
+    with kueue.kinds(cp), Prompt(cp, tmp_path) as prompt:
+        with pytest.raises(HelmError, match="invalid ownership metadata"):
+            Release(cp).install(apiGroup=KUEUE_GROUP)
+        there = {crd["metadata"]["name"]: crd["metadata"]["uid"] for crd in cp.list("customresourcedefinitions")}
+        _follow(prompt, "docs/migrate.md", "helm install --set apiGroup=kueue.x-k8s.io")
+        assert there == {
+            crd["metadata"]["name"]: crd["metadata"]["uid"] for crd in cp.list("customresourcedefinitions")
+        }
+        roles = [*cp.list("clusterroles"), *cp.list("roles")]
+        rules = [r for role in roles if role["metadata"]["name"].startswith("muster") for r in role.get("rules") or ()]
+        assert {g for rule in rules for g in rule["apiGroups"] if "kueue" in g or "muster" in g} == {
+            names.group,
+            names.visibility_group,
+        }
+        with running(cp, tmp_path, [cp.get("configmaps", "muster-controller", HOME)], group=names.group) as muster:
+            muster.started()
+            quota = {"nvidia.com/gpu": 16}
+            made = [flavor("h100", {"gpu": "h100"}), cluster_queue("team-a", quota, "h100")]
+            made += [local_queue("team-a", "team-a", name) for name in ("main", "default")]
+            cp.apply([{**one, "apiVersion": names.api_version} for one in made])
+            label = {names.queue_label: "main"}
+            plain = job("team-a", "plain", 1, queue=None)
+            # The API server looks for new kinds every ten seconds.
+            cp.wait(
+                lambda: cp.create(plain, dryRun="All")["metadata"].get("labels", {}).get(names.queue_label),
+                60,
+                "a job without a label to get a queue",
+            )
+            cp.apply(
+                [
+                    job("team-a", "train", 2, queue=None, labels=label),
+                    jobset("team-a", "set", {"w": (2, 1)}, gpus=4, queue=None, labels=label),
+                ]
+            )
+            cp.create(plain)
+            cp.apply(job("team-a", "by-gate", 2, queue=None, labels=label, completionMode="NonIndexed"))
+            for kind, name in (("jobs", "train"), ("jobsets", "set"), ("jobs", "plain"), ("jobs", "by-gate")):
+                cp.wait(done(cp, kind, "team-a", name), 90, f"{name} to finish")
+            proof = entry_of(cp.get("clusterqueues", "team-a"), JOBS_HELD)
+            assert (proof["status"], proof["reason"]) == ("True", "HeldByPolicy")
+            queues = {w["metadata"]["ownerReferences"][0]["name"]: w["spec"]["queueName"] for w in cp.list("workloads")}
+            assert queues == {"train": "main", "set": "main", "plain": "default", "by-gate": "main"}
+            with pytest.raises(ApiError, match="remove Muster first"):
+                cp.delete("customresourcedefinitions", "workloads.kueue.x-k8s.io", dryRun="All")
+            cp.apply(
+                [
+                    job("team-a", name, n, seconds=None, queue=None, labels=label)
+                    for name, n in (("runs", 1), ("waits", 2))
+                ]
+            )
+            cp.wait(lambda: cp.get("jobs", "runs", "team-a")["status"].get("active"), 30, "a job to run")
+        _follow(prompt, "docs/migrate.md", "helm uninstall muster")
+        assert there == {
+            crd["metadata"]["name"]: crd["metadata"]["uid"] for crd in cp.list("customresourcedefinitions")
+        }
+        held = {name: cp.get("jobs", name, "team-a")["spec"]["suspend"] for name in ("runs", "waits")}
+        assert held == {"runs": False, "waits": True}
+        for name in held:
+            cp.delete("jobs", name, "team-a", propagationPolicy="Background")
 
 
 def test_people_have_the_rights_of_the_chart_and_no_more(plane: ControlPlane) -> None:

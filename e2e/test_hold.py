@@ -27,7 +27,7 @@ from admission.jobs import hold, pins
 from admission.jobs.kinds import JOB, JOBSET, JobKind, owners_form
 from admission.jobs.requests import excess
 from admission.kube.access import Access
-from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, Names
+from admission.names import DEFAULT_QUEUE, HOSTNAME_LABEL, KUEUE_GROUP, Names
 from e2e.api_client import ApiClient, ApiError, Object, condition, merged
 from e2e.control_plane import JOBSET_USER, ControlPlane
 from tests.docs.blocks import block
@@ -1216,10 +1216,10 @@ def test_the_webhook_holds_and_pins_where_there_are_no_policies(
     def run(work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, loop).result(30)
 
-    webhook = Webhook(Access(_Reviews(plane)), names)
+    webhook = Webhook(Access(_Reviews(plane)), names, has_queue=lambda *queue: queue == (SPACE, DEFAULT_QUEUE))
     runner = run(webhook.serve(0, certificates.context(held), host="127.0.0.1"))
     url = f"https://127.0.0.1:{runner.addresses[0][1]}"
-    made = configurations(names, ca_bundle=held.bundle, url=url)
+    made = configurations(names, ca_bundle=held.bundle, url=url, defaulted_namespaces={})
     # Both groups give their pods the same class here, and the policies know only their own.
     guard = [o for o in policies.policies(NAMES) if o["metadata"]["name"] == "muster-priority-class"]
     role = {"apiGroups": [names.group], "resources": ["workloads"], "verbs": ["admit"]}
@@ -1239,6 +1239,12 @@ def test_the_webhook_holds_and_pins_where_there_are_no_policies(
         assert found == {"w-0": "host-3", "w-1": "host-2", "w-2": "host-1"}
         with pytest.raises(ApiError, match="holds room"):
             tenant.patch("jobs", "w", {"spec": {"parallelism": 1}}, SPACE)
+        for plain in (job("plain", labels={}), jobset("plain", labels={})):
+            seen = tenant.create(plain, dryRun="All")
+            assert (seen["metadata"]["labels"], seen["spec"]["suspend"]) == ({names.queue_label: "default"}, True)
+        assert (
+            "suspend" not in plane.create(merged(plain, {"metadata": {"namespace": "default"}}), dryRun="All")["spec"]
+        )
         run(runner.cleanup())
         tenant.create(job("free", labels={}))  # nobody answers, and jobs without the label go on
         pods_of(plane, "free", 3)

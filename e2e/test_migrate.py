@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +28,8 @@ from e2e.api_client import APPLY, ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted, done, entry_of, running_pods, workload_of
 from e2e.installed import NAMES, Installed, job, jobset
+from e2e.kueue import LEASE, Kueue, available, kinds
+from e2e.prompt import Prompt
 from tests.docs.blocks import block
 
 KUEUE = Names(KUEUE_GROUP)
@@ -33,40 +39,18 @@ NOW = "2026-01-01T00:00:00Z"
 
 @pytest.fixture
 def kueue(muster: Installed) -> Iterator[ControlPlane]:
-    """Kueue's CRDs; they go again, for most tests call kinds by names that both groups have."""
+    """Two nodes, a namespace, and Kueue's CRDs."""
     cp = muster.cp
     cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
     cp.namespace("team-a")
-    files = sorted((build.manifests("kueue") / "crds").glob("*.yaml"))
-    for file in files:
-        cp.apply(file.read_text())
-    cp.wait(lambda: cp.has(WORKLOADS), 30, "Kueue's CRDs to be served")
-    yield cp
-    for left in cp.list(WORKLOADS):
-        meta = left["metadata"]
-        cp.patch(WORKLOADS, meta["name"], {"metadata": {"finalizers": None}}, meta["namespace"])
-    names = [file.stem.partition("_")[2] + f".{KUEUE_GROUP}" for file in files]
-    unbind(cp)
-
-    def deleted() -> bool:
-        """Not before the policy that keeps CRDs is seen to be gone."""
-        try:
-            for name in names:
-                cp.delete("customresourcedefinition", name)
-        except ApiError as error:
-            if error.status != 403:
-                raise
-            return False
-        return True
-
-    cp.wait(deleted, 30, "the CRDs to be deleted")
-    cp.wait(lambda: not any(cp.find("customresourcedefinition", name) for name in names), 60, "the CRDs to be gone")
-    cp.resources(refresh=True)
+    with kinds(cp):
+        yield cp
+        unbind(cp)
 
 
 def unbind(cp: ControlPlane) -> None:
     """No policy of Muster's binds; those of both groups have the same names."""
-    for one in policies.policies(KUEUE):
+    for one in policies.policies(KUEUE, policies.Settings(governed_namespaces={}, defaulted_namespaces={})):
         if one["kind"].endswith("PolicyBinding"):
             cp.delete(f"{one['kind'].lower()}s", one["metadata"]["name"])
 
@@ -154,6 +138,27 @@ def guide(cp: ControlPlane, begins: str, *more: str, name: str = "") -> subproce
     return answer
 
 
+LED, DEPLOYED = f"lease/{LEASE}", "deployment/kueue-controller-manager"
+
+
+def deploy_kueue(cp: ControlPlane, replicas: int = 1) -> None:
+    """A Deployment as Kueue's manifests have it."""
+    cp.namespace("kueue-system")
+    marks = {"app.kubernetes.io/name": "kueue", "control-plane": "controller-manager"}
+    meta = {"name": "kueue-controller-manager", "namespace": "kueue-system", "labels": marks}
+    pod = {"metadata": {"labels": marks}, "spec": {"containers": [{"name": "manager", "image": "x"}]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": marks}, "template": pod}
+    cp.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
+
+
+def led_by_kueue(cp: ControlPlane) -> None:
+    """The Lease that its leader renewed just now."""
+    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # noqa: TID251 - as its leader does
+    held = {"holderIdentity": "kueue-0", "leaseDurationSeconds": 15, "renewTime": renewed}
+    meta = {"name": LEASE, "namespace": "kueue-system"}
+    cp.apply({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": held})
+
+
 def a_pod_of_kueues(cp: ControlPlane) -> None:
     """A plain Pod that waits, and its Workload."""
     container = {"name": "main", "image": "x"}
@@ -224,14 +229,22 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
         }],
     }  # fmt: skip
     cp.apply(hook)
+    deploy_kueue(cp)
+    led_by_kueue(cp)
     still = f"validatingwebhookconfiguration/{hook['metadata']['name']}"
     # Its controller is gone: nobody answers it.
     said = "a webhook that is asked first does not answer"
     cp.wait(lambda: said in imported(cp, apply=False)["job/waits"]["message"], 30, "the webhook to be asked")
-    assert imported(cp, apply=False)[still]["did"] == "skipped"
+    assert {imported(cp, apply=False)[subject]["did"] for subject in (still, DEPLOYED)} == {"skipped"}
     rows = imported(cp, apply=True)
-    assert {subject: row["did"] for subject, row in rows.items()} == {still: "refused"}
+    assert {subject: row["did"] for subject, row in rows.items()} == {still: "refused", DEPLOYED: "refused"}
     cp.delete("validatingwebhookconfiguration", hook["metadata"]["name"])
+    rows = imported(cp, apply=True)
+    assert {subject: row["did"] for subject, row in rows.items()} == {DEPLOYED: "refused"}
+    # As it says, and then as long as Kueue's leader may be there.
+    cp.kubectl(*rows[DEPLOYED]["message"].partition(": kubectl ")[2].split())
+    cp.wait(lambda: list(imported(cp, apply=True)) == [LED], 30, "the Deployment to have ended")
+    cp.patch("leases", LEASE, {"spec": {"holderIdentity": ""}}, "kueue-system")
 
     cp.wait(lambda: said not in imported(cp, apply=False)["job/waits"]["message"], 30, "the webhook to be gone")
     rows = told(cp)
@@ -337,3 +350,219 @@ def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: 
     cp.wait(lambda: entry_of(workload("big"), "QuotaReserved").get("reason") == "ExceedsMaxQuota", 30, "a reason")
     assert cp.get("job", "big", "team-a")["spec"]["suspend"]
     assert {entry["manager"] for entry in workload("train")["metadata"]["managedFields"]} >= {KUEUE.admission_manager}
+
+
+OWNED = {
+    "by a Job that is queued": ("batch/v1", "Job", True),
+    "by a JobSet": ("jobset.x-k8s.io/v1alpha2", "JobSet", True),
+    "by what Kueue queues and Muster does not": ("kubeflow.org/v2beta1", "MPIJob", True),
+    "by nobody's controller": ("batch/v1", "Job", False),
+    "by a CronJob": ("batch/v1", "CronJob", True),
+    "by another tool": ("argoproj.io/v1alpha1", "Workflow", True),
+}
+"""Who owns a job without a label: apiVersion, kind, and whether as its controller."""
+
+
+def test_in_kueue_mode_a_job_without_a_label_gets_the_local_queue_default(
+    muster: Installed, kueue: ControlPlane
+) -> None:
+    cp = kueue
+    set_up(cp)
+    cp.namespace("team-b")
+    cp.apply(theirs("LocalQueue", "default", {"clusterQueue": "team-a"}, "team-a"))
+    where = {"matchExpressions": [{"key": "muster", "operator": "NotIn", "values": ["ungoverned"]}]}
+    settings = policies.Settings(defaulted_namespaces=where)
+    cp.apply(policies.objects(KUEUE, settings))
+    muster.start(config={"apiGroup": KUEUE_GROUP})
+
+    def offered(made: Object) -> tuple[str, bool]:
+        """(queue, suspended) as it would be stored."""
+        seen = cp.create(made, dryRun="All")
+        labels = seen["metadata"].get("labels", {})
+        return labels.get(KUEUE.queue_label, ""), bool(seen["spec"].get("suspend"))
+
+    plain, into_default, left_alone = job("team-a", "plain", 1, queue=None), ("default", True), ("", False)
+    cp.wait(lambda: offered(plain) == into_default, 60, "the policy to have a queue for a job without one")
+    rows: dict[str, tuple[Object, tuple[str, bool]]] = {
+        "a JobSet": (jobset("team-a", "set", {"w": (1, 1)}, queue=None), into_default),
+        "with labels of its own": (job("team-a", "own", 1, queue=None, labels={"a": "b"}), into_default),
+        "suspended by its owner": (job("team-a", "off", 1, queue=None, suspend=True), into_default),
+        "with a label": (job("team-a", "named", 1, queue=None, labels={KUEUE.queue_label: "main"}), ("main", True)),
+        "where there is no such queue": (job("team-b", "elsewhere", 1, queue=None), left_alone),
+        "a JobSet where there is none": (jobset("team-b", "set", {"w": (1, 1)}, queue=None), left_alone),
+    }
+    for case, (version, kind, controller) in OWNED.items():
+        made = job("team-a", "owned", 1, queue=None)
+        made["metadata"]["ownerReferences"] = [
+            {"apiVersion": version, "kind": kind, "name": "x", "uid": "x", "controller": controller}
+        ]
+        # The Jobs of a JobSet are made by its controller alone.
+        rows[case] = made, left_alone if case.startswith(("by a Job", "by what")) else into_default
+    by_jobset, _ = rows.pop("by a JobSet")
+    wrong = {case: (said, wanted) for case, (made, wanted) in rows.items() if (said := offered(made)) != wanted}
+    assert not wrong, wrong
+    with pytest.raises(ApiError, match="made and changed by the JobSet controller"):
+        offered(by_jobset)
+    # Not in the namespaces whose jobs Muster does not look at.
+    cp.patch("namespaces", "team-a", {"metadata": {"labels": {"muster": "ungoverned"}}})
+    cp.wait(lambda: offered(plain) == left_alone, 30, "the namespace to be let be")
+    cp.patch("namespaces", "team-a", {"metadata": {"labels": {"muster": None}}})
+    cp.wait(lambda: offered(plain) == into_default, 30, "and to be looked at again")
+
+    for made in (plain, jobset("team-a", "set", {"w": (1, 1)}, queue=None)):
+        cp.create(made)
+    cp.create(job("team-b", "free", 1, queue=None))
+    cp.wait(done(cp, "jobs", "team-a", "plain"), 60, "the job to finish")
+    cp.wait(done(cp, "jobsets", "team-a", "set"), 60, "the JobSet to finish, with Jobs that have no queue of their own")
+    cp.wait(done(cp, "jobs", "team-b", "free"), 60, "the job to finish that no queue is charged for")
+    queues = {one["metadata"]["ownerReferences"][0]["name"]: one["spec"]["queueName"] for one in cp.list(WORKLOADS)}
+    assert queues == {"plain": "default", "set": "default"}
+    # Applied again as it was written, without the label.
+    big = job("team-a", "big", 3, queue=None)
+    for _ in range(2):
+        cp.kubectl("apply", "-f", "-", input=json.dumps(big))
+        seen = cp.get("job", "big", "team-a")
+        assert (seen["metadata"]["labels"][KUEUE.queue_label], seen["spec"]["suspend"]) == into_default
+
+    # Who governs whole namespaces beside it.
+    muster.replicas[0].stop()
+    muster.forget_leader()
+    cp.apply(theirs("LocalQueue", "main", {"clusterQueue": "team-a"}, "team-b"))
+    team_b = {"matchLabels": {"kubernetes.io/metadata.name": "team-b"}}
+    cp.apply(policies.policies(KUEUE, policies.Settings(governed_namespaces=team_b, defaulted_namespaces=where)))
+    muster.started(config={"apiGroup": KUEUE_GROUP, "manageJobsWithoutQueueName": True, "defaultQueueName": "main"})
+    governed = job("team-b", "governed", 1, queue=None)
+    cp.wait(lambda: offered(governed) == ("", True), 30, "all jobs of the other namespace to be held")
+    cp.create(governed)
+    cp.create(job("team-a", "again", 1, queue=None))
+    cp.wait(done(cp, "jobs", "team-b", "governed"), 60, "it to finish")
+    cp.wait(done(cp, "jobs", "team-a", "again"), 60, "the other to finish")
+    queues = {one["metadata"]["ownerReferences"][0]["name"]: one["spec"]["queueName"] for one in cp.list(WORKLOADS)}
+    assert (queues["governed"], queues["again"]) == ("main", "default")
+
+
+def uninstalled(muster: Installed) -> None:
+    """As `helm uninstall` leaves it, which e2e/test_chart.py plays."""
+    for replica in muster.replicas:
+        replica.stop()
+    assert muster.log is not None
+    muster.log.stop()  # nothing holds any more
+    unbind(muster.cp)
+
+
+def of_kueues(name: str, *, pods: int = 1, **more: Any) -> Object:
+    """A Job for Kueue's queue that runs until it is deleted."""
+    return job("team-a", name, pods, seconds=None, queue=None, labels={KUEUE.queue_label: "main"}, **more)
+
+
+def uids(cp: ControlPlane, *names: str) -> dict[str, set[str]]:
+    """The pods that run, by job."""
+    out: dict[str, set[str]] = {name: set() for name in names}
+    for pod in running_pods(cp, "team-a"):
+        owner = pod["metadata"]["ownerReferences"][0]["name"]
+        if owner in out:
+            out[owner].add(pod["metadata"]["uid"])
+    return out
+
+
+def started_with(cp: ControlPlane, name: str, pods: int) -> bool:
+    return len(uids(cp, name)[name]) == pods
+
+
+def workload_by_kueue(cp: ControlPlane, name: str) -> Object:
+    found = [one for one in cp.list(WORKLOADS, "team-a") if one["metadata"]["ownerReferences"][0]["name"] == name]
+    return found[0] if found else {}
+
+
+def test_from_muster_back_to_kueue(muster: Installed, kueue: ControlPlane, tmp_path: Path) -> None:
+    """Kueue's own controller has the jobs before and afterwards, where it was built; else see what it would find."""
+    cp = kueue
+    with Kueue(cp) if available() else contextlib.nullcontext() as real, Prompt(cp, tmp_path) as prompt:
+        waits = of_kueues("waits", pods=2)
+        if real is None:
+            set_up(cp)
+            admitted_by_kueue(cp, "runs", 8)
+            waits["spec"]["suspend"] = True
+        else:
+            real.start()
+            set_up(cp)
+            cp.create(of_kueues("runs"))
+        cp.create(waits)
+        cp.wait(lambda: len(uids(cp, "runs")["runs"]) == 1, 60, "the first job's pod to run")
+        pods = uids(cp, "runs")
+        if real is not None:
+            cp.wait(lambda: workload_by_kueue(cp, "waits"), 30, "Kueue to have queued the other")
+            refused = {subject: row["did"] for subject, row in imported(cp, apply=True).items()}
+            hooks = {f"{family}webhookconfiguration/{real.hooks(family)}" for family in ("validating", "mutating")}
+            assert refused == dict.fromkeys({LED, *hooks}, "refused"), "Kueue is there"
+            real.stop()
+        unbind(cp)
+        cp.wait(lambda: imported(cp, apply=False)["job/runs"]["did"] == "changed", 30, "the policies to hold no longer")
+        done_so = guide(cp, "muster import --from kueue --apply")
+        assert done_so.returncode == 0, done_so.stdout + done_so.stderr
+        Installed.install(cp)
+        muster.started()
+        cp.create(job("team-a", "short", 1, seconds=2))
+        cp.wait(lambda: admitted(cp, "team-a", "short"), 30, "a job to be admitted by Muster")
+        cp.create(job("team-a", "since", 2, seconds=None))
+        cp.create(job("team-a", "paused", 1, labels={NAMES.pause_label: "true"}))
+
+        def follow(begins: str) -> None:
+            ran = prompt.run(f"set -eo pipefail\n{block('docs/migrate.md', begins).text}")
+            assert ran.returncode == 0, ran.stdout
+
+        follow("for queue in $(kubectl get clusterqueues.muster.dev")
+        cp.wait(done(cp, "jobs", "team-a", "short"), 60, "what Muster has started to finish")
+        uninstalled(muster)
+        follow("for kind in jobs.batch")
+        labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in cp.list("jobs", "team-a")}
+        queues = {name: said[KUEUE.queue_label] for name, said in labels.items() if KUEUE.queue_label in said}
+        assert queues == dict.fromkeys(("runs", "waits", "since"), "main")
+        deploy_kueue(cp, replicas=0)
+        if real is not None:
+            real.start()
+        follow("kubectl --namespace kueue-system scale deployment")
+        assert cp.get("deployments", "kueue-controller-manager", "kueue-system")["spec"]["replicas"] == 1
+        for name in ("waits", "since", "paused"):
+            assert cp.get("jobs", name, "team-a")["spec"]["suspend"], name
+        assert uids(cp, "runs") == pods, "what Kueue has started goes on"
+        if real is None:
+            return
+        cp.wait(lambda: workload_by_kueue(cp, "since"), 30, "Kueue to have queued what was made meanwhile")
+        assert entry_of(workload_by_kueue(cp, "runs"), "Admitted")["status"] == "True"
+        for ends, starts in (("runs", "waits"), ("waits", "since")):
+            cp.delete("jobs", ends, "team-a", propagationPolicy="Background")
+            cp.wait(partial(started_with, cp, starts, 2), 90, f"Kueue to start {starts} when {ends} has gone")
+        assert cp.get("jobs", "paused", "team-a")["spec"]["suspend"]
+
+
+@pytest.mark.skipif(not available(), reason="needs Kueue itself: python -m e2e.build kueue")
+def test_kueue_mode_there_and_back(muster: Installed, kueue: ControlPlane) -> None:
+    """What runs goes on, whoever has started it, and what waits is started by who is there."""
+    cp = kueue
+    with Kueue(cp) as real:
+        real.start()
+        set_up(cp)
+        cp.create(of_kueues("first"))
+        cp.wait(lambda: uids(cp, "first")["first"], 60, "Kueue to start a job")
+        cp.create(of_kueues("waits", pods=2))
+        cp.wait(lambda: workload_by_kueue(cp, "waits"), 30, "Kueue to have queued another")
+        real.stop()
+        cp.apply(policies.objects(KUEUE))
+        muster.started(config={"apiGroup": KUEUE_GROUP})
+        cp.wait(lambda: cp.create(of_kueues("x"), dryRun="All")["spec"].get("suspend"), 30, "the policies to hold")
+        cp.create(
+            jobset("team-a", "set", {"w": (2, 1)}, gpus=2, seconds=None, queue=None, labels={KUEUE.queue_label: "main"})
+        )
+        cp.create(of_kueues("second", gpus=4))
+        names = ("first", "second", "set-w-0", "set-w-1")
+        cp.wait(lambda: all(uids(cp, *names).values()), 60, "Muster to start others beside it")
+        before = uids(cp, *names)
+        cp.create(of_kueues("late"))
+        cp.wait(lambda: entry_of(workload_by_kueue(cp, "late"), "QuotaReserved"), 30, "Muster to say why another waits")
+        uninstalled(muster)
+        real.start()
+        cp.delete("jobs", "first", "team-a", propagationPolicy="Background")
+        cp.wait(lambda: uids(cp, "late")["late"], 90, "Kueue to start what waited, into the room of what has gone")
+        assert uids(cp, *names[1:]) == {name: before[name] for name in names[1:]}
+        assert cp.get("jobs", "waits", "team-a")["spec"]["suspend"], "it needs more than is left"

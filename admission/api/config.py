@@ -313,6 +313,9 @@ class Configuration(Section):
     """Hold jobs without a queue label too."""
     default_queue_name: ObjectName = "default"
     """LocalQueue of the namespace in which such jobs wait."""
+    local_queue_defaulting: bool = False
+    """A job that is created without a queue label gets the LocalQueue `default` of its namespace, where there is one.
+    Left out: true where apiGroup is Kueue's."""
     wait_for_pods_ready: WaitForPodsReady = WaitForPodsReady()
     fair_sharing: FairSharing | None = None
     """Left out: as the preset says."""
@@ -351,10 +354,17 @@ class Configuration(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset_of_group(cls, raw: Any) -> Any:
-        if isinstance(raw, dict) and raw.get("preset") is None and raw.get("apiGroup") == KUEUE_GROUP:
-            return {**raw, "preset": "kueue"}
+    def _as_group(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and raw.get("apiGroup") == KUEUE_GROUP:
+            said = {key: value for key, value in raw.items() if value is not None}
+            return {"preset": "kueue", "localQueueDefaulting": True, **said}
         return raw
+
+    def of_group(self, group: str) -> Configuration:
+        """As if the file said this apiGroup. Raises ValidationError."""
+        whole = Configuration.model_validate({"apiGroup": group})
+        changed = {name: getattr(whole, name) for name in whole.model_fields_set - self.model_fields_set}
+        return self.model_copy(update={**changed, "api_group": whole.api_group})
 
     @property
     def names(self) -> Names:

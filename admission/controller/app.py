@@ -415,6 +415,10 @@ class Controller:
             self._written_at.pop((engine_class.__name__, old.namespace, old.name), None)
             self._all_stale()
 
+    def has_queue(self, namespace: str, name: str) -> bool:
+        """Is there a LocalQueue of this name? Not so before the first list of them has come."""
+        return (namespace, name) in self.informers["LocalQueue"].store
+
     def _on_node(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
         if new is not None:
             if new.value is not None and (old is None or old.value != new.value):

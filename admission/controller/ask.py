@@ -398,10 +398,10 @@ class Ask:
             return f"No controller leads: there is no Lease {where} (--controller-namespace, if elsewhere); {then}."
         except Forbidden:
             return ""
-        wrong = self._led_by_nobody(lease)
+        wrong = self.led_by_nobody(lease)
         return f"No controller leads: Lease {where} {wrong}; {then}." if wrong else ""
 
-    def _led_by_nobody(self, lease: Json) -> str:
+    def led_by_nobody(self, lease: Json) -> str:
         """What says so; "" when the holder of a Lease is there."""
         spec = obj(lease.get("spec"))
         renewed = millis(spec.get("renewTime"))
@@ -427,7 +427,7 @@ class Ask:
             found = [_decode(item) async for page in pages for item in page.items]
         except Forbidden:
             return None
-        return {_namespace(lease): not self._led_by_nobody(lease) for lease in found}
+        return {_namespace(lease): not self.led_by_nobody(lease) for lease in found}
 
     async def called(self, kind: str, namespace: str) -> list[tuple[str, str]]:
         """(name, a word about it) of all "jobs" (JobSets among them), "localqueues" of a namespace, or of all

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ class Hooks:
         identities: Identities | None = None,
         limits: Limits = LIMITS,
         governed_namespaces: Mapping[str, Any] | None = None,
+        defaulted_namespaces: Mapping[str, Any] | None = None,
+        has_queue: Callable[[str, str], bool] = lambda _namespace, _name: False,
         folder: Path | None = None,
         look_every_s: float | None = None,
         now: Any = lambda: datetime.now(UTC),  # noqa: TID251 - certificates live by the calendar
@@ -72,11 +74,12 @@ class Hooks:
         self._service = service
         self._url = url
         self._governed = governed_namespaces
+        self._defaulted = defaulted_namespaces
         self._folder = folder
         self._look_every_s = look_every_s if look_every_s is not None else 60.0 if folder is None else 10.0
         self._now = now
         reviews = Access(Unfenced(client))
-        self.webhook = Webhook(reviews, names, identities=identities or IDENTITIES, limits=limits)
+        self.webhook = Webhook(reviews, names, identities=identities or IDENTITIES, limits=limits, has_queue=has_queue)
         self._tls: ssl.SSLContext | None = None
         self._held: Certificates | None = None
         self._runner: web.AppRunner | None = None
@@ -154,6 +157,7 @@ class Hooks:
             service=self._service,
             url=self._url,
             governed_namespaces=self._governed,
+            defaulted_namespaces=self._defaulted,
         ):
             kind = Kind(
                 "admissionregistration.k8s.io", "v1", _CONFIGURATIONS[wanted["kind"]], wanted["kind"], namespaced=False

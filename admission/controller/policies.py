@@ -4,11 +4,12 @@
     python -m admission.controller.policies policies    # or one part: policies, roles, priority
 
 Nothing here needs the controller to be up. A policy asks the API server's authorizer whether the caller may `admit`
-`workloads` of our group, cluster-wide; no name of ours stands in it. There are no parameters: a policy whose parameter
-object goes missing lets everything through.
+`workloads` of our group, cluster-wide; no name of ours stands in it. What holds has no parameters: a policy whose
+parameter object goes missing lets everything through.
 
 Each rule matches as little as it can (label, or a condition that cannot fail) and then fails closed. The one rule that
-looks at pods of others, for the gang PriorityClass, fails open.
+looks at pods of others, for the gang PriorityClass, fails open; so does the one that gives a queue to jobs without a
+label, for it looks at all of these, and has to find out whether there is one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,20 @@ from typing import Any
 
 import yaml
 
-from admission.jobs.hold import IDENTITIES, OWNERS_LABELS, PATIENCE_S, PRIORITY, Identities, Messages
+from admission.jobs.hold import (
+    IDENTITIES,
+    OWNERS_LABELS,
+    PATIENCE_S,
+    PRIORITY,
+    QUEUED_OWNERS,
+    Identities,
+    Messages,
+)
 from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.pins import DOMAIN, GATES, RANKS, REQUIRED, template_annotations, template_labels
 from admission.jobs.requests import GANG_CLASS, LIMITS, NODE_NAME, SYSTEM_CLASSES, Limits, excess_words
 from admission.names import (
+    DEFAULT_QUEUE,
     JOB_COMPLETION_INDEX,
     JOB_TRACKING_FINALIZER,
     JOBSET_GROUP,
@@ -48,6 +58,9 @@ class Settings:
     limits: Limits = LIMITS
     governed_namespaces: Mapping[str, Any] | None = None
     """Label selector of namespaces in which every job is held, labelled or not; None: only labelled jobs are."""
+    defaulted_namespaces: Mapping[str, Any] | None = None
+    """Label selector of namespaces whose LocalQueue `default`, where there is one, jobs without a label get; None:
+    nowhere."""
     namespace: str = "muster-system"
     service_account: str = "muster-controller"
     proof_namespace: str = "default"
@@ -166,9 +179,16 @@ def _policy(
     ]
 
 
-def _mutating(name: str, settings: Settings, match: Object, conditions: list[Object], **spec: Any) -> list[Object]:
+def _mutating(
+    name: str,
+    settings: Settings,
+    match: Object,
+    conditions: list[Object],
+    binding: Object | None = None,
+    **spec: Any,
+) -> list[Object]:
     whole = {"failurePolicy": "Fail", "reinvocationPolicy": "IfNeeded", "matchConditions": conditions, **spec}
-    return _policy("MutatingAdmissionPolicy", name, settings, whole, match)
+    return _policy("MutatingAdmissionPolicy", name, settings, whole, match, binding)
 
 
 def _validating(
@@ -243,6 +263,40 @@ def hold(names: Names, settings: Settings, *, governed: bool = False) -> list[Ob
                 },
             }
         ],
+    )
+
+
+def default_queue(names: Names, settings: Settings) -> list[Object]:
+    """`jobs.hold.default_queue`. The parameter is the LocalQueue of the job's own namespace: where there is none, the
+    API server asks nothing more."""
+    key = _text(names.queue_label)
+    path = f"'/metadata/labels/' + jsonpatch.escapeKey({key})"
+    label = (
+        f"has(object.metadata.labels) ? [{_patch('add', path, _text(DEFAULT_QUEUE))}] : "
+        f"[{_patch('add', _text('/metadata/labels'), f'{{{key}: {_text(DEFAULT_QUEUE)}}}')}]"
+    )
+    # Policies come in any order, and one that did not match at its turn is not asked again.
+    suspend = f"{_suspended('object')} ? [] : [{_patch('add', _text('/spec/suspend'), 'true')}]"
+    return _mutating(
+        "muster-default-queue",
+        settings,
+        {
+            "resourceRules": _rules(JOBS, JOBSETS, operations=("CREATE",)),
+            "namespaceSelector": dict(settings.defaulted_namespaces or {}),
+            "objectSelector": {"matchExpressions": [{"key": names.queue_label, "operator": "DoesNotExist"}]},
+        },
+        [
+            _condition(
+                "no-part-of-what-is-queued",
+                "!(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(r, "
+                "has(r.controller) && r.controller && "
+                f"r.apiVersion.split('/')[0] + '/' + r.kind in {_texts(QUEUED_OWNERS)}))",
+            )
+        ],
+        {"paramRef": {"name": DEFAULT_QUEUE, "parameterNotFoundAction": "Allow"}},
+        failurePolicy="Ignore",
+        paramKind={"apiVersion": names.api_version, "kind": "LocalQueue"},
+        mutations=[{"patchType": "JSONPatch", "jsonPatch": {"expression": one}} for one in (label, suspend)],
     )
 
 
@@ -875,6 +929,8 @@ def policies(names: Names, settings: Settings | None = None) -> list[Object]:
         *_pod_guard(names, settings),
         *kinds_kept(names, settings),
     ]
+    if settings.defaulted_namespaces is not None:
+        out += default_queue(names, settings)
     if settings.governed_namespaces is not None:
         out += [
             *hold(names, settings, governed=True),

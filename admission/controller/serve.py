@@ -20,7 +20,7 @@ from admission.controller import policies
 from admission.controller.actuate import Options
 from admission.controller.app import Controller
 from admission.controller.hold import Held, policies_bound, policies_served, prove
-from admission.controller.setup import default_queue, looked_at, rules_of, selector_of, settings_of, tuning_of
+from admission.controller.setup import default_queue, looked_at, policy_settings, rules_of, settings_of, tuning_of
 from admission.jobs.hold import Identities
 from admission.jobs.requests import LIMITS
 from admission.kube.client import ApiError, Client, Fenced, TooManyRequests, Unavailable
@@ -102,7 +102,7 @@ async def serve(
         )
         client.fence = elector.fence
     replica = Replica(controller, elector)
-    governed = selector_of(config, namespace) if config.manage_jobs_without_queue_name else None
+    whose = policy_settings(config, namespace)
     restore: Callable[[], Awaitable[None]] | None = None
     async with asyncio.TaskGroup() as group:
         group.create_task(controller.watch(), name="watch")
@@ -120,7 +120,9 @@ async def serve(
                 url=webhook_url or "",
                 identities=Identities(tuple(config.job_controller_users), tuple(config.jobset_controller_users)),
                 limits=limits,
-                governed_namespaces=governed,
+                governed_namespaces=whose.governed_namespaces,
+                defaulted_namespaces=whose.defaulted_namespaces,
+                has_queue=controller.has_queue,
                 folder=Path(config.webhook.cert_dir)
                 if config.webhook.certificate == "files" and config.webhook.cert_dir
                 else None,
@@ -132,7 +134,7 @@ async def serve(
         if started is not None:
             await started(replica)
 
-        guards = policies.policies(names, policies.Settings(governed_namespaces=governed)) + [
+        guards = policies.policies(names, whose) + [
             {"kind": kind, "metadata": {"name": name}}
             for name in config.required_policies
             for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")

@@ -2,6 +2,7 @@
 
     POST /mutate-jobs  /validate-jobs  /mutate-pods  /validate-pods     AdmissionReview v1 in and out
     POST /mutate-governed-jobs  /validate-governed-jobs  /validate-governed-pods    the same for governed namespaces
+    POST /default-queues                                        jobs without a label get the LocalQueue `default`
 
 Whether a caller may admit is asked of the API server (SubjectAccessReview), only where the answer matters, and kept for
 a few seconds. What the webhook cannot read it refuses; what concerns it is picked by labels in `configurations`, so
@@ -23,7 +24,7 @@ from admission.jobs.hold import IDENTITIES, Caller, Identities
 from admission.jobs.kinds import Json, Operation, obj, text
 from admission.jobs.requests import LIMITS, Limits
 from admission.kube.access import Access
-from admission.names import JOBSET_GROUP, JOBSET_NAME_LABEL, Names
+from admission.names import DEFAULT_QUEUE, JOBSET_GROUP, JOBSET_NAME_LABEL, Names
 
 BODY_LIMIT = 3 << 20
 """Bytes; the API server itself takes objects of 3 MiB at most, so old and new together are refused above twice that."""
@@ -33,12 +34,19 @@ _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 
 
 class Webhook:
-    """See the module. `app` is what is served."""
+    """See the module. `app` is what is served. `has_queue`: is there a LocalQueue, by (namespace, name)?"""
 
     def __init__(
-        self, access: Access, names: Names, *, identities: Identities = IDENTITIES, limits: Limits = LIMITS
+        self,
+        access: Access,
+        names: Names,
+        *,
+        identities: Identities = IDENTITIES,
+        limits: Limits = LIMITS,
+        has_queue: Callable[[str, str], bool] = lambda _namespace, _name: False,
     ) -> None:
         self._access = access
+        self._has_queue = has_queue
         self._names = names
         self._identities = identities
         self._limits = limits
@@ -48,6 +56,7 @@ class Webhook:
         self.reviewed: dict[tuple[str, bool], int] = {}
         """(path, allowed) -> how many; for metrics."""
         for path, review in (
+            ("/default-queues", self._default_queue),
             ("/mutate-jobs", self._mutate_job),
             ("/validate-jobs", self._validate_job),
             ("/mutate-governed-jobs", self._mutate_governed),
@@ -99,6 +108,11 @@ class Webhook:
         runs = await self._access.allowed(user, JOBSET_GROUP, "jobsets", "update", "status")
         pods = of_pod and await self._access.allowed(user, "", "pods", "delete")
         return Caller(text(user.get("username")), may_admit, runs, pods, manager)
+
+    async def _default_queue(self, asked: Json) -> list[Operation] | str:
+        new, _ = _objects(asked)
+        there = self._has_queue(text(asked.get("namespace")), DEFAULT_QUEUE)
+        return hold.default_queue(new, self._names) if there else []
 
     async def _mutate_job(self, asked: Json, *, governed: bool = False) -> list[Operation] | str:
         new, old = _objects(asked)
@@ -162,6 +176,7 @@ def configurations(
     service: tuple[str, str] | None = None,
     url: str = "",
     governed_namespaces: Mapping[str, Any] | None = None,
+    defaulted_namespaces: Mapping[str, Any] | None = None,
     exempt_namespaces: tuple[str, ...] = ("kube-system", "muster-system"),
     labels: Mapping[str, str] | None = None,
 ) -> list[Json]:
@@ -173,8 +188,8 @@ def configurations(
             return {"url": url.rstrip("/") + path, "caBundle": bundle}
         return {"service": {"namespace": service[0], "name": service[1], "path": path, "port": 443}, "caBundle": bundle}
 
-    def exists(key: str) -> Json:
-        return {"matchExpressions": [{"key": key, "operator": "Exists"}]}
+    def exists(key: str, operator: str = "Exists") -> Json:
+        return {"matchExpressions": [{"key": key, "operator": operator}]}
 
     def rule(group: str, resource: str, *operations: str) -> Json:
         return {
@@ -233,6 +248,20 @@ def configurations(
         ),
         hook("deletes", "/validate-pods", [rule("", "pods", "DELETE")], objectSelector=marked, failurePolicy="Ignore"),
     ]
+    if defaulted_namespaces is not None:
+        # When nobody answers, jobs without the label go on as ever.
+        mutating.insert(
+            0,
+            hook(
+                "queues",
+                "/default-queues",
+                [rule("batch", "jobs", "CREATE"), rule(JOBSET_GROUP, "jobsets", "CREATE")],
+                objectSelector=exists(names.queue_label, "DoesNotExist"),
+                namespaceSelector=dict(defaulted_namespaces),
+                failurePolicy="Ignore",
+                timeoutSeconds=2,
+            ),
+        )
     if governed_namespaces is not None:
         where = {"namespaceSelector": dict(governed_namespaces)}
         mutating.append(hook("namespaces", "/mutate-governed-jobs", jobs, **where, **again))

@@ -4,6 +4,7 @@ These functions are the rules in Python; `controller.policies` says the same in 
 themselves, and a test holds both to the same answers on the same rows. The webhook uses these where there are no such
 policies.
 
+    default_queue a job that is created without a queue label gets the LocalQueue `default` of its namespace
     mutate_job    a queued job is suspended when it is created; after that its `spec.suspend` is ours, and what others
                   write there is put back without a word, so that an unchanged manifest applied again changes nothing
     validate_job  the second net: no start by others, queue label, size and template of what was admitted, our keys
@@ -52,6 +53,7 @@ from admission.jobs.pins import (
 from admission.jobs.requests import LIMITS, Limits, excess
 from admission.names import (
     CONTROLLER_UID_LABEL,
+    DEFAULT_QUEUE,
     JOB_COMPLETION_INDEX,
     JOB_NAME_LABEL,
     JOB_TRACKING_FINALIZER,
@@ -84,6 +86,24 @@ OWNERS_LABELS = (
     JOBSET_JOB_INDEX_LABEL,
 )
 """Labels by which the controllers of Jobs and JobSets find their pods: a pod that loses them is let go and runs on."""
+
+QUEUED_OWNERS = (
+    "batch/Job",
+    f"{JOBSET_GROUP}/JobSet",
+    "kubeflow.org/JAXJob",
+    "kubeflow.org/MPIJob",
+    "kubeflow.org/PaddleJob",
+    "kubeflow.org/PyTorchJob",
+    "kubeflow.org/TFJob",
+    "kubeflow.org/XGBoostJob",
+    "ray.io/RayCluster",
+    "ray.io/RayJob",
+    "ray.io/RayService",
+    "trainer.kubeflow.org/TrainJob",
+    "workload.codeflare.dev/AppWrapper",
+)
+"""GROUP/KIND of objects that are queued as a whole, by Muster or by Kueue: a Job or JobSet that one of them makes is a
+part of it, and gets no queue of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +252,25 @@ def _is_held(old: Json | None, new: Json, caller: Caller, names: Names, identiti
     if old is not None and (_is_child(old) or _is_marked(old, names)) and not caller.is_jobset_controller(identities):
         return True
     return governed and not (_is_child(new) and caller.is_jobset_controller(identities))
+
+
+def default_queue(new: Json, names: Names) -> list[Operation]:
+    """JSON patch that puts a Job or JobSet into the LocalQueue `default`, which its namespace has, as it is created.
+    None for one with a queue label, or with an owner of QUEUED_OWNERS."""
+    references = objects(obj(new.get("metadata")).get("ownerReferences"))
+    if names.queue_label in _labels(new) or any(_is_queued_owner(ref) for ref in references):
+        return []
+    patch: list[Operation] = []
+    if not isinstance(obj(new.get("metadata")).get("labels"), dict):
+        patch.append({"op": "add", "path": "/metadata/labels", "value": {}})
+    patch.append({"op": "add", "path": pointer(("metadata", "labels", names.queue_label)), "value": DEFAULT_QUEUE})
+    # Here, for `mutate_job` may have had its turn already.
+    return patch if _suspended(new) else [*patch, {"op": "add", "path": "/spec/suspend", "value": True}]
+
+
+def _is_queued_owner(ref: Json) -> bool:
+    kind = f"{text(ref.get('apiVersion')).partition('/')[0]}/{text(ref.get('kind'))}"
+    return ref.get("controller") is True and kind in QUEUED_OWNERS
 
 
 def mutate_job(

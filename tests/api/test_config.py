@@ -73,6 +73,27 @@ defaultQueueName: batch
 
 
 @pytest.mark.parametrize(
+    ("text", "group", "preset", "defaulting"),
+    [
+        ("", "", "muster", False),
+        ("localQueueDefaulting: true", "", "muster", True),
+        ("apiGroup: kueue.x-k8s.io", "", "kueue", True),
+        ("apiGroup: kueue.x-k8s.io\npreset:\nlocalQueueDefaulting:", "", "kueue", True),
+        ("apiGroup: kueue.x-k8s.io\npreset: muster\nlocalQueueDefaulting: false", "", "muster", False),
+        ("", "kueue.x-k8s.io", "kueue", True),
+        ("statusInterval: 250ms", "kueue.x-k8s.io", "kueue", True),
+        ("preset: muster\nlocalQueueDefaulting: false", "kueue.x-k8s.io", "muster", False),
+    ],
+)
+def test_what_follows_from_the_group(text: str, group: str, preset: str, defaulting: bool) -> None:
+    """Whether the file says it, or the command (`group`)."""
+    config = load_config(text)
+    config = config.of_group(group) if group else config
+    assert (config.preset, config.local_queue_defaulting) == (preset, defaulting)
+    assert config.status_interval == (0.25 if "250ms" in text else 1.0)
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("apiVersion: config.muster.dev/v1", "line 1: apiVersion: Unsupported value 'config.muster.dev/v1': write"),

@@ -16,7 +16,7 @@ from admission.api.config import load_config
 from admission.api.kinds import BY_NAME, validate_object
 from admission.controller import policies
 from admission.controller.certificates import service_names
-from admission.controller.setup import selector_of
+from admission.controller.setup import policy_settings, selector_of
 from admission.jobs.hold import Identities
 from admission.names import KUEUE_GROUP, Names
 from charts import generate, reference
@@ -44,6 +44,8 @@ MATRIX: dict[str, Object] = {
     },
     "kueue": {"apiGroup": KUEUE_GROUP, "hold": "policy"},
     "kueue-webhook": {"apiGroup": KUEUE_GROUP, "hold": "webhook"},
+    "kueue-without-defaulting": {"apiGroup": KUEUE_GROUP, "hold": "policy", "config": {"localQueueDefaulting": False}},
+    "defaulting": {"hold": "policy", "config": {"localQueueDefaulting": True, "namespaceSelector": SELECTOR}},
     "governed": {"hold": "policy", **GOVERNED, "refuseBarePods": ["nvidia.com/gpu"]},
     "all-governed": {
         "hold": "policy",
@@ -244,16 +246,34 @@ def test_kinds_and_policies_are_the_programs(row: str) -> None:
 
 
 @needs_helm
-def test_governed_namespaces_and_identities_reach_the_policies() -> None:
-    for row, namespace in (("governed", NAMESPACE), ("all-governed", NAMESPACE), ("governed-by-default", "elsewhere")):
-        made = bare(objects := template(MATRIX[row], namespace=namespace))
-        file = load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"])
-        selector = selector_of(file, namespace)
-        settings = policies.Settings(governed_namespaces=selector, namespace=namespace)
-        for key, wanted in bare(policies.policies(Names(), settings)).items():
-            assert made[key] == wanted, key
+@pytest.mark.parametrize("namespace", [NAMESPACE, "elsewhere"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        "policy",
+        "governed",
+        "all-governed",
+        "governed-by-default",
+        "kueue",
+        "kueue-without-defaulting",
+        "defaulting",
+    ],
+)
+def test_the_policies_are_those_that_the_program_looks_for(row: str, namespace: str) -> None:
+    made = bare(objects := template(MATRIX[row], namespace=namespace))
+    file = load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"])
+    expected = bare(policies.policies(file.names, policy_settings(file, namespace)))
+    there = {key: one for key, one in made.items() if "AdmissionPolicy" in key[0]}
+    asked_for = {name for _, name in there} - {name for _, name in expected}
+    assert {key: one for key, one in there.items() if key in expected} == expected
+    assert asked_for == set(file.required_policies)
+    if MATRIX[row].get("refuseBarePods"):
         pods = made["ValidatingAdmissionPolicy", "muster-bare-pods"]["spec"]["matchConstraints"]["namespaceSelector"]
-        assert pods == selector
+        assert pods == selector_of(file, namespace)
+
+
+@needs_helm
+def test_identities_reach_the_policies() -> None:
     said = MATRIX["identities"]["identities"]
     settings = policies.Settings(identities=Identities(tuple(said["jobControllers"]), tuple(said["jobsetControllers"])))
     made = bare(template({**MATRIX["identities"], "hold": "policy"}))

@@ -14,6 +14,7 @@ from admission.api.kinds import KINDS, validate_object
 from admission.controller.ask import Ask
 from admission.controller.migrate import from_cluster, from_files, quota
 from admission.jobs.kinds import at
+from admission.jobs.values import rfc3339
 from admission.kube.client import Kind
 from admission.names import JOBSET_GROUP, KUEUE_GROUP, Names
 from admission.sandbox.store import Request
@@ -813,6 +814,91 @@ def hook(client: Json, family: str = "Validating", group: str = "none.example") 
     }
 
 
+def deployment(name: str, asked: int | None, there: int, **labels: str) -> Json:
+    meta = {"name": name, "namespace": "ml", "labels": {"control-plane": "controller-manager", **labels}}
+    spec = {} if asked is None else {"replicas": asked}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": meta,
+        "spec": spec,
+        "status": {"replicas": there},
+    }
+
+
+def lease(renewed_ms: int, holder: str = "kueue-0", name: str = f"c1f6bfd2.{KUEUE_GROUP}") -> Json:
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": rfc3339(renewed_ms).replace("Z", ".0Z")}
+    meta = {"name": name, "namespace": "ml"}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+
+
+OF_KUEUE = {"app.kubernetes.io/name": "kueue"}
+DEPLOYED = "deployment/kueue-controller-manager"
+LED = f"lease/c1f6bfd2.{KUEUE_GROUP}"
+STANDING: dict[str, tuple[list[Json], list[Json], tuple[str, str] | None]] = {
+    "it runs": (
+        [deployment("kueue-controller-manager", 1, 1)],
+        [lease(T0)],
+        (DEPLOYED, "kubectl -n ml scale deployment kueue-controller-manager --replicas=0"),
+    ),
+    "by another name": (
+        [deployment("q-controller-manager", 2, 0, **OF_KUEUE)],
+        [],
+        ("deployment/q-controller-manager", "(2"),
+    ),
+    "as many as are usual": ([deployment("kueue-controller-manager", None, 0)], [], (DEPLOYED, "Kueue runs (1")),
+    "it ends": ([deployment("kueue-controller-manager", 0, 1)], [], (DEPLOYED, "Kueue ends (1 replicas): wait for it")),
+    "it is not deployed, and leads": ([], [lease(T0)], (LED, "Kueue leads (kueue-0), or did a moment ago")),
+    "it has just ended, and has not said so": (
+        [deployment("kueue-controller-manager", 0, 0)],
+        [lease(T0 - 20_000)],
+        (LED, "wait until this has ended"),
+    ),
+    "it is stopped": ([deployment("kueue-controller-manager", 0, 0)], [lease(T0, holder="")], None),
+    "it was stopped long ago": ([], [lease(T0 - 60_000)], None),
+    "others of that label": ([deployment("jobset-controller-manager", 1, 1)], [], None),
+    "the leader of others": ([], [lease(T0, name="b8b2488c.jobset.x-k8s.io")], None),
+}
+
+
+@pytest.mark.parametrize("name", STANDING)
+async def test_nothing_is_written_while_kueue_runs(kueue, name):
+    deployments, leases, wanted = STANDING[name]
+
+    class Deploying(Ask):
+        """The sandbox has no Deployments."""
+
+        async def read(self, kind: Kind, namespace: str | None = None, **selectors: str) -> list[Json] | None:
+            deployed = kind.kind == "Deployment"
+            return deployments if deployed else await super().read(kind, namespace, **selectors)
+
+    for one in leases:
+        await kueue.put(one)
+    await put(kueue, JOBS["it waits"])
+    for apply, did in ((False, "skipped"), (True, "refused")):
+        rows = (await from_cluster(Deploying(kueue.client, NAMES, T0), apply=apply)).rows
+        told = [row for row in rows if row.subject.startswith(("deployment/", "lease/"))]
+        assert [(row.subject, row.did.value, row.namespace) for row in told] == (
+            [(wanted[0], did, "ml")] if wanted else []
+        )
+        assert all(wanted is not None and wanted[1] in row.message for row in told), told
+        assert ("job/train" in {row.subject for row in rows}) is (not apply or wanted is None)
+
+
+@pytest.mark.parametrize("denied", [{"deployments*"}, {"leases*"}, {"deployments*", "leases*"}, set()])
+async def test_who_may_not_see_whether_kueue_runs_is_told_so(kueue, denied):
+    kueue.denied |= denied
+    await put(kueue, JOBS["it waits"])
+    for apply in (False, True):
+        changes = await from_cluster(kueue.ask(), apply=apply)
+        told = [row for row in changes.rows if row.subject == DEPLOYED]
+        which = " and ".join(sorted(one.rstrip("*") for one in denied))
+        assert [row.did.value for row in told] == (["skipped"] if denied else [])
+        assert all(f"you may not list {which} of all namespaces" in row.message for row in told), told
+        assert len(changes.hidden) == len(denied)
+        assert "job/train" in {row.subject for row in changes.rows}
+
+
 async def test_a_webhook_that_nobody_answers_is_told_of_each_job(kueue):
     await put(kueue, JOBS["it waits"])
     await kueue.put(hook({"url": "http://127.0.0.1:1/validate-kueue-x-k8s-io-v1beta2-workload"}, group="batch"))
@@ -860,7 +946,7 @@ QUOTA: dict[str, tuple[list[Json], list[Json], list[tuple[str, str, str]]]] = {
             (
                 "localqueue/default",
                 "created",
-                "it was the queue of jobs without a label; with Muster they start at once",
+                "it was the queue of jobs without a label: set localQueueDefaulting",
             ),
             ("localqueue/x", "created", ""),
         ],

@@ -11,7 +11,8 @@ from admission.names import KUEUE_GROUP, Names
 
 ROOT = Path(__file__).parents[2]
 NAMES = Names()
-SETTINGS = policies.Settings(governed_namespaces={"matchLabels": {"muster": "governed"}})
+WHERE = {"matchLabels": {"muster": "governed"}}
+SETTINGS = policies.Settings(governed_namespaces=WHERE, defaulted_namespaces=WHERE)
 
 
 @pytest.mark.parametrize("part", sorted(policies.PARTS))
@@ -44,7 +45,7 @@ def test_no_right_is_wider_than_it_must_be() -> None:
     assert {verb for rule in viewer["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
 
 
-def test_every_policy_is_bound_fails_closed_and_takes_no_parameters() -> None:
+def test_every_policy_is_bound_fails_closed_and_what_holds_takes_no_parameters() -> None:
     made = policies.policies(NAMES, SETTINGS)
     bound = {o["spec"]["policyName"] for o in made if o["kind"].endswith("Binding")}
     for policy in made:
@@ -52,8 +53,9 @@ def test_every_policy_is_bound_fails_closed_and_takes_no_parameters() -> None:
             continue
         spec = policy["spec"]
         assert policy["metadata"]["name"] in bound
-        assert "paramKind" not in spec
-        open_ = policy["metadata"]["name"] in (
+        defaults = policy["metadata"]["name"] == "muster-default-queue"
+        assert ("paramKind" in spec) is defaults
+        open_ = defaults or policy["metadata"]["name"] in (
             "muster-priority-class",
             "muster-priority-namespaces",
             "muster-pod-deletes",

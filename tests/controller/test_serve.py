@@ -144,6 +144,29 @@ async def test_without_election_it_leads_at_once_and_its_webhook_keeps_to_the_li
         assert (await client.create(path, patient))["spec"]["suspend"] is True
 
 
+@pytest.mark.parametrize(("said", "queue"), [("true", "default"), ("false", "")])
+async def test_a_job_without_a_queue_gets_the_default_one_where_the_file_says_so(said: str, queue: str) -> None:
+    text = f"leaderElection: {{leaderElect: false}}\nlocalQueueDefaulting: {said}\n"
+    async with served(text) as (client, replica):
+        made = {"apiVersion": NAMES.api_version, "kind": "LocalQueue", "metadata": {"name": "default"}}
+        await client.create(
+            f"/apis/{NAMES.api_version}/namespaces/team-a/localqueues", {**made, "spec": {"clusterQueue": "q"}}
+        )
+
+        async def seen() -> bool:
+            return replica.controller.leading and replica.controller.has_queue("team-a", "default")
+
+        await until(seen)
+        found = {}
+        for where in ("team-a", "elsewhere", HOME):
+            plain = job(where, "plain", 1, 1)
+            del plain["metadata"]["labels"]
+            plain["spec"]["suspend"] = False
+            answer = await client.create(f"/apis/batch/v1/namespaces/{where}/jobs", plain)
+            found[where] = answer["metadata"].get("labels", {}).get(NAMES.queue_label, ""), answer["spec"]["suspend"]
+        assert found == {"team-a": (queue, bool(queue)), "elsewhere": ("", False), HOME: ("", False)}
+
+
 async def test_where_it_holds_by_webhook_a_queue_that_breaks_a_rule_is_told_so() -> None:
     """Such an API server may be too old to have refused it."""
     path = f"/apis/{NAMES.api_version}/clusterqueues"

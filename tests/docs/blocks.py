@@ -68,6 +68,8 @@ class Elsewhere:
 _GUIDE = "e2e/test_chart.py::test_the_guide_followed_from_install_to_removal_leaves_no_job_stuck"
 _TAKEN_OVER = "e2e/test_chart.py::test_kinds_that_were_applied_before_are_taken_over_and_nothing_is_lost"
 _MIGRATE = "e2e/test_migrate.py::test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster"
+_BACK = "e2e/test_migrate.py::test_from_muster_back_to_kueue"
+_KUEUE_MODE = "e2e/test_chart.py::test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives"
 _RACKS = "e2e/test_docs.py::test_two_racks_before_and_after"
 _HOURS = "minutes to hours of a whole machine; .ci/run plays the small forms"
 
@@ -95,6 +97,11 @@ ELSEWHERE = (
     Elsewhere("docs/migrate.md", "kubectl get workloads.kueue.x-k8s.io", by=_MIGRATE),
     Elsewhere("docs/migrate.md", "kubectl -n NAMESPACE patch workloads.kueue.x-k8s.io", by=_MIGRATE),
     Elsewhere("docs/migrate.md", "kubectl -n NAMESPACE patch pod", by=_MIGRATE),
+    Elsewhere("docs/migrate.md", "helm install --set apiGroup", by=_KUEUE_MODE),
+    Elsewhere("docs/migrate.md", "for queue in", by=_BACK),
+    Elsewhere("docs/migrate.md", "helm uninstall muster", by=_KUEUE_MODE),
+    Elsewhere("docs/migrate.md", "for kind in jobs.batch", by=_BACK),
+    Elsewhere("docs/migrate.md", "kubectl --namespace kueue-system scale", by=_BACK),
     Elsewhere("docs/migrate.md", "muster controller --workloads-only", by="e2e/test_kueue_mode.py::admitter"),
     Elsewhere("docs/page.md", "kubectl --namespace muster-system port-forward", because="needs kubelets"),
     Elsewhere(

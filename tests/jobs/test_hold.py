@@ -137,6 +137,38 @@ def test_updates(old: Json | None, new: Json, caller: Caller, refused: str | Non
     assert answer(old, new, caller) == (refused, suspended)
 
 
+def _owned(kind: str, *, controller: bool = True) -> list[Json]:
+    group, _, name = kind.rpartition("/")
+    return [{"apiVersion": f"{group}/v9" if group else "v1", "kind": name, "controller": controller, "name": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("made", "queued"),
+    [
+        (job(label=None, suspend=None), True),
+        (job(label=None), True),
+        (job(label=None, labels={"a": "b"}), True),
+        (job(label=None, labels=None), True),
+        (job(label="q"), False),
+        (job(label=""), False),
+        (job(label=None, ownerReferences=_owned("batch/CronJob")), True),
+        (job(label=None, ownerReferences=_owned("argoproj.io/Workflow")), True),
+        (job(label=None, ownerReferences=_owned("batch/Job", controller=False)), True),
+        (job(label=None, ownerReferences=_owned("Job")), True),
+        *((job(label=None, ownerReferences=_owned(kind)), False) for kind in hold.QUEUED_OWNERS),
+    ],
+)
+def test_a_job_without_a_queue_gets_the_default_one_and_is_held(made: Json, queued: bool) -> None:
+    after = patched(made, hold.default_queue(made, NAMES))
+    if not queued:
+        assert after == made
+        return
+    assert after["metadata"]["labels"] == {**(made["metadata"]["labels"] or {}), NAMES.queue_label: "default"}
+    assert after["spec"]["suspend"] is True
+    assert hold.default_queue(after, NAMES) == [] == mutate_job(None, after, TENANT, NAMES)
+    assert validate_job(None, after, TENANT, NAMES) is None
+
+
 def test_without_the_first_net_the_second_refuses() -> None:
     assert validate_job(None, job(suspend=None), TENANT, NAMES) == SAY.created_running
     assert validate_job(job(), job(suspend=False), TENANT, NAMES) == SAY.started
