@@ -122,13 +122,16 @@ def test_a_jobset_that_starts_in_order_and_is_stopped_meanwhile_leaves_at_once(m
     muster.started()
     cp.add_nodes(3, gpus=8, labels=H100)
     teams(cp, {"team-a": 24})
-    order = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
-    manifest = jobset("team-a", "set", {"leader": (1, 1), "workers": (2, 1)}, seconds=None, **order)
+    sets = {"leader": (1, 1), "workers": (2, 1)}
+    manifest = jobset("team-a", "set", sets, seconds=None, startupPolicy={"startupPolicyOrder": "InOrder"})
     notes = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]["annotations"]
     notes |= {READY_SECONDS: "1000s", READY_SECONDS.replace("delay", "jitter-delay"): "1000s"}
     _stop(cp, "team-a", "Hold")
     cp.apply(manifest)
-    held = lambda: condition(cp.get("jobsets", "set", "team-a"), "Suspended") == "True"  # noqa: E731
+
+    def held() -> bool:
+        return condition(cp.get("jobsets", "set", "team-a"), "Suspended") == "True"
+
     cp.wait(held, 30, "it to be held")
     _stop(cp, "team-a", "None")
     cp.wait(_running(cp, "team-a", 1), 30, "its leader to start")
