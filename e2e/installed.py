@@ -82,6 +82,11 @@ class Replica:
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
+    def terminate(self) -> int:
+        """SIGTERM, as a kubelet sends it, and the exit code."""
+        self.process.terminate()
+        return int(self.process.wait(30))
+
     def stop(self) -> int:
         """SIGINT, and the exit code."""
         if self.process.poll() is None:
@@ -97,6 +102,11 @@ class Replica:
     @property
     def running(self) -> bool:
         return self.process.poll() is None
+
+    @property
+    def leads(self) -> bool:
+        """It has come to lead; it may not any more."""
+        return any(line.get("event") == "leading" and "jobs" in line for line in self.lines())
 
     def lines(self) -> list[dict[str, Any]]:
         """Its log, one JSON object a line; what is no JSON becomes {"raw": ...}."""
@@ -201,7 +211,7 @@ class Installed:
         def leads() -> bool:
             if not replica.running:
                 raise RuntimeError(f"the controller ended with {replica.process.returncode}; see {replica.log}")
-            return any(line.get("event") == "leading" and "jobs" in line for line in replica.lines())
+            return replica.leads
 
         self.cp.wait(leads, 60, "the controller to lead")
         return replica

@@ -7,18 +7,20 @@ log, which knows every write and with whose token it was made.
 from __future__ import annotations
 
 import collections
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from e2e.api_client import Object, condition, finished
-from e2e.control_plane import ControlPlane
+from e2e.control_plane import WRITES, ControlPlane
 from e2e.event_log import EventLog
 from e2e.gangs import GPU, WORKLOADS, done, running_pods, teams
 from e2e.installed import (
     NAMES,
     USER,
     Installed,
+    Replica,
     cluster_queue,
     cohort,
     credential_of,
@@ -234,11 +236,7 @@ def test_a_leader_that_was_paused_past_its_lease_writes_nothing_more(muster: Ins
     cp.wait(lambda: _written(cp, mark) > 6, 20, "the leader to be in the middle of things", every=0.005)
     first.pause()
     cp.create_all([job("team-b", f"meanwhile-{n}", 1 + n % 3, seconds=3) for n in range(8)])
-
-    def leads() -> bool:
-        return any(line.get("event") == "leading" and "jobs" in line for line in second.lines())
-
-    cp.wait(leads, 60, "the other to lead")
+    cp.wait(lambda: second.leads, 60, "the other to lead")
     cp.wait(done(cp, "jobs", "team-b", "meanwhile-0"), 60, "work to go on")
     cp.create_all([job("team-a", f"late-{n}", 1 + n % 3, seconds=2) for n in range(8)])
     resumed = cp.audit_mark()
@@ -266,3 +264,71 @@ def test_a_leader_that_was_paused_past_its_lease_writes_nothing_more(muster: Ins
     assert not any(line.get("event") == "leading" for line in first.lines()[-5:])
     holder = cp.get("leases", "muster-controller", "muster-system")["spec"]["holderIdentity"]
     assert holder.startswith("second"), holder
+
+
+def _writes_of(events: Iterable[Object], replica: Replica) -> list[Object]:
+    """What a replica wrote as a leader, or tried to."""
+    return [
+        event
+        for event in events
+        if credential_of(event) == replica.credential
+        and event["verb"] in WRITES
+        and event["objectRef"]["resource"] != "events"
+        and "dryRun=" not in event["requestURI"]  # the proof that jobs are held
+    ]
+
+
+def _reserved(log: EventLog) -> collections.Counter[str]:
+    """How often each Workload (by uid) was given room."""
+    holds: set[str] = set()
+    times: collections.Counter[str] = collections.Counter()
+    for entry in log.entries():
+        if entry.kind != "Workload":
+            continue
+        if not (entry.object.get("status") or {}).get("admission"):
+            holds.discard(entry.uid)
+        elif entry.uid not in holds:
+            holds.add(entry.uid)
+            times[entry.uid] += 1
+    return times
+
+
+def test_a_busy_leader_that_is_told_to_stop_hands_over_with_its_writes_answered(muster: Installed) -> None:
+    """Three times over, with hundreds of jobs in the queue: as when a Deployment is rolled, or nodes are drained."""
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    patient: dict[str, Any] = {"leaderElection": {}}  # on a slow machine nobody else is to lose the Lease
+    leaders = [muster.started("leader-0", config=patient)]
+    cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 64})
+    names = [f"job-{n}" for n in range(240)]
+    began = cp.audit_mark()
+    cp.create_all([job("team-a", name, 1, gpus=4, seconds=1) for name in names])
+    for moment in (20, 31, 42):
+        leader, mark = leaders[-1], cp.audit_mark()
+        leaders.append(muster.start(f"leader-{len(leaders)}", config=patient))
+        wrote = lambda by=leader, since=mark, n=moment: len(_writes_of(cp.audit_events(since), by)) >= n  # noqa: E731
+        cp.wait(wrote, 60, f"{moment} writes of {leader.log.stem}")
+        assert leader.terminate() == 0
+        holder = cp.get("leases", "muster-controller", "muster-system")["spec"]["holderIdentity"]
+        assert holder == "" or holder.startswith(f"leader-{len(leaders) - 1}_"), holder
+        assert not done(cp, "jobs", "team-a", *names)(), "it had nothing to do: the run is too easy"
+        cp.wait(lambda: leaders[-1].leads, 120, "the next one to lead")
+    cp.wait(done(cp, "jobs", "team-a", *names), 180, "all Jobs to finish", every=0.5)
+    events = cp.audit_events(began)
+    for leader, successor in itertools.pairwise(leaders):
+        *before, release = _writes_of(events, leader)
+        assert release["objectRef"]["resource"] == "leases"
+        unanswered = [one for one in before if not 200 <= one["responseStatus"].get("code", 0) < 500]
+        assert not unanswered, unanswered
+        assert max(one["stageTimestamp"] for one in before) <= release["requestReceivedTimestamp"]
+        taken, *after = _writes_of(events, successor)
+        assert taken["objectRef"]["resource"] == "leases"
+        assert min(one["requestReceivedTimestamp"] for one in after) >= release["requestReceivedTimestamp"]
+    violations = check_fencing(events, [leader.credential for leader in leaders], credential_of)
+    assert not violations, report(violations)
+    log.catch_up()
+    said = figures(log)
+    assert (said.jobs, said.starts, said.evictions) == (240, 240, 0)
+    for times in (_reserved(log), _succeeded(log)):
+        assert (len(times), set(times.values())) == (240, {1})

@@ -116,6 +116,32 @@ def test_a_start_that_is_cut_short_gives_nothing_back_before_its_pods_are_gone(m
         cp.wait(done(cp, kind, "team-a", name), 60, f"{name} to run when its owner lets it")
 
 
+def test_a_jobset_that_starts_in_order_and_is_stopped_meanwhile_leaves_at_once(muster: Installed) -> None:
+    """It says Suspended=True from before until the last of its Jobs is started."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(3, gpus=8, labels=H100)
+    teams(cp, {"team-a": 24})
+    sets = {"leader": (1, 1), "workers": (2, 1)}
+    manifest = jobset("team-a", "set", sets, seconds=None, startupPolicy={"startupPolicyOrder": "InOrder"})
+    notes = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]["annotations"]
+    notes |= {READY_SECONDS: "1000s", READY_SECONDS.replace("delay", "jitter-delay"): "1000s"}
+    _stop(cp, "team-a", "Hold")
+    cp.apply(manifest)
+
+    def held() -> bool:
+        return condition(cp.get("jobsets", "set", "team-a"), "Suspended") == "True"
+
+    cp.wait(held, 30, "it to be held")
+    _stop(cp, "team-a", "None")
+    cp.wait(_running(cp, "team-a", 1), 30, "its leader to start")
+    assert held(), "it is not started as a whole"
+    _label(cp, "jobsets", "team-a", "set", pause="true")
+    cp.wait(lambda: not admitted(cp, "team-a", "set"), 60, "it to be stopped")
+    assert not cp.list("pods", "team-a")
+    assert entry_of(workload_of(cp, "team-a", "set"), "Evicted")["message"] == "The job is paused by its owner"
+
+
 def test_a_held_job_may_be_edited_and_starts_as_it_is_then(muster: Installed) -> None:
     cp = muster.cp
     muster.started()

@@ -233,7 +233,9 @@ class Actuator:
             case lifecycle.StopPods():
                 await self.stop_pods(step)
                 if job is not None:
-                    self.record(key, job, "Normal", "Stopped", "Its pods are stopped one by one: it is being deleted")
+                    what = "pods are" if step.pods else "Jobs are"
+                    why = "it is being deleted" if job.deleting else "its controller does not stop them"
+                    self.record(key, job, "Normal", "Stopped", f"Its {what} stopped one by one: {why}")
             case lifecycle.StartJob():
                 await self._start(key, _there(job), _there(seen))
             case lifecycle.ClearStartTime():

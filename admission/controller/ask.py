@@ -488,14 +488,15 @@ class Ask:
         if value.admitted and not value.finished:
             wanted = f"{self.names.workload_uid_label}={uid}"
             pods = await self.read(PODS, namespace, label_selector=wanted)
-            if pods is not None:
-                ready = sum(_trouble(pod) is None for pod in pods)
-                leaving = standing.state is State.LEAVING
-                unready = _staying(pods, self.now) if leaving else _unready(pods, standing.pods)
+            if pods is not None and standing.state is State.LEAVING:
+                unready = _staying(pods, self.now)
+            elif pods is not None:
+                job = _as_by_pods(job, pods)
+                unready = _unready(pods, job, standing.pods)
                 if any(one.reason == _NOT_CREATED for one in unready):
-                    refused = _last_said(await self._of_children(kind, job) or events, "FailedCreate")
-                    unready = tuple(_told_why(one, refused) for one in unready)
-                standing = replace(standing, ready=ready)
+                    of_jobs = _last_said(await self._of_children(kind, job) or events, "FailedCreate")
+                    unready = tuple(_told_why(one, of_jobs or _last_said(events, _JOBS_REFUSED)) for one in unready)
+                standing = replace(standing, ready=job.ready_of(standing.pods))
         advice = self._advice(standing, job, unready)
         return Why(
             standing=standing,
@@ -572,7 +573,15 @@ class Ask:
                 _ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events."),
                 "If they do not get ready in time, the gang is evicted and tried again later.",
             )
-        if standing.state is State.LEAVING and unready:
+        if standing.state is State.LEAVING and not unready and not self._unseen("pods"):
+            return Advice(
+                "Its pods are gone. Its quota and its nodes go to others when the controller of its kind says that it "
+                "is suspended.",
+                "Nothing: it is queued again by itself, unless it was paused or switched off.",
+                "If it lasts: see the Events of the job, and whether that controller runs. A JobSet is waited for no "
+                "longer than six minutes.",
+            )
+        if standing.state is State.LEAVING:
             return Advice(
                 "Its quota and its nodes go to others when the last of its pods is gone.",
                 "Nothing: it is queued again by itself, unless it was paused or switched off.",
@@ -607,6 +616,9 @@ class Ask:
             return replace(REASONS[Reason.ON_HOLD], platform=f"Let the queue go on: `muster resume {name}{option}`.")
         return advice_for(reason, Detail(standing.detail))
 
+    def _unseen(self, plural: str) -> bool:
+        return any(hidden.startswith(plural) for hidden in self._hidden)
+
     async def _without_workload(self, job: JobView, events: Sequence[Json]) -> Why:
         refused = _refused(events)
         if (state := _by_itself(job)) is State.UNMANAGED and job.suspended and refused:
@@ -629,7 +641,7 @@ class Ask:
             means = f"It has no label {self.names.queue_label}, so Muster leaves it alone."
             owner = f"To queue it, create it with the label {self.names.queue_label}: NAME-OF-A-LOCALQUEUE."
         elif standing.state is State.HELD:
-            unseen = any(hidden.startswith("workloads") for hidden in self._hidden)
+            unseen = self._unseen("workloads")
             means = (
                 "It is held; you may not see whether it has a Workload."
                 if unseen
@@ -641,19 +653,19 @@ class Ask:
             if not job.queue and job.kept_back:
                 wrong = wrong or not_queued(job, self.names)
             failed = _last_said(events, STEP_FAILED)
-            queue = await self.read_one(self.local_queues, job.queue, job.namespace) if job.queue else {}
-            if queue is None and not any("LocalQueue" in hidden for hidden in self._hidden):
+            queue = await self.read_one(self.local_queues, job.queue, job.namespace) if job.queue and not wrong else {}
+            if wrong:
+                standing = replace(
+                    standing, reason=Reason.MISCONFIGURED.value, detail=Detail.INVALID.value, message=wrong
+                )
+                means = "It is held, and cannot be queued as it is written."
+            elif queue is None and not any("LocalQueue" in hidden for hidden in self._hidden):
                 standing = replace(
                     standing,
                     reason=Reason.MISCONFIGURED.value,
                     detail=Detail.QUEUE_MISSING.value,
                     message=f"LocalQueue {job.queue} does not exist in this namespace; create it, or correct the label",
                 )
-            elif wrong:
-                standing = replace(
-                    standing, reason=Reason.MISCONFIGURED.value, detail=Detail.INVALID.value, message=wrong
-                )
-                means = "It is held, and cannot be queued as it is written."
             elif failed:
                 standing = replace(standing, message=failed)
                 means = "It is held, and the controller failed to make its Workload."
@@ -1040,7 +1052,7 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
         state, shown = State.FINISHED, finished
     elif value.admission is None and job is not None and job.finished:
         # It ran without Muster to its end, or the controller has not seen that yet.
-        state, shown = State.FINISHED, {"message": job.message}
+        state, shown = State.FINISHED, {"reason": job.finished, "message": job.message}
     elif value.admission is not None and value.evicted:
         state, shown = State.LEAVING, evicted
     elif value.admitted:
@@ -1094,7 +1106,7 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
         created=created,
         priority=value.priority,
         pods=pods,
-        ready=job.ready + job.succeeded if job is not None and value.admitted else None,
+        ready=job.ready_of(pods) if job is not None and value.admitted else None,
         requests=_requests(raw, value),
         where=_where(value),
     )
@@ -1184,8 +1196,13 @@ def _as_told(standing: Standing, told: Told | None) -> Standing:
 
 _KEPT_FOR = re.compile(r"The room it needs is kept for (\w+) ([^/\s]+)/(\S+) until ")
 _NOT_CREATED = "NotCreated"
+_STARTS_LATER = "StartsLater"
+_JOBS_REFUSED = "JobCreationFailed"
+"""What JobSet's controller says of Jobs that it could not make."""
 _ON_PODS = {
-    _NOT_CREATED: "Their Job's controller makes them. What refuses them (a ResourceQuota, PodSecurity) stands beside.",
+    _NOT_CREATED: "Their Job's controller makes them, and JobSet's the Jobs. What refuses them (a ResourceQuota, "
+    "PodSecurity, something in the template) stands beside.",
+    _STARTS_LATER: "Nothing: they start when others of the JobSet are ready or done (its startupPolicy, dependsOn).",
     **dict.fromkeys(
         ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
         "Correct the image name, or give the pods a pull secret that may read it.",
@@ -1252,8 +1269,20 @@ def _trouble(pod: Json) -> tuple[str, str] | None:
     return "Pending", "kube-scheduler has not placed it yet"
 
 
-def _unready(pods: Sequence[Json], expected: int) -> tuple[Unready, ...]:
-    """Pods that are not ready, by reason; those that do not exist yet too."""
+def _phase(pod: Json) -> str:
+    return text(obj(pod.get("status")).get("phase"))
+
+
+def _as_by_pods(job: JobView, pods: Sequence[Json]) -> JobView:
+    """A job with as many pods ready as there are, and those that are done and that its status does not count yet."""
+    done = max(0, sum(_phase(pod) == "Succeeded" for pod in pods) - job.succeeded)
+    ready = sum(_phase(pod) != "Succeeded" and _trouble(pod) is None for pod in pods)
+    return structs.replace(job, ready=ready + done)
+
+
+def _unready(pods: Sequence[Json], job: JobView, given: int) -> tuple[Unready, ...]:
+    """Pods that are not ready, by reason; those that do not exist yet too. job: as by its pods; given: pods that the
+    gang may have at a time."""
     groups: dict[str, list[tuple[str, str, str]]] = {}
     for pod in sorted(pods, key=_name):
         trouble = _trouble(pod)
@@ -1271,9 +1300,11 @@ def _unready(pods: Sequence[Json], expected: int) -> tuple[Unready, ...]:
         for reason, held in groups.items()
     ]
     out.sort(key=lambda one: (one.reason in _ON_THE_WAY, -one.count, one.reason))
-    if len(pods) < expected:
-        missing = expected - len(pods)
-        out.append(Unready(_NOT_CREATED, missing, f"{missing} of {expected} pods do not exist yet"))
+    there = job.ready + sum(_phase(pod) != "Failed" and _trouble(pod) is not None for pod in pods)
+    if (missing := job.pods_expected - there) > 0:
+        out.append(Unready(_NOT_CREATED, missing, f"{missing} of {job.pods_expected} pods do not exist yet"))
+    if job.kind == JOBSET.kind and (later := given - job.pods_expected - job.succeeded) > 0:
+        out.append(Unready(_STARTS_LATER, later, "They start when others of the JobSet are ready or done"))
     return tuple(out)
 
 

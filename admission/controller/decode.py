@@ -24,6 +24,7 @@ from admission.kube.client import Kind
 from admission.names import CONTROLLER_UID_LABEL, JOBSET_UID_LABEL, Names
 
 V = TypeVar("V")
+K = TypeVar("K")
 STORED = (
     (Kind("", "v1", "persistentvolumeclaims", volumes.CLAIM), volumes.claim),
     (Kind("", "v1", "persistentvolumes", volumes.VOLUME, False), volumes.volume),
@@ -49,22 +50,36 @@ class Item(Generic[V]):
     deleting: bool = False
 
 
-class Recent:
-    """The bytes of the jobs seen last, so that a write need not read first. Bounded by bytes."""
+class Kept(Generic[K, V]):
+    """The values that were put in or asked for last, of at most so many bytes together."""
 
-    def __init__(self, limit_bytes: int = 64 << 20) -> None:
+    def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self._held = 0
-        self._raw: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        if key not in self._values:
+            return None
+        self._values.move_to_end(key)
+        return self._values[key][0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """size: bytes."""
+        self._held += size - self._values.pop(key, (None, 0))[1]
+        self._values[key] = value, size
+        while self._held > self._limit:
+            self._held -= self._values.popitem(last=False)[1][1]
+
+
+class Recent:
+    """The bytes of the jobs seen last, so that a write need not read first."""
+
+    def __init__(self, limit_bytes: int = 64 << 20) -> None:
+        self._raw: Kept[str, tuple[str, bytes]] = Kept(limit_bytes)
 
     def put(self, uid: str, resource_version: str, raw: bytes) -> None:
-        old = self._raw.pop(uid, None)
-        if old is not None:
-            self._held -= len(old[1])
-        self._raw[uid] = (resource_version, raw)
-        self._held += len(raw)
-        while self._held > self._limit and self._raw:
-            self._held -= len(self._raw.popitem(last=False)[1][1])
+        self._raw.put(uid, (resource_version, raw), len(raw))
 
     def get(self, uid: str, resource_version: str) -> dict[str, Any] | None:
         """The object, if it is held in exactly this version."""
@@ -135,23 +150,18 @@ _UNREAD = (
 
 
 class Read(Generic[V]):
-    """What was read last, by the bytes that it was read from. Bounded by these: a value of large ones is large, too."""
+    """What was read last, by the bytes that it was read from: a value of large ones is large, too."""
 
     def __init__(self, read: Callable[[Names, str, bytes], V], limit_bytes: int = 16 << 20) -> None:
         self._read = read
-        self._limit = limit_bytes
-        self._held = 0
-        self._values: OrderedDict[tuple[Names, str, bytes], V] = OrderedDict()
+        self._values: Kept[tuple[Names, str, bytes], V] = Kept(limit_bytes)
 
     def __call__(self, names: Names, namespace: str, raw: bytes) -> V:
         key = (names, namespace, raw)
-        if key in self._values:
-            self._values.move_to_end(key)
-            return self._values[key]
-        value = self._values[key] = self._read(names, namespace, raw)
-        self._held += len(raw)
-        while self._held > self._limit:
-            self._held -= len(self._values.popitem(last=False)[0][2])
+        value = self._values.get(key)
+        if value is None:
+            value = self._read(names, namespace, raw)
+            self._values.put(key, value, len(raw))
         return value
 
 

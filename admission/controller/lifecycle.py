@@ -12,7 +12,10 @@ so a crash between any two writes heals by looking again. The order of the write
 noticed still says Suspended=True from before, with no pods, and makes its pods afterwards; so a start is first let be
 acknowledged (Suspended=False), within a bound. Then gone is: Suspended=True, none active or terminating by the job's
 own count, and no live pod by owner. Of a JobSet, which another controller starts and stops, both are asked of each of
-its Jobs as well. Pods on a node that has been gone for long are not waited for.
+its Jobs as well; that one of them goes on acknowledges its start, too, for one whose Jobs start in order says
+Suspended=False with the last of them. Its controller may be stuck (a Job of it is refused, say) and stop nothing: after
+the same bound its Jobs are stopped for it, and it is gone with them. Pods on a node that has been gone for long are not
+waited for.
 
 Decisions about who is admitted or evicted for whom are the engine's; what is decided here concerns one job alone:
 timeouts, deactivation, stopped queues, admission checks, lost nodes, changes by its owner.
@@ -23,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from admission.engine.model import Check, CheckState, StopPolicy, Value, Workload
-from admission.jobs.kinds import JobView
+from admission.jobs.kinds import JOBSET, JobView
 
 IN_PLACE = 8
 """Most nodes that are replaced under a running gang at once; beyond that it starts anew as a whole."""
@@ -326,6 +329,8 @@ class Sight:
     """Since when pods of it hold quota that they will not use again, with somebody waiting."""
     marked: tuple[tuple[str, str, str], ...] = ()
     """Jobs of a JobSet that are to stop and whose templates still say what the start wrote into it."""
+    going: tuple[tuple[str, str, str], ...] = ()
+    """Jobs of a JobSet that are not suspended."""
     unheard: int = 0
     """Jobs of a JobSet of which the job controller has not acknowledged the last start, or their stop if they are to
     stop."""
@@ -542,21 +547,26 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     """Stop the job, wait for its pods, put its template back, then `then`."""
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
+    until = (workload.value.evicted_at if workload is not None else 0) + settings.acknowledge_ms
     if not job.suspended:
-        if job.suspended_condition or seen.unheard:
-            # The start is not acknowledged yet (see the theory above).
-            since = workload.value.evicted_at if workload is not None else 0
-            until = since + settings.acknowledge_ms
-            if now < until:
-                return Next(None, until)
+        # Is the start not acknowledged yet (see the theory above)?
+        if ((job.suspended_condition and not seen.going) or seen.unheard) and now < until:
+            return Next(None, until)
         return Next(SuspendJob("evicted"))
     may_have_run = job.started or (workload is not None and workload.value.admitted)
-    going = job.terminating > pods.lost
     stop = _stop_strays(pods)
     if stop is not None:
         return Next(stop)
-    if pods.live or job.active or going or (may_have_run and (seen.unheard or not job.suspended_condition)):
-        return Next(None, pods.lost_until)
+    bounded = job.kind == JOBSET.kind and workload is not None and bool(workload.value.evicted)
+    if bounded and now >= until:
+        if seen.going:
+            return Next(StopPods(seen.going, ()))
+        acknowledged = True
+    else:
+        acknowledged = not job.active and (job.suspended_condition or not may_have_run)
+    if pods.live or job.terminating > pods.lost or (may_have_run and seen.unheard) or not acknowledged:
+        times = (pods.lost_until, until if bounded and now < until else None)
+        return Next(None, min((at for at in times if at is not None), default=None))
     if job.started:
         # 1.35 and older refuse template changes while a start time is set, and nobody clears it.
         if job.start_time_set and job.suspended_condition and job.template_frozen:

@@ -59,6 +59,10 @@ _WORDS = {
 }
 
 
+def _failed(seen: Standing) -> bool:
+    return seen.state is State.FINISHED and seen.reason == "Failed"
+
+
 class _Console(Console):
     """Prints text as it is written: [words] are no markup, and the control characters of others are left out."""
 
@@ -151,11 +155,12 @@ def _first_of_all(leaderless: str, silent: str = "") -> list[RenderableType]:
 def why(answer: Why, now: int) -> RenderableType:
     seen = answer.standing
     out: list[RenderableType] = _first_of_all(answer.leaderless, answer.silent)
-    head = Text.assemble(
-        (f"{seen.kind} {seen.namespace}/{seen.name} ", "bold"), (_WORDS[seen.state], _COLOUR[seen.state])
-    )
-    if seen.since and seen.state is not State.UNMANAGED:
-        head.append(f", {'for' if seen.state is not State.FINISHED else 'since'} {age(seen.since, now)}")
+    word = ("has failed", "red") if _failed(seen) else (_WORDS[seen.state], _COLOUR[seen.state])
+    head = Text.assemble((f"{seen.kind} {seen.namespace}/{seen.name} ", "bold"), word)
+    if seen.since and seen.state is State.FINISHED:
+        head.append(f", {age(seen.since, now)} ago")
+    elif seen.since and seen.state is not State.UNMANAGED:
+        head.append(f", for {age(seen.since, now)}")
     if seen.state in (State.STARTING, State.RUNNING) and seen.ready is not None:
         head.append(f" ({seen.ready} of {seen.pods} pods ready)")
     out.append(head)
@@ -343,7 +348,7 @@ def jobs(answer: Jobs, now: int, form: str = "text") -> RenderableType:
         cells += [
             f"{row.kind.lower()}/{row.name}",
             row.queue,
-            Text(row.state.value, style=_COLOUR[row.state]),
+            Text("failed", style="red") if _failed(row) else Text(row.state.value, style=_COLOUR[row.state]),
             f"{row.position}/{row.waiting}" if row.position else "",
             age(row.created, now),
             (row.detail or row.reason) if row.state in (State.WAITING, State.HELD, State.PAUSED, State.LEAVING) else "",
@@ -603,7 +608,7 @@ def _line_up(jobs: Jobs, now: int, most: int) -> RenderableType:
             row.namespace,
             job_name(row),
             row.queue,
-            Text(row.state.value, style=_COLOUR[row.state]),
+            Text("failed", style="red") if _failed(row) else Text(row.state.value, style=_COLOUR[row.state]),
             f"{row.position}/{row.waiting}" if row.position else "",
             age(row.created, now),
             where or f"{row.detail or row.reason}: {row.message}",

@@ -615,6 +615,7 @@ class World:
             abandoned=job is not None and self._abandoned(job),
             spare_since=self._spare_since(key, job, workload, now),
             marked=self._marked(job),
+            going=self._going(job),
             unheard=self._unheard(job),
             required=self._required(workload.value) if workload is not None else None,
             same_defaults=job is None or seen is None or self.same_defaults(job, seen),
@@ -820,6 +821,11 @@ class World:
             return ()
         children = ((key, self.jobs[key]) for key in self._children_of(job))
         return tuple(sorted(key for key, child in children if _carries(child)))
+
+    def _going(self, job: JobView | None) -> tuple[JobKey, ...]:
+        children = ((key, self.jobs[key]) for key in self._children_of(job)) if job is not None else ()
+        over = (key for key, one in children if not (one.suspended or one.deleting or one.finished))
+        return tuple(sorted(over))
 
     def _unheard(self, job: JobView | None) -> int:
         if job is None:

@@ -198,6 +198,10 @@ class JobView(Value, frozen=True):
     """It says that it survives the loss of a pod, and a pod that fails does not end it."""
     problems: tuple[str, ...] = ()
 
+    def ready_of(self, pods: int) -> int:
+        """Pods of a gang that has so many at a time which are ready, or done with none to follow."""
+        return self.ready + min(self.succeeded, max(0, pods - self.pods_expected))
+
     @property
     def kept_back(self) -> bool:
         """We hold it, or have held it and nobody started it since: whether it is queued or not."""

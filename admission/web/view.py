@@ -283,14 +283,13 @@ class View:
             if place is not None:
                 out |= {"position": place.in_local_queue + 1, "of": place.waiting, "ahead": place.in_cluster_queue}
             return out
-        ready = job.ready + job.succeeded if job is not None else 0
-        expected = job.pods_expected if job is not None else 0
+        ready = job.ready_of(out["pods"]) if job is not None else 0
         if gang.evicted:
             state_, since = "leaving", gang.evicted_at
         elif not gang.admitted:
             state_, since = "reserved", gang.reserved_at
         else:
-            running = job is not None and not job.suspended and ready >= expected > 0
+            running = job is not None and not job.suspended and job.ready >= job.pods_expected
             state_, since = ("running" if running else "starting"), gang.admitted_at
         checks = [c for c in gang.checks if not gang.admitted]
         message = "; ".join(f"{c.name}: {c.state.value} {c.message}".strip() for c in checks)

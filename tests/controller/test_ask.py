@@ -216,6 +216,27 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         "",
         "Job finished",
     ),
+    "failed": (
+        lambda world: with_workload(
+            world, job("train"), {"conditions": [condition("Finished", True, "Failed", "Out of tries")]}
+        ),
+        State.FINISHED,
+        "",
+        "Job ml/train has failed, ",
+    ),
+    "leaving, with no pod left": (
+        lambda world: with_workload(
+            world,
+            job("train", status={**STARTED, "ready": 0, "active": 0}),
+            {
+                "conditions": [RESERVED, ADMITTED_, condition("Evicted", True, "Preempted", "for ml/other")],
+                "admission": admission("n1", "n2"),
+            },
+        ),
+        State.LEAVING,
+        "",
+        "Its pods are gone.",
+    ),
 }
 GOES_ON = {State.UNMANAGED, State.STARTING, State.RUNNING, State.RELEASED, State.FINISHED}
 
@@ -401,6 +422,61 @@ async def test_why_says_who_refuses_the_pods_of_a_started_gang(world: World, of_
     assert "ResourceQuota" in answer.owner
 
 
+READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+DONE, WAITS, BROKEN = {"phase": "Succeeded"}, {"phase": "Pending"}, {"phase": "Failed"}
+AT_A_TIME: dict[str, tuple[dict[str, Any], list[dict[str, Any]], int, list[tuple[str, int]]]] = {
+    "all of a sweep": ({"succeeded": 40, "ready": 2}, [READY, READY, *[DONE] * 40], 2, []),
+    "one of a sweep": ({"succeeded": 40, "ready": 1}, [READY, WAITS, *[DONE] * 40], 1, [("ContainerCreating", 1)]),
+    "one, and one is to be made": ({"succeeded": 40, "ready": 1}, [READY, *[DONE] * 40], 1, [("NotCreated", 1)]),
+    "one, and one is done since": ({"succeeded": 40, "ready": 1}, [READY, *[DONE] * 41], 2, []),
+    "the last of a sweep": ({"succeeded": 99, "ready": 1}, [READY, *[DONE] * 99], 2, []),
+    "one, and one failed": ({"failed": 1, "ready": 1}, [READY, BROKEN], 1, [("Failed", 1), ("NotCreated", 1)]),
+}
+
+
+@pytest.mark.parametrize("name", AT_A_TIME)
+async def test_how_many_pods_of_those_that_run_at_a_time_are_ready(world: World, name: str) -> None:
+    status, pods, ready, unready = AT_A_TIME[name]
+    await lab(world)
+    sweep = job("train", status={**STARTED, **status})
+    sweep["spec"] |= {"completions": 100, "completionMode": "NonIndexed"}
+    made = await world.put(sweep)
+    started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1")}
+    uid = (await world.put(workload(made, started)))["metadata"]["uid"]
+    for at, said in enumerate(pods):
+        one = pod(f"train-{at}", **said)
+        one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+        await world.put(one)
+    answer = await world.ask().why("train", "ml")
+    assert (answer.standing.ready, answer.standing.pods) == (ready, 2)
+    assert [(one.reason, one.count) for one in answer.unready] == unready
+    (row,) = (await world.ask().jobs("ml")).rows
+    assert row.ready is not None
+    assert row.ready <= row.pods
+
+
+async def test_why_says_which_pods_of_a_jobset_start_later_and_what_refuses_its_jobs(world: World) -> None:
+    await lab(world)
+    by = job("train", pods=1, status={})
+    inner = {key: value for key, value in by["spec"].items() if key != "suspend"}
+    sets = [{"name": name, "replicas": n, "template": {"spec": inner}} for name, n in (("prep", 1), ("train", 3))]
+    sets[1]["dependsOn"] = [{"name": "prep", "status": "Complete"}]
+    spec = {"replicatedJobs": sets}
+    made = await world.put({**by, "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "spec": spec})
+    started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=4)}
+    stands = workload({**made, "spec": {**inner, "parallelism": 4}}, started)
+    stands["metadata"]["ownerReferences"][0] |= {"apiVersion": made["apiVersion"], "kind": "JobSet"}
+    await world.put(stands)
+    about = {"kind": "JobSet", "namespace": "ml", "name": "train", "uid": made["metadata"]["uid"]}
+    said = {"reason": "JobCreationFailed", "type": "Warning", "message": 'Job "train-prep-0" is invalid'}
+    meta = {"metadata": {"name": "e", "namespace": "ml"}, "involvedObject": about}
+    await world.put({"apiVersion": "v1", "kind": "Event", **meta, **said})
+    missing, later = (await world.ask().why("train", "ml")).unready
+    assert (missing.reason, missing.count) == ("NotCreated", 1)
+    assert missing.message == '1 of 1 pods do not exist yet: Job "train-prep-0" is invalid'
+    assert (later.reason, later.count) == ("StartsLater", 3)
+
+
 @pytest.mark.parametrize("name", UNREADY)
 async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, name: str) -> None:
     status, reason, message, advice = UNREADY[name]
@@ -492,10 +568,12 @@ async def test_what_contradicts_a_stored_sentence_comes_first(world: World, name
     assert not answer.hidden
 
 
-async def test_a_job_that_cannot_be_queued_says_why(world: World, tmp_path: Path) -> None:
-    """The controller made no Workload, and has told of it by an Event; the last one counts."""
+@pytest.mark.parametrize("queue", ["team-a", "No_Queue"])
+async def test_a_job_that_cannot_be_queued_says_why(world: World, tmp_path: Path, queue: str) -> None:
+    """The controller made no Workload, and has told of it by an Event; the last one counts, before a queue that is not
+    there."""
     await lab(world)
-    made = await world.put(job("train"))
+    made = await world.put(job("train", queue=queue))
     about = {"kind": "Job", "namespace": "ml", "name": "train", "uid": made["metadata"]["uid"]}
     for i, message in enumerate(("WorkloadPriorityClass 'a' does not exist", "WorkloadPriorityClass 'b' does not")):
         event = {"reason": "InvalidJob", "type": "Warning", "message": message, "involvedObject": about}

@@ -100,6 +100,17 @@ def test_what_is_remembered_is_bounded_by_bytes() -> None:
     assert asked[5:] == [small[0]]
 
 
+def test_the_jobs_seen_last_are_kept_in_their_last_version() -> None:
+    recent = decode.Recent(limit_bytes=30)
+    for uid, version in (("a", "1"), ("b", "2"), *(("a", str(n)) for n in range(3, 9))):
+        recent.put(uid, version, b'{"v":%b}' % version.encode())
+    assert [recent.get(*of) for of in (("a", "8"), ("a", "7"), ("b", "2"))] == [{"v": 8}, None, {"v": 2}]
+    for uid in ("c", "d", "e"):
+        recent.put(uid, "9", b'{"v":"012"}')
+    assert [recent.get(uid, "9") is None for uid in ("c", "d", "e")] == [True, False, False]
+    assert recent.get("b", "2") is None
+
+
 def test_a_workload_of_others_that_says_too_much_is_refused_in_words() -> None:
     template = {"spec": {**TEMPLATE["spec"], "nodeSelector": {f"k{i}": "v" for i in range(1025)}}}
     obj = workload(podSets=[{"name": "main", "count": 2, "template": template}])

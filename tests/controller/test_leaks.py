@@ -28,7 +28,7 @@ BETWEEN = (5, 50)
 """Generations after which it is counted."""
 FEW = 4
 """Alarms that stand for nothing any more are dropped when there are more of them than of others."""
-BOUNDED = {"Client.counts", "Recent._raw", "EventRecorder._written", "EventRecorder._allowance"}
+BOUNDED = {"Client.counts", "Kept._values", "EventRecorder._written", "EventRecorder._allowance"}
 """These have a bound of their own, and may fill up to it."""
 NOT_ITS_OWN = (type, ModuleType, FunctionType, BuiltinFunctionType, asyncio.AbstractEventLoop, asyncio.Task)
 

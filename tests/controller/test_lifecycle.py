@@ -70,6 +70,10 @@ PENDING, READY, RETRY, REJECTED = (Check("c", state, "said") for state in CheckS
 RUNNING: dict[str, Any] = {"suspended": False, "suspended_condition": False, "started": True}
 SURVIVES: dict[str, Any] = {"survives": True, "gates": True}
 STOPPED: dict[str, Any] = {"suspended": True, "suspended_condition": True, "started": True}
+CHILDREN = (("Job", "ns", "set-a-0"),)
+STARTS_IN_ORDER: dict[str, Any] = {**RUNNING, "kind": "JobSet", "suspended_condition": True}
+STUCK: dict[str, Any] = {"kind": "JobSet", "suspended_condition": False, "active": 1}
+LEAVING_FOR_LONG: dict[str, Any] = {**LEAVING, "evicted_at": NOW - 5_000}
 
 ROWS: dict[str, tuple[Sight, Any]] = {
     "a held job gets a Workload": (Sight(job(), None, queue="q"), life.CreateWorkload()),
@@ -287,6 +291,42 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "evicted and suspended, not yet seen by its controller": (
         Sight(job(**{**STOPPED, "suspended_condition": False}), workload(**LEAVING), queue="q"),
+        None,
+    ),
+    "evicted, of a JobSet that starts its Jobs in order the first goes on: suspend": (
+        Sight(job(**STARTS_IN_ORDER), workload(**LEAVING), PodTally(live=1), queue="q", going=CHILDREN),
+        life.SuspendJob("evicted"),
+    ),
+    "the same, and the start of that is not acknowledged: wait for that": (
+        Sight(job(**STARTS_IN_ORDER), workload(**LEAVING), queue="q", going=CHILDREN, unheard=1),
+        None,
+    ),
+    "evicted and suspended, a Job of the JobSet goes on: its controller stops it": (
+        Sight(job(**STUCK), workload(**LEAVING), PodTally(live=1), queue="q", going=CHILDREN, unheard=1),
+        None,
+    ),
+    "evicted and suspended, a Job of the JobSet goes on for long: its controller is stuck": (
+        Sight(job(**STUCK), workload(**LEAVING_FOR_LONG), PodTally(live=1), queue="q", going=CHILDREN, unheard=1),
+        life.StopPods(CHILDREN, ()),
+    ),
+    "evicted and suspended, the JobSet's controller says nothing": (
+        Sight(job(**STUCK), workload(**LEAVING), queue="q"),
+        None,
+    ),
+    "evicted and suspended, the JobSet's controller says nothing for long, and none of its Jobs goes on": (
+        Sight(job(**STUCK), workload(**LEAVING_FOR_LONG), queue="q"),
+        life.ReleaseWorkload(),
+    ),
+    "the same, and a pod is still there": (
+        Sight(job(**STUCK), workload(**LEAVING_FOR_LONG), PodTally(live=1), queue="q"),
+        None,
+    ),
+    "the same, and a Job of it was not seen to be stopped": (
+        Sight(job(**STUCK), workload(**LEAVING_FOR_LONG), queue="q", unheard=1),
+        None,
+    ),
+    "evicted and suspended, the Job controller says nothing for long": (
+        Sight(job(**{**STUCK, "kind": "Job"}), workload(**LEAVING_FOR_LONG), queue="q"),
         None,
     ),
     "evicted, pods gone: the template goes back": (
@@ -703,6 +743,13 @@ def test_it_looks_again_when_time_alone_can_change_the_answer() -> None:
     assert next_step(seen, SETTINGS, due.at).step is not None
 
 
+def test_a_jobset_whose_controller_says_nothing_is_looked_at_when_it_is_waited_for_no_longer() -> None:
+    seen = Sight(job(**STUCK), workload(**LEAVING), PodTally(lost_until=NOW + 9_000), queue="q")
+    due = next_step(seen, SETTINGS, NOW)
+    assert due == life.Next(None, NOW + 4_000)
+    assert next_step(seen, SETTINGS, NOW + 4_000).step == life.ReleaseWorkload()
+
+
 @given(st.integers(1, 200), st.integers(0, 10_000), st.integers(0, 100_000))
 def test_backoff_grows_to_its_bound(count: int, base: int, most: int) -> None:
     settings = Settings(backoff_base_ms=base, backoff_max_ms=most)
@@ -710,6 +757,7 @@ def test_backoff_grows_to_its_bound(count: int, base: int, most: int) -> None:
 
 
 @given(
+    kind=st.sampled_from(("Job", "JobSet")),
     suspended=st.booleans(),
     condition=st.booleans(),
     started=st.booleans(),
@@ -721,6 +769,7 @@ def test_backoff_grows_to_its_bound(count: int, base: int, most: int) -> None:
     evicted=st.booleans(),
 )
 def test_nothing_is_released_while_a_pod_may_run(
+    kind: str,
     suspended: bool,
     condition: bool,
     started: bool,
@@ -734,7 +783,12 @@ def test_nothing_is_released_while_a_pod_may_run(
     """Invariant I5 on the table itself, whether its Workload is there or is deleted and kept."""
     seen = Sight(
         job(
-            suspended=suspended, suspended_condition=condition, started=started, active=active, terminating=terminating
+            kind=kind,
+            suspended=suspended,
+            suspended_condition=condition,
+            started=started,
+            active=active,
+            terminating=terminating,
         ),
         workload(**(LEAVING if evicted else ADMITTED), deleting=deleting),
         PodTally(live=live),

@@ -587,22 +587,22 @@ HELD = replace(CHILD, suspended=True, suspended_condition=True)
 
 
 @pytest.mark.parametrize(
-    ("stopping", "child", "unheard"),
+    ("stopping", "child", "goes", "unheard"),
     [
-        (False, CHILD, 1),  # made a moment ago: its pods may come at any time
-        (False, STARTED, 0),
-        (False, replace(CHILD, suspended_condition=True), 1),  # resumed, and not noticed
-        (False, HELD, 0),  # its turn comes later
-        (True, STARTED, 1),
-        (True, replace(STARTED, suspended=True), 1),
-        (True, HELD, 0),
-        (True, replace(CHILD, finished="Failed"), 0),
-        (True, replace(CHILD, deleting=True), 0),
+        (False, CHILD, True, 1),  # made a moment ago: its pods may come at any time
+        (False, STARTED, True, 0),
+        (False, replace(CHILD, suspended_condition=True), True, 1),  # resumed, and not noticed
+        (False, HELD, False, 0),  # its turn comes later
+        (True, STARTED, True, 1),
+        (True, replace(STARTED, suspended=True), False, 1),
+        (True, HELD, False, 0),
+        (True, replace(CHILD, finished="Failed"), False, 0),
+        (True, replace(CHILD, deleting=True), False, 0),
     ],
     ids=str,
 )
-def test_of_which_jobs_of_a_jobset_the_job_controller_has_not_heard(
-    stopping: bool, child: JobView, unheard: int
+def test_which_jobs_of_a_jobset_go_on_and_of_which_the_job_controller_has_not_heard(
+    stopping: bool, child: JobView, goes: bool, unheard: int
 ) -> None:
     woken: list[JobKey] = []
     world = World(State(MUSTER), Names(), changed_job=woken.append, dirty=lambda: None)
@@ -612,7 +612,8 @@ def test_of_which_jobs_of_a_jobset_the_job_controller_has_not_heard(
     world.job_seen(child)
     key = ("JobSet", "ns", "set")
     assert key in woken, "its JobSet is looked at again"
-    assert world.sight(key, 0).unheard == unheard
+    sight = world.sight(key, 0)
+    assert (sight.going, sight.unheard) == ((("Job", "ns", "set-a-0"),) if goes else (), unheard)
     woken.clear()
     world.job_seen(child)
     assert key not in woken

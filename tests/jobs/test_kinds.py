@@ -98,6 +98,20 @@ def test_what_of_a_job_will_not_run_again(spec: Json, status: Json, left: Any) -
     assert view(JOB, job(status, **spec), NAMES).left == left
 
 
+@pytest.mark.parametrize(
+    ("spec", "status", "ready"),
+    [
+        ({"parallelism": 4, "completions": 4}, {"ready": 4}, 4),
+        ({"parallelism": 4, "completions": 4}, {"ready": 2, "succeeded": 2}, 4),
+        ({"parallelism": 8, "completions": 1000}, {"ready": 7, "succeeded": 345}, 7),
+        ({"parallelism": 8, "completions": 1000}, {"ready": 3, "succeeded": 997}, 8),
+        ({"parallelism": 4, "completions": 4, **INDEXED}, {"ready": 3, "failedIndexes": "1"}, 3),
+    ],
+)
+def test_how_many_pods_of_a_job_are_ready_of_those_that_it_was_given(spec: Json, status: Json, ready: int) -> None:
+    assert view(JOB, job(status, **spec), NAMES).ready_of(spec["parallelism"]) == ready
+
+
 def test_a_jobset_asks_for_every_replica_of_every_set() -> None:
     driver, workers = JOBSET.pod_templates(jobset(("driver", 1, 1), ("workers", 3, 4)), NAMES)
     assert (driver.pod_set, driver.count, driver.ranks, driver.stride) == ("driver", 1, 1, 1)

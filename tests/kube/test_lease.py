@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from admission.kube.client import ApiError, Conflict, Fenced, NotFound, Unavailable
-from admission.kube.lease import LeaderElector, LeadershipLost
+from admission.kube.lease import SETTLE_S, LeaderElector, LeadershipLost
 from tests.kube.virtual import virtually
 
 WRITE_TIMEOUT = 10.0
@@ -181,33 +181,27 @@ def test_a_clean_stop_hands_over_without_waiting_and_only_after_the_work_has_end
     virtually(main)
 
 
-def test_a_stop_with_a_write_in_doubt_waits_for_it_before_the_lease_is_given_up():
+@pytest.mark.parametrize(
+    ("under_way", "doubtful", "waits"),
+    [
+        pytest.param(1.0, 0.0, 1.0, id="under way"),
+        pytest.param(60.0, 0.0, SETTLE_S, id="for long"),
+        pytest.param(0.0, 7.0, 7.0, id="in doubt"),
+        pytest.param(60.0, 7.0, SETTLE_S + 7.0, id="both"),
+    ],
+)
+def test_a_stop_waits_for_the_last_writes_before_the_lease_is_given_up(under_way: float, doubtful: float, waits: float):
     async def main() -> None:
         books, log = Books(), []
         one = Machine(books, name="one")
         task, work = start(one, log)
         await asyncio.sleep(3)
-        one.doubtful = 7.0
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert asyncio.get_running_loop().time() - work.ended[0] >= 7
-        assert books.lease["spec"]["holderIdentity"] == ""
-
-    virtually(main)
-
-
-def test_a_stop_lets_the_writes_that_are_under_way_end_before_the_lease_is_given_up():
-    async def main() -> None:
-        books, log = Books(), []
-        one = Machine(books, name="one")
-        task, work = start(one, log)
-        await asyncio.sleep(3)
-        one.under_way = 1.0
+        one.under_way, one.doubtful = under_way, doubtful
         one.calls.clear()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert one.calls == ["settle", "get", "put"]
-        assert 1 <= asyncio.get_running_loop().time() - work.ended[0] < 2
+        assert 0 <= asyncio.get_running_loop().time() - work.ended[0] - waits < 0.1
         assert books.lease["spec"]["holderIdentity"] == ""
 
     virtually(main)
