@@ -83,6 +83,9 @@ class PodTally:
     deleted (its controller then stops nothing), or has let go of them."""
     unled: tuple[tuple[str, str, str], ...] = ()
     """Jobs that would go on making pods though their JobSet, which is gone or being deleted, is to stop."""
+    strangers: int = 0
+    """Pods that a Job of the gang owns, that are not done, and that its start did not make. They are in no other count,
+    but in the Job's own: else one small pod that never ends would keep the quota of its whole gang."""
 
 
 class WorkloadView(Value, frozen=True):
@@ -551,11 +554,12 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
                 return Next(None, until)
         return Next(SuspendJob("evicted"))
     may_have_run = job.started or (workload is not None and workload.value.admitted)
-    going = job.terminating > pods.lost
+    # The job's own counts, in case not all of its pods are seen yet. Strangers are in them, too.
+    going = not pods.strangers and (job.active or job.terminating > pods.lost)
     stop = _stop_strays(pods)
     if stop is not None:
         return Next(stop)
-    if pods.live or job.active or going or (may_have_run and (seen.unheard or not job.suspended_condition)):
+    if pods.live or going or (may_have_run and (seen.unheard or not job.suspended_condition)):
         return Next(None, pods.lost_until)
     if job.started:
         # 1.35 and older refuse template changes while a start time is set, and nobody clears it.
