@@ -86,6 +86,9 @@ class PodTally:
     deleted (its controller then stops nothing), or has let go of them."""
     unled: tuple[tuple[str, str, str], ...] = ()
     """Jobs that would go on making pods though their JobSet, which is gone or being deleted, is to stop."""
+    strangers: int = 0
+    """Pods that a Job of the gang owns, that are not done, and that its start did not make. They are in no other count,
+    but in the Job's own: else one small pod that never ends would keep the quota of its whole gang."""
 
 
 class WorkloadView(Value, frozen=True):
@@ -557,14 +560,16 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     stop = _stop_strays(pods)
     if stop is not None:
         return Next(stop)
+    # The job's own counts, in case not all of its pods are seen yet. Strangers are in them, too.
+    active, terminating = (0, 0) if pods.strangers else (job.active, job.terminating - pods.lost)
     bounded = job.kind == JOBSET.kind and workload is not None and bool(workload.value.evicted)
     if bounded and now >= until:
         if seen.going:
             return Next(StopPods(seen.going, ()))
         acknowledged = True
     else:
-        acknowledged = not job.active and (job.suspended_condition or not may_have_run)
-    if pods.live or job.terminating > pods.lost or (may_have_run and seen.unheard) or not acknowledged:
+        acknowledged = not active and (job.suspended_condition or not may_have_run)
+    if pods.live or terminating > 0 or (may_have_run and seen.unheard) or not acknowledged:
         times = (pods.lost_until, until if bounded and now < until else None)
         return Next(None, min((at for at in times if at is not None), default=None))
     if job.started:

@@ -198,6 +198,8 @@ class World:
         self._several: dict[str, set[Key]] = {}
         """Jobs with more than one Workload: Kueue makes a new one where a job that runs grows."""
         self._job_of_workload: dict[str, str] = {}
+        self._started_for: set[str] = set()
+        """uids of Workloads for which jobs were started here: the pods of those bear our mark."""
         self._pods: dict[Key, PodView] = {}
         self._pods_of_owner: dict[Owner, dict[Key, PodView]] = {}
         """By a Job, a JobSet and a Workload alike: uids do not collide."""
@@ -236,6 +238,8 @@ class World:
             self.job_lost(old)
         self.jobs[key] = job
         self._job_by_uid[job.uid] = key
+        if job.started_for:
+            self._started_for.add(job.started_for)
         self._changed_job(key)
         if old is not None and old.owner != job.owner:
             self._part(old)
@@ -251,6 +255,7 @@ class World:
             self._spare.pop(key, None)
             self._missing.pop(key, None)
         self._job_by_uid.pop(job.uid, None)
+        self._started_for.discard(job.started_for)
         self._changed_job(key)
         self._part(job)
 
@@ -290,6 +295,7 @@ class World:
         if (held := self.workloads.get(seen.key)) is None or held.uid != seen.uid:
             return
         del self.workloads[seen.key]
+        self._started_for.discard(seen.uid)
         self._same_defaults.pop(seen.uid, None)
         self._depends(seen.key, frozenset())
         self._neighbours.forget(seen.key)
@@ -725,9 +731,14 @@ class World:
                 pods.update(self._pods_of_owner.get((one.namespace, one.uid), {}))
         if workload is not None:
             pods.update(self._pods_of_owner.get((workload.namespace, workload.uid), {}))
+        strangers = 0
+        if (job is not None and job.started) or (workload is not None and workload.uid in self._started_for):
+            # Whoever may make pods may say that a Job owns one, or have it adopted by its labels.
+            unmarked = [key for key, pod in pods.items() if not pod.workload_uid]
+            strangers = sum(not pods.pop(key).done for key in unmarked)
         missing = self._missing_since(job, workload, len(pods), now)
         if not pods and not (job is not None and job.deleting):
-            return PodTally(missing_since=missing)
+            return PodTally(missing_since=missing, strangers=strangers)
         live = ready = created = last = lost = running = 0
         stray: list[Key] = []
         unled: set[JobKey] = set(self._unled_children(job))
@@ -787,6 +798,7 @@ class World:
             missing_since=missing,
             stray=tuple(stray),
             unled=tuple(sorted(unled)),
+            strangers=strangers,
         )
 
     # ------------------------------------------------------------ inside

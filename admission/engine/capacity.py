@@ -16,6 +16,7 @@ Kueue's rule is in `tas` and `profiles`, the book of nodes in `nodes`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise, permutations, product
@@ -60,7 +61,10 @@ from admission.names import HOSTNAME_LABEL
 __all__ = ["HOST_PORT", "PODS", "Capacity", "PlaceRequest", "Placement", "needs_nodes", "place", "takes", "tolerates"]
 
 _WORK = 10_000_000
-"""Elementary steps that the exact search for mixed gangs may take."""
+"""Elementary steps that the exact search for a mixed gang may take, all choices of domains together: with nobody to
+count them a tenant could write a gang that takes minutes."""
+_MIXING = 100
+"""Of these, what it costs to find one mixture of pods."""
 _CHOICES = 64
 """Domains, or combinations of domains, that are tried for pod sets which must share one."""
 
@@ -240,6 +244,9 @@ class _Muster:
         self.empty = question.empty
         self.avoid = [self.table.row[name] for name in sorted(question.avoid) if name in self.table.row]
         self.lingering = self._lingering()
+        self._left = _WORK
+        self._mixed: dict[tuple[object, ...], list[tuple[int, ...]] | None] = {}
+        """Mixtures by pod sets and what a node has: nodes are much alike, and choices of domains share most of them."""
 
     def placed(self) -> Placement | Misfit:
         try:
@@ -898,13 +905,6 @@ class _Muster:
         signature = np.concatenate([room, may.astype(np.int64)], axis=1)
         kinds, kind_of = np.unique(signature, axis=0, return_inverse=True)
         kind_of = kind_of.reshape(-1)
-        mixtures: list[list[tuple[int, ...]]] = []
-        for kind in kinds:
-            free = dict(zip(names, kind[: len(names)].tolist(), strict=True))
-            found = _mixtures(parts, kind[len(names) :].tolist(), need, free)
-            if found is None:
-                return None
-            mixtures.append(found)
         order: list[int] = []
         seen: dict[int, int] = {}
         room_for = np.sum([np.minimum(c[rows], n) for c, n in zip(counts, need, strict=True)], axis=0)
@@ -913,8 +913,19 @@ class _Muster:
             if seen.get(kind, 0) < sum(need):
                 seen[kind] = seen.get(kind, 0) + 1
                 order.append(i)
-        if sum(len(mixtures[int(kind_of[i])]) for i in order) * states > _WORK or len(order) * states > 4 * _WORK:
-            return None
+        if len(order) * states > self._left:
+            return None  # each node has one mixture at least
+        mixtures: dict[int, list[tuple[int, ...]]] = {}
+        steps = 0
+        for kind, times in Counter(kind_of[order].tolist()).items():
+            row = kinds[kind].tolist()
+            found = self._mixtures(parts, row[len(names) :], need, dict(zip(names, row, strict=False)))
+            if found is None:
+                return None
+            mixtures[kind] = found
+            steps += times * len(found) * states
+            if steps > self._left:
+                return None
         best = np.full(shape, -(2**40), dtype=np.int64)
         best[(0,) * len(shape)] = 0
         goal = tuple(need[:-1])
@@ -922,6 +933,7 @@ class _Muster:
         axes = [np.arange(n + 1) for n in need[:-1]]
         for i in order:
             options = mixtures[int(kind_of[i])]
+            self._left -= len(options) * states
             new, which = best, np.full(shape, -1, dtype=np.int64)
             for index, mixture in enumerate(options):
                 at = np.ix_(*(np.maximum(axis - v, 0) for axis, v in zip(axes, mixture, strict=False)))
@@ -953,6 +965,19 @@ class _Muster:
             position = part.tree.position
             out[part.name].sort(key=lambda entry, position=position: int(position[entry[0]]))  # type: ignore[misc]
         return out
+
+    def _mixtures(
+        self, parts: Sequence[_Part], may: Sequence[int], need: Sequence[int], free: Mapping[str, int]
+    ) -> list[tuple[int, ...]] | None:
+        """`_mixtures`, within what is left of the work of this question."""
+        at = (*((part.name, n, m) for part, n, m in zip(parts, need, may, strict=True)), *free.items())
+        if at not in self._mixed:
+            if self._left <= 0:
+                return None
+            found = _mixtures(parts, may, need, free)
+            self._left -= _MIXING * (_MOST_MIXTURES if found is None else len(found))
+            self._mixed[at] = found
+        return self._mixed[at]
 
     # -- the answer
 
@@ -1123,23 +1148,25 @@ def _orders(units: list[list[_Part]], hardness: Callable[[list[_Part]], int]) ->
     return permutations(ordered) if len(ordered) <= 3 else [ordered, units]
 
 
+_MOST_MIXTURES = 5000
+
+
 def _mixtures(
     parts: Sequence[_Part], may: Sequence[int], need: Sequence[int], free: Mapping[str, int]
 ) -> list[tuple[int, ...]] | None:
-    """All maximal numbers of pods of each kind that fit into `free` together; None when there are too many."""
-    found: list[tuple[int, ...]] = []
-    budget = 5000
+    """All maximal numbers of pods of each kind that fit into `free` together, the largest first; None when there are
+    too many to look through."""
+    found: dict[tuple[int, ...], int] = {}
+    """Numbers of all but the last kind, and the most of the last beside them."""
 
     def extend(prefix: tuple[int, ...], left: Mapping[str, int]) -> bool:
-        nonlocal budget
         i = len(prefix)
         most = 0
         if may[i]:
             most = max(0, min(need[i], *(left[name] // amount for name, amount in parts[i].per_pod)))
         if i == len(parts) - 1:
-            found.append((*prefix, most))
-            budget -= 1
-            return budget > 0
+            found[prefix] = most
+            return len(found) < _MOST_MIXTURES
         for pods in range(most, -1, -1):
             rest = dict(left)
             for name, amount in parts[i].per_pod:
@@ -1148,10 +1175,12 @@ def _mixtures(
                 return False
         return True
 
+    def maximal(prefix: tuple[int, ...], most: int) -> bool:
+        """Whatever exceeds it leaves room for one pod more of some kind, and no fewer of the last."""
+        return not any(
+            found.get((*prefix[:i], pods + 1, *prefix[i + 1 :]), -1) >= most for i, pods in enumerate(prefix)
+        )
+
     if not extend((), free):
         return None
-    maximal: list[tuple[int, ...]] = []
-    for mixture in sorted(found, reverse=True):
-        if any(mixture) and not any(all(a >= b for a, b in zip(m, mixture, strict=True)) for m in maximal):
-            maximal.append(mixture)
-    return maximal
+    return [(*prefix, most) for prefix, most in found.items() if (any(prefix) or most) and maximal(prefix, most)]

@@ -24,21 +24,26 @@ PODS = "/api/v1/namespaces/ml/pods"
 SUSPENDED = condition("Suspended", True, "JobSuspended", "")
 
 
-def pod_of_a_deployment(name: str, job_uid: str) -> dict[str, Any]:
-    """It asks for nothing, and says that it is of a Job."""
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "idle-1", "uid": "rs-1", "controller": True}
+def pod_of_another(name: str, owner: str, job_uid: str) -> dict[str, Any]:
+    """It asks for nothing, and says by its labels, or by its owner too, that it is of a Job."""
+    who: dict[str, Any] = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "idle-1", "uid": "rs-1"}
+    if owner == "Job":
+        who = {"apiVersion": "batch/v1", "kind": "Job", "name": "one", "uid": job_uid}
+    owners = [{**who, "controller": True}]
+    containers = [{"name": "c", "image": "pause"}]
     labels = {"batch.kubernetes.io/controller-uid": job_uid, "jobset.sigs.k8s.io/jobset-uid": job_uid}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "ml", "labels": labels, "ownerReferences": [owner]},
-        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "pause"}]},
+        "metadata": {"name": name, "namespace": "ml", "labels": labels, "ownerReferences": owners},
+        "spec": {"terminationGracePeriodSeconds": 10**9, "nodeName": "n", "containers": containers},
         "status": {"phase": "Running"},
     }
 
 
+@pytest.mark.parametrize("owner", ["ReplicaSet", "Job"])
 @pytest.mark.parametrize("how", ["finished", "evicted"])
-async def test_a_pod_that_says_it_is_of_a_job_keeps_nothing_for_it(world: World, how: str) -> None:
+async def test_a_pod_that_says_it_is_of_a_job_keeps_nothing_for_it(world: World, how: str, owner: str) -> None:
     await a_town(world, 16)
     async with running(world) as controller:
         uid = (await world.put(job("one", "main")))["metadata"]["uid"]
@@ -51,7 +56,7 @@ async def test_a_pod_that_says_it_is_of_a_job_keeps_nothing_for_it(world: World,
             return not await stopped()
 
         assert await until(started)
-        pod = pod_of_a_deployment("idle-1-x", uid)
+        pod = pod_of_another("idle-1-x", owner, uid)
         assert validate_pod(None, pod, TENANT, NAMES) is None, "anybody may make it"
         await world.put(pod)
         if how == "finished":
@@ -64,13 +69,22 @@ async def test_a_pod_that_says_it_is_of_a_job_keeps_nothing_for_it(world: World,
             drain = {"spec": {"stopPolicy": "HoldAndDrain"}}
             await world.client.merge_patch("/apis/muster.dev/v1beta1/namespaces/ml/localqueues/main", drain)
             assert await until(stopped)
-            gone = {"startTime": None, "active": 0, "conditions": [SUSPENDED]}
+            # The Job controller has adopted it, deletes it, and waits for its end.
+            left = {"terminating": 1} if owner == "Job" else {}
+            gone = {"startTime": None, "active": 0, "conditions": [SUSPENDED], **left}
             await world.client.merge_patch(f"{JOBS}/one/status", {"status": gone})
 
         async def released() -> bool:
             return controller.state.queue_numbers("team-a").reserving == 0
 
         assert await until(released)
+        if how == "evicted":
+
+            async def restored() -> bool:
+                kept = (await world.client.get(f"{JOBS}/one"))["metadata"].get("annotations") or {}
+                return NAMES.inverse_annotation not in kept
+
+            assert await until(restored)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +147,7 @@ async def test_a_selector_that_names_a_value_twice_ends_nothing(world: World) ->
 
         assert await until(gone)
         for i in range(3):
-            pod = pod_of_a_deployment(f"web-{i}", "nobody")
+            pod = pod_of_another(f"web-{i}", "ReplicaSet", "nobody")
             pod["spec"]["affinity"] = anti_affinity(f"app-{i}", ["x", "x"])
             await world.put(pod)
         await asyncio.sleep(0.2)

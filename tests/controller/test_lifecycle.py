@@ -289,6 +289,14 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**STOPPED, terminating=2), workload(**LEAVING), PodTally(live=1, lost=1), queue="q"),
         None,
     ),
+    "evicted and suspended, what the job counts may be pods that its start did not make": (
+        Sight(job(**STOPPED, active=1, terminating=2), workload(**LEAVING), PodTally(strangers=1), queue="q"),
+        life.RestoreJob(),
+    ),
+    "evicted and suspended, a pod of its own beside one that its start did not make": (
+        Sight(job(**STOPPED, terminating=2), workload(**LEAVING), PodTally(live=1, strangers=1), queue="q"),
+        None,
+    ),
     "evicted and suspended, not yet seen by its controller": (
         Sight(job(**{**STOPPED, "suspended_condition": False}), workload(**LEAVING), queue="q"),
         None,

@@ -537,15 +537,29 @@ SET = JobView(kind="JobSet", namespace="ns", name="set", uid="s1", resource_vers
 
 
 def test_a_pod_that_names_its_job_alone_is_of_the_jobset_too() -> None:
-    """As those do that were made before their gang was ours."""
+    """As those do that were made before their gang was ours; of a gang that was started here, they are none."""
     woken: list[Any] = []
     world = World(State(MUSTER), Names(), changed_job=woken.append, dirty=lambda: None)
-    for one in (SET, CHILD):
+    before = replace(SET, started=False)
+    for one in (before, CHILD):
         world.job_seen(one)
     woken.clear()
     world.pod_seen(pod("a", workload_uid="", owner_uid="c1", held_by="c1"))
-    assert world.tally(SET, None, 10**9).live == 1
+    assert world.tally(before, None, 10**9).live == 1
     assert ("JobSet", "ns", "set") in woken
+    tally = world.tally(SET, None, 10**9)
+    assert (tally.live, tally.strangers) == (0, 1)
+
+
+def test_a_pod_that_its_start_did_not_make_is_none_of_a_gang_after_its_template_was_put_back_either() -> None:
+    setting = Setting()
+    world = setting.world
+    world.job_seen(replace(JOB, started_for="w1"))
+    world.pod_seen(pod("x", workload_uid="", owner_uid="j1", held_by="j1", terminating=True))
+    for job in (replace(JOB, started_for="w1"), replace(JOB, suspended=True, started=False)):
+        world.job_seen(job)
+        tally = world.sight(KEY, 100).pods
+        assert (tally.live, tally.strangers) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from admission.engine import capacity
 from admission.engine.booking import booking_of, mark_of
-from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
+from admission.engine.capacity import Capacity, Placement, PlaceRequest, _mixtures, place, takes
 from admission.engine.model import (
     KUEUE,
     MUSTER,
@@ -433,6 +434,37 @@ def test_mixed_pod_sets_need_search() -> None:
     assert where(got, "z") == {"c": 1}
     assert where(got, "x") == where(got, "y") == {"a": 1, "b": 1}
     assert isinstance(place(book, [*asked, kind("v", 1, 1, 1)], rules=MUSTER), Misfit)
+
+
+@pytest.mark.parametrize(
+    ("counts", "level"),
+    [([36] * 6, "rack"), ([36] * 7, "rack"), ([5] * 6 + [230], None)],
+)
+def test_a_gang_of_many_small_pod_sets_is_searched_within_bounds(
+    counts: list[int], level: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each set would fit alone, and all of them do not: how they could be mixed on a node is asked for a few nodes, not
+    for all of them and every choice of racks."""
+    book = fabric({"b": {f"r{rack}": [8] * 8 for rack in range(4)}})
+    for row in range(32):  # no two of them alike
+        rack, number = divmod(row, 8)
+        book.put_node(node(f"r{rack}-{number}", 8, cpu=400 + row, block="b", rack=f"r{rack}"))
+    looked_at = 0
+
+    def counted(*asked: Any) -> list[tuple[int, ...]] | None:
+        nonlocal looked_at
+        found = _mixtures(*asked)
+        looked_at += len(found or ())
+        assert looked_at < 50_000
+        return found
+
+    monkeypatch.setattr(capacity, "_mixtures", counted)
+    topology = TopologyRequest(required=level) if level else None
+    gang = [
+        asks(count, name=f"p{i}", requests=((GPU, 1), ("cpu", 1000 * (i + 1))), topology=topology)
+        for i, count in enumerate(counts)
+    ]
+    assert isinstance(place(book, gang, rules=MUSTER), Misfit)
 
 
 def test_leader_and_workers_share_the_tightest_domain() -> None:
