@@ -770,6 +770,8 @@ class Ask:
         pairs: dict[FlavorResource, None] = dict.fromkeys(node.quotas)
         if not node.is_queue:
             pairs.update(dict.fromkeys(sorted(node.subtree)))
+        # Gangs go on with a flavor that their queue names no more.
+        pairs.update(dict.fromkeys(sorted(fr for fr, held in node.usage.items() if held)))
         share = None
         if node.parent is not None:
             share = node.share().value_status()
@@ -1094,7 +1096,8 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
         created=created,
         priority=value.priority,
         pods=pods,
-        ready=job.ready + job.succeeded if job is not None and value.admitted else None,
+        # For a moment a job counts a pod beside the one that takes over from it.
+        ready=min(job.ready + job.succeeded, pods) if job is not None and value.admitted else None,
         requests=_requests(raw, value),
         where=_where(value),
     )
