@@ -144,7 +144,8 @@ class Messages:
         self.template_label = f"{queue} belongs on the JobSet itself: remove it from spec.replicatedJobs[].template"
         self.frozen = (
             "this job holds room for what it asked for: parallelism, completions, templates and the failurePolicy of a "
-            f"JobSet stay as they are until it is suspended and restored; pause it with the label {names.pause_label}: 'true' to change them"
+            "JobSet stay as they are until it is suspended and restored; pause it with the label "
+            f"{names.pause_label}: 'true' to change them"
         )
         self.reserved = (
             f"labels {names.managed_label}, {names.workload_uid_label} and {names.pod_set_label}, the annotations of "
