@@ -407,7 +407,8 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
     where = {"namespaceSelector": {"matchLabels": {"muster": "governed"}}, "manageJobsWithoutQueueName": True}
     cp.clean()
     objects = release.install(
-        config={**where, "defaultQueueName": "main", "holdProofPeriod": "1s"}, refuseBarePods=["nvidia.com/gpu"]
+        config={**where, "defaultQueueName": "main", "holdProofPeriod": "1s"},
+        refuseBarePods=["nvidia.com/gpu", "memory"],
     )
     cp.namespace("governed", {"muster": "governed"})
     cp.namespace("free")
@@ -425,6 +426,13 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
 
     cp.wait(refused, 20, "the policy to be seen")
     cp.create(pod("governed", 0), dryRun="All")
+    starts, whole = pod("governed", 0), pod("governed", 0)
+    starts["spec"]["initContainers"] = pod_template(1)["spec"]["containers"]
+    starts["spec"]["initContainers"][0]["name"] = "i"
+    whole["spec"]["resources"] = {"requests": {"memory": "1Gi"}}  # of the pod, and of no container
+    for asks in (starts, whole):
+        with pytest.raises(ApiError, match="make a Job or a JobSet"):
+            cp.create(asks, dryRun="All")
     with pytest.raises(ApiError, match="remove Muster first"):
         cp.delete("customresourcedefinitions", "workloads.muster.dev", dryRun="All")
     cp.create(pod("free", 1), dryRun="All")

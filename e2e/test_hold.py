@@ -590,6 +590,18 @@ def test_a_job_that_holds_room_keeps_its_size(plane: ControlPlane, tenant: ApiCl
     pods_of(plane, "big", 3)
 
 
+def test_a_jobset_that_holds_room_restarts_as_it_did_before(
+    plane: ControlPlane, tenant: ApiClient, muster: ApiClient
+) -> None:
+    """The rule of its kind sees no field that was not there before."""
+    restarts = {"spec": {"failurePolicy": {"maxRestarts": 3}}}
+    tenant.create(jobset("once"))
+    start(muster, JOBSET, "once", driver="0", workers="1234")
+    assert "holds room" in _refused(lambda: tenant.patch("jobsets", "once", restarts, SPACE))
+    tenant.create(jobset("waits"))
+    tenant.patch("jobsets", "waits", restarts, SPACE)
+
+
 def test_who_may_make_pods_of_gangs(plane: ControlPlane, tenant: ApiClient) -> None:
     index = {"batch.kubernetes.io/job-completion-index": "7"}
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}

@@ -70,6 +70,8 @@ _TEST_FAILED = "the server rejected our request due to an error in our request"
 _ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
 
 _PODS = Kind("", "v1", "pods", "Pod")
+_MOST_RESOURCES = 64
+"""Of a pod set, in status.resourceRequests: the API server stores no more. Its template says them, too."""
 
 WRITTEN = (
     "podSets",
@@ -188,7 +190,7 @@ class Actuator:
         numbers of now is no news."""
         now = self._now()
         status = with_conditions(seen.status, shown.conditions, now, seen.generation)
-        if shown.requests:
+        if shown.requests and all(len(amounts) <= _MOST_RESOURCES for _, amounts in shown.requests):
             status["resourceRequests"] = [
                 {"name": name, "resources": quantity.format_resources(dict(amounts))}
                 for name, amounts in shown.requests

@@ -782,6 +782,8 @@ class Ask:
         pairs: dict[FlavorResource, None] = dict.fromkeys(node.quotas)
         if not node.is_queue:
             pairs.update(dict.fromkeys(sorted(node.subtree)))
+        # Gangs go on with a flavor that their queue names no more.
+        pairs.update(dict.fromkeys(sorted(fr for fr, held in node.usage.items() if held)))
         share = None
         if node.parent is not None:
             share = node.share().value_status()

@@ -51,7 +51,7 @@ class Certificates:
         return self.ca_cert + self.old_ca
 
     def data(self) -> dict[str, bytes]:
-        """As the data of a Secret of type kubernetes.io/tls, before base64."""
+        """As the data of a Secret, before base64; the leaf under the names that one of type kubernetes.io/tls has."""
         return {CA_CERT: self.ca_cert, CA_KEY: self.ca_key, OLD_CA: self.old_ca, CERT: self.cert, KEY: self.key}
 
     @classmethod

@@ -220,7 +220,7 @@ async def kept(
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": secret, "namespace": namespace},
-            "type": "kubernetes.io/tls",
+            "type": "Opaque",  # as the chart makes it: nobody can change the type of one that is there
             "data": {key: base64.b64encode(value).decode() for key, value in wanted.data().items()},
         }
         try:
@@ -228,7 +228,7 @@ async def kept(
                 await client.create(_SECRETS.path(namespace), body, fenced=False)
             else:
                 body["metadata"] = raw["metadata"]
-                body["type"] = raw.get("type", "kubernetes.io/tls")
+                body["type"] = raw.get("type", "Opaque")
                 await client.put(path, body, fenced=False)
         except (AlreadyExists, Conflict):
             continue  # another replica was quicker

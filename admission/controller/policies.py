@@ -584,6 +584,7 @@ def _jobset_templates(names: Names, settings: Settings) -> list[Object]:
         return f"(has({meta}) && has({meta}.labels) && {_text(names.queue_label)} in {meta}.labels)"
 
     same = (
+        f"{_same('spec.failurePolicy')} && "
         "size(object.spec.replicatedJobs) == size(variables.before) && object.spec.replicatedJobs.all(r, "
         "variables.before.exists(o, o.name == r.name && has(o.replicas) == has(r.replicas) && "
         "(!has(o.replicas) || o.replicas == r.replicas) && o.template.spec == r.template.spec))"

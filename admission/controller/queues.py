@@ -118,10 +118,11 @@ def cohort_status(state: State, seen: Item[Cohort], now: int) -> dict[str, Any]:
 
 
 def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool = True) -> list[dict[str, Any]]:
-    """[{name, resources: [{name, total, borrowed}]}], in the order in which the queue names them first."""
+    """[{name, resources: [{name, total, borrowed}]}], in the order in which the queue names them first; then what its
+    gangs hold of flavors that it names no more."""
     amounts = numbers.reserved if reserved else numbers.used
     out: dict[str, list[dict[str, Any]]] = {}
-    for flavor, resource in numbers.order:
+    for flavor, resource in dict.fromkeys((*numbers.order, *sorted(fr for fr, held in amounts.items() if held))):
         total = amounts.get((flavor, resource), 0)
         entry = {"name": resource, "total": quantity.format(resource, total)}
         if borrowed:

@@ -163,8 +163,9 @@ class Messages:
         self.empty_label = f"{queue} is empty: name a LocalQueue, or leave the label out"
         self.template_label = f"{queue} belongs on the JobSet itself: remove it from spec.replicatedJobs[].template"
         self.frozen = (
-            "this job holds room for what it asked for: parallelism, completions and templates stay as they are "
-            f"until it is suspended and restored; pause it with the label {names.pause_label}: 'true' to change them"
+            "this job holds room for what it asked for: parallelism, completions, templates and the failurePolicy of a "
+            "JobSet stay as they are until it is suspended and restored; pause it with the label "
+            f"{names.pause_label}: 'true' to change them"
         )
         self.reserved = (
             f"labels {names.managed_label}, {names.workload_uid_label} and {names.pod_set_label}, the annotations of "
@@ -363,10 +364,11 @@ def _owners(raw: Json) -> list[object]:
 
 
 def _sizes(kind: JobKind, job: Json) -> object:
+    """How many pods of what. Of a JobSet also whether it restarts: where it does not, what is done was given back."""
     spec = obj(job.get("spec"))
     if kind is JOB:
         return spec.get("parallelism"), spec.get("completions"), spec.get("template")
-    return [
+    return spec.get("failurePolicy"), [
         (entry.get("name"), entry.get("replicas"), obj(entry.get("template")).get("spec"))
         for entry in objects(spec.get("replicatedJobs"))
     ]

@@ -200,7 +200,8 @@ class JobView(Value, frozen=True):
 
     def ready_of(self, pods: int) -> int:
         """Pods of a gang that has so many at a time which are ready, or done with none to follow."""
-        return self.ready + min(self.succeeded, max(0, pods - self.pods_expected))
+        # For a moment a job counts a pod beside the one that takes over from it.
+        return min(pods, self.ready + min(self.succeeded, max(0, pods - self.pods_expected)))
 
     @property
     def kept_back(self) -> bool:

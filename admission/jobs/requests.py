@@ -808,6 +808,10 @@ def exclusive_key(labels: Mapping[str, str], annotations: Mapping[str, str]) -> 
     return annotations.get(JOBSET_EXCLUSIVE_TOPOLOGY, "")
 
 
+_LEVEL, _GROUP_NAME = 63, 256
+"""Characters that the kind Workload allows for the name of a level, and of a group of pod sets."""
+
+
 def topology_request(
     annotations: Mapping[str, str] | None,
     names: Names,
@@ -850,6 +854,16 @@ def topology_request(
             out["podsetSliceRequiredTopologyConstraints"] = found
     if group := said.get(names.group_name_annotation):
         out["podSetGroupName"] = group
+    problems += [
+        f"annotation {key} is longer than {most} characters"
+        for key, most in (
+            (names.required_topology_annotation, _LEVEL),
+            (names.preferred_topology_annotation, _LEVEL),
+            (names.slice_required_topology_annotation, _LEVEL),
+            (names.group_name_annotation, _GROUP_NAME),
+        )
+        if len(said.get(key, "")) > most
+    ]
     if not (out or (by_child and replicas)):
         return None, problems
     if indexed:
@@ -866,10 +880,10 @@ def _layers(said: str, names: Names) -> tuple[list[Json], list[str]]:
     good = [
         {"topology": text(entry.get("topology")), "size": whole(entry.get("size"), 0)}
         for entry in entries
-        if text(entry.get("topology")) and whole(entry.get("size"), 0) > 0
+        if 0 < len(text(entry.get("topology"))) <= _LEVEL and whole(entry.get("size"), 0) > 0
     ]
     if not entries or len(entries) > 3 or len(good) != len(items(listed)):
-        wanted = 'one to three {"topology": LEVEL, "size": PODS}'
+        wanted = f'one to three {{"topology": LEVEL, "size": PODS}}, each level of at most {_LEVEL} characters'
         return [], [f"annotation {names.slice_layers_annotation} must be a list of {wanted}"]
     return good, []
 

@@ -733,6 +733,21 @@ async def test_the_tree_of_queues(world: World, tmp_path: Path) -> None:
     assert data["rows"][1]["room"][0]["lent"] == 8
 
 
+async def test_the_tree_counts_what_is_held_of_a_flavor_that_its_queue_names_no_more(world: World) -> None:
+    await lab(world)
+    renamed = (await world.client.get("/apis/muster.dev/v1beta1/clusterqueues/team-b"))["spec"]["resourceGroups"]
+    renamed[0]["flavors"][0]["name"] = "hopper"
+    await world.client.merge_patch(
+        "/apis/muster.dev/v1beta1/clusterqueues/team-b", {"spec": {"resourceGroups": renamed}}
+    )
+    rows = {row.name: row for row in (await world.ask().queues("ml")).rows if row.kind != "LocalQueue"}
+    assert [(room.flavor, room.nominal, room.used, room.borrowed) for room in rows["team-b"].room] == [
+        ("hopper", 16, 0, 0),
+        ("h100", 0, 24, 24),
+    ]
+    assert {room.flavor: room.used for room in rows["lab"].room} == {"h100": 32, "hopper": 0}
+
+
 async def test_queues_and_jobs_of_a_tenant(world: World, tmp_path: Path) -> None:
     await lab(world)
     world.denied = {"clusterqueues", "cohorts", "localqueues*"}

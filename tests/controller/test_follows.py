@@ -73,6 +73,21 @@ async def test_a_job_is_admitted_once_its_gate_is_taken_away(world: World) -> No
         await until(reads(world, holds))
 
 
+async def test_who_asks_for_more_resources_than_a_status_holds_is_told_why_it_waits(world: World) -> None:
+    await a_town(world, 16)
+    made = job("one", "main")
+    many = {f"example.com/r{i}": "1" for i in range(65)}
+    made["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": many, "limits": many}
+    async with running(world):
+        await world.put(made)
+
+        def told(raw: Json) -> bool:
+            conditions = raw.get("status", {}).get("conditions", ())
+            return any(one["reason"] == "NoMatchingFlavor" for one in conditions)
+
+        assert await until(reads(world, told))
+
+
 async def test_a_limit_of_run_time_that_changes_while_a_job_waits(world: World) -> None:
     await a_town(world, 4)
     limited = job("train", "main")

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 
 from admission.controller import certificates
 from admission.controller.certificates import CA_CERT, CERT, KEY, Certificates, ends_at, from_files, issue
@@ -155,6 +156,15 @@ async def test_a_secret_that_is_lost_is_filled_again(
         assert [await served(port, trusted) for port in ports] == [before, before]
         stored = (await world.client.get(f"{SECRETS}/{SECRET}"))["data"]
         assert ssl.PEM_cert_to_DER_cert(base64.b64decode(stored[CERT]).decode()) == before
+
+
+async def test_a_secret_made_without_the_chart_can_be_taken_over_by_it(world: World, unused_tcp_port: int) -> None:
+    """The type of a Secret cannot be changed, and Helm applies that of the chart."""
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    async with replica(world, unused_tcp_port):
+        made = await world.client.get(f"{SECRETS}/{SECRET}")
+    installed = yaml.safe_load_all((Path(__file__).parents[2] / "config" / "controller.yaml").read_text())
+    assert {made["type"]} == {one["type"] for one in installed if one["kind"] == "Secret"}
 
 
 async def test_an_old_ca_is_not_written_over_a_new_one(

@@ -411,6 +411,11 @@ def test_lists_written_anew_keep_our_keys() -> None:
     changed = copy.deepcopy(old)
     changed["spec"]["replicatedJobs"][0]["replicas"] = 7
     assert validate_job(old, changed, TENANT, NAMES) == SAY.frozen
+    restarts = copy.deepcopy(old)  # what is done of it was given back, and would run again
+    restarts["spec"]["failurePolicy"] = {"maxRestarts": 3}
+    assert validate_job(old, restarts, TENANT, NAMES) == SAY.frozen
+    assert validate_job(restarts, old, TENANT, NAMES) == SAY.frozen
+    assert validate_job(restarts, restarts, TENANT, NAMES) is None
 
 
 # ---------------------------------------------------------------- pods

@@ -428,6 +428,11 @@ def test_topology_annotations() -> None:
     assert value is not None
     assert (value.required, value.group, value.sub_group_count) == ("rack", "g", 2)
     assert topology_request({}, NAMES) == (None, [])
+    for key, most in ((NAMES.preferred_topology_annotation, 63), (NAMES.group_name_annotation, 256)):
+        assert topology_request({key: "x" * most}, NAMES)[1] == []
+        assert topology_request({key: "x" * (most + 1)}, NAMES)[1] == [
+            f"annotation {key} is longer than {most} characters"
+        ]
     assert topology_request({NAMES.slice_size_annotation: "x"}, NAMES)[1]
 
 
@@ -459,6 +464,7 @@ def test_what_is_no_number_is_told(size: str) -> None:
         ("[" * 50_000, ()),
         ('[{"topology": "net/rack", "size": ' + "9" * 5000 + "}]", ()),
         ('[{"topology": "net/rack", "size": 0}]', ()),
+        ('[{"topology": "' + "x" * 64 + '", "size": 2}]', ()),
         ('[{"topology": "net/rack", "size": "2"}]', ()),
         ('[{"topology": "a", "size": 8}, {"topology": "b", "size": 4}, {"topology": "c", "size": 2}, 1]', ()),
     ],
