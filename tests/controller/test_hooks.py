@@ -71,16 +71,17 @@ async def test_a_rotation_is_noticed(world: World, tmp_path: Path, unused_tcp_po
         return {base64.b64decode(hook["clientConfig"].get("caBundle", "")) for hook in found["webhooks"]}
 
     await hooks.start()
+    assert await bundles() == {first.ca_cert if ca else b""}
+    if not ca:
+        # Somebody else's work, as a rotation is; before `run`, which may write in between.
+        found = await world.client.get(CONFIGURATIONS)
+        for hook in found["webhooks"]:
+            hook["clientConfig"]["caBundle"] = base64.b64encode(second.ca_cert).decode()
+        await world.client.put(CONFIGURATIONS, found)
     running = asyncio.ensure_future(hooks.run())
     try:
         assert await served(unused_tcp_port, first.ca_cert) == der(first)
         assert hooks.ends_at == ends_at(first)
-        assert await bundles() == {first.ca_cert if ca else b""}
-        if not ca:
-            found = await world.client.get(CONFIGURATIONS)
-            for hook in found["webhooks"]:
-                hook["clientConfig"]["caBundle"] = base64.b64encode(second.ca_cert).decode()
-            await world.client.put(CONFIGURATIONS, found)
         (folder / CERT).write_bytes(second.cert)  # half of a new one: the old one is served on
         await asyncio.sleep(0.05)
         assert not running.done()
