@@ -139,6 +139,39 @@ def test_pods_that_were_taken_from_their_job_count_and_go_with_it(muster: Instal
     cp.wait(lambda: not cp.list(f"workloads.{NAMES.group}", "team-a"), 60, "the end")
 
 
+def test_a_pod_that_a_job_has_adopted_keeps_nothing_of_its_gang(muster: Installed) -> None:
+    """Of a tenant, who may give it any time to end: its node lets it be, as kubelet would one that does not stop."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 0, "team-b": 16})
+    cp.apply([job("team-a", "gang", 2, seconds=None)])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
+    labels = cp.list("pods", "team-a")[0]["metadata"]["labels"]
+    stays = {"pod-delete.stage.kwok.x-k8s.io/delay": "24h", "pod-complete.stage.kwok.x-k8s.io/delay": "24h"}
+    meta = {
+        "name": "stranger",
+        "namespace": "team-a",
+        "labels": {key: value for key, value in labels.items() if not key.startswith(f"{NAMES.group}/")},
+        "annotations": stays,
+    }
+    containers = [{"name": "c", "image": "c"}]
+    spec = {"terminationGracePeriodSeconds": 10**8, "restartPolicy": "Never", "containers": containers}
+    cp.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+    def adopted() -> dict[str, Any]:
+        found: dict[str, Any] = cp.get("pods", "stranger", "team-a")["metadata"]
+        return found if found.get("ownerReferences") and found.get("deletionTimestamp") else {}
+
+    cp.wait(adopted, 30, "the Job controller to adopt it, and to delete it, for the Job has such a pod")
+    cp.apply([job("team-b", "owner", 2, seconds=None)])
+    cp.wait(lambda: len(running_pods(cp, "team-b")) == 2, 60, "the owner of the quota to run")
+    assert adopted()
+    assert cp.get("jobs", "gang", "team-a")["status"]["terminating"] == 1
+    assert not cp.get("jobs", "gang", "team-a")["metadata"].get("annotations", {}).get(NAMES.inverse_annotation)
+    cp.delete("pods", "stranger", "team-a", gracePeriodSeconds=0)
+
+
 def admission_policy(name: str, *, binding: bool = False) -> dict[str, Any]:
     """One that somebody asked for beside those of Muster, and that refuses nothing here."""
     kind = "ValidatingAdmissionPolicy" + ("Binding" if binding else "")
