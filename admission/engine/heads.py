@@ -59,6 +59,7 @@ class Heads(Run):
 
     def go(self) -> None:
         self.entries: list[_Entry] = []
+        self.book = self.ledger.version, self.ledger.nodes.version
         self._second_pass()
         before = self.steps
         for label, names in self._roots():
@@ -486,7 +487,9 @@ class Heads(Run):
         assignment = trial.assignment
         cursor = assignment.cursor if scanned and assignment is not None else ()
         pending = scanned and assignment is not None and assignment.pending_flavors
-        entry.again = again or pending
+        generation = self.state.generation(trial.queue.name)
+        changed = self.state.scanned(trial.gang.key, cursor if pending else (), generation, self.book)
+        entry.again = again or pending or changed
         # The head of a strict queue stays where it is, for all to wait behind; Kueue tries it again and again.
         strict = trial.queue.strategy is Strategy.STRICT_FIFO
         entry.verdict = Verdict(
@@ -495,11 +498,10 @@ class Heads(Run):
             why,
             self.asked(trial),
             cursor,
-            self.state.generation(trial.queue.name),
+            generation,
         )
         self.verdicts.append(entry.verdict)
         state = self.state
-        state.scanned(trial.gang.key, cursor, entry.verdict.cursor_generation)
         if entry.again:
             return
         held = state.lines[trial.queue.name].buckets[trial.bucket]

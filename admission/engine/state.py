@@ -125,9 +125,9 @@ class State:
         self._seen: dict[Key, Workload] = {}
         self._assumed: dict[Key, tuple[Decision, ...]] = {}
         """What was decided and is not seen yet: one decision, or an Admit and what was decided after it."""
-        self._scans: dict[Key, tuple[str, tuple[tuple[str, str, int], ...], int]] = {}
-        """Of those whose scan of flavors stopped half-way: (uid, cursor, its generation). On no object: who remembers
-        nothing begins anew."""
+        self._scans: dict[Key, tuple[str, tuple[tuple[str, str, int], ...], int, object]] = {}
+        """Of those whose scan of flavors stopped half-way: (uid, cursor, its generation, the book at its beginning). On
+        no object: who remembers nothing begins anew."""
         self._blocked: dict[Key, Why] = {}
         self._untold: dict[Key, None] = {}
         self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
@@ -1553,15 +1553,19 @@ class State:
             self._unpark(queue, bucket)
         return woken
 
-    def scanned(self, key: Key, cursor: tuple[tuple[str, str, int], ...], generation: int) -> None:
-        """A cycle looked at a gang in line, and the next look at it goes on behind these flavors; empty: anew."""
+    def scanned(
+        self, key: Key, cursor: tuple[tuple[str, str, int], ...], generation: int, book: tuple[int, int]
+    ) -> bool:
+        """A cycle looked at a gang in line, on a book of these versions, and the next look at it goes on behind these
+        flavors; empty: the scan is over. True where it was begun on another book: what was said of the flavors before
+        may be so no more."""
         gang = self.workloads[key]
+        *_, began = self._scans.pop(key, ("", (), 0, book))
         if cursor:
-            self._scans[key] = (gang.uid, cursor, generation)
-        else:
-            self._scans.pop(key, None)
+            self._scans[key] = (gang.uid, cursor, generation, began)
         if gang.cursor != cursor:
             self.workloads[key] = replace(gang, cursor=cursor, cursor_generation=generation)
+        return began != book
 
     def forget(self) -> None:
         """Drop all memos: the next decision looks at everybody again."""

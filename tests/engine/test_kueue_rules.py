@@ -284,3 +284,22 @@ def test_the_head_of_a_strict_queue_is_tried_when_something_changed(fair: bool) 
     town.remove(Workload, ("ns", "g0"))
     town.settle()
     assert town.admitted() == ["g1", "g2"]
+
+
+def test_a_scan_during_which_something_changed_is_made_once_more() -> None:
+    """What the first flavor lacked is there by the time that the second is looked at."""
+    town = Town(
+        Topology("net", (HOSTNAME_LABEL,)),
+        *(Flavor(name, node_labels=(("pool", name),), topology="net") for name in ("first", "second")),
+        *(replace(node(name, gpu=4), labels=(*node(name).labels, ("pool", name))) for name in ("first", "second")),
+        queue("a", flavors=[("first", {"gpu": 8}), ("second", {"gpu": 8})]),
+        rules=KUEUE,
+    )
+    for number in range(2):
+        town.put(gang(f"g{number}", "a", each={"gpu": 3}))
+        town.settle()
+    town.put(gang("g2", "a", each={"gpu": 3}))
+    assert decide(town.state, town.now, BUDGET).more
+    town.remove(Workload, ("ns", "g0"))
+    town.settle()
+    assert town.admitted() == ["g1", "g2"]
