@@ -122,7 +122,7 @@ def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool = True) -> 
     gangs hold of flavors that it names no more."""
     amounts = numbers.reserved if reserved else numbers.used
     out: dict[str, list[dict[str, Any]]] = {}
-    for flavor, resource in dict.fromkeys((*numbers.order, *sorted(fr for fr, held in amounts.items() if held))):
+    for flavor, resource in numbers.order:
         total = amounts.get((flavor, resource), 0)
         entry = {"name": resource, "total": quantity.format(resource, total)}
         if borrowed:

@@ -91,7 +91,7 @@ class QueueNumbers(Value, frozen=True):
     lent: Mapping[FlavorResource, int] = field(default_factory=dict)
     """Of `nominal`, what siblings hold."""
     order: tuple[FlavorResource, ...] = ()
-    """In the order in which the object names them."""
+    """In the order in which the object names them; then what is held of flavors that it names no more."""
     weighted_share: int = 0
     alone: bool = False
     """Without a cohort: what it holds beyond its quota is borrowed from nobody."""
@@ -430,15 +430,16 @@ class State:
     def _numbers(
         self, owner: str | Key, waiting: int, holding: int, node: QuotaNode | None, queue: ClusterQueue | None
     ) -> QueueNumbers:
+        reserved = dict(self._reserved.get(owner, {}))
         return QueueNumbers(
             pending=waiting,
             reserving=holding,
             admitted=self._admitted[owner],
-            reserved=dict(self._reserved.get(owner, {})),
+            reserved=reserved,
             used=dict(self._used.get(owner, {})),
             nominal={} if node is None else {fr: quota.nominal for fr, quota in node.quotas.items()},
             lent={} if node is None else {fr: node.lent(fr) for fr in node.quotas},
-            order=() if queue is None else _order(queue),
+            order=tuple(dict.fromkeys((*(_order(queue) if queue is not None else ()), *sorted(reserved)))),
             weighted_share=0 if node is None else node.share().value_status(),
             alone=node is None or node.parent is None,
             cohort="" if queue is None else queue.cohort,

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from admission.controller import decode, queues
 from admission.controller.app import Controller
 from admission.engine.model import MUSTER, ClusterQueue, Cohort, Flavor, LocalQueue, Put
-from admission.engine.state import QueueNumbers, State
+from admission.engine.state import State
 from admission.jobs import values
 from admission.names import Names
 from tests.controller.lab import World, cluster_queue, local_queue, own
@@ -154,15 +154,6 @@ def test_queues_of_a_cohort_may_name_the_resources_of_a_flavor_by_turns() -> Non
     for told in (status["flavorsReservation"], status["flavorsUsage"]):
         named = [(flavor["name"], [resource["name"] for resource in flavor["resources"]]) for flavor in told]
         assert named == [("x", ["cpu", "memory"]), ("y", ["cpu"])]
-
-
-def test_what_gangs_hold_of_a_flavor_that_their_queue_names_no_more_is_told() -> None:
-    held = {("x", "cpu"): 4000, ("z", "cpu"): 0}
-    numbers = QueueNumbers(order=(("y", "cpu"),), reserved=held, used={}, nominal={("y", "cpu"): 8000})
-    y = {"name": "y", "resources": [{"name": "cpu", "total": "0", "borrowed": "0"}]}
-    x = {"name": "x", "resources": [{"name": "cpu", "total": "4", "borrowed": "4"}]}
-    assert queues.flavors(numbers, reserved=True) == [y, x]
-    assert queues.flavors(numbers, reserved=False) == [y]
 
 
 @pytest.mark.parametrize(("judges", "wrong"), [(True, 1), (False, 0)])

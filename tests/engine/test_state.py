@@ -487,3 +487,14 @@ def test_of_times_at_which_to_look_again_those_are_kept_that_count() -> None:
         state.park(name, bucket, replace(memo, until=START + i))
     assert len(state._memo_alarms) <= 2
     assert state.next_alarm() == START + 999
+
+
+def test_numbers_tell_what_is_held_of_a_flavor_that_the_queue_names_no_more() -> None:
+    town = Town(*elastic("old"), *elastic("new"), cohort("c"), queue("a", "c", [("old", {"gpu": 4})]))
+    town.put(gang("g", "a", 3))
+    town.settle()
+    town.put(queue("a", "c", [("new", {"gpu": 4})]))
+    wanted = (("new", "gpu"), ("old", "gpu"))
+    state = town.state
+    for numbers in (state.queue_numbers("a"), state.local_queue_numbers(("ns", "a")), state.cohort_numbers("c")):
+        assert (numbers.order, numbers.reserved) == (wanted, {("old", "gpu"): 3})
