@@ -387,9 +387,10 @@ def import_(scope: Scope, files: tuple[str, ...], apply: bool, source: str | Non
 def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | None) -> None:
     """Say whether a job would start now and on which nodes, else why not; then create it, with --create.
 
-    The API server checks the manifest by a dry run, and the engine decides on what the cluster holds now. To know, one
-    must be allowed to read nodes, pods and queues of the whole cluster; who may not is told what can be known. Of
-    several jobs each is judged as if those before it were created.
+    The API server checks the manifest by a dry run, and the Jobs of a JobSet, which it else sees as they are made;
+    the engine decides on what the cluster holds now. To know, one must be allowed to read nodes, pods and queues of the
+    whole cluster; who may not is told what can be known. Of several jobs each is judged as if those before it were
+    created.
     """
     documents, wrong = manifests(files)
     for finding in wrong:

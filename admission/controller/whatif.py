@@ -26,9 +26,9 @@ from admission.engine.model import Why as Cause
 from admission.engine.project import sentence
 from admission.engine.state import State
 from admission.jobs import values, volumes
-from admission.jobs.kinds import JobKind, claims_made, kind_of, obj, objects, text, texts, whole
+from admission.jobs.kinds import JOB, JOBSET, JobKind, claims_made, kind_of, obj, objects, text, texts, whole
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
-from admission.jobs.workload import build_workload
+from admission.jobs.workload import as_made, build_workload
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
 
 Json = dict[str, Any]
@@ -116,6 +116,8 @@ async def foresee(
     if not queue:
         said = f"it has no label {ask.names.queue_label}: Muster leaves it alone, and it starts at once"
         return replace(seen, answer=Foresight.UNMANAGED, message=said)
+    if kind is JOBSET and (refused := await _jobs_refused(ask, made, where)):
+        return replace(seen, answer=Foresight.REFUSED, reason="Invalid", message=refused)
     return await _decided(ask, kind, made, seen, rules, [] if earlier is None else earlier)
 
 
@@ -136,6 +138,31 @@ def _refused(seen: Foreseen, error: ApiError) -> Foreseen:
     if error.status != 400 and not isinstance(error, AlreadyExists | Invalid | Forbidden | NotFound):
         raise error
     return replace(seen, answer=Foresight.REFUSED, reason=error.reason, message=error.message)
+
+
+async def _jobs_refused(ask: Ask, made: Json, where: str) -> str:
+    """Why the API server would take a JobSet and not its Jobs, which its controller makes later; "" where it takes them
+    too, or that may not be asked. Of a JobSet hardly anything in the pod templates is looked at."""
+    sets = objects(obj(made.get("spec")).get("replicatedJobs"))
+    entries = {text(one.get("name")): obj(one.get("template")) for one in sets}
+    for slot in JOBSET.slots(made):
+        job = entries[slot.pod_set]
+        name = f"{text(obj(made.get('metadata')).get('name'))}-{slot.pod_set}-0"
+        one = {
+            "apiVersion": JOB.api_version,
+            "kind": JOB.kind,
+            "metadata": {**obj(job.get("metadata")), "name": name},
+            "spec": {**obj(job.get("spec")), "template": as_made(slot), "suspend": True},
+        }
+        try:
+            await ask.client.create(resource_of(JOB).path(where), one, dry_run=True)
+        except ApiError as error:
+            if isinstance(error, Forbidden | NotFound):
+                continue  # it is not the asker who makes them
+            if error.status != 400 and not isinstance(error, AlreadyExists | Invalid):
+                raise
+            return f"JobSet's controller could not make Job {name}: {error.message}"
+    return ""
 
 
 def _called(seen: Foreseen) -> str:

@@ -73,7 +73,7 @@ def build_workload(
         entry: Json = {
             "name": slot.pod_set,
             "count": slot.count,
-            "template": complete(_as_made(slot), limit_ranges=limit_ranges, runtime_class=runtime_class),
+            "template": complete(as_made(slot), limit_ranges=limit_ranges, runtime_class=runtime_class),
         }
         request, wrong = topology_request(
             said,
@@ -146,7 +146,7 @@ def build_workload(
     return out, tuple(problems)
 
 
-def _as_made(slot: Slot) -> Json:
+def as_made(slot: Slot) -> Json:
     """The template with what the kind's own controller adds to its pods: labels, for affinity of a gang to itself may
     select them, volumes of claims that it makes, and what it needs for exclusive placement."""
     if not slot.labels:

@@ -815,6 +815,36 @@ async def test_submit_of_a_jobset_whose_claims_are_not_made_yet(world: World, tm
         assert ("scratch-set is not bound yet (StorageClass slow" in told.stdout) == (name == "slow")
 
 
+JOBS_REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a request without a limit": ({}, {"requests": {GPU: "8"}}, "Limit must be set for non overcommitable resources"),
+    "no completions": ({"completions": None}, {"limits": {GPU: "8"}}, "spec.completions: Required value"),
+    "nothing": ({}, {"limits": {GPU: "8"}}, ""),
+    "may not be asked": ({}, {"requests": {GPU: "8"}}, ""),
+    "a Job of that name": ({}, {"limits": {GPU: "8"}}, '"set-w-0" already exists'),
+}
+
+
+@pytest.mark.parametrize("name", JOBS_REFUSED)
+async def test_submit_of_a_jobset_whose_jobs_would_be_refused(world: World, tmp_path: Path, name: str) -> None:
+    """Its controller would make none, and it would hold its room for nothing."""
+    more, resources, message = JOBS_REFUSED[name]
+    await alone(world)
+    if "exists" in message:
+        await world.put(job("set-w-0", queue=""))
+    world.denied = {"POST jobs"} if name == "may not be asked" else set()
+    one = template(8)
+    one["spec"]["containers"][0]["resources"] = resources
+    of_job = {"parallelism": 1, "completions": 1, "completionMode": "Indexed", "template": one, **more}
+    part = {"name": "w", "template": {"spec": {key: said for key, said in of_job.items() if said is not None}}}
+    meta = {"name": "set", "namespace": "ml", "labels": {NAMES.queue_label: "team-a"}}
+    made = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta}
+    file = written(tmp_path, {**made, "spec": {"replicatedJobs": [part]}})
+    told = await run(world, tmp_path, "submit", file, code=3 if message else 0)
+    shown = " ".join(told.stdout.split())
+    assert ("JobSet's controller could not make Job set-w-0: " in shown) == bool(message)
+    assert message in shown
+
+
 async def test_submit_by_the_rules_of_a_configuration_file(world: World, tmp_path: Path) -> None:
     """What the file leaves out of quota is no reason to wait."""
     await alone(world)
