@@ -77,7 +77,8 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.project import project
-from admission.engine.state import QueueNumbers, State
+from admission.engine.roster import QueueNumbers
+from admission.engine.state import State
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JobKind, JobView
 from admission.kube.client import (

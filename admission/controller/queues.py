@@ -14,7 +14,8 @@ from admission.controller.conditions import Condition, with_conditions
 from admission.controller.decode import Item, milliseconds
 from admission.engine import order
 from admission.engine.model import ClusterQueue, Cohort, LocalQueue
-from admission.engine.state import QueueNumbers, State
+from admission.engine.roster import QueueNumbers
+from admission.engine.state import State
 from admission.jobs.values import rfc3339
 from admission.names import ACTIVE, Names
 

@@ -187,6 +187,11 @@ class ClusterQueue(Value, frozen=True):
     uid: str = ""
     terminating: bool = False
 
+    @property
+    def flavor_names(self) -> list[str]:
+        """In the order in which it names them."""
+        return [flavor.name for group in self.groups for flavor in group.flavors]
+
 
 class Cohort(Value, frozen=True):
     name: str

@@ -21,15 +21,14 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, KeysView, Mapping, Sequence, Set
 from itertools import islice
-from typing import TypeVar
 
-from msgspec import field
 from msgspec.structs import replace
 
-from admission.engine import order
+from admission.engine import activity, order
+from admission.engine.activity import Activity
 from admission.engine.booking import Amounts, mark_of, marked
 from admission.engine.flavors import Demand, demand
-from admission.engine.ledger import Charge, Ledger, charge_of, claim_of, usage_of
+from admission.engine.ledger import Charge, Ledger, charge_of, claim_of
 from admission.engine.line import Line, Memo, Used
 from admission.engine.model import (
     Admission,
@@ -64,38 +63,16 @@ from admission.engine.model import (
     Strategy,
     Topology,
     Usage,
-    Value,
     Verdict,
     Why,
     Workload,
-    discard,
     matches,
 )
 from admission.engine.order import QueueKey
 from admission.engine.quota import QuotaNode
+from admission.engine.roster import QueueNumbers, Roster, add
 from admission.engine.shortage import NEW, Asked, Lack, Leaving, Shortages
 from admission.names import HOSTNAME_LABEL
-
-
-class QueueNumbers(Value, frozen=True):
-    """What a status shows of a ClusterQueue, LocalQueue or Cohort."""
-
-    pending: int = 0
-    reserving: int = 0
-    """Gangs with a reservation, the admitted ones among them."""
-    admitted: int = 0
-    reserved: Mapping[FlavorResource, int] = field(default_factory=dict)
-    used: Mapping[FlavorResource, int] = field(default_factory=dict)
-    """Of the admitted ones."""
-    nominal: Mapping[FlavorResource, int] = field(default_factory=dict)
-    lent: Mapping[FlavorResource, int] = field(default_factory=dict)
-    """Of `nominal`, what siblings hold."""
-    order: tuple[FlavorResource, ...] = ()
-    """In the order in which the object names them; then what is held of flavors that it names no more."""
-    weighted_share: int = 0
-    alone: bool = False
-    """Without a cohort: what it holds beyond its quota is borrowed from nobody."""
-    cohort: str = ""
 
 
 class State:
@@ -132,18 +109,7 @@ class State:
         self._untold: dict[Key, None] = {}
         self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
         self._by_uid: dict[str, Key] = {}
-        self._waiting_in: dict[Key, set[Key]] = {}
-        """LocalQueue -> its gangs without a reservation."""
-        self._kept_out_of: Counter[Key] = Counter()
-        """How many of those are switched off or gated."""
-        self._locals_of: dict[str, set[Key]] = {}
-        self._holding_in: dict[Key, set[Key]] = {}
-        """LocalQueue -> its gangs with a reservation."""
-        self._holding_of: dict[str, set[Key]] = {}
-        self._holders: dict[str, tuple[Workload, ...]] = {}
-        self._reserved: dict[str | Key, dict[FlavorResource, int]] = {}
-        self._used: dict[str | Key, dict[FlavorResource, int]] = {}
-        self._admitted: Counter[str | Key] = Counter()
+        self._roster = Roster(rules)
         self._claims: dict[Key, tuple[int, Workload]] = {}
         self._buckets: dict[object, int] = {}
         self._bucket_names: dict[int, object] = {}
@@ -190,13 +156,12 @@ class State:
         self._config_changed = False
         self._unsettled: set[Key] = set()
         """Gangs that were lined up, or put aside, by a configuration that may not be the last."""
-        self._activity: dict[str, tuple[bool, str, str]] = {}
+        self._activity: dict[str, Activity] = {}
         self._takes: dict[str, LabelSelector | None] = {}
         """ClusterQueue -> of which namespaces it takes gangs."""
         self._open_plan: dict[Key, Decision] = {}
         self._will_charge: Mapping[Key, tuple[Workload, Admission, Charge]] = {}
         self._plan_memos: list[tuple[str, int]] = []
-        self._usage_fair: dict[Key, float] = {}
         self._now = 0
         self._given_back: Counter[str] = Counter()
         self._told: dict[int, tuple[Reason, Detail] | None] = {}
@@ -257,22 +222,15 @@ class State:
     @property
     def anybody_waits(self) -> bool:
         """Does any gang stand in line, set aside ones included?"""
-        return bool(self._waiting_in)
+        return self._roster.anybody_waits
 
     def is_used(self, queue: str | Key) -> bool:
         """Does any gang wait in this ClusterQueue, or LocalQueue, or hold quota of it?"""
-        if isinstance(queue, tuple):
-            return bool(self._waiting_in.get(queue) or self._holding_in.get(queue))
-        waits = any(self._waiting_in.get(local) for local in self._locals_of.get(queue, ()))
-        return waits or bool(self._holding_of.get(queue))
+        return self._roster.is_used(queue)
 
     def holders(self, queue: str) -> tuple[Workload, ...]:
         """Gangs that hold quota of a ClusterQueue, by key."""
-        known = self._holders.get(queue)
-        if known is None:
-            known = tuple(self.workloads[key] for key in sorted(self._holding_of.get(queue, ())))
-            self._holders[queue] = known
-        return known
+        return self._roster.holders(queue)
 
     def pending(self, queue: str) -> list[Key]:
         """The line of a ClusterQueue, first to last. Gangs in backoff stand behind it."""
@@ -291,20 +249,20 @@ class State:
         self._settle()
         kept = [
             self.workloads[key]
-            for local in self._locals_of.get(queue, ())
-            for key in self._waiting_in.get(local, ())
+            for local in self._roster.locals_of(queue)
+            for key in self._roster.waiting_in.get(local, ())
             if key in self._blocked
         ]
         return [gang.key for gang in sorted(kept, key=lambda gang: order.queue_key(gang, sticky=False))]
 
     def held_queues(self) -> list[str]:
         """Names of the ClusterQueues, deleted ones too, of which somebody holds quota; sorted."""
-        return sorted(name for name, keys in self._holding_of.items() if keys)
+        return self._roster.held_queues()
 
     def astray(self) -> list[Key]:
         """Gangs that wait and whose LocalQueue, or its ClusterQueue, does not exist; by key."""
         out: list[Key] = []
-        for at, keys in self._waiting_in.items():
+        for at, keys in self._roster.waiting_in.items():
             local = self.local_queues.get(at)
             if local is None or local.cluster_queue not in self.queues:
                 out.extend(keys)
@@ -347,102 +305,30 @@ class State:
     def local_usage(self, key: Key, also: Sequence[Admission] = ()) -> float:
         """Usage of a LocalQueue for the order inside its ClusterQueue; 0 without usage-decayed fairness. `also`: what
         it is given beside what it holds."""
-        fairness = self.rules.usage_fairness
-        if fairness is None:
-            return 0.0
-        known = None if also else self._usage_fair.get(key)
-        if known is None:
-            local = self.local_queues.get(key)
-            extra: dict[str, float] = {}
-            since = 0 if local is None else local.consumed_at
-            holders = (self.workloads[holder] for holder in sorted(self._holding_in.get(key, ())))
-            held = [gang.admission for gang in holders if gang.reserved_at >= since and gang.admission is not None]
-            for given in (*held, *also):
-                for name, amount in order.penalty(fairness, requests_of(given)).items():
-                    extra[name] = extra.get(name, 0.0) + amount
-            known = order.usage_value(fairness, local, extra)
-            if local is not None and not also:
-                self._usage_fair[key] = known
-        return known
+        return self._roster.usage(key, self.local_queues.get(key), also)
 
     # -- numbers
 
     def waiting(self, queue: str) -> int:
         """How many wait in a ClusterQueue, as `pending` and `aside` list them."""
-        return sum(len(self._waiting_in.get(local, ())) for local in self._locals_of.get(queue, ()))
-
-    def _pending_in(self, key: Key) -> int:
-        """Of those that wait in a LocalQueue, how many its status tells of."""
-        waiting, local = len(self._waiting_in.get(key, ())), self.local_queues.get(key)
-        if self.rules.count_kept_out:
-            return waiting
-        stopped = local is not None and local.stop_policy is not StopPolicy.NONE
-        return 0 if stopped else waiting - self._kept_out_of[key]
+        return self._roster.waiting(queue)
 
     def queue_numbers(self, name: str) -> QueueNumbers:
         self._settle()
-        node = self._ledger.tree.queue(name)
-        waiting = sum(map(self._pending_in, self._locals_of.get(name, ())))
-        return self._numbers(name, waiting, len(self._holding_of.get(name, ())), node, self.queues.get(name))
+        return self._roster.of_queue(name, self.queues.get(name), self._ledger.tree.queue(name), self.local_queues)
 
     def local_queue_numbers(self, key: Key) -> QueueNumbers:
         self._settle()
         local = self.local_queues.get(key)
-        queue = None if local is None else self.queues.get(local.cluster_queue)
-        waiting = self._pending_in(key)
-        return self._numbers(key, waiting, len(self._holding_in.get(key, ())), None, queue)
+        return self._roster.of_local(key, local, None if local is None else self.queues.get(local.cluster_queue))
 
     def cohort_numbers(self, name: str) -> QueueNumbers:
         self._settle()
         node = self._ledger.tree.cohort(name)
         if node is None:
             return QueueNumbers()
-        total: dict[FlavorResource, int] = {}
-        used: dict[FlavorResource, int] = {}
-        waiting = reserving = admitted = 0
-        frs: dict[FlavorResource, None] = {}
-        for queue in node.queues():
-            own = self.queue_numbers(queue.name)
-            waiting, reserving, admitted = (
-                waiting + own.pending,
-                reserving + own.reserving,
-                admitted + own.admitted,
-            )
-            for into, amounts in ((total, own.reserved), (used, own.used)):
-                for fr, amount in amounts.items():
-                    into[fr] = into.get(fr, 0) + amount
-            frs.update(dict.fromkeys(own.order))
-        spec = self.cohorts.get(name)
-        own_order = _order(spec) if spec is not None else ()
-        return QueueNumbers(
-            pending=waiting,
-            reserving=reserving,
-            admitted=admitted,
-            reserved=total,
-            used=used,
-            nominal=dict(node.subtree),
-            lent={fr: node.lent(fr) for fr in node.subtree},
-            order=tuple(dict.fromkeys((*own_order, *frs))),
-            weighted_share=node.share().value_status(),
-            alone=node.parent is None,
-        )
-
-    def _numbers(
-        self, owner: str | Key, waiting: int, holding: int, node: QuotaNode | None, queue: ClusterQueue | None
-    ) -> QueueNumbers:
-        reserved = dict(self._reserved.get(owner, {}))
-        return QueueNumbers(
-            pending=waiting,
-            reserving=holding,
-            admitted=self._admitted[owner],
-            reserved=reserved,
-            used=dict(self._used.get(owner, {})),
-            nominal={} if node is None else {fr: quota.nominal for fr, quota in node.quotas.items()},
-            lent={} if node is None else {fr: node.lent(fr) for fr in node.quotas},
-            order=tuple(dict.fromkeys((*(_order(queue) if queue is not None else ()), *sorted(reserved)))),
-            weighted_share=0 if node is None else node.share().value_status(),
-            alone=node is None or node.parent is None,
-            cohort="" if queue is None else queue.cohort,
+        return self._roster.of_cohort(
+            self.cohorts.get(name), node, (self.queue_numbers(queue.name) for queue in node.queues())
         )
 
     def flavor_totals(self) -> list[tuple[str, str, int, int]]:
@@ -464,55 +350,19 @@ class State:
 
     # -- is it active
 
-    def queue_active(self, name: str) -> tuple[bool, str, str]:
-        """(active, reason, message) of a ClusterQueue's condition Active."""
+    def queue_active(self, name: str) -> Activity:
+        """Of a ClusterQueue's condition Active."""
         self._settle()
         return self._activity.get(name, (False, "Unknown", "The ClusterQueue does not exist"))
 
-    def local_queue_active(self, key: Key) -> tuple[bool, str, str]:
+    def local_queue_active(self, key: Key) -> Activity:
         self._settle()
         local = self.local_queues.get(key)
-        if local is None:
-            return (False, "Unknown", "The LocalQueue does not exist")
-        if local.stop_policy is not StopPolicy.NONE:
-            return (False, "Stopped", "LocalQueue is stopped")
-        if local.cluster_queue not in self.queues:
-            return (False, "ClusterQueueDoesNotExist", f"ClusterQueue {local.cluster_queue} does not exist")
-        active, _, why = self._activity[local.cluster_queue]
-        if not active:
-            return (False, "ClusterQueueIsInactive", f"ClusterQueue {local.cluster_queue} is not active: {why}")
-        return (True, "Ready", "Can submit new workloads to ClusterQueue")
+        return activity.of_local(local, None if local is None else self._activity.get(local.cluster_queue))
 
-    def cohort_active(self, name: str) -> tuple[bool, str, str]:
+    def cohort_active(self, name: str) -> Activity:
         self._settle()
-        node = self._ledger.tree.cohort(name)
-        if node is not None and node.in_cycle:
-            return (False, "CohortCycle", "Its chain of parents runs into a cycle; nothing below is admitted")
-        return (True, "Ready", "Quota is shared among its members")
-
-    def _judge(self, queue: ClusterQueue) -> tuple[bool, str, str]:
-        if queue.terminating:
-            return (False, "Terminating", "Can't admit new workloads; clusterQueue is terminating")
-        node = self._ledger.tree.queue(queue.name)
-        if node is not None and node.in_cycle:
-            return (False, "CohortCycle", f"Cohort {queue.cohort} is part of a cycle; remove the loop of parents")
-        if queue.stop_policy is not StopPolicy.NONE:
-            return (False, "Stopped", "Can't admit new workloads: is stopped")
-        names = flavors_of(queue)
-        missing = sorted({name for name in names if name not in self.flavors})
-        if missing:
-            return (False, "FlavorNotFound", f"references missing ResourceFlavor(s): {', '.join(missing)}")
-        for name in names:
-            topology = self.flavors[name].topology
-            if topology and topology not in self.topologies:
-                return (False, "TopologyNotFound", f"flavor {name} names topology {topology}, which does not exist")
-        gone = sorted({check.name for check in queue.checks if check.name not in self.checks})
-        if gone:
-            return (False, "AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {', '.join(gone)}")
-        idle = sorted({check.name for check in queue.checks if not self.checks[check.name].active})
-        if idle:
-            return (False, "AdmissionCheckInactive", f"references inactive AdmissionCheck(s): {', '.join(idle)}")
-        return (True, "Ready", "Can admit new workloads")
+        return activity.of_cohort(self._ledger.tree.cohort(name))
 
     # ------------------------------------------------------------ events
 
@@ -586,8 +436,7 @@ class State:
         elif kind is LocalQueue and isinstance(key, tuple):
             local = self.local_queues.pop(key, None)
             if local is not None:
-                self._usage_fair.pop(key, None)
-                discard(self._locals_of, local.cluster_queue, key)
+                self._roster.unroute(key, local.cluster_queue)
                 self._reclassify(key)
         elif kind is PodUsage and isinstance(key, tuple):
             self._pod_changes(key, None)
@@ -618,15 +467,14 @@ class State:
         if old == value:
             return
         self.local_queues[key] = value
-        self._usage_fair.pop(key, None)
-        if old is not None and old.cluster_queue != value.cluster_queue:
-            discard(self._locals_of, old.cluster_queue, key)
-        self._locals_of.setdefault(value.cluster_queue, set()).add(key)
+        if old is not None:
+            self._roster.unroute(key, old.cluster_queue)
+        self._roster.route(key, value.cluster_queue)
         if old is None or (old.cluster_queue, old.stop_policy) != (value.cluster_queue, value.stop_policy):
             self._reclassify(key)
 
     def _namespace_changed(self, name: str) -> None:
-        for key in [key for key in self._waiting_in if key[0] == name]:
+        for key in [key for key in self._roster.waiting_in if key[0] == name]:
             self._reclassify(key)
 
     def _put_workload(self, value: Workload) -> None:
@@ -732,11 +580,9 @@ class State:
             self._by_uid[gang.uid] = key
         if gang.evicted and gang.evicted_for:
             self._stick(gang.evicted_for, gang.evicted_at, 1)
-        local = (gang.namespace, gang.queue)
         if gang.admission is None:
             self._asks_apart(gang, 1)
-            self._waiting_in.setdefault(local, set()).add(key)
-            self._keep_out(gang, 1)
+            self._roster.wait(gang)
             if gang.claims is not None:
                 self._claim(gang)
             self._line_up(gang)
@@ -750,22 +596,13 @@ class State:
         self._ledger.charge(charge)
         if gang.claims is not None and gang.evicted == "NodeFailures":
             self._claim(gang)
-        queue = charge.queue
-        self._holding_in.setdefault(local, set()).add(key)
-        self._holding_of.setdefault(queue, set()).add(key)
-        self._holders.pop(queue, None)
+        self._roster.hold(gang, charge.queue, charge.usage)
         if gang.evicted:
             self.leaving.add(key)
-        self._count(gang, charge.usage, 1)
         if gang.lost_nodes or (not self.rules.capacity_unless_elastic and _delayed(gang)):
             self.second.add(key)
-        self._usage_fair.pop(local, None)
-        self._tree_changed(queue, freed=bool(gang.evicted))
+        self._tree_changed(charge.queue, freed=bool(gang.evicted))
         self._untold.pop(key, None)
-
-    def _keep_out(self, gang: Workload, sign: int) -> None:
-        if not gang.active or gang.gated:
-            _add(self._kept_out_of, (gang.namespace, gang.queue), sign)
 
     def _asks_apart(self, gang: Workload, sign: int) -> None:
         for pod_set in gang.pod_sets:
@@ -775,9 +612,10 @@ class State:
         """Who is kept away by pods that were not there before is no longer like those who are not."""
         new = self._ledger.nodes.settle_apart()
         namespaces = {name for mark in new for name in marked(mark).namespaces or ("",)}
-        for local in sorted(self._waiting_in) if new else ():
+        waiting_in = self._roster.waiting_in
+        for local in sorted(waiting_in) if new else ():
             if not namespaces.isdisjoint((local[0], "")):
-                for gang in [self.workloads[key] for key in sorted(self._waiting_in[local])]:
+                for gang in [self.workloads[key] for key in sorted(waiting_in[local])]:
                     kept_away = (self._ledger.nodes.repelled(pod_set.shape) for pod_set in gang.pod_sets)
                     if any(not new.isdisjoint(marks) for marks in kept_away):
                         self._line_up_again(gang)
@@ -788,11 +626,9 @@ class State:
             del self._by_uid[gang.uid]
         if gang.evicted and gang.evicted_for:
             self._stick(gang.evicted_for, gang.evicted_at, -1)
-        local = (gang.namespace, gang.queue)
         if gang.admission is None:
             self._asks_apart(gang, -1)
-            discard(self._waiting_in, local, key)
-            self._keep_out(gang, -1)
+            self._roster.wait_no_more(gang)
             self._step_out(gang)
             if key in self._claims:
                 self._unclaim(key)
@@ -803,33 +639,12 @@ class State:
         node = self._ledger.tree.queue(charge.queue)
         if node is not None:
             self._given_back[order.label(node.root)] += 1
-        discard(self._holding_in, local, key)
-        discard(self._holding_of, charge.queue, key)
-        self._holders.pop(charge.queue, None)
-        self._count(gang, charge.usage, -1)
+        self._roster.hold_no_more(gang, charge.queue, charge.usage)
         self.second.discard(key)
         self.leaving.discard(key)
         self.no_luck.pop(key, None)
-        self._usage_fair.pop(local, None)
         self._tree_changed(charge.queue)
         self._room_given(charge.admission)
-
-    def _count(self, gang: Workload, usage: Sequence[tuple[FlavorResource, int]], sign: int) -> None:
-        assert gang.admission is not None
-        for owner in (gang.admission.cluster_queue, (gang.namespace, gang.queue)):
-            tables = [self._reserved, self._used] if gang.admitted else [self._reserved]
-            if gang.admitted:
-                _add(self._admitted, owner, sign)
-            for table in tables:
-                held = table.setdefault(owner, {})
-                for fr, amount in usage:
-                    total = held.get(fr, 0) + sign * amount
-                    if total:
-                        held[fr] = total
-                    else:
-                        held.pop(fr, None)
-                if not held:
-                    del table[owner]
 
     # -- claims
 
@@ -885,7 +700,7 @@ class State:
         gang = self.workloads.get(key) if key is not None and key in self._entry else None
         before = gang is not None and self._sticky(gang)
         times = self.preempting.setdefault(uid, Counter())
-        _add(times, at, sign)
+        add(times, at, sign)
         if not times:
             del self.preempting[uid]
         if gang is not None and before != self._sticky(gang):
@@ -1014,7 +829,7 @@ class State:
         return bucket
 
     def _reclassify(self, local: Key) -> None:
-        for key in sorted(self._waiting_in.get(local, ())):
+        for key in sorted(self._roster.waiting_in.get(local, ())):
             self._line_up_again(self.workloads[key])
 
     def _line_up_again(self, gang: Workload) -> None:
@@ -1045,16 +860,18 @@ class State:
         self._ledger.set_queues(
             [self.queues[name] for name in sorted(self.queues)], [self.cohorts[name] for name in sorted(self.cohorts)]
         )
-        self._holders = {name: held for name, held in self._holders.items() if name in self.queues}
         roots = {order.label(root) for root in self._ledger.tree.roots()}
         self._given_back = Counter({label: times for label, times in self._given_back.items() if label in roots})
         before, took = self._activity, self._takes
-        self._activity = {name: self._judge(queue) for name, queue in self.queues.items()}
+        self._activity = {
+            name: activity.of_queue(queue, self._ledger.tree.queue(name), self.flavors, self.topologies, self.checks)
+            for name, queue in self.queues.items()
+        }
         self._takes = {name: queue.namespace_selector for name, queue in self.queues.items()}
         self._everything_changed = True
         for name in sorted({*before, *self._activity}):
             if before.get(name) != self._activity.get(name) or took.get(name) != self._takes.get(name):
-                for local in sorted(self._locals_of.get(name, ())):
+                for local in self._roster.locals_of(name):
                     self._reclassify(local)
         # What is no different from before may have been different meanwhile.
         waiting = (self.workloads.get(key) for key in self._unsettled)
@@ -1514,7 +1331,7 @@ class State:
             apart = bool(self._ledger.nodes.exclusive_keys)
             kept = self._ledger.nodes.kept_away_by
             shapes = [pod_set.shape for pod_set in first.pod_sets]
-            plain = all(map(self._by_node, flavors_of(self.queues[queue])))
+            plain = all(map(self._by_node, self.queues[queue].flavor_names))
             self._parked_on_nodes[queue, bucket] = tuple(
                 dict.fromkeys(
                     () if not plain or s.exclusive or (s.of_jobset and apart) or kept(s) else s.requests for s in shapes
@@ -1642,18 +1459,6 @@ class State:
         return out
 
 
-def requests_of(admission: Admission) -> dict[str, int]:
-    out: dict[str, int] = {}
-    for (_, resource), amount in usage_of(admission):
-        out[resource] = out.get(resource, 0) + amount
-    return out
-
-
-def flavors_of(queue: ClusterQueue) -> list[str]:
-    """In the order in which it names them."""
-    return [flavor.name for group in queue.groups for flavor in group.flavors]
-
-
 def _pods_on(room: Mapping[str, int], amounts: Amounts) -> int:
     """How many pods that ask for so much a node with this room holds; 1 of those that ask for nothing."""
     return min((max(0, room.get(name, 0)) // amount for name, amount in amounts if amount > 0), default=1)
@@ -1673,22 +1478,6 @@ def _delayed(gang: Workload) -> bool:
         and gang.admission is not None
         and any(pod_set.topology is None for pod_set in gang.admission.pod_sets)
     )
-
-
-def _order(spec: ClusterQueue | Cohort) -> tuple[FlavorResource, ...]:
-    return tuple(
-        (flavor.name, resource) for group in spec.groups for flavor in group.flavors for resource, _ in flavor.quotas
-    )
-
-
-Counted = TypeVar("Counted")
-
-
-def _add(table: Counter[Counted], name: Counted, number: int) -> None:
-    """Of a table that has no zeros."""
-    table[name] += number
-    if not table[name]:
-        del table[name]
 
 
 def _overlay(value: Workload, decision: Decision) -> Workload:

@@ -19,7 +19,8 @@ from admission.api.reasons import advice_for, detail_of, reason_of
 from admission.engine.model import Detail, FlavorResource, Key, Reason, StopPolicy, Verdict, Why, Workload
 from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode
-from admission.engine.state import QueueNumbers, State
+from admission.engine.roster import QueueNumbers
+from admission.engine.state import State
 from admission.jobs.kinds import JobView
 from admission.names import QUOTA_RESERVED
 

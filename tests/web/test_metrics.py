@@ -30,7 +30,8 @@ from admission.engine.model import (
     ResourceGroup,
     Workload,
 )
-from admission.engine.state import QueueNumbers, State
+from admission.engine.roster import QueueNumbers
+from admission.engine.state import State
 from admission.web import health
 from admission.web.metrics import FAMILIES, Metrics
 

@@ -1,0 +1,279 @@
+"""Who waits and who holds quota, by LocalQueue and by ClusterQueue, and the numbers that statuses show of it.
+
+A gang either waits, in its LocalQueue, or holds, in its LocalQueue and in the ClusterQueue of its reservation: the two
+need not hang together any more. It is entered as it counts, and taken out as it was entered; tables have no entries
+that are empty, so that who is gone leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import field
+
+from admission.engine import order
+from admission.engine.ledger import usage_of
+from admission.engine.model import (
+    Admission,
+    ClusterQueue,
+    Cohort,
+    FlavorResource,
+    Key,
+    LocalQueue,
+    Rules,
+    StopPolicy,
+    Value,
+    Workload,
+    discard,
+    drop,
+)
+from admission.engine.quota import QuotaNode
+
+
+class QueueNumbers(Value, frozen=True):
+    """What a status shows of a ClusterQueue, LocalQueue or Cohort."""
+
+    pending: int = 0
+    reserving: int = 0
+    """Gangs with a reservation, the admitted ones among them."""
+    admitted: int = 0
+    reserved: Mapping[FlavorResource, int] = field(default_factory=dict)
+    used: Mapping[FlavorResource, int] = field(default_factory=dict)
+    """Of the admitted ones."""
+    nominal: Mapping[FlavorResource, int] = field(default_factory=dict)
+    lent: Mapping[FlavorResource, int] = field(default_factory=dict)
+    """Of `nominal`, what siblings hold."""
+    order: tuple[FlavorResource, ...] = ()
+    """In the order in which the object names them; then what is held of flavors that it names no more."""
+    weighted_share: int = 0
+    alone: bool = False
+    """Without a cohort: what it holds beyond its quota is borrowed from nobody."""
+    cohort: str = ""
+
+
+class Roster:
+    """See the module. Every gang is in it at most once: as one that waits, or as one that holds."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self.waiting_in: dict[Key, set[Key]] = {}
+        """LocalQueue -> its gangs without a reservation."""
+        self._kept_out_of: Counter[Key] = Counter()
+        """How many of those are switched off or gated."""
+        self._locals_of: dict[str, set[Key]] = {}
+        self._holding_in: dict[Key, dict[Key, Workload]] = {}
+        """LocalQueue -> its gangs with a reservation."""
+        self._holding_of: dict[str, dict[Key, Workload]] = {}
+        self._holders: dict[str, tuple[Workload, ...]] = {}
+        self._reserved: dict[str | Key, dict[FlavorResource, int]] = {}
+        self._used: dict[str | Key, dict[FlavorResource, int]] = {}
+        self._admitted: Counter[str | Key] = Counter()
+        self._usage: dict[Key, float] = {}
+        """Of `usage`."""
+
+    # -- entering
+
+    def route(self, local: Key, queue: str) -> None:
+        """A LocalQueue leads to this ClusterQueue."""
+        self._locals_of.setdefault(queue, set()).add(local)
+        self._usage.pop(local, None)
+
+    def unroute(self, local: Key, queue: str) -> None:
+        discard(self._locals_of, queue, local)
+        self._usage.pop(local, None)
+
+    def wait(self, gang: Workload) -> None:
+        """A gang without a reservation."""
+        local = (gang.namespace, gang.queue)
+        self.waiting_in.setdefault(local, set()).add(gang.key)
+        if _kept_out(gang):
+            add(self._kept_out_of, local, 1)
+
+    def wait_no_more(self, gang: Workload) -> None:
+        local = (gang.namespace, gang.queue)
+        discard(self.waiting_in, local, gang.key)
+        if _kept_out(gang):
+            add(self._kept_out_of, local, -1)
+
+    def hold(self, gang: Workload, queue: str, usage: Sequence[tuple[FlavorResource, int]]) -> None:
+        """A gang with a reservation of so much in this ClusterQueue."""
+        local = (gang.namespace, gang.queue)
+        self._holding_in.setdefault(local, {})[gang.key] = gang
+        self._holding_of.setdefault(queue, {})[gang.key] = gang
+        self._count(gang, queue, usage, 1)
+
+    def hold_no_more(self, gang: Workload, queue: str, usage: Sequence[tuple[FlavorResource, int]]) -> None:
+        """As it was entered."""
+        drop(self._holding_in, (gang.namespace, gang.queue), gang.key)
+        drop(self._holding_of, queue, gang.key)
+        self._count(gang, queue, usage, -1)
+
+    def _count(self, gang: Workload, queue: str, usage: Sequence[tuple[FlavorResource, int]], sign: int) -> None:
+        local = (gang.namespace, gang.queue)
+        self._holders.pop(queue, None)
+        self._usage.pop(local, None)
+        for owner in (queue, local):
+            tables = [self._reserved, self._used] if gang.admitted else [self._reserved]
+            if gang.admitted:
+                add(self._admitted, owner, sign)
+            for table in tables:
+                held = table.setdefault(owner, {})
+                for fr, amount in usage:
+                    total = held.get(fr, 0) + sign * amount
+                    if total:
+                        held[fr] = total
+                    else:
+                        held.pop(fr, None)
+                if not held:
+                    del table[owner]
+
+    # -- asking
+
+    @property
+    def anybody_waits(self) -> bool:
+        return bool(self.waiting_in)
+
+    def is_used(self, queue: str | Key) -> bool:
+        """Does any gang wait in this ClusterQueue, or LocalQueue, or hold quota of it?"""
+        if isinstance(queue, tuple):
+            return bool(self.waiting_in.get(queue) or self._holding_in.get(queue))
+        return bool(self.waiting(queue) or self._holding_of.get(queue))
+
+    def locals_of(self, queue: str) -> list[Key]:
+        """The LocalQueues that lead to a ClusterQueue, by key."""
+        return sorted(self._locals_of.get(queue, ()))
+
+    def holders(self, queue: str) -> tuple[Workload, ...]:
+        """Gangs that hold quota of a ClusterQueue, by key; the same object until somebody comes or goes."""
+        known = self._holders.get(queue)
+        if known is None:
+            held = self._holding_of.get(queue)
+            if held is None:
+                return ()
+            known = self._holders[queue] = tuple(held[key] for key in sorted(held))
+        return known
+
+    def held_queues(self) -> list[str]:
+        """Names of the ClusterQueues, deleted ones too, of which somebody holds quota; sorted."""
+        return sorted(self._holding_of)
+
+    def waiting(self, queue: str) -> int:
+        """How many wait in a ClusterQueue."""
+        return sum(len(self.waiting_in.get(local, ())) for local in self._locals_of.get(queue, ()))
+
+    def usage(self, key: Key, local: LocalQueue | None, also: Sequence[Admission] = ()) -> float:
+        """Usage of a LocalQueue for the order inside its ClusterQueue; 0 without usage-decayed fairness. `also`: what
+        it is given beside what it holds."""
+        fairness = self._rules.usage_fairness
+        if fairness is None:
+            return 0.0
+        known = None if also else self._usage.get(key)
+        if known is None:
+            since = 0 if local is None else local.consumed_at
+            holders = sorted(self._holding_in.get(key, {}).items())
+            held = [gang.admission for _, gang in holders if gang.reserved_at >= since and gang.admission is not None]
+            extra: dict[str, float] = {}
+            for given in (*held, *also):
+                for name, amount in order.penalty(fairness, requests_of(given)).items():
+                    extra[name] = extra.get(name, 0.0) + amount
+            known = order.usage_value(fairness, local, extra)
+            if local is not None and not also:
+                self._usage[key] = known
+        return known
+
+    # -- numbers
+
+    def of_queue(
+        self, name: str, spec: ClusterQueue | None, node: QuotaNode | None, locals_: Mapping[Key, LocalQueue]
+    ) -> QueueNumbers:
+        """Of a ClusterQueue; `node` is its place in the tree."""
+        pending = sum(self._pending_in(key, locals_.get(key)) for key in self._locals_of.get(name, ()))
+        return self._numbers(name, pending, len(self._holding_of.get(name, ())), node, spec)
+
+    def of_local(self, key: Key, local: LocalQueue | None, spec: ClusterQueue | None) -> QueueNumbers:
+        """Of a LocalQueue; `spec` is its ClusterQueue."""
+        return self._numbers(key, self._pending_in(key, local), len(self._holding_in.get(key, ())), None, spec)
+
+    @staticmethod
+    def of_cohort(spec: Cohort | None, node: QuotaNode, members: Iterable[QueueNumbers]) -> QueueNumbers:
+        """Of a Cohort: of all ClusterQueues below it together."""
+        reserved: dict[FlavorResource, int] = {}
+        used: dict[FlavorResource, int] = {}
+        pending = reserving = admitted = 0
+        frs: dict[FlavorResource, None] = {}
+        for own in members:
+            pending += own.pending
+            reserving += own.reserving
+            admitted += own.admitted
+            for into, amounts in ((reserved, own.reserved), (used, own.used)):
+                for fr, amount in amounts.items():
+                    into[fr] = into.get(fr, 0) + amount
+            frs.update(dict.fromkeys(own.order))
+        return QueueNumbers(
+            pending=pending,
+            reserving=reserving,
+            admitted=admitted,
+            reserved=reserved,
+            used=used,
+            nominal=dict(node.subtree),
+            lent={fr: node.lent(fr) for fr in node.subtree},
+            order=tuple(dict.fromkeys((*(() if spec is None else _named(spec)), *frs))),
+            weighted_share=node.share().value_status(),
+            alone=node.parent is None,
+        )
+
+    def _pending_in(self, key: Key, local: LocalQueue | None) -> int:
+        """Of those that wait in a LocalQueue, how many its status tells of."""
+        waiting = len(self.waiting_in.get(key, ()))
+        if self._rules.count_kept_out:
+            return waiting
+        stopped = local is not None and local.stop_policy is not StopPolicy.NONE
+        return 0 if stopped else waiting - self._kept_out_of[key]
+
+    def _numbers(
+        self, owner: str | Key, pending: int, holding: int, node: QuotaNode | None, spec: ClusterQueue | None
+    ) -> QueueNumbers:
+        reserved = dict(self._reserved.get(owner, {}))
+        return QueueNumbers(
+            pending=pending,
+            reserving=holding,
+            admitted=self._admitted[owner],
+            reserved=reserved,
+            used=dict(self._used.get(owner, {})),
+            nominal={} if node is None else {fr: quota.nominal for fr, quota in node.quotas.items()},
+            lent={} if node is None else {fr: node.lent(fr) for fr in node.quotas},
+            order=tuple(dict.fromkeys((*(() if spec is None else _named(spec)), *sorted(reserved)))),
+            weighted_share=0 if node is None else node.share().value_status(),
+            alone=node is None or node.parent is None,
+            cohort="" if spec is None else spec.cohort,
+        )
+
+
+def requests_of(admission: Admission) -> dict[str, int]:
+    """Resource -> amount, over all flavors."""
+    out: dict[str, int] = {}
+    for (_, resource), amount in usage_of(admission):
+        out[resource] = out.get(resource, 0) + amount
+    return out
+
+
+def _kept_out(gang: Workload) -> bool:
+    return not gang.active or bool(gang.gated)
+
+
+def _named(spec: ClusterQueue | Cohort) -> tuple[FlavorResource, ...]:
+    return tuple(
+        (flavor.name, resource) for group in spec.groups for flavor in group.flavors for resource, _ in flavor.quotas
+    )
+
+
+Counted = TypeVar("Counted")
+
+
+def add(table: Counter[Counted], name: Counted, number: int) -> None:
+    """Of a table that has no zeros."""
+    table[name] += number
+    if not table[name]:
+        del table[name]
