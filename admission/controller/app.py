@@ -636,7 +636,7 @@ class Controller:
                 blamed.add(about)
                 wait = min(60.0, 0.5 * 2 ** min(failed, 7)) if failed else 0.0
                 log.exception("decision failed", again_in_s=wait, about="/".join(about or ()))
-                self.state.forget()
+                self.state.memos.forget()
                 if about is not None:
                     self._without(about)
                 await asyncio.sleep(wait)

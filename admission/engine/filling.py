@@ -89,7 +89,7 @@ class Filling(Run):
         self.shortened: set[str] = set()
         """Queues whose first gang was admitted in the turn that is on."""
         entering: dict[str, list[QuotaNode]] = {}
-        for name in state.ready():
+        for name in state.memos.ready():
             if self._walks(name):
                 node = self.node(name)
                 entering.setdefault(order.label(node.root), []).append(node)
@@ -173,7 +173,7 @@ class Filling(Run):
         who was passed by and may go now has a turn after all. (Who may go because somebody was admitted has to take it
         from that one: not before the next cycle.)"""
         if any(isinstance(d, Evict) or (isinstance(d, Claim) and d.record.until <= self.now) for d in decided):
-            self._back(self.state.no_longer_short(label))
+            self._back(self.state.memos.no_longer_short(label))
 
     def _moved_up(self, name: str) -> None:
         """Who is first of a queue now may have been passed over for long: what is kept for others binds it no more as
@@ -231,7 +231,7 @@ class Filling(Run):
             walk.next() if not walk.strict or gang.key in self.ledger.charges else walk.skip()
             return
         gone = self.admitted.get(node.name, ())
-        known = None if walk.taken.get(bucket) else self.state.pass_again(node.name, bucket, gone)
+        known = None if walk.taken.get(bucket) else self.state.memos.pass_again(node.name, bucket, gone)
         if known is not None:
             self.seen.add(gang.key)
             if known.turned:
@@ -367,7 +367,7 @@ class Filling(Run):
         # What others must give up for it was never free: only the room that is free now is kept from it.
         with self.ledger.beside(but, trial.node.root, free=True):
             usage = {} if trial.assignment is None else trial.assignment.usage
-            if self._simple(gang, trial.queue) and not self.state.may_take(trial.queue.name, usage):
+            if self._simple(gang, trial.queue) and not self.state.memos.may_take(trial.queue.name, usage):
                 return beside
             freed = self.look(gang, trial.queue)
         return freed if freed.found.victims else beside
@@ -398,7 +398,7 @@ class Filling(Run):
         """Was it refused for quota, whatever the nodes say."""
         if trial.assignment is None or not self._simple(trial.gang, trial.queue) or self._on_nodes(trial):
             return False
-        return bool(quota_shorts(trial.why.shortfalls)) and not self.state.may_take(
+        return bool(quota_shorts(trial.why.shortfalls)) and not self.state.memos.may_take(
             trial.queue.name, trial.assignment.usage, back=True
         )
 
@@ -621,7 +621,7 @@ class Filling(Run):
             # asks before whom.
             lack = None if trial.beside else replace(lack, first=True)
         memo = Memo(verdict, self._on_nodes(trial), until, lack, gang.key in self.turned)
-        self.state.park(walk.queue.name, bucket, memo)
+        self.state.memos.park(walk.queue.name, bucket, memo)
         walk.skip()
 
     @staticmethod
@@ -714,7 +714,7 @@ class Filling(Run):
         if (
             borrowed
             and self._simple(trial.gang, trial.queue)
-            and not self.state.may_take(trial.queue.name, usage, back=True)
+            and not self.state.memos.may_take(trial.queue.name, usage, back=True)
         ):
             borrowed = []
         if borrowed:
@@ -889,7 +889,7 @@ class Filling(Run):
         lack = self._lack(trial) if not trial.due else None
         turned = trial.gang.key in self.turned
         memo = Memo(verdict, self._on_nodes(trial), min(times, default=None), lack, turned)
-        self.state.park(walk.queue.name, bucket, memo)
+        self.state.memos.park(walk.queue.name, bucket, memo)
         walk.skip()
 
     # -- who lost nodes

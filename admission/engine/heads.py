@@ -79,7 +79,7 @@ class Heads(Run):
         if not self.more:
             self.more = bool(self.decisions) or any(entry.again for entry in self.entries)
             # A queue whose head was parked has another one to look at.
-            self.more = self.more or bool(self.state.ready())
+            self.more = self.more or bool(self.state.memos.ready())
 
     # -- nominating
 
@@ -88,7 +88,7 @@ class Heads(Run):
         that nobody is passed by of those whom the order would put first; where the last cycle had no budget left, this
         one goes on."""
         under: dict[str, list[str]] = {}
-        for name in self.state.ready():
+        for name in self.state.memos.ready():
             under.setdefault(order.label(self.node(name).root), []).append(name)
         labels = sorted(under)
         at = bisect_left(labels, self.state.heads_before)
@@ -508,7 +508,7 @@ class Heads(Run):
         if len(held) > 1 and not state.told(trial.bucket, why):
             alike = (order.key_of(place) for place in held)
             self.verdicts.extend(replace(entry.verdict, key=key) for key in alike if key != trial.gang.key)
-        state.park(trial.queue.name, trial.bucket, Memo(entry.verdict, self._waits_for_nodes(trial)))
+        state.memos.park(trial.queue.name, trial.bucket, Memo(entry.verdict, self._waits_for_nodes(trial)))
 
     def _waits_for_nodes(self, trial: Trial) -> bool:
         """May room on nodes change it. Of a choice of flavors or counts only the last is known, and nodes may have

@@ -26,10 +26,11 @@ from msgspec.structs import replace
 
 from admission.engine import activity, order
 from admission.engine.activity import Activity
-from admission.engine.booking import Amounts, mark_of, marked
+from admission.engine.booking import mark_of, marked
 from admission.engine.flavors import Demand, demand
 from admission.engine.ledger import Charge, Ledger, charge_of, claim_of
 from admission.engine.line import Line, Memo, Used
+from admission.engine.memos import Bucket, Memos
 from admission.engine.model import (
     Admission,
     AdmissionCheck,
@@ -62,17 +63,14 @@ from admission.engine.model import (
     StopPolicy,
     Strategy,
     Topology,
-    Usage,
     Verdict,
     Why,
     Workload,
     matches,
 )
 from admission.engine.order import QueueKey
-from admission.engine.quota import QuotaNode
 from admission.engine.roster import QueueNumbers, Roster, add
-from admission.engine.shortage import NEW, Asked, Lack, Leaving, Shortages
-from admission.names import HOSTNAME_LABEL
+from admission.engine.shortage import NEW, Shortages
 
 
 class State:
@@ -82,6 +80,7 @@ class State:
         self.rules = rules
         self._ledger = Ledger(rules)
         self._shortages = Shortages(self._ledger, rules, self.holders)
+        self.memos = Memos(self, self._ledger, self._shortages)
         self.queues: dict[str, ClusterQueue] = {}
         self.cohorts: dict[str, Cohort] = {}
         self.local_queues: dict[Key, LocalQueue] = {}
@@ -137,22 +136,6 @@ class State:
         self._next_bucket = 0
         self._sleeping: dict[Key, int] = {}
         self._alarms: list[tuple[int, str, Key]] = []
-        self._memo_alarms: list[tuple[int, str, int]] = []
-        self._parked_on_nodes: dict[tuple[str, int], tuple[Amounts, ...]] = {}
-        """(queue, bucket) -> what one pod of each pod set asks for; nothing of one that any change on nodes may
-        help."""
-        self._parked_under: dict[str, set[str]] = {}
-        """Root (its label) -> queues with parked buckets."""
-        self._ready: set[str] = set()
-        self._changed_roots: set[str] = set()
-        self._everything_changed = False
-        self._room_changed = False
-        self._leaving_in: dict[QuotaNode, Leaving] = {}
-        """Root -> what those hold in its tree who are on their way out, in this cycle."""
-        self._room_on: set[str] = set()
-        """Nodes on which room changed (all of them, when `_room_changed`)."""
-        self._bare_on: dict[str, dict[str, int]] = {}
-        """Node on which pods of nobody came or went -> what it held without gangs before."""
         self._config_changed = False
         self._unsettled: set[Key] = set()
         """Gangs that were lined up, or put aside, by a configuration that may not be the last."""
@@ -161,20 +144,9 @@ class State:
         """ClusterQueue -> of which namespaces it takes gangs."""
         self._open_plan: dict[Key, Decision] = {}
         self._will_charge: Mapping[Key, tuple[Workload, Admission, Charge]] = {}
-        self._plan_memos: list[tuple[str, int]] = []
         self._now = 0
         self._given_back: Counter[str] = Counter()
         self._told: dict[int, tuple[Reason, Detail] | None] = {}
-        self._stale: set[tuple[str, int]] = set()
-        """(queue, bucket) of who was passed by since it was tried."""
-        self._doubted: dict[tuple[str, int], tuple[Memo, int]] = {}
-        """(queue, bucket) -> what was known of who came back in this cycle because it may be so no more, and at which
-        version of its tree it was not."""
-        self._passed: dict[str, dict[tuple[str, int], None]] = {}
-        """Root (its label) -> (queue, bucket) of who is not tried in this cycle although the tree changed: they still
-        lack the quota that they lacked ..."""
-        self._passed_on_nodes: dict[str, dict[tuple[str, int], None]] = {}
-        """... or nodes alone."""
 
     # ------------------------------------------------------------ asking
 
@@ -295,13 +267,6 @@ class State:
 
         return used
 
-    def parked(self, queue: str) -> dict[Key, Memo]:
-        """Gangs of the line that are not tried before something changes, with what was found out."""
-        line = self.lines.get(queue)
-        if line is None:
-            return {}
-        return {order.key_of(place): memo for bucket, memo in line.parked.items() for place in line.buckets[bucket]}
-
     def local_usage(self, key: Key, also: Sequence[Admission] = ()) -> float:
         """Usage of a LocalQueue for the order inside its ClusterQueue; 0 without usage-decayed fairness. `also`: what
         it is given beside what it holds."""
@@ -388,16 +353,13 @@ class State:
             case Workload():
                 self._put_workload(value)
             case PodUsage():
-                # A pod that came takes room; one that moved or shrank may have given some back.
-                self._pod_changes(value.key, value)
+                self.memos.pod_changes(value.key, value)
                 self._ledger.nodes.put_pod(value)
             case Node():
                 old = self._ledger.nodes.node(value.name)
                 if old != value:
                     self._ledger.nodes.put_node(value)
-                    self._room_changed = True
-                    # Who waits for quota was told that empty nodes would hold it; fewer of them may not.
-                    self._everything_changed = self._everything_changed or old is not None
+                    self.memos.node_changed(new=old is None)
             case ClusterQueue():
                 if self.queues.get(value.name) != value:
                     self.queues[value.name] = value
@@ -439,12 +401,12 @@ class State:
                 self._roster.unroute(key, local.cluster_queue)
                 self._reclassify(key)
         elif kind is PodUsage and isinstance(key, tuple):
-            self._pod_changes(key, None)
+            self.memos.pod_changes(key, None)
             self._ledger.nodes.remove_pod(key)
         elif isinstance(key, str):
             if kind is Node:
                 self._ledger.nodes.remove_node(key)
-                self._room_changed = self._everything_changed = True
+                self.memos.node_changed(new=False)
             elif kind is Namespace:
                 if self.namespaces.pop(key, None) is not None:
                     self._namespace_changed(key)
@@ -572,7 +534,7 @@ class State:
             return
         first, bucket = line.first()
         if place < first:
-            self._unpark(name, bucket)
+            self.memos.wake(name, bucket)
 
     def _put_in(self, gang: Workload) -> None:
         key = gang.key
@@ -601,7 +563,7 @@ class State:
             self.leaving.add(key)
         if gang.lost_nodes or (not self.rules.capacity_unless_elastic and _delayed(gang)):
             self.second.add(key)
-        self._tree_changed(charge.queue, freed=bool(gang.evicted))
+        self.memos.tree_changed(charge.queue, freed=bool(gang.evicted))
         self._untold.pop(key, None)
 
     def _asks_apart(self, gang: Workload, sign: int) -> None:
@@ -643,8 +605,8 @@ class State:
         self.second.discard(key)
         self.leaving.discard(key)
         self.no_luck.pop(key, None)
-        self._tree_changed(charge.queue)
-        self._room_given(charge.admission)
+        self.memos.tree_changed(charge.queue)
+        self.memos.room_given(charge.admission)
 
     # -- claims
 
@@ -656,7 +618,7 @@ class State:
         self._claims[gang.key] = (record.until, gang)
         self._ring_at(record.until, "claim", gang.key)
         self._enter_claim(gang)
-        self._tree_changed(record.admission.cluster_queue, freed=False)
+        self.memos.tree_changed(record.admission.cluster_queue, freed=False)
 
     def _enter_claim(self, gang: Workload) -> None:
         """Into the book, or set aside, when nobody was evicted for it."""
@@ -671,28 +633,8 @@ class State:
         assert gang.claims is not None
         self._ledger.unclaim(key)
         self._ledger.give_up(key)
-        self._tree_changed(gang.claims.admission.cluster_queue)
-        self._room_given(gang.claims.admission)
-
-    def _room_given(self, admission: Admission | None) -> None:
-        """Somebody leaves these nodes."""
-        for pod_set in () if admission is None else admission.pod_sets:
-            if pod_set.topology is None:
-                continue
-            if pod_set.topology.levels[-1:] != (HOSTNAME_LABEL,):
-                self._room_changed = True
-                return
-            resolve = self._ledger.nodes.resolve
-            self._room_on.update(resolve(domain.values[-1]) for domain in pod_set.topology.domains)
-
-    def _pod_changes(self, key: Key, value: PodUsage | None) -> None:
-        """A pod comes, goes, or takes another amount."""
-        nodes = self._ledger.nodes
-        for pod in (nodes.pod(key), value):
-            if pod is not None and pod.node:
-                self._room_on.add(pod.node)
-                if not pod.workload_uid and pod.node not in self._bare_on:
-                    self._bare_on[pod.node] = nodes.bare(pod.node)
+        self.memos.tree_changed(gang.claims.admission.cluster_queue)
+        self.memos.room_given(gang.claims.admission)
 
     def _stick(self, uid: str, at: int, sign: int) -> None:
         """Another was evicted for the gang with this uid, or has come back since."""
@@ -740,9 +682,7 @@ class State:
             line = self.lines[name] = Line(self.turned)
         line.add(place, bucket)
         self._entry[key] = (name, bucket, place)
-        if bucket not in line.parked:
-            self._ready.add(name)
-        if bucket in line.parked or self.queues[name].strategy is Strategy.STRICT_FIFO:
+        if self.memos.lined_up(name, bucket) or self.queues[name].strategy is Strategy.STRICT_FIFO:
             self._untold[key] = None
 
     def _step_out(self, gang: Workload) -> None:
@@ -757,17 +697,15 @@ class State:
         line = self.lines[name]
         memo = line.parked.get(bucket)
         if line.remove(place, bucket):
-            self._parked_on_nodes.pop((name, bucket), None)
-            self._stale.discard((name, bucket))
             self._buckets.pop(self._bucket_names.pop(bucket), None)
             self._demands.pop(bucket, None)
             self._told.pop(bucket, None)
             if not line.buckets:
                 del self.lines[name]
-                self._ready.discard(name)
+            self.memos.gone(name, bucket)
         elif memo is not None and memo.verdict.key == key:
             # What was found out was found out about this one; the others are alike, but not in age.
-            self._unpark(name, bucket)
+            self.memos.wake(name, bucket)
 
     def _why_not(self, gang: Workload) -> Why | None:
         if not gang.active:
@@ -840,15 +778,6 @@ class State:
 
     # ------------------------------------------------------------ changes that wake memos
 
-    def _tree_changed(self, queue: str, freed: bool = True) -> None:
-        """Something changed in the tree of this queue; `freed`: for the better of somebody who waits, plainly (what was
-        taken may make an eviction lawful that was not: where the promises hold, that counts too)."""
-        if not freed and not self.rules.promises:
-            return
-        node = self._ledger.tree.queue(queue)
-        if node is not None:
-            self._changed_roots.add(order.label(node.root))
-
     def _settle(self) -> None:
         """Bring what follows from the configuration up to it, and take out of the book what is only planned."""
         self._ledger.take_standing_out()
@@ -868,7 +797,7 @@ class State:
             for name, queue in self.queues.items()
         }
         self._takes = {name: queue.namespace_selector for name, queue in self.queues.items()}
-        self._everything_changed = True
+        self.memos.forget()
         for name in sorted({*before, *self._activity}):
             if before.get(name) != self._activity.get(name) or took.get(name) != self._takes.get(name):
                 for local in self._roster.locals_of(name):
@@ -886,71 +815,6 @@ class State:
             if gang.claims is not None:
                 self._enter_claim(gang)
 
-    def _unpark(self, name: str, bucket: int) -> None:
-        line = self.lines.get(name)
-        if line is not None and line.unpark(bucket):
-            self._ready.add(name)
-            self._stale.discard((name, bucket))
-        self._parked_on_nodes.pop((name, bucket), None)
-
-    def _could_use_room(self) -> list[tuple[str, int, bool]]:
-        """Who waits for nodes and could put a pod on one of those whose room changed, perhaps once others of its tree
-        are gone from it. With each: do empty nodes hold another number of its pods than they did, so that it must be
-        told another reason."""
-        if not self._room_on and not self._room_changed:
-            return []
-        every = self._room_changed
-        nodes, tree = self._ledger.nodes, self._ledger.tree
-        bare = [(was, now) for name, was in self._bare_on.items() if was != (now := nodes.bare(name))]
-        there = [] if every else [self._room_there(name) for name in sorted(self._room_on)]
-        roots: dict[str, QuotaNode | None] = {}
-        told: dict[Amounts, bool] = {}
-        found: dict[tuple[QuotaNode | None, Amounts], bool] = {}
-
-        def other_sum(amounts: Amounts) -> bool:
-            if amounts not in told:
-                told[amounts] = any(_pods_on(was, amounts) != _pods_on(now, amounts) for was, now in bare)
-            return told[amounts]
-
-        def there_is(root: QuotaNode | None, amounts: Amounts) -> bool:
-            known = found.get((root, amounts))
-            if known is None:
-                known = found[root, amounts] = any(
-                    all(free.get(name, 0) + held.get(root, {}).get(name, 0) >= amount for name, amount in amounts)
-                    for free, held in there
-                )
-            return known
-
-        out = []
-        for (name, bucket), pods in self._parked_on_nodes.items():
-            if name not in roots:
-                node = tree.queue(name)
-                roots[name] = None if node is None else node.root
-            root = roots[name]
-            another = bool(bare) and any(other_sum(amounts) for amounts in pods)
-            if every or another or any(there_is(root, amounts) for amounts in pods):
-                out.append((name, bucket, another))
-        return out
-
-    def _room_there(self, name: str) -> tuple[dict[str, int], dict[QuotaNode | None, dict[str, int]]]:
-        """What is free on a node, with what those hold there who are on their way out; and what the gangs of each tree
-        hold."""
-        nodes, tree = self._ledger.nodes, self._ledger.tree
-        free = nodes.free(name)
-        held: dict[QuotaNode | None, dict[str, int]] = {}
-        for uid, amounts in nodes.occupants(name).items():
-            if not uid:
-                continue
-            gang = self.by_uid(uid)
-            if gang is None or gang.admission is None or gang.evicted or gang.key in self._claims:
-                into = free
-            else:
-                node = tree.queue(gang.admission.cluster_queue)
-                into = held.setdefault(None if node is None else node.root, {})
-            for resource, amount in amounts.items():
-                into[resource] = into.get(resource, 0) + amount
-        return free, held
-
     def advance(self, now: int) -> None:
         """Make everything ready for a decision at `now`: configuration, time, and what changed since the last one."""
         self._settle()
@@ -967,63 +831,12 @@ class State:
                 self._unclaim(key)
                 entry = self._entry.get(key)
                 if entry is not None:
-                    self._unpark(entry[0], entry[1])
-        while self._memo_alarms and self._memo_alarms[0][0] <= now:
-            _, name, bucket = heapq.heappop(self._memo_alarms)
-            line = self.lines.get(name)
-            memo = None if line is None else line.parked.get(bucket)
-            if memo is not None and memo.until is not None and memo.until <= now:
-                self._unpark(name, bucket)
-        if self._open_plan:
-            # What was planned did not all come about: what was found out under it does not count.
-            self._open_plan = {}
-            for name, bucket in self._plan_memos:
-                self._unpark(name, bucket)
-        self._plan_memos = []
-        self._passed.clear()
-        self._passed_on_nodes.clear()
-        self._doubted.clear()
-        self._leaving_in = {}
-        for key in sorted(self.leaving):
-            self.leaves(key)
-        self._doubt_nodes()
-        if self._everything_changed:
+                    self.memos.wake(entry[0], entry[1])
+        # What was planned may not all have come about.
+        came_about, self._open_plan = not self._open_plan, {}
+        leaving = ((self._ledger.charges[key], self.workloads[key]) for key in sorted(self.leaving))
+        if self.memos.advance(now, leaving, came_about=came_about):
             self.no_luck.clear()
-            self._parked_under.clear()
-            self._doubted.clear()
-            for name, line in self.lines.items():
-                for bucket in list(line.parked):
-                    self._unpark(name, bucket)
-        elif self._changed_roots:
-            for label in sorted(self._changed_roots):
-                self._doubt(label, sorted(self._parked_under.pop(label, ())))
-        self._everything_changed = self._room_changed = False
-        self._room_on.clear()
-        self._bare_on.clear()
-        self._changed_roots.clear()
-
-    def _doubt_nodes(self) -> None:
-        """Room changed on nodes: of those who wait for it, they come back whose pods might all find it now."""
-        claimed = any(held.charge.admission is not None for held in self._ledger.claims.values())
-        if self._bare_on:
-            self._stale.update(self._parked_on_nodes)
-        for name, bucket, told in self._could_use_room():
-            memo = self.lines[name].parked.get(bucket)
-            node = self._ledger.tree.queue(name)
-            lack = None if memo is None else memo.lack
-            if memo is not None and lack is not None and lack.placing and node is not None and not told:
-                # Whose claim is in the way is told to the first of a queue, and who is first may be due for one.
-                first = self.lines[name].first(self.used(name))[1]
-                plain = not claimed and lack.blocked_by is None and (bucket != first or lack.first)
-                still = self._still(node.root, [(name, bucket, memo)])[0] if plain else None
-                if still is not None:
-                    self.lines[name].park(bucket, still)
-                    self._stale.add((name, bucket))
-                    self._passed_by(order.label(node.root), name, bucket, still)
-                    continue
-            self._unpark(name, bucket)
-            if memo is not None and lack is not None and (lack.shorts or lack.placing) and not told:
-                self._doubted[name, bucket] = (memo, -1)
 
     def stands(self, key: Key) -> tuple[str, int, QueueKey]:
         """(ClusterQueue, bucket, place) of a gang in line. Raises KeyError when it does not stand in one."""
@@ -1096,180 +909,11 @@ class State:
         entry = self._entry.get(key)
         return None if entry is None else self.lines[entry[0]].parked.get(entry[1])
 
-    def unpark(self, key: Key, *, doubt: bool = True) -> tuple[str, int]:
+    def unpark(self, key: Key, *, doubt: bool = True) -> Bucket:
         """A parked gang has a turn after all, though it may lack what it lacked (`doubt`). Its queue and bucket."""
         name, bucket, _ = self._entry[key]
-        memo = self.lines[name].parked.get(bucket)
-        self._unpark(name, bucket)
-        if doubt and memo is not None and memo.lack is not None:
-            self._doubted[name, bucket] = (memo, -1)
+        (self.memos.wake_in_doubt if doubt else self.memos.wake)(name, bucket)
         return name, bucket
-
-    def _doubt(self, label: str, names: list[str]) -> None:
-        """A tree changed: of its queues that have parked buckets, those come back who may have got what they lack."""
-        root: QuotaNode | None = None
-        asked: list[tuple[str, int, Memo]] = []
-        for name in names:
-            line = self.lines.get(name)
-            node = self._ledger.tree.queue(name)
-            if line is None or node is None:
-                continue
-            root = node.root
-            first = line.first(self.used(name))[1]
-            for bucket, memo in list(line.parked.items()):
-                lack = memo.lack
-                if lack is None or (bucket == first and lack.behind):
-                    self._unpark(name, bucket)
-                else:
-                    asked.append((name, bucket, memo))
-        if root is None or not asked:
-            return
-        by_quota: dict[tuple[str, int], None] = {}
-        on_nodes: dict[tuple[str, int], None] = {}
-        passed: set[str] = set()
-        version = self._ledger.version_of(root)
-        for (name, bucket, memo), still in zip(asked, self._still(root, asked), strict=True):
-            if still is not None:
-                if still is not memo:
-                    self.lines[name].park(bucket, still)
-                (by_quota if self._lacks_quota(still) else on_nodes)[name, bucket] = None
-                passed.add(name)
-            else:
-                self._unpark(name, bucket)
-                self._doubted[name, bucket] = (memo, version)
-        self._passed[label], self._passed_on_nodes[label] = by_quota, on_nodes
-        self._stale.update(by_quota, on_nodes)
-        self._parked_under.setdefault(label, set()).update(passed)
-
-    @staticmethod
-    def _lacks_quota(memo: Memo) -> bool:
-        """Not nodes alone."""
-        return memo.lack is not None and bool(memo.lack.shorts or memo.lack.never)
-
-    def _passed_by(self, label: str, name: str, bucket: int, memo: Memo) -> None:
-        passed = self._passed if self._lacks_quota(memo) else self._passed_on_nodes
-        passed.setdefault(label, {})[name, bucket] = None
-
-    def _still(self, root: QuotaNode, asked: Sequence[tuple[str, int, Memo]]) -> list[Memo | None]:
-        """Of each that was refused in one tree, what is known of it if it would be refused again; None if a trial has
-        to tell."""
-        memos = [memo for _, _, memo in asked]
-        wanted = [Asked(self.queues[name], memo.lack, memo.until) for name, _, memo in asked if memo.lack is not None]
-        answers = self._shortages.still(root, wanted, self._now, self._leaving_in)
-        # Who got what it lacked may lack it again beside the room that is kept for others.
-        again = [
-            i
-            for i, answer in enumerate(answers)
-            if not answer and wanted[i].lack.kept_from_it and self._ledger.aside_under(root)
-        ]
-        if again:
-            beside = [wanted[i]._replace(lack=replace(wanted[i].lack, beside=True)) for i in again]
-            known = self._shortages.still(root, beside, self._now, self._leaving_in)
-            for i, one, answer in zip(again, beside, known, strict=True):
-                if answer:
-                    answers[i], wanted[i] = True, one
-                    memos[i] = replace(memos[i], lack=one.lack, turned=False)
-        return [
-            memo if answer and self._lasts(one.lack) else None
-            for memo, one, answer in zip(memos, wanted, answers, strict=True)
-        ]
-
-    def _lasts(self, lack: Lack) -> bool:
-        """Do they still leave who leave for it, and are the nodes short that were."""
-        return all(self.is_leaving(uid) for uid in lack.victims) and (
-            not lack.placing or self._ledger.no_room(lack.placing, lack.avoid, beside=lack.beside)
-        )
-
-    def pass_again(self, name: str, bucket: int, gone: Collection[QueueKey]) -> Memo | None:
-        """Who came back in this cycle, for what it lacked was there, lacks it again, for others took it: parked as it
-        was, and the memo. None if it has to be tried, as has to be who is the first of the queue now, but for those
-        whom this cycle admitted (their places are `gone`), and was not when it was asked."""
-        known = self._doubted.get((name, bucket))
-        node = self._ledger.tree.queue(name)
-        if known is None or node is None:
-            return None
-        memo, version = known
-        if version == self._ledger.version_of(node.root):
-            return None
-        line = self.lines[name]
-        behind = memo.lack is not None and memo.lack.behind
-        if behind and line.first_but(gone, self.used(name)) == (line.buckets[bucket][0], bucket):
-            return None
-        still = self._still(node.root, [(name, bucket, memo)])[0]
-        if still is None:
-            return None
-        del self._doubted[name, bucket]
-        self.park(name, bucket, still)
-        self._stale.add((name, bucket))
-        self._passed_by(order.label(node.root), name, bucket, still)
-        return still
-
-    def no_longer_short(self, label: str) -> list[tuple[str, int]]:
-        """Room is to come in this tree, and on nodes: who was passed by in it in this cycle and may go now, and who in
-        other trees waits for nodes alone. Their queues and buckets; they are parked no more."""
-        out: list[tuple[str, int]] = []
-        for held in (self._passed.get(label, {}), *self._passed_on_nodes.values()):
-            asked: list[tuple[str, int, Memo]] = []
-            root: QuotaNode | None = None
-            for name, bucket in held:
-                memo = self.lines[name].parked.get(bucket)
-                node = self._ledger.tree.queue(name)
-                if memo is not None and memo.lack is not None and node is not None:
-                    root = node.root
-                    asked.append((name, bucket, memo))
-            if root is None:
-                continue
-            for (name, bucket, memo), still in zip(asked, self._still(root, asked), strict=True):
-                if still is not None:
-                    self.lines[name].park(bucket, still)
-                else:
-                    del held[name, bucket]
-                    self._unpark(name, bucket)
-                    self._doubted[name, bucket] = (memo, -1)
-                    out.append((name, bucket))
-        return out
-
-    def may_take(self, queue: str, usage: Usage, *, back: bool = False) -> bool:
-        """Might a gang of this queue that would take `usage` lawfully evict somebody (or take `back` what is only
-        claimed), on the book as it is now (in a cycle). Asked where `Lack` is known: one flavor for each resource, and
-        the promises."""
-        node = self._ledger.tree.queue(queue)
-        wanted = tuple(sorted(usage.items()))
-        return node is not None and self._shortages.may_take(node, wanted, self._leaving_in, back=back)
-
-    def leaves(self, key: Key) -> None:
-        """A gang that holds quota is on its way out."""
-        charge, gang = self._ledger.charges[key], self.workloads[key]
-        node = self._ledger.tree.queue(charge.queue)
-        if node is not None:
-            known = self._leaving_in.get(node.root, Leaving())
-            certain = known.certain and gang.evicted != "NodeFailures"
-            held = dict(known.held)
-            total = dict(held.get(node, ()))
-            for fr, amount in charge.usage:
-                total[fr] = total.get(fr, 0) + amount
-            held[node] = tuple(total.items())
-            self._leaving_in[node.root] = Leaving(tuple(held.items()), certain)
-
-    def stale(self) -> set[Key]:
-        """Of whom the numbers in `explain` are those of an earlier trial."""
-        return {
-            order.key_of(place)
-            for name, bucket in self._stale
-            if (line := self.lines.get(name)) is not None
-            for place in line.buckets.get(bucket, ())
-        }
-
-    def ready(self) -> list[str]:
-        """ClusterQueues in which somebody is worth a trial, by name."""
-        out = []
-        for name in sorted(self._ready):
-            line = self.lines.get(name)
-            if line is None or not line.waiting():
-                self._ready.discard(name)
-            elif self.queues[name].strategy is not Strategy.STRICT_FIFO or not line.held_up(self.used(name)):
-                out.append(name)
-        return out
 
     def told(self, bucket: int, why: Why) -> bool:
         """Was this reason told of the bucket already; it is now."""
@@ -1315,61 +959,11 @@ class State:
                 out.append(verdict)
         return out
 
-    def park(self, queue: str, bucket: int, memo: Memo) -> None:
-        """A cycle found out that this bucket is not worth a trial."""
-        line = self.lines.get(queue)
-        if line is None or bucket not in line.buckets:
-            return
-        line.park(bucket, memo)
-        self._stale.discard((queue, bucket))
-        node = self._ledger.tree.queue(queue)
-        if node is not None:
-            self._parked_under.setdefault(order.label(node.root), set()).add(queue)
-        if memo.on_nodes:
-            first = self.workloads[order.key_of(line.buckets[bucket][0])]
-            # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
-            apart = bool(self._ledger.nodes.exclusive_keys)
-            kept = self._ledger.nodes.kept_away_by
-            shapes = [pod_set.shape for pod_set in first.pod_sets]
-            plain = all(map(self._by_node, self.queues[queue].flavor_names))
-            self._parked_on_nodes[queue, bucket] = tuple(
-                dict.fromkeys(
-                    () if not plain or s.exclusive or (s.of_jobset and apart) or kept(s) else s.requests for s in shapes
-                )
-            )
-        if memo.until is not None:
-            alarms = self._memo_alarms
-            heapq.heappush(alarms, (memo.until, queue, bucket))
-            if len(alarms) > 2 * len(self._buckets):
-                alarms[:] = sorted({one for one in alarms if self._wakes(*one)})
-        self._plan_memos.append((queue, bucket))
-
-    def _by_node(self, name: str) -> bool:
-        """Do the amounts of a pod decide whether a node of this flavor can help it: not where nodes are made when they
-        are asked for, nor where domains are wider than a node."""
-        flavor = self.flavors.get(name)
-        topology = None if flavor is None else self.topologies.get(flavor.topology)
-        return flavor is not None and not flavor.elastic and (topology is None or topology.levels[-1] == HOSTNAME_LABEL)
-
     def set_aside(self, key: Key, verdict: Verdict) -> None:
         """Park the bucket of one gang with this verdict, if it stands in line."""
         entry = self._entry.get(key)
         if entry is not None:
-            self.park(entry[0], entry[1], Memo(verdict, on_nodes=True))
-
-    def wake(self, queue: str, key: Key | None = None) -> int:
-        """Look again at who is parked in a queue (or at one of them); how many gangs come back into the line."""
-        line = self.lines.get(queue)
-        if line is None:
-            return 0
-        woken = 0
-        entry = None if key is None else self._entry.get(key)
-        for bucket in list(line.parked):
-            if key is not None and (entry is None or entry[1] != bucket):
-                continue
-            woken += len(line.buckets[bucket])
-            self._unpark(queue, bucket)
-        return woken
+            self.memos.park(entry[0], entry[1], Memo(verdict, on_nodes=True))
 
     def scanned(
         self, key: Key, cursor: tuple[tuple[str, str, int], ...], generation: int, book: tuple[int, int]
@@ -1384,10 +978,6 @@ class State:
         if gang.cursor != cursor:
             self.workloads[key] = replace(gang, cursor=cursor, cursor_generation=generation)
         return began != book
-
-    def forget(self) -> None:
-        """Drop all memos: the next decision looks at everybody again."""
-        self._everything_changed = True
 
     def generation(self, queue: str) -> int:
         """Grows when a scan of flavors that stopped half-way is worth starting anew: the queue was changed, or
@@ -1408,10 +998,8 @@ class State:
         """When time alone may change something."""
         while self._alarms and not self._rings(*self._alarms[0]):
             heapq.heappop(self._alarms)
-        while self._memo_alarms and not self._wakes(*self._memo_alarms[0]):
-            heapq.heappop(self._memo_alarms)
-        times = [alarms[0][0] for alarms in (self._alarms, self._memo_alarms) if alarms]
-        return min(times, default=None)
+        times = (self._alarms[0][0] if self._alarms else None, self.memos.next_alarm())
+        return min((at for at in times if at is not None), default=None)
 
     def _ring_at(self, at: int, kind: str, key: Key) -> None:
         alarms = self._alarms
@@ -1422,11 +1010,6 @@ class State:
     def _rings(self, at: int, kind: str, key: Key) -> bool:
         """Does this alarm still stand for something."""
         return self._sleeping.get(key) == at if kind == "backoff" else self._claims.get(key, (None,))[0] == at
-
-    def _wakes(self, at: int, queue: str, bucket: int) -> bool:
-        line = self.lines.get(queue)
-        memo = None if line is None else line.parked.get(bucket)
-        return memo is not None and memo.until == at
 
     # ------------------------------------------------------------ checking
 
@@ -1457,11 +1040,6 @@ class State:
             if line is None or place not in line.buckets.get(bucket, ()):
                 out.append(f"{key} is lost from the line of {name}")
         return out
-
-
-def _pods_on(room: Mapping[str, int], amounts: Amounts) -> int:
-    """How many pods that ask for so much a node with this room holds; 1 of those that ask for nothing."""
-    return min((max(0, room.get(name, 0)) // amount for name, amount in amounts if amount > 0), default=1)
 
 
 def _alike(one: Workload, other: Workload) -> bool:

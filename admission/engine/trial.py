@@ -460,7 +460,7 @@ class Run:
             if victim.evicted or key in self.leaving:
                 continue
             self.leaving.add(key)
-            self.state.leaves(key)
+            self.state.memos.leaves(self.ledger.charges[key], victim)
             new += 1
             self.decisions.append(
                 Evict(

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from admission import quantity
-from admission.engine import reclaim
+from admission.engine import order, reclaim
 from admission.engine.cycle import decide
 from admission.engine.flavors import Assignment, FlavorChoice, Mode, PodSetChoice, requests
 from admission.engine.model import (
@@ -344,10 +344,14 @@ def last_scheduling_context(case: Json) -> list[str]:
     return out + differences(want, got, "wantAdmissionsOnSecondSchedule")
 
 
-def _flush(state: State) -> None:
-    """Who is parked is looked at again: as after any change of what they wait for."""
-    for name in list(state.lines):
-        state.wake(name)
+def _flush(state: State) -> int:
+    """Who is parked is looked at again, as after any change of what they wait for; how many gangs."""
+    woken = 0
+    for name, line in state.lines.items():
+        for bucket in list(line.parked):
+            woken += len(line.buckets[bucket])
+            state.memos.wake(name, bucket)
+    return woken
 
 
 @table("TestScheduleForPreserveFlavorScanProgress")
@@ -436,15 +440,17 @@ def cluster_queue_contents(case: Json) -> list[str]:
     for raw in inputs.get("admissibleWorkloadsToRequeue") or ():
         gang = info(raw)
         state.apply(Put(gang))
-        state.wake("cq", gang.key)
+        if state.place_in("cq", gang.key) is not None:
+            state.unpark(gang.key, doubt=False)
     for raw in inputs.get("workloadsToUpdate") or ():
         state.apply(Put(objects.read({"kind": "Workload", **raw})))
     for raw in inputs.get("workloadsToDelete") or ():
         state.apply(Gone(Workload, key_of(raw)))
     requeued = 0
     if inputs.get("queueInadmissibleWorkloads"):
-        requeued = state.wake("cq")
-    parked = state.parked("cq")
+        requeued = _flush(state)
+    lines = state.lines.values()
+    parked = {order.key_of(place) for line in lines for bucket in line.parked for place in line.buckets[bucket]}
     active = [name_of(key) for key in state.pending("cq") if key not in parked and state.sleeping(key) is None]
     got = {
         "wantActiveWorkloads": sorted(active),

@@ -285,7 +285,7 @@ class Cluster(RuleBasedStateMachine):
         town = self.town
         # What is remembered of those who were refused spares trials, and changes nothing.
         town.compare(decide(town.state, town.now, BUDGET))
-        town.state.forget()
+        town.state.memos.forget()
         mine = decide(town.state, town.now, BUDGET)
         again = decide(town.state, town.now, BUDGET)
         other = decide(town.fresh(), town.now, BUDGET)

@@ -354,7 +354,7 @@ def test_nobody_is_hidden_whom_nodes_would_let_go(
         else:
             town.remove(Node, "n4")
         if rest():
-            town.state.forget()
+            town.state.memos.forget()
             left = decide(town.state, town.now, BUDGET)
             assert not left.decisions, left.decisions
             while left.more:

@@ -385,7 +385,7 @@ def test_any_event_at_any_time(events: list[object]) -> None:
     other = State(MUSTER)
     for value in reversed(list(left.values())):
         other.apply(Put(value))  # type: ignore[arg-type]
-    state.forget()
+    state.memos.forget()
     assert decide(state, START, BUDGET).decisions == decide(other, START, BUDGET).decisions
 
 
@@ -484,8 +484,8 @@ def test_of_times_at_which_to_look_again_those_are_kept_that_count() -> None:
     name, bucket, _ = state._entry["ns", "large"]
     memo = state.lines[name].parked[bucket]
     for i in range(1000):
-        state.park(name, bucket, replace(memo, until=START + i))
-    assert len(state._memo_alarms) <= 2
+        state.memos.park(name, bucket, replace(memo, until=START + i))
+    assert len(state.memos._alarms) <= 64
     assert state.next_alarm() == START + 999
 
 

@@ -32,7 +32,7 @@ def finishes(number: int, rules: Rules, *, forget: bool) -> tuple[list[int], Sta
         state.apply(Put(gang(dice, 5_000 + at, SIZE)))
         steps.append(0)
         if forget:
-            state.forget()
+            state.memos.forget()
         while True:
             plan = decide(state, now, 100_000)
             steps[-1] += plan.steps

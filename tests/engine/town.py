@@ -184,7 +184,7 @@ class Town:
             for key in self.state.workloads:
                 mine, theirs = self.state.explain(key), other.explain(key)
                 never = theirs is not None and never_fits(theirs)
-                if key in self.state.stale() or (stray and never):
+                if key in self.state.memos.stale() or (stray and never):
                     self.same_reason(key, other)
                 else:
                     assert mine == theirs or self.told_as_first(key, mine, theirs), (mine, theirs)
@@ -225,8 +225,9 @@ class Town:
             # Pods of nobody's came since, and quota is short still: it is told when there is some.
             assert mine.why.reason is Reason.WAITING_FOR_QUOTA, (mine, theirs)
             return
-        memo = self.state.parked(self.state.queue_of(self.state.workloads[key]))[key]
-        assert key in self.state.stale(), (mine, theirs)
+        name, bucket, _ = self.state.stands(key)
+        memo = self.state.lines[name].parked[bucket]
+        assert key in self.state.memos.stale(), (mine, theirs)
         assert memo.lack is not None, (mine, theirs)
         assert memo.lack.beside, (mine, theirs)
         assert (mine.why.reason, theirs.why.reason) == (Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED), (
