@@ -3,13 +3,11 @@
 `State.apply` is total, idempotent and synchronous: any event may come at any time, in any order of objects, twice, or
 about things never heard of. Gangs that hold a reservation are charged in the ledger; gangs that wait stand in the line
 of their ClusterQueue, in order; the others are set aside with the reason. A decision whose write is on its way is laid
-over the object (`Assumed`) until the object shows it, or the write failed (`Forgotten`).
+over the object (`in_flight`).
 
-What a cycle found out about a gang that cannot go is kept as a *memo* of its bucket: gangs of equal shape and priority
-in one queue share a bucket, and what one is refused the others need not ask. A memo says what it depends on (the quota
-tree of the queue, room on nodes, a time), and the bucket comes back into the line as soon as that changes. Lines and
-memos are caches: at rest they hide nothing, and after a change made by a plan itself the memos of its tree are looked
-at again in the next cycle. All that decisions must remember is on the objects.
+Gangs of equal shape and priority in one queue share a *bucket* of its line, and what one is refused the others need not
+ask: it is kept for the bucket (`memos`) until something changes that it depends on. Lines and memos are caches: at rest
+they hide nothing. All that decisions must remember is on the objects.
 
 Nothing of this knows the time; `advance` is told it, for what ends by itself (backoff, claims, memos).
 """
@@ -28,23 +26,20 @@ from admission.engine import activity, order
 from admission.engine.activity import Activity
 from admission.engine.booking import mark_of, marked
 from admission.engine.flavors import Demand, demand
+from admission.engine.in_flight import InFlight
 from admission.engine.ledger import Charge, Ledger, charge_of, claim_of
 from admission.engine.line import Line, Memo, Used
 from admission.engine.memos import Bucket, Memos
 from admission.engine.model import (
     Admission,
     AdmissionCheck,
-    Admit,
     Assumed,
-    Cancel,
     CheckState,
-    Claim,
     ClusterQueue,
     Cohort,
     Decision,
     Detail,
     Event,
-    Evict,
     Flavor,
     FlavorResource,
     Forgotten,
@@ -57,7 +52,6 @@ from admission.engine.model import (
     PodUsage,
     Put,
     Reason,
-    Replace,
     Rules,
     Standing,
     StopPolicy,
@@ -98,9 +92,7 @@ class State:
         self.preempting: dict[str, Counter[int]] = {}
         """uid of a gang -> when others were evicted for it that have not been admitted since."""
 
-        self._seen: dict[Key, Workload] = {}
-        self._assumed: dict[Key, tuple[Decision, ...]] = {}
-        """What was decided and is not seen yet: one decision, or an Admit and what was decided after it."""
+        self._in_flight = InFlight()
         self._scans: dict[Key, tuple[str, tuple[tuple[str, str, int], ...], int, object]] = {}
         """Of those whose scan of flavors stopped half-way: (uid, cursor, its generation, the book at its beginning). On
         no object: who remembers nothing begins anew."""
@@ -343,10 +335,7 @@ class State:
             case Assumed(decision):
                 self._assume(decision)
             case Forgotten(key, whole):
-                if (assumed := self._assumed.pop(key, None)) is not None and key in self._seen:
-                    if len(assumed) > 1 and not whole:
-                        self._assumed[key] = assumed[:-1]  # its admission was written: only the last write failed
-                    self._show(key, self._laid_over(self._seen[key]))
+                self._shown(self._in_flight.failed(key, whole=whole))
 
     def _put(self, value: object) -> None:
         match value:
@@ -391,10 +380,8 @@ class State:
 
     def _gone(self, kind: type, key: str | Key) -> None:
         if kind is Workload and isinstance(key, tuple):
-            self._assumed.pop(key, None)
-            if key in self._seen:
-                del self._seen[key]
-                self._hide(key)
+            self._in_flight.gone(key)
+            self._hide(key)
         elif kind is LocalQueue and isinstance(key, tuple):
             local = self.local_queues.pop(key, None)
             if local is not None:
@@ -440,56 +427,28 @@ class State:
             self._reclassify(key)
 
     def _put_workload(self, value: Workload) -> None:
-        key = value.key
-        if self._seen.get(key) == value:
-            return
-        old = self._seen.get(key)
-        if old is not None and old.uid != value.uid:
-            self._assumed.pop(key, None)
         if value.finished:
-            self._assumed.pop(key, None)
-            if self._seen.pop(key, None) is not None:
-                self._hide(key)
-            return
-        self._seen[key] = value
-        assumed = self._assumed.get(key, ())
-        if old is not None and value.admission is None and value.evicted and value.evicted_at > old.evicted_at:
-            assumed = ()  # admitted, evicted and released since: what was assumed is past
-        while assumed and _shown(assumed[0], value):
-            assumed = assumed[1:]
-        if assumed:
-            self._assumed[key] = assumed
+            self._in_flight.gone(value.key)
+            self._hide(value.key)
         else:
-            self._assumed.pop(key, None)
-        self._show(key, self._laid_over(value))
+            self._shown(self._in_flight.seen(value))
 
     def _assume(self, decision: Decision) -> None:
-        key = decision.key
-        self._open_plan.pop(key, None)
-        value = self._seen.get(key)
-        if value is None or (decision.uid and value.uid and decision.uid != value.uid):
-            return
-        before = self._assumed.get(key, ())
-        if isinstance(decision, Evict | Cancel | Replace) and before and isinstance(before[0], Admit):
-            # The admission that it changes is not seen yet.
-            self._assumed[key] = (before[0], decision)
-        elif _shown(decision, value):
-            return
-        else:
-            self._assumed[key] = (decision,)
-        self._show(key, self._laid_over(value))
+        self._open_plan.pop(decision.key, None)
+        self._shown(self._in_flight.assume(decision))
 
     def assumes(self, decision: Decision) -> bool:
         """Does this decision count, and nothing after it, though no object shows it."""
-        return self._assumed.get(decision.key) == (decision,)
+        return self._in_flight.assumes(decision)
 
-    def _laid_over(self, value: Workload) -> Workload:
-        """The gang as it counts, with what is assumed of it, and how far its scan of flavors came."""
-        if (scan := self._scans.get(value.key)) is not None and scan[0] == value.uid:
+    def _shown(self, value: Workload | None) -> None:
+        """What is assumed of a gang, or what its object says, is another; None: it is not."""
+        if value is None:
+            return
+        scan = self._scans.get(value.key)
+        if scan is not None and scan[0] == value.uid and value.admission is None:
             value = replace(value, cursor=scan[1], cursor_generation=scan[2])
-        for decision in self._assumed.get(value.key, ()):
-            value = _overlay(value, decision)
-        return value
+        self._show(value.key, value)
 
     # ------------------------------------------------------------ one gang
 
@@ -1056,46 +1015,3 @@ def _delayed(gang: Workload) -> bool:
         and gang.admission is not None
         and any(pod_set.topology is None for pod_set in gang.admission.pod_sets)
     )
-
-
-def _overlay(value: Workload, decision: Decision) -> Workload:
-    """The gang as it will be once the write of the decision is seen."""
-    match decision:
-        case Admit():
-            return replace(
-                value,
-                admission=decision.admission,
-                admitted=decision.admitted,
-                reserved_at=NEW,
-                admitted_at=NEW if decision.admitted else 0,
-                evicted="",
-                evicted_for="",
-                claims=None,
-                cursor=(),
-                requeue_at=0,
-            )
-        case Evict():
-            return replace(value, evicted="Preempted", evicted_for=decision.preemptor_uid, evicted_at=NEW)
-        case Claim():
-            return replace(value, claims=decision.record)
-        case Replace():
-            return replace(value, admission=decision.admission, lost_nodes=())
-        case _:
-            return replace(value, admission=None, admitted=False)
-
-
-def _shown(decision: Decision, value: Workload) -> bool:
-    """Does the object say what was decided (or that it is past that)."""
-    match decision:
-        case Admit():
-            return value.admission is not None
-        case Evict():
-            return value.admission is None or bool(value.evicted)
-        case Claim():
-            return (value.admission is not None and value.evicted != "NodeFailures") or (
-                value.claims is not None and value.claims.until == decision.record.until
-            )
-        case Replace():
-            return value.admission is None or value.admission == decision.admission or bool(value.evicted)
-        case _:
-            return value.admission is None
