@@ -26,7 +26,7 @@ from e2e.api_client import ApiError
 from e2e.build import ensure
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted
-from e2e.installed import HOME, NAMES, Installed, job
+from e2e.installed import HOME, NAMES, Installed, job, jobset
 
 Muster = Callable[..., Result]
 TENANT, PLATFORM = "ann", "pat"
@@ -105,6 +105,16 @@ def test_the_commands_of_a_platform_engineer_and_of_a_tenant(
     (wide,) = seen(PLATFORM, "submit", str(files["wide"]), code=3)
     assert "may not" in wide["message"] or "cannot create" in wide["message"], "who may not create is told so"
     people("submit", str(files["wide"]), user="admin", code=1)
+    # The API server takes such a JobSet, and would refuse its Jobs.
+    for name, amounts in (("half", {"requests": {GPU: "8"}}), ("whole", {"limits": {GPU: "8"}})):
+        made = jobset("team-a", name, {"w": (1, 1)})
+        (container,) = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"]
+        container["resources"] = amounts
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(made))
+        (told,) = seen("admin", "submit", str(tmp_path / f"{name}.yaml"), code=3 if name == "half" else 0)
+        no_limit = "Limit must be set for non overcommitable resources"
+        assert ("JobSet's controller could not make Job half-w-0: " in told["message"]) == (name == "half")
+        assert (no_limit in told["message"]) == (name == "half"), told
     (train,) = seen("admin", "submit", str(files["train"]))
     assert (train["answer"], sum(pods for _, pods in train["where"][0]["nodes"])) == ("starts", 2)
     (known,) = seen(TENANT, "submit", str(files["train"]), code=4)
