@@ -8,7 +8,8 @@ binary (JobSet's CRDs and webhooks, kwok's stages) are copied from the module be
 
     python -m e2e.build              all that `make e2e` asks for
     python -m e2e.build kubectl      one
-    python -m e2e.build oldest       of the oldest Kubernetes that Muster is said to run on, for `make e2e-oldest`
+    python -m e2e.build kubernetes-1.31               another Kubernetes, for `make e2e-older`
+    python -m e2e.build --kubernetes 1.37             all that `make e2e KUBERNETES=1.37` asks for
     python -m e2e.build kueue-runner minimalkueue     Kueue's own benchmark, for `make bench-kueue`
     python -m e2e.build kueue        Kueue itself, for the way there and back (e2e/test_migrate.py)
 """
@@ -84,6 +85,12 @@ class Module:
         return flags
 
 
+def _other(minor: str, *names: str) -> Module:
+    """Another minor version of Kubernetes; its binaries have it behind their names."""
+    binaries = {f"{name}-{minor}": f"k8s.io/kubernetes/cmd/{name}" for name in names}
+    return Module(f"kubernetes-{minor}", "k8s.io/kubernetes", binaries, usual=False)
+
+
 MODULES = (
     Module("etcd", "go.etcd.io/etcd/server/v3", {"etcd": "go.etcd.io/etcd/server/v3"}),
     Module(
@@ -127,16 +134,11 @@ MODULES = (
         {},
         {"example/prometheus-operator-crd": "crds"},
     ),
-    Module(
-        "kubernetes-oldest",
-        "k8s.io/kubernetes",
-        {f"{name}-oldest": f"k8s.io/kubernetes/cmd/{name}" for name in
-         ("kube-apiserver", "kube-controller-manager", "kube-scheduler")},
-        usual=False,
-    ),
+    _other("1.31", "kube-apiserver", "kube-controller-manager", "kube-scheduler"),
+    _other("1.34", "kube-apiserver", "kube-controller-manager", "kube-scheduler"),
+    _other("1.37", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
 )  # fmt: skip
 BINARIES = {name: module for module in MODULES for name in module.binaries}
-OLDEST = tuple(name for name in BINARIES if name.endswith("-oldest"))
 USUAL = tuple(name for name, module in BINARIES.items() if module.usual)
 CLIENT_LIMIT = re.compile(r"^\s*kubeConfig\.(QPS|Burst) = \d+$", re.MULTILINE)
 """Of Kueue's scheduler in its benchmark."""
@@ -144,6 +146,13 @@ CLIENT_LIMIT = re.compile(r"^\s*kubeConfig\.(QPS|Burst) = \d+$", re.MULTILINE)
 
 def cache_root() -> Path:
     return Path(os.environ.get("MUSTER_E2E_CACHE") or Path.home() / ".cache" / "muster-e2e")
+
+
+def of_kubernetes(minor: str, names: Iterable[str]) -> dict[str, str]:
+    """Name -> the same of another minor version of Kubernetes ("": of the usual), where there is one."""
+    if minor and f"kubernetes-{minor}" not in {module.folder for module in MODULES}:
+        raise BuildError(f"Kubernetes {minor} is not pinned in {TOOLS}")
+    return {name: other if minor and (other := f"{name}-{minor}") in BINARIES else name for name in names}
 
 
 def find(name: str) -> Path | None:
@@ -287,13 +296,20 @@ def _lock(cache: Path) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.build", description=__doc__.split("\n")[0])
-    parser.add_argument("binary", nargs="*", help=f"one of {', '.join(BINARIES)}; without, those for `make e2e`")
-    asked = parser.parse_args().binary or list(USUAL)
-    names = [name for one in asked for name in (OLDEST if one == "oldest" else (one,))]
+    parser.add_argument(
+        "asked", nargs="*", help=f"a binary or a folder of tools/: {', '.join(BINARIES)}; without, those for `make e2e`"
+    )
+    parser.add_argument(
+        "--kubernetes", default="", metavar="MINOR", help="of this version of Kubernetes, not the usual"
+    )
+    given = parser.parse_args()
+    folders = {module.folder: tuple(module.binaries) for module in MODULES}
+    names = [name for one in given.asked or USUAL for name in ((one,) if one in BINARIES else folders.get(one, (one,)))]
     if unknown := [name for name in names if name not in BINARIES]:
         parser.error(f"no such binary: {', '.join(unknown)}")
     began = time.monotonic()
     try:
+        names = list(of_kubernetes(given.kubernetes, names).values())
         ensure(names)
         for module in {BINARIES[name].folder for name in names if BINARIES[name].manifests}:
             manifests(module)

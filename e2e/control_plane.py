@@ -80,8 +80,8 @@ class ControlPlane(ApiClient):
     """A control plane for as long as the context lasts.
 
     `components` are those of COMPONENTS that run beside etcd and kube-apiserver; `apiserver_only` is none of them.
-    `users` are people with a static token, and their groups. `audit` False leaves the audit log out. `oldest`: of the
-    oldest Kubernetes that Muster is said to run on (see `build.OLDEST`).
+    `users` are people with a static token, and their groups. `audit` False leaves the audit log out. `kubernetes`: of
+    another minor version than the usual (see `build.MODULES`).
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ControlPlane(ApiClient):
         users: Mapping[str, Sequence[str]] | None = None,
         timing: Timing | None = None,
         audit: bool = True,
-        oldest: bool = False,
+        kubernetes: str = os.environ.get("KUBERNETES", ""),
         keep: bool = bool(os.environ.get("MUSTER_E2E_KEEP")),
         say: bool = False,
     ) -> None:
@@ -102,7 +102,7 @@ class ControlPlane(ApiClient):
         self.timing = timing or Timing()
         self.keep = keep
         self.audit = audit
-        self.oldest = oldest
+        self.kubernetes = kubernetes
         self.started_in: dict[str, float] = {}
         self._say = say
         self._apiserver_flags = list(apiserver_flags)
@@ -150,9 +150,7 @@ class ControlPlane(ApiClient):
             shutil.rmtree(self.work_dir, ignore_errors=True)
 
     def _start(self) -> None:
-        names = {name: name for name in ("etcd", "kube-apiserver", "kubectl", *self.components)}
-        if self.oldest:
-            names |= {name: old for name in names if (old := f"{name}-oldest") in build.OLDEST}
+        names = build.of_kubernetes(self.kubernetes, ("etcd", "kube-apiserver", "kubectl", *self.components))
         found = build.ensure(names.values(), say=False)
         self._binaries = {name: found[one] for name, one in names.items()}
         began = time.monotonic()
@@ -290,7 +288,7 @@ class ControlPlane(ApiClient):
             f"--tls-cert-file={certificate}",
             f"--tls-private-key-file={key}",
             "--leader-elect=false",
-            "--controllers=*,-node-ipam-controller,-node-route-controller,-service-lb-controller,-ttl-controller",
+            "--controllers=*,-node-ipam-controller,-ttl-controller",
             "--use-service-account-credentials",
             f"--service-account-private-key-file={self._signing_key}",
             f"--root-ca-file={self.ca_file}",
@@ -343,8 +341,8 @@ class ControlPlane(ApiClient):
         manifests = build.manifests("jobset")
         for file in sorted((manifests / "crds").glob("*.yaml")):
             kind = yaml.safe_load(file.read_text())
-            # JobSet's rules name fields of metadata that the oldest API server cannot compile.
-            self.apply(_without_rules(kind) if self.oldest else kind)
+            # JobSet's rules name fields of metadata that this API server cannot compile.
+            self.apply(_without_rules(kind) if self.kubernetes == "1.31" else kind)
         subject = {"kind": "ServiceAccount", "name": JOBSET_USER.rpartition(":")[2], "namespace": JOBSET_NAMESPACE}
         role = yaml.safe_load((manifests / "rbac" / "role.yaml").read_text())
         role["metadata"]["name"] = "jobset-manager-role"

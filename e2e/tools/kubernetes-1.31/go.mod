@@ -1,6 +1,6 @@
-// The oldest API server that Muster is said to run on, for the tests of the webhook. As in ../kubernetes, each staging
+// The oldest Kubernetes that Muster is said to run on. As in ../kubernetes, each staging
 // module is replaced by its release.
-module muster.dev/e2e/tools/kubernetes-oldest
+module muster.dev/e2e/tools/kubernetes-1.31
 
 go 1.24.0
 
