@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -116,6 +116,7 @@ async def _controller(
     from admission.controller.serve import Replica, serve, serve_workloads, told_by_loop
     from admission.controller.setup import flow_of
     from admission.kube.client import Client
+    from admission.kube.informer import StoreWentBack
     from admission.web import health
     from admission.web.metrics import Metrics
 
@@ -184,16 +185,31 @@ async def _controller(
                     "health.bindAddress, metrics.bindAddress and webhook of the configuration file say where it listens"
                 )
                 raise fail(BAD_USE, f"{taken.strerror or taken}; {where}")
+            if (back := _first(result, StoreWentBack)) is not None:
+                why = "the API server's store was put back to an earlier moment: what is known of it is worth nothing"
+                import structlog
+
+                structlog.get_logger("muster").error("ends, to begin anew", why=why, seen=str(back))
+                raise click.exceptions.Exit(1)
             raise result
     return 0
 
 
+E = TypeVar("E", bound=BaseException)
+
+
 def _cannot_listen(error: BaseException) -> OSError | None:
     """What kept it from listening at an address, if that is why it ended."""
-    if isinstance(error, BaseExceptionGroup):
-        return next((found for each in error.exceptions if (found := _cannot_listen(each)) is not None), None)
+    found = _first(error, OSError)
     listening = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
-    return error if isinstance(error, OSError) and error.errno in listening else None
+    return found if found is not None and found.errno in listening else None
+
+
+def _first(error: BaseException, kind: type[E]) -> E | None:
+    """The first of a kind among errors that came together."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for each in error.exceptions if (found := _first(each, kind)) is not None), None)
+    return error if isinstance(error, kind) else None
 
 
 async def _show(client: Any, config: Any, shown: Any, namespace: str, runners: list[Any]) -> None:

@@ -654,6 +654,23 @@ class ControlPlane(ApiClient):
         if name in ("etcd", "kube-apiserver"):
             wait_ready({name: (self._processes[name], self.ready)}, 60)
 
+    def snapshot(self, to: Path) -> Path:
+        """What etcd holds now, in this folder; it is down for a moment."""
+        self.kill("etcd")
+        shutil.copytree(self.work_dir / "etcd", to)
+        self.restart("etcd")
+        return to
+
+    def put_back(self, snapshot: Path) -> None:
+        """As whoever restores a backup: all components begin anew on what etcd held then."""
+        for name in reversed(("etcd", "kube-apiserver", *self.components)):
+            self.kill(name)
+        shutil.rmtree(self.work_dir / "etcd")
+        shutil.copytree(snapshot, self.work_dir / "etcd")
+        self._processes["etcd"].start()
+        for name in ("kube-apiserver", *self.components):
+            self.restart(name)
+
     def metrics(self, component: str = "kube-apiserver") -> str:
         """The Prometheus text of kube-apiserver, kube-controller-manager or kube-scheduler."""
         server = self if component == "kube-apiserver" else None

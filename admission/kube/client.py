@@ -724,6 +724,7 @@ class Client:
         resource_version: str | None = None,
         bare: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109
+        attempts: int = 5,
     ) -> AsyncGenerator[Page, None]:
         """A list, page by page, from one revision.
 
@@ -737,7 +738,8 @@ class Client:
             query["resourceVersion"] = resource_version
             query["resourceVersionMatch"] = "Exact"
         while True:
-            data = await self.raw("GET", path, query=query, accept=METADATA if bare else JSON, timeout=timeout)
+            accept = METADATA if bare else JSON
+            data = await self.raw("GET", path, query=query, accept=accept, timeout=timeout, attempts=attempts)
             try:
                 page = _decode_list(data)
             except msgspec.DecodeError as error:

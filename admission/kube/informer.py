@@ -3,14 +3,17 @@
 The state of the copy is (store, resource version). A list from the store of record, page by page, brings the copy to
 one revision; the watch carries it on from there. What ends a watch decides how it goes on:
 
-    the server's own timeout, a lost connection, a cut line, silence   watch again from the last version seen
+    the server's own timeout, a cut line, silence                      watch again from the last version seen
+    a lost connection, no answer                                       the same, if the store is not behind that
     410 (also as an event), or five refusals in a row                  list again
 
 A list is laid over the copy by uid: what is missing from it is deleted, a name with another uid is a deletion and a new
 object, and nothing is ever announced twice. So handlers see each object as: absent, then a rising sequence of versions,
-then absent; they never see a version go back. A server that answers a list with an older revision than was already seen
-(a lagging replica) is not believed, until it insists: then the cluster was restored from a backup, and versions start
-over.
+then absent; they never see a version go back. A server that answers with an older revision than was already seen (a
+lagging replica) is not believed, until it insists: then the cluster was restored from a backup. A watch from a version
+that is still to come is accepted there, and silent until it has come; and copies of several kinds cannot go back at one
+moment, so that something would be done by one from before and one from after. So `StoreWentBack` ends the informer, and
+whoever owns it begins anew.
 
 Handlers are synchronous and must be short. What cannot be decoded is reported, keeps its last good form in the copy,
 and leaves it when it is deleted. A handler that raises ends the informer: the shell's books would no longer be true.
@@ -77,6 +80,11 @@ class _Status(msgspec.Struct):
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_bare = msgspec.json.Decoder(_Bare).decode
 _decode_status = msgspec.json.Decoder(_Status).decode
+
+
+class StoreWentBack(Exception):  # noqa: N818 - a turn of events
+    """The server's store is behind what was read from it: it was put back to an earlier moment."""
+
 
 _PATIENCE = 5  # how often in a row something unlikely is put down to chance
 _AWAY = 5.0  # seconds at most between two tries where nobody answers: so much later than the server the copy is back
@@ -176,7 +184,7 @@ class Informer(Generic[T]):
         self._asked.set()
 
     async def run(self) -> None:
-        """Until cancelled. Raises only what a handler raised."""
+        """Until cancelled. Raises StoreWentBack, and what a handler raised."""
         while True:
             try:
                 await self._list()
@@ -250,7 +258,6 @@ class Informer(Generic[T]):
     async def _list_pages(self, size: int) -> None:
         seen: set[Key] = set()
         version = ""
-        restarted = False
         pages = self._client.list_pages(
             self._path, limit=size, label_selector=self._labels, field_selector=self._fields
         )
@@ -259,30 +266,35 @@ class Informer(Generic[T]):
                 self._heard_at = self._clock()
                 if not version:
                     version = page.resource_version
-                    restarted = self._believe(version)
+                    self._judge(version)
                 for raw in page.items:
-                    key, _ = self._lay(raw, restarted=restarted)
-                    seen.add(key)
+                    seen.add(self._lay(raw)[0])
         for key, old in list(self.store.items()):
             # What was learned from a write after the list's revision is not in it, and not gone.
-            if key not in seen and (restarted or not _older(version, old.resource_version)):
+            if key not in seen and not _older(version, old.resource_version):
                 self._remove(key)
         self.bad &= seen
         self.resource_version = version
 
-    def _believe(self, version: str) -> bool:
-        """Whether versions start over; raises for a list from the past that is not believed yet."""
+    def _judge(self, version: str) -> None:
+        """A list has this version. Raises Unavailable for one from the past that is not believed yet, and StoreWentBack
+        for one that is."""
         if not _older(version, self.resource_version):
             self._older = 0
-            return False
+            return
         self._older += 1
+        text = f"{self._path}: list of {version} after {self.resource_version}"
         if self._older < _PATIENCE:
-            raise Unavailable(
-                200, "Stale", f"{self._path}: list of {version} after {self.resource_version}", ambiguous=False
-            )
-        _log.warning("versions start over", path=self._path, was=self.resource_version, now=version)
-        self._older = 0
-        return True
+            raise Unavailable(200, "Stale", text, ambiguous=False)
+        raise StoreWentBack(text)
+
+    async def _not_gone_back(self) -> None:
+        """Raises as `_judge` where the server's store is behind the copy."""
+        pages = self._client.list_pages(self._path, limit=1, bare=True, attempts=1)
+        async with aclosing(pages):
+            async for page in pages:
+                self._judge(page.resource_version)
+                return
 
     def _after_failed_list(self, error: ApiError) -> float:
         """Seconds to wait before the next list."""
@@ -326,10 +338,14 @@ class Informer(Generic[T]):
     async def _follow(self) -> None:
         """Watches until a new list is needed."""
         refused = 0
+        doubt = False
         while True:
             lines, began = self._lines, self._clock()
             pause = 0.0
             try:
+                if doubt:
+                    await self._not_gone_back()
+                    doubt = False
                 await self._watch()
                 if self._lines == lines and self._clock() < began + 1.0:
                     pause = self._pauses.next()  # a server that hangs up at once is not pressed
@@ -341,6 +357,7 @@ class Informer(Generic[T]):
                     self._say("watch broke", error, pause)
                 if self._lines > lines:
                     refused = 0
+                doubt = doubt or not error.status
                 # No answer, and an overloaded server, say nothing about our version; other answers in a row do.
                 if error.status not in {0, 429, 503}:
                     refused += 1
@@ -393,7 +410,7 @@ class Informer(Generic[T]):
 
     # --- the copy ----------------------------------------------------------------------------------------------------
 
-    def _lay(self, raw: msgspec.Raw, meta: _Meta | None = None, *, restarted: bool = False) -> tuple[Key, str]:
+    def _lay(self, raw: msgspec.Raw, meta: _Meta | None = None) -> tuple[Key, str]:
         """Lays one object over the copy, unless the copy is newer; its key and version. meta: of it, where known."""
         meta = meta or self._bare(raw)
         key = (meta.namespace, meta.name)
@@ -402,7 +419,7 @@ class Informer(Generic[T]):
             # Decoding costs the most, and what one wrote oneself comes twice.
             if old.uid == meta.uid and old.resource_version == meta.resource_version:
                 return key, meta.resource_version
-            if not restarted and _older(meta.resource_version, old.resource_version):
+            if _older(meta.resource_version, old.resource_version):
                 return key, meta.resource_version
         try:
             new = self._decode(raw)
@@ -412,7 +429,7 @@ class Informer(Generic[T]):
         if old is not None:
             if old.uid == new.uid and old.resource_version == new.resource_version:
                 return key, new.resource_version
-            if not restarted and _older(new.resource_version, old.resource_version):
+            if _older(new.resource_version, old.resource_version):
                 return key, new.resource_version
             if old.uid != new.uid:
                 self._remove(key)

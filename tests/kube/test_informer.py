@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from admission.kube.client import Client, Kind
-from admission.kube.informer import Informer
+from admission.kube.informer import Informer, StoreWentBack
 from tests.kube.server import Server, answer, drop, passing, status
 
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap")
@@ -398,6 +398,14 @@ async def test_what_may_be_withheld_counts_as_absent_until_it_may_be_listed(serv
     ]
 
 
+def put_back(server):
+    """To an earlier moment, from a backup."""
+    del server.objects["a", "x"]
+    server.history.clear()
+    server.revision = 50
+    server.put("v")
+
+
 async def test_a_list_from_the_past_is_not_believed_until_it_insists(server, client, settle):
     server.put("x")
     server.put("x", n="2")
@@ -405,20 +413,35 @@ async def test_a_list_from_the_past_is_not_believed_until_it_insists(server, cli
         "metadata": {"resourceVersion": "90"},
         "items": [{"metadata": {"name": "w", "namespace": "a", "uid": "w", "resourceVersion": "80"}, "data": {}}],
     }
-    async with informing(client) as (informer, seen, _):
+    async with informing(client) as (informer, seen, task):
         await settle(lambda: bool(server.watches))
         server.faults += [answer(200, past)] * 2
         informer.relist()
         await settle(lambda: informer.relists == 4 and bool(server.watches))
         assert seen.log == ["+x:u1"]
-        # Restored from a backup: the books themselves are back at an older revision.
-        del server.objects["a", "x"]
-        server.history.clear()
-        server.revision = 50
-        server.put("v")
+        put_back(server)
         informer.relist()
+        with pytest.raises(StoreWentBack, match="list of 51 after 102"):
+            await task
+        assert seen.log == ["+x:u1"]
+
+
+async def test_after_a_lost_connection_the_store_is_asked_whether_it_went_back(server, client, settle):
+    """A watch from a version that is still to come would be accepted, and be silent until it has come."""
+    server.put("x")
+    server.put("x", n="2")
+    async with informing(client) as (informer, seen, task):
+        await settle(lambda: bool(server.watches))
+        await server.cut()
+        await settle(lambda: bool(server.watches))
+        server.put("x", n="3")
         await settle(lambda: same(informer, server))
-        assert seen.log == ["+x:u1", "+v:u2", "-x:u1"]
+        assert informer.relists == 1
+        put_back(server)
+        await server.cut()
+        with pytest.raises(StoreWentBack, match="list of 51 after 103"):
+            await task
+        assert [entry[:2] for entry in seen.log] == ["+x", "~x"]
 
 
 async def test_a_handler_that_raises_ends_the_informer(server, client):
