@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from admission.controller import policies
 from admission.jobs import hold
 from admission.jobs.hold import IDENTITIES, Caller, Identities
 from admission.jobs.kinds import Json, Operation, obj, text
@@ -188,8 +189,8 @@ def configurations(
             return {"url": url.rstrip("/") + path, "caBundle": bundle}
         return {"service": {"namespace": service[0], "name": service[1], "path": path, "port": 443}, "caBundle": bundle}
 
-    def exists(key: str, operator: str = "Exists") -> Json:
-        return {"matchExpressions": [{"key": key, "operator": operator}]}
+    def exists(key: str) -> Json:
+        return {"matchExpressions": [{"key": key, "operator": "Exists"}]}
 
     def rule(group: str, resource: str, *operations: str) -> Json:
         return {
@@ -256,7 +257,7 @@ def configurations(
                 "queues",
                 "/default-queues",
                 [rule("batch", "jobs", "CREATE"), rule(JOBSET_GROUP, "jobsets", "CREATE")],
-                objectSelector=exists(names.queue_label, "DoesNotExist"),
+                matchConditions=[policies.names_no_queue(names)],
                 namespaceSelector=dict(defaulted_namespaces),
                 failurePolicy="Ignore",
                 timeoutSeconds=2,
