@@ -297,7 +297,7 @@ def default_queue(names: Names, settings: Settings) -> list[Object]:
                 "!(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(r, "
                 "has(r.controller) && r.controller && "
                 f"r.apiVersion.split('/')[0] + '/' + r.kind in {_texts(QUEUED_OWNERS)}))",
-            )
+            ),
         ],
         {"paramRef": {"name": DEFAULT_QUEUE, "parameterNotFoundAction": "Allow"}},
         failurePolicy="Ignore",

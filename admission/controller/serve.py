@@ -226,9 +226,7 @@ def _mutating(objects: list[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(one["metadata"]["name"] for one in objects if one["kind"] == "MutatingAdmissionPolicy")
 
 
-async def _campaign(
-    elector: LeaderElector | None, rival: Rival | None, work: Callable[[], Awaitable[None]]
-) -> None:
+async def _campaign(elector: LeaderElector | None, rival: Rival | None, work: Callable[[], Awaitable[None]]) -> None:
     alone = work if rival is None else partial(_beside, rival, work)
     while True:
         if rival is not None:
