@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from admission.controller import policies
 from admission.jobs import hold
 from admission.jobs.hold import IDENTITIES, Caller, Identities
 from admission.jobs.kinds import Json, Operation, obj, text
@@ -251,18 +250,23 @@ def configurations(
     ]
     if defaulted_namespaces is not None:
         # When nobody answers, jobs without the label go on as ever.
-        mutating.insert(
-            0,
+        # None, or an empty one: a selector can say but one of them.
+        queue = {"key": names.queue_label}
+        mutating[:0] = [
             hook(
-                "queues",
+                name,
                 "/default-queues",
                 [rule("batch", "jobs", "CREATE"), rule(JOBSET_GROUP, "jobsets", "CREATE")],
-                matchConditions=[policies.names_no_queue(names)],
+                objectSelector={"matchExpressions": [{**queue, **said}]},
                 namespaceSelector=dict(defaulted_namespaces),
                 failurePolicy="Ignore",
                 timeoutSeconds=2,
-            ),
-        )
+            )
+            for name, said in (
+                ("queues", {"operator": "DoesNotExist"}),
+                ("empty-queues", {"operator": "In", "values": [""]}),
+            )
+        ]
     if governed_namespaces is not None:
         where = {"namespaceSelector": dict(governed_namespaces)}
         mutating.append(hook("namespaces", "/mutate-governed-jobs", jobs, **where, **again))
