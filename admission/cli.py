@@ -159,7 +159,7 @@ async def _controller(
                 shown.numbers, version=local.version_number(), by_resource=config.metrics.enable_cluster_queue_resources
             )
             metrics.follow(shown.watchers)
-            shows.append((shown.numbers.ready, metrics.text))
+            shows.append((replica.ready, metrics.text))
             if config.web.bind_address != "0" and not workloads_only:
                 showing.append(asyncio.ensure_future(_show(client, config, shown, home, runners)))
 

@@ -263,6 +263,11 @@ class Names:
         return "muster-controller"
 
     @property
+    def rival_lease(self) -> str:
+        """Of the leader of Kueue's controller, where its objects are managed here; "" in Muster's own group."""
+        return f"c1f6bfd2.{KUEUE_GROUP}" if self.group == KUEUE_GROUP else ""
+
+    @property
     def priority_class(self) -> str:
         """The PriorityClass of managed pods: above what tenants may use, never preempting."""
         return "muster-gang"

@@ -1251,7 +1251,8 @@ def test_the_webhook_holds_and_pins_where_there_are_no_policies(
         assert found == {"w-0": "host-3", "w-1": "host-2", "w-2": "host-1"}
         with pytest.raises(ApiError, match="holds room"):
             tenant.patch("jobs", "w", {"spec": {"parallelism": 1}}, SPACE)
-        for plain in (job("plain", labels={}), jobset("plain", labels={})):
+        nothing: tuple[Object, ...] = ({names.queue_label: ""}, {})
+        for plain in [made_of("plain", labels=said) for said in nothing for made_of in (job, jobset)]:
             seen = tenant.create(plain, dryRun="All")
             assert (seen["metadata"]["labels"], seen["spec"]["suspend"]) == ({names.queue_label: "default"}, True)
         assert (

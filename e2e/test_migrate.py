@@ -9,6 +9,8 @@ import shlex
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -23,6 +25,7 @@ from admission.jobs.kinds import at
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client
 from admission.names import KUEUE_GROUP, Names
+from admission.sandbox.play import free_port
 from e2e import build
 from e2e.api_client import APPLY, ApiError, Object
 from e2e.control_plane import ControlPlane
@@ -388,6 +391,7 @@ def test_in_kueue_mode_a_job_without_a_label_gets_the_local_queue_default(
         "with labels of its own": (job("team-a", "own", 1, queue=None, labels={"a": "b"}), into_default),
         "suspended by its owner": (job("team-a", "off", 1, queue=None, suspend=True), into_default),
         "with a label": (job("team-a", "named", 1, queue=None, labels={KUEUE.queue_label: "main"}), ("main", True)),
+        "with an empty label": (job("team-a", "empty", 1, queue=None, labels={KUEUE.queue_label: ""}), into_default),
         "where there is no such queue": (job("team-b", "elsewhere", 1, queue=None), left_alone),
         "a JobSet where there is none": (jobset("team-b", "set", {"w": (1, 1)}, queue=None), left_alone),
     }
@@ -403,6 +407,8 @@ def test_in_kueue_mode_a_job_without_a_label_gets_the_local_queue_default(
     assert not wrong, wrong
     with pytest.raises(ApiError, match="made and changed by the JobSet controller"):
         offered(by_jobset)
+    nowhere = job("team-b", "empty", 1, queue=None, labels={KUEUE.queue_label: ""})
+    cp.wait(lambda: "is empty: name a LocalQueue" in refusal(cp, nowhere), 30, "an empty label to be refused elsewhere")
     # Not in the namespaces whose jobs Muster does not look at.
     cp.patch("namespaces", "team-a", {"metadata": {"labels": {"muster": "ungoverned"}}})
     cp.wait(lambda: offered(plain) == left_alone, 30, "the namespace to be let be")
@@ -439,6 +445,15 @@ def test_in_kueue_mode_a_job_without_a_label_gets_the_local_queue_default(
     cp.wait(done(cp, "jobs", "team-a", "again"), 60, "the other to finish")
     queues = {one["metadata"]["ownerReferences"][0]["name"]: one["spec"]["queueName"] for one in cp.list(WORKLOADS)}
     assert (queues["governed"], queues["again"]) == ("main", "default")
+
+
+def refusal(cp: ControlPlane, made: Object) -> str:
+    """What a dry run of its creation is refused with; empty when it is not."""
+    try:
+        cp.create(made, dryRun="All")
+    except ApiError as error:
+        return error.message
+    return ""
 
 
 def uninstalled(muster: Installed) -> None:
@@ -536,6 +551,17 @@ def test_from_muster_back_to_kueue(muster: Installed, kueue: ControlPlane, tmp_p
         assert cp.get("jobs", "paused", "team-a")["spec"]["suspend"]
 
 
+def readiness(address: str) -> str:
+    """What /readyz says; empty while nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=2) as answer:
+            return str(answer.read().decode().strip())
+    except urllib.error.HTTPError as error:
+        return error.read().decode().strip()
+    except OSError:
+        return ""
+
+
 @pytest.mark.skipif(not available(), reason="needs Kueue itself: python -m e2e.build kueue")
 def test_kueue_mode_there_and_back(muster: Installed, kueue: ControlPlane) -> None:
     """What runs goes on, whoever has started it, and what waits is started by who is there."""
@@ -547,9 +573,13 @@ def test_kueue_mode_there_and_back(muster: Installed, kueue: ControlPlane) -> No
         cp.wait(lambda: uids(cp, "first")["first"], 60, "Kueue to start a job")
         cp.create(of_kueues("waits", pods=2))
         cp.wait(lambda: workload_by_kueue(cp, "waits"), 30, "Kueue to have queued another")
-        real.stop()
         cp.apply(policies.objects(KUEUE))
-        muster.started(config={"apiGroup": KUEUE_GROUP})
+        ready = f"127.0.0.1:{free_port()}"
+        replica = muster.start(config={"apiGroup": KUEUE_GROUP, "health": {"bindAddress": ready}})
+        cp.wait(lambda: "Kueue leads" in readiness(ready), 60, "Muster to find that Kueue leads")
+        real.stop()
+        assert not replica.leads
+        cp.wait(lambda: replica.leads and readiness(ready) == "ok", 60, "Muster to lead once Kueue has ended")
         cp.wait(lambda: cp.create(of_kueues("x"), dryRun="All")["spec"].get("suspend"), 30, "the policies to hold")
         cp.create(
             jobset("team-a", "set", {"w": (2, 1)}, gpus=2, seconds=None, queue=None, labels={KUEUE.queue_label: "main"})

@@ -323,6 +323,9 @@ class Configuration(Section):
     """Left out: LocalQueues of a ClusterQueue do not take turns."""
     resources: Resources = Resources()
     leader_election: LeaderElection = LeaderElection()
+    kueue_namespace: ObjectName = "kueue-system"
+    """Where apiGroup is Kueue's: namespace of Kueue's controller. While its leader's Lease there is renewed, nothing is
+    decided here."""
     client_connection: ClientConnection = ClientConnection()
     metrics: Metrics = Metrics()
     health: Health = Health()

@@ -64,8 +64,6 @@ _WEBHOOKS = (
 _DEPLOYMENTS = Kind("apps", "v1", "deployments", "Deployment")
 _MANAGERS = "control-plane=controller-manager"
 """Label of Kueue's Deployment, from its manifests as from its chart, and of some others'."""
-_LEASE = f"c1f6bfd2.{KUEUE_GROUP}"
-"""Of Kueue's leader, in whatever namespace it runs."""
 _HOOK_PATHS = tuple(f"/{verb}-{KUEUE_GROUP.replace('.', '-')}-" for verb in ("validate", "mutate"))
 """How the paths begin of the webhooks for Kueue's own kinds, whatever the release and its Service are called."""
 
@@ -202,7 +200,7 @@ async def _still_runs(ask: Ask) -> list[Change]:
             scale = f"kubectl -n {where} scale deployment {name} --replicas=0"
             why = f"Kueue runs ({there} replicas): {scale}" if asked else f"Kueue ends ({there} replicas): wait for it"
             out.append(Change(f"deployment/{name}", Did.REFUSED, where, why))
-    for lease in () if out else await ask.read(LEASES, field_selector=f"metadata.name={_LEASE}") or ():
+    for lease in () if out else await ask.read(LEASES, field_selector=f"metadata.name={KUEUE.rival_lease}") or ():
         if not ask.led_by_nobody(lease):
             holder, (where, name) = text(obj(lease.get("spec")).get("holderIdentity")), change.key_of(lease)
             why = f"Kueue leads ({holder}), or did a moment ago: stop it where it runs, and wait until this has ended"

@@ -266,6 +266,12 @@ def hold(names: Names, settings: Settings, *, governed: bool = False) -> list[Ob
     )
 
 
+def names_no_queue(names: Names) -> Object:
+    """Condition that a job has no queue label, or an empty one, which no selector can say."""
+    queue = f"object.metadata.labels[{_text(names.queue_label)}]"
+    return _condition("names-no-queue", f"!{_has_label('object', names.queue_label)} || {queue} == ''")
+
+
 def default_queue(names: Names, settings: Settings) -> list[Object]:
     """`jobs.hold.default_queue`. The parameter is the LocalQueue of the job's own namespace: where there is none, the
     API server asks nothing more."""
@@ -283,15 +289,15 @@ def default_queue(names: Names, settings: Settings) -> list[Object]:
         {
             "resourceRules": _rules(JOBS, JOBSETS, operations=("CREATE",)),
             "namespaceSelector": dict(settings.defaulted_namespaces or {}),
-            "objectSelector": {"matchExpressions": [{"key": names.queue_label, "operator": "DoesNotExist"}]},
         },
         [
+            names_no_queue(names),
             _condition(
                 "no-part-of-what-is-queued",
                 "!(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(r, "
                 "has(r.controller) && r.controller && "
                 f"r.apiVersion.split('/')[0] + '/' + r.kind in {_texts(QUEUED_OWNERS)}))",
-            )
+            ),
         ],
         {"paramRef": {"name": DEFAULT_QUEUE, "parameterNotFoundAction": "Allow"}},
         failurePolicy="Ignore",
@@ -1033,6 +1039,8 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule("storage.k8s.io", ["storageclasses"], _WATCH),
             rule("node.k8s.io", ["runtimeclasses"], _WATCH),
             rule("scheduling.k8s.io", ["priorityclasses"], _WATCH),
+            # Whether Kueue leads over the same objects, in whatever namespace it is.
+            *([rule("coordination.k8s.io", ["leases"], ["get"], [names.rival_lease])] if names.rival_lease else []),
             rule("", ["events"], ["create", "patch"]),
             # Whoever asks the webhook, the page or the visibility API: who it is, and what it may.
             rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),

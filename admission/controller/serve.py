@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from admission.controller import policies
 from admission.controller.actuate import Options
 from admission.controller.app import Controller
 from admission.controller.hold import Held, policies_bound, policies_served, prove
+from admission.controller.rival import Rival, RivalLeads
 from admission.controller.setup import default_queue, looked_at, policy_settings, rules_of, settings_of, tuning_of
 from admission.jobs.hold import Identities
 from admission.jobs.requests import LIMITS
@@ -44,6 +46,12 @@ class Replica:
     controller: Controller
     elector: LeaderElector | None
     held: Held | None = None
+    rival: Rival | None = None
+    """Kueue's leader, where its objects are managed."""
+
+    def ready(self) -> str:
+        """Why this replica could not lead at once; "" when it could."""
+        return self.controller.numbers.ready() or (self.rival.why() if self.rival is not None else "")
 
 
 def told_by_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -101,7 +109,8 @@ async def serve(
             retry=config.leader_election.retry_period,
         )
         client.fence = elector.fence
-    replica = Replica(controller, elector)
+    rival = Rival(client, config.kueue_namespace, names.rival_lease) if names.rival_lease else None
+    replica = Replica(controller, elector, rival=rival)
     whose = policy_settings(config, namespace)
     restore: Callable[[], Awaitable[None]] | None = None
     async with asyncio.TaskGroup() as group:
@@ -164,7 +173,7 @@ async def serve(
             finally:
                 proving.cancel()
 
-        group.create_task(_campaign(elector, work), name="campaign")
+        group.create_task(_campaign(elector, rival, work), name="campaign")
 
 
 async def serve_workloads(
@@ -217,12 +226,30 @@ def _mutating(objects: list[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(one["metadata"]["name"] for one in objects if one["kind"] == "MutatingAdmissionPolicy")
 
 
-async def _campaign(elector: LeaderElector | None, work: Callable[[], Awaitable[None]]) -> None:
-    if elector is None:
-        await work()
-        return
+async def _campaign(elector: LeaderElector | None, rival: Rival | None, work: Callable[[], Awaitable[None]]) -> None:
+    alone = work if rival is None else partial(_beside, rival, work)
     while True:
+        if rival is not None:
+            await rival.gone()
         try:
-            await elector.lead(work)
+            if elector is None:
+                return await alone()
+            await elector.lead(alone)
         except (LeadershipLost, Fenced) as lost:
             log.warning("leadership lost", why=str(lost))
+
+
+async def _beside(rival: Rival, work: Callable[[], Awaitable[None]]) -> None:
+    """The work, until Kueue comes to lead. Raises RivalLeads then, once the work has ended."""
+    if await rival.leads():
+        raise RivalLeads(rival.why())
+    working, watching = asyncio.ensure_future(work()), asyncio.ensure_future(rival.watch())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        done = await asyncio.gather(working, watching, return_exceptions=True)
+    for result in done:
+        if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+            raise result

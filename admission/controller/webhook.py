@@ -188,8 +188,8 @@ def configurations(
             return {"url": url.rstrip("/") + path, "caBundle": bundle}
         return {"service": {"namespace": service[0], "name": service[1], "path": path, "port": 443}, "caBundle": bundle}
 
-    def exists(key: str, operator: str = "Exists") -> Json:
-        return {"matchExpressions": [{"key": key, "operator": operator}]}
+    def exists(key: str) -> Json:
+        return {"matchExpressions": [{"key": key, "operator": "Exists"}]}
 
     def rule(group: str, resource: str, *operations: str) -> Json:
         return {
@@ -250,18 +250,23 @@ def configurations(
     ]
     if defaulted_namespaces is not None:
         # When nobody answers, jobs without the label go on as ever.
-        mutating.insert(
-            0,
+        # None, or an empty one: a selector can say but one of them.
+        queue = {"key": names.queue_label}
+        mutating[:0] = [
             hook(
-                "queues",
+                name,
                 "/default-queues",
                 [rule("batch", "jobs", "CREATE"), rule(JOBSET_GROUP, "jobsets", "CREATE")],
-                objectSelector=exists(names.queue_label, "DoesNotExist"),
+                objectSelector={"matchExpressions": [{**queue, **said}]},
                 namespaceSelector=dict(defaulted_namespaces),
                 failurePolicy="Ignore",
                 timeoutSeconds=2,
-            ),
-        )
+            )
+            for name, said in (
+                ("queues", {"operator": "DoesNotExist"}),
+                ("empty-queues", {"operator": "In", "values": [""]}),
+            )
+        ]
     if governed_namespaces is not None:
         where = {"namespaceSelector": dict(governed_namespaces)}
         mutating.append(hook("namespaces", "/mutate-governed-jobs", jobs, **where, **again))

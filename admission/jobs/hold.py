@@ -257,9 +257,9 @@ def _is_held(old: Json | None, new: Json, caller: Caller, names: Names, identiti
 
 def default_queue(new: Json, names: Names) -> list[Operation]:
     """JSON patch that puts a Job or JobSet into the LocalQueue `default`, which its namespace has, as it is created.
-    None for one with a queue label, or with an owner of QUEUED_OWNERS."""
+    None for one whose queue label names another, or with an owner of QUEUED_OWNERS."""
     references = objects(obj(new.get("metadata")).get("ownerReferences"))
-    if names.queue_label in _labels(new) or any(_is_queued_owner(ref) for ref in references):
+    if _labels(new).get(names.queue_label) or any(_is_queued_owner(ref) for ref in references):
         return []
     patch: list[Operation] = []
     if not isinstance(obj(new.get("metadata")).get("labels"), dict):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,16 @@ import yaml
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from admission.api import crd
 from admission.api.config import load_config
-from admission.controller import certificates
+from admission.controller import certificates, rival
 from admission.controller.certificates import CA_CERT, CERT, KEY
 from admission.controller.serve import Replica, serve, told_by_loop
 from admission.controller.setup import settings_of
 from admission.jobs.hold import Messages
 from admission.kube.client import ApiError, Client, NotFound
-from admission.names import Names
+from admission.kube.lease import LEASES
+from admission.names import KUEUE_GROUP, Names
 from admission.sandbox.play import free_port
 from admission.sandbox.store import User
 from tests.web.running import Cluster, install, job
@@ -38,10 +41,16 @@ HEAD = "apiVersion: config.muster.dev/v1beta1\nkind: Configuration\nhold: webhoo
 
 @contextlib.asynccontextmanager
 async def served(
-    text: str = "", *, port: int = 0, users: tuple[str, ...] = ()
+    text: str = "",
+    *,
+    port: int = 0,
+    users: tuple[str, ...] = (),
+    kinds: Sequence[dict[str, Any]] = (),
+    lease: dict[str, Any] | None = None,
 ) -> AsyncIterator[tuple[Client, Replica]]:
     """A replica of this file in a sandbox, with a webhook that the API server reaches; `port`: where the file says that
-    it is. `users`: people with a token each, NAME-token, who may not admit."""
+    it is. `users`: people with a token each, NAME-token, who may not admit. `kinds`: more CRDs. `lease`: one that is
+    there before."""
     if not port:
         port = free_port()
         text += f"webhook: {{host: 127.0.0.1, port: {port}}}\n"
@@ -60,6 +69,11 @@ async def served(
         for name in (HOME, "elsewhere"):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             await client.create("/api/v1/namespaces", namespace)
+        for made in kinds:
+            await client.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", made)
+        if lease is not None:
+            held = {"holderIdentity": "kueue-0", "leaseDurationSeconds": 1}
+            await client.create(LEASES.path(lease["metadata"]["namespace"]), {**lease, "spec": held})
         running = asyncio.ensure_future(serve(client, config, namespace=HOME, webhook_url=url, started=started))
         try:
             await asyncio.wait({running, found}, return_when=asyncio.FIRST_COMPLETED)
@@ -91,6 +105,43 @@ async def test_its_lease_has_the_name_and_the_times_of_the_file() -> None:
             return replica.elector is not None and lease["spec"]["holderIdentity"] == replica.elector.identity
 
         await until(held)
+
+
+@pytest.mark.parametrize("elects", [True, False])
+async def test_in_kueue_mode_nothing_is_decided_while_kueue_leads(
+    elects: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rival, "LOOK_S", 0.02)
+    group = f"apiGroup: {KUEUE_GROUP}\nkueueNamespace: elsewhere\n"
+    path = LEASES.path("elsewhere", Names(KUEUE_GROUP).rival_lease)
+    meta = {"name": Names(KUEUE_GROUP).rival_lease, "namespace": "elsewhere"}
+    body = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": meta}
+    text = group + f"leaderElection: {{leaderElect: {str(elects).lower()}}}\n"
+    crds = [yaml.safe_load(made) for made in crd.files(Names(KUEUE_GROUP)).values()]
+    async with served(text, kinds=crds, lease=body) as (client, replica):
+
+        async def renew() -> None:
+            for n in itertools.count():
+                spec = {"holderIdentity": "kueue-0", "leaseDurationSeconds": 1, "leaseTransitions": n}
+                await client.merge_patch(path, {"spec": spec}, fenced=False)
+                await asyncio.sleep(0.1)
+
+        async def waits() -> bool:
+            return "kueue-0" in replica.ready() and not replica.controller.leading
+
+        async def leads() -> bool:
+            return not replica.ready() and replica.controller.leading
+
+        renewing = asyncio.ensure_future(renew())
+        for _ in range(2):
+            await until(waits)
+            # Longer than the Lease lasts: it is for its renewals that it goes on waiting.
+            await asyncio.sleep(1.5)
+            assert await waits()
+            renewing.cancel()
+            await until(leads)
+            renewing = asyncio.ensure_future(renew())
+        renewing.cancel()
 
 
 async def test_a_leader_that_is_stopped_in_the_middle_of_its_writes_leaves_none_in_doubt() -> None:

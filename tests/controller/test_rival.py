@@ -1,0 +1,117 @@
+"""Kueue's leader beside a replica in Kueue mode: whoever finds it leading, waits."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from admission.controller.rival import Rival, RivalLeads
+from admission.kube.client import Forbidden, NotFound, Unavailable
+from tests.kube.virtual import virtually
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+FORBIDDEN = Forbidden(403, "Forbidden", "no")
+AWAY = Unavailable(0, "NoAnswer", "away")
+
+
+class Told:
+    """An API server whose Lease is what a function of the seconds says: a spec, None, or what is raised."""
+
+    def __init__(self, say: Any) -> None:
+        self.say = say
+        self.clock = self
+        self.asked: list[str] = []
+
+    def now(self) -> int:
+        return round((START.timestamp() + asyncio.get_running_loop().time()) * 1000)
+
+    async def get(self, path: str, **_: Any) -> dict[str, Any]:
+        self.asked.append(path)
+        said = self.say(asyncio.get_running_loop().time())
+        if isinstance(said, Exception):
+            raise said
+        if said is None:
+            raise NotFound(404, "NotFound", path)
+        return {"spec": said}
+
+
+def lease(at: float, holder: str = "kueue-0", lasts: int = 15) -> dict[str, Any]:
+    """As renewed at this second."""
+    renewed = (START + timedelta(seconds=at)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": lasts}
+
+
+def renewed_until(end: float) -> Any:
+    return lambda now: lease(min(now, end) // 2 * 2)
+
+
+ROWS = {
+    "there is none": (lambda now: None, 0),
+    "it was given up": (lambda now: lease(0, holder=""), 0),
+    "it was last renewed long ago": (lambda now: lease(-3600), 0),
+    "it was renewed just before": (lambda now: lease(-1), 15),
+    "it lasts longer": (lambda now: lease(-1, lasts=60), 60),
+    "its clock is an hour behind, and it is renewed": (lambda now: lease(-3600 + min(now, 50) // 2 * 2), 0),
+    "its clock is an hour ahead": (lambda now: lease(3600), 15),
+    "it is renewed for a minute": (renewed_until(60), 75),
+    "it is deleted under its holder": (lambda now: lease(now) if now < 20 else None, 20),
+    "it is given up after a while": (lambda now: lease(now, holder="" if now >= 20 else "kueue-0"), 20),
+    "it may not be looked at": (lambda now: FORBIDDEN, 0),
+    "the first answer takes its time": (lambda now: AWAY if now < 8 else None, 10),
+    "no answer while it leads": (lambda now: lease(now) if now < 2 or now > 30 else AWAY, None),
+    "it never ends": (lease, None),
+}
+"""What the Lease says, and after how many seconds a replica may go on, to 5 s, between two looks (None: never)."""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_when_a_replica_may_go_on(name: str) -> None:
+    say, after = ROWS[name]
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        rival = Rival(Told(say), "kueue-system", "lease", clock=loop.time)
+        try:
+            async with asyncio.timeout(600):
+                await rival.gone()
+        except TimeoutError:
+            assert after is None
+            assert "kueue-0" in rival.why()
+            assert "kueue-system" in rival.why()
+            return
+        assert after is not None
+        assert after <= loop.time() <= after + 5
+        assert rival.why() == ""
+
+    virtually(main)
+
+
+def test_who_decides_ends_when_kueue_comes() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        # Of one that ended long ago; its clock is behind all the time.
+        rival = Rival(Told(lambda now: lease(-3600 if now < 100 else now - 3600)), "kueue-system", "x", clock=loop.time)
+        await rival.gone()
+        with pytest.raises(RivalLeads, match="kueue-0"):
+            async with asyncio.timeout(600):
+                await rival.watch()
+        assert 100 <= loop.time() <= 105
+
+    virtually(main)
+
+
+def test_who_may_not_look_says_so_once() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        rival = Rival(Told(lambda now: FORBIDDEN), "kueue-system", "lease", clock=loop.time)
+        with capture_logs() as logs:
+            await rival.gone()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(rival.watch(), 600)
+        assert [line["event"] for line in logs] == ["may not see whether Kueue leads, and goes on"]
+
+    virtually(main)
