@@ -923,11 +923,16 @@ class State:
         line = self.lines.get(name)
         if line is None:
             line = self.lines[name] = Line(self.turned)
+        strict = self.queues[name].strategy is Strategy.STRICT_FIFO
+        # Who was first is told that it is not any more; whose turn goes by usage is told when its own is over.
+        was = line.first()[0] if strict and line.buckets and self.used(name) is None else place
+        if place < was:
+            self._untold[order.key_of(was)] = None
         line.add(place, bucket)
         self._entry[key] = (name, bucket, place)
         if bucket not in line.parked:
             self._ready.add(name)
-        if bucket in line.parked or self.queues[name].strategy is Strategy.STRICT_FIFO:
+        if bucket in line.parked or strict:
             self._untold[key] = None
 
     def _step_out(self, gang: Workload) -> None:
