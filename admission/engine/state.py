@@ -549,7 +549,11 @@ class State:
                     # Who waits for quota was told that empty nodes would hold it; fewer of them may not.
                     self._everything_changed = self._everything_changed or old is not None
             case ClusterQueue():
-                if self.queues.get(value.name) != value:
+                before = self.queues.get(value.name)
+                if before != value:
+                    line = self.lines.get(value.name)
+                    if line is not None and before is not None and before.strategy is not value.strategy:
+                        self._untold.update((order.key_of(place), None) for place in line)  # where they stand now
                     self.queues[value.name] = value
                     self._config_changed = True
             case LocalQueue():
