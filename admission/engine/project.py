@@ -63,6 +63,8 @@ def project(workload: Workload, what: Verdict | Decision, rules: Rules, now: int
         case Claim() if workload.admission is not None:
             text = "The nodes that it has left, and others for those it lost, are kept for it until its pods are gone"
             return Projection(events=(("Normal", "RoomKept", text),))
+        case Claim(record=record) if not record.victims:
+            return Projection()  # nobody was evicted: the verdict that comes with it says what it waits for
         case Claim(record=record):
             waits = f"Waiting for {len(record.victims)} evicted workload(s) to leave; the room they free is kept for it"
             return Projection(((QUOTA_RESERVED, False, Reason.WAITING_FOR_PREEMPTED.value, waits),))

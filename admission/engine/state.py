@@ -350,7 +350,11 @@ class State:
                     self._ledger.nodes.put_node(value)
                     self.memos.node_changed(new=old is None)
             case ClusterQueue():
-                if self.queues.get(value.name) != value:
+                before = self.queues.get(value.name)
+                if before != value:
+                    line = self.lines.get(value.name)
+                    if line is not None and before is not None and before.strategy is not value.strategy:
+                        self._untold.update((order.key_of(place), None) for place in line)  # where they stand now
                     self.queues[value.name] = value
                     self._config_changed = True
             case LocalQueue():
@@ -639,9 +643,14 @@ class State:
         line = self.lines.get(name)
         if line is None:
             line = self.lines[name] = Line(self.turned)
+        strict = self.queues[name].strategy is Strategy.STRICT_FIFO
+        # Who was first is told that it is not any more; whose turn goes by usage is told when its own is over.
+        was = line.first()[0] if strict and line.buckets and self.used(name) is None else place
+        if place < was:
+            self._untold[order.key_of(was)] = None
         line.add(place, bucket)
         self._entry[key] = (name, bucket, place)
-        if self.memos.lined_up(name, bucket) or self.queues[name].strategy is Strategy.STRICT_FIFO:
+        if self.memos.lined_up(name, bucket) or strict:
             self._untold[key] = None
 
     def _step_out(self, gang: Workload) -> None:

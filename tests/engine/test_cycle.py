@@ -429,6 +429,27 @@ def test_a_strict_queue_waits_behind_its_head_and_says_so() -> None:
     assert town.admitted() == ["small"]
 
 
+def test_who_is_first_of_a_strict_queue_no_more_is_told_so() -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 4})], strategy=Strategy.STRICT_FIFO))
+    town.put(gang("big", "a", 5))
+    (told,) = town.cycle().verdicts
+    assert told.why.reason is Reason.EXCEEDS_MAX_QUOTA
+    town.put(gang("bigger", "a", 6, priority=1))
+    why = {verdict.key[1]: verdict.why for verdict in town.cycle().verdicts}
+    assert (why["big"].detail, why["big"].subject) == (Detail.BEHIND_HEAD, "ns/bigger")
+
+
+def test_whose_queue_becomes_strict_is_told_who_is_first() -> None:
+    served = queue("a", "", [(F, {"gpu": 4})])
+    town = Town(*elastic(F), served)
+    town.put(gang("big", "a", 5, priority=1), gang("large", "a", 6))
+    why = {verdict.key[1]: verdict.why for verdict in town.cycle().verdicts}
+    assert why["large"].reason is Reason.EXCEEDS_MAX_QUOTA
+    town.put(replace(served, strategy=Strategy.STRICT_FIFO))
+    why = {verdict.key[1]: verdict.why for verdict in town.cycle().verdicts}
+    assert (why["large"].detail, why["large"].subject) == (Detail.BEHIND_HEAD, "ns/big")
+
+
 def test_a_best_effort_queue_goes_on_behind_it() -> None:
     town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 4})]))
     town.put(gang("big", "a", 5, priority=1), gang("small", "a", 1, created=1))

@@ -9,6 +9,8 @@ from admission.engine.model import (
     MUSTER,
     Admission,
     Admit,
+    Claim,
+    ClaimRecord,
     Detail,
     Evict,
     EvictReason,
@@ -270,3 +272,14 @@ def test_conditions_of_decisions() -> None:
         ("QuotaReserved", False, "WaitingForQuota"),
         ("Admitted", False, "NoReservation"),
     ]
+
+
+def test_a_claim_speaks_of_evicted_workloads_where_there_are_some() -> None:
+    """One without is renewed for as long as it lasts: the reason that was told stays meanwhile."""
+    waits = gang("a", "main")
+    told = {victims: project(waits, Claim(waits.key, waits.uid, ClaimRecord(Admission("q", ()), victims, 1)), MUSTER, 0)
+            for victims in ((), ("uid-b",))}  # fmt: skip
+    assert told[()].conditions == ()
+    ((_, holds, reason, text),) = told["uid-b",].conditions
+    assert (holds, reason) == (False, Reason.WAITING_FOR_PREEMPTED.value)
+    assert text.startswith("Waiting for 1 evicted workload(s)")

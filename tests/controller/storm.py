@@ -1,0 +1,277 @@
+"""A cluster in one process and in virtual time: sandbox, webhook and replicas of the controller, whose requests and
+watches pass through a weather of errors, lost answers, late writes and lags of each kind's own. A seed says it all."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random  # noqa: TID251  # seeded, and not of the engine
+import time
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from aiohttp.test_utils import make_mocked_request
+
+from admission.controller.actuate import Options
+from admission.controller.app import Controller, Tuning
+from admission.controller.lifecycle import Settings, next_step
+from admission.controller.webhook import Webhook, configurations
+from admission.engine.model import MUSTER
+from admission.kube.client import Client, Fenced, Unavailable, error_of
+from admission.kube.credentials import Credentials
+from admission.sandbox.actors import Cluster
+from admission.sandbox.http import Sandbox, _review_of, _seen
+from admission.sandbox.store import Request, Stored, User
+from e2e.event_log import Entry
+from tests.controller.lab import NAMES, T0, Json, crds
+from tests.kube.virtual import Loop
+
+RECORDED = {"Job", "JobSet", "Pod", "Node", "Workload", "ClusterQueue", "LocalQueue", "Cohort", "ResourceFlavor"}
+WRITE_S = 10.0
+
+
+class Access:
+    """What the sandbox's authorizer says."""
+
+    async def allowed(self, user: Json, group: str, resource: str, verb: str, subresource: str = "") -> bool:
+        return verb != "admit" or "system:masters" in user.get("groups", ())
+
+
+class Town(Sandbox):
+    """Its webhooks are called without a socket."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        users = {"alice": User("alice", ("system:authenticated",))}
+        super().__init__(clock=lambda: T0 + int(self.loop.time() * 1000), seed="storm", users=users)
+        self.webhook = Webhook(Access(), NAMES)  # type: ignore[arg-type]
+        self.entries: list[Entry] = []
+        self.news: set[asyncio.Event] = set()
+        self.store.listeners.append(self._heard)
+        crd = self.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
+        for body in crds():
+            self.store.do(Request("create", crd, body=body), self.clock())  # type: ignore[arg-type]
+        for body in configurations(NAMES, ca_bundle=b"", url="http://webhook"):
+            kind = self.store.kind_of(body["apiVersion"], body["kind"])
+            self.store.do(Request("create", kind, body=body), self.clock())  # type: ignore[arg-type]
+        self.cluster = Cluster(self.store)
+        self.driver = asyncio.ensure_future(self._drive(self.cluster))
+
+    def _heard(self, kind: Any, event: Any) -> None:
+        if kind.kind in RECORDED:
+            at = self.loop.time()
+            self.entries.append(Entry(event.revision, kind.kind, event.type, event.new.obj, at))
+        for one in self.news:
+            one.set()
+
+    async def _call(self, hook: Json, change: Any) -> Json:
+        path = hook["clientConfig"]["url"].removeprefix("http://webhook/")
+        review = {"mutate-jobs": "_mutate_job", "validate-jobs": "_validate_job"}.get(path)
+        review = review or {"mutate-pods": "_mutate_pod", "validate-pods": "_validate_pod"}[path]
+        answer = await getattr(self.webhook, review)(_review_of(change)["request"])
+        if isinstance(answer, str):
+            return {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": answer}}
+        return {"allowed": True, "patch": base64.b64encode(msgspec.json.encode(answer)).decode() if answer else ""}
+
+    async def take(self, method: str, path: str, headers: Json, body: bytes | None) -> tuple[int, bytes]:
+        request = make_mocked_request(method, path, headers=headers)
+        request._read_bytes = body or b""
+        answer = await self._serve(request)
+        return answer.status, bytes(answer.body or b"")  # type: ignore[attr-defined]
+
+
+class Weather:
+    """How requests and watches of one replica fare."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.bad = 0.0
+        self.lag: dict[str, float] = {}
+        self.most_lag = 0.0
+
+    def request(self) -> tuple[float, float, str]:
+        """Seconds until it is applied, until it is answered, and what becomes of it."""
+        there, back = self.chance.random() * 0.02, self.chance.random() * 0.02
+        if self.chance.random() >= self.bad:
+            return there, back, ""
+        fate = self.chance.choice(["409", "429", "500", "503", "lost", "unanswered", "late", "slow"])
+        if fate in ("slow", "late"):
+            there = self.chance.random() * 9
+        return there, back, fate
+
+    def delay(self, kind: str) -> float:
+        return self.chance.random() * self.lag.get(kind, 0.0) + self.chance.random() * 0.01
+
+
+class Wire(Client):
+    """A client whose connections are calls."""
+
+    def __init__(self, town: Town, weather: Weather, token: str = "admin-token") -> None:
+        super().__init__(Credentials("http://town", authorization=f"Bearer {token}"), write_timeout=WRITE_S)
+        self.town, self.weather = town, weather
+        self._unary = self._streams = None
+
+    async def _once(
+        self,
+        *,
+        method: str,
+        url: Any,
+        path: str,
+        data: Any,
+        headers: Any,
+        deadline: float,
+        fence: Any,
+        write: bool,
+        urgent: bool,
+        verb: str,
+        **_: Any,
+    ) -> bytes:
+        loop, doubtful = self.town.loop, False
+        try:
+            if fence is not None:
+                fence()
+                doubtful = True
+            there, back, fate = self.weather.request()
+            if fate in ("429", "500", "503"):
+                await asyncio.sleep(there)
+                doubtful = False
+                raise error_of(int(fate), b"{}", "1" if fate == "429" else None)
+            if fate == "409" and write and method != "POST":
+                doubtful = False
+                raise error_of(409, b'{"reason":"Conflict","message":"the object has been modified"}')
+            if fate == "lost":
+                raise Unavailable(0, "NoAnswer", f"{method} {path}: lost", ambiguous=write)
+
+            async def serve() -> tuple[int, bytes]:
+                await asyncio.sleep(there)
+                if loop.time() > deadline:
+                    return 504, b"{}"
+                return await self.town.take(method, url.raw_path_qs, headers, data)
+
+            served = asyncio.ensure_future(serve())
+            served.add_done_callback(lambda task: task.cancelled() or task.exception())
+            if fate == "late":
+                raise Unavailable(0, "NoAnswer", f"{method} {path}: broken, and late", ambiguous=write)
+            status, content = await asyncio.shield(served)
+            if fate == "unanswered":
+                raise Unavailable(0, "NoAnswer", f"{method} {path}: applied ({status})", ambiguous=write)
+            await asyncio.sleep(back)
+            doubtful = doubtful and status >= 500
+            self.counts[verb, path, "", status] += 1
+            if 200 <= status < 300:
+                return content
+            raise error_of(status, content)
+        finally:
+            if doubtful:
+                self._doubtful_until = max(self._doubtful_until, deadline)
+            if not urgent:
+                self.flow.leave()
+
+    async def watch_lines(
+        self, path: str, *, resource_version: str, timeout_seconds: int = 300, **_: Any
+    ) -> AsyncGenerator[bytes, None]:
+        parts = path.strip("/").split("/")
+        kind = self.town.store.kind(parts[1] if parts[0] == "apis" else "", parts[-1])
+        if kind is None:
+            raise error_of(404, b"{}")
+        position, until = int(resource_version), self.town.loop.time() + timeout_seconds
+        news = asyncio.Event()
+        self.town.news.add(news)
+        try:
+            while (now := self.town.loop.time()) < until:
+                news.clear()
+                seen = self.town.store.revision
+                if self.town.store.since(kind, position):
+                    await asyncio.sleep(self.weather.delay(kind.kind))
+                    if self.weather.chance.random() < self.weather.bad / 10:
+                        raise Unavailable(0, "StreamBroken", path, ambiguous=False)
+                    for event in self.town.store.since(kind, position):
+                        if event.revision > seen:
+                            break
+                        position = event.revision
+                        for name, stored in _seen(event, lambda _obj: True):
+                            yield b'{"type":"' + name.encode() + b'","object":' + stored.raw + b"}"
+                    continue
+                try:
+                    async with asyncio.timeout(min(60.0, until - now)):
+                        await news.wait()
+                except TimeoutError:
+                    if not self.town.store.since(kind, position):
+                        position = max(position, self.town.store.revision)
+                        meta = {"resourceVersion": str(position)}
+                        yield _line("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
+        finally:
+            self.town.news.discard(news)
+
+
+def _line(what: str, obj: Json) -> bytes:
+    return b'{"type":"' + what.encode() + b'","object":' + Stored(obj, 0).raw + b"}"
+
+
+class Replica:
+    def __init__(self, town: Town, weather: Weather) -> None:
+        self.client = Wire(town, weather)
+        self.client.fence = self._fence
+        self.may_write = False
+        self.controller = Controller(
+            self.client,
+            names=NAMES,
+            rules=MUSTER,
+            settings=Settings(),
+            options=Options(can_rank=True),
+            tuning=Tuning(),
+            now=town.clock,
+        )
+        self.watching = asyncio.ensure_future(self.controller.watch())
+        self.leading: asyncio.Task[None] | None = None
+
+    def _fence(self) -> None:
+        if not self.may_write:
+            raise Fenced("not the leader")
+
+    def lead(self) -> None:
+        self.may_write = True
+        self.leading = asyncio.ensure_future(self.controller.lead())
+
+    async def resign(self) -> None:
+        """As the elector does it."""
+        await _end(self.leading)
+        self.leading = None
+        left = await self.client.settle(2.0)
+        self.may_write = False
+        await asyncio.sleep(left)
+
+    async def die(self) -> None:
+        self.may_write = False
+        await _end(self.leading)
+        await _end(self.watching)
+        await asyncio.sleep(WRITE_S + 15)
+
+    async def end(self) -> None:
+        await _end(self.leading)
+        await _end(self.watching)
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        if task.done() and not task.cancelled() and task.exception():
+            raise task.exception()  # type: ignore[misc]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def due(controller: Controller, now: int) -> list[str]:
+    """Steps that are due for jobs and were not taken."""
+    found = []
+    for key in controller.world.jobs:
+        step = next_step(controller.world.sight(key, now), controller.settings, now).step
+        if step is not None:
+            found.append(f"{key}: {step}")
+    return found
+
+
+def virtual_time(loop: Loop) -> Any:
+    """In place of the module `time`."""
+    return SimpleNamespace(monotonic=loop.time, perf_counter=time.perf_counter)
