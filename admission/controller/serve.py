@@ -27,7 +27,7 @@ from admission.jobs.hold import Identities
 from admission.jobs.requests import LIMITS
 from admission.kube.client import ApiError, Client, Fenced, TooManyRequests, Unavailable
 from admission.kube.lease import LeaderElector, LeadershipLost
-from admission.names import JOBS_HELD
+from admission.names import JOBS_HELD, KUEUE_GROUP
 
 log = structlog.get_logger("muster")
 
@@ -48,10 +48,13 @@ class Replica:
     held: Held | None = None
     rival: Rival | None = None
     """Kueue's leader, where its objects are managed."""
+    reviews: bool = False
+    """Its webhook holds jobs: one that is not ready is not asked, and none could be created."""
 
     def ready(self) -> str:
-        """Why this replica could not lead at once; "" when it could."""
-        return self.controller.numbers.ready() or (self.rival.why() if self.rival is not None else "")
+        """Why this replica could not lead at once, or review at once what it must; "" when it could."""
+        waits = "" if self.rival is None or self.reviews else self.rival.why()
+        return self.controller.numbers.ready() or waits
 
 
 def told_by_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -94,8 +97,8 @@ async def serve(
         default_queue=default_queue(config),
         looked_at=looked_at(config, namespace),
         lost_after_ms=round(config.node_loss_grace_period * 1000),
-        # Where policies hold, the API server is new enough to have them.
-        judges=mode == "webhook",
+        # Where policies hold, the API server is new enough to have them; Kueue's kinds have others.
+        judges=mode == "webhook" or names.group == KUEUE_GROUP,
     )
     elector: LeaderElector | None = None
     if config.leader_election.leader_elect:
@@ -110,7 +113,7 @@ async def serve(
         )
         client.fence = elector.fence
     rival = Rival(client, config.kueue_namespace, names.rival_lease) if names.rival_lease else None
-    replica = Replica(controller, elector, rival=rival)
+    replica = Replica(controller, elector, rival=rival, reviews=mode == "webhook")
     whose = policy_settings(config, namespace)
     restore: Callable[[], Awaitable[None]] | None = None
     async with asyncio.TaskGroup() as group:
