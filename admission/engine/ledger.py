@@ -532,20 +532,10 @@ class Ledger:
         below = [] if node is None else [node.root]
         for one in below:
             below.extend(one.children)
-        kept = [(one, one.usage) for one in below]
-        for one in below:
-            one.put_usage({})
-        for held in self.claims_under(node.root).values() if node is not None else ():
-            self._move(self.tree, held.charge, 1)
-        self._bare = True
-        self._by_hand += 1
-        try:
+        with self._laid_bare([(one, {}) for one in below]):
+            for held in self.claims_under(node.root).values() if node is not None else ():
+                self._move(self.tree, held.charge, 1)
             yield
-        finally:
-            self._by_hand -= 1
-            self._bare = False
-            for one, usage in kept:
-                one.put_usage(usage)
 
     @contextmanager
     def on_empty_nodes(self, queue: str) -> Iterator[None]:
@@ -554,10 +544,16 @@ class Ledger:
         if self._off_nodes is None:
             self._off_nodes = self._made_off_nodes()
         node, alone = self.tree.queue(queue), self._off_nodes.queue(queue)
-        path = () if node is None or alone is None else tuple(zip(node.path(), alone.path(), strict=True))
-        kept = [(at, at.usage) for at, _ in path]
-        for at, without in path:
-            at.put_usage(without.usage)
+        path = () if node is None or alone is None else zip(node.path(), alone.path(), strict=True)
+        with self._laid_bare([(at, without.usage) for at, without in path]):
+            yield
+
+    @contextmanager
+    def _laid_bare(self, usage: Sequence[tuple[QuotaNode, dict[FlavorResource, int]]]) -> Iterator[None]:
+        """With this usage in these places of the tree, and no gang on any node."""
+        kept = [(at, at.usage) for at, _ in usage]
+        for at, amounts in usage:
+            at.put_usage(amounts)
         self._bare = True
         self._by_hand += 1
         try:
@@ -565,8 +561,8 @@ class Ledger:
         finally:
             self._by_hand -= 1
             self._bare = False
-            for at, usage in kept:
-                at.put_usage(usage)
+            for at, before in kept:
+                at.put_usage(before)
 
     # ------------------------------------------------------------ trying
 
