@@ -596,13 +596,11 @@ def test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives(plane: Con
             assert queues == {"train": "main", "set": "main", "plain": "default", "by-gate": "main"}
             with pytest.raises(ApiError, match="remove Muster first"):
                 cp.delete("customresourcedefinitions", "workloads.kueue.x-k8s.io", dryRun="All")
-            cp.apply(
-                [
-                    job("team-a", name, n, seconds=None, queue=None, labels=label)
-                    for name, n in (("runs", 1), ("waits", 2))
-                ]
-            )
+            # One after the other: which of two that came within a second is first, nobody promises.
+            cp.apply(job("team-a", "runs", 1, seconds=None, queue=None, labels=label))
             cp.wait(lambda: cp.get("jobs", "runs", "team-a")["status"].get("active"), 30, "a job to run")
+            cp.apply(job("team-a", "waits", 2, seconds=None, queue=None, labels=label))
+            cp.wait(lambda: len(cp.list("workloads")) == 6, 30, "another to wait")
         _follow(prompt, "docs/migrate.md", "helm uninstall muster")
         assert there == {
             crd["metadata"]["name"]: crd["metadata"]["uid"] for crd in cp.list("customresourcedefinitions")
