@@ -24,6 +24,7 @@ from admission.controller import lifecycle
 from admission.controller.conditions import Condition, condition, with_conditions
 from admission.controller.decode import Recent
 from admission.controller.lifecycle import Settings, Step, backoff_ms
+from admission.controller.statuses import Statuses
 from admission.controller.world import JobKey, PodView, WorkloadSeen, World
 from admission.engine.model import (
     Admission,
@@ -57,6 +58,7 @@ from admission.names import (
     JOB_COMPLETION_INDEX,
     JOBSET_JOB_INDEX_LABEL,
     JOBSET_REPLICAS_LABEL,
+    MUSTER_GROUP,
     QUOTA_RESERVED,
     REQUEUED,
     Names,
@@ -115,6 +117,7 @@ class Actuator:
         rules: Rules,
         events: EventRecorder,
         recent: Recent,
+        statuses: Statuses,
         *,
         learn: Callable[[str, dict[str, Any] | bytes], None],
         became: Callable[[Key, str, str], None],
@@ -128,11 +131,15 @@ class Actuator:
         self._rules = rules
         self._events = events
         self._recent = recent
+        self._statuses = statuses
         self._learn = learn
         self._became = became
         self._now = now
         self.options = options
         self._workloads = Kind(names.group, names.version, "workloads", "Workload")
+        self._strict = names.group == MUSTER_GROUP
+        """What a gang asks for must not lose what an older kind has no place for. Kueue's kind has its own list of what
+        a pod template may say, and pods may say more."""
 
     # ------------------------------------------------------------ decisions of the engine
 
@@ -416,7 +423,7 @@ class Actuator:
             return
         path = self._workloads.path(job.namespace)
         try:
-            made = await self._client.create(path, obj)
+            made = await self._client.create(path, obj, strict=self._strict)
         except Invalid:
             await self._note_held(key, job)
             raise
@@ -464,7 +471,7 @@ class Actuator:
             "spec": {key: spec.get(key) for key in WRITTEN},
         }
         path = self._workloads.path(seen.namespace, seen.name)
-        self._learn("Workload", await self._client.merge_patch(path, patch))
+        self._learn("Workload", await self._client.merge_patch(path, patch, strict=self._strict))
 
     async def _reprioritize(self, job: JobView, seen: WorkloadSeen) -> None:
         value, _, name = self._world.priority(job)
@@ -735,28 +742,22 @@ class Actuator:
 
     async def _apply_status(self, seen: WorkloadSeen, status: dict[str, Any]) -> str:
         made = decision_id(seen.uid, seen.resource_version)
-        wanted = self._names.stored("Workload", {**status, "decision": made})
-        body = {
-            "apiVersion": self._names.api_version,
-            "kind": "Workload",
-            "metadata": {
-                "name": seen.name,
-                "namespace": seen.namespace,
-                "uid": seen.uid,
-                "resourceVersion": seen.resource_version,
-            },
-            "status": wanted,
+        status = {**status, "decision": made}
+        metadata = {
+            "name": seen.name,
+            "namespace": seen.namespace,
+            "uid": seen.uid,
+            "resourceVersion": seen.resource_version,
         }
-        path = self._workloads.path(seen.namespace, seen.name, "status")
         over = asyncio.get_running_loop().time() + self._client.write_timeout
         try:
-            answer: bytes = await self._client.apply_raw(path, body, manager=self._names.admission_manager)
+            answer = await self._statuses.write(self._workloads, metadata, status)
         except ApiError as error:
             if not error.ambiguous:
                 raise
             found = await self._after(self._workloads.path(seen.namespace, seen.name), seen.resource_version, over)
             self._learn("Workload", found)
-            now = msgspec.json.decode(found, type=_Written)
+            now, wanted = msgspec.json.decode(found, type=_Written), self._statuses.stored("Workload", status)
             if now.metadata.resource_version == seen.resource_version or not _says(now.status, wanted):
                 raise
             answer = found

@@ -47,6 +47,7 @@ from admission.controller.lifecycle import (
     next_step,
 )
 from admission.controller.pace import Pace
+from admission.controller.statuses import Statuses
 from admission.controller.world import ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.cycle import decide
 from admission.engine.model import (
@@ -251,6 +252,7 @@ class Controller:
             kinds=() if workloads_only else KIND_OF,
         )
         self.events = EventRecorder(client, source=names.event_source, failed=partial(self._failed, ("Event", "", "")))
+        self.statuses = Statuses(client, names)
         self.actuator = Actuator(
             client,
             self.world,
@@ -259,6 +261,7 @@ class Controller:
             rules,
             self.events,
             self.recent,
+            self.statuses,
             learn=self._learn,
             became=self._became,
             now=now,
@@ -724,7 +727,7 @@ class Controller:
                         self._hold_off(key, decision.key)
                     raise
                 self._wrote_at = time.monotonic()
-                kept = isinstance(decision, Claim) and not self.names.stored("Workload", {"claim": {}})
+                kept = isinstance(decision, Claim) and not self.statuses.has("Workload", "claim")
                 if not kept and self.state.assumes(decision):
                     # Its answer, or a newer version, is known by now, and does not show it.
                     log.warning("a decision that was written is not there", **self._who_of(decision.key, made))
@@ -1010,7 +1013,7 @@ class Controller:
         status: dict[str, Any] = _STATUS_OF[kind](self.state, seen, now)
         if kind == "ClusterQueue" and self.held is not None:
             status = queues.with_hold(status, seen, self.held, now)
-        status = self.names.stored(kind, status)
+        status = self.statuses.stored(kind, status)
         return status if queues.differs(seen.status, status) else None
 
     async def _write_queue(self, queue: QueueName, seen: Item[Any], status: dict[str, Any]) -> bool:
@@ -1028,16 +1031,10 @@ class Controller:
         return True
 
     async def _write_status(self, resource: Kind, seen: Item[Any], status: dict[str, Any]) -> None:
-        body = {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": {"name": seen.name, "uid": seen.uid},
-            "status": status,
-        }
+        metadata = {"name": seen.name, "uid": seen.uid}
         if seen.namespace:
-            body["metadata"] = {"name": seen.name, "namespace": seen.namespace, "uid": seen.uid}
-        path = resource.path(seen.namespace or None, seen.name, "status")
-        answer = await self.client.apply_raw(path, body, manager=self.names.admission_manager)
+            metadata["namespace"] = seen.namespace
+        answer = await self.statuses.write(resource, metadata, status)
         queue = (resource.kind, seen.namespace, seen.name)
         changed = queue in self._stale
         self._learn(resource.kind, answer)

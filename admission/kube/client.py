@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
@@ -125,7 +126,19 @@ class Gone(ApiError):
 
 
 class Invalid(ApiError):
-    pass
+    """422, and 400 where the kind lacks a field that was to be created or changed strictly."""
+
+
+class Undeclared(ApiError):
+    """500 for an apply that names fields which the kind does not declare; nothing was written.
+
+    fields: those that the answer names, which need not be all: names from the object's top, those of lists left out.
+    """
+
+    @property
+    def fields(self) -> tuple[tuple[str, ...], ...]:
+        found = _UNDECLARED.findall(self.message)
+        return tuple(dict.fromkeys(tuple(re.sub(r"\[[^\]]*\]", "", one).split(".")) for one in found))
 
 
 class TooManyRequests(ApiError):
@@ -148,6 +161,8 @@ class Unavailable(ApiError):
         super().__init__(status, reason, message, body, retry_after)
         self.ambiguous = ambiguous
 
+
+_UNDECLARED = re.compile(r"(?:^|\s)\.(\S+(?:\[[^\]]*\]\S*)*): field not declared in schema")
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     401: Unauthorized,
@@ -178,9 +193,13 @@ def error_of(status: int, data: bytes | msgspec.Raw, retry_after: str | None = N
         wait = float(details["retryAfterSeconds"])
     if retry_after is not None and retry_after.strip().isdigit():
         wait = float(retry_after)
+    if status == 500 and _UNDECLARED.search(message):
+        return Undeclared(status, reason or "InternalError", message, body, wait)
     if status >= 500:
         return Unavailable(status, reason or "InternalError", message, body, wait)
     known = _BY_STATUS.get(status, ApiError)
+    if status == 400 and "strict decoding error" in message:
+        known = Invalid
     if known is Conflict and reason == "AlreadyExists":
         known = AlreadyExists
     made = known(status, reason or "Unknown", message, body, wait)
@@ -569,6 +588,7 @@ class Client:
                     self.flow.good(seconds)
                 return content
             failure = error_of(answer.status, content, answer.headers.get("Retry-After"), answer.reason or "")
+            doubtful = doubtful and not isinstance(failure, Undeclared)
             self._count(verb, path, answer.status, seconds, told=not isinstance(failure, Terminating))
             if isinstance(failure, Unavailable) and not write:
                 failure.ambiguous = False
@@ -618,10 +638,13 @@ class Client:
         *,
         dry_run: bool = False,
         field_manager: str | None = None,
+        strict: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
-        """POST to a collection (or to a subresource that is created, as `eviction`)."""
-        return await self.request("POST", path, query=_query(dry_run, field_manager), body=obj, **options)
+        """POST to a collection (or to a subresource that is created, as `eviction`). strict: Invalid where the kind has
+        no place for a field, instead of an object that lacks it."""
+        query = _query(dry_run, field_manager, strict=strict)
+        return await self.request("POST", path, query=query, body=obj, **options)
 
     async def put(
         self,
@@ -670,12 +693,13 @@ class Client:
         *,
         dry_run: bool = False,
         field_manager: str | None = None,
+        strict: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
-        """RFC 7396; `metadata.resourceVersion` in the patch makes it conditional. Lists are replaced whole."""
-        return await self.request(
-            "PATCH", path, query=_query(dry_run, field_manager), body=patch, content_type=MERGE_PATCH, **options
-        )
+        """RFC 7396; `metadata.resourceVersion` in the patch makes it conditional. Lists are replaced whole. strict: as
+        of `create`."""
+        query = _query(dry_run, field_manager, strict=strict)
+        return await self.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH, **options)
 
     async def json_patch(
         self,
@@ -832,8 +856,10 @@ def _repeatable(error: ApiError, path: str, *, write: bool) -> bool:
     return False
 
 
-def _query(dry_run: bool, field_manager: str | None) -> dict[str, str]:
+def _query(dry_run: bool, field_manager: str | None, *, strict: bool = False) -> dict[str, str]:
     query = {}
+    if strict:
+        query["fieldValidation"] = "Strict"
     if dry_run:
         query["dryRun"] = "All"
     if field_manager is not None:

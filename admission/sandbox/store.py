@@ -474,6 +474,12 @@ class Store:
         if report.types:
             text = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {report.types[0]}'
             raise Refused(400, "BadRequest", text)
+        if report.unknown and partial:
+            where = "/".join((out.get("metadata", {}).get("namespace", ""), out.get("metadata", {}).get("name", "")))
+            lacks = [f".{x}: field not declared in schema" for x in report.unknown]
+            what = lacks[0] if len(lacks) == 1 else "\n  ".join(("errors:", *lacks))
+            text = f"failed to create typed patch object ({where}; {kind.api_version}, Kind={kind.kind}): {what}"
+            raise Refused(500, "", text)
         if report.unknown and validation == "Strict":
             problems = ", ".join(f'unknown field "{x}"' for x in report.unknown)
             if kind.shape.custom:
@@ -658,6 +664,7 @@ class Store:
                     request.name,
                     "uid mismatch: the provided object specified uid, and no existing object was found",
                 )
+            self._decode(request, body, [], partial=True)
             return self._prepare_create(replace(request, verb="create"), now)
         warnings: list[str] = []
         applied = self._decode(request, body, warnings, partial=True)

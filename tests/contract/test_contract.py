@@ -453,6 +453,24 @@ def test_apply_refused(api: Api) -> None:
     assert refusal(apply(api, GADGETS, gadget("none"), "one", "status")) == (404, "NotFound")
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["created", "changed"])
+def test_apply_of_a_field_that_the_kind_lacks_changes_nothing(api: Api, there: bool) -> None:
+    """Of several, the real one names those that it comes to first."""
+    if there:
+        made(api, GADGETS, gadget("g"))
+    status, answer = apply(api, GADGETS, {**gadget("g"), "unheard": {"of": 1}}, "one")
+    assert status == 500
+    assert answer["message"].endswith("Kind=Gadget): .unheard: field not declared in schema")
+    if there:
+        obj = {**gadget("g"), "status": {"unheard": 1}}
+        status, answer = apply(api, GADGETS, obj, "one", "status")
+        assert status == 500
+        assert answer["message"].endswith(".status.unheard: field not declared in schema")
+        assert api.ok("GET", api.path(GADGETS, "g")).get("status") is None
+    else:
+        assert refusal(api.call("GET", api.path(GADGETS, "g"))) == (404, "NotFound")
+
+
 # Lists and watches
 
 
