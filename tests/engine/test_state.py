@@ -39,6 +39,7 @@ from admission.engine.model import (
     Rules,
     Standing,
     StopPolicy,
+    Strategy,
     Topology,
     Workload,
 )
@@ -270,6 +271,23 @@ def test_a_namespace_that_is_not_selected() -> None:
     town.put(Namespace("ns", (("team", "x"),)))
     town.cycle()
     assert town.admitted() == ["g"]
+
+
+def test_nobody_of_a_namespace_that_is_being_deleted_gets_quota_or_stands_before_others() -> None:
+    """In a strict queue, which one of it that could go nowhere would block."""
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 4})], strategy=Strategy.STRICT_FIFO))
+    second = replace(gang("second", "a", 4, created=5), namespace="there")
+    town.put(LocalQueue("there", "a", "a"), gang("first", "a", 4), second)
+    town.put(Namespace("ns", terminating=True))
+    plan = town.cycle()
+    assert [d.key for d in plan.decisions] == [("there", "second")]
+    verdict = town.state.explain(("ns", "first"))
+    assert verdict is not None
+    assert verdict.why.detail is Detail.NAMESPACE_TERMINATING
+    # Another one of that name is not being deleted.
+    town.remove(Namespace, "ns")
+    town.put(replace(queue("a", "", [(F, {"gpu": 8})]), strategy=Strategy.STRICT_FIFO))
+    assert [d.key for d in town.cycle().decisions] == [("ns", "first")]
 
 
 def test_positions_and_pending() -> None:
