@@ -231,6 +231,7 @@ def test_policies_that_are_taken_away_are_missed_and_are_seen_again(muster: Inst
         ("mutatingadmissionpolicybindings", "muster-hold", "MutatingAdmissionPolicyBinding muster-hold"),
         ("validatingadmissionpolicies", "muster-pods", "ValidatingAdmissionPolicy muster-pods"),
         ("validatingadmissionpolicybindings", "more", "ValidatingAdmissionPolicyBinding more"),
+        ("priorityclasses", "muster-gang", "PriorityClass muster-gang"),
     ):
         cp.delete(kind, name)
         cp.wait(lambda said=said: held()[0] == "False" and said in held()[1], 30, f"{name} to be missed")  # type: ignore[misc]
