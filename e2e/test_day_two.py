@@ -7,7 +7,9 @@ from collections import Counter
 from typing import Any
 
 import yaml
+from click.testing import CliRunner
 
+from admission.cli import cli
 from e2e.api_client import Object
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, WORKLOADS, admitted, entry_of, reason, running_pods, workload_of
@@ -169,3 +171,40 @@ def test_quota_that_a_tool_deletes_and_makes_anew_is_charged_again(muster: Insta
     assert reserved(cp) == each
     cp.delete("jobs", "runs", "team-a", propagationPolicy="Background")
     cp.wait(lambda: admitted(cp, "team-a", "waits"), 60, "the next to have its place")
+
+
+def test_who_is_refused_pods_is_told_by_whom_and_gives_back_all_that_it_has(muster: Installed) -> None:
+    """One pod of two, by a ResourceQuota; all, by PodSecurity; and the Jobs of a JobSet, of which one is refused."""
+    cp = muster.cp
+    cp.add_nodes(6, gpus=8, labels={"gpu": "h100"})
+    cp.apply([flavor(labels={"gpu": "h100"}), cluster_queue("all", {GPU: 48})])
+    limits = {"team-a": {"pods": "1"}, "team-b": {}, "team-c": {"count/jobs.batch": "1"}}
+    for team, hard in limits.items():
+        cp.namespace(team, {"pod-security.kubernetes.io/enforce": "restricted"} if team == "team-b" else {})
+        cp.apply(local_queue(team, "all"))
+        if hard:
+            meta = {"name": "few", "namespace": team}
+            cp.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard}})
+            cp.wait(lambda team=team: cp.get("resourcequotas", "few", team).get("status"), 20, "it to count")  # type: ignore[misc]
+    never = {"backoffBaseSeconds": 600}
+    muster.started(config={"waitForPodsReady": {"timeout": "8s", "recoveryTimeout": "8s", "requeuingStrategy": never}})
+    cp.create_all([job(team, "gang", 2, seconds=None) for team in ("team-a", "team-b")])
+    cp.create(jobset("team-c", "gang", {"w": (2, 1)}, seconds=None))
+    says = {
+        "team-a": "exceeded quota: few, requested: pods=1",
+        "team-b": "violates PodSecurity",
+        "team-c": "exceeded quota: few, requested: count/jobs.batch=1",
+    }
+
+    def why(team: str) -> str:
+        given = ["why", "gang", "--namespace", team, "--kubeconfig", str(cp.kubeconfig())]
+        return CliRunner().invoke(cli, given).output.replace("\n", " ")
+
+    for team, words in says.items():
+        cp.wait(lambda team=team, words=words: words in why(team), 30, f"the gang of {team} to be told who refuses it")  # type: ignore[misc]
+    for team in says:
+        cp.wait(lambda team=team: entry_of(workload_of(cp, team, "gang"), "Evicted"), 30, f"{team} to be evicted")  # type: ignore[misc]
+        assert entry_of(workload_of(cp, team, "gang"), "Evicted")["reason"] == "PodsReadyTimeout"
+    # The controller of the JobSet is stuck, and is waited for before its share is given to others.
+    cp.wait(lambda: reserved(cp) == {"all": 16}, 30, "the two others to give all of it back")
+    assert not live_pods(cp)
