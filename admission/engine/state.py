@@ -580,7 +580,8 @@ class State:
     def _claim(self, gang: Workload) -> None:
         record = gang.claims
         assert record is not None
-        if not self.rules.promises or not gang.active or gang.gated or gang.unbound:
+        away = not gang.active or gang.gated or gang.unbound or gang.namespace in self.terminating
+        if away or not self.rules.promises:
             return
         self._claims[gang.key] = (record.until, gang)
         self._ring_at(record.until, "claim", gang.key)
@@ -746,7 +747,10 @@ class State:
 
     def _line_up_again(self, gang: Workload) -> None:
         self._step_out(gang)
-        if gang.claims is not None and gang.key not in self._claims:
+        if gang.key in self._claims:
+            if gang.namespace in self.terminating:
+                self._unclaim(gang.key)
+        elif gang.claims is not None:
             self._claim(gang)
         self._line_up(gang)
 

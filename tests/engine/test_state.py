@@ -348,6 +348,7 @@ VALUES = [
     LocalQueue("ns", "a", "b", stop_policy=StopPolicy.HOLD),
     LocalQueue("ns", "b", "b"),
     Namespace("ns", (("x", "y"),)),
+    Namespace("ns", terminating=True),
     Topology("t", ("rack",)),
     node("n", gpu=4),
     PodUsage(("ns", "p"), "p", "n", (("gpu", 1),)),
