@@ -53,9 +53,10 @@ ALERTS: tuple[Alert, ...] = (
         "critical",
         "What holds jobs with a queue back is gone, or not whole",
         "The leader's proof of it failed: policies, bindings or webhooks of the chart are missing (those of "
-        "refuseBarePods and restrictPriorities too), or somebody else's admission undoes them. The condition JobsHeld "
-        "of each ClusterQueue names what is gone. Until it is mended Muster suspends jobs that slip through after the "
-        "fact. Install the chart again (helm upgrade).",
+        "refuseBarePods and restrictPriorities too), or the PriorityClass muster-gang, or somebody else's admission "
+        "undoes them. The condition JobsHeld of each ClusterQueue names what is gone. Until it is mended Muster "
+        "suspends jobs that slip through after the fact; without the class pods of gangs are refused. Install the "
+        "chart again (helm upgrade).",
     ),
     Alert(
         "MusterLedgerDrift",

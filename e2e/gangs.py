@@ -23,7 +23,7 @@ def teams(cp: ControlPlane, quotas: dict[str, int], **specs: Any) -> None:
 
 def workload_of(cp: ControlPlane, namespace: str, name: str) -> dict[str, Any] | None:
     for one in cp.list(WORKLOADS, namespace):
-        if one["metadata"]["ownerReferences"][0]["name"] == name:
+        if any(owner["name"] == name for owner in one["metadata"].get("ownerReferences") or ()):
             return dict(one)
     return None
 

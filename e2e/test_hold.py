@@ -783,6 +783,7 @@ CHANGES: dict[str, Object] = {
     "off": {"spec": {"suspend": True}},
     "label off": {"metadata": {"labels": {NAMES.queue_label: None}}},
     "label changed": {"metadata": {"labels": {NAMES.queue_label: "other"}}},
+    "another time": {"metadata": {"labels": {NAMES.max_exec_time_label: "60"}}},
     "label off, on": {"metadata": {"labels": {NAMES.queue_label: None}}, "spec": {"suspend": False}},
     "label changed, on": {"metadata": {"labels": {NAMES.queue_label: "z"}}, "spec": {"suspend": False}},
     "pause": {"metadata": {"labels": {NAMES.pause_label: "true"}}},
@@ -950,6 +951,9 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
         "on": edit(lambda new: new["spec"].update(suspend=False)),
         "gone": edit(lambda new: new["spec"].pop("suspend", None)),
         "label off": edit(lambda new: new["metadata"].update(labels={})),
+        "another time": edit(
+            lambda new: new["metadata"].setdefault("labels", {}).update({NAMES.max_exec_time_label: "9"})
+        ),
         "label other": edit(lambda new: new["metadata"].update(labels={NAMES.queue_label: "b"})),
         "marker": edit(lambda new: inner(new).setdefault("labels", {}).update({NAMES.managed_label: "true"})),
         "hosts": edit(lambda new: inner(new).setdefault("annotations", {}).update({NAMES.hosts_annotation: "a"})),

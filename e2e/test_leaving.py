@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from e2e.control_plane import ControlPlane
-from e2e.gangs import WORKLOADS, admitted, entry_of, running_pods, teams, workload_of
+from e2e.control_plane import LOST, ControlPlane
+from e2e.gangs import WORKLOADS, admitted, entry_of, reason, running_pods, teams, workload_of
 from e2e.installed import NAMES, Installed, job, jobset
 
 FINALIZER = "example.com/backup"
@@ -115,6 +115,36 @@ def test_a_deleted_workload_that_somebody_keeps_holds_nothing_once_its_pods_are_
     cp.wait(lambda: runs_alone("first"), 60, "the first to be queued anew, and to run")
 
 
+def test_nothing_starts_in_a_namespace_that_is_being_deleted(muster: Installed) -> None:
+    """Kubernetes deletes jobs there with the last of the pods, and those may take their time."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(3, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 16, "team-b": 8})
+    cp.apply([job("team-a", "runs", 1, seconds=None), job("team-b", "runs", 1, seconds=None)])
+    survives = job("team-a", "survives", 1, seconds=None, backoffLimit=6)
+    cp.apply([survives])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
+    cp.apply([job("team-a", "waits", 1, seconds=None)])
+    cp.wait(lambda: reason(cp, "team-a", "waits")[0] == "WaitingForQuota", 30, "another to wait")
+    slow = next(p["metadata"]["name"] for p in running_pods(cp, "team-a") if "runs" in p["metadata"]["name"])
+    cp.patch("pods", slow, {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
+    cp.delete("namespace", "team-a")
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 30, "but one pod to go")
+    # What has no pods left gives its quota back, what waits is told, and what still has one is charged.
+    cp.wait(lambda: reason(cp, "team-a", "waits")[0] == "Misconfigured", 30, "what waits to be told")
+    assert "is being deleted" in reason(cp, "team-a", "waits")[1]
+    cp.wait(lambda: _used(cp, "team-a") == "8", 30, "the quota of the pod that is left to be charged alone")
+    cp.apply([job("team-b", "more", 1, seconds=None)])
+    cp.wait(lambda: admitted(cp, "team-b", "more"), 30, "another team to borrow what is free")
+    cp.delete("jobs", "more", "team-b")
+    cp.wait(lambda: workload_of(cp, "team-b", "more") is None, 30, "that to be free again")
+    assert all(one["spec"]["suspend"] for one in cp.list("jobs", "team-a") if one["metadata"]["name"] != "runs")
+    cp.patch("pods", slow, {"metadata": {"annotations": {LOST: None}}}, "team-a")
+    cp.wait(lambda: cp.find("namespace", "team-a") is None, 60, "the namespace to go")
+    cp.wait(lambda: _used(cp, "team-a") == "0", 20, "its quota to be free")
+
+
 def test_pods_that_were_taken_from_their_job_count_and_go_with_it(muster: Installed) -> None:
     """By an administrator, for tenants cannot. The Job controller makes others in their place."""
     cp = muster.cp
@@ -201,6 +231,7 @@ def test_policies_that_are_taken_away_are_missed_and_are_seen_again(muster: Inst
         ("mutatingadmissionpolicybindings", "muster-hold", "MutatingAdmissionPolicyBinding muster-hold"),
         ("validatingadmissionpolicies", "muster-pods", "ValidatingAdmissionPolicy muster-pods"),
         ("validatingadmissionpolicybindings", "more", "ValidatingAdmissionPolicyBinding more"),
+        ("priorityclasses", "muster-gang", "PriorityClass muster-gang"),
     ):
         cp.delete(kind, name)
         cp.wait(lambda said=said: held()[0] == "False" and said in held()[1], 30, f"{name} to be missed")  # type: ignore[misc]

@@ -723,6 +723,8 @@ def test_what_somebody_adds_to_pods_as_they_are_made_is_counted_once_it_is_seen(
         plain["spec"]["containers"][0]["resources"] = {"requests": {GPU: "1", "cpu": "3"}, "limits": {GPU: "1"}}
         cp.apply([job("team-a", "second", 1, template=plain)])
         cp.wait(lambda: reason(cp, "team-a", "second")[0] == "TopologyPlacementFailed", 30, "the other to wait")
+        given = (workload_of(cp, "team-a", "first") or {})["status"]["admission"]["podSetAssignments"]
+        assert given[0]["resourceUsage"]["cpu"] == "1", "what it has of quota stays"
     finally:
         for kind in ("mutatingadmissionpolicybindings", "mutatingadmissionpolicies"):
             cp.delete(kind, "e2e-inject")

@@ -122,6 +122,13 @@ DETAILS: Mapping[Detail, Advice] = {
         r"takes no workloads of this namespace",
         (_MIS,),
     ),
+    Detail.NAMESPACE_TERMINATING: Advice(
+        "The namespace is being deleted: no pods can be made there, so that nothing of it gets quota.",
+        "Create the job in another namespace.",
+        "If the namespace does not go: its status says what is left in it, and whose finalizers keep that.",
+        r"^Namespace .* is being deleted",
+        (_MIS,),
+    ),
     Detail.RESOURCE_NOT_COVERED: Advice(
         "The pods ask for a resource for which the ClusterQueue has no quota at all.",
         "Drop the resource from requests and limits, or use a queue that covers it.",

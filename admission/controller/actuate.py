@@ -826,7 +826,7 @@ class Actuator:
 
     def record(self, key: JobKey, job: JobView, kind: str, reason: str, message: str, decision: str = "") -> None:
         """An Event of a job. decision: what it comes from; empty for that which the Workload's status names."""
-        if key[1] in self._world.terminating:
+        if key[1] in self._world.state.terminating:
             return  # no Event can be made there
         about = {
             "apiVersion": KIND_OF[key[0]].api_version,

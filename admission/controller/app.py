@@ -393,12 +393,6 @@ class Controller:
     def _on_item(self, engine_class: type, old: Item[Any] | None, new: Item[Any] | None) -> None:
         self.keeper.look()
         # A status write of our own comes back as a change of nothing the engine reads.
-        if engine_class is Namespace:
-            # Before what is in it is deleted, so that nothing is made anew there.
-            if new is not None and new.deleting:
-                self.world.terminating.add(new.name)
-            elif (at := new or old) is not None:
-                self.world.terminating.discard(at.name)
         if new is not None:
             if new.problems and (old is None or old.problems != new.problems):
                 kind = "ResourceFlavor" if engine_class is Flavor else engine_class.__name__

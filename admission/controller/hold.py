@@ -28,6 +28,7 @@ _BINDINGS = Kind(
     "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", False
 )
 _JOBS = Kind("batch", "v1", "jobs", "Job")
+_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,13 @@ async def policies_bound(client: Client, policies: tuple[str, ...]) -> bool:
 
 
 async def missing(client: Client, wanted: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which of these policies and bindings are not there, as "Kind name". Raises ApiError."""
+    """Which of these policies, bindings and PriorityClasses are not there, as "Kind name". Raises ApiError."""
     there: dict[str, set[str]] = {}
     for kind in sorted({one["kind"] for one in wanted}):
         plural = kind.lower().removesuffix("policy") + "policies" if kind.endswith("Policy") else kind.lower() + "s"
+        of = _CLASSES if kind == _CLASSES.kind else Kind("admissionregistration.k8s.io", "v1", plural, kind, False)
         try:
-            listed = await client.get(Kind("admissionregistration.k8s.io", "v1", plural, kind, False).path())
+            listed = await client.get(of.path())
         except NotFound:
             listed = {}
         there[kind] = {one["metadata"]["name"] for one in listed.get("items") or ()}
@@ -92,7 +94,8 @@ async def prove(
 ) -> Held:
     """Offer a labelled, unsuspended Job as a dry run and look whether it comes back suspended.
 
-    wanted: the policies and bindings that must be there. Where one is not, nothing is held for sure.
+    wanted: the policies and bindings that must be there, and the PriorityClass of gangs, without which the API server
+    refuses each of their pods. Where one is not, nothing is held for sure.
     """
     job: dict[str, Any] = {
         "apiVersion": "batch/v1",

@@ -606,6 +606,9 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     told = _told_to_leave(workload, seen.stop_policy, seen.stopped_by, seen.required, now, paused=job.paused)
     if told is not None:
         return told
+    if seen.terminating and not pods.live:
+        # Its job goes only with the last of the namespace's pods, which may be somebody else's and take long.
+        return EvictWorkload("Deactivated", "Its namespace is being deleted: no pods can be made there any more")
     if seen.lost_nodes and not _in_place(seen):
         return EvictWorkload("NodeFailures", _loss(seen), nodes=_guilty(seen))
     if workload.spec_hash and workload.spec_hash != job.spec_hash:

@@ -362,6 +362,11 @@ def _guard(names: Names, settings: Settings, *, governed: bool = False) -> list[
         who: f"({_has_label(who, label)} ? {who}.metadata.labels[{_text(label)}] : '')"
         for who in ("object", "oldObject")
     }
+    limit = names.max_exec_time_label
+    limit_of = {
+        who: f"({_has_label(who, limit)} ? {who}.metadata.labels[{_text(limit)}] : '')"
+        for who in ("object", "oldObject")
+    }
     note_of = {
         who: f"(has({who}.metadata.annotations) && {_text(note)} in {who}.metadata.annotations ? "
         f"{who}.metadata.annotations[{_text(note)}] : '')"
@@ -388,6 +393,10 @@ def _guard(names: Names, settings: Settings, *, governed: bool = False) -> list[
     holds = f"({note_of['oldObject']} != '' || !{_suspended('oldObject')})"
     validations += [
         (f"oldObject == null || {queue_of['object']} == {queue_of['oldObject']} || !{holds}", say.label),
+        (
+            f"oldObject == null || {limit_of['object']} == {limit_of['oldObject']} || {note_of['oldObject']} == ''",
+            say.limit,
+        ),
         (
             f"oldObject == null ? {note_of['object']} == '' : {note_of['object']} == {note_of['oldObject']}",
             say.inverse,

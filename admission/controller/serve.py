@@ -146,15 +146,18 @@ async def serve(
         if started is not None:
             await started(replica)
 
-        guards = policies.policies(names, whose) + [
-            {"kind": kind, "metadata": {"name": name}}
-            for name in config.required_policies
-            for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-        ]
+        guards = [policies.priority_class(names)]
+        if mode == "policy":
+            guards += policies.policies(names, whose)
+            guards += [
+                {"kind": kind, "metadata": {"name": name}}
+                for name in config.required_policies
+                for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+            ]
 
         async def prove_it() -> None:
             can = mode == "webhook" or await policies_bound(client, pins)
-            held = await prove(client, names, PROVEN_IN, mode, pins=can, wanted=guards if mode == "policy" else ())
+            held = await prove(client, names, PROVEN_IN, mode, pins=can, wanted=guards)
             if held != replica.held:
                 (log.info if held.holds else log.warning)("hold", mode=mode, message=held.message)
             replica.held = held

@@ -214,9 +214,6 @@ class World:
         self._ghosts: dict[Key, str] = {}
         """Workloads that were deleted while pods of theirs still run, with their uids."""
 
-        self.terminating: set[str] = set()
-        """Namespaces that are being deleted."""
-
     # ------------------------------------------------------------ folding
 
     def apply(self, event: Event) -> None:
@@ -525,7 +522,7 @@ class World:
                 self._wake_workload(seen)
 
     def namespace_changed(self, name: str) -> None:
-        """Its labels say whether jobs of it are governed."""
+        """Its labels say whether jobs of it are governed; it may be being deleted."""
         for key in self.jobs:
             if key[1] == name:
                 self._changed_job(key)
@@ -609,7 +606,7 @@ class World:
             pods=self.tally(job, seen, now),
             queue=self.queue_of(job) if job is not None else "",
             governed=job is not None and self.governed(job),
-            terminating=key[1] in self.terminating,
+            terminating=key[1] in self.state.terminating,
             outside=job is not None and self.outside(job),
             stop_policy=policy,
             stopped_by=by,

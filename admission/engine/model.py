@@ -253,6 +253,8 @@ class AdmissionCheck(Value, frozen=True):
 class Namespace(Value, frozen=True):
     name: str
     labels: Pairs = ()
+    terminating: bool = False
+    """It is being deleted: no pod can be made there any more."""
 
 
 # ---------------------------------------------------------------- nodes and pods
@@ -704,6 +706,7 @@ class Detail(Enum):
     CLUSTER_QUEUE_MISSING = "ClusterQueueDoesNotExist"
     CLUSTER_QUEUE_INACTIVE = "ClusterQueueIsInactive"
     NAMESPACE_NOT_SELECTED = "NamespaceNotSelected"
+    NAMESPACE_TERMINATING = "NamespaceTerminating"
     RESOURCE_NOT_COVERED = "ResourceNotCovered"
     FLAVOR_TAINT = "UntoleratedTaint"
     FLAVOR_AFFINITY = "FlavorDoesNotMatchSelector"

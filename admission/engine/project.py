@@ -258,6 +258,7 @@ _FIXED = {
     Detail.CLUSTER_QUEUE_INACTIVE: "ClusterQueue {subject}",
     Detail.COHORT_CYCLE: "ClusterQueue {subject}",
     Detail.NAMESPACE_NOT_SELECTED: "ClusterQueue {subject} takes no workloads of this namespace (namespaceSelector)",
+    Detail.NAMESPACE_TERMINATING: "Namespace {subject} is being deleted, and no pods can be made there any more",
     Detail.BEHIND_HEAD: "Waits behind {subject}, the first of a StrictFIFO queue",
     Detail.WORKLOAD_DELETED: (
         "Its Workload was deleted and is kept by the finalizer {subject}; the job is queued anew when that is taken off"

@@ -82,6 +82,8 @@ class State:
         self.topologies: dict[str, Topology] = {}
         self.checks: dict[str, AdmissionCheck] = {}
         self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.terminating: set[str] = set()
+        """Namespaces that are being deleted."""
         self.workloads: dict[Key, Workload] = {}
         """Every gang that is not finished, as it counts: with what is assumed laid over it."""
         self.lines: dict[str, Line] = {}
@@ -377,9 +379,10 @@ class State:
                     self.checks[value.name] = value
                     self._config_changed = True
             case Namespace():
-                labels = dict(value.labels)
-                if self.namespaces.get(value.name) != labels:
+                labels, leaves = dict(value.labels), value.name in self.terminating
+                if self.namespaces.get(value.name) != labels or leaves != value.terminating:
                     self.namespaces[value.name] = labels
+                    (self.terminating.add if value.terminating else self.terminating.discard)(value.name)
                     self._namespace_changed(value.name)
 
     def _gone(self, kind: type, key: str | Key) -> None:
@@ -399,6 +402,7 @@ class State:
                 self._ledger.nodes.remove_node(key)
                 self.memos.node_changed(new=False)
             elif kind is Namespace:
+                self.terminating.discard(key)
                 if self.namespaces.pop(key, None) is not None:
                     self._namespace_changed(key)
             elif kind is Topology and self.topologies.pop(key, None) is not None:
@@ -576,7 +580,8 @@ class State:
     def _claim(self, gang: Workload) -> None:
         record = gang.claims
         assert record is not None
-        if not self.rules.promises or not gang.active or gang.gated or gang.unbound:
+        away = not gang.active or gang.gated or gang.unbound or gang.namespace in self.terminating
+        if away or not self.rules.promises:
             return
         self._claims[gang.key] = (record.until, gang)
         self._ring_at(record.until, "claim", gang.key)
@@ -685,6 +690,8 @@ class State:
             return Why(Reason.GATED, subject=gang.gated)
         if gang.unbound:
             return Why(Reason.GATED, Detail.VOLUME_PENDING, subject=gang.unbound)
+        if gang.namespace in self.terminating:
+            return Why(Reason.MISCONFIGURED, Detail.NAMESPACE_TERMINATING, subject=gang.namespace)
         local = self.local_queues.get((gang.namespace, gang.queue))
         if local is None:
             return Why(Reason.MISCONFIGURED, Detail.QUEUE_MISSING, subject=gang.queue)
@@ -740,7 +747,10 @@ class State:
 
     def _line_up_again(self, gang: Workload) -> None:
         self._step_out(gang)
-        if gang.claims is not None and gang.key not in self._claims:
+        if gang.key in self._claims:
+            if gang.namespace in self.terminating:
+                self._unclaim(gang.key)
+        elif gang.claims is not None:
             self._claim(gang)
         self._line_up(gang)
 

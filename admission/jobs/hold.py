@@ -167,6 +167,10 @@ class Messages:
             "JobSet stay as they are until it is suspended and restored; pause it with the label "
             f"{names.pause_label}: 'true' to change them"
         )
+        self.limit = (
+            f"the label {names.max_exec_time_label} of a job that runs stays as it is, for its time was set as it was "
+            f"admitted; pause the job with the label {names.pause_label}: 'true' to change it"
+        )
         self.reserved = (
             f"labels {names.managed_label}, {names.workload_uid_label} and {names.pod_set_label}, the annotations of "
             f"{names.group} that place pods, and the gate {names.topology_gate} are written by Muster only: remove "
@@ -401,6 +405,9 @@ def validate_job(
     holds = old is not None and (names.inverse_annotation in _annotations(old) or not _suspended(old))
     if old is not None and queue != had and holds:
         return say.label
+    limit, was = (_labels(one).get(names.max_exec_time_label, "") for one in (new, old))
+    if limit != was and _annotations(old).get(names.inverse_annotation):
+        return say.limit
     if _queue_labels_inside(new, names) - _queue_labels_inside(old, names):
         return say.template_label
     if kind is JOB and (_is_child(old) or _is_child(new)) and not caller.writes_children(identities):

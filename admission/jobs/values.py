@@ -368,7 +368,8 @@ def admission_check(raw: Json, names: Names) -> tuple[AdmissionCheck, tuple[str,
 def namespace(raw: Json, names: Names) -> tuple[Namespace, tuple[str, ...]]:
     del names
     meta, _, name = _meta(raw)
-    return Namespace(name=name, labels=_pairs(meta.get("labels"))), ()
+    going = meta.get("deletionTimestamp") is not None
+    return Namespace(name=name, labels=_pairs(meta.get("labels")), terminating=going), ()
 
 
 # ---------------------------------------------------------------- nodes and pods

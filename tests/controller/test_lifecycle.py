@@ -78,6 +78,22 @@ LEAVING_FOR_LONG: dict[str, Any] = {**LEAVING, "evicted_at": NOW - 5_000}
 ROWS: dict[str, tuple[Sight, Any]] = {
     "a held job gets a Workload": (Sight(job(), None, queue="q"), life.CreateWorkload()),
     "but not where nothing can be created any more": (Sight(job(), None, queue="q", terminating=True), None),
+    "nor does what was reserved there stay so": (
+        Sight(job(), workload(**RESERVED), queue="q", terminating=True),
+        life.EvictWorkload("Deactivated", "Its namespace is being deleted: no pods can be made there any more"),
+    ),
+    "nor is it started": (
+        Sight(job(), workload(**ADMITTED), queue="q", terminating=True),
+        life.EvictWorkload("Deactivated", "Its namespace is being deleted: no pods can be made there any more"),
+    ),
+    "what ran there keeps its quota while pods of it live": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=1), queue="q", terminating=True),
+        None,
+    ),
+    "and gives it back with the last": (
+        Sight(job(**RUNNING), workload(**ADMITTED), queue="q", terminating=True),
+        life.EvictWorkload("Deactivated", "Its namespace is being deleted: no pods can be made there any more"),
+    ),
     "a job that slipped past is suspended first": (
         Sight(job(suspended=False), None, queue="q"),
         life.SuspendJob("not admitted"),

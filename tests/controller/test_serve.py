@@ -25,6 +25,7 @@ from admission.api import crd
 from admission.api.config import load_config
 from admission.controller import certificates, rival
 from admission.controller.certificates import CA_CERT, CERT, KEY
+from admission.controller.policies import priority_class
 from admission.controller.serve import Replica, serve, told_by_loop
 from admission.controller.setup import settings_of
 from admission.jobs.hold import Messages
@@ -37,6 +38,7 @@ from tests.web.running import Cluster, install, job
 
 NAMES = Names()
 HOME = "muster-system"
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 HEAD = "apiVersion: config.muster.dev/v1beta1\nkind: Configuration\nhold: webhook\n"
 
 
@@ -67,6 +69,7 @@ async def served(
         Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01)) as client,
     ):
         await install(cluster, client)
+        await client.create(CLASSES, priority_class(NAMES))
         for name in (HOME, "elsewhere"):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             await client.create("/api/v1/namespaces", namespace)
@@ -256,6 +259,23 @@ async def test_a_webhook_that_somebody_emptied_is_written_again() -> None:
         await until(proven)
 
 
+async def test_the_class_of_gangs_is_missed_without_which_their_pods_are_refused() -> None:
+    async with served("holdProofPeriod: 100ms\n") as (client, replica):
+
+        async def proven() -> bool:
+            return replica.held is not None and replica.held.holds
+
+        async def missed() -> bool:
+            found = replica.held
+            return found is not None and not found.holds and "install PriorityClass muster-gang again" in found.message
+
+        await until(proven)
+        await client.delete(f"{CLASSES}/muster-gang")
+        await until(missed)
+        await client.create(CLASSES, priority_class(NAMES))
+        await until(proven)
+
+
 class Away(Cluster):
     """An older API server, and one that is away at first."""
 
@@ -287,6 +307,7 @@ async def test_who_starts_while_the_api_server_is_away_waits_for_it(hold: str, m
         Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01), read_timeout=0.1) as client,
     ):
         await install(cluster, client)
+        await client.create(CLASSES, priority_class(NAMES))
         await client.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
         cluster.here = False
         url = f"https://127.0.0.1:{port}"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from admission.engine.cycle import decide
-from admission.engine.model import Flavor, Key, Workload
+from admission.engine.model import Flavor, Key, LocalQueue, Namespace, Workload
 from tests.engine.town import BUDGET, SECOND, START, Town, cohort, gang, node, queue
 
 WHOLE = {"gpu": 2}
@@ -38,6 +38,21 @@ def test_claims_that_count_on_one_that_does_not_leave_do_not_keep_each_other_fro
     town.leave()
     town.cycle()
     assert {"a0", "a1"} <= set(town.admitted())
+
+
+def test_room_that_is_kept_for_one_whose_namespace_is_deleted_is_kept_no_more() -> None:
+    town = a_town(2, 1, 2)
+    town.put(*(gang(f"b{i}", "q1", 1, each=WHOLE, created=i) for i in range(2)))
+    town.settle()
+    town.put(LocalQueue("there", "q0", "q0"), replace(gang("a", "q0", 1, each=WHOLE, created=9), namespace="there"))
+    town.cycle()
+    assert [one.name for one in town.gangs() if one.claims is not None] == ["a"]
+    town.leave()
+    # By whichever of the two it is seen first.
+    town.put(Namespace("there", terminating=True))
+    town.put(*(one for one in town.gangs() if one.name == "a"))
+    town.cycle()
+    assert town.admitted() == ["b0", "b1"], "who was evicted for it has its place again"
 
 
 @given(st.integers(0, 2**32))

@@ -18,6 +18,7 @@ from admission.engine.model import (
     Flavor,
     LabelSelector,
     LocalQueue,
+    Namespace,
     PodSet,
     PodShape,
     Preemption,
@@ -160,6 +161,12 @@ def outside() -> Town:
     return town
 
 
+def emptied() -> Town:
+    town = alone()
+    town.put(Namespace("ns", terminating=True), gang("new", "a"))
+    return town
+
+
 def backing_off() -> Town:
     return put_new(alone(), requeue_at=START + MINUTE)
 
@@ -202,6 +209,7 @@ ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
         Detail.COHORT_CYCLE,
     ),
     "namespace": (outside, Reason.MISCONFIGURED, Detail.NAMESPACE_NOT_SELECTED),
+    "namespace that goes": (emptied, Reason.MISCONFIGURED, Detail.NAMESPACE_TERMINATING),
     "held": (lambda: put_new(alone(stop_policy=StopPolicy.HOLD)), Reason.ON_HOLD, Detail.NONE),
     "off": (lambda: put_new(alone(), active=False), Reason.DEACTIVATED, Detail.NONE),
     "deleted": (

@@ -39,6 +39,7 @@ from admission.engine.model import (
     Rules,
     Standing,
     StopPolicy,
+    Strategy,
     Topology,
     Workload,
 )
@@ -272,6 +273,23 @@ def test_a_namespace_that_is_not_selected() -> None:
     assert town.admitted() == ["g"]
 
 
+def test_nobody_of_a_namespace_that_is_being_deleted_gets_quota_or_stands_before_others() -> None:
+    """In a strict queue, which one of it that could go nowhere would block."""
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 4})], strategy=Strategy.STRICT_FIFO))
+    second = replace(gang("second", "a", 4, created=5), namespace="there")
+    town.put(LocalQueue("there", "a", "a"), gang("first", "a", 4), second)
+    town.put(Namespace("ns", terminating=True))
+    plan = town.cycle()
+    assert [d.key for d in plan.decisions] == [("there", "second")]
+    verdict = town.state.explain(("ns", "first"))
+    assert verdict is not None
+    assert verdict.why.detail is Detail.NAMESPACE_TERMINATING
+    # Another one of that name is not being deleted.
+    town.remove(Namespace, "ns")
+    town.put(replace(queue("a", "", [(F, {"gpu": 8})]), strategy=Strategy.STRICT_FIFO))
+    assert [d.key for d in town.cycle().decisions] == [("ns", "first")]
+
+
 def test_positions_and_pending() -> None:
     town = small()
     town.put(gang("old", "a", 9), gang("new", "a", 9, created=5), gang("urgent", "a", 7, priority=1, created=9))
@@ -330,6 +348,7 @@ VALUES = [
     LocalQueue("ns", "a", "b", stop_policy=StopPolicy.HOLD),
     LocalQueue("ns", "b", "b"),
     Namespace("ns", (("x", "y"),)),
+    Namespace("ns", terminating=True),
     Topology("t", ("rack",)),
     node("n", gpu=4),
     PodUsage(("ns", "p"), "p", "n", (("gpu", 1),)),

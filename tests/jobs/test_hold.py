@@ -58,6 +58,11 @@ def job(*, label: str | None = "q", suspend: bool | None = True, started: bool =
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {**meta, **more}, "spec": spec}
 
 
+def limited(made: Json) -> Json:
+    made["metadata"]["labels"][NAMES.max_exec_time_label] = "60"
+    return made
+
+
 def answer(old: Json | None, new: Json, caller: Caller, *, governed: bool = False) -> tuple[str | None, bool]:
     """(refusal, suspended afterwards)"""
     after = patched(new, mutate_job(old, new, caller, NAMES, governed=governed))
@@ -103,6 +108,11 @@ def test_a_labelled_job_is_created_suspended(suspend: bool | None, caller: Calle
         (job(label=None, suspend=False), job(suspend=False), TENANT, SAY.label, False),
         (job(suspend=False, started=True), job(label="x", suspend=False, started=True), TENANT, SAY.label, False),
         (job(started=True), job(label=None, started=True), TENANT, SAY.label, True),
+        # its time, once it was started
+        (job(), limited(job()), TENANT, None, True),
+        (limited(job(suspend=False, started=True)), job(suspend=False, started=True), TENANT, SAY.limit, False),
+        (job(suspend=False, started=True), limited(job(suspend=False, started=True)), ADMIN, SAY.limit, False),
+        (job(started=True), limited(job(started=True)), US, None, True),
         # children of JobSets
         (
             job(label=None, ownerReferences=CHILD),
