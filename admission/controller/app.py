@@ -236,6 +236,10 @@ class Controller:
         """Verdicts of the last plan."""
         self._stale_all = True
         self._written_at: dict[QueueName, float] = {}
+        self._unwritten: dict[QueueName, str] = {}
+        """Queues whose status could not be written when that was last tried, and what was said."""
+        self._unheard = False
+        """So with the reason of the gang that was last told why it waits."""
         self._decide_at: asyncio.TimerHandle | None = None
         self.state = State(rules)
         self.jobs: KeyedQueue[JobKey] = KeyedQueue(self._work, self.tuning.workers, lambda key: key[1])
@@ -411,6 +415,7 @@ class Controller:
             key: str | Key = (old.namespace, old.name) if engine_class is LocalQueue else old.name
             self.world.apply(Gone(engine_class, key))
             self._written_at.pop((engine_class.__name__, old.namespace, old.name), None)
+            self._unwritten.pop((engine_class.__name__, old.namespace, old.name), None)
             self._all_stale()
 
     def has_queue(self, namespace: str, name: str) -> bool:
@@ -914,9 +919,13 @@ class Controller:
                     continue
                 except (ApiError, OSError, TimeoutError) as error:
                     self._failed(job or (ORPHAN, *key), error)
-                    _told_of(error)("reason not written", namespace=key[0], name=key[1], error=str(error))
+                    tell = log.debug if self._unheard else _told_of(error)
+                    tell("reason not written", namespace=key[0], name=key[1], error=str(error))
                     self._explain_later(key)
+                    self._unheard = True
+                    await asyncio.sleep(1 / self.tuning.explain_busy_per_s)
                     continue
+                self._unheard = False
                 self._found.discard(key)
                 if wrote:
                     why = verdict.why
@@ -970,6 +979,10 @@ class Controller:
                 kind = engine_class.__name__
                 self._stale.update(dict.fromkeys((kind, *key) for key in self.informers[kind].store))
         by_age = sorted(self._stale, key=lambda queue: (self._written_at.get(queue, 0.0), queue))
+        # Where a right is missing all are refused, and offering them again is not to be all that is done.
+        again = max(1, round(self.tuning.queue_statuses_per_s * self.tuning.queue_status_s))
+        later = set([queue for queue in by_age if queue in self._unwritten][again:])
+        by_age = [queue for queue in by_age if queue not in later]
         turned = dict.fromkeys(islice((one for one in by_age if self._turned(*one)), None if most is None else most[0]))
         due = [*turned, *(queue for queue in by_age if queue not in turned)]
         bound = len(due) if most is None else len(turned) + most[1]
@@ -987,7 +1000,7 @@ class Controller:
             async with asyncio.TaskGroup() as group:  # a write that meets the fence leaves no other under way behind
                 writes = [group.create_task(self._write_queue(*one)) for one in wanted]
             written += sum(write.result() for write in writes)
-        if due:
+        if due or later:
             self._queues_dirty.set()
         return written
 
@@ -1016,12 +1029,18 @@ class Controller:
         self._written_at[queue] = time.monotonic()
         try:
             await self._write_status(resource, seen, status)
-        except NotFound:
+        except NotFound as error:
+            self._unwritten[queue] = str(error)
             self._queue_stale(*queue)
         except (ApiError, OSError, TimeoutError) as error:
             self._failed(queue, error)
-            _told_of(error)("queue status not written", kind=kind, name=name, error=str(error))
+            tell = log.debug if self._unwritten.get(queue) == str(error) else _told_of(error)
+            tell("queue status not written", kind=kind, name=name, error=str(error))
+            self._unwritten[queue] = str(error)
             self._queue_stale(*queue)
+        else:
+            if queue in self._unwritten:
+                self._unwritten.clear()  # what refused it may have refused the others
         return True
 
     async def _write_status(self, resource: Kind, seen: Item[Any], status: dict[str, Any]) -> None:

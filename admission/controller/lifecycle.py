@@ -606,8 +606,8 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     told = _told_to_leave(workload, seen.stop_policy, seen.stopped_by, seen.required, now, paused=job.paused)
     if told is not None:
         return told
-    if seen.terminating and not pods.live:
-        # Its job goes only with the last of the namespace's pods, which may be somebody else's and take long.
+    emptied = _emptied(seen, settings)
+    if emptied is not None and now >= emptied:
         return EvictWorkload("Deactivated", "Its namespace is being deleted: no pods can be made there any more")
     if seen.lost_nodes and not _in_place(seen):
         return EvictWorkload("NodeFailures", _loss(seen), nodes=_guilty(seen))
@@ -695,6 +695,17 @@ def _ran_out(workload: WorkloadView, now: int) -> EvictWorkload | None:
     return EvictWorkload("Deactivated", f"Ran for its maximum of {limit} s", deactivate=True)
 
 
+def _emptied(seen: Sight, settings: Settings) -> int | None:
+    """When a gang that can have no pods any more must leave, for its namespace is being deleted: its job goes only with
+    the last of the namespace's pods, which may be somebody else's and take long. Most go, or fail, sooner."""
+    job, pods = seen.job, seen.pods
+    if not seen.terminating or pods.live:
+        return None
+    if job is not None and job.suspended:
+        return 0
+    return None if pods.missing_since is None else pods.missing_since + settings.give_back_ms
+
+
 def _excess(seen: Sight, settings: Settings) -> int | None:
     """When a gang with more pods than were admitted must leave; None while it has no more. Pods that take over from
     others may for a moment stand beside them."""
@@ -725,7 +736,7 @@ def _deadline(seen: Sight, settings: Settings) -> int | None:
     """When a rule of `_own_eviction` could first hold with nothing else changing."""
     workload, pods = seen.workload, seen.pods
     assert workload is not None
-    times = [_ready_deadline(seen, settings)[0], _excess(seen, settings)]
+    times = [_ready_deadline(seen, settings)[0], _excess(seen, settings), _emptied(seen, settings)]
     if workload.max_execution_s is not None:
         times.append(workload.value.admitted_at + workload.max_execution_s * 1000 - workload.value.run_ms)
     if pods.unschedulable_since is not None:

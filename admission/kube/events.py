@@ -188,10 +188,19 @@ class EventRecorder:
         except ApiError as error:
             self.dropped["refused"] += 1
             _log.debug("event not written", error=str(error))
-            if not isinstance(error, Terminating):
+            if isinstance(error, Terminating):
+                self._forget(news.regarding.get("namespace", ""))
+            else:
                 self._failed(error)
             return False
         return True
+
+    def _forget(self, namespace: str) -> None:
+        """Where no Event can be made any more: the news of others does not wait until each of these is refused."""
+        gone = [key for key, news in self._queue.items() if news.regarding.get("namespace", "") == namespace]
+        for key in gone:
+            del self._queue[key]
+        self.dropped["refused"] += len(gone)
 
     async def _create(self, news: _News) -> None:
         namespace = news.regarding.get("namespace") or "default"

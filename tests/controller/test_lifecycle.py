@@ -90,9 +90,19 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=1), queue="q", terminating=True),
         None,
     ),
-    "and gives it back with the last": (
-        Sight(job(**RUNNING), workload(**ADMITTED), queue="q", terminating=True),
+    "and gives it back some time after the last": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(missing_since=NOW - SETTINGS.give_back_ms),
+            queue="q",
+            terminating=True,
+        ),
         life.EvictWorkload("Deactivated", "Its namespace is being deleted: no pods can be made there any more"),
+    ),
+    "for its job may go before that": (
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(missing_since=NOW - 1), queue="q", terminating=True),
+        None,
     ),
     "a job that slipped past is suspended first": (
         Sight(job(suspended=False), None, queue="q"),

@@ -90,6 +90,27 @@ async def test_queues_that_the_last_gang_left_are_told_of_before_others(
         assert await controller.write_queue_status() == 13 - len(first)
 
 
+async def test_statuses_that_are_refused_are_offered_a_few_at_a_time_and_told_once(world: World) -> None:
+    """As where a right is missing: each was tried, and logged, every second."""
+    await world.put(own("ClusterQueue", "team-a", {}))
+    for i in range(40):
+        await world.put(own("LocalQueue", f"main-{i:02}", {"clusterQueue": "team-a"}, namespace="ml"))
+    async with running(world, leads=False) as controller:
+        await sees(controller, 40)
+
+        async def offered() -> int:
+            controller._all_stale()
+            return await controller.write_queue_status()
+
+        world.denied.add("PATCH localqueues")
+        with capture_logs() as logs:
+            assert [await offered() for _ in range(5)] == [40, 5, 5, 5, 5]
+        told = [line["name"] for line in logs if line["log_level"] == "warning"]
+        assert sorted(told) == [f"main-{i:02}" for i in range(40)]
+        world.denied.clear()
+        assert [await offered() for _ in range(3)] == [5, 35, 0]
+
+
 def group(resource: str, flavor: str, **more: int) -> dict[str, Any]:
     quota = {"name": resource, "nominalQuota": 8, **more}
     return {"coveredResources": [resource], "flavors": [{"name": flavor, "resources": [quota]}]}

@@ -159,6 +159,24 @@ async def test_what_cannot_be_written_is_left_out(server: Server, client: Client
     assert recorder.dropped == {"refused": 1, "fenced": 1}
 
 
+async def test_news_of_a_namespace_that_is_being_deleted_is_dropped_with_the_first_that_is_refused(
+    server: Server, recorder: EventRecorder, time: Time
+):
+    body = status(403, "Forbidden", "being terminated")
+    body["details"] = {"causes": [{"reason": "NamespaceTerminating"}]}
+    server.faults.append(answer(403, body))
+    for name in ("first", "second", "third"):
+        recorder.record(JOB | {"name": name, "uid": name}, "Normal", "R", "n")
+    recorder.record(JOB | {"namespace": "b"}, "Normal", "R", "n")
+    await recorder.flush()
+    assert [namespace for namespace, _ in server.objects] == ["b"]
+    assert recorder.dropped == {"refused": 3}
+    # Another namespace of that name may be made.
+    recorder.record(JOB, "Normal", "R", "later")
+    await recorder.flush()
+    assert [event["message"] for event in server.objects.values()] == ["n", "later"]
+
+
 async def test_it_runs_beside_the_work(server: Server, client: Client, settle):
     recorder = EventRecorder(client, source="m", repeat_every=0.01)
     running = asyncio.ensure_future(recorder.run())

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from admission.controller import actuate
 from admission.controller.app import Controller
@@ -300,6 +301,21 @@ async def test_writes_that_fail_are_counted_whatever_they_are_of(case: str) -> N
         await town.until(lambda: counted(metrics, "muster_write_failures_total").get((error,)))
         fault.left = 0
         assert set(counted(metrics, "muster_write_failures_total")) == {(error,)}
+
+
+async def test_reasons_that_are_refused_time_after_time_are_logged_once() -> None:
+    fault = Faulty("PATCH", "/workloads/", 403, "Forbidden")
+    async with running(fault) as town:
+        fault.left = fault.times
+        with capture_logs() as logs:
+            for i in range(3):
+                await town.submit("team-a", f"large-{i}", pods=4)
+            await town.until(lambda: fault.times - fault.left > 5)
+            fault.left = 0
+            await town.until(lambda: {"waits"} <= {line["event"] for line in logs})
+        levels = [line["log_level"] for line in logs if line["event"] == "reason not written"]
+        assert levels[0] == "warning"
+        assert set(levels[1:]) == {"debug"}
 
 
 async def test_a_race_that_is_lost_once_is_no_failure() -> None:
