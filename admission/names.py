@@ -76,6 +76,11 @@ class Names:
         return f"{self.group}/{self.version}"
 
     @property
+    def as_kueue(self) -> bool:
+        """Do readers of conditions expect what Kueue's controller says of them, and when?"""
+        return self.group == KUEUE_GROUP
+
+    @property
     def visibility_group(self) -> str:
         """The aggregated API, of the same version, that tells where pending gangs stand."""
         return f"visibility.{self.group}"

@@ -607,14 +607,41 @@ def test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives(plane: Con
             cp.wait(lambda: cp.get("jobs", "runs", "team-a")["status"].get("active"), 30, "a job to run")
             cp.apply(job("team-a", "waits", 2, seconds=None, queue=None, labels=label))
             cp.wait(lambda: len(cp.list("workloads")) == 6, 30, "another to wait")
+            assert not [w for w in cp.list("workloads") if entry_of(w, "Preempted")]
+            assert not [w for w in cp.list("workloads") if entry_of(w, "Admitted").get("status") == "False"]
+            _switched_off_and_on(cp, "waits", "Deactivated")
+            _switched_off_and_on(cp, "runs", "Deactivated")
+            cp.wait(lambda: cp.get("jobs", "waits", "team-a")["status"].get("active"), 30, "the other to run")
         _follow(prompt, "docs/migrate.md", "helm uninstall muster")
         assert there == {
             crd["metadata"]["name"]: crd["metadata"]["uid"] for crd in cp.list("customresourcedefinitions")
         }
         held = {name: cp.get("jobs", name, "team-a")["spec"]["suspend"] for name in ("runs", "waits")}
-        assert held == {"runs": False, "waits": True}
+        assert held == {"runs": True, "waits": False}
         for name in held:
             cp.delete("jobs", name, "team-a", propagationPolicy="Background")
+
+
+def _switched_off_and_on(cp: ControlPlane, name: str, why: str) -> None:
+    """As Kueue says it: who is switched off is evicted, whether it ran or waited; who ran is queued again in so many
+    words as soon as it is switched on, and not only when it is admitted."""
+
+    def gang() -> Object:
+        return next(w for w in cp.list("workloads") if w["metadata"]["ownerReferences"][0]["name"] == name)
+
+    def said(condition: str) -> tuple[str, str]:
+        entry = entry_of(gang(), condition)
+        return entry.get("status", ""), entry.get("reason", "")
+
+    workload = gang()["metadata"]["name"]
+    ran = cp.get("jobs", name, "team-a")["status"].get("active")
+    cp.patch("workloads", workload, {"spec": {"active": False}}, "team-a")
+    cp.wait(lambda: said("Evicted") == ("True", why), 30, "it to be evicted")
+    cp.wait(lambda: "admission" not in gang()["status"], 30, "it to hold nothing")
+    assert said("Requeued") == (("False", why) if ran else ("", ""))
+    cp.patch("workloads", workload, {"spec": {"active": True}}, "team-a")
+    if ran:
+        cp.wait(lambda: said("Requeued") == ("True", "Reactivated"), 30, "it to be queued again")
 
 
 def test_people_have_the_rights_of_the_chart_and_no_more(plane: ControlPlane) -> None:

@@ -481,7 +481,7 @@ def test_who_a_check_rejects_is_deactivated_until_somebody_says_otherwise(muster
     assert workload is not None
     assert workload["spec"]["active"] is False
     entry = entry_of(workload, "Evicted")
-    assert (entry["status"], entry["reason"]) == ("True", "Deactivated")
+    assert (entry["status"], entry["reason"]) == ("True", "DeactivatedDueToAdmissionCheck")
     assert "Check budget refused: says Rejected" in entry["message"]
     stays(lambda: (held(cp), cp.get("jobs", "train", "team-a")["spec"]["suspend"]), ({}, True), 3)
     cp.patch(WORKLOADS, workload["metadata"]["name"], {"spec": {"active": True}}, "team-a")
@@ -613,7 +613,7 @@ def test_pods_that_do_not_get_ready_send_their_gang_back_with_backoff_until_it_i
     assert 2 <= waited[1] <= 3, waited
     assert 4 <= waited[2] <= 5, waited
     becomes(cp, lambda: held(cp), {})
-    assert evictions(cp)["team-a", "PodsReadyTimeout", ""] == 2
+    assert evictions(cp)["team-a", "PodsReadyTimeout", "WaitForStart"] == 2
     # Somebody else gets the room meanwhile.
     cp.apply([job("team-a", "other", 2, seconds=1)])
     cp.wait(done(cp, "jobs", "team-a", "other"), 30, "another gang to use the room")
@@ -643,7 +643,7 @@ def test_a_gang_runs_for_its_maximum_time_and_no_longer(muster: Installed) -> No
     assert workload is not None
     assert workload["spec"]["active"] is False
     entry = entry_of(workload, "Evicted")
-    assert entry["reason"] == "Deactivated"
+    assert entry["reason"] == "DeactivatedDueToMaximumExecutionTimeExceeded"
     assert 6 - ran - 1 <= stamp(entry["lastTransitionTime"]) - began <= 6 - ran + 1
     assert cp.get("jobs", "train", "team-a")["spec"]["suspend"] is True
     # Reactivated, it has its whole time again.

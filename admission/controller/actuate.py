@@ -23,7 +23,7 @@ from admission import quantity
 from admission.controller import lifecycle
 from admission.controller.conditions import Condition, condition, with_conditions
 from admission.controller.decode import Recent
-from admission.controller.lifecycle import Settings, Step, backoff_ms
+from admission.controller.lifecycle import DEACTIVATED, Settings, Step, backoff_ms
 from admission.controller.statuses import Statuses
 from admission.controller.world import JobKey, PodView, WorkloadSeen, World
 from admission.engine.model import (
@@ -39,6 +39,7 @@ from admission.engine.model import (
     PodSet,
     PodSetAssignment,
     PodShape,
+    Reason,
     Replace,
     Rules,
 )
@@ -106,7 +107,7 @@ class Options:
 
 class Actuator:
     """Writes for one cluster. `learn(kind, object)` lays an answer over the informers' copies; `became(gang, condition,
-    reason)` is told that a gang was admitted, or evicted for a reason of its own."""
+    reason, cause)` is told that a gang was admitted, or evicted for a reason of its own."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Actuator:
         statuses: Statuses,
         *,
         learn: Callable[[str, dict[str, Any] | bytes], None],
-        became: Callable[[Key, str, str], None],
+        became: Callable[[Key, str, str, str], None],
         now: Callable[[], int],
         options: Options,
     ) -> None:
@@ -157,7 +158,7 @@ class Actuator:
             raise Conflict(409, "Conflict", "the gang asks for something else than was decided on")
         now = self._now()
         shown = project(seen.view.value, decision, self._rules, now)
-        status = with_conditions(seen.status, shown.conditions, now, seen.generation)
+        status = with_conditions(seen.status, self._said(seen, shown.conditions), now, seen.generation)
         match decision:
             case Admit():
                 status["admission"] = values.admission_object(decision.admission, self._names)
@@ -167,6 +168,9 @@ class Actuator:
                     status = with_conditions(status, [(REQUEUED, True, why, said)], now, seen.generation)
                 status.pop("claim", None)
                 status.pop("resourceRequests", None)
+                if state := status.pop("requeueState", None):
+                    # It is over; what counts is how often.
+                    status |= {"requeueState": {"count": state["count"]}} if state.get("count") else {}
                 held = status.pop("admissionChecks", None) or []
                 entries = _entries(held, decision.checks, now)
                 if entries:
@@ -187,7 +191,7 @@ class Actuator:
                 status.pop("admission", None)
         made = await self._apply_status(seen, status)
         if any(one[:2] == (ADMITTED, True) for one in shown.conditions):
-            self._became(seen.key, ADMITTED, "")
+            self._became(seen.key, ADMITTED, "", "")
         self._tell(seen, shown.events)
         return made
 
@@ -196,7 +200,7 @@ class Actuator:
         none was due. found: it was told before this controller led, by what was true then, and the same with the
         numbers of now is no news."""
         now = self._now()
-        status = with_conditions(seen.status, shown.conditions, now, seen.generation)
+        status = with_conditions(seen.status, self._said(seen, shown.conditions), now, seen.generation)
         if shown.requests and all(len(amounts) <= _MOST_RESOURCES for _, amounts in shown.requests):
             status["resourceRequests"] = [
                 {"name": name, "resources": quantity.format_resources(dict(amounts))}
@@ -209,6 +213,12 @@ class Actuator:
         made = await self._apply_status(seen, status)
         self._tell(seen, shown.events)
         return made
+
+    def _said(self, seen: WorkloadSeen, conditions: Sequence[Condition]) -> Sequence[Condition]:
+        """Kueue says of nobody that it is not admitted who never was."""
+        if not self._names.as_kueue or condition(seen.status, ADMITTED) is not None:
+            return conditions
+        return [one for one in conditions if one[:2] != (ADMITTED, False)]
 
     # ------------------------------------------------------------ steps of one job
 
@@ -227,6 +237,8 @@ class Actuator:
                 await self._reprioritize(_there(job), _there(seen))
             case lifecycle.ForgetTries():
                 await self._forget_tries(_there(seen))
+            case lifecycle.Reactivate():
+                await self._reactivate(_there(seen))
             case lifecycle.DeleteWorkload():
                 await self.delete_workload(_there(seen))
             case lifecycle.LetWorkloadGo():
@@ -267,7 +279,7 @@ class Actuator:
                 await self._release(_there(seen))
             case lifecycle.AdmitWorkload():
                 await self._change(_there(seen), [_ADMITTED], ("Normal", "Admitted", "All admission checks are ready"))
-                self._became(_there(seen).key, ADMITTED, "")
+                self._became(_there(seen).key, ADMITTED, "", "")
             case lifecycle.SyncChecks(required):
                 await self._sync_checks(_there(seen), required)
             case lifecycle.AskAgain():
@@ -288,7 +300,7 @@ class Actuator:
         match step:
             case lifecycle.AdmitWorkload():
                 await self._change(seen, [_ADMITTED])
-                self._became(seen.key, ADMITTED, "")
+                self._became(seen.key, ADMITTED, "", "")
             case lifecycle.SyncChecks(required):
                 await self._sync_checks(seen, required)
             case lifecycle.AskAgain():
@@ -299,6 +311,8 @@ class Actuator:
                 await self._release(seen)
             case lifecycle.ForgetTries():
                 await self._forget_tries(seen)
+            case lifecycle.Reactivate():
+                await self._reactivate(seen)
             case lifecycle.LetWorkloadGo():
                 await self.let_go(seen)
             case _:
@@ -483,11 +497,17 @@ class Actuator:
         self._learn("Workload", await self._client.merge_patch(path, patch))
 
     async def _forget_tries(self, seen: WorkloadSeen) -> None:
-        now = self._now()
-        status = with_conditions(seen.status, (), now, seen.generation)
-        # Said, not left out: what another manager wrote would stay.
-        status["requeueState"] = {"count": 0, "requeueAt": rfc3339(now)}
-        await self._apply_status(seen, status)
+        # By no apply: what another manager wrote would stay.
+        patch = {
+            "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
+            "status": {"requeueState": None},
+        }
+        path = self._workloads.path(seen.namespace, seen.name, "status")
+        self._learn("Workload", await self._client.merge_patch(path, patch))
+
+    async def _reactivate(self, seen: WorkloadSeen) -> None:
+        why, said = _queued_again(seen.view.kept_out)
+        await self._change(seen, [(REQUEUED, True, why, said)], ("Normal", "Requeued", said))
 
     async def _start(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:
         raw = await self._raw(key, job)
@@ -518,7 +538,8 @@ class Actuator:
             because = (
                 f"Cannot start: {started.refused}; change one of them, then set spec.active of the Workload to true"
             )
-            await self._evict(seen, lifecycle.EvictWorkload("AdmissionCheck", because, deactivate=True))
+            refused = lifecycle.EvictWorkload(DEACTIVATED, because, deactivate=True, cause="AdmissionCheck")
+            await self._evict(seen, refused)
             return
         await self._patch_job(key, started.patch)
         self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
@@ -555,7 +576,7 @@ class Actuator:
         entries = _entries(seen.status.get("admissionChecks") or (), required, now)
         waits = f"Waiting for admission checks: {', '.join(required)}"
         changes: list[Condition] = [(ADMITTED, False, "UnsatisfiedAdmissionChecks", waits)] if required else []
-        status = with_conditions(seen.status, changes, now, seen.generation)
+        status = with_conditions(seen.status, self._said(seen, changes), now, seen.generation)
         await self._write_checks(seen, entries, status["conditions"])
 
     async def _ask_again(self, seen: WorkloadSeen) -> None:
@@ -579,15 +600,19 @@ class Actuator:
         tries = seen.view.requeue_count
         if step.backoff and self._settings.backoff_limit is not None and tries >= self._settings.backoff_limit:
             given_up = f"{step.message}; given up after {tries} tries"
-            step = lifecycle.EvictWorkload(step.reason, given_up, deactivate=True)
+            cause = "RequeuingLimitExceeded"
+            step = lifecycle.EvictWorkload(DEACTIVATED, given_up, deactivate=True, cause=cause)
         if step.deactivate:
             seen = await self._deactivate(seen, step)
-            if seen.view.value.admission is None:
-                return  # it waits: there is nothing to be taken from it
-            step = lifecycle.EvictWorkload("Deactivated", step.message)
+        if seen.view.value.admission is None:
+            # It waits: there is nothing to be taken from it. Who is switched off is evicted with its next look.
+            if not step.deactivate:
+                await self._evict_waiting(seen, step)
+            return
         now = self._now()
-        status = with_conditions(seen.status, [(EVICTED, True, step.reason, step.message)], now, seen.generation)
-        _count_eviction(status, step.reason, "")
+        told = _evicted_for(step)
+        status = with_conditions(seen.status, [(EVICTED, True, told, step.message)], now, seen.generation)
+        _count_eviction(status, step.reason, step.cause)
         if step.nodes:
             status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, step.nodes, now))
         if step.backoff:
@@ -601,8 +626,25 @@ class Actuator:
             again = {"requeueAt": rfc3339(now + 999 + pause)}
             status["requeueState"] = {**(status.get("requeueState") or {}), **again}
         await self._apply_status(seen, status)
-        self._became(seen.key, EVICTED, step.reason)
-        self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{step.reason}: {step.message}"),))
+        self._became(seen.key, EVICTED, step.reason, step.cause)
+        self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{told}: {step.message}"),))
+
+    async def _evict_waiting(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> None:
+        """Evicted without having held anything: a condition, and its tries are forgotten. Why it waits is said in the
+        same write."""
+        now = self._now()
+        changes: list[Condition] = [(EVICTED, True, _evicted_for(step), step.message)]
+        verdict = self._world.state.explain(seen.key)
+        if verdict is not None and verdict.why.reason is Reason.DEACTIVATED:
+            changes += self._said(seen, project(seen.view.value, verdict, self._rules, now).conditions)
+        status = with_conditions(seen.status, changes, now, seen.generation)
+        _count_eviction(status, step.reason, step.cause)
+        status.pop("requeueState", None)
+        if checks := status.get("admissionChecks"):
+            status["admissionChecks"] = [
+                _asked_again(check, now) if check["state"] != "Pending" else check for check in checks
+            ]
+        await self._apply_status(seen, status)
 
     async def _deactivate(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> WorkloadSeen:
         """The Workload as it then stands. The condition is written right after: it says why, which nothing else
@@ -655,23 +697,25 @@ class Actuator:
         message = str(evicted.get("message", ""))
         said = f"Released after eviction: {message}"
         if not seen.view.value.evicted:
-            reason, message, said = "Deactivated", "", "Released: its job is gone, and no pod of it is left"
+            reason, message, said = DEACTIVATED, "", "Released: its job is gone, and no pod of it is left"
         changes: list[Condition] = [
             (QUOTA_RESERVED, False, "Pending", said),
             (ADMITTED, False, "NoReservation", "The workload has no reservation"),
             (REQUEUED, reason in ("Preempted", "NodeFailures", "OutOfSync"), reason, message),
         ]
-        status = with_conditions(seen.status, changes, now, seen.generation)
+        status = with_conditions(seen.status, self._said(seen, changes), now, seen.generation)
         status.pop("admission", None)
         # What is left to run is counted anew, from the job.
         status.pop("reclaimablePods", None)
         if checks := status.get("admissionChecks"):
             status["admissionChecks"] = [_asked_again(check, now) for check in checks]
         value = seen.view.value
-        if reason == "Deactivated":
+        deactivated = reason.startswith(DEACTIVATED)
+        if deactivated:
+            status.pop("requeueState", None)
+        if deactivated and self._rules.forgives_run_time:
             # Its owner may let it run again: then for as long as anybody.
             status.pop("accumulatedPastExecutionTimeSeconds", None)
-            status.pop("requeueState", None)
         elif value.admitted:
             ran = value.run_ms + max(0, value.evicted_at - value.admitted_at)
             status["accumulatedPastExecutionTimeSeconds"] = ran // 1000
@@ -918,10 +962,15 @@ def _conditions(
     )
 
 
+def _evicted_for(step: lifecycle.EvictWorkload) -> str:
+    """Reason of the condition Evicted. The cause of a timeout is counted alone."""
+    return f"{DEACTIVATED}DueTo{step.cause}" if step.reason == DEACTIVATED and step.cause else step.reason
+
+
 def _queued_again(reason: str) -> tuple[str, str]:
     """(reason, message) of Requeued=True, by what kept it out of the queue. Said with the admission: no write of its
     own."""
-    if reason == "Deactivated":
+    if reason.startswith(DEACTIVATED):
         return "Reactivated", "The workload was made active again"
     if reason.endswith("Stopped"):
         kind = reason.removesuffix("Stopped")

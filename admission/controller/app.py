@@ -145,8 +145,8 @@ class Watchers:
     decision: list[Callable[[Decision], None]] = field(default_factory=list)
     admitted: list[Callable[[Key], None]] = field(default_factory=list)
     """Its condition Admitted was written: with its reservation, or once all checks are ready."""
-    evicted: list[Callable[[Key, str], None]] = field(default_factory=list)
-    """(gang, reason): its condition Evicted was written, for a reason of its own and not for another."""
+    evicted: list[Callable[[Key, str, str], None]] = field(default_factory=list)
+    """(gang, reason, cause): its condition Evicted was written, for a reason of its own and not for another."""
     failure: list[Callable[[JobKey, Exception], None]] = field(default_factory=list)
     drift: list[Callable[[int], None]] = field(default_factory=list)
     workload: list[Callable[[WorkloadSeen | None, WorkloadSeen | None], None]] = field(default_factory=list)
@@ -508,13 +508,13 @@ class Controller:
         for told in self.watchers.failure:
             told(about, error)
 
-    def _became(self, gang: Key, condition: str, reason: str) -> None:
+    def _became(self, gang: Key, condition: str, reason: str, cause: str) -> None:
         if condition == ADMITTED:
             for told in self.watchers.admitted:
                 told(gang)
         else:
             for told_why in self.watchers.evicted:
-                told_why(gang, reason)
+                told_why(gang, reason, cause)
 
     def _queue_stale(self, kind: str, namespace: str, name: str) -> None:
         if self.leading:  # who begins to lead looks at all of them
@@ -871,7 +871,7 @@ class Controller:
             return
         if self.world.is_bare(seen):
             now = self.now()
-            due = self.world.bare(key, now)
+            due = self.world.bare(key, self.settings, now)
             if due.step is not None:
                 await self.actuator.take_bare(seen, due.step)
             elif due.at is not None:

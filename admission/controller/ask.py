@@ -1083,7 +1083,7 @@ def _standing(raw: Json, value: Workload, job: JobView | None, names: Names, now
             message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=value.paused_by))
         elif not value.active:
             reason, message = Reason.DEACTIVATED.value, "Its Workload is switched off (spec.active is false)"
-            if text(evicted.get("reason")) == "Deactivated":
+            if text(evicted.get("reason")).startswith(Reason.DEACTIVATED.value):
                 message += f": {text(evicted.get('message'))}"
         elif value.requeue_at > now:
             reason, detail = Reason.SUSPENDED.value, Detail.BACKOFF.value

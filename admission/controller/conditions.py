@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from admission.jobs.values import rfc3339
+from admission.names import PREEMPTED
 
 Condition = tuple[str, bool, str, str]
 """(type, status, reason, message)."""
@@ -53,6 +54,8 @@ def with_conditions(status: dict[str, Any], changes: Iterable[Condition], now: i
         text = "True" if holding else "False"
         entry = next((one for one in conditions if one["type"] == kind), None)
         if entry is None:
+            if not holding and kind == PREEMPTED:
+                continue  # it never was: there is nothing that is over
             entry = {"type": kind}
             conditions.append(entry)
         if entry.get("status") != text:

@@ -21,7 +21,7 @@ from admission.engine.model import PodSet
 from admission.jobs import pins, values, volumes
 from admission.jobs.kinds import KINDS, JobKind, JobView, millis, obj, objects, view
 from admission.kube.client import Kind
-from admission.names import CONTROLLER_UID_LABEL, JOBSET_UID_LABEL, Names
+from admission.names import CONTROLLER_UID_LABEL, JOBSET_UID_LABEL, REQUEUED, Names
 
 V = TypeVar("V")
 K = TypeVar("K")
@@ -210,6 +210,7 @@ def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
             requeue_count=int(state.get("count") or 0),
             deleting=meta.deletion_timestamp is not None,
             paused=meta.annotations.get(names.pause_label) == "true",
+            kept_out=_kept_out(status),
             max_execution_s=int(limit) if limit else None,
             owner=_controller(meta.owner_references),
             gated_by=str(meta.annotations.get(names.gated_by_annotation, "")),
@@ -218,6 +219,13 @@ def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
             kept=names.finalizer in meta.finalizers,
         ),
     )
+
+
+def _kept_out(status: dict[str, Any]) -> str:
+    for one in status.get("conditions") or ():
+        if one.get("type") == REQUEUED and one.get("status") == "False":
+            return str(one.get("reason", ""))
+    return ""
 
 
 def _class_of(ref: dict[str, Any] | None) -> str:

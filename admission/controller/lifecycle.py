@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from admission.engine.model import Check, CheckState, StopPolicy, Value, Workload
 from admission.jobs.kinds import JOBSET, JobView
 
+DEACTIVATED = "Deactivated"
+"""Reason of an eviction: the Workload is switched off. In a condition, what for may stand behind it."""
 IN_PLACE = 8
 """Most nodes that are replaced under a running gang at once; beyond that it starts anew as a whole."""
 
@@ -52,6 +54,9 @@ class Settings:
     give_back_ms: int = 5_000
     """Pods of a running gang that are done give their quota back at most this often, and never at once: most gangs
     are soon done whole."""
+    as_kueue: bool = False
+    """Who waits is evicted, too, when it is switched off, and when it is switched on again that is said at once: there
+    are readers that know it so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,8 @@ class WorkloadView(Value, frozen=True):
     deleting: bool = False
     paused: bool = False
     """spec.active is false because the owner paused the job."""
-    evicted_reason: str = ""
+    kept_out: str = ""
+    """Reason of a False condition Requeued: what it was kept out of the queue for."""
     max_execution_s: int | None = None
     owner: tuple[str, str] = ("", "")
     """(kind, name) of the job by the controller reference."""
@@ -142,6 +148,11 @@ class Reprioritize:
 @dataclass(frozen=True, slots=True)
 class ForgetTries:
     """Whoever is set active again begins anew: its tries are not counted, and it waits for no backoff."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reactivate:
+    """Say that it was switched on again and is queued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +221,8 @@ class EvictWorkload:
     deactivate: bool = False
     paused: bool = False
     """Deactivated by the owner's pause, which ends when the owner ends it."""
+    cause: str = ""
+    """Why it is deactivated, or did not get ready: a word for programs."""
     nodes: tuple[str, ...] = ()
     """Nodes to blame."""
 
@@ -277,6 +290,7 @@ Step = (
     | CompareWorkload
     | Reprioritize
     | ForgetTries
+    | Reactivate
     | DeleteWorkload
     | LetWorkloadGo
     | TellUngoverned
@@ -397,7 +411,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return Next(UpdateWorkload())
         if not workload.deleting and not seen.same_defaults:
             return Next(CompareWorkload())
-        return Next(_while_it_waits(workload, seen.required))
+        return Next(_while_it_waits(workload, settings, seen.required, now))
     if value.evicted:
         return _take_back(seen, settings, now, then=ReleaseWorkload())
     own = _own_eviction(seen, settings, now)
@@ -424,7 +438,12 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
 
 
 def bare_step(
-    workload: WorkloadView, stop: StopPolicy, stopped_by: str, now: int, required: tuple[str, ...] | None = None
+    workload: WorkloadView,
+    stop: StopPolicy,
+    stopped_by: str,
+    settings: Settings,
+    now: int,
+    required: tuple[str, ...] | None = None,
 ) -> Next:
     """The same for a Workload that somebody made without a job that Muster knows. Whoever runs it starts at Admitted,
     stops at Evicted, and says by taking status.admission away that nothing of it runs any more."""
@@ -432,12 +451,12 @@ def bare_step(
     if _may_vanish(workload):
         return Next(LetWorkloadGo())
     if value.admission is None and not value.finished:
-        return Next(_while_it_waits(workload, required))
+        return Next(_while_it_waits(workload, settings, required, now))
     if value.finished or (workload.deleting and not workload.kept):
         return NOTHING
     if value.evicted:
         return NOTHING if value.admitted else Next(ReleaseWorkload())
-    leaves = _told_to_leave(workload, stop, stopped_by, required, now) or _ran_out(workload, now)
+    leaves = _told_to_leave(workload, stop, stopped_by, required, now) or ran_out(workload, now)
     if leaves is not None:
         return Next(leaves)
     if not value.admitted:
@@ -452,15 +471,24 @@ def _may_vanish(workload: WorkloadView) -> bool:
     return workload.deleting and workload.kept and (workload.value.finished or workload.value.admission is None)
 
 
-def _while_it_waits(workload: WorkloadView, required: tuple[str, ...] | None) -> Step | None:
+def _while_it_waits(
+    workload: WorkloadView, settings: Settings, required: tuple[str, ...] | None, now: int
+) -> Step | None:
     """What is due for a Workload that holds nothing and has not finished."""
     value = workload.value
     if workload.deleting:
         return None
+    if settings.as_kueue and not value.active and not value.evicted:
+        return _told_to_leave(workload, StopPolicy.NONE, "", required, now)
     if any(check.said_no for check in value.checks):
         said = _said_no(value, required) if value.active else None
         return said if said is not None and said.deactivate else AskAgain()
-    return ForgetTries() if not value.active and workload.requeue_count > 0 else None
+    if not value.active:
+        return ForgetTries() if workload.requeue_count > 0 or value.requeue_at else None
+    if settings.as_kueue and workload.kept_out.startswith(DEACTIVATED):
+        return Reactivate()
+    # Else it would be admitted, perhaps for others' room, and switched off again before it has started.
+    return ran_out(workload, now)
 
 
 def _on_checks(value: Workload, required: tuple[str, ...] | None) -> Step | None:
@@ -543,7 +571,7 @@ def _let_go(seen: Sight, settings: Settings, now: int) -> Next:
         return NOTHING if workload.deleting else Next(DeleteWorkload(f"the {why}"))
     if value.evicted:
         return _take_back(seen, settings, now, then=ReleaseWorkload())
-    return Next(EvictWorkload("Deactivated", f"The {why}"))
+    return Next(EvictWorkload(DEACTIVATED, f"The {why}"))
 
 
 def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) -> Next:
@@ -608,7 +636,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         return told
     emptied = _emptied(seen, settings)
     if emptied is not None and now >= emptied:
-        return EvictWorkload("Deactivated", "Its namespace is being deleted: no pods can be made there any more")
+        return EvictWorkload(DEACTIVATED, "Its namespace is being deleted: no pods can be made there any more")
     if seen.lost_nodes and not _in_place(seen):
         return EvictWorkload("NodeFailures", _loss(seen), nodes=_guilty(seen))
     if workload.spec_hash and workload.spec_hash != job.spec_hash:
@@ -621,15 +649,16 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         if job.started:
             return EvictWorkload("OutOfSync", "The job was suspended by somebody else while it ran")
         return None
-    ran_out = _ran_out(workload, now)
-    if ran_out is not None:
-        return ran_out
+    over = ran_out(workload, now)
+    if over is not None:
+        return over
     if pods.unschedulable_since is not None and now - pods.unschedulable_since >= settings.unschedulable_ms:
         return EvictWorkload(
             "PodsReadyTimeout",
             f"A pinned pod could not be scheduled for {settings.unschedulable_ms // 1000} s: "
             f"{pods.unschedulable_message}",
             backoff=True,
+            cause="WaitForStart",
         )
     excess = _excess(seen, settings)
     if excess is not None and now >= excess:
@@ -637,12 +666,13 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         return EvictWorkload(
             "OutOfSync", f"{pods.running} pods of it run, and {admitted} were admitted: some were taken from their Job"
         )
-    deadline, had = _ready_deadline(seen, settings)
+    deadline, had, phase = _ready_deadline(seen, settings)
     if deadline is not None and now >= deadline:
         return EvictWorkload(
             "PodsReadyTimeout",
             f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}",
             backoff=True,
+            cause=phase,
         )
     return None
 
@@ -659,12 +689,13 @@ def _told_to_leave(
     """Somebody said so: its owner, a queue's stop policy, or an admission check."""
     value = workload.value
     if workload.deleting:
-        return EvictWorkload("Deactivated", "Its Workload was deleted")
-    pauses = EvictWorkload("Deactivated", "The job is paused by its owner", deactivate=True, paused=True)
+        return EvictWorkload(DEACTIVATED, "Its Workload was deleted")
+    pauses = EvictWorkload(DEACTIVATED, "The job is paused by its owner", deactivate=True, paused=True)
     if not value.active:
-        known = pauses if paused or workload.paused else _said_no(value, required) or _ran_out(workload, now)
-        why = known.message if known is not None and known.deactivate else "The workload is deactivated"
-        return EvictWorkload("Deactivated", why)
+        known = pauses if paused or workload.paused else _said_no(value, required) or ran_out(workload, now)
+        if known is None or not known.deactivate:
+            return EvictWorkload(DEACTIVATED, "The workload is deactivated")
+        return EvictWorkload(DEACTIVATED, known.message, cause=known.cause)
     if paused:
         return pauses
     if stop is StopPolicy.HOLD_AND_DRAIN or (stop is StopPolicy.HOLD and not value.admitted):
@@ -681,18 +712,22 @@ def _said_no(value: Workload, required: tuple[str, ...] | None) -> EvictWorkload
     asked = _asked(value, required)
     for check in asked:
         if check.state is CheckState.REJECTED:
-            return EvictWorkload("AdmissionCheck", f"Check {check.name} refused: {check.message}", deactivate=True)
+            why = f"Check {check.name} refused: {check.message}"
+            return EvictWorkload(DEACTIVATED, why, deactivate=True, cause="AdmissionCheck")
     for check in asked:
         if check.state is CheckState.RETRY:
             return EvictWorkload("AdmissionCheck", f"Check {check.name} asks to try again: {check.message}")
     return None
 
 
-def _ran_out(workload: WorkloadView, now: int) -> EvictWorkload | None:
+def ran_out(workload: WorkloadView, now: int) -> EvictWorkload | None:
+    """Has it run for its maximum, earlier admissions included."""
     value, limit = workload.value, workload.max_execution_s
-    if limit is None or not value.admitted or value.run_ms + now - value.admitted_at < limit * 1000:
+    ran = value.run_ms + (now - value.admitted_at if value.admitted else 0)
+    if limit is None or ran < limit * 1000:
         return None
-    return EvictWorkload("Deactivated", f"Ran for its maximum of {limit} s", deactivate=True)
+    why = f"Ran for its maximum of {limit} s"
+    return EvictWorkload(DEACTIVATED, why, deactivate=True, cause="MaximumExecutionTimeExceeded")
 
 
 def _emptied(seen: Sight, settings: Settings) -> int | None:
@@ -716,20 +751,21 @@ def _excess(seen: Sight, settings: Settings) -> int | None:
     return seen.pods.last_created_at + settings.unschedulable_ms
 
 
-def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str]:
-    """When all pods must be ready, and how long they had, in words."""
+def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, str]:
+    """When all pods must be ready; how long they had, in words; and what is waited for, in one."""
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     assert workload is not None
     if settings.pods_ready_ms is None or pods.ready >= job.pods_expected or seen.heard_since is None:
-        return None, ""
+        return None, "", ""
     until = max(pods.last_created_at, workload.value.admitted_at) + settings.pods_ready_ms
     had = f"{settings.pods_ready_ms // 1000} s from the last one's creation"
     since = max(pods.unready_since or 0, pods.missing_since or 0)
     since = max(since, seen.heard_since) if since else 0
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:
-        return since + settings.recovery_ms, f"{settings.recovery_ms // 1000} s after one was missing or not ready"
-    return until, had
+        had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
+        return since + settings.recovery_ms, had, "WaitForRecovery"
+    return until, had, "WaitForStart"
 
 
 def _deadline(seen: Sight, settings: Settings) -> int | None:

@@ -62,6 +62,7 @@ def settings_of(config: Configuration) -> Settings:
         backoff_base_ms=again.backoff_base_seconds * 1000,
         backoff_max_ms=again.backoff_max_seconds * 1000,
         backoff_limit=again.backoff_limit_count,
+        as_kueue=config.names.as_kueue,
     )
 
 

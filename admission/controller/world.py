@@ -13,7 +13,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from admission.controller.lifecycle import NOTHING, Next, PodTally, Sight, WorkloadView, bare_step, spare
+from admission.controller.lifecycle import (
+    DEACTIVATED,
+    NOTHING,
+    Next,
+    PodTally,
+    Settings,
+    Sight,
+    WorkloadView,
+    bare_step,
+    ran_out,
+    spare,
+)
 from admission.controller.silence import Silence
 from admission.engine.counts import refused_taint
 from admission.engine.model import (
@@ -1005,6 +1016,8 @@ class World:
             self._changed_job(key)
             return
         due = value.admission is not None or not value.active or any(check.said_no for check in value.checks)
+        again = seen.view.kept_out.startswith(DEACTIVATED) or ran_out(seen.view, value.admitted_at) is not None
+        due = due or again
         stands = self.is_bare(seen) and not value.finished and due
         if stands or (seen.view.deleting and seen.view.kept):
             self._changed_job((ORPHAN, *seen.key))
@@ -1013,13 +1026,13 @@ class World:
         """Does it stand for nothing that is managed here: no job, or one of a kind that is somebody else's."""
         return not seen.view.value.job_uid or (bool(seen.view.owner[0]) and seen.view.owner[0] not in self._kinds)
 
-    def bare(self, key: Key, now: int) -> Next:
+    def bare(self, key: Key, settings: Settings, now: int) -> Next:
         """What is due for a Workload that stands for no job of ours."""
         seen = self.workloads.get(key)
         if seen is None or not self.is_bare(seen):
             return NOTHING
         value = seen.view.value
-        return bare_step(seen.view, *self._stopped(value), now, self._required(value))
+        return bare_step(seen.view, *self._stopped(value), settings, now, self._required(value))
 
     def _children_of(self, job: JobView) -> Collection[JobKey]:
         """Jobs of a JobSet."""

@@ -610,6 +610,8 @@ class Rules(Value, frozen=True):
     """R5: how long freed room is kept for the gang it was freed for."""
     evict_stamp: bool = True
     """A gang evicted because its pods were not ready queues at its eviction's time (else at its creation's)."""
+    forgives_run_time: bool = True
+    """Whoever was switched off and is set active again may run for its maximum anew; else for what is left of it."""
     gates: frozenset[str] = frozenset(
         {
             "PartialAdmission",
@@ -639,6 +641,7 @@ KUEUE = Rules(
     reclaim_default=PreemptionPolicy.NEVER,
     pack_against_fragmentation=False,
     count_kept_out=False,
+    forgives_run_time=False,
     promises=False,
 )
 

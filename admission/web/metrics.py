@@ -81,7 +81,8 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "muster_evicted_workloads",
         "counter",
-        "Gangs evicted, by the reason of the condition Evicted; cause: of Preempted, for whom.",
+        "Gangs evicted, by the reason of the condition Evicted; cause: of Preempted, for whom; of Deactivated and "
+        "PodsReadyTimeout, why.",
         ("cluster_queue", "reason", "cause"),
     ),
     Family(
@@ -138,8 +139,13 @@ FAMILIES: tuple[Family, ...] = (
 )
 """Beside them stand `process_*`, of the process itself."""
 
-REPEATED = ("PodsReadyTimeout", "NodeFailures", "AdmissionCheck")
-"""Reasons of evictions that come back by themselves; an alert counts them."""
+REPEATED = (
+    ("PodsReadyTimeout", "WaitForStart"),
+    ("PodsReadyTimeout", "WaitForRecovery"),
+    ("NodeFailures", ""),
+    ("AdmissionCheck", ""),
+)
+"""(reason, cause) of evictions that come back by themselves; an alert counts them."""
 ERRORS = ("Conflict", "Forbidden", "Invalid", "TooManyRequests", "Unavailable", "TimeoutError")
 """What writes mostly fail with."""
 
@@ -249,9 +255,9 @@ class Metrics:
         if (since := self._reserved.pop(gang, None)) is not None:
             self._of(self._wait, queue).observe(self._clock() - since)
 
-    def evicted(self, gang: tuple[str, str], reason: str) -> None:
+    def evicted(self, gang: tuple[str, str], reason: str, cause: str) -> None:
         self._reserved.pop(gang, None)
-        self._of(self._evicted, self._numbers.queue_of_gang(gang), reason, "").inc()
+        self._of(self._evicted, self._numbers.queue_of_gang(gang), reason, cause).inc()
 
     def step(self, _key: tuple[str, str, str], step: object) -> None:
         self._taken.labels(type(step).__name__).inc()
@@ -278,8 +284,8 @@ class Metrics:
         for queue in known:
             self._of(self._admitted, queue)
             self._of(self._wait, queue)
-            for reason in REPEATED:
-                self._of(self._evicted, queue, reason, "")
+            for reason, cause in REPEATED:
+                self._of(self._evicted, queue, reason, cause)
         for metric, *labels in [one for one in self._by_queue if one[1] and one[1] not in known]:
             self._by_queue.discard((metric, *labels))
             metric.remove(*labels)

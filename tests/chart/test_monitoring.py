@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from admission.engine.model import Reason
-from admission.web.metrics import FAMILIES, Metrics
+from admission.web.metrics import FAMILIES, REPEATED, Metrics
 from charts.monitoring import ALERTS, DASHBOARDS, Alert, Panel, grafana
 from tests.chart.helm import CHART, needs_helm, template
 from tests.chart.promql import Scrape, evaluate, names, needs_parser, scrape
@@ -87,11 +87,11 @@ def test_an_alert_is_silent_on_a_healthy_run_and_fires_on_its_fault(alert: Alert
 
 
 @needs_parser
-@pytest.mark.parametrize("reason", ["PodsReadyTimeout", "NodeFailures", "AdmissionCheck"])
-def test_the_first_burst_of_evictions_is_seen(reason: str, run: tuple[Scrape, Scrape]) -> None:
+@pytest.mark.parametrize(("reason", "cause"), REPEATED)
+def test_the_first_burst_of_evictions_is_seen(reason: str, cause: str, run: tuple[Scrape, Scrape]) -> None:
     """Its series was there before, at 0: else Prometheus would know of no increase."""
     (alert,) = [one for one in ALERTS if one.name == "MusterEvictionsRepeat"]
-    burst = _with("muster_evicted_workloads_total", 6, A, ("reason", reason), ("cause", ""))
+    burst = _with("muster_evicted_workloads_total", 6, A, ("reason", reason), ("cause", cause))
     assert evaluate(asked(alert.expr), run[0], burst(run[1]))
 
 
@@ -167,7 +167,7 @@ FAULTS = {
     "MusterLongWait": lambda scraped: _slow(scraped, "muster_admission_wait_seconds", 4000),
     "MusterQuotaAboveCapacity": _with("muster_flavor_capacity", 27, *H100),
     "MusterEvictionsRepeat": _with(
-        "muster_evicted_workloads_total", 6, A, ("reason", "PodsReadyTimeout"), ("cause", "")
+        "muster_evicted_workloads_total", 6, A, ("reason", "PodsReadyTimeout"), ("cause", "WaitForStart")
     ),
     "MusterForbidden": _with(
         "muster_api_requests_total",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replace_in
 from typing import Any
 
 import pytest
@@ -63,6 +64,7 @@ def workload(
     )
 
 
+OVER, TOO_LONG = "Ran for its maximum of 10 s", "MaximumExecutionTimeExceeded"
 RESERVED: dict[str, Any] = {"admission": ADMISSION, "reserved_at": NOW - 100}
 ADMITTED: dict[str, Any] = {**RESERVED, "admitted": True, "admitted_at": NOW - 100}
 LEAVING: dict[str, Any] = {**ADMITTED, "evicted": "Preempted", "evicted_at": NOW - 1000}
@@ -149,6 +151,17 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(), workload(active=False, seen={"requeue_count": 2}), queue="q"),
         life.ForgetTries(),
     ),
+    "and waits for no check": (Sight(job(), workload(active=False, requeue_at=NOW + 1), queue="q"), life.ForgetTries()),
+    "who waits and is deactivated": (Sight(job(), workload(active=False), queue="q"), None),
+    "active again, it waits": (Sight(job(), workload(seen={"kept_out": "Deactivated"}), queue="q"), None),
+    "active again, with no time left": (
+        Sight(job(max_execution_s=10), workload(limit=10, run_ms=10_000), queue="q"),
+        life.EvictWorkload("Deactivated", OVER, deactivate=True, cause=TOO_LONG),
+    ),
+    "active again, with some time left": (
+        Sight(job(max_execution_s=10), workload(limit=10, run_ms=9_999), queue="q"),
+        None,
+    ),
     "a class that changed its value while the gang runs": (
         Sight(
             job(**RUNNING, priority_class="high"),
@@ -204,6 +217,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             "PodsReadyTimeout",
             "Only 1 of 2 pods are ready, and they had 300 s after one was missing or not ready",
             backoff=True,
+            cause="WaitForRecovery",
         ),
     ),
     "reserved, checks pending": (
@@ -547,7 +561,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "one check puts it off, another refuses it": (
         Sight(job(), workload(**RESERVED, checks=(RETRY, replace(REJECTED, name="d"))), queue="q"),
-        life.EvictWorkload("AdmissionCheck", "Check d refused: said", deactivate=True),
+        life.EvictWorkload("Deactivated", "Check d refused: said", deactivate=True, cause="AdmissionCheck"),
     ),
     "waiting, a late answer puts it off": (
         Sight(job(), workload(checks=(RETRY,)), queue="q", required=("c",)),
@@ -555,7 +569,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "waiting, a late answer refuses it": (
         Sight(job(), workload(checks=(RETRY, replace(REJECTED, name="d"))), queue="q", required=("c", "d")),
-        life.EvictWorkload("AdmissionCheck", "Check d refused: said", deactivate=True),
+        life.EvictWorkload("Deactivated", "Check d refused: said", deactivate=True, cause="AdmissionCheck"),
     ),
     "waiting, refused by a late answer": (
         Sight(job(), workload(checks=(REJECTED,), active=False), queue="q", required=("c",)),
@@ -576,7 +590,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             workload(**RESERVED, checks=(Check(name="c", state=CheckState.REJECTED, message="no"),)),
             queue="q",
         ),
-        life.EvictWorkload("AdmissionCheck", "Check c refused: no", deactivate=True),
+        life.EvictWorkload("Deactivated", "Check c refused: no", deactivate=True, cause="AdmissionCheck"),
     ),
     "a check asks to try again": (
         Sight(
@@ -592,7 +606,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             workload(**RESERVED, active=False, checks=(Check(name="c", state=CheckState.REJECTED, message="no"),)),
             queue="q",
         ),
-        life.EvictWorkload("Deactivated", "Check c refused: no"),
+        life.EvictWorkload("Deactivated", "Check c refused: no", cause="AdmissionCheck"),
     ),
     "deactivated, and its time is over": (
         Sight(
@@ -600,7 +614,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             workload(**{**ADMITTED, "admitted_at": NOW - 10_000}, limit=10, active=False),
             queue="q",
         ),
-        life.EvictWorkload("Deactivated", "Ran for its maximum of 10 s"),
+        life.EvictWorkload("Deactivated", OVER, cause=TOO_LONG),
     ),
     "deactivated, a check asks to try again": (
         Sight(job(), workload(**RESERVED, active=False, checks=(RETRY,)), queue="q"),
@@ -650,7 +664,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "ran for its maximum": (
         Sight(job(**RUNNING), workload(**{**ADMITTED, "admitted_at": NOW - 10_000}, limit=10), queue="q"),
-        life.EvictWorkload("Deactivated", "Ran for its maximum of 10 s", deactivate=True),
+        life.EvictWorkload("Deactivated", OVER, deactivate=True, cause=TOO_LONG),
     ),
     "a pinned pod that cannot be scheduled": (
         Sight(
@@ -659,7 +673,12 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             PodTally(live=2, unschedulable_since=NOW - 10_000, unschedulable_message="0/3 nodes"),
             queue="q",
         ),
-        life.EvictWorkload("PodsReadyTimeout", "A pinned pod could not be scheduled for 10 s: 0/3 nodes", backoff=True),
+        life.EvictWorkload(
+            "PodsReadyTimeout",
+            "A pinned pod could not be scheduled for 10 s: 0/3 nodes",
+            backoff=True,
+            cause="WaitForStart",
+        ),
     ),
     "pods not ready in time, counted from the last one made": (
         Sight(
@@ -672,6 +691,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             "PodsReadyTimeout",
             "Only 1 of 2 pods are ready, and they had 60 s from the last one's creation",
             backoff=True,
+            cause="WaitForStart",
         ),
     ),
     "a pod that stopped being ready has its own time to recover": (
@@ -742,6 +762,44 @@ ROWS: dict[str, tuple[Sight, Any]] = {
 def test_next_step(name: str) -> None:
     seen, wanted = ROWS[name]
     assert next_step(seen, SETTINGS, NOW).step == wanted
+
+
+IN_KUEUE_MODE: dict[str, tuple[WorkloadView, Any]] = {
+    "it waits": (workload(), None),
+    "switched off": (workload(active=False), life.EvictWorkload("Deactivated", "The workload is deactivated")),
+    "paused by its owner": (
+        workload(active=False, paused=True),
+        life.EvictWorkload("Deactivated", "The job is paused by its owner"),
+    ),
+    "switched off by a check, whose answer is still there": (
+        workload(active=False, checks=(REJECTED,)),
+        life.EvictWorkload("Deactivated", "Check c refused: said", cause="AdmissionCheck"),
+    ),
+    "switched off, for it has no time left": (
+        workload(active=False, limit=10, run_ms=10_000),
+        life.EvictWorkload("Deactivated", OVER, cause=TOO_LONG),
+    ),
+    "it was evicted before": (workload(active=False, evicted="Preempted", evicted_at=NOW - 1), None),
+    "and its tries are forgotten": (
+        workload(active=False, evicted="PodsReadyTimeout", evicted_at=NOW - 1, requeue_at=NOW + 1),
+        life.ForgetTries(),
+    ),
+    "switched off, and deleted": (workload(active=False, deleting=True), None),
+    "active again": (workload(evicted="Deactivated", seen={"kept_out": "Deactivated"}), life.Reactivate()),
+    "active again after a check": (workload(seen={"kept_out": "DeactivatedDueToAdmissionCheck"}), life.Reactivate()),
+    "not yet": (workload(active=False, evicted="Deactivated", seen={"kept_out": "Deactivated"}), None),
+    "kept out for another reason": (workload(evicted="x", seen={"kept_out": "ClusterQueueStopped"}), None),
+}
+
+
+@pytest.mark.parametrize("name", IN_KUEUE_MODE)
+def test_what_is_due_for_who_waits_in_kueue_mode(name: str) -> None:
+    """The same with a job and without."""
+    seen, wanted = IN_KUEUE_MODE[name]
+    settings = replace_in(SETTINGS, as_kueue=True)
+    owner = job(paused=seen.paused, max_execution_s=seen.max_execution_s)
+    assert next_step(Sight(owner, seen, queue="q", required=("c",)), settings, NOW).step == wanted
+    assert life.bare_step(seen, StopPolicy.NONE, "", settings, NOW, ("c",)).step == wanted
 
 
 @pytest.mark.parametrize(
@@ -887,7 +945,7 @@ BARE: dict[str, tuple[WorkloadView, StopPolicy, Any]] = {
     "its time is over": (
         workload(**{**ADMITTED, "admitted_at": NOW - 60_000}, limit=60),
         StopPolicy.NONE,
-        life.EvictWorkload("Deactivated", "Ran for its maximum of 60 s", deactivate=True),
+        life.EvictWorkload("Deactivated", "Ran for its maximum of 60 s", deactivate=True, cause=TOO_LONG),
     ),
     "finished": (workload(**ADMITTED, finished=True), StopPolicy.HOLD_AND_DRAIN, None),
     "being deleted": (workload(**ADMITTED, deleting=True), StopPolicy.HOLD_AND_DRAIN, None),
@@ -903,7 +961,7 @@ BARE: dict[str, tuple[WorkloadView, StopPolicy, Any]] = {
 @pytest.mark.parametrize("name", BARE)
 def test_what_is_due_for_a_workload_without_a_job(name):
     seen, stop, step = BARE[name]
-    assert life.bare_step(seen, stop, "ClusterQueue", NOW).step == step
+    assert life.bare_step(seen, stop, "ClusterQueue", SETTINGS, NOW).step == step
 
 
 BARE_ASKED: dict[str, tuple[WorkloadView, tuple[str, ...], Any]] = {
@@ -915,7 +973,7 @@ BARE_ASKED: dict[str, tuple[WorkloadView, tuple[str, ...], Any]] = {
     "it waits, and is refused": (
         workload(checks=(REJECTED,)),
         ("c",),
-        life.EvictWorkload("AdmissionCheck", "Check c refused: said", deactivate=True),
+        life.EvictWorkload("Deactivated", "Check c refused: said", deactivate=True, cause="AdmissionCheck"),
     ),
     "it has finished, and is put off": (workload(checks=(RETRY,), finished=True), ("c",), None),
 }
@@ -924,12 +982,12 @@ BARE_ASKED: dict[str, tuple[WorkloadView, tuple[str, ...], Any]] = {
 @pytest.mark.parametrize("name", BARE_ASKED)
 def test_what_is_due_for_a_workload_without_a_job_by_the_checks_of_its_queue(name: str) -> None:
     seen, required, step = BARE_ASKED[name]
-    assert life.bare_step(seen, StopPolicy.NONE, "", NOW, required).step == step
+    assert life.bare_step(seen, StopPolicy.NONE, "", SETTINGS, NOW, required).step == step
 
 
 def test_a_workload_without_a_job_is_looked_at_again_when_its_time_is_over():
     seen = workload(**ADMITTED, limit=60, run_ms=10_000)
-    at = life.bare_step(seen, StopPolicy.NONE, "", NOW).at
+    at = life.bare_step(seen, StopPolicy.NONE, "", SETTINGS, NOW).at
     assert at is not None
-    assert life.bare_step(seen, StopPolicy.NONE, "", at - 1).step is None
-    assert isinstance(life.bare_step(seen, StopPolicy.NONE, "", at).step, life.EvictWorkload)
+    assert life.bare_step(seen, StopPolicy.NONE, "", SETTINGS, at - 1).step is None
+    assert isinstance(life.bare_step(seen, StopPolicy.NONE, "", SETTINGS, at).step, life.EvictWorkload)

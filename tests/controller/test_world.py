@@ -821,7 +821,7 @@ def test_a_waiting_workload_without_a_job_is_looked_at_when_a_check_says_no(stat
     setting.woken.clear()
     setting.world.workload_seen(seen(waits))
     assert ((ORPHAN, "ns", "x") in setting.woken) == (state in (CheckState.RETRY, CheckState.REJECTED))
-    assert (setting.world.bare(("ns", "x"), 100).step is not None) == bool(setting.woken)
+    assert (setting.world.bare(("ns", "x"), Settings(), 100).step is not None) == bool(setting.woken)
 
 
 def test_a_reservation_by_the_label_of_hosts_is_on_the_nodes_that_have_it() -> None:

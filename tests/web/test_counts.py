@@ -119,17 +119,17 @@ async def is_switched_off(town: Running) -> None:
     await town.client.merge_patch(f"{WORKLOADS}/{raw['metadata']['name']}", {"spec": {"active": False}})
 
 
-EVICTED: dict[str, tuple[Callable[[Running], Awaitable[None]], str]] = {
-    "its owner pauses it": (pauses, "The job is paused by its owner"),
-    "its time is over": (runs_out, "Ran for its maximum of 1 s"),
-    "a check refuses it": (is_refused, "Check budget refused: no money"),
-    "somebody switches it off": (is_switched_off, "The workload is deactivated"),
+EVICTED: dict[str, tuple[Callable[[Running], Awaitable[None]], str, str]] = {
+    "its owner pauses it": (pauses, "", "The job is paused by its owner"),
+    "its time is over": (runs_out, "MaximumExecutionTimeExceeded", "Ran for its maximum of 1 s"),
+    "a check refuses it": (is_refused, "AdmissionCheck", "Check budget refused: no money"),
+    "somebody switches it off": (is_switched_off, "", "The workload is deactivated"),
 }
 
 
 @pytest.mark.parametrize("case", EVICTED)
 async def test_who_must_not_go_on_is_evicted_once_and_the_condition_keeps_saying_why(town: Running, case: str) -> None:
-    happens, why = EVICTED[case]
+    happens, cause, why = EVICTED[case]
     metrics = counting(town.controller)
     await happens(town)
     raw = await when(
@@ -140,10 +140,12 @@ async def test_who_must_not_go_on_is_evicted_once_and_the_condition_keeps_saying
     )
     assert raw["spec"]["active"] is False
     told = condition(raw, "Evicted")
-    assert (told["status"], told["reason"], told["message"]) == ("True", "Deactivated", why)
-    assert condition(raw, "Requeued")["message"] == why
-    assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "Deactivated"): 1}
-    assert [one["count"] for one in raw["status"]["schedulingStats"]["evictions"]] == [1]
+    reason = f"DeactivatedDueTo{cause}" if cause else "Deactivated"
+    assert (told["status"], told["reason"], told["message"]) == ("True", reason, why)
+    assert [condition(raw, "Requeued")[field] for field in ("reason", "message")] == [reason, why]
+    assert counted(metrics, "muster_evicted_workloads_total") == {(cause, "team-a", "Deactivated"): 1}
+    counts = [{"reason": "Deactivated", "underlyingCause": cause, "count": 1}]
+    assert raw["status"]["schedulingStats"]["evictions"] == counts
 
 
 async def test_who_is_paused_is_told_of_the_label_and_is_not_queued_by_another_way(town: Running) -> None:

@@ -133,7 +133,7 @@ def played(small: Small, *, by_resource: bool = True) -> Metrics:
             )
         )
     metrics.step(("Job", "a", "first"), EvictWorkload("NodeFailures", "Lost node n"))
-    metrics.evicted(("a", "first"), "NodeFailures")
+    metrics.evicted(("a", "first"), "NodeFailures", "")
     metrics.failure(None, TimeoutError())
     metrics.drift(0)
     return metrics
