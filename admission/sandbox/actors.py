@@ -6,8 +6,7 @@ cluster applies the plans, so that the writes of the Job controller pass the web
 remembers between steps is a cache or a timer.
 
 They follow the controllers of Kubernetes 1.36 and JobSet 0.12 in what others can see: order of writes, conditions,
-reasons, labels, finalizers. What they leave out: preemption, pod affinity, success policies, indexes that fail by
-themselves, volumes, services.
+reasons, labels, finalizers. What they leave out: preemption, pod affinity, success policies, volumes, services.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -42,6 +41,10 @@ Where = tuple[str, str]
 """What an actor keeps busy with: (namespace, name), or ("", uid)."""
 
 TRACKING = "batch.kubernetes.io/job-tracking"
+INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
+"""On a pod of a Job with a limit per index: how many pods of its index failed before it, and were counted ..."""
+INDEX_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
+"""... and were not."""
 RESTARTS = "jobset.sigs.k8s.io/restart-attempt"
 RUN_TIME = "pod-complete.stage.kwok.x-k8s.io/delay"
 """On a pod: how long it runs, as kwok reads it (`30s`, `500ms`). Pods of Jobs without it run one second."""
@@ -55,6 +58,8 @@ NODE_DOWN = "node-down.stage.kwok.x-k8s.io"
 START_MS = 200
 STOP_MS = 200
 GONE_NODE_MS = 3000
+UNBOUND_MS = 20_000
+"""How often pods are collected that are deleted and were never bound."""
 BACKOFF_MS = 10_000
 
 _SYSTEM = ("system:serviceaccounts", "system:authenticated")
@@ -299,9 +304,10 @@ class Jobs(Actor):
         active = [p for p in pods if _active(p)]
         stopping = [p for p in pods if _stopping(p)]
         if meta.get("deletionTimestamp"):
+            # Nothing is made and nothing stopped any more, and no pod is kept for being counted.
             return [
                 self._status(kind, job, status, JOB_USER, "kube-controller-manager"),
-                [self._untrack(p) for p in ended],
+                [self._untrack(p) for p in pods if _tracked(p)],
             ]
         notes: list[Request] = []
         failure = self._failure(job, status, pods, active, now)
@@ -371,6 +377,8 @@ class Jobs(Actor):
         replace_early = spec.get("podReplacementPolicy") != "Failed"
         indexed = spec.get("completionMode") == "Indexed"
         completed = _indexes(status.get("completedIndexes", ""))
+        failing = _failed_indexes(spec, status, pods)
+        waits = {pod["metadata"]["uid"] for pod in _last_failed(spec, pods, completed | failing).values()}
         ended = []
         for pod in pods:
             if not _tracked(pod):
@@ -386,6 +394,8 @@ class Jobs(Actor):
                     else:
                         status["succeeded"] = status.get("succeeded", 0) + 1
             elif phase == "Failed" or (deleted and replace_early):
+                if pod["metadata"]["uid"] in waits:
+                    continue  # the pod that takes its place says how often its index failed
                 if pod["metadata"]["uid"] not in counted:
                     counted.add(pod["metadata"]["uid"])
                     if _policy_action(spec.get("podFailurePolicy"), pod) != "Ignore":
@@ -399,6 +409,8 @@ class Jobs(Actor):
             if completed:
                 status["completedIndexes"] = _ranges(completed)
                 status["succeeded"] = len(completed)
+        if "backoffLimitPerIndex" in spec:
+            status["failedIndexes"] = _ranges(failing)
         return ended
 
     def _failure(
@@ -432,6 +444,11 @@ class Jobs(Actor):
         started = status.get("startTime") if deadline is not None and not spec.get("suspend") else None
         if started and now >= moment(started) + deadline * 1000:
             return "DeadlineExceeded", "Job was active longer than specified deadline"
+        failing = len(_indexes(status.get("failedIndexes", "")))
+        if failing > spec.get("maxFailedIndexes", failing):
+            return "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes"
+        if failing and failing + status.get("succeeded", 0) >= spec["completions"]:
+            return "FailedIndexes", "Job has failed indexes"
         return None
 
     def _complete(self, spec: Object, status: Object, active: list[Object]) -> bool:
@@ -473,18 +490,25 @@ class Jobs(Actor):
         if missing <= 0:
             return [], surplus
         streak, last = self.setbacks.get(meta["uid"], (0, 0))
-        if streak:
-            due = last + int(min(BACKOFF_MS * 2 ** (streak - 1), 600_000) / self.time_scale)
-            if now < due:
-                self.later((meta["namespace"], meta["name"]), due)
-                return [], surplus
+        if streak and "backoffLimitPerIndex" not in spec and not self._due(meta, streak, last, now):
+            return [], surplus
         if not indexed:
             return [self._pod(job, None) for _ in range(missing)], surplus
+        done |= _indexes(status.get("failedIndexes", ""))
         busy = {_index(p) for p in kept} | done | ({_index(p) for p in stopping} if late else set())
-        free = (i for i in range(completions) if i not in busy)
-        return [self._pod(job, i) for i, _ in zip(free, range(missing), strict=False)], surplus
+        free = [i for i in range(completions) if i not in busy][:missing]
+        before = _last_failed(spec, pods, done)
+        ready = [i for i in free if i not in before or self._due(meta, _failures(before[i]), _ended_at(before[i]), now)]
+        return [self._pod(job, i, before.get(i)) for i in ready], surplus
 
-    def _pod(self, job: Object, index: int | None) -> Request:
+    def _due(self, meta: Object, failures: int, last: int, now: int) -> bool:
+        """May a pod be made after so many failures in a row, the last at `last`? If not, it is looked at again."""
+        due = last + int(min(BACKOFF_MS * 2 ** (failures - 1), 600_000) / self.time_scale)
+        if now < due:
+            self.later((meta["namespace"], meta["name"]), due)
+        return now >= due
+
+    def _pod(self, job: Object, index: int | None, before: Object | None = None) -> Request:
         meta = job["metadata"]
         template = copy(job["spec"]["template"])
         own = template.get("metadata", {})
@@ -505,6 +529,13 @@ class Jobs(Actor):
                             "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}},
                         }
                     )
+            if "backoffLimitPerIndex" in job["spec"]:
+                counts = {INDEX_FAILURES: 0, INDEX_IGNORED: 0}
+                if before is not None:
+                    ignored = _policy_action(job["spec"].get("podFailurePolicy"), before) == "Ignore"
+                    counts = {name: _noted(before, name) for name in counts}
+                    counts[INDEX_IGNORED if ignored else INDEX_FAILURES] += 1
+                annotations.update({k: str(n) for k, n in counts.items() if n or k == INDEX_FAILURES})
         owner = {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -576,6 +607,60 @@ def _stopping(pod: Object) -> bool:
 def _index(pod: Object) -> int:
     text = pod["metadata"].get("annotations", {}).get(JOB_COMPLETION_INDEX, "-1")
     return int(text) if text.lstrip("-").isdigit() else -1
+
+
+def _noted(pod: Object, name: str) -> int:
+    return int(pod["metadata"].get("annotations", {}).get(name, "0"))
+
+
+def _failures(pod: Object) -> int:
+    """Failed pods of its index in a row, with itself."""
+    return _noted(pod, INDEX_FAILURES) + _noted(pod, INDEX_IGNORED) + 1
+
+
+def _ended_at(pod: Object) -> int:
+    ready = condition(pod.get("status", {}), "Ready")
+    if ready.get("status") == "False":
+        return moment(ready["lastTransitionTime"])
+    meta = pod["metadata"]
+    if meta.get("deletionTimestamp"):
+        return moment(meta["deletionTimestamp"]) - (meta.get("deletionGracePeriodSeconds") or 0) * 1000
+    return moment(meta["creationTimestamp"])
+
+
+def _has_failed(spec: Object, pod: Object) -> bool:
+    """As the Job controller sees it: a pod that is deleted has, unless the Job waits for how it ends."""
+    phase = pod.get("status", {}).get("phase")
+    late = spec.get("podReplacementPolicy") == "Failed"
+    return phase == "Failed" or (phase != "Succeeded" and not late and bool(pod["metadata"].get("deletionTimestamp")))
+
+
+def _failed_indexes(spec: Object, status: Object, pods: list[Object]) -> set[int]:
+    """Indexes that are given up, of a Job with a limit per index."""
+    out = _indexes(status.get("failedIndexes", ""))
+    if "backoffLimitPerIndex" not in spec:
+        return out
+    limit = int(spec["backoffLimitPerIndex"])
+    for pod in pods:
+        if _tracked(pod) and _has_failed(spec, pod) and 0 <= _index(pod) < spec["completions"]:
+            action = _policy_action(spec.get("podFailurePolicy"), pod)
+            if action == "FailIndex" or (action != "Ignore" and _noted(pod, INDEX_FAILURES) >= limit):
+                out.add(_index(pod))
+    return out
+
+
+def _last_failed(spec: Object, pods: list[Object], settled: set[int]) -> dict[int, Object]:
+    """Index -> the failed pod that the next of this index takes over from, of a Job with a limit per index. It keeps
+    its finalizer until then."""
+    out: dict[int, Object] = {}
+    if "backoffLimitPerIndex" not in spec:
+        return out
+    taken = settled | {_index(pod) for pod in pods if _active(pod)}
+    for pod in pods:
+        index = _index(pod)
+        if _tracked(pod) and _has_failed(spec, pod) and 0 <= index < spec["completions"] and index not in taken:
+            out[index] = max(out.get(index, pod), pod, key=lambda p: (_failures(p), _ended_at(p)))
+    return out
 
 
 def _indexes(text: str) -> set[int]:
@@ -1360,8 +1445,12 @@ class NodeLifecycle(Actor):
             node = event.new.obj["spec"].get("nodeName")
             if node and (event.old is None or not event.old.obj["spec"].get("nodeName")):
                 self.mark("", node)
+            if not node and event.new.obj["metadata"].get("deletionTimestamp"):
+                self.mark(*event.key)
 
     def sync(self, where: Where, now: int) -> Plan:
+        if where[0]:
+            return self._unbound(where, now)
         node = self.store.find("", "nodes", *where)
         if node is None:
             return self._collect(where, now)
@@ -1449,6 +1538,22 @@ class NodeLifecycle(Actor):
             elif toleration.get("tolerationSeconds") is not None:
                 ends.append(added + max(toleration["tolerationSeconds"], 0) * 1000)
         return min(ends, default=None)
+
+    def _unbound(self, where: Where, now: int) -> Plan:
+        """A pod that is deleted and was never bound has no kubelet that would say that it ended."""
+        pod = self.store.find("", "pods", *where)
+        if pod is None or pod["spec"].get("nodeName") or not pod["metadata"].get("deletionTimestamp"):
+            return []
+        period = max(int(UNBOUND_MS / self.time_scale), 1)
+        due = (moment(pod["metadata"]["deletionTimestamp"]) // period + 1) * period
+        if now < due:
+            self.later(where, due)
+            return []
+        status = {**pod.get("status", {}), "phase": pod["status"]["phase"] if _ended(pod) else "Failed"}
+        return [
+            self._status(self._kind("", "pods"), pod, status, NODE_USER, "kube-controller-manager"),
+            [self._delete(self._kind("", "pods"), pod, NODE_USER, gracePeriodSeconds=0)],
+        ]
 
     def _collect(self, where: Where, now: int) -> Plan:
         """Pods of a node that is no more fail and go, after a moment in which it could come back."""

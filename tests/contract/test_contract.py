@@ -915,6 +915,47 @@ def test_a_deleted_pod_is_replaced(api: Api) -> None:
     api.until(lambda: api.ok("GET", api.path(JOBS, "a"))["status"].get("failed") == 1)
 
 
+def test_a_deleted_pod_that_was_never_bound_fails_though_its_job_waits_for_its_end(api: Api) -> None:
+    pod_spec = {"schedulingGates": [{"name": "x.y/z"}]}
+    made(api, JOBS, job("a", suspend=False, pod=pod_spec, podReplacementPolicy="Failed"))
+    (pod,) = api.until(lambda: pods_of(api, "a"))
+    api.ok("DELETE", api.path("pods", pod["metadata"]["name"]))
+    api.until(lambda: pod["metadata"]["uid"] not in {p["metadata"]["uid"] for p in pods_of(api, "a")}, seconds=60)
+    assert api.ok("GET", api.path(JOBS, "a"))["status"]["failed"] == 1
+
+
+def test_a_job_that_is_deleted_keeps_no_pod_for_its_count(api: Api) -> None:
+    pod_spec = {"schedulingGates": [{"name": "x.y/z"}]}
+    body = job("a", suspend=False, pod=pod_spec, podReplacementPolicy="Failed", meta={"finalizers": ["x.y/z"]})
+    made(api, JOBS, body)
+    api.until(lambda: pods_of(api, "a"))
+    api.ok("DELETE", api.path(JOBS, "a"), propagationPolicy="Foreground")
+    api.until(lambda: not pods_of(api, "a"))
+    api.ok("PATCH", api.path(JOBS, "a"), {"metadata": {"finalizers": None}}, MERGE)
+    api.until(lambda: api.call("GET", api.path(JOBS, "a"))[0] == 404)
+
+
+@pytest.mark.parametrize(
+    ("spec", "failed", "reason"),
+    [
+        ({"backoffLimitPerIndex": 1}, 4, "FailedIndexes"),
+        ({"backoffLimitPerIndex": 0, "maxFailedIndexes": 0}, None, "MaxFailedIndexesExceeded"),
+    ],
+)
+def test_an_index_that_fails_too_often_is_given_up(api: Api, spec: Object, failed: int | None, reason: str) -> None:
+    body = job("a", suspend=False, pods=2, run="500ms", completionMode="Indexed", **spec)
+    body["spec"]["template"]["metadata"]["annotations"]["kwok.x-k8s.io/fail"] = "true"
+    made(api, JOBS, body)
+    where = api.path(JOBS, "a")
+    obj = api.until(lambda: condition(o := api.ok("GET", where), "Failed") == "True" and o, seconds=60)
+    assert next(c for c in obj["status"]["conditions"] if c["type"] == "Failed")["reason"] == reason
+    assert obj["spec"]["backoffLimit"] == 2**31 - 1
+    if failed is not None:
+        assert (obj["status"]["failed"], obj["status"]["failedIndexes"]) == (failed, "0,1")
+        noted = [p["metadata"]["annotations"]["batch.kubernetes.io/job-index-failure-count"] for p in pods_of(api, "a")]
+        assert sorted(noted) == ["0", "0", "1", "1"]
+
+
 def test_deleting_a_job_leaves_its_pods_unless_told(api: Api) -> None:
     made(api, JOBS, job("a", suspend=False, run="60s"))
     (pod,) = api.until(lambda: pods_of(api, "a"))

@@ -1,8 +1,6 @@
 """Long random days of a whole controller: see `storm`. At rest, everything must be in its place.
 
-STORMS=N plays the first N instead of the few that are always played. Four of the first 78 end with a finding: in two
-(30, 32) pods that were gated and never bound keep the finalizer of the sandbox's Job controller and are judged to run;
-in the others (41, 62) pods are made anew while nothing should be written, and why is not known.
+STORMS=N plays the first N instead of the few that are always played.
 """
 
 from __future__ import annotations
