@@ -498,9 +498,12 @@ class Actuator:
 
     async def _forget_tries(self, seen: WorkloadSeen) -> None:
         # By no apply: what another manager wrote would stay.
+        forgotten: dict[str, Any] = {"requeueState": None}
+        if not self._names.as_kueue:
+            forgotten["accumulatedPastExecutionTimeSeconds"] = None
         patch = {
             "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
-            "status": {"requeueState": None},
+            "status": forgotten,
         }
         path = self._workloads.path(seen.namespace, seen.name, "status")
         self._learn("Workload", await self._client.merge_patch(path, patch))
@@ -713,7 +716,7 @@ class Actuator:
         deactivated = reason.startswith(DEACTIVATED)
         if deactivated:
             status.pop("requeueState", None)
-        if deactivated and self._rules.forgives_run_time:
+        if deactivated and not self._names.as_kueue:
             # Its owner may let it run again: then for as long as anybody.
             status.pop("accumulatedPastExecutionTimeSeconds", None)
         elif value.admitted:

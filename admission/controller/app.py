@@ -612,9 +612,8 @@ class Controller:
         finally:
             self.leading = False
             self.revision += 1
-            for key, decision in self._decisions.items():
-                self.state.apply(Forgotten(decision.key))
-                del key
+            for decision in self._decisions.values():
+                self.state.apply(Forgotten(decision))
             self._decisions.clear()
             self._based_on.clear()
 
@@ -787,9 +786,8 @@ class Controller:
 
     def _forget(self, job: JobKey, decision: Decision) -> None:
         """This will not be written (now): it counts no more, nor what was decided meanwhile because of it."""
-        admission = isinstance(decision, Admit)
-        self.state.apply(Forgotten(decision.key, whole=admission))
-        if admission and isinstance(self._decisions.get(job), Evict | Cancel | Replace):
+        self.state.apply(Forgotten(decision))
+        if isinstance(decision, Admit) and isinstance(self._decisions.get(job), Evict | Cancel | Replace):
             del self._decisions[job]
         value = self.state.workload(decision.key)
         if value is not None:

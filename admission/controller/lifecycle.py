@@ -55,8 +55,8 @@ class Settings:
     """Pods of a running gang that are done give their quota back at most this often, and never at once: most gangs
     are soon done whole."""
     as_kueue: bool = False
-    """Who waits is evicted, too, when it is switched off, and when it is switched on again that is said at once: there
-    are readers that know it so."""
+    """Who waits is evicted, too, when it is switched off; when it is switched on again that is said at once, and the
+    time that it has run still counts: there are readers that know it so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,8 @@ class Reprioritize:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTries:
-    """Whoever is set active again begins anew: its tries are not counted, and it waits for no backoff."""
+    """Whoever is set active again begins anew: its tries are not counted, it waits for no backoff, and it may run for
+    its maximum (in Kueue mode for what is left of it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,7 +485,8 @@ def _while_it_waits(
         said = _said_no(value, required) if value.active else None
         return said if said is not None and said.deactivate else AskAgain()
     if not value.active:
-        return ForgetTries() if workload.requeue_count > 0 or value.requeue_at else None
+        tried = workload.requeue_count > 0 or value.requeue_at > 0
+        return ForgetTries() if tried or (value.run_ms > 0 and not settings.as_kueue) else None
     if settings.as_kueue and workload.kept_out.startswith(DEACTIVATED):
         return Reactivate()
     # Else it would be admitted, perhaps for others' room, and switched off again before it has started.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from admission.engine.model import Admit, Cancel, Claim, Decision, Evict, Key, Replace, Workload
+from admission.engine.model import Admit, Claim, Decision, Evict, Key, Replace, Workload
 from admission.engine.shortage import NEW
 
 
@@ -51,8 +51,8 @@ class InFlight:
         if value is None or (decision.uid and value.uid and decision.uid != value.uid):
             return None
         before = self._decided.get(key, ())
-        if isinstance(decision, Evict | Cancel | Replace) and before and isinstance(before[0], Admit):
-            # The admission that it changes is not seen yet.
+        if not isinstance(decision, Admit) and before and isinstance(before[0], Admit):
+            # The admission that it is about is not seen yet.
             self._decided[key] = (before[0], decision)
         elif _shows(value, decision):
             return None
@@ -60,14 +60,15 @@ class InFlight:
             self._decided[key] = (decision,)
         return self._laid_over(value)
 
-    def failed(self, key: Key, *, whole: bool) -> Workload | None:
-        """What was decided last was not written; nor what was decided before that (`whole`)."""
-        decided = self._decided.pop(key, None)
-        value = self._seen.get(key)
-        if decided is None or value is None:
+    def failed(self, decision: Decision) -> Workload | None:
+        """It was not written. What was decided after it rests on it; what stands in its place does not."""
+        decided = self._decided.get(decision.key, ())
+        value = self._seen.get(decision.key)
+        if decision not in decided or value is None:
             return None
-        if len(decided) > 1 and not whole:
-            self._decided[key] = decided[:-1]  # its admission was written
+        del self._decided[decision.key]
+        if left := decided[: decided.index(decision)]:
+            self._decided[decision.key] = left
         return self._laid_over(value)
 
     def assumes(self, decision: Decision) -> bool:

@@ -610,8 +610,6 @@ class Rules(Value, frozen=True):
     """R5: how long freed room is kept for the gang it was freed for."""
     evict_stamp: bool = True
     """A gang evicted because its pods were not ready queues at its eviction's time (else at its creation's)."""
-    forgives_run_time: bool = True
-    """Whoever was switched off and is set active again may run for its maximum anew; else for what is left of it."""
     gates: frozenset[str] = frozenset(
         {
             "PartialAdmission",
@@ -641,7 +639,6 @@ KUEUE = Rules(
     reclaim_default=PreemptionPolicy.NEVER,
     pack_against_fragmentation=False,
     count_kept_out=False,
-    forgives_run_time=False,
     promises=False,
 )
 
@@ -671,11 +668,10 @@ class Assumed(Value, frozen=True):
 
 
 class Forgotten(Value, frozen=True):
-    """The write of an assumed decision failed: it never happened. Of two that are assumed it was the last, or the first
-    (`whole`), and then the other, which was made because of it, does not count either."""
+    """The write of an assumed decision failed: it never happened, nor what was decided on the same gang because of it.
+    What was decided in its place meanwhile stays."""
 
-    key: Key
-    whole: bool = False
+    decision: Decision
 
 
 Event = Put | Gone | Assumed | Forgotten

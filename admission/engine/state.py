@@ -336,8 +336,8 @@ class State:
                 self._gone(kind, key)
             case Assumed(decision):
                 self._assume(decision)
-            case Forgotten(key, whole):
-                self._shown(self._in_flight.failed(key, whole=whole))
+            case Forgotten(decision):
+                self._shown(self._in_flight.failed(decision))
 
     def _put(self, value: object) -> None:
         match value:

@@ -311,7 +311,7 @@ def failed_writes(state: State, plan: Plan) -> Plan:
     admits = [decision for decision in plan.decisions if isinstance(decision, Admit)]
     for decision in admits:
         state.apply(Assumed(decision))
-        state.apply(Forgotten(decision.key))
+        state.apply(Forgotten(decision))
     lost = {decision.key for decision in admits}
     return replace(
         plan,

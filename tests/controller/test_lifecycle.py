@@ -152,6 +152,10 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         life.ForgetTries(),
     ),
     "and waits for no check": (Sight(job(), workload(active=False, requeue_at=NOW + 1), queue="q"), life.ForgetTries()),
+    "and what it has run counts no more": (
+        Sight(job(max_execution_s=10), workload(active=False, limit=10, run_ms=10_000), queue="q"),
+        life.ForgetTries(),
+    ),
     "who waits and is deactivated": (Sight(job(), workload(active=False), queue="q"), None),
     "active again, it waits": (Sight(job(), workload(seen={"kept_out": "Deactivated"}), queue="q"), None),
     "active again, with no time left": (
@@ -783,6 +787,10 @@ IN_KUEUE_MODE: dict[str, tuple[WorkloadView, Any]] = {
     "and its tries are forgotten": (
         workload(active=False, evicted="PodsReadyTimeout", evicted_at=NOW - 1, requeue_at=NOW + 1),
         life.ForgetTries(),
+    ),
+    "what it has run counts on": (
+        workload(active=False, evicted="Deactivated", evicted_at=NOW - 1, limit=10, run_ms=10_000),
+        None,
     ),
     "switched off, and deleted": (workload(active=False, deleting=True), None),
     "active again": (workload(evicted="Deactivated", seen={"kept_out": "Deactivated"}), life.Reactivate()),

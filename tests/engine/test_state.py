@@ -17,8 +17,12 @@ from admission.engine.model import (
     Admit,
     AntiAffinity,
     Assumed,
+    Cancel,
+    Claim,
+    ClaimRecord,
     ClusterQueue,
     Cohort,
+    Decision,
     Detail,
     Evict,
     EvictReason,
@@ -35,12 +39,14 @@ from admission.engine.model import (
     PodUsage,
     Put,
     Reason,
+    Replace,
     Requirement,
     Rules,
     Standing,
     StopPolicy,
     Strategy,
     Topology,
+    Why,
     Workload,
 )
 from admission.engine.quota import QuotaNode
@@ -101,14 +107,14 @@ def test_an_assumed_admission_counts_until_it_is_seen_or_forgotten() -> None:
     assert state.queue_numbers("a").reserving == 1
     assert state.workloads["ns", "g"].priority == 3
     # ... a failed write does, ...
-    state.apply(Forgotten(("ns", "g")))
+    state.apply(Forgotten(decision))
     assert state.queue_numbers("a").reserving == 0
     assert admit(decide(state, town.now, BUDGET)) == decision
     # ... and once the object says so, nothing is assumed any more.
     state.apply(Assumed(decision))
     seen = replace(town.gang("g"), admission=decision.admission, admitted=True, reserved_at=town.now)
     state.apply(Put(seen))
-    state.apply(Forgotten(("ns", "g")))
+    state.apply(Forgotten(decision))
     assert state.workloads["ns", "g"] == seen
     assert state.queue_numbers("a").admitted == 1
     assert state.drift() == []
@@ -187,7 +193,7 @@ def test_an_eviction_may_come_before_the_admission_is_seen() -> None:
     state.apply(Assumed(evict))
     assert state.leaving == {("ns", "g")}
     assert state.queue_numbers("a").reserved == {(F, "gpu"): 3}
-    state.apply(Forgotten(("ns", "g")))
+    state.apply(Forgotten(evict))
     assert state.leaving == set()
     assert state.queue_numbers("a").reserved == {(F, "gpu"): 3}
     state.apply(Assumed(evict))
@@ -199,6 +205,51 @@ def test_an_eviction_may_come_before_the_admission_is_seen() -> None:
     assert state.leaving == {("ns", "g")}
     state.apply(Put(replace(pending, evicted="Preempted", evicted_at=START + SECOND)))
     assert (state.leaving, state.queue_numbers("a").reserved) == (set(), {})
+    assert state.drift() == []
+
+
+def test_a_claim_that_is_not_written_takes_nothing_from_the_admission_that_came_after_it() -> None:
+    """The claim's write is under way for long; meanwhile its victims leave and the gang is admitted."""
+    town = small()
+    town.put(gang("g", "a", 3))
+    (admit,) = [d for d in decide(town.state, START, BUDGET).decisions if isinstance(d, Admit)]
+    claim = Claim(admit.key, admit.uid, ClaimRecord(admit.admission, ("uid-v",), START + 300 * SECOND))
+    state = town.state
+    state.apply(Assumed(claim))
+    assert state.workloads["ns", "g"].claims == claim.record
+    state.apply(Assumed(admit))
+    state.apply(Forgotten(claim))
+    assert state.queue_numbers("a").reserved == {(F, "gpu"): 3}
+    assert not decide(state, START, BUDGET).decisions
+    state.apply(Forgotten(admit))
+    assert state.queue_numbers("a").reserved == {}
+    assert state.workloads["ns", "g"].claims is None
+    assert state.drift() == []
+
+
+@pytest.mark.parametrize("later", [Evict, Claim, Cancel, Replace])
+def test_what_is_decided_on_an_admission_that_is_not_seen_yet_falls_with_it(later: type) -> None:
+    town = small()
+    town.put(gang("g", "a", 3))
+    (admit,) = [d for d in decide(town.state, START, BUDGET).decisions if isinstance(d, Admit)]
+    made: dict[type, Decision] = {
+        Evict: Evict(admit.key, admit.uid, EvictReason.IN_COHORT_RECLAMATION, ("ns", "other"), "uid-o", "b"),
+        Claim: Claim(admit.key, admit.uid, ClaimRecord(admit.admission, (), START + SECOND)),
+        Cancel: Cancel(admit.key, admit.uid, Why(Reason.ON_HOLD)),
+        Replace: Replace(admit.key, admit.uid, admit.admission),
+    }
+    state = town.state
+    before = state.workloads["ns", "g"]
+    state.apply(Assumed(admit))
+    admitted = state.workloads["ns", "g"]
+    state.apply(Assumed(made[later]))
+    assert bool(state.queue_numbers("a").reserved) == (later is not Cancel)
+    state.apply(Forgotten(made[later]))
+    assert state.workloads["ns", "g"] == admitted
+    state.apply(Assumed(made[later]))
+    state.apply(Forgotten(admit))
+    assert state.workloads["ns", "g"] == before
+    assert state.queue_numbers("a").reserved == {}
     assert state.drift() == []
 
 
@@ -376,7 +427,8 @@ GONE = [
         (Workload, ("ns", "nobody")),
     )
 ]
-EVENTS = [*(Put(value) for value in VALUES), *GONE, Forgotten(("ns", "w")), Forgotten(("ns", "nobody"))]
+NEVER = [Cancel(("ns", name), "", Why(Reason.SUSPENDED)) for name in ("w", "nobody")]
+EVENTS = [*(Put(value) for value in VALUES), *GONE, *(Forgotten(decision) for decision in NEVER)]
 
 
 @settings(max_examples=150, deadline=None)
@@ -389,7 +441,7 @@ def test_any_event_at_any_time(events: list[object]) -> None:
         if event == "decide":
             for decision in decide(state, START, BUDGET).decisions:
                 state.apply(Assumed(decision))  # type: ignore[arg-type]
-                state.apply(Forgotten(decision.key))
+                state.apply(Forgotten(decision))
             continue
         state.apply(event)  # type: ignore[arg-type]
         state.apply(event)  # type: ignore[arg-type]
