@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from admission.controller import conditions
 from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, PriorityClassSeen, WorkloadSeen
 from admission.engine.model import PodSet
@@ -222,10 +223,8 @@ def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
 
 
 def _kept_out(status: dict[str, Any]) -> str:
-    for one in status.get("conditions") or ():
-        if one.get("type") == REQUEUED and one.get("status") == "False":
-            return str(one.get("reason", ""))
-    return ""
+    said = conditions.condition(status, REQUEUED) or {}
+    return str(said.get("reason", "")) if said.get("status") == "False" else ""
 
 
 def _class_of(ref: dict[str, Any] | None) -> str:

@@ -25,10 +25,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from admission.engine.model import Check, CheckState, StopPolicy, Value, Workload
+from admission.engine.model import Check, CheckState, Reason, StopPolicy, Value, Workload
 from admission.jobs.kinds import JOBSET, JobView
 
-DEACTIVATED = "Deactivated"
+DEACTIVATED = Reason.DEACTIVATED.value
 """Reason of an eviction: the Workload is switched off. In a condition, what for may stand behind it."""
 IN_PLACE = 8
 """Most nodes that are replaced under a running gang at once; beyond that it starts anew as a whole."""

@@ -75,7 +75,7 @@ class Statuses:
 
     def _leave_out(self, kind: str, fields: tuple[Field, ...]) -> bool:
         """Did this help: is anything left out that was not?"""
-        found = {field[1:] for field in fields if field[0] == "status" and {*field[1:2]} - _NEEDED}
+        found = {field[1:] for field in fields if field[0] == "status" and len(field) > 1 and field[1] not in _NEEDED}
         known = self._lacking.setdefault(kind, {})
         now = self._clock()
         new = sorted(field for field in found if known.get(field, 0.0) <= now)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from admission.engine.model import (
     Admission,
@@ -22,6 +22,8 @@ from admission.engine.model import (
     Value,
 )
 from admission.names import HOSTNAME_LABEL, JOBSET_NAME_LABEL, JOBSET_REPLICATED_JOB_LABEL
+
+K = TypeVar("K")
 
 Amounts = tuple[tuple[str, int], ...]
 """(resource, amount), sorted."""
@@ -120,7 +122,7 @@ class Booking(Value, frozen=True):
     """Marks of what its pods ask of all others."""
 
 
-def add_amounts(into: dict[str, int], amounts: Iterable[tuple[str, int]], sign: int) -> None:
+def add_amounts(into: dict[K, int], amounts: Iterable[tuple[K, int]], sign: int) -> None:
     """`into += sign * amounts`, exact, without zeros."""
     for name, amount in amounts:
         total = into.get(name, 0) + sign * amount

@@ -14,6 +14,7 @@ from typing import TypeVar
 from msgspec import field
 
 from admission.engine import order
+from admission.engine.booking import add_amounts
 from admission.engine.ledger import usage_of
 from admission.engine.model import (
     Admission,
@@ -120,12 +121,7 @@ class Roster:
                 add(self._admitted, owner, sign)
             for table in tables:
                 held = table.setdefault(owner, {})
-                for fr, amount in usage:
-                    total = held.get(fr, 0) + sign * amount
-                    if total:
-                        held[fr] = total
-                    else:
-                        held.pop(fr, None)
+                add_amounts(held, usage, sign)
                 if not held:
                     del table[owner]
 
