@@ -59,7 +59,6 @@ from admission.names import (
     JOB_COMPLETION_INDEX,
     JOBSET_JOB_INDEX_LABEL,
     JOBSET_REPLICAS_LABEL,
-    MUSTER_GROUP,
     QUOTA_RESERVED,
     REQUEUED,
     Names,
@@ -138,7 +137,7 @@ class Actuator:
         self._now = now
         self.options = options
         self._workloads = Kind(names.group, names.version, "workloads", "Workload")
-        self._strict = names.group == MUSTER_GROUP
+        self._strict = not names.as_kueue
         """What a gang asks for must not lose what an older kind has no place for. Kueue's kind has its own list of what
         a pod template may say, and pods may say more."""
 

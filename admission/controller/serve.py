@@ -27,7 +27,7 @@ from admission.jobs.hold import Identities
 from admission.jobs.requests import LIMITS
 from admission.kube.client import ApiError, Client, Fenced, TooManyRequests, Unavailable
 from admission.kube.lease import LeaderElector, LeadershipLost
-from admission.names import JOBS_HELD, KUEUE_GROUP
+from admission.names import JOBS_HELD
 
 log = structlog.get_logger("muster")
 
@@ -98,7 +98,7 @@ async def serve(
         looked_at=looked_at(config, namespace),
         lost_after_ms=round(config.node_loss_grace_period * 1000),
         # Where policies hold, the API server is new enough to have them; Kueue's kinds have others.
-        judges=mode == "webhook" or names.group == KUEUE_GROUP,
+        judges=mode == "webhook" or names.as_kueue,
     )
     elector: LeaderElector | None = None
     if config.leader_election.leader_elect:
