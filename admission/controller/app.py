@@ -48,6 +48,7 @@ from admission.controller.lifecycle import (
 )
 from admission.controller.pace import Pace
 from admission.controller.statuses import Statuses
+from admission.controller.unmade import Unmade
 from admission.controller.world import ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
 from admission.engine.cycle import decide
 from admission.engine.model import (
@@ -219,6 +220,7 @@ class Controller:
         self._decisions: dict[JobKey, Decision] = {}
         self._based_on: dict[JobKey, tuple[PodSet, ...] | None] = {}
         """What the gang asked for when it was decided: a write for what it asks for since then would be wrong."""
+        self._unmade = Unmade(self._forget)
         self._not_looked_at: set[JobKey] = set()
         self._caught_up = asyncio.Event()
         self._failures: dict[JobKey, int] = {}
@@ -378,12 +380,14 @@ class Controller:
     def _on_workload(self, old: WorkloadSeen | None, new: WorkloadSeen | None) -> None:
         if new is not None:
             self.world.workload_seen(new)
+            self._unmade.news(new.key)
             if new.view.value.admission is not None or new.view.value.finished:
                 self.verdicts.pop(new.key, None)
                 self._unexplained.pop(new.key, None)
                 self._found.discard(new.key)
         elif old is not None:
             self.world.workload_lost(old)
+            self._unmade.made(old.key)
             self.verdicts.pop(old.key, None)
             self._unexplained.pop(old.key, None)
             self._found.discard(old.key)
@@ -616,6 +620,7 @@ class Controller:
                 self.state.apply(Forgotten(decision))
             self._decisions.clear()
             self._based_on.clear()
+            self._unmade.clear()
 
     async def _decide(self) -> None:
         with suppress(TimeoutError):
@@ -661,6 +666,10 @@ class Controller:
             if isinstance(decision, Evict | Cancel) and isinstance(self._decisions.get(key), Admit):
                 # What it takes back is not written yet: neither is.
                 self._forget(key, self._decisions.pop(key))
+                continue
+            unmade = self._unmade.let_go(decision.key)
+            if isinstance(unmade, Admit) and isinstance(decision, Evict | Cancel | Replace):
+                self._forget(key, unmade)  # so with one whose write failed
                 continue
             self.state.apply(Assumed(decision))
             self._decisions[key] = decision
@@ -720,10 +729,9 @@ class Controller:
                 try:
                     made = await self.actuator.carry_out(decision, based_on)
                 except BaseException as error:
-                    self._forget(key, decision)
-                    if isinstance(error, Exception):
-                        self._hold_off(key, decision.key)
+                    self._not_made(key, decision, error)
                     raise
+                self._unmade.made(decision.key)
                 self._wrote_at = time.monotonic()
                 kept = isinstance(decision, Claim) and not self.statuses.has("Workload", "claim")
                 if not kept and self.state.assumes(decision):
@@ -751,7 +759,9 @@ class Controller:
                         log.log(level, "step", **self._who(key), step=type(due.step).__name__, why=why)
                 elif due.at is not None:
                     self.jobs.add_after(key, (due.at - now) / 1000 + 0.005)
-            self._failures.pop(key, None)
+            seen = self.world.workload_of(key)
+            if decision is not None or seen is None or not self._unmade.keeps(seen.key):
+                self._failures.pop(key, None)
         except (Conflict, NotFound) as error:
             # Seen too early or too late: the informers bring what is true, soon.
             lost = self._failures.get(key, 0)
@@ -806,18 +816,17 @@ class Controller:
             text = f"No decision can be made on it, by a defect of the controller: again in {SITS_OUT_MS // 60_000} min"
             self.actuator.record(job, self.world.jobs[job], "Warning", "DecisionFailed", text)
 
-    def _hold_off(self, job: JobKey, key: Key) -> None:
-        """A decision whose write failed is not made again at once: the gang sits out a moment, in memory alone.
-
-        Its next version from the API server, which is what most failures wait for, ends that early.
-        """
-        seen = self.world.workloads.get(key)
-        if seen is None:
+    def _not_made(self, job: JobKey, decision: Decision, error: BaseException) -> None:
+        """The write of a decision failed: it keeps its room for a moment, or its gang sits out, in memory alone."""
+        if not isinstance(error, Exception) or isinstance(error, Fenced | NotFound):
+            self._forget(job, decision)
             return
-        wait_ms = min(60_000, 100 * 2 ** min(self._failures.get(job, 0), 10))
-        value = seen.view.value
-        value = replace(self.world.laid(value), requeue_at=max(value.requeue_at, self.now() + wait_ms))
-        self.world.apply(Put(value))
+        seen = self.world.workloads.get(decision.key)
+        waits = seen is not None and seen.view.value.admission is None
+        if wait_s := self._unmade.failed(job, decision, waits=waits):
+            now = self.now()
+            self.world.sit_out(decision.key, now, now + int(wait_s * 1000))
+            self._forget(job, decision)
 
     def _wait_after(self, key: JobKey, base_s: float, most_s: float) -> float:
         count = self._failures[key] = self._failures.get(key, 0) + 1
@@ -904,7 +913,7 @@ class Controller:
                 if seen is None or verdict is None or seen.view.value.admission is not None:
                     continue
                 job = self.world.job_of(seen)
-                if job is not None and job in self._decisions:
+                if (job is not None and job in self._decisions) or self._unmade.keeps(key):
                     self._explain_later(key)  # the decision may come to nothing
                     continue
                 shown = project(seen.view.value, verdict, self.rules, self.now())

@@ -220,8 +220,8 @@ class World:
         self._spare: dict[JobKey, int] = {}
         """Jobs whose done pods still hold quota, and since when (0: nobody waited yet)."""
         self._waited = False
-        self._sitting_out: dict[tuple[PodSet, ...], int] = {}
-        """What gangs ask for over which a decision failed, and until when they sit out."""
+        self._sitting_out: dict[Key | tuple[PodSet, ...], int] = {}
+        """Gangs on which decisions cannot be written, what gangs ask for over which one failed, and until when."""
         self._ghosts: dict[Key, str] = {}
         """Workloads that were deleted while pods of theirs still run, with their uids."""
 
@@ -397,17 +397,19 @@ class World:
                 value, sources = self.storage.laid_on(value)
             value = self._neighbours.laid_on(value)
         self._depends(key, sources)
-        if self._sitting_out and value.admission is None and (until := self._sitting_out.get(asked)):
+        if self._sitting_out and value.admission is None:
+            until = max(self._sitting_out.get(who, 0) for who in (key, asked))
             value = replace(value, requeue_at=max(value.requeue_at, until))
         return value
 
-    def sit_out(self, pod_sets: tuple[PodSet, ...], now: int, until: int) -> None:
-        """Nobody who asks for this is looked at until then. In memory alone: another controller may know better."""
-        self._sitting_out = {asked: at for asked, at in self._sitting_out.items() if at > now}
-        self._sitting_out[pod_sets] = until
-        for seen in self.workloads.values():
+    def sit_out(self, who: Key | tuple[PodSet, ...], now: int, until: int) -> None:
+        """This gang, or whoever asks for this, is not looked at until then. In memory alone: another leader may know
+        better."""
+        self._sitting_out = {one: at for one, at in self._sitting_out.items() if at > now}
+        self._sitting_out[who] = until
+        for seen in [self.workloads[who]] if who in self.workloads else self.workloads.values():
             value = seen.view.value
-            if value.admission is None and not value.finished and value.pod_sets == pod_sets:
+            if value.admission is None and not value.finished and who in (value.key, value.pod_sets):
                 self.apply(Put(self.laid(value)))
 
     def _everybody(self) -> Iterable[tuple[Who, tuple[Stand, ...]]]:

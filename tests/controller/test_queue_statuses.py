@@ -4,6 +4,7 @@ they say of an object that an API server without the rules of the kinds has stor
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -97,6 +98,8 @@ async def test_statuses_that_are_refused_are_offered_a_few_at_a_time_and_told_on
         await world.put(own("LocalQueue", f"main-{i:02}", {"clusterQueue": "team-a"}, namespace="ml"))
     async with running(world, leads=False) as controller:
         await sees(controller, 40)
+        # As many at a time, and no less on a slow machine.
+        controller.tuning = dataclasses.replace(controller.tuning, queue_status_s=60.0, queue_statuses_per_s=5 / 60)
 
         async def offered() -> int:
             controller._all_stale()
