@@ -61,8 +61,8 @@ from admission.names import HOSTNAME_LABEL
 __all__ = ["HOST_PORT", "PODS", "Capacity", "PlaceRequest", "Placement", "needs_nodes", "place", "takes", "tolerates"]
 
 _WORK = 10_000_000
-"""Elementary steps that the exact search for a mixed gang may take, all choices of domains together: with nobody to
-count them a tenant could write a gang that takes minutes."""
+"""Elementary steps that one question for a mixed gang may take, all choices of domains together: with nobody to count
+them a tenant could write a gang that takes minutes."""
 _MIXING = 100
 """Of these, what it costs to find one mixture of pods."""
 _CHOICES = 64
@@ -146,11 +146,12 @@ def place(
                 detail=Detail.CONSTRAINT_REFUSED,
                 message=refused,
             )
+    given_up = capacity.effort.given_up
     question = Question(
         capacity, wanted, rules, frozenset(avoid), empty, previous, frozenset(lost), explain, tuple(beside), again, own
     )
     answer = _Muster(question).placed() if rules.pack_against_fragmentation else Tas(question).placed()
-    if memo is not None:
+    if memo is not None and capacity.effort.given_up == given_up:
         answers = overlay.placed[empty]
         if len(answers) >= ANSWERS:
             answers.clear()
@@ -244,9 +245,16 @@ class _Muster:
         self.empty = question.empty
         self.avoid = [self.table.row[name] for name in sorted(question.avoid) if name in self.table.row]
         self.lingering = self._lingering()
-        self._left = _WORK
+        self.effort = question.capacity.effort
+        self._allowed = self._left = _WORK if self.effort.left is None else max(0, min(_WORK, self.effort.left))
         self._mixed: dict[tuple[object, ...], list[tuple[int, ...]] | None] = {}
         """Mixtures by pod sets and what a node has: nodes are much alike, and choices of domains share most of them."""
+        self._out_of_steps = False
+        """A search was not made, or not to its end."""
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        self.effort.spend(steps)
 
     def placed(self) -> Placement | Misfit:
         try:
@@ -291,6 +299,8 @@ class _Muster:
             joint = self._search(units)
             if joint is not None:
                 return self._answer(parts, joint)
+        if self._out_of_steps and self._allowed < _WORK:
+            self.effort.given_up += 1
         assert failed is not None
         return self._misfit(failed, parts)
 
@@ -811,11 +821,16 @@ class _Muster:
     def _unit(self, unit: list[_Part], held: dict[int, dict[str, int]]) -> dict[str, Take] | _Part:
         """A pod set alone, or a group within one domain; `held` is charged. Else the part that found no room."""
         if len(unit) == 1:
+            self._spend(len(self.table.names))
             take = self._one(unit[0], held, None)
             return unit[0] if take is None else {unit[0].name: take}
         failed = unit[0]
         for mask in self._domains(unit, held):
             for order in islice(permutations(unit), 6):
+                if self._left <= 0:
+                    self._out_of_steps = True
+                    return failed
+                self._spend(len(unit) * len(self.table.names))
                 trial = {row: dict(amounts) for row, amounts in held.items()}
                 out: dict[str, Take] = {}
                 for part in order:
@@ -914,18 +929,18 @@ class _Muster:
                 seen[kind] = seen.get(kind, 0) + 1
                 order.append(i)
         if len(order) * states > self._left:
+            self._out_of_steps = True
             return None  # each node has one mixture at least
         mixtures: dict[int, list[tuple[int, ...]]] = {}
         steps = 0
         for kind, times in Counter(kind_of[order].tolist()).items():
             row = kinds[kind].tolist()
             found = self._mixtures(parts, row[len(names) :], need, dict(zip(names, row, strict=False)))
-            if found is None:
+            steps += times * len(found or ()) * states
+            if found is None or steps > self._left:
+                self._out_of_steps = True
                 return None
             mixtures[kind] = found
-            steps += times * len(found) * states
-            if steps > self._left:
-                return None
         best = np.full(shape, -(2**40), dtype=np.int64)
         best[(0,) * len(shape)] = 0
         goal = tuple(need[:-1])
@@ -933,7 +948,7 @@ class _Muster:
         axes = [np.arange(n + 1) for n in need[:-1]]
         for i in order:
             options = mixtures[int(kind_of[i])]
-            self._left -= len(options) * states
+            self._spend(len(options) * states)
             new, which = best, np.full(shape, -1, dtype=np.int64)
             for index, mixture in enumerate(options):
                 at = np.ix_(*(np.maximum(axis - v, 0) for axis, v in zip(axes, mixture, strict=False)))
@@ -975,7 +990,7 @@ class _Muster:
             if self._left <= 0:
                 return None
             found = _mixtures(parts, may, need, free)
-            self._left -= _MIXING * (_MOST_MIXTURES if found is None else len(found))
+            self._spend(_MIXING * (_MOST_MIXTURES if found is None else len(found)))
             self._mixed[at] = found
         return self._mixed[at]
 

@@ -24,14 +24,15 @@ def decide(state: State, now: int, step_budget: int) -> Plan:
 
     Leaves the state as it found it, but for memos. `more`: call again at once, when the decisions are assumed.
     """
-    state.trying = None
-    state.advance(now)
     ledger = state.ledger
+    state.trying, began = None, ledger.nodes.effort.spent
+    state.advance(now)
     run: Filling | Heads
     if state.rules.heads_per_queue is None:
         run = Filling(state, now, step_budget)
     else:
         run = Heads(state, now, step_budget)
+    run.began = began
     mark = ledger.mark()
     charged: list[Charge] = []
     try:
@@ -46,7 +47,7 @@ def decide(state: State, now: int, step_budget: int) -> Plan:
     return Plan(
         decisions=tuple(run.decisions),
         verdicts=tuple(verdicts),
-        steps=run.steps,
+        steps=run.cost,
         more=run.more,
         next_at=state.next_alarm(),
     )

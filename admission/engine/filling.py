@@ -52,8 +52,9 @@ PATIENCE = 4
 WALKS_PER_TRIAL = 16
 """What is decided is not kept waiting for more trials without a decision than these, and as many as it costs to have
 all queues enter another cycle."""
-TURN_WITHIN_MS = 30_000
-"""Who is worth a trial has one before all others when it had none for so long."""
+TURN_WITHIN_MS, TURN_SOON_MS = 30_000, 1_000
+"""Who is worth a trial has one before all others when it had none for so long; the latter where dear trials of others
+are what uses the decisions up."""
 
 
 def _within_nominal(node: QuotaNode, usage: Usage) -> bool:
@@ -67,7 +68,7 @@ class Filling(Run):
     def go(self) -> None:
         self._replacements()
         self._claims_of_the_hit()
-        self.budget = max(self.budget, self.steps + 1)
+        self.budget = max(self.budget, self.cost + 1)
         state = self.state
         self.walks: dict[str, Walk] = {}
         self.tournaments: dict[str, Tournament] = {}
@@ -105,12 +106,13 @@ class Filling(Run):
             self._root(label)
         fruitful, patience = self._looks(), PATIENCE + len(self.walks) // WALKS_PER_TRIAL
         while self.roots:
-            if self.steps >= self.budget or (self.decisions and self._looks() > fruitful + patience):
+            if self.cost >= self.budget or (self.decisions and self._looks() > fruitful + patience):
                 self.more = True
                 # The next cycle goes on: nobody asks them again first.
                 state.asked = set() if self.decisions else self.seen
                 waits = [name for name, walk in self.walks.items() if name not in self.reached and walk.peek()]
                 state.unreached = {name: state.unreached.get(name, self.now) for name in waits}
+                state.dear = self.cost > 2 * self.steps
                 return
             _, label = heapq.heappop(self.roots)
             best = self.tournaments[label].best()
@@ -127,10 +129,11 @@ class Filling(Run):
     def _long_without_turn(self) -> None:
         """Where changes come faster than decisions end, those who rank first are worth a trial again and again: half of
         a cycle is for queues that had no turn for long, each until something is decided in it."""
-        since = {name: at for name, at in self.state.unreached.items() if self.now >= at + TURN_WITHIN_MS}
+        within = TURN_SOON_MS if self.state.dear else TURN_WITHIN_MS
+        since = {name: at for name, at in self.state.unreached.items() if self.now >= at + within}
         for name in sorted(since.keys() & self.walks.keys(), key=lambda name: (since[name], name)):
             while self.walks[name].peek() is not None:
-                if self.steps > self.budget // 2:
+                if self.cost > self.budget // 2:
                     return
                 if self._has_turn(self.node(name)):
                     break
@@ -915,7 +918,7 @@ class Filling(Run):
             )
             if state.no_luck.get(key) == book:
                 continue
-            if self.steps > self.budget // 2:
+            if self.cost > self.budget // 2:
                 self.more = True
                 return
             state.hit_upto[what] = key

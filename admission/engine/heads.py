@@ -61,9 +61,9 @@ class Heads(Run):
         self.entries: list[_Entry] = []
         self.book = self.ledger.version, self.ledger.nodes.version
         self._second_pass()
-        before = self.steps
+        before = self.cost
         for label, names in self._roots():
-            if self.steps - before >= self.budget and self.entries:
+            if self.cost - before >= self.budget and self.entries:
                 self.more = True
                 self.state.heads_before = label
                 break

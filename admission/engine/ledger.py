@@ -214,6 +214,8 @@ def _differences(mine: Tree, theirs: Tree) -> list[str]:
 
 
 _AS_IT_IS = nullcontext()
+_AT_A_GLANCE = 100_000
+"""Steps of `Effort`: more than that is for a trial, which is counted."""
 
 
 class Ledger:
@@ -469,12 +471,14 @@ class Ledger:
             self._gone, self._on_paper = gone, on_paper
 
     def no_room(self, requests: Sequence[PlaceRequest], avoid: Collection[str], *, beside: bool) -> bool:
-        """Do the nodes refuse this; `beside` all that is set aside on them."""
-        spared = self._spared
+        """Do the nodes refuse this; `beside` all that is set aside on them. No where that would be long to find out."""
+        spared, effort = self._spared, self.nodes.effort
         if beside:
             self._spared = frozenset()
+        given_up = effort.given_up
         try:
-            return not self.holds(requests, avoid=avoid)
+            with effort.within(_AT_A_GLANCE):
+                return not self.holds(requests, avoid=avoid) and effort.given_up == given_up
         finally:
             self._spared = spared
 

@@ -886,7 +886,7 @@ class Plan(Value, frozen=True):
     decisions: tuple[Decision, ...]
     verdicts: tuple[Verdict, ...]
     steps: int
-    """Trials made, of the budget given."""
+    """Trials made, of the budget given; a dear one counts as many."""
     more: bool
     """The budget ended first: call again."""
     next_at: int | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import nsmallest
 
@@ -56,6 +57,33 @@ POPULAR = 16
 """So many kinds of pods stand for all that may come."""
 
 
+@dataclass(slots=True)
+class Effort:
+    """What the nodes of mixed gangs (of several pod sets) are searched for with: elementary steps, some 20 ns each."""
+
+    spent: int = 0
+    """Since the book was made."""
+    left: int | None = None
+    """What the questions inside `within` may still take together."""
+    given_up: int = 0
+    """Searches that `within` left too little for: their no may be wrong."""
+
+    @contextmanager
+    def within(self, most: int) -> Iterator[None]:
+        before = self.left
+        self.left = most if before is None else min(most, before)
+        began = self.spent
+        try:
+            yield
+        finally:
+            self.left = None if before is None else before - (self.spent - began)
+
+    def spend(self, steps: int) -> None:
+        self.spent += steps
+        if self.left is not None:
+            self.left -= steps
+
+
 class Capacity:
     """All nodes, what stands on them, and the topologies they form."""
 
@@ -99,6 +127,7 @@ class Capacity:
         self._hidden: set[str] = set()
         """uids whose pods are not counted: a trial asks what were if they had left."""
         self._made: Table | None = None
+        self.effort = Effort()
         self.version = 0
         """Another with every change of nodes or of what stands on them; the ledger puts back the old one when it has
         taken changes back. Equal versions mean equal nodes."""

@@ -120,6 +120,8 @@ class State:
         """Of `kept_on_nodes`."""
         self.unreached: dict[str, int] = {}
         """Queue -> since when cycles that came to the end of their budget had no turn for it."""
+        self.dear = False
+        """Was most of the last such budget used up by few trials."""
         self.hit_upto: dict[str, Key] = {}
         """Of those who lost nodes and hold their quota (second), or are on their way out (leaving): who was dealt with
         last."""

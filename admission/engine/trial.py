@@ -38,6 +38,10 @@ from admission.engine.order import QueueKey
 from admission.engine.quota import QuotaNode
 from admission.engine.state import State
 
+EFFORT_PER_TRIAL = 20_000
+"""What a common trial takes, in steps of `Effort`."""
+EFFORT_PER_LOOK = 100_000_000
+"""One to three seconds: with all questions of one mixed gang a decision would take longer than a lease lasts."""
 NONE = reclaim.Found()
 """Nobody was looked for."""
 
@@ -88,6 +92,7 @@ class Run:
         self.now = now
         self.budget = max(1, budget)
         self.steps = 0
+        self.began = state.ledger.nodes.effort.spent
         self.more = False
         self.decisions: list[Decision] = []
         self.verdicts: list[Verdict] = []
@@ -103,6 +108,11 @@ class Run:
 
     def go(self) -> None:
         raise NotImplementedError
+
+    @property
+    def cost(self) -> int:
+        """Trials, and what mixed gangs took beside them, in trials."""
+        return self.steps + (self.ledger.nodes.effort.spent - self.began) // EFFORT_PER_TRIAL
 
     # ------------------------------------------------------------ looking
 
@@ -138,6 +148,10 @@ class Run:
         """Flavors, nodes and, where needed (and if it may `evict`), victims for one gang, against the book as it is.
         `pinned`: in no other flavors than these. `later`: nodes are chosen when `place` asks for them, on an equal
         book."""
+        with self.ledger.nodes.effort.within(EFFORT_PER_LOOK):
+            return self._look(gang, queue, evict, pinned, later)
+
+    def _look(self, gang: Workload, queue: ClusterQueue, evict: bool, pinned: scan.Pinned | None, later: bool) -> Trial:
         node = self.node(queue.name)
         if any(check.said_no for check in gang.checks):
             why = Why(Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING)
@@ -253,7 +267,11 @@ class Run:
             if found is not None and found.enough and assignment.placing:
                 found = None
         if found is None:
+            given_up = self.ledger.nodes.effort.given_up
             found = self.victims(gang, queue, assignment, avoid)
+            if found.enough and self.ledger.nodes.effort.given_up > given_up:
+                # It might need fewer: nobody goes for what nobody counted.
+                found = replace(found, victims=(), enough=False)
         if self.rules.promises and known and not found.enough:
             # In a flavor that was not chosen, time may make lawful what is not yet.
             times = [one.until for one in (found, *known.values()) if one.until is not None]

@@ -1,0 +1,114 @@
+"""Gangs whose nodes are long to find: what they take is counted and bounded, and others have turns beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from admission.engine import trial
+from admission.engine.cycle import decide
+from admission.engine.filling import TURN_SOON_MS
+from admission.engine.model import Admit, Cohort, Evict, Flavor, Misfit, PodSet, PodShape, Workload
+from admission.engine.nodes import Placement, PlaceRequest
+from tests.engine.town import SECOND, START, Town, gang, node, queue
+
+MIXED = (
+    (7, 20_000, 1, 1),
+    (1, 1_700, 412, 6),
+    (7, 3_000, 412, 6),
+    (1, 1_700, 412, 0),
+    (9, 31_000, 1, 0),
+    (6, 20_000, 8, 6),
+    (1, 3_000, 412, 1),
+    (7, 500, 8, 1),
+)
+"""Pods, and what each asks for: all together nearly fill twenty nodes of 33 cores, and do not fit."""
+
+
+def mixed(name: str, local: str, times: int = 1, more: int = 0) -> Workload:
+    """`more`: alike but for that, so that nobody's answer serves another."""
+    sets = tuple(
+        PodSet(
+            f"set-{i}", pods * times, PodShape(requests=(("cpu", cpu), ("gpu", gpus), ("memory", 100 * memory + more)))
+        )
+        for i, (pods, cpu, memory, gpus) in enumerate(MIXED)
+    )
+    return Workload("ns", name, uid=f"uid-{name}", queue=local, pod_sets=sets, created=START)
+
+
+def a_town(*gangs: Workload, mine: int = 10**6) -> Town:
+    quota = {"cpu": 10**9, "gpu": 10**6, "memory": 10**9}
+    small = {name: amount * mine // 10**6 for name, amount in quota.items()}
+    return Town(
+        Flavor("gpu"),
+        Cohort("all"),
+        queue("theirs", "all", [("gpu", quota)]),
+        queue("mine", "all", [("gpu", small)]),
+        *(node(f"n{i:02}", cpu=33_000, gpu=16, memory=100 * 1_024) for i in range(20)),
+        *gangs,
+    )
+
+
+def test_a_decision_ends_when_a_few_dear_gangs_have_used_it_up() -> None:
+    town = a_town(*(mixed(f"theirs-{i}", "theirs", more=i) for i in range(4)))
+    effort, plans = town.state.ledger.nodes.effort, []
+    while not plans or plans[-1].more:
+        before = effort.spent
+        plans.append(decide(town.state, town.now, 100))
+        spent = effort.spent - before
+        assert spent <= 100 * trial.EFFORT_PER_TRIAL + trial.EFFORT_PER_LOOK
+        assert plans[-1].steps >= spent // trial.EFFORT_PER_TRIAL
+    assert len(plans) > 2, "they are not dear: the test shows nothing"
+    assert {verdict.key[1] for plan in plans for verdict in plan.verdicts} == {f"theirs-{i}" for i in range(4)}
+    assert not any(plan.decisions for plan in plans)
+
+
+def test_others_have_their_turn_within_a_moment() -> None:
+    town = a_town(*(mixed(f"theirs-{i}", "theirs", more=i) for i in range(6)), gang("mine", "mine", created=5 * SECOND))
+    town.now = START + 10 * SECOND
+    plans = []
+    while not (plans and plans[-1].decisions):
+        plans.append(decide(town.state, town.now, 100))
+        town.now += TURN_SOON_MS // 2
+    assert [decision.key[1] for decision in plans[-1].decisions] == ["mine"]
+    assert len(plans) <= 4
+    assert len([v for plan in plans for v in plan.verdicts if v.key[1] != "mine"]) < 6, "it came after them all"
+
+
+HARD = tuple(
+    PodSet(f"set-{i}", pods, PodShape(requests=(("cpu", cpu), ("gpu", gpus))))
+    for i, (pods, cpu, gpus) in enumerate(((2, 4, 2), (8, 3, 3), (1, 1, 5), (1, 2, 5)))
+)
+"""Six nodes of 8 cpu and 8 gpu hold it; whoever places one pod set after the other does not find how."""
+
+
+def test_what_was_not_searched_for_is_not_taken_for_an_answer() -> None:
+    town = Town(Flavor("gpu"), *(node(f"n{i}", cpu=8, gpu=8) for i in range(6)))
+    requests = [PlaceRequest(part, part.count, part.shape.requests, (Flavor("gpu"),)) for part in HARD]
+    ledger, effort = town.state.ledger, town.state.ledger.nodes.effort
+    with effort.within(0):
+        assert isinstance(ledger.places(requests), Misfit)
+        assert not ledger.no_room(requests, (), beside=False), "nobody knows"
+    assert effort.given_up
+    assert isinstance(ledger.places(requests), Placement)
+
+
+@pytest.mark.parametrize("enough", [False, True])
+def test_nobody_is_evicted_by_a_search_that_was_given_up(monkeypatch: pytest.MonkeyPatch, enough: bool) -> None:
+    """Who borrows all nodes goes for a mixed gang that is entitled to them: not more of them than must."""
+    if not enough:
+        monkeypatch.setattr(trial, "EFFORT_PER_LOOK", 1_000)
+    town = Town(
+        Flavor("gpu"),
+        Cohort("all"),
+        queue("theirs", "all", [("gpu", {"cpu": 0, "gpu": 0})]),
+        queue("mine", "all", [("gpu", {"cpu": 64, "gpu": 64})]),
+        *(node(f"n{i}", cpu=8, gpu=8) for i in range(8)),
+        *(gang(f"theirs-{i}", "theirs", each={"cpu": 8, "gpu": 8}) for i in range(8)),
+    )
+    town.settle()
+    assert len(town.admitted()) == 8
+    town.put(Workload("ns", "mine", uid="uid-mine", queue="mine", pod_sets=HARD, created=START + SECOND))
+    plan = town.cycle()
+    evicted = [decision for decision in plan.decisions if isinstance(decision, Evict)]
+    assert len(evicted) == (6 if enough else 0)
+    assert not any(isinstance(decision, Admit) for decision in plan.decisions)
