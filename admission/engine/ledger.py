@@ -218,6 +218,33 @@ _AT_A_GLANCE = 100_000
 """Steps of `Effort`: more than that is for a trial, which is counted."""
 
 
+class Emptied:
+    """Gangs whose charges and pods are off the book of nodes for a while. Each of them changes a few rows; a question
+    that lays all of them over the book adds them all up."""
+
+    def __init__(self, nodes: Capacity) -> None:
+        self._nodes = nodes
+        self._gone: dict[Key, Charge] = {}
+
+    def leaves(self, charge: Charge) -> None:
+        self._gone[charge.key] = charge
+        if charge.admission is not None:
+            self._nodes.release(charge.key)
+        if charge.kind == "gang":
+            self._nodes.hide(charge.uid)
+
+    def comes_back(self, charge: Charge) -> None:
+        del self._gone[charge.key]
+        if charge.kind == "gang":
+            self._nodes.show(charge.uid)
+        if charge.admission is not None:
+            self._nodes.book(charge.key, charge.booking)
+
+    def refill(self) -> None:
+        for charge in tuple(self._gone.values()):
+            self.comes_back(charge)
+
+
 class Ledger:
     """The book. `tree` and `nodes` show it, charges and claims included; change them through the ledger only
     (nodes, pods and topologies are put into `nodes` directly, while no mark is open)."""
@@ -452,6 +479,16 @@ class Ledger:
             yield
         finally:
             self._gone = before
+
+    @contextmanager
+    def emptied(self) -> Iterator[Emptied]:
+        """As `gone_from_nodes`, for many gangs that leave and come back one by one while questions are asked."""
+        emptied, version = Emptied(self.nodes), self.nodes.version
+        try:
+            yield emptied
+        finally:
+            emptied.refill()
+            self.nodes.version = version
 
     @contextmanager
     def without_claims(self, keys: Iterable[Key]) -> Iterator[None]:

@@ -30,7 +30,7 @@ from functools import cmp_to_key
 from typing import NamedTuple
 
 from admission.engine.flavors import Assignment, Mode, Oracle
-from admission.engine.ledger import Charge, Ledger
+from admission.engine.ledger import Charge, Emptied, Ledger
 from admission.engine.model import (
     ClusterQueue,
     EvictReason,
@@ -65,6 +65,9 @@ _LOOKS = 64
 """How often it may ask whether there is room when those who would go first make none ..."""
 _FEW = 16
 """... and among how many at least."""
+_MANY = 32
+"""More victims than these are taken off the book of nodes one by one: to lay all over it for each question costs the
+square of their number."""
 
 
 class Found(Value, frozen=True):
@@ -1194,20 +1197,39 @@ class _Lawful(_Search):
 
     def _spare(self, taken: list[Workload], low: int) -> list[Workload] | None:
         """Of those taken, with `low` at least: who must go for quota and nodes both."""
+        if len(taken) <= _MANY or self.fits_on_nodes is None:
+            return self._spare_beside(taken, low, None)
+        with self.ledger.emptied() as emptied:
+            return self._spare_beside(taken, low, emptied)
+
+    def _spare_beside(self, taken: list[Workload], low: int, emptied: Emptied | None) -> list[Workload] | None:
         gone = 0
         kept: list[Workload] = []
         """Of those beyond `gone`, who must go."""
+        charges = self.ledger.charges
+
+        def back(victim: Workload) -> None:
+            self._move(victim, 1)
+            if emptied is not None:
+                emptied.comes_back(charges[victim.key])
+
+        def away(victim: Workload) -> None:
+            self._move(victim, -1)
+            if emptied is not None:
+                emptied.leaves(charges[victim.key])
 
         def have(wanted: int) -> bool:
             nonlocal gone
             for victim in taken[wanted:gone]:
-                self._move(victim, 1)
+                back(victim)
             for victim in taken[gone:wanted]:
-                self._move(victim, -1)
+                away(victim)
             gone = wanted
             if not self.node.fits(self.usage):
                 return False
-            with self.ledger.gone_from_nodes(self.ledger.charges[one.key] for one in (*taken[:gone], *kept)):
+            if emptied is not None:
+                return self.fits()
+            with self.ledger.gone_from_nodes(charges[one.key] for one in (*taken[:gone], *kept)):
                 return self.fits()
 
         high = len(taken)
@@ -1228,9 +1250,9 @@ class _Lawful(_Search):
                 return None
         for victim in reversed(taken[:gone]):
             if not have(gone - 1):
-                self._move(victim, -1)
+                away(victim)
                 kept.append(victim)
         for victim in kept:
-            self._move(victim, 1)
+            back(victim)
         kept.reverse()
         return kept

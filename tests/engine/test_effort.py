@@ -1,13 +1,17 @@
-"""Gangs whose nodes are long to find: what they take is counted and bounded, and others have turns beside them."""
+"""What one look may take: gangs whose nodes are long to find, and those for whom many must go."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from admission.engine import trial
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admission.engine import nodes, reclaim, trial
 from admission.engine.cycle import decide
 from admission.engine.filling import TURN_SOON_MS
-from admission.engine.model import Admit, Cohort, Evict, Flavor, Misfit, PodSet, PodShape, Workload
+from admission.engine.model import Admit, Cohort, Evict, Flavor, Misfit, PodSet, PodShape, PodUsage, Workload
 from admission.engine.nodes import Placement, PlaceRequest
 from tests.engine.town import SECOND, START, Town, gang, node, queue
 
@@ -112,3 +116,79 @@ def test_nobody_is_evicted_by_a_search_that_was_given_up(monkeypatch: pytest.Mon
     evicted = [decision for decision in plan.decisions if isinstance(decision, Evict)]
     assert len(evicted) == (6 if enough else 0)
     assert not any(isinstance(decision, Admit) for decision in plan.decisions)
+
+
+def borrowed(many: int, claims: int) -> Town:
+    """All of these nodes are borrowed by gangs of one gpu, and whoever is entitled to so many whole ones comes."""
+    town = Town(
+        Flavor("gpu"),
+        Cohort("all"),
+        queue("theirs", "all", [("gpu", {"gpu": 0})]),
+        queue("mine", "all", [("gpu", {"gpu": 8 * many})]),
+        *(node(f"n{i:03}", gpu=8) for i in range(many)),
+        *(gang(f"theirs-{i}", "theirs", created=i) for i in range(8 * many)),  # by uid, those of one node are apart
+    )
+    town.settle()
+    town.put(gang("mine", "mine", claims, each={"gpu": 8}, created=SECOND))
+    return town
+
+
+def test_what_it_takes_to_spare_some_of_many_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times as many borrowers took sixteen times as long: a minute for a thousand nodes."""
+    calls = 0
+    give = nodes._give
+
+    def counted(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        give(*arguments)
+
+    monkeypatch.setattr(nodes, "_give", counted)
+    took = []
+    for size in (8, 32):
+        town = borrowed(size, size // 2)
+        calls = 0
+        plan = town.cycle()
+        assert sum(isinstance(decision, Evict) for decision in plan.decisions) == 4 * size
+        took.append(calls)
+    assert took[1] <= 6 * took[0]
+
+
+@given(
+    free=st.lists(st.integers(2, 8), min_size=1, max_size=5),
+    holders=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.booleans()), max_size=10),
+    asks=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=2),
+)
+def test_how_victims_are_taken_off_the_book_makes_no_difference(
+    free: list[int], holders: list[tuple[int, int, bool]], asks: list[tuple[int, int]]
+) -> None:
+    plans = []
+    for many in (0, 10**9):
+        town = Town(
+            Flavor("gpu"),
+            Cohort("all"),
+            queue("theirs", "all", [("gpu", {"gpu": 2})]),
+            queue("mine", "all", [("gpu", {"gpu": sum(free)})]),
+            *(node(f"n{i}", gpu=gpus) for i, gpus in enumerate(free)),
+            *(gang(f"theirs-{i}", "theirs", pods, each={"gpu": gpus}) for i, (pods, gpus, _) in enumerate(holders)),
+        )
+        town.settle()
+        for i, (_, gpus, runs) in enumerate(holders):
+            held = town.gang(f"theirs-{i}").admission
+            if runs and held is not None and held.pod_sets[0].topology is not None:
+                # One of its pods runs there, and takes more than it was booked with.
+                where = held.pod_sets[0].topology.domains[0].values[-1]
+                takes = (("gpu", gpus + 1),)
+                town.put(PodUsage(("ns", f"pod-{i}"), f"pod-{i}", where, takes, workload_uid=f"uid-theirs-{i}"))
+        sets = tuple(
+            PodSet(f"set-{i}", pods, PodShape(requests=(("gpu", gpus),))) for i, (pods, gpus) in enumerate(asks)
+        )
+        town.put(Workload("ns", "mine", uid="uid-mine", queue="mine", pod_sets=sets, created=START + SECOND))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reclaim, "_MANY", many)
+            version = town.state.ledger.nodes.version
+            plan = decide(town.state, town.now, 1_000)
+        assert town.state.ledger.drift() == []
+        assert plan.decisions or town.state.ledger.nodes.version == version
+        plans.append(plan)
+    assert plans[0] == plans[1]
