@@ -810,6 +810,34 @@ def test_what_is_due_for_who_waits_in_kueue_mode(name: str) -> None:
     assert life.bare_step(seen, StopPolicy.NONE, "", settings, NOW, ("c",)).step == wanted
 
 
+LATE = {"live": 2, "ready": 1, "last_created_at": NOW - 59_000}
+
+
+@pytest.mark.parametrize(
+    ("recovery", "tally", "at", "cause"),
+    [
+        pytest.param(30_000, {}, NOW + 1_000, "WaitForStart", id="it never was ready"),
+        pytest.param(30_000, {"behind_since": NOW - 20_000}, NOW + 10_000, "WaitForRecovery", id="it was"),
+        pytest.param(900_000, {"behind_since": NOW - 20_000}, NOW + 880_000, "WaitForRecovery", id="and has long"),
+        pytest.param(None, {"behind_since": NOW - 20_000}, None, "", id="and for ever"),
+        pytest.param(None, {"last_created_at": NOW - 90_000, "unready_since": NOW - 1_000}, None, "", id="so pods say"),
+        pytest.param(None, {}, NOW + 1_000, "WaitForStart", id="not so the start"),
+    ],
+)
+def test_in_kueue_mode_who_was_ready_has_the_time_to_recover_alone(
+    recovery: int | None, tally: dict[str, int], at: int | None, cause: str
+) -> None:
+    """However young the pod is that takes over."""
+    settings = replace_in(SETTINGS, as_kueue=True, recovery_ms=recovery)
+    value = workload(**{**ADMITTED, "admitted_at": NOW - 100_000})
+    seen = Sight(job(**RUNNING), value, PodTally(**{**LATE, **tally}), queue="q")
+    assert next_step(seen, settings, NOW) == life.Next(None, at)
+    if at is not None:
+        due = next_step(seen, settings, at).step
+        assert isinstance(due, life.EvictWorkload)
+        assert (due.reason, due.cause, due.backoff) == ("PodsReadyTimeout", cause, True)
+
+
 @pytest.mark.parametrize(
     ("left", "told", "wanted"),
     [

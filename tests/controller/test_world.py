@@ -741,6 +741,64 @@ def test_a_pod_that_is_gone_is_missed_since_it_was() -> None:
     assert world.sight(KEY, 600).pods.missing_since is None, "who is stopped misses nobody"
 
 
+WHOLE = replace(JOB, kind="JobSet", name="set", uid="s1")
+PART = replace(JOB, name="set-w-0", uid="c1", owner=("jobset.x-k8s.io/v1alpha2", "JobSet", "s1"))
+DONE, FAILED, TURNED = {"done": True, "ready": False}, {"done": True, "ready": False, "failed": True}, {"ready": False}
+
+
+@pytest.mark.parametrize(
+    ("due", "succeeded", "pods", "ready", "missing"),
+    [
+        pytest.param(2, 0, [{}, {}], 2, False, id="all run"),
+        pytest.param(2, 0, [{}, FAILED], 1, True, id="one has failed"),
+        pytest.param(2, 0, [{}, FAILED, TURNED], 1, False, id="the one in its place is not ready"),
+        pytest.param(2, 0, [{}, FAILED, {}], 2, False, id="it is"),
+        pytest.param(2, 0, [{}, DONE], 2, False, id="one is done, and its job does not say so yet"),
+        pytest.param(1, 1, [TURNED, DONE], 0, False, id="one is done, and the other is not ready"),
+        pytest.param(2, 9, [{}, TURNED, *[DONE] * 9], 1, False, id="many are done"),
+        pytest.param(2, 9, [{}, {}, *[DONE] * 4], 2, False, id="and most of them gone"),
+    ],
+)
+def test_of_the_pods_that_are_due_those_count_that_are_ready_or_are_done_before_their_job_says_so(
+    due: int, succeeded: int, pods: list[dict[str, Any]], ready: int, missing: bool
+) -> None:
+    for owner, key in ((JOB, KEY), (WHOLE, ("JobSet", "ns", "set"))):
+        setting = Setting()
+        world = setting.world
+        world.workload_seen(seen(replace(HOLDS, job_uid=owner.uid, admitted=True)))
+        world.job_seen(replace(owner, suspended=False, pods_expected=due, succeeded=succeeded))
+        made_by = "j1"
+        if owner is WHOLE:
+            world.job_seen(replace(PART, suspended=False, pods_expected=due, succeeded=succeeded))
+            made_by = "c1"
+        for number, said in enumerate(pods):
+            world.pod_seen(pod(f"p{number}", held_by=made_by, owner_uid=made_by, **said))
+        tally = world.tally(world.jobs[key], world.workloads["ns", "w"], 100)
+        assert (tally.ready, tally.missing_since is not None) == (ready, missing)
+
+
+def test_a_gang_falls_behind_when_a_pod_is_not_ready_that_was() -> None:
+    setting = Setting()
+    world = setting.world
+    admitted = replace(HOLDS, admitted=True, admitted_at=10)
+    world.workload_seen(seen(admitted))
+    world.job_seen(replace(JOB, suspended=False, pods_expected=1))
+
+    def behind(now: int, **said: Any) -> int | None:
+        world.pod_seen(pod("a", **said))
+        return world.sight(KEY, now).pods.behind_since
+
+    assert behind(100, ready=False) is None, "it never was"
+    assert behind(200) is None
+    assert [behind(now, ready=False) for now in (300, 400)] == [300, 300]
+    world.pod_lost(pod("a"))
+    assert world.sight(KEY, 500).pods.behind_since == 300, "nor does it begin anew when the pod goes"
+    assert behind(600) is None
+    assert behind(700, ready=False) == 700
+    world.workload_seen(seen(replace(admitted, admitted_at=800)))
+    assert behind(900, ready=False) is None, "in this admission it never was"
+
+
 @pytest.mark.parametrize(("chosen", "since"), [(True, 5), (False, None)])
 def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(chosen: bool, since: int | None) -> None:
     """For the others nodes may have to be made first."""
