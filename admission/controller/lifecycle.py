@@ -761,7 +761,10 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     assert workload is not None
-    if settings.pods_ready_ms is None or pods.ready >= job.pods_expected or seen.heard_since is None:
+    if settings.pods_ready_ms is None or seen.heard_since is None:
+        return None, "", ""
+    # Of a job that makes one pod after the other, the first of them say whether it runs.
+    if pods.ready >= job.pods_expected or pods.ready + job.succeeded >= job.pods_at_once:
         return None, "", ""
     if settings.as_kueue and pods.behind_since is not None:
         if settings.recovery_ms is None:

@@ -857,7 +857,8 @@ class World:
             return None
         key = (job.kind, job.namespace, job.name)
         admission = (workload.uid, workload.view.value.admitted_at)
-        if self._runs(job, workload) and ready >= job.pods_expected:
+        whole = ready + job.succeeded >= job.pods_at_once or (job.kind != JOBSET.kind and ready >= job.pods_expected)
+        if self._runs(job, workload) and whole:
             self._whole[key] = admission
         elif self._runs(job, workload) and self._whole.get(key) == admission:
             return self._behind.setdefault(key, now)

@@ -37,6 +37,7 @@ def job(**said: Any) -> JobView:
         counts=(("main", 2),),
         spec_hash="h1",
         pods_expected=2,
+        pods_at_once=2,
     )
     return replace(base, **said)
 
@@ -697,6 +698,15 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             backoff=True,
             cause="WaitForStart",
         ),
+    ),
+    "of a job that goes on with others as many are done as it has at a time": (
+        Sight(
+            job(**RUNNING, succeeded=1),
+            workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
+            PodTally(live=2, ready=1, last_created_at=NOW - 60_000),
+            queue="q",
+        ),
+        None,
     ),
     "a pod that stopped being ready has its own time to recover": (
         Sight(

@@ -373,7 +373,7 @@ def test_a_node_that_comes_back_soon_takes_nobody_along(
 def on_n1(**said: Any) -> Setting:
     """A gang that runs on n1, and of all nodes nothing is known yet."""
     setting = Setting()
-    setting.world.job_seen(replace(JOB, suspended=False, pods_expected=1))
+    setting.world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1))
     setting.world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted=True)))
     setting.world.pod_seen(pod("a", **said))
     return setting
@@ -782,7 +782,7 @@ def test_a_gang_falls_behind_when_a_pod_is_not_ready_that_was() -> None:
     world = setting.world
     admitted = replace(HOLDS, admitted=True, admitted_at=10)
     world.workload_seen(seen(admitted))
-    world.job_seen(replace(JOB, suspended=False, pods_expected=1))
+    world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1))
 
     def behind(now: int, **said: Any) -> int | None:
         world.pod_seen(pod("a", **said))
@@ -797,6 +797,30 @@ def test_a_gang_falls_behind_when_a_pod_is_not_ready_that_was() -> None:
     assert behind(700, ready=False) == 700
     world.workload_seen(seen(replace(admitted, admitted_at=800)))
     assert behind(900, ready=False) is None, "in this admission it never was"
+
+
+@pytest.mark.parametrize(
+    ("owner", "succeeded", "behind"),
+    [
+        pytest.param(replace(WHOLE, pods_at_once=5), 0, None, id="its other sets have yet to start"),
+        pytest.param(replace(WHOLE, pods_at_once=5), 4, 200, id="the others are done"),
+        pytest.param(replace(JOB, pods_at_once=5), 0, 200, id="the others will not run again"),
+        pytest.param(replace(JOB, pods_at_once=2), 9, None, id="it goes on with others"),
+    ],
+)
+def test_only_who_was_ready_as_a_whole_falls_behind(owner: JobView, succeeded: int, behind: int | None) -> None:
+    setting = Setting()
+    world = setting.world
+    world.workload_seen(seen(replace(HOLDS, job_uid=owner.uid)))
+    world.job_seen(replace(owner, suspended=False, pods_expected=1, succeeded=succeeded))
+    key = (owner.kind, owner.namespace, owner.name)
+    made_by = "c1" if owner.kind == "JobSet" else owner.uid
+    if made_by == "c1":
+        world.job_seen(replace(PART, suspended=False, pods_expected=1, succeeded=succeeded))
+    for now, ready in ((100, True), (200, False)):
+        world.pod_seen(pod("a", held_by=made_by, owner_uid=made_by, ready=ready))
+        tally = world.sight(key, now).pods
+        assert (tally.ready, tally.behind_since) == (int(ready), None if ready else behind)
 
 
 @pytest.mark.parametrize(("chosen", "since"), [(True, 5), (False, None)])
