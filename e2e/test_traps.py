@@ -343,6 +343,35 @@ def test_a_pod_that_is_lost_after_long_has_time_to_come_back(muster: Installed) 
         assert not entry_of(workload_of(cp, "team-a", name), "Evicted"), name
 
 
+def test_pods_that_are_done_or_have_failed_stand_for_none_that_is_not_ready(muster: Installed) -> None:
+    cp = muster.cp
+    again = {"backoffBaseSeconds": 600}
+    muster.started(config={"waitForPodsReady": {"timeout": "4s", "recoveryTimeout": "4s", "requeuingStrategy": again}})
+    cp.add_nodes(6, gpus=8, labels=H100)
+    teams(cp, {"team-a": 48})
+    cp.apply([job("team-a", "fails", 2, seconds=None, backoffLimit=6), job("team-a", "ends", 4, seconds=None)])
+    cp.wait(_running(cp, "team-a", 6), 30, "their pods to run")
+    time.sleep(5)
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    unready = [{"type": "Ready", "status": "False", "lastTransitionTime": now}]
+    pods = sorted(running_pods(cp, "team-a"), key=lambda pod: pod["metadata"]["name"])
+    ends = [pod["metadata"]["name"] for pod in pods if pod["metadata"]["labels"]["job-name"] == "ends"]
+    fails = [pod["metadata"]["name"] for pod in pods if pod["metadata"]["labels"]["job-name"] == "fails"]
+    for name in ends[:2]:
+        status = {"phase": "Succeeded", "conditions": unready}
+        cp.patch("pods", name, {"status": status}, "team-a", subresource="status")
+    cp.wait(lambda: cp.get("jobs", "ends", "team-a")["status"].get("succeeded") == 2, 30, "two to be counted as done")
+    time.sleep(5)
+    assert not any(entry_of(workload_of(cp, "team-a", name), "Evicted") for name in ("ends", "fails"))
+    unready[0]["lastTransitionTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    cp.patch("pods", ends[2], {"status": {"conditions": unready}}, "team-a", subresource="status")
+    status = {"phase": "Failed", "conditions": unready}
+    cp.patch("pods", fails[0], {"status": status}, "team-a", subresource="status")
+    for name in ("ends", "fails"):
+        cp.wait(lambda name=name: entry_of(workload_of(cp, "team-a", name), "Evicted"), 30, f"{name} to be evicted")  # type: ignore[misc]
+        assert entry_of(workload_of(cp, "team-a", name), "Evicted")["reason"] == "PodsReadyTimeout"
+
+
 def test_pods_of_another_namespace_are_no_part_of_a_gang_whatever_their_labels_say(muster: Installed) -> None:
     cp = muster.cp
     muster.started(config={"podsUnschedulableTimeout": "1s"})

@@ -131,7 +131,8 @@ class WaitForPodsReady(Section):
     timeout: LongDuration = 1800.0
     """From the creation of the last pod until all are ready."""
     recovery_timeout: Duration | None = None
-    """The same after a pod of a running gang was lost. Left out: as timeout."""
+    """The same after a pod of a running gang was lost. Left out: as timeout. In Kueue mode from when it was lost
+    on, and 0 means for ever."""
     requeuing_strategy: RequeuingStrategy = RequeuingStrategy()
 
     @property

@@ -366,6 +366,7 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         pinned=_pinned(spec),
         usage=values.pod_usage(obj, names),
         stays_ms=_stays(seen.spec.tolerations or ()) if ours else None,
+        failed=phase == "Failed",
     )
 
 

@@ -56,7 +56,8 @@ class Settings:
     are soon done whole."""
     as_kueue: bool = False
     """Who waits is evicted, too, when it is switched off; when it is switched on again that is said at once, and the
-    time that it has run still counts: there are readers that know it so."""
+    time that it has run still counts: there are readers that know it so. And whoever was ready has `recovery_ms` to be
+    so again, however young its pods are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class PodTally:
     lost_until: int | None = None
     """When the next terminating pod counts as lost."""
     ready: int = 0
-    """Ready or Succeeded."""
+    """Of those that are due, ready or, though their job does not say so yet, Succeeded."""
     created: int = 0
     """Not terminating; what the job's controller has made so far."""
     last_created_at: int = 0
@@ -85,7 +86,9 @@ class PodTally:
     running: int = 0
     """Live and not terminating."""
     missing_since: int | None = None
-    """Since when fewer pods are there, done ones included, than are due."""
+    """Since when fewer pods are there than are due."""
+    behind_since: int | None = None
+    """Since when not all that are due are ready, after they were; as far as it was seen."""
     stray: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of running pods that a suspended job would not stop: the Job that made them is gone or being
     deleted (its controller then stops nothing), or has let go of them."""
@@ -758,8 +761,16 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     assert workload is not None
-    if settings.pods_ready_ms is None or pods.ready >= job.pods_expected or seen.heard_since is None:
+    if settings.pods_ready_ms is None or seen.heard_since is None:
         return None, "", ""
+    # Of a job that makes one pod after the other, the first of them say whether it runs.
+    if pods.ready >= job.pods_expected or pods.ready + job.succeeded >= job.pods_at_once:
+        return None, "", ""
+    if settings.as_kueue and pods.behind_since is not None:
+        if settings.recovery_ms is None:
+            return None, "", ""
+        had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
+        return max(pods.behind_since, seen.heard_since) + settings.recovery_ms, had, "WaitForRecovery"
     until = max(pods.last_created_at, workload.value.admitted_at) + settings.pods_ready_ms
     had = f"{settings.pods_ready_ms // 1000} s from the last one's creation"
     since = max(pods.unready_since or 0, pods.missing_since or 0)
@@ -767,6 +778,8 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
         return since + settings.recovery_ms, had, "WaitForRecovery"
+    if settings.recovery_ms is None and since > until:
+        return None, "", ""
     return until, had, "WaitForStart"
 
 

@@ -7,7 +7,8 @@ namespace, name); its Workload by (namespace, name); the two find each other by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +107,8 @@ class PodView(Value, frozen=True):
     usage: PodUsage | None
     stays_ms: int | None = None
     """How long Kubernetes leaves it on a node that is lost; None: for ever. Of pods of gangs alone."""
+    failed: bool = False
+    """Done, and not because it succeeded: mostly another one takes its place."""
 
 
 class WorkloadSeen(Value, frozen=True):
@@ -216,6 +219,10 @@ class World:
         """By a Job, a JobSet and a Workload alike: uids do not collide."""
         self._workloads_on: dict[str, set[Key]] = {}
         self._missing: dict[JobKey, int] = {}
+        self._whole: dict[JobKey, tuple[str, int]] = {}
+        """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
+        self._behind: dict[JobKey, int] = {}
+        """Job -> since when they are no more."""
         """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._spare: dict[JobKey, int] = {}
         """Jobs whose done pods still hold quota, and since when (0: nobody waited yet)."""
@@ -262,6 +269,8 @@ class World:
             del self.jobs[key]
             self._spare.pop(key, None)
             self._missing.pop(key, None)
+            self._whole.pop(key, None)
+            self._behind.pop(key, None)
         self._job_by_uid.pop(job.uid, None)
         self._started_for.discard(job.started_for)
         self._changed_job(key)
@@ -746,10 +755,11 @@ class World:
             # Whoever may make pods may say that a Job owns one, or have it adopted by its labels.
             unmarked = [key for key, pod in pods.items() if not pod.workload_uid]
             strangers = sum(not pods.pop(key).done for key in unmarked)
-        missing = self._missing_since(job, workload, len(pods), now)
         if not pods and not (job is not None and job.deleting):
-            return PodTally(missing_since=missing, strangers=strangers)
-        live = ready = created = last = lost = running = 0
+            missing, behind = self._missing_since(job, workload, 0, now), self._behind_since(job, workload, 0, now)
+            return PodTally(missing_since=missing, behind_since=behind, strangers=strangers)
+        live = ready = created = last = lost = running = there = 0
+        succeeded: Counter[str] = Counter()
         stray: list[Key] = []
         unled: set[JobKey] = set(self._unled_children(job))
         lost_until: int | None = None
@@ -775,7 +785,10 @@ class World:
                         unled.add(maker)
                 if until is not None and until != NEVER and (lost_until is None or until < lost_until):
                     lost_until = until
-            if pod.ready or pod.done:
+            there += not pod.done
+            if pod.done:
+                succeeded[pod.held_by] += not pod.failed
+            elif pod.ready:
                 ready += 1
             elif pod.unready_since and (unready is None or pod.unready_since < unready):
                 unready = pod.unready_since
@@ -792,11 +805,13 @@ class World:
                     and (since is None or pod.unschedulable_since < since)
                 ):
                     since, message = pod.unschedulable_since, pod.unschedulable_message
+        done = self._done_of_due(job, succeeded)
+        missing = self._missing_since(job, workload, there + done, now)
         return PodTally(
             live=live,
             lost=lost,
             lost_until=lost_until,
-            ready=ready,
+            ready=ready + done,
             created=created,
             last_created_at=last,
             unready_since=unready,
@@ -806,6 +821,7 @@ class World:
             stranded=tuple(stranded),
             running=running,
             missing_since=missing,
+            behind_since=self._behind_since(job, workload, ready + done, now),
             stray=tuple(stray),
             unled=tuple(sorted(unled)),
             strangers=strangers,
@@ -813,16 +829,45 @@ class World:
 
     # ------------------------------------------------------------ inside
 
+    def _done_of_due(self, job: JobView | None, succeeded: Mapping[str, int]) -> int:
+        """Pods that have succeeded and are among those that are due: their Job does not say so yet, or its JobSet, of
+        which a Job is done with all of its pods. succeeded: uid of a Job -> its pods that are there and did."""
+        if job is None:
+            return sum(succeeded.values())
+        if job.kind != JOBSET.kind:
+            return max(0, sum(succeeded.values()) - job.succeeded)
+        children = [child for key in self._children_of(job) if not (child := self.jobs[key]).deleting]
+        return max(0, sum(max(succeeded.get(child.uid, 0), child.succeeded) for child in children) - job.succeeded)
+
+    @staticmethod
+    def _runs(job: JobView, workload: WorkloadSeen | None) -> bool:
+        return workload is not None and workload.view.value.admitted and not job.suspended
+
     def _missing_since(self, job: JobView | None, workload: WorkloadSeen | None, there: int, now: int) -> int | None:
         """Since when a running gang has fewer pods than are due: a pod that is gone says no more when it went."""
         if job is None:
             return None
         key = (job.kind, job.namespace, job.name)
-        runs = workload is not None and workload.view.value.admitted and not job.suspended
-        if not runs or there >= job.pods_expected:
+        if not self._runs(job, workload) or there >= job.pods_expected:
             self._missing.pop(key, None)
             return None
         return self._missing.setdefault(key, now)
+
+    def _behind_since(self, job: JobView | None, workload: WorkloadSeen | None, ready: int, now: int) -> int | None:
+        """Since when a gang of which all pods were ready in this admission has fewer that are."""
+        if job is None or workload is None:
+            return None
+        key = (job.kind, job.namespace, job.name)
+        admission = (workload.uid, workload.view.value.admitted_at)
+        whole = ready + job.succeeded >= job.pods_at_once or (job.kind != JOBSET.kind and ready >= job.pods_expected)
+        if self._runs(job, workload) and whole:
+            self._whole[key] = admission
+        elif self._runs(job, workload) and self._whole.get(key) == admission:
+            return self._behind.setdefault(key, now)
+        else:
+            self._whole.pop(key, None)
+        self._behind.pop(key, None)
+        return None
 
     def _is_unled(self, job: JobView) -> bool:
         """Does this Job make pods of a gang with nobody there to stop it?"""

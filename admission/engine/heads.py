@@ -79,7 +79,7 @@ class Heads(Run):
         if not self.more:
             self.more = bool(self.decisions) or any(entry.again for entry in self.entries)
             # A queue whose head was parked has another one to look at.
-            self.more = self.more or bool(self.state.memos.ready())
+            self.more = self.more or bool(self.state.memos.ready()) or self.state.memos.late
 
     # -- nominating
 

@@ -85,6 +85,10 @@ class Memos:
         """Who was parked in the last cycle."""
         self._stale: set[Bucket] = set()
         """Who was passed by since it was tried."""
+        self._late: set[str] = set()
+        """Roots (their labels) that changed, and in which those who were parked come after those who were not."""
+        self._late_on_nodes: set[Bucket] = set()
+        """The same of those who wait for nodes."""
 
         # What changed since the last cycle.
         self._changed_roots: set[str] = set()
@@ -272,22 +276,56 @@ class Memos:
         self._leaving_in = {}
         for charge, gang in leaving:
             self.leaves(charge, gang)
+        late, self._late = self._late, set()
+        if not self._facts.rules.promises and (self._changed_roots or self._room_on or self._room_changed):
+            self._late = self._contested() - late
+        for name, bucket in sorted(self._late_on_nodes):
+            self.wake(name, bucket)
+        self._late_on_nodes.clear()
         self._doubt_nodes()
         everything = self._everything_changed
         if everything:
+            self._late.clear()
+            self._late_on_nodes.clear()
             self._under.clear()
             self._doubted.clear()
             for name, line in self._facts.lines.items():
                 for bucket in list(line.parked):
                     self.wake(name, bucket)
         else:
-            for label in sorted(self._changed_roots):
-                self._doubt(label, sorted(self._under.pop(label, ())))
+            self._late &= self._changed_roots
+            for label in sorted(self._changed_roots | late):
+                names = sorted(self._under.pop(label, ()))
+                if label in self._late:
+                    self._under[label] = {name for name in names if not self._strict(name)}
+                    names = [name for name in names if self._strict(name)]
+                self._doubt(label, names)
         self._everything_changed = self._room_changed = False
         self._room_on.clear()
         self._bare_on.clear()
         self._changed_roots.clear()
         return everything
+
+    @property
+    def late(self) -> bool:
+        """Is somebody parked who is to be looked at in the next cycle."""
+        return bool(self._late or self._late_on_nodes)
+
+    def _strict(self, name: str) -> bool:
+        queue = self._facts.queues.get(name)
+        return queue is not None and queue.strategy is Strategy.STRICT_FIFO
+
+    def _contested(self) -> set[str]:
+        """Roots (their labels) in which somebody waits who is not parked, for those to leave whom he has evicted, say;
+        or at the head of a strict queue, which Kueue never parks. He is looked at first: in Kueue who is parked comes
+        back a second after a change."""
+        out = set()
+        for name, line in self._facts.lines.items():
+            node = self._ledger.tree.queue(name)
+            awake = bool(line.buckets) if self._strict(name) else name in self._ready and line.waiting()
+            if awake and node is not None:
+                out.add(order.label(node.root))
+        return out
 
     def leaves(self, charge: Charge, gang: Workload) -> None:
         """A gang that holds quota is on its way out."""
@@ -371,6 +409,9 @@ class Memos:
         for name, bucket, told in self._could_use_room():
             memo = self._facts.lines[name].parked.get(bucket)
             node = self._ledger.tree.queue(name)
+            if self._late and node is not None and order.label(node.root) in self._late and not self._strict(name):
+                self._late_on_nodes.add((name, bucket))
+                continue
             lack = None if memo is None else memo.lack
             if memo is not None and lack is not None and lack.placing and node is not None and not told:
                 # Whose claim is in the way is told to the first of a queue, and who is first may be due for one.

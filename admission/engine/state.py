@@ -464,6 +464,8 @@ class State:
 
     def _show(self, key: Key, value: Workload) -> None:
         """This is how the gang counts from now on."""
+        if value.evicted == "PodsReadyTimeout" and not self.rules.evict_stamp:
+            value = replace(value, queue_stamp=None)
         old = self.workloads.get(key)
         if old == value:
             return

@@ -99,6 +99,8 @@ class Outcome:
     message: str = ""
     due: int = 0
     """Pods that ought to be there by now."""
+    at_once: int = 0
+    """Pods at a time, while none is done."""
     left: tuple[tuple[str, int], ...] = ()
 
 
@@ -178,6 +180,8 @@ class JobView(Value, frozen=True):
     """Of templates and counts as its owner wrote them; what a start writes does not change it."""
     pods_expected: int = 0
     """Pods that ought to be there, ready or done, by now (replicated jobs that start later are not due)."""
+    pods_at_once: int = 0
+    """Pods that it has at a time, while none is done."""
     left: tuple[tuple[str, int], ...] = ()
     """(pod set, pods that run or will run) of pod sets of which some will not run again."""
     started: bool = False
@@ -422,6 +426,7 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         finished=None if end is None else "Succeeded" if done is not None else "Failed",
         message=text(end.get("message")) if end is not None else "",
         due=count,
+        at_once=parallelism if completions is None else min(parallelism, completions),
         left=((MAIN, left),) if left < parallelism and _progressed(status) else (),
     )
 
@@ -550,6 +555,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         finished=None if end is None else "Succeeded" if done is not None else "Failed",
         message=text(end.get("message")) if end is not None else "",
         due=due,
+        at_once=sum(slot.count for slot in slots),
         left=tuple(left),
     )
 
@@ -676,6 +682,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         # Jobs that nobody queues cost nothing.
         spec_hash=spec_hash(slots, kind.size(owned)) if queue or every or inverse is not None else "",
         pods_expected=outcome.due,
+        pods_at_once=outcome.at_once,
         left=outcome.left,
         started=inverse is not None,
         started_for=text(inverse.get("for")) if inverse is not None else "",

@@ -37,6 +37,7 @@ def job(**said: Any) -> JobView:
         counts=(("main", 2),),
         spec_hash="h1",
         pods_expected=2,
+        pods_at_once=2,
     )
     return replace(base, **said)
 
@@ -698,6 +699,15 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             cause="WaitForStart",
         ),
     ),
+    "of a job that goes on with others as many are done as it has at a time": (
+        Sight(
+            job(**RUNNING, succeeded=1),
+            workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
+            PodTally(live=2, ready=1, last_created_at=NOW - 60_000),
+            queue="q",
+        ),
+        None,
+    ),
     "a pod that stopped being ready has its own time to recover": (
         Sight(
             job(**RUNNING),
@@ -808,6 +818,34 @@ def test_what_is_due_for_who_waits_in_kueue_mode(name: str) -> None:
     owner = job(paused=seen.paused, max_execution_s=seen.max_execution_s)
     assert next_step(Sight(owner, seen, queue="q", required=("c",)), settings, NOW).step == wanted
     assert life.bare_step(seen, StopPolicy.NONE, "", settings, NOW, ("c",)).step == wanted
+
+
+LATE = {"live": 2, "ready": 1, "last_created_at": NOW - 59_000}
+
+
+@pytest.mark.parametrize(
+    ("recovery", "tally", "at", "cause"),
+    [
+        pytest.param(30_000, {}, NOW + 1_000, "WaitForStart", id="it never was ready"),
+        pytest.param(30_000, {"behind_since": NOW - 20_000}, NOW + 10_000, "WaitForRecovery", id="it was"),
+        pytest.param(900_000, {"behind_since": NOW - 20_000}, NOW + 880_000, "WaitForRecovery", id="and has long"),
+        pytest.param(None, {"behind_since": NOW - 20_000}, None, "", id="and for ever"),
+        pytest.param(None, {"last_created_at": NOW - 90_000, "unready_since": NOW - 1_000}, None, "", id="so pods say"),
+        pytest.param(None, {}, NOW + 1_000, "WaitForStart", id="not so the start"),
+    ],
+)
+def test_in_kueue_mode_who_was_ready_has_the_time_to_recover_alone(
+    recovery: int | None, tally: dict[str, int], at: int | None, cause: str
+) -> None:
+    """However young the pod is that takes over."""
+    settings = replace_in(SETTINGS, as_kueue=True, recovery_ms=recovery)
+    value = workload(**{**ADMITTED, "admitted_at": NOW - 100_000})
+    seen = Sight(job(**RUNNING), value, PodTally(**{**LATE, **tally}), queue="q")
+    assert next_step(seen, settings, NOW) == life.Next(None, at)
+    if at is not None:
+        due = next_step(seen, settings, at).step
+        assert isinstance(due, life.EvictWorkload)
+        assert (due.reason, due.cause, due.backoff) == ("PodsReadyTimeout", cause, True)
 
 
 @pytest.mark.parametrize(

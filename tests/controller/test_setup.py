@@ -102,6 +102,11 @@ def test_a_line_of_the_file_reaches_what_runs(text: str) -> None:
     assert {name: getattr(found, name) for name in says} == says
 
 
+@pytest.mark.parametrize(("group", "recovery"), [("", 0), ("apiGroup: kueue.x-k8s.io\n", None)])
+def test_no_time_to_recover_means_for_ever_in_kueue_mode(group: str, recovery: int | None) -> None:
+    assert settings_of(load_config(HEAD + group + "waitForPodsReady: {recoveryTimeout: 0s}")).recovery_ms == recovery
+
+
 @pytest.mark.parametrize(
     "selector",
     [

@@ -373,7 +373,7 @@ def test_a_node_that_comes_back_soon_takes_nobody_along(
 def on_n1(**said: Any) -> Setting:
     """A gang that runs on n1, and of all nodes nothing is known yet."""
     setting = Setting()
-    setting.world.job_seen(replace(JOB, suspended=False, pods_expected=1))
+    setting.world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1))
     setting.world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted=True)))
     setting.world.pod_seen(pod("a", **said))
     return setting
@@ -739,6 +739,88 @@ def test_a_pod_that_is_gone_is_missed_since_it_was() -> None:
     world.pod_lost(pod("d"))
     world.job_seen(replace(JOB, pods_expected=2, suspended=True))
     assert world.sight(KEY, 600).pods.missing_since is None, "who is stopped misses nobody"
+
+
+WHOLE = replace(JOB, kind="JobSet", name="set", uid="s1")
+PART = replace(JOB, name="set-w-0", uid="c1", owner=("jobset.x-k8s.io/v1alpha2", "JobSet", "s1"))
+DONE, FAILED, TURNED = {"done": True, "ready": False}, {"done": True, "ready": False, "failed": True}, {"ready": False}
+
+
+@pytest.mark.parametrize(
+    ("due", "succeeded", "pods", "ready", "missing"),
+    [
+        pytest.param(2, 0, [{}, {}], 2, False, id="all run"),
+        pytest.param(2, 0, [{}, FAILED], 1, True, id="one has failed"),
+        pytest.param(2, 0, [{}, FAILED, TURNED], 1, False, id="the one in its place is not ready"),
+        pytest.param(2, 0, [{}, FAILED, {}], 2, False, id="it is"),
+        pytest.param(2, 0, [{}, DONE], 2, False, id="one is done, and its job does not say so yet"),
+        pytest.param(1, 1, [TURNED, DONE], 0, False, id="one is done, and the other is not ready"),
+        pytest.param(2, 9, [{}, TURNED, *[DONE] * 9], 1, False, id="many are done"),
+        pytest.param(2, 9, [{}, {}, *[DONE] * 4], 2, False, id="and most of them gone"),
+    ],
+)
+def test_of_the_pods_that_are_due_those_count_that_are_ready_or_are_done_before_their_job_says_so(
+    due: int, succeeded: int, pods: list[dict[str, Any]], ready: int, missing: bool
+) -> None:
+    for owner, key in ((JOB, KEY), (WHOLE, ("JobSet", "ns", "set"))):
+        setting = Setting()
+        world = setting.world
+        world.workload_seen(seen(replace(HOLDS, job_uid=owner.uid, admitted=True)))
+        world.job_seen(replace(owner, suspended=False, pods_expected=due, succeeded=succeeded))
+        made_by = "j1"
+        if owner is WHOLE:
+            world.job_seen(replace(PART, suspended=False, pods_expected=due, succeeded=succeeded))
+            made_by = "c1"
+        for number, said in enumerate(pods):
+            world.pod_seen(pod(f"p{number}", held_by=made_by, owner_uid=made_by, **said))
+        tally = world.tally(world.jobs[key], world.workloads["ns", "w"], 100)
+        assert (tally.ready, tally.missing_since is not None) == (ready, missing)
+
+
+def test_a_gang_falls_behind_when_a_pod_is_not_ready_that_was() -> None:
+    setting = Setting()
+    world = setting.world
+    admitted = replace(HOLDS, admitted=True, admitted_at=10)
+    world.workload_seen(seen(admitted))
+    world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1))
+
+    def behind(now: int, **said: Any) -> int | None:
+        world.pod_seen(pod("a", **said))
+        return world.sight(KEY, now).pods.behind_since
+
+    assert behind(100, ready=False) is None, "it never was"
+    assert behind(200) is None
+    assert [behind(now, ready=False) for now in (300, 400)] == [300, 300]
+    world.pod_lost(pod("a"))
+    assert world.sight(KEY, 500).pods.behind_since == 300, "nor does it begin anew when the pod goes"
+    assert behind(600) is None
+    assert behind(700, ready=False) == 700
+    world.workload_seen(seen(replace(admitted, admitted_at=800)))
+    assert behind(900, ready=False) is None, "in this admission it never was"
+
+
+@pytest.mark.parametrize(
+    ("owner", "succeeded", "behind"),
+    [
+        pytest.param(replace(WHOLE, pods_at_once=5), 0, None, id="its other sets have yet to start"),
+        pytest.param(replace(WHOLE, pods_at_once=5), 4, 200, id="the others are done"),
+        pytest.param(replace(JOB, pods_at_once=5), 0, 200, id="the others will not run again"),
+        pytest.param(replace(JOB, pods_at_once=2), 9, None, id="it goes on with others"),
+    ],
+)
+def test_only_who_was_ready_as_a_whole_falls_behind(owner: JobView, succeeded: int, behind: int | None) -> None:
+    setting = Setting()
+    world = setting.world
+    world.workload_seen(seen(replace(HOLDS, job_uid=owner.uid)))
+    world.job_seen(replace(owner, suspended=False, pods_expected=1, succeeded=succeeded))
+    key = (owner.kind, owner.namespace, owner.name)
+    made_by = "c1" if owner.kind == "JobSet" else owner.uid
+    if made_by == "c1":
+        world.job_seen(replace(PART, suspended=False, pods_expected=1, succeeded=succeeded))
+    for now, ready in ((100, True), (200, False)):
+        world.pod_seen(pod("a", held_by=made_by, owner_uid=made_by, ready=ready))
+        tally = world.sight(key, now).pods
+        assert (tally.ready, tally.behind_since) == (int(ready), None if ready else behind)
 
 
 @pytest.mark.parametrize(("chosen", "since"), [(True, 5), (False, None)])

@@ -303,3 +303,28 @@ def test_a_scan_during_which_something_changed_is_made_once_more() -> None:
     town.remove(Workload, ("ns", "g0"))
     town.settle()
     assert town.admitted() == ["g1", "g2"]
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize(
+    ("strategy", "run"),
+    [
+        pytest.param(Strategy.BEST_EFFORT_FIFO, ["new", "old0"], id="asleep"),
+        pytest.param(Strategy.STRICT_FIFO, ["new", "other"], id="the head of a strict queue never sleeps"),
+    ],
+)
+def test_who_has_evicted_somebody_has_the_room_before_those_who_were_asleep(
+    fair: bool, strategy: Strategy, run: list[str]
+) -> None:
+    """Though by order they would be first: they borrow nothing. Else he would evict another one."""
+    town = Town(*elastic(F), rules=replace(KUEUE, fair_sharing=fair))
+    town.put(queue("a", "all", [(F, {"gpu": 8})], preemption=Preemption(within_cluster_queue=LOWER)))
+    town.put(queue("b", "all", [(F, {"gpu": 8})], strategy=strategy))
+    for number in range(2):
+        town.put(gang(f"old{number}", "a", 8, created=number, priority=1 - number))
+        town.settle()
+    town.put(gang("other", "b", 8, created=2))
+    town.settle()
+    town.put(gang("new", "a", 8, created=3, priority=2))
+    town.settle()
+    assert town.admitted() == run

@@ -45,6 +45,27 @@ def test_queue_order() -> None:
     assert min(boosted, key=lambda one: order.queue_key(one, False)).name == "back"
 
 
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE], ids=["muster", "kueue"])
+@pytest.mark.parametrize(
+    ("evicted", "by_eviction", "first"),
+    [
+        ("PodsReadyTimeout", True, "young"),
+        ("PodsReadyTimeout", False, "back"),
+        ("AdmissionCheck", False, "young"),
+        ("NodeFailures", False, "back"),
+    ],
+)
+def test_who_did_not_get_ready_stands_where_the_configuration_says(
+    rules: Rules, evicted: str, by_eviction: bool, first: str
+) -> None:
+    town = Town(*elastic("f"), queue("a", "", [("f", {"gpu": 1})]), rules=replace(rules, evict_stamp=by_eviction))
+    stamp = 0 if evicted == "NodeFailures" else START + 100
+    town.put(gang("back", "a", created=1, evicted=evicted, evicted_at=START + 100, queue_stamp=stamp))
+    town.put(gang("young", "a", created=2))
+    plan = decide(town.state, START + 200, BUDGET)
+    assert [d.key[1] for d in plan.decisions] == [first]
+
+
 def test_f1_half_life() -> None:
     fairness = UsageFairness(half_life_ms=HOUR)
     used: dict[str, float] = {}

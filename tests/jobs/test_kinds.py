@@ -112,6 +112,15 @@ def test_how_many_pods_of_a_job_are_ready_of_those_that_it_was_given(spec: Json,
     assert view(JOB, job(status, **spec), NAMES).ready_of(spec["parallelism"]) == ready
 
 
+@pytest.mark.parametrize(
+    ("spec", "due"),
+    [({"parallelism": 4, "completions": 9}, 4), ({"parallelism": 9, "completions": 4}, 1), ({"parallelism": 4}, 0)],
+)
+def test_how_many_pods_of_a_job_are_due_of_those_that_it_has_at_a_time(spec: Json, due: int) -> None:
+    seen = view(JOB, job({"succeeded": 3}, **spec), NAMES)
+    assert (seen.pods_expected, seen.pods_at_once) == (due, 4)
+
+
 def test_a_jobset_asks_for_every_replica_of_every_set() -> None:
     driver, workers = JOBSET.pod_templates(jobset(("driver", 1, 1), ("workers", 3, 4)), NAMES)
     assert (driver.pod_set, driver.count, driver.ranks, driver.stride) == ("driver", 1, 1, 1)
@@ -147,7 +156,7 @@ def test_what_of_a_jobset_is_due(spec: Json, states: list[Json], due: int, left:
     seen = view(
         JOBSET, jobset(("driver", 1, 1), ("workers", 2, 2), status={"replicatedJobsStatus": states}, **spec), NAMES
     )
-    assert seen.pods_expected == due
+    assert (seen.pods_expected, seen.pods_at_once) == (due, 5)
     assert seen.left == left
 
 
