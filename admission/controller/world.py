@@ -747,7 +747,8 @@ class World:
         missing = self._missing_since(job, workload, len(pods), now)
         if not pods and not (job is not None and job.deleting):
             return PodTally(missing_since=missing, strangers=strangers)
-        live = ready = created = last = lost = running = 0
+        live = ready = created = last = lost = 0
+        made: list[int] = []
         stray: list[Key] = []
         unled: set[JobKey] = set(self._unled_children(job))
         lost_until: int | None = None
@@ -764,8 +765,10 @@ class World:
                 until = self._waited_for(pod, now)
                 live += until is not None
                 lost += until is None
+                given_up = pod.terminating and standing and pod.node not in standing
+                if until is not None and pod.node and not given_up:
+                    made.append(pod.created_at)
                 if not pod.terminating:
-                    running += 1
                     maker = self._job_by_uid.get(pod.held_by)
                     if maker is None or self.jobs[maker].deleting:
                         stray.append(key)
@@ -802,7 +805,7 @@ class World:
             unschedulable_message=message,
             gated=tuple(gated),
             stranded=tuple(stranded),
-            running=running,
+            beyond_since=_beyond(made, workload),
             missing_since=missing,
             stray=tuple(stray),
             unled=tuple(sorted(unled)),
@@ -1048,6 +1051,13 @@ class World:
         jobset = maker.owner[2] if maker is not None and maker.owner is not None else pod.jobset_uid
         for uid in (pod.owner_uid, jobset, self._job_of_workload.get(pod.workload_uid, "")):
             self._wake_job(uid)
+
+
+def _beyond(made: list[int], workload: WorkloadSeen | None) -> int | None:
+    """When the first pod was made that is more than were admitted. made: times of those that are on nodes."""
+    admission = workload.view.value.admission if workload is not None else None
+    admitted = sum(one.count for one in admission.pod_sets) if admission is not None else len(made)
+    return sorted(made)[admitted] if len(made) > admitted else None
 
 
 def _counts(value: Workload) -> tuple[bool, bool, int]:
