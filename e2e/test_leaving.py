@@ -176,6 +176,33 @@ def test_more_pods_than_were_admitted_send_their_gang_back(muster: Installed) ->
     cp.wait(lambda: not cp.list(f"workloads.{NAMES.group}", "team-a"), 60, "the end")
 
 
+def test_a_jobset_whose_jobs_are_deleted_from_under_their_pods_is_sent_back_at_once(muster: Installed) -> None:
+    """Its controller makes such a Job anew at once, and the pods of the old one run on."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 1})
+    cp.apply(jobset("team-a", "set", {"w": (1, 1)}, gpus=1, seconds=None))
+    most = 0
+
+    def multiplied() -> bool:
+        nonlocal most
+        pods = running_pods(cp, "team-a")
+        most = max(most, len(pods))
+        for pod in [pod for pod in pods if LOST not in pod["metadata"]["annotations"]]:
+            cp.patch("pods", pod["metadata"]["name"], {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
+            cp.delete("jobs", "set-w-0", "team-a", propagationPolicy="Orphan")
+        return bool(entry_of(workload_of(cp, "team-a", "set"), "Evicted"))
+
+    cp.wait(multiplied, 30, "it to be evicted")
+    assert most <= 4, "of the one that was admitted"
+    evicted = entry_of(workload_of(cp, "team-a", "set"), "Evicted")
+    assert (evicted["reason"], "were admitted" in evicted["message"]) == ("OutOfSync", True), evicted
+    cp.delete("jobsets", "set", "team-a", propagationPolicy="Background")
+    cp.delete_all("pods", "team-a", gracePeriodSeconds=0)
+    cp.wait(lambda: not cp.list(WORKLOADS, "team-a"), 60, "the end")
+
+
 def test_a_pod_that_a_job_has_adopted_keeps_nothing_of_its_gang(muster: Installed) -> None:
     """Of a tenant, who may give it any time to end: its node lets it be, as kubelet would one that does not stop."""
     cp = muster.cp

@@ -83,7 +83,7 @@ class PodTally:
     stranded: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of pods on nodes that are no longer in the reservation."""
     beyond_since: int | None = None
-    """Since when more pods of it are on nodes than were admitted, those that are still ending among them."""
+    """Since when more pods of it are on nodes than were admitted, those that still end among them; 0: far more."""
     missing_since: int | None = None
     """Since when fewer pods are there, done ones included, than are due."""
     stray: tuple[tuple[str, str], ...] = ()

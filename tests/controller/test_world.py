@@ -333,6 +333,9 @@ def test_since_when_more_pods_are_there_than_were_admitted(more: Any, survives: 
     assert world.tally(job, world.workloads[("ns", "w")], 100).beyond_since is None
     world.pod_seen(pod("c", **more))
     assert world.tally(job, world.workloads[("ns", "w")], 100).beyond_since == since
+    for name in ("d", "e"):
+        world.pod_seen(pod(name, terminating=True, created_at=50))
+    assert world.tally(job, world.workloads[("ns", "w")], 100).beyond_since == (50 if since is None else 0)
 
 
 def test_a_workload_made_again_takes_the_place_of_the_deleted_one() -> None:
