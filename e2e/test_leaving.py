@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from admission.cli import cli
 from e2e.control_plane import LOST, ControlPlane
 from e2e.gangs import WORKLOADS, admitted, entry_of, reason, running_pods, teams, workload_of
 from e2e.installed import NAMES, Installed, job, jobset, pod_template
@@ -269,6 +271,9 @@ def test_policies_that_are_taken_away_are_missed_and_are_seen_again(muster: Inst
     ):
         cp.delete(kind, name)
         cp.wait(lambda said=said: held()[0] == "False" and said in held()[1], 30, f"{name} to be missed")  # type: ignore[misc]
+        told = CliRunner().invoke(cli, ["queues", "--kubeconfig", str(cp.kubeconfig())]).output.replace("\n", " ")
+        assert "Jobs are not held" in told, told
+        assert said.split()[-1] in told, told
         Installed.install(cp)
         cp.apply(more)
         cp.wait(lambda: held()[0] == "True", 30, f"{name} to be seen again")
