@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -203,6 +204,28 @@ def test_a_jobset_whose_jobs_are_deleted_from_under_their_pods_is_sent_back_at_o
     cp.delete("jobsets", "set", "team-a", propagationPolicy="Background")
     cp.delete_all("pods", "team-a", gracePeriodSeconds=0)
     cp.wait(lambda: not cp.list(WORKLOADS, "team-a"), 60, "the end")
+
+
+def test_what_failed_as_its_pod_was_deleted_is_charged_until_the_pod_has_ended(muster: Installed) -> None:
+    """An index fails with the deletion of its pod, and a pod may have an hour to end."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 2})
+    slow = pod_template(1, None, terminationGracePeriodSeconds=3600)
+    fails = job("team-a", "fails", 2, template=slow, backoffLimitPerIndex=0, maxFailedIndexes=2)
+    del fails["spec"]["backoffLimit"]
+    cp.apply(fails)
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
+    cp.apply(job("team-a", "waits", 1, gpus=1, seconds=None))
+    first = min(pod["metadata"]["name"] for pod in running_pods(cp, "team-a"))
+    cp.patch("pods", first, {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
+    cp.delete("pods", first, "team-a")
+    cp.wait(lambda: cp.get("jobs", "fails", "team-a")["status"].get("failedIndexes") == "0", 20, "its index to fail")
+    time.sleep(6.5)  # more than what is done keeps its quota for
+    assert (_used(cp, "team-a"), admitted(cp, "team-a", "waits")) == ("2", False)
+    cp.patch("pods", first, {"metadata": {"annotations": {LOST: None}}}, "team-a")
+    cp.wait(lambda: admitted(cp, "team-a", "waits"), 30, "its quota to go to who waits, once it has ended")
 
 
 def test_a_pod_that_a_job_has_adopted_keeps_nothing_of_its_gang(muster: Installed) -> None:
