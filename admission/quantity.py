@@ -8,7 +8,7 @@ Memory is not counted in milli-units: 2**63 / 1000 bytes is 8.2 PiB, less than a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from decimal import ROUND_CEILING, Decimal, InvalidOperation, localcontext
+from decimal import ROUND_CEILING, Decimal, InvalidOperation, Overflow, localcontext
 from functools import lru_cache
 
 INT64_MAX = 2**63 - 1
@@ -73,6 +73,8 @@ def _decimal(text: str) -> Decimal:
             context.prec = 80
             context.Emax, context.Emin = 999_999, -999_999
             return Decimal(number) * unit
+    except Overflow:
+        raise QuantityError(f"{text!r} is no quantity: exponent out of range") from None
     except InvalidOperation:
         raise QuantityError(f"{text!r} is no quantity; write for example 4, 500m, 16Gi or 1e3") from None
 
@@ -92,7 +94,7 @@ def _parse_text(text: str, milli: bool) -> int:
         return saturate(int(text) * 1000) if milli else int(text)
     value = _decimal(text.strip())
     with localcontext() as context:
-        context.prec = 80
+        context.prec, context.Emax = 80, 2_000_000
         return _ceil(value * 1000 if milli else value)
 
 

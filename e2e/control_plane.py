@@ -661,15 +661,33 @@ class ControlPlane(ApiClient):
         self.restart("etcd")
         return to
 
-    def put_back(self, snapshot: Path) -> None:
-        """As whoever restores a backup: all components begin anew on what etcd held then."""
+    def put_back(self, snapshot: Path, *, bump: int = 0) -> None:
+        """As whoever restores a backup: all components begin anew on what etcd held then. bump: etcd counts on from so
+        many revisions above, and no older one can be watched from (etcdutl's --bump-revision and --mark-compacted)."""
         for name in reversed(("etcd", "kube-apiserver", *self.components)):
             self.kill(name)
         shutil.rmtree(self.work_dir / "etcd")
         shutil.copytree(snapshot, self.work_dir / "etcd")
         self._processes["etcd"].start()
+        if bump:
+            self.wait(lambda: self._etcd_put("bump"), 20, "etcd to answer")
+            for _ in range(bump):
+                revision = self._etcd_put("bump")
+            self._etcd_ask("compaction", {"revision": revision})
         for name in ("kube-apiserver", *self.components):
             self.restart(name)
+
+    def _etcd_put(self, key: str) -> str:
+        """Write something; the revision after it."""
+        answer = self._etcd_ask("put", {"key": base64.b64encode(key.encode()).decode()})
+        return str(answer["header"]["revision"])
+
+    def _etcd_ask(self, what: str, body: Object) -> Object:
+        url = f"http://127.0.0.1:{self._port_of('etcd')}/v3/kv/{what}"
+        asked = urllib.request.Request(url, json.dumps(body).encode(), method="POST")
+        with urllib.request.urlopen(asked, timeout=5) as response:
+            answer: Object = json.load(response)
+        return answer
 
     def metrics(self, component: str = "kube-apiserver") -> str:
         """The Prometheus text of kube-apiserver, kube-controller-manager or kube-scheduler."""

@@ -23,6 +23,12 @@ def _with(template: Object, requests: Mapping[str, str]) -> Object:
     return template
 
 
+def _asking(obj: Object, requests: Mapping[str, str]) -> Object:
+    """A JobSet whose pods ask for this; the API server reads only those of Jobs."""
+    _with(obj["spec"]["replicatedJobs"][0]["template"]["spec"]["template"], requests)
+    return obj
+
+
 def _inside(obj: Object, labels: Mapping[str, str]) -> Object:
     obj["spec"]["replicatedJobs"][0]["template"]["metadata"] = {"labels": dict(labels)}
     return obj
@@ -92,6 +98,11 @@ WAITS: dict[str, tuple[Object, str, str]] = {
         job("team-a", "absurd", 3, template=_with(pod_template(), {GPU: "9223372036854775807"})),
         "ExceedsMaxQuota",
         GPU,
+    ),
+    "an exponent beyond all numbers": (
+        _asking(jobset("team-a", "exponent", {"w": (1, 1)}), {GPU: "1", "cpu": "1E999999999"}),
+        "NoMatchingFlavor",
+        "exponent out of range",
     ),
     "a resource without quota": (
         job("team-a", "uncovered", template=_with(pod_template(), {GPU: "1", "example.com/fpga": "1"})),

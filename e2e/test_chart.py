@@ -408,7 +408,7 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
     cp.clean()
     objects = release.install(
         config={**where, "defaultQueueName": "main", "holdProofPeriod": "1s"},
-        refuseBarePods=["nvidia.com/gpu", "memory"],
+        refuseBarePods=["nvidia.com/gpu", "memory", "deviceclass.resource.kubernetes.io/gpu"],
     )
     cp.namespace("governed", {"muster": "governed"})
     cp.namespace("free")
@@ -426,11 +426,13 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
 
     cp.wait(refused, 20, "the policy to be seen")
     cp.create(pod("governed", 0), dryRun="All")
-    starts, whole = pod("governed", 0), pod("governed", 0)
+    starts, whole, claims = (pod("governed", 0) for _ in range(3))
     starts["spec"]["initContainers"] = pod_template(1)["spec"]["containers"]
     starts["spec"]["initContainers"][0]["name"] = "i"
     whole["spec"]["resources"] = {"requests": {"memory": "1Gi"}}  # of the pod, and of no container
-    for asks in (starts, whole):
+    # A device by its class, with no claim.
+    claims["spec"]["containers"][0]["resources"] = {"limits": {"deviceclass.resource.kubernetes.io/gpu": "1"}}
+    for asks in (starts, whole, claims):
         with pytest.raises(ApiError, match="make a Job or a JobSet"):
             cp.create(asks, dryRun="All")
     with pytest.raises(ApiError, match="remove Muster first"):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from admission.cli import cli
 from e2e.control_plane import LOST, ControlPlane
 from e2e.gangs import WORKLOADS, admitted, entry_of, reason, running_pods, teams, workload_of
-from e2e.installed import NAMES, Installed, job, jobset
+from e2e.installed import NAMES, Installed, job, jobset, pod_template
 
 FINALIZER = "example.com/backup"
 
@@ -145,28 +147,85 @@ def test_nothing_starts_in_a_namespace_that_is_being_deleted(muster: Installed) 
     assert running_pods(cp, "team-a") == []
 
 
-def test_pods_that_were_taken_from_their_job_count_and_go_with_it(muster: Installed) -> None:
-    """By an administrator, for tenants cannot. The Job controller makes others in their place."""
+def test_more_pods_than_were_admitted_send_their_gang_back(muster: Installed) -> None:
+    """Pods that an administrator took from their Job, which makes others in their place; and pods that their owner
+    deletes and that take long to end, with others made beside them: one GPU of quota, and two that work."""
     cp = muster.cp
-    muster.started()
+    muster.started(config={"podsUnschedulableTimeout": "5s"})
     cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
-    teams(cp, {"team-a": 16})
-    cp.apply([job("team-a", "gang", 2, seconds=None)])
-    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
-    taken = running_pods(cp, "team-a")[0]["metadata"]["name"]
+    teams(cp, {"team-a": 3})
+    slow = pod_template(1, None, terminationGracePeriodSeconds=3600)
+    cp.apply([job("team-a", "gang", 2, gpus=1, seconds=None), job("team-a", "twice", 1, template=slow, backoffLimit=9)])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 60, "their pods to run")
+    pods = {pod["metadata"]["labels"]["job-name"]: pod["metadata"]["name"] for pod in running_pods(cp, "team-a")}
+    cp.patch("pods", pods["twice"], {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
+    cp.delete("pods", pods["twice"], "team-a")
+    taken = pods["gang"]
     labels = {"batch.kubernetes.io/controller-uid": None, "controller-uid": None}
     cp.patch("pods", taken, {"metadata": {"ownerReferences": None, "labels": labels}}, "team-a")
 
-    def told() -> str:
-        found = workload_of(cp, "team-a", "gang") or {}
-        evictions = (found.get("status") or {}).get("schedulingStats", {}).get("evictions") or ()
-        return ",".join(one["reason"] for one in evictions)
+    def told(name: str) -> bool:
+        evicted = entry_of(workload_of(cp, "team-a", name), "Evicted")
+        return evicted.get("reason") == "OutOfSync" and "were admitted" in evicted["message"]
 
-    look: Callable[[], bool] = lambda: "OutOfSync" in told() or "PodsReadyTimeout" in told()  # noqa: E731
-    cp.wait(look, 90, "the gang to be evicted for having more pods than were admitted")
-    cp.wait(lambda: cp.find("pods", taken, "team-a") is None, 60, "the pod that was taken to be stopped")
-    cp.delete("jobs", "gang", "team-a")
+    for name in ("gang", "twice"):
+        cp.wait(lambda name=name: told(name), 60, f"{name} to be evicted")  # type: ignore[misc]
+    cp.wait(lambda: cp.find("pods", taken, "team-a") is None, 30, "the pod that was taken to be stopped")
+    found = workload_of(cp, "team-a", "twice") or {}
+    assert "admission" in found["status"], "it holds what it has until the last of its pods has ended"
+    cp.patch("pods", pods["twice"], {"metadata": {"annotations": {LOST: None}}}, "team-a")
+    for name in pods:
+        cp.delete("jobs", name, "team-a", propagationPolicy="Background")
     cp.wait(lambda: not cp.list(f"workloads.{NAMES.group}", "team-a"), 60, "the end")
+
+
+def test_a_jobset_whose_jobs_are_deleted_from_under_their_pods_is_sent_back_at_once(muster: Installed) -> None:
+    """Its controller makes such a Job anew at once, and the pods of the old one run on."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 1})
+    cp.apply(jobset("team-a", "set", {"w": (1, 1)}, gpus=1, seconds=None))
+    most = 0
+
+    def multiplied() -> bool:
+        nonlocal most
+        pods = running_pods(cp, "team-a")
+        most = max(most, len(pods))
+        for pod in [pod for pod in pods if LOST not in pod["metadata"]["annotations"]]:
+            cp.patch("pods", pod["metadata"]["name"], {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
+            cp.delete("jobs", "set-w-0", "team-a", propagationPolicy="Orphan")
+        return bool(entry_of(workload_of(cp, "team-a", "set"), "Evicted"))
+
+    cp.wait(multiplied, 30, "it to be evicted")
+    assert most <= 4, "of the one that was admitted"
+    evicted = entry_of(workload_of(cp, "team-a", "set"), "Evicted")
+    assert (evicted["reason"], "were admitted" in evicted["message"]) == ("OutOfSync", True), evicted
+    cp.delete("jobsets", "set", "team-a", propagationPolicy="Background")
+    cp.delete_all("pods", "team-a", gracePeriodSeconds=0)
+    cp.wait(lambda: not cp.list(WORKLOADS, "team-a"), 60, "the end")
+
+
+def test_what_failed_as_its_pod_was_deleted_is_charged_until_the_pod_has_ended(muster: Installed) -> None:
+    """An index fails with the deletion of its pod, and a pod may have an hour to end."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 2})
+    slow = pod_template(1, None, terminationGracePeriodSeconds=3600)
+    fails = job("team-a", "fails", 2, template=slow, backoffLimitPerIndex=0, maxFailedIndexes=2)
+    del fails["spec"]["backoffLimit"]
+    cp.apply(fails)
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
+    cp.apply(job("team-a", "waits", 1, gpus=1, seconds=None))
+    first = min(pod["metadata"]["name"] for pod in running_pods(cp, "team-a"))
+    cp.patch("pods", first, {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
+    cp.delete("pods", first, "team-a")
+    cp.wait(lambda: cp.get("jobs", "fails", "team-a")["status"].get("failedIndexes") == "0", 20, "its index to fail")
+    time.sleep(6.5)  # more than what is done keeps its quota for
+    assert (_used(cp, "team-a"), admitted(cp, "team-a", "waits")) == ("2", False)
+    cp.patch("pods", first, {"metadata": {"annotations": {LOST: None}}}, "team-a")
+    cp.wait(lambda: admitted(cp, "team-a", "waits"), 30, "its quota to go to who waits, once it has ended")
 
 
 def test_a_pod_that_a_job_has_adopted_keeps_nothing_of_its_gang(muster: Installed) -> None:
@@ -235,6 +294,9 @@ def test_policies_that_are_taken_away_are_missed_and_are_seen_again(muster: Inst
     ):
         cp.delete(kind, name)
         cp.wait(lambda said=said: held()[0] == "False" and said in held()[1], 30, f"{name} to be missed")  # type: ignore[misc]
+        told = CliRunner().invoke(cli, ["queues", "--kubeconfig", str(cp.kubeconfig())]).output.replace("\n", " ")
+        assert "Jobs are not held" in told, told
+        assert said.split()[-1] in told, told
         Installed.install(cp)
         cp.apply(more)
         cp.wait(lambda: held()[0] == "True", 30, f"{name} to be seen again")

@@ -345,7 +345,8 @@ class Configuration(Section):
     ]
     """Who makes the Jobs of JobSets, and lets them go."""
     pods_unschedulable_timeout: Duration = 60.0
-    """A pinned pod that kube-scheduler cannot place for so long sends its gang back to the queue."""
+    """A pinned pod that kube-scheduler cannot place for so long sends its gang back to the queue; so do more pods on
+    nodes than were admitted, those that are still ending among them."""
     node_loss_grace_period: Duration = 120.0
     """A node that is gone so long holds no quota any more."""
     max_termination_grace_period_seconds: Annotated[int, Field(ge=1, le=2**31 - 1)] = 3600

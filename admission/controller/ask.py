@@ -49,6 +49,7 @@ from admission.names import (
     FINISHED,
     INVALID_JOB,
     JOB_TRACKING_FINALIZER,
+    JOBS_HELD,
     JOBSET_GROUP,
     JOBSET_NAME_LABEL,
     KUEUE_GROUP,
@@ -269,6 +270,8 @@ class Queues:
     rows: tuple[QueueRow, ...]
     hidden: tuple[str, ...] = ()
     leaderless: str = ""
+    unheld: str = ""
+    """What of the hold is gone, as the ClusterQueues say it; "" when jobs are held, or when that may not be seen."""
 
     def as_json(self) -> Json:
         return dict(plain(self))
@@ -671,7 +674,11 @@ class Ask:
                 means = "It is held, and the controller failed to make its Workload."
             advice = advice_for(reason_of(standing.reason), Detail(standing.detail))
             owner = advice.owner if advice else ""
-            platform = advice.platform if advice else "If it lasts: see whether the controller runs and leads."
+            platform = (
+                advice.platform
+                if advice
+                else "If it lasts: see whether the controller runs and leads, and what its log says of this job."
+            )
         elif (advice := self._advice(standing, job, ())) is not None:
             means, owner, platform = advice.means, advice.owner, advice.platform
         raw = {"metadata": {"creationTimestamp": values.rfc3339(job.created_ms)}}
@@ -766,7 +773,9 @@ class Ask:
                 self._rows(root, 0, queues, cohorts, below, rows)
         for left in below.values():
             rows.extend(left)
-        return Queues(tuple(rows), self.hidden, leaderless)
+        proofs = [_condition(raw, JOBS_HELD) for raw in forest[1].values()] if forest is not None else []
+        failed = next((text(proof.get("message")) for proof in proofs if proof.get("status") == "False"), "")
+        return Queues(tuple(rows), self.hidden, leaderless, f"Jobs are not held: {failed}." if failed else "")
 
     def _rows(
         self,

@@ -83,8 +83,8 @@ class PodTally:
     """(namespace, name) of pods that wait for their host behind our scheduling gate."""
     stranded: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of pods on nodes that are no longer in the reservation."""
-    running: int = 0
-    """Live and not terminating."""
+    beyond_since: int | None = None
+    """Since when more pods of it are on nodes than were admitted, those that still end among them; 0: far more."""
     missing_since: int | None = None
     """Since when fewer pods are there than are due."""
     behind_since: int | None = None
@@ -669,7 +669,9 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if excess is not None and now >= excess:
         admitted = sum(one.count for one in value.admission.pod_sets) if value.admission is not None else 0
         return EvictWorkload(
-            "OutOfSync", f"{pods.running} pods of it run, and {admitted} were admitted: some were taken from their Job"
+            "OutOfSync",
+            f"{pods.live} pods of it run or are still ending, and {admitted} were admitted: they were deleted and made "
+            "anew beside those that end, or were taken from their Job",
         )
     deadline, had, phase = _ready_deadline(seen, settings)
     if deadline is not None and now >= deadline:
@@ -748,12 +750,9 @@ def _emptied(seen: Sight, settings: Settings) -> int | None:
 
 def _excess(seen: Sight, settings: Settings) -> int | None:
     """When a gang with more pods than were admitted must leave; None while it has no more. Pods that take over from
-    others may for a moment stand beside them."""
-    assert seen.workload is not None
-    admission = seen.workload.value.admission
-    if admission is None or seen.pods.running <= sum(one.count for one in admission.pod_sets):
-        return None
-    return seen.pods.last_created_at + settings.unschedulable_ms
+    others may for a moment stand beside them; for longer they would use what nobody charges."""
+    since = seen.pods.beyond_since
+    return None if since is None else since + settings.unschedulable_ms
 
 
 def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, str]:

@@ -316,7 +316,7 @@ def queues(answer: Queues, form: str = "text") -> RenderableType:
             cells.append(_state(row) if first else "")
             table.add_row(*cells)
             first = False
-    return Group(*_first_of_all(answer.leaderless), table, *_hidden(answer.hidden))
+    return Group(*_first_of_all(answer.leaderless, answer.unheld), table, *_hidden(answer.hidden))
 
 
 def _label(row: QueueRow) -> Text:
@@ -519,7 +519,7 @@ def foreseen(answers: Sequence[Foreseen], form: str = "text") -> RenderableType:
 def top(queues: Queues, jobs: Jobs, nodes: Nodes | None, now: int, *, height: int) -> Layout:
     """A screen of `height` lines: the tree of queues, the nodes, the jobs. What does not fit is counted."""
     screen = Layout()
-    wrong = queues.leaderless or jobs.leaderless or jobs.silent
+    wrong = queues.leaderless or jobs.leaderless or queues.unheld or jobs.silent
     summary = Group(_summary(jobs, nodes, now), *([Text(wrong, style="bold red")] if wrong else []))
     head = 5 if wrong else 3
     body = max(8, height - head)

@@ -219,11 +219,11 @@ class World:
         """By a Job, a JobSet and a Workload alike: uids do not collide."""
         self._workloads_on: dict[str, set[Key]] = {}
         self._missing: dict[JobKey, int] = {}
+        """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._whole: dict[JobKey, tuple[str, int]] = {}
         """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
         self._behind: dict[JobKey, int] = {}
         """Job -> since when they are no more."""
-        """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._spare: dict[JobKey, int] = {}
         """Jobs whose done pods still hold quota, and since when (0: nobody waited yet)."""
         self._waited = False
@@ -758,8 +758,9 @@ class World:
         if not pods and not (job is not None and job.deleting):
             missing, behind = self._missing_since(job, workload, 0, now), self._behind_since(job, workload, 0, now)
             return PodTally(missing_since=missing, behind_since=behind, strangers=strangers)
-        live = ready = created = last = lost = running = there = 0
+        live = ready = created = last = lost = there = 0
         succeeded: Counter[str] = Counter()
+        made: list[int] = []
         stray: list[Key] = []
         unled: set[JobKey] = set(self._unled_children(job))
         lost_until: int | None = None
@@ -776,8 +777,10 @@ class World:
                 until = self._waited_for(pod, now)
                 live += until is not None
                 lost += until is None
+                given_up = pod.terminating and standing and pod.node not in standing
+                if until is not None and pod.node and not given_up:
+                    made.append(pod.created_at)
                 if not pod.terminating:
-                    running += 1
                     maker = self._job_by_uid.get(pod.held_by)
                     if maker is None or self.jobs[maker].deleting:
                         stray.append(key)
@@ -819,7 +822,7 @@ class World:
             unschedulable_message=message,
             gated=tuple(gated),
             stranded=tuple(stranded),
-            running=running,
+            beyond_since=_beyond(made, workload),
             missing_since=missing,
             behind_since=self._behind_since(job, workload, ready + done, now),
             stray=tuple(stray),
@@ -1095,6 +1098,16 @@ class World:
         jobset = maker.owner[2] if maker is not None and maker.owner is not None else pod.jobset_uid
         for uid in (pod.owner_uid, jobset, self._job_of_workload.get(pod.workload_uid, "")):
             self._wake_job(uid)
+
+
+def _beyond(made: list[int], workload: WorkloadSeen | None) -> int | None:
+    """When the first pod was made that is more than were admitted. made: times of those that are on nodes. 0 where they
+    are more than twice as many, for then each has been replaced, and one of them again: nobody is patient with that."""
+    admission = workload.view.value.admission if workload is not None else None
+    admitted = sum(one.count for one in admission.pod_sets) if admission is not None else len(made)
+    if len(made) <= admitted:
+        return None
+    return sorted(made)[admitted] if len(made) <= 2 * admitted else 0
 
 
 def _counts(value: Workload) -> tuple[bool, bool, int]:

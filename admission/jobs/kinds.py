@@ -410,10 +410,11 @@ def _job_slots(raw: Json) -> tuple[Slot, ...]:
 def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     spec, status = obj(raw.get("spec")), obj(raw.get("status"))
     parallelism, completions, _ = _job_size(spec)
-    count = left = slots[0].count
-    if completions is None:
-        # No more are made, and those that run go on.
-        left = whole(status.get("active"), 0) + whole(status.get("terminating"), 0)
+    count = slots[0].count
+    # Of a work queue no more are made, and those that run go on. An index fails when its pod is deleted, before that
+    # has ended.
+    left = whole(status.get("active"), 0) if completions is None else count
+    left += whole(status.get("terminating"), 0)
     done, failed = condition(raw, "Complete"), condition(raw, "Failed")
     end = done or failed
     return Outcome(

@@ -13,7 +13,9 @@ then absent; they never see a version go back. A server that answers with an old
 lagging replica) is not believed, until it insists: then the cluster was restored from a backup. A watch from a version
 that is still to come is accepted there, and silent until it has come; and copies of several kinds cannot go back at one
 moment, so that something would be done by one from before and one from after. So `StoreWentBack` ends the informer, and
-whoever owns it begins anew.
+whoever owns it begins anew. Whoever restores may have the store count on from far above (etcdutl snapshot restore
+--bump-revision): then lists are newer than the copy, and objects in them older than they were seen by then, which no
+lagging replica says.
 
 Handlers are synchronous and must be short. What cannot be decoded is reported, keeps its last good form in the copy,
 and leaves it when it is deleted. A handler that raises ends the informer: the shell's books would no longer be true.
@@ -268,7 +270,9 @@ class Informer(Generic[T]):
                     version = page.resource_version
                     self._judge(version)
                 for raw in page.items:
-                    seen.add(self._lay(raw)[0])
+                    meta = self._bare(raw)
+                    self._judge_one(meta, version)
+                    seen.add(self._lay(raw, meta)[0])
         for key, old in list(self.store.items()):
             # What was learned from a write after the list's revision is not in it, and not gone.
             if key not in seen and not _older(version, old.resource_version):
@@ -287,6 +291,16 @@ class Informer(Generic[T]):
         if self._older < _PATIENCE:
             raise Unavailable(200, "Stale", text, ambiguous=False)
         raise StoreWentBack(text)
+
+    def _judge_one(self, meta: _Meta, version: str) -> None:
+        """Raises StoreWentBack for an object of a list that was seen newer, at a version which the list includes."""
+        old = self.store.get((meta.namespace, meta.name))
+        if old is None or not _older(meta.resource_version, old.resource_version):
+            return
+        if not _older(version, old.resource_version):
+            what = f"{meta.namespace}/{meta.name}".removeprefix("/")
+            had = f"{meta.resource_version} in the list of {version}, after {old.resource_version}"
+            raise StoreWentBack(f"{self._path}: {what} is of {had}")
 
     async def _not_gone_back(self) -> None:
         """Raises as `_judge` where the server's store is behind the copy."""

@@ -36,6 +36,7 @@ from tests.controller.lab import (
     T0,
     World,
     admission,
+    cluster_queue,
     condition,
     fleet,
     job,
@@ -731,6 +732,23 @@ async def test_the_tree_of_queues(world: World, tmp_path: Path) -> None:
     assert "SHARE" in (await run(world, tmp_path, "queues", "-o", "wide")).stdout
     data = yaml.safe_load((await run(world, tmp_path, "queues", "-n", "ml", "-o", "yaml")).stdout)
     assert data["rows"][1]["room"][0]["lent"] == 8
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_queues_say_that_jobs_are_not_held(world: World, tmp_path: Path, held: bool) -> None:
+    await lab(world)
+    told = "a labelled Job was not held (policy)"
+    proof = condition("JobsHeld", held, "HeldByPolicy" if held else "NotHeldByPolicy", told)
+    made = cluster_queue("proven", 8, 0)
+    await world.put({**made, "status": {**made.get("status", {}), "conditions": [proof]}})
+    world.denied = {"leases"}  # else that nobody leads is all that is said
+    for arguments in (("queues",), ("top",)):
+        said = (await run(world, tmp_path, *arguments)).stdout
+        assert ("Jobs are not held: a labelled Job was not held" in said) is not held, said
+    answer = await world.ask().queues("ml")
+    assert answer.unheld == ("" if held else f"Jobs are not held: {told}.")
+    world.denied = {"clusterqueues"}
+    assert not (await world.ask().queues("ml")).unheld
 
 
 async def test_the_tree_counts_what_is_held_of_a_flavor_that_its_queue_names_no_more(world: World) -> None:

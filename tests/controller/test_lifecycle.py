@@ -444,15 +444,15 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         life.StopPods((), (("ns", "p"),)),
     ),
     "more pods than were admitted": (
-        Sight(
-            job(**RUNNING), workload(**ADMITTED), PodTally(live=3, running=3, last_created_at=NOW - 10_000), queue="q"
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=3, beyond_since=NOW - 10_000), queue="q"),
+        life.EvictWorkload(
+            "OutOfSync",
+            "3 pods of it run or are still ending, and 2 were admitted: they were deleted and made anew beside those "
+            "that end, or were taken from their Job",
         ),
-        life.EvictWorkload("OutOfSync", "3 pods of it run, and 2 were admitted: some were taken from their Job"),
     ),
     "more pods than were admitted, a moment long": (
-        Sight(
-            job(**RUNNING), workload(**ADMITTED), PodTally(live=3, running=3, last_created_at=NOW - 9_999), queue="q"
-        ),
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=3, beyond_since=NOW - 9_999), queue="q"),
         None,
     ),
     "its Workload is deleted and kept: it is stopped": (

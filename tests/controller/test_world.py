@@ -305,6 +305,39 @@ def test_a_pod_that_was_deleted_before_it_was_bound_is_not_waited_for() -> None:
     assert (tally.live, tally.lost) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("more", "survives", "since"),
+    [
+        ({"terminating": True, "created_at": 5}, False, 20),  # the last that was made is one too many
+        ({"created_at": 30}, False, 30),
+        ({"terminating": True, "done": True}, False, None),
+        ({"node": "", "created_at": 30}, False, None),  # it runs nowhere yet
+        ({"terminating": True, "node": "gone"}, False, None),  # and so nobody waits for it
+        ({"terminating": True, "node": "n2"}, False, 20),
+        ({"terminating": True, "node": "n2"}, True, None),  # other nodes were found for those of n2
+        ({"terminating": True, "node": "n1"}, True, 20),
+    ],
+    ids=str,
+)
+def test_since_when_more_pods_are_there_than_were_admitted(more: Any, survives: bool, since: int | None) -> None:
+    world = Setting().world
+    for name in ("n1", "n2"):
+        world.node_seen(Node(name))
+    world.node_gone("gone")
+    there = TopologyAssignment((HOSTNAME_LABEL,), (Domain(("n1",), 2),))
+    (given,) = GIVEN.pod_sets
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (replace(given, topology=there),)))))
+    for one in (pod("a", created_at=10), pod("b", created_at=20)):
+        world.pod_seen(one)
+    job = replace(JOB, survives=survives)
+    assert world.tally(job, world.workloads[("ns", "w")], 100).beyond_since is None
+    world.pod_seen(pod("c", **more))
+    assert world.tally(job, world.workloads[("ns", "w")], 100).beyond_since == since
+    for name in ("d", "e"):
+        world.pod_seen(pod(name, terminating=True, created_at=50))
+    assert world.tally(job, world.workloads[("ns", "w")], 100).beyond_since == (50 if since is None else 0)
+
+
 def test_a_workload_made_again_takes_the_place_of_the_deleted_one() -> None:
     setting = Setting()
     world = setting.world

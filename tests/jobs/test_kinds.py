@@ -81,6 +81,9 @@ def test_a_job_asks_for_what_is_left(spec: Json, status: Json, count: int, live:
     assert (slot.live_ranks() if slot.ranks is not None else None) == live
 
 
+INDEXED_4 = {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
+
+
 @pytest.mark.parametrize(
     ("spec", "status", "left"),
     [
@@ -88,6 +91,10 @@ def test_a_job_asks_for_what_is_left(spec: Json, status: Json, count: int, live:
         ({"parallelism": 4, "completions": 4}, {"succeeded": 1, "active": 3}, (("main", 3),)),
         ({"parallelism": 4, "completions": 10}, {"succeeded": 3, "active": 4}, ()),
         ({"parallelism": 4, "completions": 10}, {"succeeded": 7, "active": 3}, (("main", 3),)),
+        # Indexes have failed whose pods were deleted, and these take their time to end.
+        (INDEXED_4, {"failedIndexes": "0-2", "failed": 3, "active": 1, "terminating": 3}, ()),
+        (INDEXED_4, {"failedIndexes": "0-2", "failed": 3, "active": 1, "terminating": 1}, (("main", 2),)),
+        (INDEXED_4, {"failedIndexes": "0-2", "failed": 3, "active": 1}, (("main", 1),)),
         # A work queue: no more pods are made after the first success, and those that run go on.
         ({"parallelism": 4, "completions": None}, {"active": 4}, ()),
         ({"parallelism": 4, "completions": None}, {"succeeded": 1, "active": 3}, (("main", 3),)),

@@ -13,7 +13,7 @@ from admission.jobs.requests import anti_affinity, complete, pod_requests, shape
 from admission.jobs.values import pod_sets, pod_usage
 from admission.jobs.workload import build_workload
 from admission.names import HOSTNAME_LABEL, Names
-from admission.quantity import QuantityError
+from admission.quantity import INT64_MAX, QuantityError
 
 HUGE = "hugepages-2Mi"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -121,12 +121,20 @@ def test_a_pod_that_is_resized_counts_as_the_scheduler_counts(spec: Json, status
     assert dict(seen.requests) == wanted
 
 
-@pytest.mark.parametrize("quantity", ["much", "-1", None, [], True, {}])
+@pytest.mark.parametrize("quantity", ["much", "-1", "1E999999999", "9e9999999", None, [], True, {}])
 def test_a_quantity_that_is_none_is_named(quantity: Any) -> None:
     with pytest.raises(QuantityError, match="cpu"):
         pod_requests({"containers": [c({"cpu": quantity})]})
     shape = shape_of({"spec": {"containers": [c({"cpu": quantity})]}}, NAMES)
     assert "cpu" in shape.refused
+
+
+@pytest.mark.parametrize("quantity", ["1e30", "9e999998", "9e999999"])
+def test_a_quantity_beyond_all_bounds_is_the_largest(quantity: str) -> None:
+    assert pod_requests({"containers": [c({"cpu": quantity, "memory": quantity})]}) == {
+        "cpu": INT64_MAX,
+        "memory": INT64_MAX,
+    }
 
 
 @pytest.mark.parametrize(

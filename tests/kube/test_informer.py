@@ -444,6 +444,25 @@ async def test_after_a_lost_connection_the_store_is_asked_whether_it_went_back(s
         assert [entry[:2] for entry in seen.log] == ["+x", "~x"]
 
 
+@pytest.mark.parametrize("recreated", [False, True])
+async def test_a_list_that_is_newer_and_has_an_object_older_than_it_was_is_of_another_past(server, client, recreated):
+    """The store was put back, and counts on from far above."""
+    server.put("x")
+    before = json.loads(json.dumps(server.objects["a", "x"]))
+    if recreated:
+        server.delete("x")
+    server.put("x", n="2")
+    server.put("y")
+    async with informing(client) as (informer, seen, task):
+        version = server.objects["a", "x"]["metadata"]["resourceVersion"]
+        server.revision += 1000
+        server.objects["a", "x"] = before
+        informer.relist()
+        with pytest.raises(StoreWentBack, match=rf"a/x is of 101 in the list of {server.revision}, after {version}$"):
+            await task
+        assert [entry[:2] for entry in seen.log] == ["+x", "+y"]
+
+
 async def test_a_handler_that_raises_ends_the_informer(server, client):
     class Broken(Seen):
         def on_change(self, old, new):
