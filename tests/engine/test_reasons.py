@@ -373,6 +373,26 @@ def test_everything_that_is_short_is_said(
     assert verdict.why.detail is detail_of(verdict.why.reason, words) is detail
 
 
+def test_room_that_is_kept_until_a_gang_starts_is_told_once() -> None:
+    """The claim is renewed every few minutes, and whoever waits for it, or behind it, is told nothing new."""
+    town = kept_for_another()
+    told = []
+    renewed = set()
+    for _ in range(10):
+        town.settle()
+        record = town.gang("large").claims
+        assert record is not None
+        renewed.add(record.until)
+        told.append([verdict.why for name in ("large", "new") if (verdict := town.state.explain(("ns", name)))])
+        town.now += 2 * MINUTE
+    assert len(renewed) > 2
+    assert told == [told[0]] * 10
+    assert [sentence(why) for why in told[0]] == [
+        "Room is kept for it as running workloads end; the claim holds until it starts",
+        "The room it needs is kept for ns/large until that starts",
+    ]
+
+
 def test_room_that_is_kept_for_a_gang_of_another_tree_is_named() -> None:
     """Nodes would hold it at once, but for what is kept on them: that is no gang that never fits."""
     town = Town(
