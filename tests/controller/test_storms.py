@@ -18,6 +18,7 @@ from admission.engine.model import Admit, Evict
 from admission.kube.client import ApiError
 from admission.sandbox.actors import FAIL, NODE_DOWN, RUN_TIME
 from e2e import invariants
+from tests.controller import upheavals
 from tests.controller.lab import API, GPU, NAMES, Json, local_queue, own
 from tests.controller.storm import Replica, Town, Weather, Wire, due, virtual_time
 from tests.kube.virtual import Loop
@@ -136,6 +137,7 @@ class Storm:
         self.made = 0
         self.story: list[str] = []
         self.replicas: list[Replica] = []
+        self.upheavals = upheavals.of(self, seed)
 
     def objects(self, group: str, plural: str) -> list[Json]:
         return list(self.town.store.objects(group, plural))
@@ -157,6 +159,9 @@ class Storm:
             await user.create(f"{OURS}/namespaces/ml/localqueues", local_queue(name, name))
         for i in range(8):
             await user.create("/api/v1/nodes", node(i))
+        for one in self.upheavals:
+            with suppress(ApiError):
+                await one.begin()
         self.replicas = [Replica(self.town, self.weather[i]) for i in range(2)]
         self.replicas[0].lead()
 
@@ -165,6 +170,8 @@ class Storm:
     async def submits(self) -> None:
         self.made += 1
         body = a_job(f"j{self.made}", self.chance)
+        for one in self.upheavals:
+            one.makes(body)
         await self.user.create(PATHS[body["kind"]], body)
 
     def some_job(self) -> str | None:
@@ -291,14 +298,20 @@ class Storm:
             self.leader_changes,
         ]
         kinds += [self.weather_changes]
+        # Each of them happens about as often, however many there are.
+        kinds += [action for one in self.upheavals for action in one.actions()]
         for _ in range(steps):
             what = self.chance.choice(kinds)
             self.story.append(f"{self.town.loop.time():.2f} {what.__name__}")
-            with suppress(ApiError):
+            try:
                 await what()
+            except ApiError as refused:
+                self.story[-1] += f": {refused}"
             await asyncio.sleep(self.chance.choice([0.0, 0.01, 0.05, 0.3, 2.0, 20.0, 120.0]))
 
     async def calms(self) -> None:
+        for upheaval in self.upheavals:
+            await upheaval.calms()
         for one in self.weather:
             one.bad, one.lag = 0.0, {}
         for i in range(8):
