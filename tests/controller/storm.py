@@ -1,5 +1,6 @@
 """A cluster in one process and in virtual time: sandbox, webhook and replicas of the controller, whose requests and
-watches pass through a weather of errors, lost answers, late writes and lags of each kind's own. A seed says it all."""
+watches pass through a weather of errors, lost answers, late writes and lags of each kind's own. A seed says it all:
+`in_virtual_time` takes from the controller what it would draw, and every clock but the loop's."""
 
 from __future__ import annotations
 
@@ -12,13 +13,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from admission.controller import app
 from admission.controller.actuate import Options
 from admission.controller.app import Controller, Tuning
 from admission.controller.lifecycle import Settings, next_step
 from admission.controller.webhook import Webhook, configurations
 from admission.engine.model import MUSTER
+from admission.kube import flow
 from admission.kube.client import Client, Fenced, Unavailable, error_of
 from admission.kube.credentials import Credentials
 from admission.sandbox.actors import Cluster
@@ -48,7 +52,7 @@ class Town(Sandbox):
         super().__init__(clock=lambda: T0 + int(self.loop.time() * 1000), seed="storm", users=users)
         self.webhook = Webhook(Access(), NAMES)  # type: ignore[arg-type]
         self.entries: list[Entry] = []
-        self.news: set[asyncio.Event] = set()
+        self.news: dict[asyncio.Event, None] = {}  # in an order of their own
         self.store.listeners.append(self._heard)
         crd = self.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
         for body in crds():
@@ -178,7 +182,7 @@ class Wire(Client):
             raise error_of(404, b"{}")
         position, until = int(resource_version), self.town.loop.time() + timeout_seconds
         news = asyncio.Event()
-        self.town.news.add(news)
+        self.town.news[news] = None
         try:
             while (now := self.town.loop.time()) < until:
                 news.clear()
@@ -203,7 +207,7 @@ class Wire(Client):
                         meta = {"resourceVersion": str(position)}
                         yield _line("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
         finally:
-            self.town.news.discard(news)
+            self.town.news.pop(news, None)
 
 
 def _line(what: str, obj: Json) -> bytes:
@@ -224,6 +228,12 @@ class Replica:
             tuning=Tuning(),
             now=town.clock,
         )
+        informers = self.controller.informers.values()
+        for one in (self.controller.events, self.controller.statuses, *informers):
+            one._clock = town.loop.time  # type: ignore[attr-defined]
+        for informer in informers:
+            informer._heard_at = town.loop.time()
+        self.controller.events._filled_at = self.controller.events._flushed_at = town.loop.time()
         self.watching = asyncio.ensure_future(self.controller.watch())
         self.leading: asyncio.Task[None] | None = None
 
@@ -272,6 +282,6 @@ def due(controller: Controller, now: int) -> list[str]:
     return found
 
 
-def virtual_time(loop: Loop) -> Any:
-    """In place of the module `time`."""
-    return SimpleNamespace(monotonic=loop.time, perf_counter=time.perf_counter)
+def in_virtual_time(monkeypatch: pytest.MonkeyPatch, loop: Loop, seed: int) -> None:
+    monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=loop.time, perf_counter=time.perf_counter))
+    monkeypatch.setattr(flow, "_chance", random.Random(f"pauses of {seed}"))

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from admission.controller import app
 from admission.engine.model import Admit, Evict
 from admission.kube.client import ApiError
 from admission.sandbox.actors import FAIL, NODE_DOWN, RUN_TIME
 from e2e import invariants
 from tests.controller import upheavals
 from tests.controller.lab import API, GPU, NAMES, Json, local_queue, own
-from tests.controller.storm import Replica, Town, Weather, Wire, due, virtual_time
+from tests.controller.storm import Replica, Town, Weather, Wire, due, in_virtual_time
 from tests.kube.virtual import Loop
 
 SEEDS = range(int(os.environ["STORMS"])) if "STORMS" in os.environ else (0, 9, 48)
@@ -381,7 +380,7 @@ async def storm(seed: int, steps: int) -> list[str]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_after_a_storm_everything_is_in_its_place(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop()
-    monkeypatch.setattr(app, "time", virtual_time(loop))
+    in_virtual_time(monkeypatch, loop, seed)
     found: list[Any] = []
 
     async def main() -> None:

@@ -301,18 +301,27 @@ class Ranks(Upheaval):
     async def begin(self) -> None:
         await self.queue_prefers()
 
+    async def calms(self) -> None:
+        """A job whose class is not there is not queued."""
+        for name in ("low", "high"):
+            with suppress(ApiError):
+                await self.class_comes(name, 0)
+
+    async def class_comes(self, name: str, value: int) -> None:
+        body = {"apiVersion": API, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
+        await self.user.create(f"{OURS}/workloadpriorityclasses", body)
+
     async def class_changes(self) -> None:
-        name, path = self.chance.choice(["low", "high"]), f"{OURS}/workloadpriorityclasses"
-        value = self.chance.choice([-5, 0, 50, 100])
+        name, value = self.chance.choice(["low", "high"]), self.chance.choice([-5, 0, 50, 100])
+        path = f"{OURS}/workloadpriorityclasses/{name}"
         if self.chance.random() < 0.3:
             with suppress(ApiError):
-                await self.user.delete(f"{path}/{name}")
+                await self.user.delete(path)
                 return
-        body = {"apiVersion": API, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
         try:
-            await self.user.create(path, body)
+            await self.class_comes(name, value)
         except ApiError:
-            await self.user.merge_patch(f"{path}/{name}", {"value": value})
+            await self.user.merge_patch(path, {"value": value})
 
     async def workload_is_raised(self) -> None:
         await self.change({"spec": {"priority": self.chance.choice([-10, 0, 70, 1000])}})
