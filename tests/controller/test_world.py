@@ -305,6 +305,18 @@ def test_a_pod_that_was_deleted_before_it_was_bound_is_not_waited_for() -> None:
     assert (tally.live, tally.lost) == (1, 1)
 
 
+def test_a_job_whose_workload_was_deleted_is_looked_at_again_when_its_last_pod_is_gone() -> None:
+    setting = Setting()
+    world = setting.world
+    world.pod_seen(pod("a", owner_uid="other", held_by="other"))
+    world.workload_lost(seen(HOLDS))
+    assert world.sight(KEY, 0).haunted
+    setting.woken.clear()
+    world.pod_lost(pod("a", owner_uid="other", held_by="other"))
+    assert not world.sight(KEY, 0).haunted
+    assert KEY in setting.woken
+
+
 def test_a_workload_made_again_takes_the_place_of_the_deleted_one() -> None:
     setting = Setting()
     world = setting.world
