@@ -669,6 +669,9 @@ class State:
         name, bucket, place = entry
         line = self.lines[name]
         memo = line.parked.get(bucket)
+        queue = self.queues.get(name)
+        in_order = queue is not None and queue.strategy is Strategy.STRICT_FIFO and self.used(name) is None
+        was_first = in_order and line.first()[0] == place
         if line.remove(place, bucket):
             self._buckets.pop(self._bucket_names.pop(bucket), None)
             self._demands.pop(bucket, None)
@@ -679,6 +682,9 @@ class State:
         elif memo is not None and memo.verdict.key == key:
             # What was found out was found out about this one; the others are alike, but not in age.
             self.memos.wake(name, bucket)
+        if was_first and line.buckets:
+            # Who is first now was told behind whom it stood, and may have been found out to lack something before that.
+            self._untold[order.key_of(line.first()[0])] = None
 
     def _why_not(self, gang: Workload) -> Why | None:
         if not gang.active:
