@@ -50,6 +50,7 @@ class Town(Sandbox):
         self.loop = asyncio.get_running_loop()
         users = {"alice": User("alice", ("system:authenticated",))}
         super().__init__(clock=lambda: T0 + int(self.loop.time() * 1000), seed="storm", users=users)
+        self._like = make_mocked_request("GET", "/")
         self.webhook = Webhook(Access(), NAMES)  # type: ignore[arg-type]
         self.entries: list[Entry] = []
         self.news: dict[asyncio.Event, None] = {}  # in an order of their own
@@ -80,7 +81,7 @@ class Town(Sandbox):
         return {"allowed": True, "patch": base64.b64encode(msgspec.json.encode(answer)).decode() if answer else ""}
 
     async def take(self, method: str, path: str, headers: Json, body: bytes | None) -> tuple[int, bytes]:
-        request = make_mocked_request(method, path, headers=headers)
+        request = self._like.clone(method=method, rel_url=path, headers=headers)
         request._read_bytes = body or b""
         answer = await self._serve(request)
         return answer.status, bytes(answer.body or b"")  # type: ignore[attr-defined]

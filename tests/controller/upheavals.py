@@ -390,8 +390,6 @@ class Strangers(Upheaval):
         gpus = {GPU: str(self.chance.choice([1, 2, 4, 8]))}
         container = {"name": "m", "image": "x", "resources": {"requests": gpus, "limits": gpus}}
         spec: Json = {"restartPolicy": "Never", "containers": [container]}
-        if self.chance.random() < 0.5:
-            spec["nodeName"] = f"n{self.chance.randrange(NODES)}"
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"s{self.made}"}, "spec": spec}
         await self.user.create("/api/v1/namespaces/ml/pods", body)
 
