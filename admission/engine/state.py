@@ -593,7 +593,10 @@ class State:
         record = gang.claims
         assert record is not None
         charge = claim_of(gang, record.admission)
-        passed_over = not record.victims and gang.evicted != "NodeFailures"
+        hit = gang.evicted == "NodeFailures"
+        if hit and gang.admission is None:  # what it claimed on its way out, or later because it was passed over
+            hit = record.until - self.rules.claim_ms < self.passed_over_at(gang)
+        passed_over = not record.victims and not hit
         (self._ledger.set_aside if passed_over else self._ledger.claim)(charge, record.until)
 
     def _unclaim(self, key: Key) -> None:
