@@ -27,6 +27,7 @@ from admission.kube.client import Client, Fenced, Unavailable, error_of
 from admission.kube.credentials import Credentials
 from admission.sandbox.actors import Cluster
 from admission.sandbox.http import Sandbox, _review_of, _seen
+from admission.sandbox.play import _validators
 from admission.sandbox.store import Request, Stored, User
 from e2e.event_log import Entry
 from tests.controller.lab import NAMES, T0, Json, crds
@@ -49,7 +50,9 @@ class Town(Sandbox):
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         users = {"alice": User("alice", ("system:authenticated",))}
-        super().__init__(clock=lambda: T0 + int(self.loop.time() * 1000), seed="storm", users=users)
+        super().__init__(
+            clock=lambda: T0 + int(self.loop.time() * 1000), seed="storm", users=users, validators=_validators()
+        )
         self._like = make_mocked_request("GET", "/")
         self.webhook = Webhook(Access(), NAMES)  # type: ignore[arg-type]
         self.entries: list[Entry] = []

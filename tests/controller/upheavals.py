@@ -368,6 +368,14 @@ class Parts(Upheaval):
         least = self.chance.choice(["1", "2", "5", "0", "x", None])
         await self.change({"metadata": {"annotations": {NAMES.min_parallelism_annotation: least}}})
 
+    async def calms(self) -> None:
+        """A job that says what cannot be read is not queued."""
+        nothing = {"metadata": {"annotations": {NAMES.min_parallelism_annotation: None}}}
+        for job in self.objects("jobs", "batch"):
+            if job["spec"].get("suspend"):
+                with suppress(ApiError):
+                    await self.user.merge_patch(f"/apis/batch/v1/namespaces/ml/jobs/{job['metadata']['name']}", nothing)
+
     async def size_changes(self) -> None:
         await self.change({"spec": {"parallelism": self.chance.choice([1, 2, 3, 5, 8])}})
 
