@@ -76,7 +76,8 @@ class Settings:
     """`started` and before is taken as found. The rest, in seconds: quota that was changed less than `settle` ago is
     still a fair ground for a reservation, and a job younger than that may still be unqueued; a pod on a node that has
     been lost for `lost_after` holds nothing; a job that waits longer than `explain_after` must have been told why; one
-    whose Workload is deleted under it is stopped within `notice`: nothing in the API could keep that from happening."""
+    whose Workload is deleted under it is stopped within `notice`: nothing in the API could keep that from happening; of
+    Workloads that were deleted before `watching` the controller that reports knows nothing."""
 
     group: str = "muster.dev"
     started: int = 0
@@ -84,6 +85,7 @@ class Settings:
     lost_after: float = 0.0
     explain_after: float = 10.0
     notice: float = 10.0
+    watching: float = 0.0
 
 
 def check(log: EventLog | Sequence[Entry], *, at_end: bool = True, **settings: Any) -> list[Violation]:
@@ -164,6 +166,7 @@ class Judge:
         self._former: list[tuple[float, QuotaTree]] = []  # until when a tree was in force
         self._charged: dict[str, Usage] = defaultdict(Counter)  # queue -> usage
         self._ghosts: dict[str, Reservation] = {}  # of deleted Workloads whose pods are not gone, by uid of the job
+        self._ghost_since: dict[str, float] = {}
         self._ghost_pods: dict[str, tuple[str, Usage]] = {}
 
     # -- the replay ----------------------------------------------------------------------------------------------
@@ -353,6 +356,7 @@ class Judge:
         job = self.jobs.get(job_uid)
         if entry.type == DELETED:
             self._ghosts[job_uid] = held
+            self._ghost_since[job_uid] = self._now
             for pod in left:
                 self._haunt(job_uid, pod)
         elif left:
@@ -589,7 +593,9 @@ class Judge:
             for resource in flavor.get("resources") or ():
                 reported[flavor["name"], resource["name"]] = milli(resource.get("total", 0))
         held = [r for r in self.reservations.values() if r.queue == name]
-        held += [ghost for job, ghost in self._ghosts.items() if ghost.queue == name and self._holding(job)]
+        known = [job for job, since in self._ghost_since.items() if since >= self.settings.watching]
+        ghosts = [self._ghosts[job] for job in known if job in self._ghosts and self._holding(job)]
+        held += [ghost for ghost in ghosts if ghost.queue == name]
         actual: Usage = Counter()
         for each in held:
             actual.update(each.usage)

@@ -223,6 +223,7 @@ class Replica:
         self.client = Wire(town, weather)
         self.client.fence = self._fence
         self.may_write = False
+        self.since = town.loop.time()
         self.controller = Controller(
             self.client,
             names=NAMES,

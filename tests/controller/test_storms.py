@@ -324,8 +324,8 @@ class Storm:
     # -- what must hold
 
     async def wrong(self) -> list[str]:
-        found = list(map(str, invariants.check(self.town.entries, settle=30.0, notice=30.0)))
-        leader = self.replicas[0].controller
+        leader, since = self.replicas[0].controller, self.replicas[0].since
+        found = list(map(str, invariants.check(self.town.entries, settle=30.0, notice=30.0, watching=since)))
         found += [f"drift: {one}" for one in leader.state.drift()]
         before = len(self.town.entries)
         writes = len(self.town.requests)

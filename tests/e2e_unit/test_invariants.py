@@ -737,6 +737,12 @@ def test_at_the_end(tell: Callable[[Story], None], expected: str) -> None:
     assert {v.invariant for v in violations} == ({expected} if expected else set()), report(violations)
 
 
+def test_a_controller_that_started_later_does_not_know_what_was_deleted() -> None:
+    story = Story()
+    left_alone(story, "0")
+    assert check(story.entries, watching=story.entries[-1].at) == []
+
+
 def test_what_was_there_before_the_log_is_not_judged() -> None:
     story = Story()
     quota_exceeded(story)
