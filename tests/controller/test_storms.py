@@ -9,6 +9,7 @@ import asyncio
 import os
 import random  # noqa: TID251  # seeded, and not of the engine
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +28,7 @@ SEEDS = range(int(os.environ["STORMS"])) if "STORMS" in os.environ else (0, 61, 
 KINDS = ("Job", "JobSet", "Workload", "Pod", "Node", "ClusterQueue", "LocalQueue", "ResourceFlavor", "Cohort")
 RACK = "rack"
 OURS = f"/apis/{API}"
+MADE = ("POST", "/workloads")
 
 
 def node(i: int) -> Json:
@@ -376,15 +378,9 @@ async def storm(seed: int, steps: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_after_a_storm_everything_is_in_its_place(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def played(monkeypatch: pytest.MonkeyPatch, seed: int, main: Callable[[], Awaitable[None]]) -> None:
     loop = Loop()
     in_virtual_time(monkeypatch, loop, seed)
-    found: list[Any] = []
-
-    async def main() -> None:
-        found.extend(await storm(seed, int(os.environ.get("STEPS", "60"))))
-
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(main())
@@ -394,4 +390,40 @@ def test_after_a_storm_everything_is_in_its_place(seed: int, monkeypatch: pytest
                 task.cancel()
             loop.run_until_complete(asyncio.wait(left, timeout=60))
         loop.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_after_a_storm_everything_is_in_its_place(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+
+    async def main() -> None:
+        found.extend(await storm(seed, int(os.environ.get("STEPS", "60"))))
+
+    played(monkeypatch, seed, main)
     assert not found, "\n".join(map(str, found[:30]))
+
+
+def test_a_workload_is_not_made_again_and_again_for_a_job_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The news of its end is late, and each Workload is deleted at once, for its owner is no more."""
+    made: list[str] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        for name in "abc":
+            await scene.user.merge_patch(f"{OURS}/clusterqueues/{name}", {"spec": {"stopPolicy": "Hold"}})
+        await scene.submits()
+        await asyncio.sleep(10)
+        scene.weather[0].lag = {"Job": 1000.0, "JobSet": 1000.0}
+        before = len(scene.town.requests)
+        path = scene.some_job()
+        assert path is not None
+        await scene.user.delete(path, propagation="Background")
+        await asyncio.sleep(10)
+        made.extend(path for verb, path in list(scene.town.requests)[before:] if (verb, path[-10:]) == MADE)
+        for one in scene.replicas:
+            await one.end()
+        scene.town.driver.cancel()
+
+    played(monkeypatch, 0, main)
+    assert 2 <= len(made) <= 11
