@@ -586,6 +586,7 @@ class Controller:
         for informer in self.informers.values():
             await informer.synced.wait()
         self.leading = True
+        self.actuator.leads()
         self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))
         try:

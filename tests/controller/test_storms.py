@@ -427,3 +427,40 @@ def test_a_workload_is_not_made_again_and_again_for_a_job_that_is_gone(monkeypat
 
     played(monkeypatch, 0, main)
     assert 2 <= len(made) <= 11
+
+
+def test_a_new_leader_starts_nothing_by_a_reservation_that_was_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows of jobs at once, and of Workloads late."""
+    found: list[str] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+        limits = {GPU: "1"}
+        container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
+        pods = {"metadata": {"annotations": {RUN_TIME: "48h"}}, "spec": {"restartPolicy": "Never"}}
+        pods["spec"]["containers"] = [container]
+        meta = {"name": "runs", "namespace": "ml", "labels": {NAMES.queue_label: "a"}}
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": pods}}
+        await scene.user.create(PATHS["Job"], job)
+        await asyncio.sleep(5)
+        scene.weather[1].lag = {"Workload": 1e6}
+        (workload,) = scene.objects(NAMES.group, "workloads")
+        assert workload["status"].get("admission")
+        path = f"{OURS}/namespaces/ml/workloads/{workload['metadata']['name']}"
+        await scene.user.merge_patch(path, {"spec": {"active": False}})
+        await asyncio.sleep(5)
+        (workload,) = scene.objects(NAMES.group, "workloads")
+        assert not workload["status"].get("admission")
+        await scene.replicas[0].resign()
+        scene.replicas[1].lead()
+        await asyncio.sleep(5)
+        found.extend(map(str, invariants.check(scene.town.entries, at_end=False)))
+        for one in scene.replicas:
+            await one.end()
+        scene.town.driver.cancel()
+
+    played(monkeypatch, 0, main)
+    assert found == []
