@@ -14,7 +14,9 @@ I6  restore: what an eviction leaves of a job is what its user wrote
 I8  quiet: `check_quiet`, over audit events: nothing is written when nothing happens
 I9  no lost job: at the end each job is queued, reserved, running, finished, or rejected with a reason
 I10 fencing: `check_fencing`, over audit events: a former leader writes nothing after its successor
-I11 accounting: at the end the queues' reported reservations are the sum of the Workloads'
+I11 accounting: at the end the queues' reported reservations are the sum of the Workloads', deleted ones whose pods live
+    on among them
+I12 told: a reservation is taken back by an eviction, which says why
 
 The judge replays the log: it knows at each revision what existed then, and compares. It reads the API's own shapes
 (Kueue's v1beta2, in `group`) and shares no code with the controller.
@@ -73,13 +75,17 @@ class Reservation:
 class Settings:
     """`started` and before is taken as found. The rest, in seconds: quota that was changed less than `settle` ago is
     still a fair ground for a reservation, and a job younger than that may still be unqueued; a pod on a node that has
-    been lost for `lost_after` holds nothing; a job that waits longer than `explain_after` must have been told why."""
+    been lost for `lost_after` holds nothing; a job that waits longer than `explain_after` must have been told why; one
+    whose Workload is deleted under it is stopped within `notice`: nothing in the API could keep that from happening; of
+    Workloads that were deleted before `watching` the controller that reports knows nothing."""
 
     group: str = "muster.dev"
     started: int = 0
     settle: float = 2.0
     lost_after: float = 0.0
     explain_after: float = 10.0
+    notice: float = 10.0
+    watching: float = 0.0
 
 
 def check(log: EventLog | Sequence[Entry], *, at_end: bool = True, **settings: Any) -> list[Violation]:
@@ -138,6 +144,7 @@ class Judge:
         self._reserved_at: dict[str, float] = {}
         self._ended: dict[str, int] = {}  # completions that a Job had behind it when it was last reserved
         self._reserved_for: dict[str, str] = {}  # uid of a job -> uid of the Workload that holds for it
+        self._bereft: dict[str, float] = {}  # jobs that ran when their Workload was deleted, and when that was
         # pods and nodes
         self._pods: dict[str, Object] = {}
         self._live: dict[str, set[str]] = defaultdict(set)  # uid of a job -> its pods that have not ended
@@ -159,11 +166,14 @@ class Judge:
         self._former: list[tuple[float, QuotaTree]] = []  # until when a tree was in force
         self._charged: dict[str, Usage] = defaultdict(Counter)  # queue -> usage
         self._ghosts: dict[str, Reservation] = {}  # of deleted Workloads whose pods are not gone, by uid of the job
+        self._ghost_since: dict[str, float] = {}
         self._ghost_pods: dict[str, tuple[str, Usage]] = {}
 
     # -- the replay ----------------------------------------------------------------------------------------------
 
     def see(self, entry: Entry) -> None:
+        for uid in [uid for uid, since in self._bereft.items() if entry.at - since > self.settings.notice]:
+            self._unstopped(uid)
         self._revision, self._now = entry.revision, entry.at
         {
             "Job": self._job,
@@ -215,13 +225,15 @@ class Judge:
             self._original[uid] = job  # changed by its user before it was started
         if _suspended(job):
             self._told.discard(("I3", uid))
+            if job["kind"] == "Job":  # a JobSet's controller stops its Jobs some time after it
+                self._bereft.pop(uid, None)
 
     def _child(self, entry: Entry, root: str) -> None:
         """The Jobs of a managed JobSet run under its reservation."""
         jobset, job = self.jobs.get(root), entry.object
         if jobset is None or not self._managed(jobset) or finished(jobset) or _going(jobset):
             return
-        if _suspended(job) or finished(job) or _going(job) or root in self._reserved_for:
+        if _suspended(job) or finished(job) or _going(job) or root in self._reserved_for or root in self._bereft:
             return
         self._violation("I3", entry.name, "runs although its JobSet has no reservation", once=entry.uid)
 
@@ -235,7 +247,8 @@ class Judge:
             return
         holder = self._reserved_for.get(uid)
         if holder is None:
-            self._violation("I3", name, "is not suspended and has no reservation", once=uid)
+            if uid not in self._bereft:
+                self._violation("I3", name, "is not suspended and has no reservation", once=uid)
             return
         held, needed = self.reservations[holder].counts, pod_sets(job)
         if job["kind"] == "Job":  # its only pod set may have any name
@@ -244,6 +257,13 @@ class Judge:
         if {k: v for k, v in held.items() if v} != {k: v for k, v in needed.items() if v}:
             self._violation("I3", name, f"needs pods {needed} and has reserved {held}", once=uid)
         self._requests(uid, name, job, self.reservations[holder])
+
+    def _unstopped(self, uid: str) -> None:
+        """Nothing in the API could keep its Workload from being deleted under it; but that it was has been seen now."""
+        del self._bereft[uid]
+        job = self.jobs.get(uid)
+        if job is not None:
+            self._gang(uid, _name(job))
 
     def _requests(self, uid: str, name: str, job: Object, held: Reservation) -> None:
         """I3: what is charged for a pod is not less than what its template asks for."""
@@ -271,6 +291,8 @@ class Judge:
             self.workloads.pop(uid, None)
         else:
             self.workloads[uid] = workload
+        if before is not None and after is None and not gone and not self._says_why(workload):
+            self._violation("I12", entry.name, "is released, and no eviction says why")
         if before == after:
             return
         if before is not None:
@@ -286,6 +308,10 @@ class Judge:
         elif before is not None:
             del self.reservations[uid]
             self._release(entry, before, uid, job_uid)
+
+    def _says_why(self, workload: Object) -> bool:
+        done = any(condition(workload, kind) == "True" for kind in ("Evicted", "Finished"))
+        return done or _going(workload)
 
     def _identity(self, entry: Entry) -> str:
         """The job that a Workload stands for, and I4 for its names."""
@@ -309,6 +335,7 @@ class Judge:
             name = self.workloads[other]["metadata"]["name"]
             self._violation("I4", entry.name, f"job {job_uid} has a live reservation already, {name}")
         self._reserved_for[job_uid] = uid
+        self._bereft.pop(job_uid, None)
         self._reserved_at[job_uid] = self._now
         self._ran.discard(job_uid)
         job, first = self.jobs.get(job_uid), self._first.get(job_uid)
@@ -323,10 +350,13 @@ class Judge:
         if not job_uid or self._reserved_for.get(job_uid) != uid:
             return
         del self._reserved_for[job_uid]
-        left = [self._pods[pod] for pod in self._live[job_uid] if not self._on_lost_node(self._pods[pod])]
+        if entry.type == DELETED:
+            self._bereft[job_uid] = self._now
+        left = self._holding(job_uid)
         job = self.jobs.get(job_uid)
         if entry.type == DELETED:
             self._ghosts[job_uid] = held
+            self._ghost_since[job_uid] = self._now
             for pod in left:
                 self._haunt(job_uid, pod)
         elif left:
@@ -341,6 +371,10 @@ class Judge:
             self.figures.evictions += job_uid in self._ran
             if _suspended(job):
                 self._restored(job_uid, job)
+
+    def _holding(self, job_uid: str) -> list[Object]:
+        """Its pods that have not ended, but for those on lost nodes."""
+        return [self._pods[pod] for pod in self._live[job_uid] if not self._on_lost_node(self._pods[pod])]
 
     def _restored(self, uid: str, job: Object) -> None:
         """I6 for a job whose reservation was just given back."""
@@ -516,6 +550,8 @@ class Judge:
 
     def conclude(self) -> None:
         """What must hold when a run has come to rest: I9 and I11."""
+        for uid in list(self._bereft):
+            self._unstopped(uid)
         for since in self._unschedulable.values():
             self.figures.max_unschedulable = max(self.figures.max_unschedulable, self._now - since)
         for uid, first in self._first.items():
@@ -557,6 +593,9 @@ class Judge:
             for resource in flavor.get("resources") or ():
                 reported[flavor["name"], resource["name"]] = milli(resource.get("total", 0))
         held = [r for r in self.reservations.values() if r.queue == name]
+        known = [job for job, since in self._ghost_since.items() if since >= self.settings.watching]
+        ghosts = [self._ghosts[job] for job in known if job in self._ghosts and self._holding(job)]
+        held += [ghost for ghost in ghosts if ghost.queue == name]
         actual: Usage = Counter()
         for each in held:
             actual.update(each.usage)

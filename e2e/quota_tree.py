@@ -83,6 +83,8 @@ class QuotaTree:
     def over(self, queue: str, usage: Usage) -> list[str]:
         """What was exceeded by charging `usage`, which is in already: only nodes whose usage that raised count."""
         node = self.queues.get(queue)
+        if node is None and all(amount <= 0 for amount in usage.values()):
+            return []  # something was given back
         if node is None:
             return [f"queue {queue} does not exist or its cohorts form a cycle"]
         complaints = []

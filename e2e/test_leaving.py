@@ -117,6 +117,36 @@ def test_a_deleted_workload_that_somebody_keeps_holds_nothing_once_its_pods_are_
     cp.wait(lambda: runs_alone("first"), 60, "the first to be queued anew, and to run")
 
 
+@pytest.mark.parametrize("kind", ["jobs", "jobsets"])
+def test_a_job_whose_workload_is_deleted_is_queued_anew_when_its_pods_are_gone(muster: Installed, kind: str) -> None:
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 16})
+    cp.apply([_of_owner("first", kind)])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
+    pods = [pod["metadata"]["name"] for pod in running_pods(cp, "team-a")]
+    for name in pods:
+        cp.patch("pods", name, {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
+    entry = workload_of(cp, "team-a", "first")
+    assert entry is not None
+    cp.delete(WORKLOADS, entry["metadata"]["name"], "team-a")
+    cp.apply([job("team-a", "second", 1, seconds=None)])
+
+    def stopped() -> bool:
+        return all("deletionTimestamp" in cp.get("pods", name, "team-a")["metadata"] for name in pods)
+
+    cp.wait(stopped, 60, "its pods to be stopped")
+    cp.wait(lambda: workload_of(cp, "team-a", "second"), 30, "the next to be queued")
+    time.sleep(3)
+    assert workload_of(cp, "team-a", "first") is None
+    assert not admitted(cp, "team-a", "second"), "nodes are free, and no quota"
+    for name in pods:
+        cp.patch("pods", name, {"metadata": {"annotations": {LOST: None}}}, "team-a")
+    cp.wait(lambda: admitted(cp, "team-a", "second"), 60, "the next to start")
+    cp.wait(lambda: workload_of(cp, "team-a", "first"), 30, "the first to be queued anew")
+
+
 def test_nothing_starts_in_a_namespace_that_is_being_deleted(muster: Installed) -> None:
     """Kubernetes deletes jobs there with the last of the pods, and those may take their time."""
     cp = muster.cp

@@ -141,6 +141,17 @@ class Actuator:
         """What a gang asks for must not lose what an older kind has no place for. Kueue's kind has its own list of what
         a pod template may say, and pods may say more."""
 
+        self._reserved: set[str] = set()
+        """uids of Workloads whose reservation was written since this controller leads; not yet started."""
+
+    def leads(self) -> None:
+        """From now on: what others wrote before may be known late."""
+        self._reserved.clear()
+
+    def gone(self, uid: str) -> None:
+        """There is no such Workload any more."""
+        self._reserved.discard(uid)
+
     # ------------------------------------------------------------ decisions of the engine
 
     async def carry_out(self, decision: Decision, based_on: tuple[PodSet, ...] | None = None) -> str:
@@ -189,6 +200,8 @@ class Actuator:
             case _:
                 status.pop("admission", None)
         made = await self._apply_status(seen, status)
+        if isinstance(decision, Admit) and seen.view.value.job_uid:
+            self._reserved.add(seen.uid)
         if any(one[:2] == (ADMITTED, True) for one in shown.conditions):
             self._became(seen.key, ADMITTED, "", "")
         self._tell(seen, shown.events)
@@ -515,6 +528,11 @@ class Actuator:
         raw = await self._raw(key, job)
         value = seen.view.value
         assert value.admission is not None
+        if seen.uid not in self._reserved:
+            # Another wrote it, who may have taken it back since.
+            stored = await self._client.get(self._workloads.path(seen.namespace, seen.name))
+            if stored["metadata"]["resourceVersion"] != seen.resource_version:
+                raise Conflict(409, "Conflict", "the workload is another than the one that is known")
         if not self._world.same_defaults(job, seen):
             wanted = await self._asked_for(key, job)
             if wanted is None or _shapes(self._pod_sets(wanted)) != _shapes(value.pod_sets):
@@ -544,6 +562,7 @@ class Actuator:
             await self._evict(seen, refused)
             return
         await self._patch_job(key, started.patch)
+        self._reserved.discard(seen.uid)
         self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
 
     async def _restore_children(self, parent: dict[str, Any], seen: WorkloadSeen, children: tuple[JobKey, ...]) -> None:
@@ -693,6 +712,7 @@ class Actuator:
             self.record(key, job, "Normal", "PodReplaced", f"Pod {name} leaves the lost node {pod.node}")
 
     async def _release(self, seen: WorkloadSeen) -> None:
+        self._reserved.discard(seen.uid)
         now = self._now()
         evicted: dict[str, Any] = next((c for c in seen.status.get("conditions") or () if c["type"] == EVICTED), {})
         reason = str(evicted.get("reason", "Pending"))

@@ -160,6 +160,8 @@ QUEUES = (ClusterQueue, LocalQueue, Cohort)
 RACES_LOST = 4
 """So many times in a row a write may come too late before each more counts as a failure: one lost race is read again at
 once, and is part of the trade."""
+MADE_AGAIN_S = 1.0
+"""Between two Workloads for the same job."""
 SITS_OUT_MS = 600_000
 """So long nobody looks at a gang over which a decision failed."""
 _STEP_FAILED = (
@@ -224,6 +226,8 @@ class Controller:
         self._not_looked_at: set[JobKey] = set()
         self._caught_up = asyncio.Event()
         self._failures: dict[JobKey, int] = {}
+        self._made: dict[JobKey, float] = {}
+        """Jobs for which a Workload was made in the last second, in the order of these times; monotonic seconds."""
         self._unserved = Told()
         """That Workloads cannot be created where they would be."""
         self._unexplained: dict[Key, float] = {}
@@ -388,6 +392,7 @@ class Controller:
         elif old is not None:
             self.world.workload_lost(old)
             self._unmade.made(old.key)
+            self.actuator.gone(old.uid)
             self.verdicts.pop(old.key, None)
             self._unexplained.pop(old.key, None)
             self._found.discard(old.key)
@@ -586,6 +591,7 @@ class Controller:
         for informer in self.informers.values():
             await informer.synced.wait()
         self.leading = True
+        self.actuator.leads()
         self.revision += 1
         log.info("leading", jobs=len(self.world.jobs), workloads=len(self.world.workloads))
         try:
@@ -746,11 +752,14 @@ class Controller:
             else:
                 now = self.now()
                 due = next_step(self.world.sight(key, now), self.settings, now)
-                if due.step is not None:
+                if isinstance(due.step, CreateWorkload) and (pause := self._made_lately(key)):
+                    self.jobs.add_after(key, pause)
+                elif due.step is not None:
                     self._wrote_at = time.monotonic()
                     await self.actuator.take(key, due.step)
                     if isinstance(due.step, CreateWorkload):
                         self._unserved.over()
+                        self._made[key] = time.monotonic()
                     for told in self.watchers.step:
                         told(key, due.step)
                     level = logging.INFO if isinstance(due.step, EvictWorkload) else logging.DEBUG
@@ -793,6 +802,14 @@ class Controller:
                 # In equal words each time: they stand as one Event, for as long as it goes on.
                 self.actuator.record(key, job, "Warning", STEP_FAILED, _STEP_FAILED)
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
+
+    def _made_lately(self, key: JobKey) -> float:
+        """Seconds until a Workload is made for this job. One that was made a moment ago and is gone was deleted with
+        the job, as a rule, and the news of that is on its way."""
+        now = time.monotonic()
+        while self._made and (first := next(iter(self._made))) and self._made[first] <= now - MADE_AGAIN_S:
+            del self._made[first]
+        return self._made[key] + MADE_AGAIN_S - now if key in self._made else 0.0
 
     def _forget(self, job: JobKey, decision: Decision) -> None:
         """This will not be written (now): it counts no more, nor what was decided meanwhile because of it."""

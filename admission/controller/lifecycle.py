@@ -348,6 +348,8 @@ class Sight:
     """A Job with our marker in its template that belongs to no JobSet and no Workload any more."""
     spare_since: int | None = None
     """Since when pods of it hold quota that they will not use again, with somebody waiting."""
+    haunted: bool = False
+    """Its Workload was deleted, and pods that it had admitted still hold what they were given."""
     marked: tuple[tuple[str, str, str], ...] = ()
     """Jobs of a JobSet that are to stop and whose templates still say what the start wrote into it."""
     going: tuple[tuple[str, str, str], ...] = ()
@@ -400,7 +402,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
     if workload is None:
         if not job.suspended:
             return Next(SuspendJob("not admitted"))
-        if job.started:
+        if job.started or seen.haunted:
             return _take_back(seen, settings, now, then=None)
         return NOTHING if seen.terminating else Next(CreateWorkload())
     value = workload.value

@@ -231,6 +231,8 @@ class World:
         """Gangs on which decisions cannot be written, what gangs ask for over which one failed, and until when."""
         self._ghosts: dict[Key, str] = {}
         """Workloads that were deleted while pods of theirs still run, with their uids."""
+        self._haunted: dict[str, Key] = {}
+        """uid of a job -> the Workload that was deleted under it."""
 
     # ------------------------------------------------------------ folding
 
@@ -289,7 +291,7 @@ class World:
         if old is not None and old.uid != seen.uid:
             self.workload_lost(old)
         self.workloads[seen.key] = seen
-        self._ghosts.pop(seen.key, None)
+        self._no_ghost(seen.key)
         job_uid = seen.view.value.job_uid
         if job_uid:
             self._stands_for(seen, job_uid)
@@ -323,6 +325,8 @@ class World:
         if held_room and self._any_pod((held.namespace, held.uid)):
             # Its pods run on until they are gone, and until then hold what they were given.
             self._ghosts[seen.key] = held.uid
+            if held.view.value.job_uid:
+                self._haunted[held.view.value.job_uid] = seen.key
         else:
             self.apply(Gone(Workload, seen.key))
         self._wake_workload(seen)
@@ -639,6 +643,7 @@ class World:
             priority=priority,
             abandoned=job is not None and self._abandoned(job),
             spare_since=self._spare_since(key, job, workload, now),
+            haunted=job is not None and job.uid in self._haunted,
             marked=self._marked(job),
             going=self._going(job),
             unheard=self._unheard(job),
@@ -1043,8 +1048,16 @@ class World:
 
     def _lay_ghost(self, uid: str) -> None:
         for key in [key for key, ghost in self._ghosts.items() if ghost == uid]:
-            del self._ghosts[key]
+            self._no_ghost(key)
             self.apply(Gone(Workload, key))
+
+    def _no_ghost(self, key: Key) -> None:
+        if self._ghosts.pop(key, None) is None:
+            return
+        for uid in [uid for uid, of in self._haunted.items() if of == key]:
+            del self._haunted[uid]
+            if (job := self._job_by_uid.get(uid)) is not None:
+                self._changed_job(job)
 
     def _index_nodes(self, seen: WorkloadSeen, old: WorkloadSeen | None) -> None:
         before = _nodes_of(old.view.value) if old is not None else frozenset()

@@ -613,7 +613,7 @@ class Filling(Run):
                 subject=f"{len(leaving)} evicted workload(s)",
             )
         else:
-            why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=held.until)
+            why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=self.ledger.end_of(held))
         verdict = Verdict(gang.key, Standing.WAITING, why, self.asked(trial))
         self.verdicts.append(verdict)
         lack = self._lack(trial)
@@ -758,7 +758,7 @@ class Filling(Run):
         first = ledger.claims[claims[-1]]
         if self._fits_without(claims, trial):
             name = "/".join(first.charge.key)
-            trial.why = replace(trial.why, detail=Detail.CLAIMED, subject=name, until=first.until)
+            trial.why = replace(trial.why, detail=Detail.CLAIMED, subject=name, until=ledger.end_of(first))
         return trial
 
     def _fits_now(self, trial: Trial) -> bool:
@@ -871,7 +871,7 @@ class Filling(Run):
         if there is None or there.mode is not Mode.FIT:
             return False
         self._claim(trial, there.admission(trial.queue.name), ())
-        why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=self.now + rules.claim_ms)
+        why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=0)
         self.verdicts.append(Verdict(gang.key, Standing.WAITING, why, self.asked(trial)))
         return True
 

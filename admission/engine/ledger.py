@@ -399,6 +399,10 @@ class Ledger:
             self._remove(Aside(held))
         return held
 
+    def end_of(self, held: Held) -> int:
+        """When a claim ends; 0 for what is set aside, which is renewed until the gang starts."""
+        return 0 if held.charge.key in self.aside else held.until
+
     @contextmanager
     def beside(self, but: Set[Key], root: QuotaNode, *, free: bool = False) -> Iterator[None]:
         """With all room taken that is set aside, but for that of some: of those in the tree of `root` as claims in the

@@ -791,7 +791,7 @@ class Why(Value, frozen=True):
     subject: str = ""
     """Name of what the detail speaks of: the missing queue, the head in front, the gang that holds the claim."""
     until: int = 0
-    """When the detail is a time (backoff, claim)."""
+    """When the detail is a time (backoff, claim); 0 for a claim that holds until its gang starts."""
 
 
 # ---------------------------------------------------------------- plan

@@ -190,8 +190,9 @@ def sentence(why: Why, now: int = 0) -> str:
         return f"Waits until {_time(why.until)} before it is tried again"
     if why.detail is Detail.CLAIMED:
         if why.subject == "it":
-            return f"Room is kept for it as running workloads end; the claim holds until {_time(why.until)}"
-        return f"The room it needs is kept for {why.subject} until {_time(why.until)}"
+            ends = f"the claim holds until {_time(why.until)}" if why.until else "the claim holds until it starts"
+            return f"Room is kept for it as running workloads end; {ends}"
+        return f"The room it needs is kept for {why.subject} until {_time(why.until) if why.until else 'that starts'}"
     if why.detail is Detail.VICTIMS_LEAVING or why.reason is Reason.WAITING_FOR_PREEMPTED:
         return f"Waits for {why.subject or 'evicted workloads'} to leave; the room they free is kept for it"
     match why.reason:

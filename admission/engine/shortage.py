@@ -63,7 +63,7 @@ class Lack(Value, frozen=True):
     beside: bool = False
     """It was refused with the room taken that is kept for those who were passed over, and not without."""
     blocked_by: tuple[Key, int] | None = None
-    """(owner, end) of the claim of another that it was told of."""
+    """(owner, end as in `Ledger.end_of`) of the claim of another that it was told of."""
     placing: tuple[PlaceRequest, ...] = ()
     """What it asked of the nodes, where they alone are short ..."""
     avoid: frozenset[str] = frozenset()
@@ -403,7 +403,8 @@ class Shortages:
             elif not decides or (
                 self._short(node, lack)
                 and (
-                    lack.blocked_by is None or any((held.charge.key, held.until) == lack.blocked_by for held in claims)
+                    lack.blocked_by is None
+                    or any((held.charge.key, self._ledger.end_of(held)) == lack.blocked_by for held in claims)
                 )
             ):
                 rest.append((i, node, decides))

@@ -597,7 +597,10 @@ class State:
         record = gang.claims
         assert record is not None
         charge = claim_of(gang, record.admission)
-        passed_over = not record.victims and gang.evicted != "NodeFailures"
+        hit = gang.evicted == "NodeFailures"
+        if hit and gang.admission is None:  # what it claimed on its way out, or later because it was passed over
+            hit = record.until - self.rules.claim_ms < self.passed_over_at(gang)
+        passed_over = not record.victims and not hit
         (self._ledger.set_aside if passed_over else self._ledger.claim)(charge, record.until)
 
     def _unclaim(self, key: Key) -> None:
@@ -673,6 +676,9 @@ class State:
         name, bucket, place = entry
         line = self.lines[name]
         memo = line.parked.get(bucket)
+        queue = self.queues.get(name)
+        in_order = queue is not None and queue.strategy is Strategy.STRICT_FIFO and self.used(name) is None
+        was_first = in_order and line.first()[0] == place
         if line.remove(place, bucket):
             self._buckets.pop(self._bucket_names.pop(bucket), None)
             self._demands.pop(bucket, None)
@@ -683,6 +689,9 @@ class State:
         elif memo is not None and memo.verdict.key == key:
             # What was found out was found out about this one; the others are alike, but not in age.
             self.memos.wake(name, bucket)
+        if was_first and line.buckets:
+            # Who is first now was told behind whom it stood, and may have been found out to lack something before that.
+            self._untold[order.key_of(line.first()[0])] = None
 
     def _why_not(self, gang: Workload) -> Why | None:
         if not gang.active:

@@ -289,6 +289,10 @@ def start(
         notes |= _added(checks, "annotations", slot.pod_set)
         edit.entries((*slot.path, "metadata", "labels"), labels)
         edit.entries((*slot.path, "metadata", "annotations"), notes)
+        # Of a Job that outlived its JobSet: they speak of that one's start.
+        edit.without(
+            (*slot.path, "metadata", "annotations"), [k for k in template_annotations(names) if k not in notes]
+        )
         if not kind.fixed_template:
             own = texts(obj(slot.template.get("spec")).get("nodeSelector"))
             edit.entries(
@@ -428,6 +432,14 @@ class _Edit:
             self.patch.append({"op": "add", "path": pointer((*path, key)), "value": value})
             if path not in self._made:
                 self.undo.append([[*path, key], held[key]] if key in held else [[*path, key]])
+
+    def without(self, path: tuple[str, ...], keys: Sequence[str]) -> None:
+        """Take keys out of a map."""
+        held = obj(at(self._raw, path))
+        for key in keys:
+            if key in held:
+                self.patch.append({"op": "remove", "path": pointer((*path, key))})
+                self.undo.append([[*path, key], held[key]])
 
     def append(self, path: tuple[str, ...], values: Sequence[Json]) -> None:
         """Add to a list what is not in it."""

@@ -10,7 +10,7 @@ Lists are merged by the keys that their schema gives them; a list without keys i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -349,9 +349,24 @@ def apply_merge(live: Any, applied: Any, schema: Schema | None) -> Any:
             merged = {
                 k: apply_merge(before.get(k), v, item(schema)) if k in before else copy(v) for k, v in after.items()
             }
-            # Live items keep their place; what is new follows in the order of the applied document.
-            return [merged.get(k, v) for k, v in before.items()] + [v for k, v in merged.items() if k not in before]
+            return [(merged if k in merged else before)[k] for k in _order(before, list(after))]
     return copy(applied)
+
+
+def _order(live: Collection[str], applied: Sequence[str]) -> list[str]:
+    """Of the entries of both: as in the applied document; what only the live one has stays between those that it was
+    between."""
+    places = {key: i for i, key in enumerate(applied)}
+    both = [key for key in applied if key in live]
+    out: list[str] = []
+    taken = agreed = 0
+    for key in live:
+        if key not in places:
+            out.append(key)
+        elif agreed < len(both) and key == both[agreed]:
+            out += applied[taken : places[key] + 1]
+            taken, agreed = places[key] + 1, agreed + 1
+    return out + list(applied[taken:])
 
 
 def prune(doc: Any, gone: set[Path], kept: set[Path], schema: Schema | None, at: Path = ()) -> Any:

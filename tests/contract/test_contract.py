@@ -410,6 +410,32 @@ def test_apply_lets_go_of_what_it_no_longer_says(api: Api) -> None:
     assert obj["spec"]["tags"] == ["r"]
 
 
+@pytest.mark.parametrize(
+    ("live", "applied", "merged"),
+    [
+        ("ab", "ba", "ba"),
+        ("abc", "cab", "cab"),
+        ("abd", "bxa", "bdxa"),
+        ("dab", "ba", "dba"),
+        ("adb", "ba", "dba"),
+        ("dea", "xa", "dexa"),
+        ("de", "xa", "dexa"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["parts", "tags"])
+def test_apply_puts_entries_in_its_order(api: Api, kind: str, live: str, applied: str, merged: str) -> None:
+    """An apply that says the same in another order is a change, and the next one is none."""
+
+    def listed(names: str) -> list[Any]:
+        return [{"name": name} if kind == "parts" else name for name in names]
+
+    made(api, GADGETS, gadget("g", **{kind: listed(live)}))
+    status, obj = apply(api, GADGETS, gadget("g", **{kind: listed(applied)}), "one")
+    assert (status, obj["spec"][kind]) == (200, listed(merged))
+    status, again = apply(api, GADGETS, gadget("g", **{kind: listed(applied)}), "one")
+    assert again["metadata"]["resourceVersion"] == obj["metadata"]["resourceVersion"]
+
+
 def test_apply_against_an_update(api: Api) -> None:
     made(api, JOBS, job("a"))
     applied = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "labels": {"x": "y"}}}

@@ -1,5 +1,6 @@
 """A cluster in one process and in virtual time: sandbox, webhook and replicas of the controller, whose requests and
-watches pass through a weather of errors, lost answers, late writes and lags of each kind's own. A seed says it all."""
+watches pass through a weather of errors, lost answers, late writes and lags of each kind's own. A seed says it all:
+`in_virtual_time` takes from the controller what it would draw, and every clock but the loop's."""
 
 from __future__ import annotations
 
@@ -12,17 +13,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from admission.controller import app
 from admission.controller.actuate import Options
 from admission.controller.app import Controller, Tuning
 from admission.controller.lifecycle import Settings, next_step
 from admission.controller.webhook import Webhook, configurations
 from admission.engine.model import MUSTER
+from admission.kube import flow
 from admission.kube.client import Client, Fenced, Unavailable, error_of
 from admission.kube.credentials import Credentials
 from admission.sandbox.actors import Cluster
 from admission.sandbox.http import Sandbox, _review_of, _seen
+from admission.sandbox.play import _validators
 from admission.sandbox.store import Request, Stored, User
 from e2e.event_log import Entry
 from tests.controller.lab import NAMES, T0, Json, crds
@@ -45,10 +50,13 @@ class Town(Sandbox):
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         users = {"alice": User("alice", ("system:authenticated",))}
-        super().__init__(clock=lambda: T0 + int(self.loop.time() * 1000), seed="storm", users=users)
+        super().__init__(
+            clock=lambda: T0 + int(self.loop.time() * 1000), seed="storm", users=users, validators=_validators()
+        )
+        self._like = make_mocked_request("GET", "/")
         self.webhook = Webhook(Access(), NAMES)  # type: ignore[arg-type]
         self.entries: list[Entry] = []
-        self.news: set[asyncio.Event] = set()
+        self.news: dict[asyncio.Event, None] = {}  # in an order of their own
         self.store.listeners.append(self._heard)
         crd = self.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
         for body in crds():
@@ -76,7 +84,7 @@ class Town(Sandbox):
         return {"allowed": True, "patch": base64.b64encode(msgspec.json.encode(answer)).decode() if answer else ""}
 
     async def take(self, method: str, path: str, headers: Json, body: bytes | None) -> tuple[int, bytes]:
-        request = make_mocked_request(method, path, headers=headers)
+        request = self._like.clone(method=method, rel_url=path, headers=headers)
         request._read_bytes = body or b""
         answer = await self._serve(request)
         return answer.status, bytes(answer.body or b"")  # type: ignore[attr-defined]
@@ -178,7 +186,7 @@ class Wire(Client):
             raise error_of(404, b"{}")
         position, until = int(resource_version), self.town.loop.time() + timeout_seconds
         news = asyncio.Event()
-        self.town.news.add(news)
+        self.town.news[news] = None
         try:
             while (now := self.town.loop.time()) < until:
                 news.clear()
@@ -203,7 +211,7 @@ class Wire(Client):
                         meta = {"resourceVersion": str(position)}
                         yield _line("BOOKMARK", {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
         finally:
-            self.town.news.discard(news)
+            self.town.news.pop(news, None)
 
 
 def _line(what: str, obj: Json) -> bytes:
@@ -215,6 +223,7 @@ class Replica:
         self.client = Wire(town, weather)
         self.client.fence = self._fence
         self.may_write = False
+        self.since = town.loop.time()
         self.controller = Controller(
             self.client,
             names=NAMES,
@@ -224,6 +233,12 @@ class Replica:
             tuning=Tuning(),
             now=town.clock,
         )
+        informers = self.controller.informers.values()
+        for one in (self.controller.events, self.controller.statuses, *informers):
+            one._clock = town.loop.time  # type: ignore[attr-defined]
+        for informer in informers:
+            informer._heard_at = town.loop.time()
+        self.controller.events._filled_at = self.controller.events._flushed_at = town.loop.time()
         self.watching = asyncio.ensure_future(self.controller.watch())
         self.leading: asyncio.Task[None] | None = None
 
@@ -272,6 +287,6 @@ def due(controller: Controller, now: int) -> list[str]:
     return found
 
 
-def virtual_time(loop: Loop) -> Any:
-    """In place of the module `time`."""
-    return SimpleNamespace(monotonic=loop.time, perf_counter=time.perf_counter)
+def in_virtual_time(monkeypatch: pytest.MonkeyPatch, loop: Loop, seed: int) -> None:
+    monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=loop.time, perf_counter=time.perf_counter))
+    monkeypatch.setattr(flow, "_chance", random.Random(f"pauses of {seed}"))

@@ -534,7 +534,7 @@ async def test_what_holds_a_job_back_and_who_lifts_it(world: World, tmp_path: Pa
     assert ("spec.active" in answer.owner + answer.platform) is False
 
 
-KEPT = Why(Reason.PLACEMENT_FAILED, Detail.CLAIMED, subject="Job web/big", until=NOW + 60_000)
+KEPT = Why(Reason.PLACEMENT_FAILED, Detail.CLAIMED, subject="Job web/big")
 INACTIVE = [condition("Active", False, "FlavorNotFound", "references missing ResourceFlavor(s): h200")]
 ENDED = {"conditions": [{"type": "Complete", "status": "True"}]}
 OVERTAKEN: dict[str, tuple[str, dict[str, Any] | None, str, str]] = {
@@ -942,8 +942,9 @@ def test_the_detail_is_read_back_from_its_sentence(detail: Detail) -> None:
 
 @pytest.mark.parametrize("reason", DETAILS[Detail.CLAIMED].under)
 @pytest.mark.parametrize("subject", ["it", "team-a/first"])
-def test_room_is_kept_for_another_or_for_itself(reason: Reason, subject: str) -> None:
-    said = sentence(Why(reason, Detail.CLAIMED, subject=subject, until=NOW))
+@pytest.mark.parametrize("until", [NOW, 0])
+def test_room_is_kept_for_another_or_for_itself(reason: Reason, subject: str, until: int) -> None:
+    said = sentence(Why(reason, Detail.CLAIMED, subject=subject, until=until))
     assert detail_of(reason, said) is Detail.CLAIMED, said
 
 

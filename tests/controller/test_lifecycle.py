@@ -115,6 +115,14 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**STOPPED), None, queue="q"),
         life.RestoreJob(),
     ),
+    "nor is one made while pods hold what the last one gave them": (
+        Sight(job(kind="JobSet"), None, PodTally(live=1), queue="q", haunted=True),
+        None,
+    ),
+    "and those that nobody stops are stopped": (
+        Sight(job(kind="JobSet"), None, PodTally(live=1, stray=(("ns", "p"),)), queue="q", haunted=True),
+        life.StopPods((), (("ns", "p"),)),
+    ),
     "a waiting job waits": (Sight(job(), workload(), queue="q"), None),
     "a waiting job that runs is suspended": (
         Sight(job(suspended=False), workload(), queue="q"),

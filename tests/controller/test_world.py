@@ -338,6 +338,18 @@ def test_since_when_more_pods_are_there_than_were_admitted(more: Any, survives: 
     assert world.tally(job, world.workloads[("ns", "w")], 100).beyond_since == (50 if since is None else 0)
 
 
+def test_a_job_whose_workload_was_deleted_is_looked_at_again_when_its_last_pod_is_gone() -> None:
+    setting = Setting()
+    world = setting.world
+    world.pod_seen(pod("a", owner_uid="other", held_by="other"))
+    world.workload_lost(seen(HOLDS))
+    assert world.sight(KEY, 0).haunted
+    setting.woken.clear()
+    world.pod_lost(pod("a", owner_uid="other", held_by="other"))
+    assert not world.sight(KEY, 0).haunted
+    assert KEY in setting.woken
+
+
 def test_a_workload_made_again_takes_the_place_of_the_deleted_one() -> None:
     setting = Setting()
     world = setting.world

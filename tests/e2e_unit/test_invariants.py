@@ -161,7 +161,7 @@ def whole_life(story: Story) -> None:
             for index in range(2):
                 story.drop(pod(mine, index))
             story.put(mine)
-            story.put(with_conditions(copy.deepcopy(wl), QuotaReserved=("False", "Preempted")))
+            story.put(with_conditions(copy.deepcopy(wl), Evicted=("True", "Preempted")))
     for index in range(2):
         story.put(pod(mine, index, phase="Succeeded"))
     story.put(done(running))
@@ -280,6 +280,16 @@ def reserved_in_a_cycle(story: Story) -> None:
     story.put(cohort("y", "x"))
     story.put(queue("a", 4, "x"))
     reserve(story, "one", 1, "a")
+
+
+def given_back_in_a_cycle(story: Story) -> None:
+    story.put(queue("a", 4, "x"))
+    wl = reserve(story, "one", 4, "a")
+    story.put(cohort("x", "y"))
+    story.put(cohort("y", "x"), seconds=60)
+    held = copy.deepcopy(wl)
+    held["status"]["reclaimablePods"] = [{"name": "main", "count": 1}]
+    story.put(held, seconds=60)
 
 
 def reserved_in_a_flavor_not_offered(story: Story) -> None:
@@ -421,6 +431,26 @@ def reservation_lost_while_running(story: Story) -> None:
     wl = prepared(story, mine)
     story.put(admitted(wl))
     story.put(started(mine))
+    story.put(with_conditions(copy.deepcopy(wl), Evicted=("True", "Preempted")))
+
+
+def workload_deleted_while_running(story: Story, stopped_after: float) -> None:
+    """It takes a moment until that is seen; the Jobs of a JobSet are stopped a moment later still."""
+    mine = jobset(replicas=1, pods=1)
+    held = admitted(prepared(story, mine), 1, 1, pod_set="workers")
+    story.put(held)
+    story.put(started(mine))
+    child = owned(named("Job", "set-workers-0", spec={"suspend": False, "template": template()}), mine)
+    story.put(child)
+    story.drop(held)
+    story.put(mine, seconds=stopped_after)
+    story.put(child | {"status": {"active": 1}})
+    story.put(child | {"spec": child["spec"] | {"suspend": True}})
+
+
+def released_silently(story: Story) -> None:
+    wl = prepared(story, job())
+    story.put(admitted(wl))
     story.put(wl)
 
 
@@ -604,6 +634,22 @@ def reported(story: Story, total: str, reserving: int) -> None:
     story.put(reserve_in | {"status": status})
 
 
+def left_alone(story: Story, total: str, ended: bool = False) -> None:
+    """Its job and its Workload are deleted, and its pod runs on."""
+    reserve_in = story.put(queue("a", 4))
+    mine = story.put(job("one", pods=1, gpus=3))
+    held = admitted(story.put(workload(mine)), 3, 1)
+    story.put(held)
+    story.put(started(mine))
+    story.put(pod(mine, 0, gpus=3))
+    story.drop(mine)
+    story.drop(held)
+    if ended:
+        story.drop(pod(mine, 0, gpus=3))
+    resource = {"name": "nvidia.com/gpu", "total": total}
+    story.put(reserve_in | {"status": {"flavorsReservation": [{"name": "h100", "resources": [resource]}]}})
+
+
 ROWS: list[tuple[Callable[[Story], None], str]] = [
     (quota_exceeded, "I1"),
     (quota_filled, ""),
@@ -618,6 +664,7 @@ ROWS: list[tuple[Callable[[Story], None], str]] = [
     (cut_below_usage, ""),
     (reserved_as_the_quota_was_cut, ""),
     (reserved_in_a_cycle, "I1"),
+    (given_back_in_a_cycle, ""),
     (reserved_in_a_flavor_not_offered, "I1"),
     (lambda s: deleted(s, pods_gone=False), "I1"),
     (lambda s: deleted(s, pods_gone=True), ""),
@@ -636,6 +683,9 @@ ROWS: list[tuple[Callable[[Story], None], str]] = [
     (child_runs_alone, "I3"),
     (unlabelled_job_runs, ""),
     (reservation_lost_while_running, "I3"),
+    (lambda s: workload_deleted_while_running(s, 3), ""),
+    (lambda s: workload_deleted_while_running(s, 30), "I3"),
+    (released_silently, "I12"),
     (deleted_while_running, ""),
     (reserved_twice, "I4"),
     (reserved_again_after_the_end, ""),
@@ -665,6 +715,9 @@ AT_END: list[tuple[Callable[[Story], None], str]] = [
     (lambda s: reported(s, "3", 1), ""),
     (lambda s: reported(s, "2", 1), "I11"),
     (lambda s: reported(s, "3", 2), "I11"),
+    (lambda s: left_alone(s, "3"), ""),
+    (lambda s: left_alone(s, "0"), "I11"),
+    (lambda s: left_alone(s, "0", ended=True), ""),
 ]
 
 
@@ -682,6 +735,12 @@ def test_at_the_end(tell: Callable[[Story], None], expected: str) -> None:
     tell(story)
     violations = check(story.entries)
     assert {v.invariant for v in violations} == ({expected} if expected else set()), report(violations)
+
+
+def test_a_controller_that_started_later_does_not_know_what_was_deleted() -> None:
+    story = Story()
+    left_alone(story, "0")
+    assert check(story.entries, watching=story.entries[-1].at) == []
 
 
 def test_what_was_there_before_the_log_is_not_judged() -> None:

@@ -439,6 +439,22 @@ def test_who_is_first_of_a_strict_queue_no_more_is_told_so() -> None:
     assert (why["big"].detail, why["big"].subject) == (Detail.BEHIND_HEAD, "ns/bigger")
 
 
+def test_who_is_first_of_a_strict_queue_again_is_told_what_it_lacks() -> None:
+    """It could go nowhere before somebody came who went first, and that one starts now."""
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 4})], strategy=Strategy.STRICT_FIFO))
+    town.put(gang("runs", "a", 4))
+    town.settle()
+    town.put(gang("big", "a", 5))
+    town.settle()
+    town.put(gang("next", "a", 3, priority=1))
+    why = {verdict.key[1]: verdict.why for verdict in town.cycle().verdicts}
+    assert (why["big"].detail, why["big"].subject) == (Detail.BEHIND_HEAD, "ns/next")
+    town.remove(Workload, ("ns", "runs"))
+    told = [verdict.why for _ in range(3) for verdict in town.cycle().verdicts if verdict.key[1] == "big"]
+    assert town.admitted() == ["next"]
+    assert [why.reason for why in told][-1:] == [Reason.EXCEEDS_MAX_QUOTA]
+
+
 def test_whose_queue_becomes_strict_is_told_who_is_first() -> None:
     served = queue("a", "", [(F, {"gpu": 4})])
     town = Town(*elastic(F), served)

@@ -373,6 +373,48 @@ def test_everything_that_is_short_is_said(
     assert verdict.why.detail is detail_of(verdict.why.reason, words) is detail
 
 
+def test_room_that_is_kept_until_a_gang_starts_is_told_once() -> None:
+    """The claim is renewed every few minutes, and whoever waits for it, or behind it, is told nothing new."""
+    town = kept_for_another()
+    told = []
+    renewed = set()
+    for _ in range(10):
+        town.settle()
+        record = town.gang("large").claims
+        assert record is not None
+        renewed.add(record.until)
+        told.append([verdict.why for name in ("large", "new") if (verdict := town.state.explain(("ns", name)))])
+        town.now += 2 * MINUTE
+    assert len(renewed) > 2
+    assert told == [told[0]] * 10
+    assert [sentence(why) for why in told[0]] == [
+        "Room is kept for it as running workloads end; the claim holds until it starts",
+        "The room it needs is kept for ns/large until that starts",
+    ]
+
+
+def test_who_lost_its_node_and_is_passed_over_keeps_its_claim_until_it_starts() -> None:
+    """What it claimed on its way out ended after five minutes; this is the other kind, though it says no different."""
+    town = Town(Flavor(F), queue("a", "", [(F, {"gpu": 8})]), node("n0", gpu=4), node("n1", gpu=4))
+    town.put(gang("hit", "a", 1, each={"gpu": 4}), gang("runs", "a", 1, each={"gpu": 4}, created=1))
+    town.settle()
+    (host,) = [domain.values[-1] for part in town.gang("hit").admission.pod_sets for domain in part.topology.domains]
+    town.put(replace(node(host, gpu=4), ready=False))
+    left = replace(town.gang("hit"), admission=None, admitted=False, reserved_at=0, admitted_at=0)
+    town.put(replace(left, evicted="NodeFailures", evicted_at=town.now, queue_stamp=0))
+    town.settle()
+    assert town.gang("hit").claims is None
+    town.now += MUSTER.passed_over_ms + SECOND
+    told = set()
+    for _ in range(10):
+        town.settle()
+        verdict = town.state.explain(("ns", "hit"))
+        assert verdict is not None
+        told.add(sentence(verdict.why))
+        town.now += 2 * MINUTE
+    assert told == {"Room is kept for it as running workloads end; the claim holds until it starts"}
+
+
 def test_room_that_is_kept_for_a_gang_of_another_tree_is_named() -> None:
     """Nodes would hold it at once, but for what is kept on them: that is no gang that never fits."""
     town = Town(

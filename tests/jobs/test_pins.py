@@ -267,6 +267,19 @@ def test_fewer_pods_than_asked_for() -> None:
     assert view(JOB, made, NAMES).left == (("main", 1),)
 
 
+@pytest.mark.parametrize("hosts", [["a", "b", "c"], 3])
+def test_a_job_that_outlived_its_jobset_starts_as_it_is_admitted_now(hosts: Sequence[str] | int) -> None:
+    """JobSet's controller has put into its Jobs what the start of the JobSet says of its pods."""
+    (_, left) = begin(JOBSET, jobset(), admission(driver=["a"], workers=list("bcde")))["spec"]["replicatedJobs"]
+    raw = job(template=left["template"]["spec"]["template"])
+    assert {"node-selector", "tolerations", "rank-stride", "hosts"} <= notes(raw["spec"]["template"]).keys()
+    fresh = begin(JOB, job(), admission(main=hosts))
+    made = begin(JOB, raw, admission(main=hosts))
+    assert notes(made["spec"]["template"]) == notes(fresh["spec"]["template"])
+    made["spec"]["suspend"] = True
+    assert patched(made, restore(JOB, made, NAMES) or [])["spec"] == raw["spec"]
+
+
 @pytest.mark.parametrize(
     ("kind", "raw", "given_"),
     [

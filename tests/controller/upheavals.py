@@ -1,0 +1,435 @@
+"""What may change of the land while a storm rages: each has actions of its own, and a storm has some of them or none.
+
+UPHEAVALS=checks,flavors in the environment has every storm have these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random  # noqa: TID251  # seeded, and not of the engine
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from admission.jobs.values import rfc3339
+from admission.kube.client import ApiError, Client
+from tests.controller.lab import API, GPU, NAMES, Json, own
+from tests.controller.storm import Town
+
+OURS = f"/apis/{API}"
+NODES = 8
+Action = Callable[[], Awaitable[None]]
+
+
+class Raging(Protocol):
+    """What an upheaval knows of its storm."""
+
+    chance: random.Random
+    town: Town
+    user: Client
+
+    def some_job(self) -> str | None: ...
+
+
+class Upheaval:
+    """Nothing changes."""
+
+    def __init__(self, storm: Raging) -> None:
+        self.storm = storm
+        self.chance, self.user = storm.chance, storm.user
+
+    async def begin(self) -> None: ...
+
+    def actions(self) -> Sequence[Action]:
+        return ()
+
+    def makes(self, job: Json) -> None:
+        """What a job that is about to be created has besides."""
+
+    async def calms(self) -> None: ...
+
+    def objects(self, plural: str, group: str = NAMES.group) -> list[Json]:
+        return list(self.storm.town.store.objects(group, plural))
+
+    async def queue_gets(self, **spec: object) -> None:
+        await self.user.merge_patch(f"{OURS}/clusterqueues/{self.chance.choice('abc')}", {"spec": spec})
+
+    async def some_workload(self) -> Json | None:
+        here = self.objects("workloads")
+        return self.chance.choice(here) if here else None
+
+
+class Checks(Upheaval):
+    """Others must agree before a gang starts. They answer late or never, change their minds, and may not be there."""
+
+    BOTH = ("ask", "scan")
+    RULES: tuple[list[Json], ...] = (
+        [],
+        [{"name": "ask"}],
+        [{"name": "ask"}],
+        [{"name": "ask", "onFlavors": ["h100"]}],
+        [{"name": "scan", "onFlavors": ["a100"]}],
+        [{"name": "ask"}, {"name": "scan"}],
+        [{"name": "ask", "onFlavors": ["a100"]}, {"name": "scan"}],
+    )
+
+    def __init__(self, storm: Raging) -> None:
+        super().__init__(storm)
+        self.mood = random.Random(self.chance.random())
+        self.calm = False
+        self.due: dict[tuple[str, str, str], tuple[float, str]] = {}
+        """(uid, check, since when it is asked) -> when it answers, and what."""
+
+    async def begin(self) -> None:
+        for name in self.BOTH:
+            await self.appears(name)
+        for _ in range(2):
+            await self.queue_is_checked()
+        self.answering = asyncio.ensure_future(self.answers())
+
+    def actions(self) -> Sequence[Action]:
+        return [self.queue_is_checked, self.mind_changes, self.mind_changes, self.check_changes]
+
+    async def appears(self, name: str) -> None:
+        made = await self.user.create(
+            f"{OURS}/admissionchecks", own("AdmissionCheck", name, {"controllerName": "example.com/office"})
+        )
+        await self.opens(made, "True")
+
+    async def opens(self, check: Json, active: str) -> None:
+        said = {"type": "Active", "status": active, "reason": "Open", "message": ""}
+        now = rfc3339(self.storm.town.clock())
+        status = {"conditions": [{**said, "lastTransitionTime": now}]}
+        await self.user.merge_patch(f"{OURS}/admissionchecks/{check['metadata']['name']}/status", {"status": status})
+
+    async def queue_is_checked(self) -> None:
+        rules = self.chance.choice(self.RULES)
+        await self.queue_gets(admissionChecksStrategy={"admissionChecks": rules} if rules else None)
+
+    async def check_changes(self) -> None:
+        name, how = self.chance.choice(self.BOTH), self.chance.choice(["opens", "opens", "closes", "goes"])
+        there = next((one for one in self.objects("admissionchecks") if one["metadata"]["name"] == name), None)
+        if there is None:
+            await self.appears(name)
+        elif how == "goes":
+            await self.user.delete(f"{OURS}/admissionchecks/{name}")
+        else:
+            await self.opens(there, "True" if how == "opens" else "False")
+
+    async def mind_changes(self) -> None:
+        workload = await self.some_workload()
+        entries = ((workload or {}).get("status") or {}).get("admissionChecks")
+        if workload is not None and entries:
+            asked = self.chance.choice(entries)["name"]
+            await self.says(workload, asked, self.chance.choice(["Ready", "Retry", "Rejected", "Pending"]), self.chance)
+
+    async def says(self, workload: Json, check: str, state: str, chance: random.Random) -> None:
+        answer = {
+            "name": check,
+            "state": state,
+            "message": f"it is {state}",
+            "lastTransitionTime": rfc3339(self.storm.town.clock()),
+        }
+        if state == "Retry":
+            answer["requeueAfterSeconds"] = chance.choice([0, 5, 60])
+        sets = [one["name"] for one in workload["spec"].get("podSets") or ()]
+        if state == "Ready" and sets and chance.random() < 0.3:
+            answer["podSetUpdates"] = [{"name": name, "labels": {"example.com/seen": "yes"}} for name in sets]
+        meta = workload["metadata"]
+        path = f"{OURS}/namespaces/{meta['namespace']}/workloads/{meta['name']}"
+        if chance.random() < 0.5:
+            body = {"apiVersion": API, "kind": "Workload", "metadata": {"name": meta["name"]}}
+            body["status"] = {"admissionChecks": [answer]}
+            await self.user.apply(f"{path}/status", body, manager="office")
+            return
+        listed = [one for one in (workload["status"].get("admissionChecks") or ()) if one["name"] != check]
+        patch: Json = {"status": {"admissionChecks": [*listed, answer]}}
+        patch["metadata"] = {"resourceVersion": meta["resourceVersion"]}
+        await self.user.merge_patch(f"{path}/status", patch)
+
+    async def answers(self) -> None:
+        while True:
+            await asyncio.sleep(self.mood.choice([0.2, 1.0, 3.0]))
+            now = self.storm.town.loop.time()
+            for workload in self.objects("workloads"):
+                status = workload.get("status") or {}
+                for entry in status.get("admissionChecks") or ():
+                    if entry["state"] != "Pending" or entry["name"] not in self.BOTH or not status.get("admission"):
+                        continue
+                    key = workload["metadata"]["uid"], entry["name"], entry["lastTransitionTime"]
+                    if key not in self.due:
+                        self.due[key] = self.will_say(now)
+                    at, state = self.due[key]
+                    if now >= at:
+                        with suppress(ApiError):
+                            await self.says(workload, entry["name"], "Ready" if self.calm else state, self.mood)
+
+    def will_say(self, now: float) -> tuple[float, str]:
+        late = self.mood.choice([0.0, 0.0, 1.0, 10.0, 100.0, 1e9])
+        return now + late, self.mood.choice(["Ready"] * 6 + ["Retry"] * 3 + ["Rejected"])
+
+    async def calms(self) -> None:
+        self.calm = True
+
+
+class Flavors(Upheaval):
+    """Flavors come and go, and mean other nodes than before."""
+
+    async def begin(self) -> None:
+        await self.user.create(f"{OURS}/resourceflavors", self.flavor("spot"))
+        for i in (2, 5, 6, 7):
+            await self.user.merge_patch(f"/api/v1/nodes/n{i}", {"metadata": {"labels": {"pool": "spot"}}})
+        await self.queue_chooses()
+
+    def flavor(self, name: str) -> Json:
+        spec: Json = {"nodeLabels": {"pool": "spot"}} if name == "spot" else {"nodeLabels": {"gpu": name}}
+        if name != "spot" and self.chance.random() < 0.8:
+            spec["topologyName"] = "racks"
+        return own("ResourceFlavor", name, spec)
+
+    def actions(self) -> Sequence[Action]:
+        return [self.flavor_changes, self.flavor_changes, self.flavor_goes, self.queue_chooses, self.node_moves]
+
+    def makes(self, job: Json) -> None:
+        for spec in pod_specs(job):
+            if self.chance.random() < 0.3:
+                spec["tolerations"] = [{"key": "x", "operator": "Exists"}]
+            if self.chance.random() < 0.15:
+                spec["nodeSelector"] = self.chance.choice([{"gpu": "h100"}, {"pool": "spot"}])
+
+    async def flavor_changes(self) -> None:
+        taint = {"key": "x", "effect": self.chance.choice(["NoSchedule", "NoExecute"])}
+        means = {"nodeLabels": self.chance.choice([{"pool": "spot"}, {"gpu": "a100"}, {"pool": "spot", "gpu": "a100"}])}
+        change: Json = self.chance.choice(
+            [
+                {"nodeTaints": self.chance.choice([None, [taint]])},
+                {"tolerations": self.chance.choice([None, [{"key": "x", "operator": "Exists"}]])},
+                means,
+            ]
+        )
+        name = self.chance.choice(["spot", "spot", "spot", "h100", "a100"])
+        await self.user.merge_patch(f"{OURS}/resourceflavors/{name}", {"spec": change})
+
+    async def flavor_goes(self) -> None:
+        """It is kept for as long as it is in use: half of the time nothing names it any more."""
+        name = self.chance.choice(["spot", "h100", "a100"])
+        if self.chance.random() < 0.5:
+            for queue in self.objects("clusterqueues"):
+                groups = queue["spec"].get("resourceGroups") or ()
+                left = [one for group in groups for one in group["flavors"] if one["name"] != name]
+                listed = [{"coveredResources": [GPU], "flavors": left}] if left else None
+                path = f"{OURS}/clusterqueues/{queue['metadata']['name']}"
+                await self.user.merge_patch(path, {"spec": {"resourceGroups": listed}})
+        try:
+            await self.user.delete(f"{OURS}/resourceflavors/{name}")
+        except ApiError:
+            await self.user.create(f"{OURS}/resourceflavors", self.flavor(name))
+
+    async def queue_chooses(self) -> None:
+        names = self.chance.choice([["spot"], ["h100", "spot"], ["spot", "a100"], ["a100", "h100"], ["h100"]])
+        quotas = [{"name": GPU, "nominalQuota": self.chance.choice([4, 8, 16])} for _ in names]
+        flavors = [{"name": name, "resources": [quota]} for name, quota in zip(names, quotas, strict=True)]
+        await self.queue_gets(resourceGroups=[{"coveredResources": [GPU], "flavors": flavors}])
+
+    async def node_moves(self) -> None:
+        label = self.chance.choice(["gpu", "rack", "pool"])
+        values = {"gpu": ["h100", "a100", None], "rack": ["r0", "r1", None], "pool": ["spot", None]}[label]
+        change = {"metadata": {"labels": {label: self.chance.choice(values)}}}
+        await self.user.merge_patch(f"/api/v1/nodes/n{self.chance.randrange(NODES)}", change)
+
+
+class Cohorts(Upheaval):
+    """Queues and cohorts move in the tree, which may be a loop for a while."""
+
+    ALL = ("lab", "other", "campus")
+
+    def actions(self) -> Sequence[Action]:
+        return [self.cohort_changes, self.cohort_changes, self.cohort_goes, self.queue_moves, self.weight_changes]
+
+    async def cohort_changes(self) -> None:
+        name, above = self.chance.choice(self.ALL), self.chance.choice([*self.ALL, None])
+        spec: Json = {"parentName": above}
+        if self.chance.random() < 0.5:
+            resource: Json = {"name": GPU, "nominalQuota": self.chance.choice([0, 4, 16])}
+            if above and self.chance.random() < 0.4:
+                resource[self.chance.choice(["lendingLimit", "borrowingLimit"])] = self.chance.choice([0, 4])
+            flavors = [{"name": one, "resources": [resource]} for one in self.chance.choice([["h100"], ["a100"]])]
+            spec["resourceGroups"] = [{"coveredResources": [GPU], "flavors": flavors}]
+        else:
+            spec["resourceGroups"] = None
+        try:
+            await self.user.create(f"{OURS}/cohorts", own("Cohort", name, {k: v for k, v in spec.items() if v}))
+        except ApiError:
+            await self.user.merge_patch(f"{OURS}/cohorts/{name}", {"spec": spec})
+
+    async def cohort_goes(self) -> None:
+        await self.user.delete(f"{OURS}/cohorts/{self.chance.choice(self.ALL)}")
+
+    async def queue_moves(self) -> None:
+        await self.queue_gets(cohortName=self.chance.choice([*self.ALL, None]))
+
+    async def weight_changes(self) -> None:
+        weight = {"fairSharing": {"weight": self.chance.choice(["0", "0.5", "1", "3"])}}
+        kind, name = self.chance.choice([("cohorts", "lab"), ("clusterqueues", "a"), ("clusterqueues", "b")])
+        await self.user.merge_patch(f"{OURS}/{kind}/{name}", {"spec": weight})
+
+
+class Stops(Upheaval):
+    """Queues are held, drained, and let go on."""
+
+    def actions(self) -> Sequence[Action]:
+        return [self.local_stops, self.local_stops, self.queue_stops, self.queue_stops]
+
+    async def local_stops(self) -> None:
+        path = f"{OURS}/namespaces/ml/localqueues/{self.chance.choice('abc')}"
+        await self.user.merge_patch(path, {"spec": {"stopPolicy": self.policy()}})
+
+    async def queue_stops(self) -> None:
+        await self.queue_gets(stopPolicy=self.policy())
+
+    def policy(self) -> str:
+        return self.chance.choice(["None", "None", "Hold", "HoldAndDrain"])
+
+
+class Ranks(Upheaval):
+    """Who is before whom changes, for those that wait and for those that run."""
+
+    def actions(self) -> Sequence[Action]:
+        return [self.class_changes, self.workload_is_raised, self.workload_is_boosted, self.queue_prefers]
+
+    async def begin(self) -> None:
+        await self.queue_prefers()
+
+    async def calms(self) -> None:
+        """A job whose class is not there is not queued."""
+        for name in ("low", "high"):
+            with suppress(ApiError):
+                await self.class_comes(name, 0)
+
+    async def class_comes(self, name: str, value: int) -> None:
+        body = {"apiVersion": API, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
+        await self.user.create(f"{OURS}/workloadpriorityclasses", body)
+
+    async def class_changes(self) -> None:
+        name, value = self.chance.choice(["low", "high"]), self.chance.choice([-5, 0, 50, 100])
+        path = f"{OURS}/workloadpriorityclasses/{name}"
+        if self.chance.random() < 0.3:
+            with suppress(ApiError):
+                await self.user.delete(path)
+                return
+        try:
+            await self.class_comes(name, value)
+        except ApiError:
+            await self.user.merge_patch(path, {"value": value})
+
+    async def workload_is_raised(self) -> None:
+        await self.change({"spec": {"priority": self.chance.choice([-10, 0, 70, 1000])}})
+
+    async def workload_is_boosted(self) -> None:
+        boost = self.chance.choice(["5", "-5", "200", "x", None])
+        await self.change({"metadata": {"annotations": {NAMES.priority_boost_annotation: boost}}})
+
+    async def change(self, patch: Json) -> None:
+        workload = await self.some_workload()
+        if workload is not None:
+            await self.user.merge_patch(f"{OURS}/namespaces/ml/workloads/{workload['metadata']['name']}", patch)
+
+    async def queue_prefers(self) -> None:
+        policies = ["Never", "LowerPriority", "LowerOrNewerEqualPriority"]
+        preemption: Json = {
+            "withinClusterQueue": self.chance.choice(policies),
+            "reclaimWithinCohort": self.chance.choice(["Never", "LowerPriority", "Any"]),
+        }
+        if preemption["reclaimWithinCohort"] != "Never":
+            policy = self.chance.choice(["Never", "LowerPriority"])
+            preemption["borrowWithinCohort"] = {"policy": policy}
+            if policy != "Never" and self.chance.random() < 0.5:
+                preemption["borrowWithinCohort"]["maxPriorityThreshold"] = 60
+        await self.queue_gets(preemption=preemption)
+
+
+class Parts(Upheaval):
+    """Jobs that do with fewer pods, and change how many."""
+
+    def actions(self) -> Sequence[Action]:
+        return [self.least_changes, self.size_changes]
+
+    def makes(self, job: Json) -> None:
+        if job["kind"] == "Job" and self.chance.random() < 0.7:
+            spec = job["spec"]
+            spec["parallelism"] = spec["completions"] = self.chance.choice([2, 4, 6, 8])
+            if self.chance.random() < 0.3:
+                spec["completions"] *= 2
+            least = self.chance.choice([1, 2, 3])
+            job["metadata"].setdefault("annotations", {})[NAMES.min_parallelism_annotation] = str(least)
+
+    async def least_changes(self) -> None:
+        least = self.chance.choice(["1", "2", "5", "0", "x", None])
+        await self.change({"metadata": {"annotations": {NAMES.min_parallelism_annotation: least}}})
+
+    async def calms(self) -> None:
+        """A job that says what cannot be read is not queued."""
+        nothing = {"metadata": {"annotations": {NAMES.min_parallelism_annotation: None}}}
+        for job in self.objects("jobs", "batch"):
+            if job["spec"].get("suspend"):
+                with suppress(ApiError):
+                    await self.user.merge_patch(f"/apis/batch/v1/namespaces/ml/jobs/{job['metadata']['name']}", nothing)
+
+    async def size_changes(self) -> None:
+        await self.change({"spec": {"parallelism": self.chance.choice([1, 2, 3, 5, 8])}})
+
+    async def change(self, patch: Json) -> None:
+        path = self.storm.some_job()
+        if path is not None:
+            await self.user.merge_patch(path, patch)
+
+
+class Strangers(Upheaval):
+    """Pods of nobody's take room on nodes, and go."""
+
+    made = 0
+
+    def actions(self) -> Sequence[Action]:
+        return [self.stranger_comes, self.stranger_comes, self.stranger_goes]
+
+    async def stranger_comes(self) -> None:
+        self.made += 1
+        gpus = {GPU: str(self.chance.choice([1, 2, 4, 8]))}
+        container = {"name": "m", "image": "x", "resources": {"requests": gpus, "limits": gpus}}
+        spec: Json = {"restartPolicy": "Never", "containers": [container]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"s{self.made}"}, "spec": spec}
+        await self.user.create("/api/v1/namespaces/ml/pods", body)
+
+    async def stranger_goes(self) -> None:
+        here = [one for one in self.objects("pods", "") if one["metadata"]["name"].startswith("s")]
+        if here:
+            grace = self.chance.choice([0, 30])
+            await self.user.delete(
+                f"/api/v1/namespaces/ml/pods/{self.chance.choice(here)['metadata']['name']}", grace_seconds=grace
+            )
+
+
+def pod_specs(job: Json) -> list[Json]:
+    if job["kind"] == "Job":
+        return [job["spec"]["template"]["spec"]]
+    return [part["template"]["spec"]["template"]["spec"] for part in job["spec"]["replicatedJobs"]]
+
+
+UPHEAVALS: dict[str, type[Upheaval]] = {
+    "checks": Checks,
+    "flavors": Flavors,
+    "cohorts": Cohorts,
+    "stops": Stops,
+    "ranks": Ranks,
+    "parts": Parts,
+    "strangers": Strangers,
+}
+
+
+def of(storm: Raging, seed: int) -> list[Upheaval]:
+    """Those that a storm has."""
+    given = os.environ.get("UPHEAVALS")
+    chance = random.Random(f"upheavals of {seed}")
+    names = [name for name in UPHEAVALS if chance.random() < 0.25] if given is None else given.split(",")
+    return [UPHEAVALS[name](storm) for name in names if name]
