@@ -140,6 +140,7 @@ class Judge:
         self._root: dict[str, str] = {}  # uid of a Job -> that of the JobSet that controls it, else its own
         self._first: dict[str, Entry] = {}
         self._original: dict[str, Object] = {}  # what a reserved job looked like, as its user wrote it
+        self._noted: set[str] = set()  # uids of jobs that bore what a start wrote into them
         self._ran: set[str] = set()  # jobs unsuspended under their present reservation
         self._reserved_at: dict[str, float] = {}
         self._ended: dict[str, int] = {}  # completions that a Job had behind it when it was last reserved
@@ -223,10 +224,21 @@ class Judge:
             self._gang(uid, entry.name)
         elif uid in self._reserved_for and uid not in self._ran:
             self._original[uid] = job  # changed by its user before it was started
+        elif uid in self._reserved_for and before is not None and self._changed_since_restored(before, job):
+            self._restored(uid, before)
+            self._original[uid] = job
         if _suspended(job):
             self._told.discard(("I3", uid))
             if job["kind"] == "Job":  # a JobSet's controller stops its Jobs some time after it
                 self._bereft.pop(uid, None)
+
+    def _changed_since_restored(self, before: Object, job: Object) -> bool:
+        """By its user, after what its start wrote was taken back and before its reservation was."""
+        uid, note = job["metadata"]["uid"], f"{self.settings.group}/restore"
+        if any(note in (one["metadata"].get("annotations") or {}) for one in (before, job)):
+            self._noted.add(uid)
+            return False
+        return uid in self._noted and _suspended(before) and before["spec"] != job["spec"]
 
     def _child(self, entry: Entry, root: str) -> None:
         """The Jobs of a managed JobSet run under its reservation."""

@@ -552,7 +552,7 @@ def jobset_released(story: Story, gone: bool) -> None:
 # -- I6: restore --------------------------------------------------------------------------------------------------
 
 
-def restored(story: Story, left: Object, edited: bool = False) -> None:
+def restored(story: Story, left: Object, edited: bool = False, resized: bool = False) -> None:
     mine = job(pods=1)
     wl = prepared(story, mine)
     if edited:
@@ -560,8 +560,12 @@ def restored(story: Story, left: Object, edited: bool = False) -> None:
         mine["spec"]["template"] = template(4)
         story.put(mine)
     story.put(admitted(wl, 8, 1))
-    story.put(started(mine, template=template(labels={f"{GROUP}/managed": "true"})))
-    story.put(mine | {"spec": mine["spec"] | {"template": left} if left else mine["spec"]})
+    note = {"metadata": mine["metadata"] | {"annotations": {f"{GROUP}/restore": "{}"}}}
+    story.put(started(mine, template=template(labels={f"{GROUP}/managed": "true"})) | note)
+    mine = mine | {"spec": mine["spec"] | {"template": left} if left else mine["spec"]}
+    story.put(mine)
+    if resized:  # by its user, as soon as it is his again
+        story.put(mine | {"spec": mine["spec"] | {"parallelism": 5}})
     story.put(with_conditions(copy.deepcopy(wl), Evicted=("True", "Preempted")))
 
 
@@ -701,6 +705,8 @@ ROWS: list[tuple[Callable[[Story], None], str]] = [
     (lambda s: restored(s, {}, edited=True), ""),
     (lambda s: restored(s, template(labels={f"{GROUP}/managed": "true"})), "I6"),
     (lambda s: restored(s, template(labels={})), "I6"),  # {} and absent differ
+    (lambda s: restored(s, {}, resized=True), ""),
+    (lambda s: restored(s, template(labels={}), resized=True), "I6"),
     (pinned_before_it_was_reserved, "I6"),
 ]
 AT_END: list[tuple[Callable[[Story], None], str]] = [
