@@ -59,7 +59,8 @@ POPULAR = 16
 
 @dataclass(slots=True)
 class Effort:
-    """What the nodes of mixed gangs (of several pod sets) are searched for with: elementary steps, some 20 ns each."""
+    """What is dear in a decision, in elementary steps of some 20 ns: to search nodes for mixed gangs (of several pod
+    sets), and victims among very many."""
 
     spent: int = 0
     """Since the book was made."""

@@ -40,6 +40,8 @@ from admission.engine.state import State
 
 EFFORT_PER_TRIAL = 20_000
 """What a common trial takes, in steps of `Effort`."""
+COMMON_CANDIDATES, EFFORT_PER_CANDIDATE = 500, 400
+"""So many who might be evicted are part of a common trial; and what each more takes."""
 EFFORT_PER_LOOK = 100_000_000
 """One to three seconds: with all questions of one mixed gang a decision would take longer than a lease lasts."""
 NONE = reclaim.Found()
@@ -111,7 +113,7 @@ class Run:
 
     @property
     def cost(self) -> int:
-        """Trials, and what mixed gangs took beside them, in trials."""
+        """Trials, and what dear ones took beyond a common one, in trials."""
         return self.steps + (self.ledger.nodes.effort.spent - self.began) // EFFORT_PER_TRIAL
 
     # ------------------------------------------------------------ looking
@@ -352,7 +354,7 @@ class Run:
 
         fits = room if self.rules.promises or assignment.placing else None
         with self.ledger.suspended(gang.key):
-            return reclaim.targets(
+            found = reclaim.targets(
                 self.ledger,
                 gang,
                 queue.name,
@@ -364,6 +366,8 @@ class Run:
                 fits=fits,
                 local_usage=self._local_usage(),
             )
+        self.ledger.nodes.effort.spend(EFFORT_PER_CANDIDATE * max(0, found.candidates - COMMON_CANDIDATES))
+        return found
 
     def _on_free_nodes(self, gang: Workload, assignment: Assignment, avoid: frozenset[str]) -> bool:
         """Do the nodes hold a gang in the flavors that it got."""

@@ -154,6 +154,19 @@ def test_what_it_takes_to_spare_some_of_many_grows_with_their_number(monkeypatch
     assert took[1] <= 6 * took[0]
 
 
+def test_searches_among_many_candidates_count_as_many_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand borrowers, and hundreds who come to take one place back each: a decision of seconds."""
+    monkeypatch.setattr(trial, "COMMON_CANDIDATES", 100)
+    town = borrowed(32, 1)
+    town.remove(Workload, ("ns", "mine"))
+    town.put(*(gang(f"mine-{i}", "mine", created=SECOND + i) for i in range(50)))
+    plan = decide(town.state, town.now, 20)
+    evicted = sum(isinstance(decision, Evict) for decision in plan.decisions)
+    assert 3 <= evicted <= 6, "each looks at 256 borrowers"
+    assert plan.more
+    assert plan.steps >= 20
+
+
 @given(
     free=st.lists(st.integers(2, 8), min_size=1, max_size=5),
     holders=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.booleans()), max_size=10),
