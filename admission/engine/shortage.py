@@ -384,6 +384,7 @@ class Shortages:
     ) -> None:
         """Of these, into `out`, in one view of the tree, in which these `claims` are entered."""
         gone = leaving.get(root)
+        claimers: dict[Key, tuple[int, QuotaNode]] = {}
         rest: list[tuple[int, QuotaNode, bool]] = []
         for i in which:
             lack = asked[i].lack
@@ -393,11 +394,7 @@ class Shortages:
             if node is None:
                 continue
             if lack.claim is not None:
-                own = [held for held in claims if held.charge.key == lack.claim]
-                free = [*own, *self._ledger.claimed_after(lack.claim)]
-                self._move(free, -1)
-                out[i] = bool(own and lack.shorts) and self._short(node, lack)
-                self._move(free, 1)
+                claimers[lack.claim] = i, node
             elif (leaving and not lack.shorts) or (gone is not None and not gone.certain):
                 continue
             elif not decides or (
@@ -408,6 +405,8 @@ class Shortages:
                 )
             ):
                 rest.append((i, node, decides))
+        if claimers:
+            self._ask_claimers(root, asked, claimers, out)
         if not rest:
             return
         # As in the search for victims, those who leave already are gone.
@@ -417,6 +416,22 @@ class Shortages:
                 lack = asked[i].lack
                 if gone is None or not decides or not lack.evicts or not node.fits(dict(lack.usage)):
                     out[i] = self._nobody_helps(root, node, asked[i], claims, seen, now, view, gone or _NOBODY)
+
+    def _ask_claimers(
+        self, root: QuotaNode, asked: Sequence[Asked], claimers: Mapping[Key, tuple[int, QuotaNode]], out: list[bool]
+    ) -> None:
+        """Of those who claim room (key of each -> its place in `asked`, its queue): its own claim is free for each, and
+        what was claimed after it (see `Ledger.before_later_claims`). So the last claims are taken out first."""
+        taken: list[Held] = []
+        held = self._ledger.claims_under(root)
+        for key in sorted(held, key=lambda key: (held[key].until, key), reverse=True):
+            self._move([held[key]], -1)
+            taken.append(held[key])
+            if key in claimers:
+                i, node = claimers[key]
+                lack = asked[i].lack
+                out[i] = bool(lack.shorts) and self._short(node, lack)
+        self._move(taken, 1)
 
     def _nobody_helps(
         self,

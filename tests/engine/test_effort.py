@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from admission.engine import nodes, reclaim, trial
 from admission.engine.cycle import decide
 from admission.engine.filling import TURN_SOON_MS
+from admission.engine.ledger import Held
 from admission.engine.model import Admit, Cohort, Evict, Flavor, Misfit, PodSet, PodShape, PodUsage, Workload
 from admission.engine.nodes import Placement, PlaceRequest
+from admission.engine.shortage import Shortages
 from tests.engine.town import SECOND, START, Town, gang, node, queue
 
+ONE = PodShape(requests=(("gpu", 1),))
 MIXED = (
     (7, 20_000, 1, 1),
     (1, 1_700, 412, 6),
@@ -165,6 +169,36 @@ def test_searches_among_many_candidates_count_as_many_trials(monkeypatch: pytest
     assert 3 <= evicted <= 6, "each looks at 256 borrowers"
     assert plan.more
     assert plan.steps >= 20
+
+
+def test_who_claims_room_is_asked_in_one_go_with_others_who_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many who took their quota back wait for those who leave. With each who comes they are asked again whether they
+    wait, and each was asked with a look at each other."""
+    moved = 0
+    move = Shortages._move
+
+    def counted(shortages: Shortages, claims: list[Held], sign: int) -> None:
+        nonlocal moved
+        moved += len(claims)
+        move(shortages, claims, sign)
+
+    monkeypatch.setattr(Shortages, "_move", counted)
+    took = []
+    for size in (12, 48):
+        town = borrowed(size // 4, 1)
+        town.remove(Workload, ("ns", "mine"))
+        town.put(
+            *(
+                replace(gang(f"mine-{i:02}", "mine", created=SECOND + i), pod_sets=(PodSet(f"set-{i}", 1, ONE),))
+                for i in range(size)
+            )
+        )
+        moved, town.budget = 0, 2
+        while any(isinstance(decision, Evict) for decision in town.cycle().decisions):
+            pass
+        assert len(town.state.ledger.claims) == size
+        took.append(moved)
+    assert 0 < took[1] <= 24 * took[0]
 
 
 @given(
