@@ -15,6 +15,7 @@ for nothing.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -57,9 +58,11 @@ class Facts(Protocol):
     flavors: dict[str, Flavor]
     topologies: dict[str, Topology]
     workloads: dict[Key, Workload]
+    preempting: dict[str, Counter[int]]
 
     def used(self, queue: str) -> Used: ...
     def by_uid(self, uid: str) -> Workload | None: ...
+    def queue_of(self, gang: Workload) -> str: ...
     def is_leaving(self, uid: str) -> bool: ...
 
 
@@ -316,15 +319,15 @@ class Memos:
         return queue is not None and queue.strategy is Strategy.STRICT_FIFO
 
     def _contested(self) -> set[str]:
-        """Roots (their labels) in which somebody waits who is not parked, for those to leave whom he has evicted, say;
-        or at the head of a strict queue, which Kueue never parks. He is looked at first: in Kueue who is parked comes
-        back a second after a change."""
+        """Roots (their labels) in which somebody waits for whom others were evicted. He is looked at first, as
+        is the head of a strict queue, which Kueue never parks: who is parked comes back there a second after a change."""
         out = set()
-        for name, line in self._facts.lines.items():
-            node = self._ledger.tree.queue(name)
-            awake = bool(line.buckets) if self._strict(name) else name in self._ready and line.waiting()
-            if awake and node is not None:
-                out.add(order.label(node.root))
+        for uid in self._facts.preempting:
+            gang = self._facts.by_uid(uid)
+            if gang is not None and gang.admission is None and not gang.finished:
+                node = self._ledger.tree.queue(self._facts.queue_of(gang))
+                if node is not None:
+                    out.add(order.label(node.root))
         return out
 
     def leaves(self, charge: Charge, gang: Workload) -> None:
