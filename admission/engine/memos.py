@@ -319,8 +319,8 @@ class Memos:
         return queue is not None and queue.strategy is Strategy.STRICT_FIFO
 
     def _contested(self) -> set[str]:
-        """Roots (their labels) in which somebody waits for whom others were evicted. He is looked at first, as
-        is the head of a strict queue, which Kueue never parks: who is parked comes back there a second after a change."""
+        """Roots (their labels) in which somebody waits for whom others were evicted. He is looked at first, and so is
+        the head of a strict queue, which Kueue never parks: who is parked there comes back a second after a change."""
         out = set()
         for uid in self._facts.preempting:
             gang = self._facts.by_uid(uid)
