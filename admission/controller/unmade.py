@@ -63,18 +63,19 @@ class Unmade:
 
     def news(self, gang: Key) -> None:
         """It is another now, or has waited long enough."""
-        kept = self._kept.get(gang)
-        if kept is not None:
-            self.let_go(gang)
+        if (kept := self._taken(gang)) is not None:
             self._again(kept.job, kept.decision)
 
     def let_go(self, gang: Key) -> Decision | None:
         """The decision that was kept: what becomes of it is the caller's to say."""
+        kept = self._taken(gang)
+        return None if kept is None else kept.decision
+
+    def _taken(self, gang: Key) -> _Kept | None:
         kept = self._kept.pop(gang, None)
-        if kept is None:
-            return None
-        kept.timer.cancel()
-        return kept.decision
+        if kept is not None:
+            kept.timer.cancel()
+        return kept
 
     def clear(self) -> None:
         """Nobody leads here any more."""

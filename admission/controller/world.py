@@ -410,8 +410,8 @@ class World:
                 value, sources = self.storage.laid_on(value)
             value = self._neighbours.laid_on(value)
         self._depends(key, sources)
-        if self._sitting_out and value.admission is None:
-            until = max(self._sitting_out.get(who, 0) for who in (key, asked))
+        sits_out = self._sitting_out if value.admission is None else {}
+        if sits_out and (until := max(sits_out.get(key, 0), sits_out.get(asked, 0))):
             value = replace(value, requeue_at=max(value.requeue_at, until))
         return value
 

@@ -179,7 +179,7 @@ class Memos:
             if line is None or not line.waiting():
                 self._ready.discard(name)
                 continue
-            strict = self._facts.queues[name].strategy is Strategy.STRICT_FIFO
+            strict = self._strict(name)
             if not strict or not line.held_up(self._facts.used(name)):
                 out.append(name)
         return out
