@@ -1125,10 +1125,16 @@ class _Lawful(_Search):
         return found
 
     def _minimal(self, victims: list[Workload]) -> list[Workload] | None:
-        """An irreducible set that makes room; each was lawful when its turn came. The book stays as it was."""
+        """An irreducible set that makes room; each was lawful when its turn came. The book stays as it was.
+
+        So many are taken as leave quota; more only where nodes are still in the way then.
+        """
+        short = self._short()
         taken: list[Workload] = []
         rest = victims
         refused: list[Workload] = []
+        low = 0
+        """So many of those taken leave quota; 0 as long as that is not known."""
         self._enter(1)
         while rest:
             refused = []
@@ -1136,42 +1142,62 @@ class _Lawful(_Search):
             for victim in rest:
                 if self.queue_of[victim.key] in self.barred or self._lawful(victim) is None:
                     refused.append(victim)
-                else:
-                    self._move(victim, -1)
-                    taken.append(victim)
-                    self.barred.clear()
+                    continue
+                self._move(victim, -1)
+                taken.append(victim)
+                self.barred.clear()
+                if not low and self._leaves_quota(victim, short):
+                    low = len(taken)
+                    self._put_back(taken)
+                    chosen = self._spare(taken, low)
+                    if chosen is not None:
+                        return chosen
+                    for one in taken:
+                        self._move(one, -1)
+                    self._enter(1)
             # Who leaves on the gang's own side lowers its share: some may be lawful now that were not.
             rest = refused if len(refused) < len(rest) else []
+        self._put_back(taken)
+        if low:
+            return self._spare(taken, low + 1) if low < len(taken) else None
+        alone = self._alone(victims) if len(taken) < len(victims) and taken else None
+        if alone is not None:
+            return [alone]
+        if refused:
+            self.by_order |= bool(taken)
+            why = _NO_LARGER if self.back is None else _TOO_SOON
+            self.unlawful[why] = self.unlawful.get(why, 0) + len(refused)
+        return None
+
+    def _short(self) -> dict[FlavorResource, int]:
+        """What quota lacks for the gang, and so the least that all who go must hold together: nobody leaves more than
+        he holds."""
+        return {fr: lacks for fr, amount in self.usage.items() if (lacks := amount - self.node.available(fr)) > 0}
+
+    def _leaves_quota(self, victim: Workload, short: dict[FlavorResource, int]) -> bool:
+        """Is there quota for the gang, now that this one went too; its usage is charged. Counts down what is short."""
+        for fr, used in self.ledger.charges[victim.key].usage:
+            if fr in short:
+                short[fr] -= used
+        if any(lacks > 0 for lacks in short.values()):
+            return False
         self._take_claims_out(None)
         self._enter(-1)
-        enough = bool(taken) and self.node.fits(self.usage)
-        low, gone = 1, len(taken)
-        while enough and gone > 0:
-            # The shortest prefix for quota: put back from the end.
-            self._move(taken[gone - 1], 1)
-            gone -= 1
-            if not self.node.fits(self.usage):
-                low = gone + 1
-                break
-        else:
-            low = 0
-        for victim in taken[:gone]:
+        fits = self.node.fits(self.usage)
+        self._enter(1)
+        return fits
+
+    def _put_back(self, taken: list[Workload]) -> None:
+        """The tree as it was before the gang entered and these were taken."""
+        self._take_claims_out(None)
+        self._enter(-1)
+        for victim in taken:
             self._move(victim, 1)
-        if not enough:
-            alone = self._alone(victims) if len(taken) < len(victims) and taken else None
-            if alone is not None:
-                return [alone]
-            if refused:
-                self.by_order |= bool(taken)
-                why = _NO_LARGER if self.back is None else _TOO_SOON
-                self.unlawful[why] = self.unlawful.get(why, 0) + len(refused)
-            return None
-        return self._spare(taken, max(1, low))
 
     def _alone(self, victims: list[Workload]) -> Workload | None:
         """The first whose going alone makes room, and is lawful: who went before it in order may have lowered the share
         of its side by so much that it might not follow."""
-        short = {fr: lacks for fr, amount in self.usage.items() if (lacks := amount - self.node.available(fr)) > 0}
+        short = self._short()
         for victim in victims:
             held = dict(self.ledger.charges[victim.key].usage)
             if any(held.get(fr, 0) < lacks for fr, lacks in short.items()):
@@ -1196,7 +1222,7 @@ class _Lawful(_Search):
         return None
 
     def _spare(self, taken: list[Workload], low: int) -> list[Workload] | None:
-        """Of those taken, with `low` at least: who must go for quota and nodes both."""
+        """Of those taken, with `low` at least: who must go for quota and nodes both; None where nodes want more."""
         if len(taken) <= _MANY or self.fits_on_nodes is None:
             return self._spare_beside(taken, low, None)
         with self.ledger.emptied() as emptied:
@@ -1235,7 +1261,7 @@ class _Lawful(_Search):
         high = len(taken)
         if not have(low):
             self.by_nodes = True
-            if not have(high):
+            if low == high or not have(high):
                 have(0)
                 return None
             low += 1

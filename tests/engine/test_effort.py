@@ -15,6 +15,7 @@ from admission.engine.filling import TURN_SOON_MS
 from admission.engine.ledger import Held
 from admission.engine.model import Admit, Cohort, Evict, Flavor, Misfit, PodSet, PodShape, PodUsage, Workload
 from admission.engine.nodes import Placement, PlaceRequest
+from admission.engine.quota import QuotaNode
 from admission.engine.shortage import Shortages
 from tests.engine.town import SECOND, START, Town, gang, node, queue
 
@@ -156,6 +157,28 @@ def test_what_it_takes_to_spare_some_of_many_grows_with_their_number(monkeypatch
         assert sum(isinstance(decision, Evict) for decision in plan.decisions) == 4 * size
         took.append(calls)
     assert took[1] <= 6 * took[0]
+
+
+def test_what_one_place_takes_does_not_grow_with_those_who_need_not_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All who might go were taken out of the tree first, and put back one by one."""
+    moved = 0
+    move = QuotaNode.move_all
+
+    def counted(node: QuotaNode, *arguments: Any) -> None:
+        nonlocal moved
+        moved += 1
+        move(node, *arguments)
+
+    monkeypatch.setattr(QuotaNode, "move_all", counted)
+    took = []
+    for size in (8, 32):
+        town = borrowed(size, 1)
+        town.remove(Workload, ("ns", "mine"))
+        town.put(gang("mine", "mine", created=SECOND))
+        moved = 0
+        assert sum(isinstance(decision, Evict) for decision in decide(town.state, town.now, 100).decisions) == 1
+        took.append(moved)
+    assert took[0] == took[1] > 0
 
 
 def test_searches_among_many_candidates_count_as_many_trials(monkeypatch: pytest.MonkeyPatch) -> None:
