@@ -249,7 +249,8 @@ class Filling(Run):
         else:
             later = self.ledger.before_later_claims(gang.key)
             with later, self.ledger.suspended(gang.key):
-                trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=True)
+                # What is lent to whoever claims is free here alone: he gets his nodes at once.
+                trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=not claims)
         if not self._able(trial):
             self.turned.add(gang.key)
         self.seen.add(gang.key)

@@ -38,6 +38,7 @@ from admission.engine.model import (
     Value,
     Workload,
 )
+from admission.engine.nodes import Lent
 from admission.engine.quota import AsIf, QuotaNode, Tree
 
 Known = TypeVar("Known")
@@ -193,7 +194,12 @@ def _apart(charge: Charge) -> bool:
 def _claim_key(key: Key) -> Key:
     """A claim has a key of its own in the book of nodes: its owner may hold a charge at the same time. No namespace has
     a "/"."""
-    return ("claim/" + key[0], key[1])
+    return (_CLAIM + key[0], key[1])
+
+
+def _claimed_by(key: Key) -> Key | None:
+    """The owner, if this is the key of a claim in the book of nodes."""
+    return (key[0].removeprefix(_CLAIM), key[1]) if key[0].startswith(_CLAIM) else None
 
 
 def _differences(mine: Tree, theirs: Tree) -> list[str]:
@@ -213,6 +219,7 @@ def _differences(mine: Tree, theirs: Tree) -> list[str]:
     return out
 
 
+_CLAIM = "claim/"
 _AS_IT_IS = nullcontext()
 _AT_A_GLANCE = 100_000
 """Steps of `Effort`: more than that is for a trial, which is counted."""
@@ -288,6 +295,8 @@ class Ledger:
         """Of these, who has a claim in the book, of quota alone."""
         self._gone: frozenset[tuple[Key, str]] = frozenset()
         """(key in the book of nodes, uid) of those who count as gone from there."""
+        self._lent: Lent = ()
+        """What counts as free on nodes, though it is claimed."""
         self._on_paper: dict[Key, Held] = {}
         """Claims whose quota alone is given up for a question; their nodes count as gone."""
         self._known: dict[tuple[QuotaNode, int, Hashable], Any] = {}
@@ -561,13 +570,43 @@ class Ledger:
             if (held.until, key) > mine and (usage := tuple(part for part in held.charge.usage if part[0] in same))
         ]
 
-    def before_later_claims(self, owner: Key) -> AbstractContextManager[None]:
-        """While `owner` is looked at, the quota that was claimed after its own claim is free. Ask inside.
+    def lent(self, owner: Key) -> Lent:
+        """On the nodes that its own claim is on, what is not free of it for claims that were made after it, in any
+        tree; no more than those claim."""
+        own = self.claims.get(owner)
+        if own is None or own.charge.admission is None:
+            return ()
+        mine, lent = (own.until, owner), []
+        for host, amounts in own.charge.booking.hosts:
+            name = self.nodes.resolve(host)
+            free = self.nodes.free(name)
+            later: Counter[str] = Counter()
+            for key in self.nodes.charged_on(host) if any(free.get(res, 0) < 0 for res, _ in amounts) else ():
+                by = _claimed_by(key)
+                if by is not None and (held := self.claims[by]) is not own and (held.until, by) > mine:
+                    later.update(dict(dict(held.charge.booking.hosts)[host]))
+            part = tuple((res, min(-free.get(res, 0), later[res])) for res, _ in amounts)
+            if part := tuple(one for one in part if one[1] > 0):
+                lent.append((name, part))
+        return tuple(lent)
 
-        Claims count on what leaves. While it is not gone, each would keep all others from the quota that is free
+    def before_later_claims(self, owner: Key) -> AbstractContextManager[None]:
+        """While `owner` is looked at, the quota that was claimed after its own claim is free, and so are the nodes of
+        its own claim, as far as that goes. Ask inside.
+
+        Claims count on what leaves. While it is not gone, each would keep all others from the room that is free
         already; so it goes to the first of them. It takes no more than it claimed, and the others find what leaves."""
-        later = self.claimed_after(owner)
-        return self._without(self.usage_by_queue(held.charge for held in later)) if later else _AS_IT_IS
+        later, lent = self.claimed_after(owner), self.lent(owner)
+        return self._before(later, lent) if later or lent else _AS_IT_IS
+
+    @contextmanager
+    def _before(self, later: list[Held], lent: Lent) -> Iterator[None]:
+        before, self._lent = self._lent, lent
+        try:
+            with self._without(self.usage_by_queue(held.charge for held in later)):
+                yield
+        finally:
+            self._lent = before
 
     @contextmanager
     def without_gangs(self, queue: str) -> Iterator[None]:
@@ -733,13 +772,13 @@ class Ledger:
     def _looked_at(self) -> AbstractContextManager[None]:
         """The nodes with what counts as taken and as gone now."""
         spared = bare = self._spared
-        if spared is None and not self._gone:
+        if spared is None and not self._gone and not self._lent:
             return _AS_IT_IS
         if self._lazy and spared is not None:
             # Who was unclaimed in the meantime keeps nothing; as claims they count nothing on empty nodes.
             spared = spared.union(key for key, held in self._lazy.items() if self.claims.get(key) is not held)
             bare = spared if self._bare else spared.union(self._lazy)
-        return self.nodes.as_if(spared, self._gone, bare)
+        return self.nodes.as_if(spared, self._gone, bare, self._lent)
 
     # ------------------------------------------------------------ checking
 

@@ -53,6 +53,8 @@ from admission.names import HOSTNAME_LABEL
 
 OVERLAYS = 256
 """So many questions of the kind "what if" are kept with their answers."""
+Lent = tuple[tuple[str, Amounts], ...]
+"""(node, what counts as free on it though it is claimed)."""
 POPULAR = 16
 """So many kinds of pods stand for all that may come."""
 
@@ -395,15 +397,20 @@ class Capacity:
             table.put_aside(self.resolve(name), amounts, sign)
 
     def as_if(
-        self, spared: frozenset[Key] | None, gone: frozenset[tuple[Key, str]], bare: frozenset[Key] | None
+        self,
+        spared: frozenset[Key] | None,
+        gone: frozenset[tuple[Key, str]],
+        bare: frozenset[Key] | None,
+        lent: Lent = (),
     ) -> AbstractContextManager[None]:
-        """While all that is set aside counts as taken, but for what is `spared` (None: nothing does), and what these
-        gangs (key, uid) hold as given back. `bare`: what is spared on nodes that are looked at without gangs. Ask
-        inside, change nothing."""
+        """While all that is set aside counts as taken, but for what is `spared` (None: nothing does), what these gangs
+        (key, uid) hold as given back, and what is `lent` as free. `bare`: what is spared on nodes that are looked at
+        without gangs. Ask inside, change nothing."""
         table = self.table
         if not self._aside:
             spared = bare = None
-        return _Looked(table, self._overlay(spared, gone, bare) if spared is not None or gone else table.plain)
+        laid = spared is not None or gone or lent
+        return _Looked(table, self._overlay(spared, gone, bare, lent) if laid else table.plain)
 
     def forget_questions(self) -> None:
         """Nobody will ask `as_if` again what it was asked so far."""
@@ -411,10 +418,10 @@ class Capacity:
             self._made.overlays.clear()
 
     def _overlay(
-        self, spared: frozenset[Key] | None, gone: frozenset[tuple[Key, str]], bare: frozenset[Key] | None
+        self, spared: frozenset[Key] | None, gone: frozenset[tuple[Key, str]], bare: frozenset[Key] | None, lent: Lent
     ) -> Overlay:
         table = self.table
-        key = (self._aside_version, spared, gone, bare)
+        key = (self._aside_version, spared, gone, bare, lent)
         known = table.overlays.get(key)
         if known is not None:
             return known
@@ -426,13 +433,16 @@ class Capacity:
             table.overlays.clear()
         made = table.overlays[key] = Overlay(
             table.grounds[spared is not None],
-            lambda: self._more(spared or frozenset(), gone),
-            lambda: self._more(bare or frozenset(), frozenset()),
+            lambda: self._more(spared or frozenset(), gone, lent),
+            lambda: self._more(bare or frozenset(), frozenset(), ()),
         )
         return made
 
-    def _more(self, spared: frozenset[Key], gone: frozenset[tuple[Key, str]]) -> dict[int, Mapping[str, int]]:
-        """Per row, what there is more of each resource if this were not set aside, and these gangs were gone."""
+    def _more(
+        self, spared: frozenset[Key], gone: frozenset[tuple[Key, str]], lent: Lent
+    ) -> dict[int, Mapping[str, int]]:
+        """Per row, what there is more of each resource if this were not set aside, these gangs were gone, and this were
+        free."""
         out: dict[int, Mapping[str, int]] = {}
         row_of = self.table.row
         for key in spared:
@@ -444,6 +454,10 @@ class Capacity:
         for gang in gone:
             for row, held in self._given_back(gang):
                 _give(out, row, held)
+        for name, amounts in lent:
+            row = row_of.get(name)
+            if row is not None:
+                _give(out, row, _capped(amounts))
         return out
 
     def _given_back(self, gang: tuple[Key, str]) -> list[tuple[int, Mapping[str, int]]]:
@@ -569,6 +583,10 @@ class Capacity:
                                 del total[row]
         self._summed = now, total
         return total
+
+    def charged_on(self, host: str) -> Collection[Key]:
+        """Whose charges name this host."""
+        return self._by_host.get(host, ())
 
     def charged(self, key: Key) -> bool:
         return key in self._charges

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from random import Random  # noqa: TID251  # seeded
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from admission.engine.cycle import decide
 from admission.engine.model import Flavor, Key, LocalQueue, Namespace, Workload
-from tests.engine.town import BUDGET, SECOND, START, Town, cohort, gang, node, queue
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, gang, node, on_host, queue
 
 WHOLE = {"gpu": 2}
 
@@ -53,6 +54,66 @@ def test_room_that_is_kept_for_one_whose_namespace_is_deleted_is_kept_no_more() 
     town.put(*(one for one in town.gangs() if one.name == "a"))
     town.cycle()
     assert town.admitted() == ["b0", "b1"], "who was evicted for it has its place again"
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_who_leaves_a_shared_node_first_makes_room_at_once(order: tuple[int, ...]) -> None:
+    """Three gangs that hold a node between them go for three others, one of them much later than the rest. Nobody waits
+    for the last of them but one."""
+    town = Town(Flavor("f"), cohort("all", "", []), queue("mine", "all", [("f", {"gpu": 3})]), node("n0", gpu=3))
+    town.put(queue("theirs", "all", [("f", {"gpu": 0})]))
+    town.put(*(gang(f"b{i}", "theirs", created=i) for i in range(3)))
+    town.settle()
+    town.put(*(gang(f"a{i}", "mine", created=10 + i) for i in range(3)), gang("c", "theirs", created=5))
+    town.cycle()
+    assert [gang.claims is not None for gang in town.gangs() if gang.name.startswith("a")] == [True] * 3
+    for left, i in enumerate(order, 1):
+        town.now += SECOND
+        town.put(replace(town.gang(f"b{i}"), admission=None, admitted=False, reserved_at=0, admitted_at=0))
+        again = decide(town.fresh(), town.now, BUDGET)
+        assert town.cycle().decisions == again.decisions
+        assert [name for name in town.admitted() if name[0] != "b"] == [f"a{i}" for i in range(left)]
+
+
+@given(st.integers(0, 2**32))
+def test_whoever_finds_what_it_claims_starts(seed: int) -> None:
+    """Gangs of some pods take back their quota on nodes that many share, from gangs that leave one by one, in any
+    order: as soon as all that one claims is free but for what was claimed later, it starts."""
+    dice = Random(seed)
+    nodes = dice.randint(1, 6)
+    mine = queue("mine", "all", [("f", {"gpu": 4 * nodes})])
+    town = Town(Flavor("f"), cohort("all", "", []), mine, queue("theirs", "all", [("f", {"gpu": 0})]))
+    town.put(*(node(f"n{i}", gpu=4) for i in range(nodes)))
+
+    def some(name: str, queue: str) -> None:
+        for i in range(dice.randint(1, 4 * nodes)):
+            pods, each = dice.randint(1, 3), {"gpu": dice.randint(1, 3)}
+            town.put(gang(f"{name}{i:02}", queue, pods, each=each, created=town.now - START + i))
+
+    some("b", "theirs")
+    town.settle()
+    some("a", "mine")
+    town.cycle()
+    while going := [one for one in town.gangs() if one.evicted and one.admission is not None]:
+        town.now += SECOND
+        town.put(replace(dice.choice(going), admission=None, admitted=False, reserved_at=0, admitted_at=0))
+        town.cycle()
+        ledger = town.state.ledger
+        in_order = sorted(ledger.claims, key=lambda key: (ledger.claims[key].until, key))
+        quota = 4 * nodes - sum(amount for held in ledger.charges.values() for _, amount in held.usage)
+        for at, key in enumerate(in_order):
+            claim = ledger.claims[key].charge
+            quota -= sum(amount for _, amount in claim.usage)
+            hosts = [host for host, _ in claim.booking.hosts]
+            free = {host: ledger.nodes.free(host)["gpu"] for host in hosts}
+            behind = [ledger.claims[other].charge for other in in_order[at:]]
+            there = all(
+                free[host] + sum(on_host(one, host, "gpu") for one in behind) >= on_host(claim, host, "gpu")
+                for host in hosts
+            )
+            assert not there or quota < 0, key
+    town.settle()
+    assert not [one.name for one in town.gangs() if one.name.startswith("a") and one.claims is not None]
 
 
 @given(st.integers(0, 2**32))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from admission.engine.cycle import decide
-from admission.engine.ledger import Held, charge_of, claim_of
+from admission.engine.ledger import Charge, Held, charge_of, claim_of
 from admission.engine.model import (
     MUSTER,
     Admit,
@@ -305,8 +305,8 @@ class Town:
             for decision in plan.decisions:
                 if isinstance(decision, Admit):
                     later = state.ledger.claimed_after(decision.key)
-                    state.ledger.unclaim(decision.key)
-                    self.check_admission(decision, kept, later)
+                    own = state.ledger.unclaim(decision.key)
+                    self.check_admission(decision, kept, later, own)
                 elif isinstance(decision, Claim):
                     state.ledger.unclaim(decision.key)
                     (kept.discard if decision.record.victims else kept.add)(decision.key)
@@ -316,10 +316,10 @@ class Town:
                 elif isinstance(decision, Evict):
                     self.check_eviction(decision)
 
-    def check_admission(self, admit: Admit, kept: Iterable[Key], later: Iterable[Held]) -> None:
+    def check_admission(self, admit: Admit, kept: Iterable[Key], later: Iterable[Held], own: Held | None) -> None:
         """It fits quota and nodes, whole or in a size that it may have, beside all that is charged and claimed; of what
-        is `kept` for those who were passed over, beside as much as binds it; and beside no quota that was claimed
-        `later` than its own."""
+        is `kept` for those who were passed over, beside as much as binds it; and beside nothing that was claimed
+        `later` than its `own`, where it takes no more than it claimed."""
         ledger = self.state.ledger
         gang = self.state.workloads[admit.key]
         charge = charge_of(gang, admit.admission)
@@ -341,8 +341,15 @@ class Town:
                 if got.topology is not None:
                     assert sum(domain.count for domain in got.topology.domains) == got.count
                     for domain in got.topology.domains if got.topology.levels[-1] == HOSTNAME_LABEL else ():
-                        free = ledger.nodes.free(ledger.nodes.resolve(domain.values[-1]))
-                        assert min(free[res] for res, _ in pod_set.shape.requests) >= 0, (admit, domain)
+                        host = domain.values[-1]
+                        free = ledger.nodes.free(ledger.nodes.resolve(host))
+                        for res, _ in pod_set.shape.requests:
+                            if free[res] < 0 and own is not None:
+                                assert on_host(charge, host, res) <= on_host(own.charge, host, res), (admit, domain)
+                                mine = own.until, admit.key
+                                behind = (held for key, held in ledger.claims.items() if (held.until, key) > mine)
+                                free[res] += sum(on_host(held.charge, host, res) for held in behind)
+                            assert free[res] >= 0, (admit, domain)
         ledger.charge(charge)
 
     def check_eviction(self, evict: Evict) -> None:
@@ -366,6 +373,10 @@ class Town:
                 ledger.unclaim(key)
             for at in below_common(theirs, mine):
                 assert at.borrowing(held if self.rules.promises else at.usage), (evict, at)
+
+
+def on_host(charge: Charge, host: str, resource: str) -> int:
+    return dict(dict(charge.booking.hosts).get(host, ())).get(resource, 0) if charge.admission is not None else 0
 
 
 def below_common(queue: QuotaNode, other: QuotaNode) -> list[QuotaNode]:
