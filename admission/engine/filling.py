@@ -247,8 +247,7 @@ class Filling(Run):
         if self._looked is not None and self._looked[0] == looked:
             trial = self._looked[1]
         else:
-            later = self.ledger.before_later_claims(gang.key)
-            with later, self.ledger.suspended(gang.key):
+            with self.ledger.yielding(gang.key), self.ledger.suspended(gang.key):
                 # What is lent to whoever claims is free here alone: he gets his nodes at once.
                 trial = self.look(gang, walk.queue, evict=not claims and self._may_evict(gang), later=not claims)
         if not self._able(trial):
@@ -561,7 +560,7 @@ class Filling(Run):
         self.decisions.append(Claim(gang.key, gang.uid, ClaimRecord(admission, victims, until)))
         charge = claim_of(gang, admission)
         if victims:
-            self.ledger.claim(charge, until)
+            self.ledger.claim(charge, until, victims)
         else:
             self.ledger.set_aside(charge, until)
 
@@ -737,7 +736,7 @@ class Filling(Run):
                 known = True
                 for key in borrowed:
                     held = kept[key]
-                    ledger.claim(held.charge, held.until)
+                    ledger.claim(held.charge, held.until, held.victims)
                     if self._fits_now(trial):
                         known = False
                         continue

@@ -50,7 +50,7 @@ PerPod = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 
 
 class Charge(Value, frozen=True, dict=True, gc=True):
-    """What one gang holds, or claims. `usage` sorted; `admission` only when it names nodes."""
+    """What one gang holds, or claims. `usage` sorted; `admission` only when it names nodes; `leaves`: was evicted."""
 
     key: Key
     uid: str
@@ -59,6 +59,7 @@ class Charge(Value, frozen=True, dict=True, gc=True):
     admission: Admission | None = None
     per_pod: PerPod = ()
     kind: Kind = "gang"
+    leaves: bool = False
 
     @cached_property
     def booking(self) -> Booking:
@@ -77,6 +78,39 @@ class Held(Value, frozen=True):
 
     charge: Charge
     until: int
+    victims: tuple[str, ...] = ()
+    """Uids of those who were to leave for it."""
+
+
+class Doubly(NamedTuple):
+    """Quota, and host -> what is taken of it."""
+
+    usage: dict[FlavorResource, int]
+    hosts: dict[str, dict[str, int]]
+
+    @classmethod
+    def of(cls, charge: Charge) -> Doubly:
+        hosts = () if charge.admission is None else charge.booking.hosts
+        return cls(dict(charge.usage), {host: dict(amounts) for host, amounts in hosts})
+
+    def take(self, wanted: Doubly, held: Doubly) -> None:
+        """As much of what is `wanted` as is `held`, out of both."""
+        _take(self.usage, wanted.usage, held.usage)
+        for host, amounts in wanted.hosts.items():
+            if host in held.hosts:
+                _take(self.hosts.setdefault(host, {}), amounts, held.hosts[host])
+
+
+_Of = TypeVar("_Of", str, FlavorResource)
+
+
+def _take(into: dict[_Of, int], wanted: dict[_Of, int], held: dict[_Of, int]) -> None:
+    for what, amount in wanted.items():
+        part = min(amount, held.get(what, 0))
+        if part > 0:
+            into[what] = into.get(what, 0) + part
+            wanted[what] -= part
+            held[what] -= part
 
 
 class Aside(Value, frozen=True):
@@ -152,6 +186,7 @@ def charge_of(
         admission=admission if any(pod_set.topology is not None for pod_set in admission.pod_sets) else None,
         per_pod=tuple((pod_set.name, takes(pod_set.shape)) for pod_set in workload.pod_sets),
         kind=kind,
+        leaves=bool(workload.evicted) and workload.admission is not None and kind == "gang",
     )
 
 
@@ -267,6 +302,8 @@ class Ledger:
         is bound by it is looked at `beside` it."""
         self.aside_changed: set[Key] = set()
         """For whom something was set aside, or is no more, since who follows that looked (and emptied this)."""
+        self._leaving: dict[str, Charge] = {}
+        """By uid, who was evicted and holds something still."""
         self._claims_under: dict[QuotaNode, dict[Key, Held]] = {}
         """Root -> the claims in its tree."""
         self._aside_under: dict[QuotaNode, dict[Key, Held]] = {}
@@ -383,11 +420,11 @@ class Ledger:
         self._remove(charge)
         return charge
 
-    def claim(self, charge: Charge, until: int) -> None:
-        """Keep room for a gang, in place of what it claimed before."""
+    def claim(self, charge: Charge, until: int, victims: tuple[str, ...] = ()) -> None:
+        """Keep room for a gang, for which these (uids) leave, in place of what it claimed before."""
         if charge.key in self.claims:
             self.unclaim(charge.key)
-        self._enter(Held(charge, until))
+        self._enter(Held(charge, until, victims))
 
     def unclaim(self, key: Key) -> Held | None:
         """Give up the claim of a gang, if it has one."""
@@ -557,53 +594,90 @@ class Ledger:
             else:
                 self._enter(held)
 
-    def claimed_after(self, owner: Key) -> list[Held]:
-        """Claims in its tree that were made after its own, as far as they are on the same; none where it has none."""
+    def doubly(self, root: QuotaNode) -> Mapping[Key, Doubly]:
+        """Of the claims in one tree, what counts twice: those who leave for them hold it still. What one of them holds
+        counts for the first claims that he leaves for."""
+        return self.remembered(root, Ledger.doubly, lambda: self._doubly(root))
+
+    def _doubly(self, root: QuotaNode) -> dict[Key, Doubly]:
+        out: dict[Key, Doubly] = {}
+        left: dict[str, Doubly] = {}
+        for key, held in sorted(self.claims_under(root).items(), key=lambda item: (item[1].until, item[0])):
+            claim = Doubly.of(held.charge) if any(uid in self._leaving for uid in held.victims) else None
+            for uid in held.victims if claim is not None else ():
+                victim = self._leaving.get(uid)
+                if victim is not None and claim is not None:
+                    if uid not in left:
+                        left[uid] = Doubly.of(victim)
+                    out.setdefault(key, Doubly({}, {})).take(claim, left[uid])
+        return out
+
+    def yielded(self, owner: Key) -> list[tuple[str, dict[FlavorResource, int]]]:
+        """(queue, quota) of other claims in its tree that does not keep the owner of a claim from its turn, as far as
+        it is of what that one claims: see `yielding`."""
         own = self.claims.get(owner)
         node = None if own is None else self.tree.queue(own.charge.queue)
         if own is None or node is None:
             return []
-        mine, same = (own.until, owner), own.charge.pairs
-        return [
-            Held(replace(held.charge, usage=usage), held.until)
-            for key, held in self.claims_under(node.root).items()
-            if (held.until, key) > mine and (usage := tuple(part for part in held.charge.usage if part[0] in same))
-        ]
+        mine, same, doubly = (own.until, owner), own.charge.pairs, self.doubly(node.root)
+        out = []
+        for key, held in self.claims_under(node.root).items():
+            if (held.until, key) > mine:
+                parts = {fr: amount for fr, amount in held.charge.usage if fr in same}
+            elif key != owner and key in doubly:
+                parts = {fr: amount for fr, amount in doubly[key].usage.items() if fr in same}
+            else:
+                continue
+            if parts:
+                out.append((held.charge.queue, parts))
+        return out
 
     def lent(self, owner: Key) -> Lent:
-        """On the nodes that its own claim is on, what is not free of it for claims that were made after it, in any
-        tree; no more than those claim."""
+        """The same of nodes, of claims in any tree: of what its own claim has there, what would not be free."""
         own = self.claims.get(owner)
         if own is None or own.charge.admission is None:
             return ()
-        mine, lent = (own.until, owner), []
+        mine, out = (own.until, owner), []
         for host, amounts in own.charge.booking.hosts:
             name = self.nodes.resolve(host)
             free = self.nodes.free(name)
-            later: Counter[str] = Counter()
+            others: Counter[str] = Counter()
             for key in self.nodes.charged_on(host) if any(free.get(res, 0) < 0 for res, _ in amounts) else ():
                 by = _claimed_by(key)
-                if by is not None and (held := self.claims[by]) is not own and (held.until, by) > mine:
-                    later.update(dict(dict(held.charge.booking.hosts)[host]))
-            part = tuple((res, min(-free.get(res, 0), later[res])) for res, _ in amounts)
+                if by is None or by == owner:
+                    continue
+                held = self.claims[by]
+                if (held.until, by) > mine:
+                    others.update(dict(dict(held.charge.booking.hosts)[host]))
+                elif (root := self._root_of(held)) is not None and (twice := self.doubly(root).get(by)) is not None:
+                    others.update(twice.hosts.get(host, {}))
+            part = tuple((res, min(-free.get(res, 0), others[res])) for res, _ in amounts)
             if part := tuple(one for one in part if one[1] > 0):
-                lent.append((name, part))
-        return tuple(lent)
+                out.append((name, part))
+        return tuple(out)
 
-    def before_later_claims(self, owner: Key) -> AbstractContextManager[None]:
-        """While `owner` is looked at, the quota that was claimed after its own claim is free, and so are the nodes of
-        its own claim, as far as that goes. Ask inside.
+    def yielding(self, owner: Key) -> AbstractContextManager[None]:
+        """While the owner of a claim is looked at, other claims yield to it. Ask inside.
 
-        Claims count on what leaves. While it is not gone, each would keep all others from the room that is free
-        already; so it goes to the first of them. It takes no more than it claimed, and the others find what leaves."""
-        later, lent = self.claimed_after(owner), self.lent(owner)
-        return self._before(later, lent) if later or lent else _AS_IT_IS
+        Claims count on what leaves. Until that is gone it counts twice, as held and as claimed, and each claim would
+        keep all others from room that is free already. So those that were made after its own yield whole, and those
+        before it as far as they count twice. It takes no more than it claimed (of the same flavors, and on its own
+        nodes), and the others find what leaves."""
+        quota, lent = self.yielded(owner), self.lent(owner)
+        return self._yielding(quota, lent) if quota or lent else _AS_IT_IS
 
     @contextmanager
-    def _before(self, later: list[Held], lent: Lent) -> Iterator[None]:
+    def _yielding(self, quota: list[tuple[str, dict[FlavorResource, int]]], lent: Lent) -> Iterator[None]:
+        moved: dict[QuotaNode, dict[FlavorResource, int]] = {}
+        for queue, parts in quota:
+            node = self.tree.queue(queue)
+            if node is not None:
+                total = moved.setdefault(node, {})
+                for fr, amount in parts.items():
+                    total[fr] = total.get(fr, 0) + amount
         before, self._lent = self._lent, lent
         try:
-            with self._without(self.usage_by_queue(held.charge for held in later)):
+            with self._without(moved):
                 yield
         finally:
             self._lent = before
@@ -892,8 +966,12 @@ class Ledger:
         elif sign > 0:
             shown = self.nodes.show(charge.uid)
             self.charges[charge.key] = charge
+            if charge.leaves:
+                self._leaving[charge.uid] = charge
         else:
             del self.charges[charge.key]
+            if charge.leaves:
+                self._leaving.pop(charge.uid, None)
         if node is not None:
             node.move_all(charge.usage, sign)
             if self._off_nodes is not None and (held is not None or charge.admission is None):

@@ -19,6 +19,8 @@ from enum import Enum, IntEnum
 from operator import itemgetter
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from admission.engine.ledger import Held, Ledger
 from admission.engine.model import (
     ClusterQueue,
@@ -28,6 +30,7 @@ from admission.engine.model import (
     PreemptionPolicy,
     Rules,
     Shortfall,
+    Usage,
     Value,
 )
 from admission.engine.nodes import PlaceRequest
@@ -421,17 +424,23 @@ class Shortages:
         self, root: QuotaNode, asked: Sequence[Asked], claimers: Mapping[Key, tuple[int, QuotaNode]], out: list[bool]
     ) -> None:
         """Of those who claim room (key of each -> its place in `asked`, its queue): its own claim is free for each, and
-        what was claimed after it (see `Ledger.before_later_claims`). So the last claims are taken out first."""
-        taken: list[Held] = []
-        held = self._ledger.claims_under(root)
+        so is what other claims yield to it (see `Ledger.yielding`). So what counts twice is taken out of all of them,
+        and then the last claims first."""
+        held, doubly = self._ledger.claims_under(root), self._ledger.doubly(root)
+        out_of_it = [_of_it(held[key], twice.usage) for key, twice in doubly.items()]
+        self._move(out_of_it, -1)
         for key in sorted(held, key=lambda key: (held[key].until, key), reverse=True):
-            self._move([held[key]], -1)
-            taken.append(held[key])
+            claim = held[key]
+            if key in doubly:
+                twice = doubly[key].usage
+                claim = _of_it(claim, {fr: amount - twice.get(fr, 0) for fr, amount in claim.charge.usage})
+            self._move([claim], -1)
+            out_of_it.append(claim)
             if key in claimers:
                 i, node = claimers[key]
                 lack = asked[i].lack
                 out[i] = bool(lack.shorts) and self._short(node, lack)
-        self._move(taken, 1)
+        self._move(out_of_it, 1)
 
     def _nobody_helps(
         self,
@@ -520,3 +529,8 @@ class Shortages:
         if known is None or known[0] != version or known[2] is not gone:
             known = self._known[root, view] = (version, {}, gone)
         return known[1]
+
+
+def _of_it(held: Held, usage: Usage) -> Held:
+    """So much quota of a claim."""
+    return replace(held, charge=replace(held.charge, usage=tuple(usage.items()), admission=None))

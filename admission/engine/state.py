@@ -600,8 +600,10 @@ class State:
         hit = gang.evicted == "NodeFailures"
         if hit and gang.admission is None:  # what it claimed on its way out, or later because it was passed over
             hit = record.until - self.rules.claim_ms < self.passed_over_at(gang)
-        passed_over = not record.victims and not hit
-        (self._ledger.set_aside if passed_over else self._ledger.claim)(charge, record.until)
+        if not record.victims and not hit:  # passed over
+            self._ledger.set_aside(charge, record.until)
+        else:
+            self._ledger.claim(charge, record.until, record.victims)
 
     def _unclaim(self, key: Key) -> None:
         _, gang = self._claims.pop(key)
@@ -1035,7 +1037,12 @@ class State:
 
 def _alike(one: Workload, other: Workload) -> bool:
     """Is the same charged for the same admission of both."""
-    return one.uid == other.uid and one.pod_sets is other.pod_sets and one.reclaimable == other.reclaimable
+    return (
+        one.uid == other.uid
+        and one.pod_sets is other.pod_sets
+        and one.reclaimable == other.reclaimable
+        and not other.evicted
+    )
 
 
 def _delayed(gang: Workload) -> bool:

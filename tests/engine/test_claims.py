@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from admission.engine.cycle import decide
-from admission.engine.model import Flavor, Key, LocalQueue, Namespace, Workload
-from tests.engine.town import BUDGET, SECOND, START, Town, cohort, gang, node, on_host, queue
+from admission.engine.model import Evict, Flavor, Key, LocalQueue, Namespace, Workload
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, gang, node, queue, taken
 
 WHOLE = {"gpu": 2}
 
@@ -57,10 +57,12 @@ def test_room_that_is_kept_for_one_whose_namespace_is_deleted_is_kept_no_more() 
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_who_leaves_a_shared_node_first_makes_room_at_once(order: tuple[int, ...]) -> None:
-    """Three gangs that hold a node between them go for three others, one of them much later than the rest. Nobody waits
-    for the last of them but one."""
-    town = Town(Flavor("f"), cohort("all", "", []), queue("mine", "all", [("f", {"gpu": 3})]), node("n0", gpu=3))
+@pytest.mark.parametrize("shared", [False, True])
+def test_who_leaves_first_makes_room_at_once(order: tuple[int, ...], shared: bool) -> None:
+    """Three gangs go for three others, and one of them leaves much later than the rest. On a node of their own each
+    makes room for whom it left, on a shared one for whoever came first; nobody waits for all of them."""
+    nodes = [node("n0", gpu=3)] if shared else [node(f"n{i}", gpu=1) for i in range(3)]
+    town = Town(Flavor("f"), cohort("all", "", []), queue("mine", "all", [("f", {"gpu": 3})]), *nodes)
     town.put(queue("theirs", "all", [("f", {"gpu": 0})]))
     town.put(*(gang(f"b{i}", "theirs", created=i) for i in range(3)))
     town.settle()
@@ -72,7 +74,8 @@ def test_who_leaves_a_shared_node_first_makes_room_at_once(order: tuple[int, ...
         town.put(replace(town.gang(f"b{i}"), admission=None, admitted=False, reserved_at=0, admitted_at=0))
         again = decide(town.fresh(), town.now, BUDGET)
         assert town.cycle().decisions == again.decisions
-        assert [name for name in town.admitted() if name[0] != "b"] == [f"a{i}" for i in range(left)]
+        there = range(left) if shared else sorted(order[:left])
+        assert [name for name in town.admitted() if name[0] != "b"] == [f"a{i}" for i in there]
 
 
 @given(st.integers(0, 2**32))
@@ -93,25 +96,32 @@ def test_whoever_finds_what_it_claims_starts(seed: int) -> None:
     some("b", "theirs")
     town.settle()
     some("a", "mine")
-    town.cycle()
+    served: set[Key] = set()
+
+    def cycles() -> None:
+        while decisions := town.cycle().decisions:
+            for decision in decisions:
+                assert not isinstance(decision, Evict) or decision.preemptor not in served, "he lost what he claimed"
+            served.update(decision.preemptor for decision in decisions if isinstance(decision, Evict))
+
+    cycles()
     while going := [one for one in town.gangs() if one.evicted and one.admission is not None]:
         town.now += SECOND
         town.put(replace(dice.choice(going), admission=None, admitted=False, reserved_at=0, admitted_at=0))
-        town.cycle()
+        cycles()
         ledger = town.state.ledger
         in_order = sorted(ledger.claims, key=lambda key: (ledger.claims[key].until, key))
-        quota = 4 * nodes - sum(amount for held in ledger.charges.values() for _, amount in held.usage)
-        for at, key in enumerate(in_order):
-            claim = ledger.claims[key].charge
-            quota -= sum(amount for _, amount in claim.usage)
-            hosts = [host for host, _ in claim.booking.hosts]
-            free = {host: ledger.nodes.free(host)["gpu"] for host in hosts}
-            behind = [ledger.claims[other].charge for other in in_order[at:]]
+        for key in in_order:
+            claim = ledger.claims[key]
+            yields = town.yields(key, claim)
+            quota = sum(amount for held in ledger.charges.values() for _, amount in held.usage)
+            quota += sum(taken(other.charge)["f", "gpu"] for other in ledger.claims.values())
+            quota -= sum(yields[other, ("f", "gpu")] for other in in_order)
+            free = {host: ledger.nodes.free(host)["gpu"] for host, _ in claim.charge.booking.hosts}
             there = all(
-                free[host] + sum(on_host(one, host, "gpu") for one in behind) >= on_host(claim, host, "gpu")
-                for host in hosts
+                left + sum(yields[other, (host, "gpu")] for other in in_order) >= 0 for host, left in free.items()
             )
-            assert not there or quota < 0, key
+            assert quota > 4 * nodes or not there, key
     town.settle()
     assert not [one.name for one in town.gangs() if one.name.startswith("a") and one.claims is not None]
 

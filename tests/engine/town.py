@@ -304,22 +304,21 @@ class Town:
         with state.ledger.trial():
             for decision in plan.decisions:
                 if isinstance(decision, Admit):
-                    later = state.ledger.claimed_after(decision.key)
-                    own = state.ledger.unclaim(decision.key)
-                    self.check_admission(decision, kept, later, own)
+                    self.check_admission(decision, kept, state.ledger.unclaim(decision.key))
                 elif isinstance(decision, Claim):
                     state.ledger.unclaim(decision.key)
                     (kept.discard if decision.record.victims else kept.add)(decision.key)
                     if decision.record.until > self.now:
                         claim = claim_of(state.workloads[decision.key], decision.record.admission)
-                        state.ledger.claim(claim, decision.record.until)
+                        state.ledger.claim(claim, decision.record.until, decision.record.victims)
                 elif isinstance(decision, Evict):
                     self.check_eviction(decision)
 
-    def check_admission(self, admit: Admit, kept: Iterable[Key], later: Iterable[Held], own: Held | None) -> None:
-        """It fits quota and nodes, whole or in a size that it may have, beside all that is charged and claimed; of what
-        is `kept` for those who were passed over, beside as much as binds it; and beside nothing that was claimed
-        `later` than its `own`, where it takes no more than it claimed."""
+    def check_admission(self, admit: Admit, kept: Iterable[Key], own: Held | None) -> None:
+        """It fits quota and nodes, whole or in a size that it may have, beside all that is charged and claimed, and of
+        what is `kept` for those who were passed over, beside as much as binds it. Or, where it takes no more than its
+        `own` claim, beside what is charged, and what was claimed before and is not held still by one who leaves for
+        that."""
         ledger = self.state.ledger
         gang = self.state.workloads[admit.key]
         charge = charge_of(gang, admit.admission)
@@ -328,12 +327,13 @@ class Town:
             if freed_for_it or self.now - max(gang.created, gang.requeue_at) >= self.rules.passed_over_ms:
                 for key in kept:
                     ledger.unclaim(key)
-            for held in later:
-                claimed = ledger.claims.get(held.charge.key)
-                if claimed is not None:
-                    ledger.unclaim(held.charge.key)
-                    rest = tuple(part for part in claimed.charge.usage if part not in held.charge.usage)
-                    ledger.claim(replace(claimed.charge, usage=rest), held.until)
+            claimed = own is not None and all(
+                amount <= dict(own.charge.usage).get(fr, 0) for fr, amount in charge.usage
+            )
+            yields = self.yields(admit.key, own) if claimed and own is not None else Counter()
+            for key, held in list(ledger.claims.items()) if claimed else ():
+                rest = tuple((fr, amount - yields[key, fr]) for fr, amount in held.charge.usage)
+                ledger.claim(replace(held.charge, usage=rest), held.until, held.victims)
             assert ledger.fits(charge.queue, dict(charge.usage)), admit
             ledger.charge(charge)
             for pod_set, got in zip(gang.pod_sets, admit.admission.pod_sets, strict=True):
@@ -346,11 +346,29 @@ class Town:
                         for res, _ in pod_set.shape.requests:
                             if free[res] < 0 and own is not None:
                                 assert on_host(charge, host, res) <= on_host(own.charge, host, res), (admit, domain)
-                                mine = own.until, admit.key
-                                behind = (held for key, held in ledger.claims.items() if (held.until, key) > mine)
-                                free[res] += sum(on_host(held.charge, host, res) for held in behind)
+                                free[res] += sum(yields[key, (host, res)] for key in ledger.claims)
                             assert free[res] >= 0, (admit, domain)
         ledger.charge(charge)
+
+    def yields(self, owner: Key, own: Held) -> Counter[tuple[Key, tuple[str, str]]]:
+        """(claim, flavor and resource, or host and resource) -> what of it does not keep this one back: all of it, if
+        it was made later, or else what those hold still who leave for it."""
+        claims, out = self.state.ledger.claims, Counter[tuple[Key, tuple[str, str]]]()
+        going = {one.uid: taken(charge_of(one, one.admission)) for one in self.gangs() if one.evicted and one.admission}
+        for key in sorted(claims, key=lambda key: (claims[key].until, key)):
+            held = claims[key]
+            if key == owner:
+                continue
+            if (held.until, key) > (own.until, owner):
+                out.update({(key, what): amount for what, amount in taken(held.charge).items()})
+                continue
+            wanted = taken(held.charge)
+            for uid in held.victims:
+                part = wanted & going.get(uid, Counter())
+                wanted -= part
+                going[uid] = going.get(uid, Counter()) - part
+                out.update({(key, what): amount for what, amount in part.items()})
+        return out
 
     def check_eviction(self, evict: Evict) -> None:
         state = self.state
@@ -375,8 +393,15 @@ class Town:
                 assert at.borrowing(held if self.rules.promises else at.usage), (evict, at)
 
 
+def taken(charge: Charge) -> Counter[tuple[str, str]]:
+    """(flavor, or host, and resource) -> how much."""
+    hosts = () if charge.admission is None else charge.booking.hosts
+    there = {(host, resource): amount for host, amounts in hosts for resource, amount in amounts}
+    return Counter({**dict(charge.usage), **there})
+
+
 def on_host(charge: Charge, host: str, resource: str) -> int:
-    return dict(dict(charge.booking.hosts).get(host, ())).get(resource, 0) if charge.admission is not None else 0
+    return taken(charge)[host, resource]
 
 
 def below_common(queue: QuotaNode, other: QuotaNode) -> list[QuotaNode]:
