@@ -24,6 +24,7 @@ from admission.engine.flavors import Assignment, Mode
 from admission.engine.ledger import charge_of, claim_of
 from admission.engine.line import Memo, Used
 from admission.engine.model import (
+    CLAIM_VICTIMS,
     Admission,
     Claim,
     ClaimRecord,
@@ -579,8 +580,8 @@ class Filling(Run):
             return False
         self.evict(trial)
         leave = [key for key, _ in trial.found.victims] or sorted(self.going(gang, trial.queue))
-        uids = tuple(sorted(self.state.workloads[key].uid for key in leave if key in self.state.workloads))
-        self._claim(trial, there.admission(trial.queue.name), uids)
+        uids = sorted(self.state.workloads[key].uid for key in leave if key in self.state.workloads)
+        self._claim(trial, there.admission(trial.queue.name), tuple(uids[:CLAIM_VICTIMS]))
         why = replace(
             trial.why,
             reason=Reason.WAITING_FOR_PREEMPTED,

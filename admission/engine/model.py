@@ -535,12 +535,16 @@ class Workload(Value, frozen=True):
         return self.priority + self.priority_boost
 
 
+CLAIM_VICTIMS = 1024
+"""So many are stored with a claim: an object of the API server has an end."""
+
+
 class ClaimRecord(Value, frozen=True):
     """A Claim as stored on the Workload that owns it, so that a restart does not lose whom room was freed for."""
 
     admission: Admission
     victims: tuple[str, ...]
-    """uids of the gangs that leave for it."""
+    """uids of the gangs that leave for it, of `CLAIM_VICTIMS` at most."""
     until: int
 
 

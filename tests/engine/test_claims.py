@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from admission.api.workload import Claim as StoredClaim
 from admission.engine.cycle import decide
-from admission.engine.model import Evict, Flavor, Key, LocalQueue, Namespace, Workload
-from tests.engine.town import BUDGET, SECOND, START, Town, cohort, gang, node, queue, taken
+from admission.engine.model import CLAIM_VICTIMS, Claim, Evict, Flavor, Key, LocalQueue, Namespace, Workload
+from admission.jobs import values
+from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, node, queue, taken
 
 WHOLE = {"gpu": 2}
 
@@ -76,6 +78,21 @@ def test_who_leaves_first_makes_room_at_once(order: tuple[int, ...], shared: boo
         assert town.cycle().decisions == again.decisions
         there = range(left) if shared else sorted(order[:left])
         assert [name for name in town.admitted() if name[0] != "b"] == [f"a{i}" for i in there]
+
+
+def test_a_claim_for_which_a_thousand_gangs_leave_can_be_stored() -> None:
+    """The API server took none with more victims than its schema has room for, and they went for nothing."""
+    many = CLAIM_VICTIMS + 76
+    mine, theirs = queue("mine", "all", [("f", {"gpu": many})]), queue("theirs", "all", [("f", {"gpu": 0})])
+    town = Town(*elastic("f"), cohort("all", "", []), mine, theirs)
+    town.put(*(gang(f"b{i:04}", "theirs", created=i) for i in range(many)))
+    while town.cycle().decisions:
+        pass
+    town.put(gang("a", "mine", many, created=many))
+    decisions = decide(town.state, town.now, BUDGET).decisions
+    assert sum(isinstance(decision, Evict) for decision in decisions) == many
+    (record,) = (decision.record for decision in decisions if isinstance(decision, Claim))
+    assert len(StoredClaim.model_validate(values.claim_object(record)).victims or ()) == CLAIM_VICTIMS
 
 
 @given(st.integers(0, 2**32))
