@@ -90,7 +90,6 @@ class ControlPlane(ApiClient):
         apiserver_only: bool = False,
         components: Iterable[str] = COMPONENTS,
         apiserver_flags: Sequence[str] = (),
-        feature_gates: Mapping[str, bool] | None = None,
         users: Mapping[str, Sequence[str]] | None = None,
         timing: Timing | None = None,
         audit: bool = True,
@@ -106,7 +105,6 @@ class ControlPlane(ApiClient):
         self.started_in: dict[str, float] = {}
         self._say = say
         self._apiserver_flags = list(apiserver_flags)
-        self._feature_gates = dict(feature_gates or {})
         _remove_stale()
         self.work_dir = Path(tempfile.mkdtemp(prefix=f"muster-e2e-{os.getpid()}-"))
         self._authority = Authority(self.work_dir / "pki")
@@ -274,7 +272,7 @@ class ControlPlane(ApiClient):
             policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
             file = self._write("audit-policy.yaml", policy | {"rules": [*rules, {"level": "Metadata"}]})
             flags += [f"--audit-policy-file={file}", f"--audit-log-path={self.audit_log}", "--audit-log-maxsize=100000"]
-        return flags + self._gates() + self._apiserver_flags
+        return flags + self._apiserver_flags
 
     def _controller_manager(self) -> list[str]:
         certificate, key = self._server
@@ -299,7 +297,6 @@ class ControlPlane(ApiClient):
             f"--node-monitor-grace-period={self.timing.node_monitor_grace}s",
             "--node-eviction-rate=100",
             "--secondary-node-eviction-rate=100",
-            *self._gates(),
         ]
 
     def _scheduler(self) -> list[str]:
@@ -316,7 +313,6 @@ class ControlPlane(ApiClient):
             "--leader-elect=false",
             "--kube-api-qps=1000",
             "--kube-api-burst=2000",
-            *self._gates(),
         ]
 
     def _kwok(self) -> list[str]:
@@ -391,10 +387,6 @@ class ControlPlane(ApiClient):
             configuration["webhooks"] = hooks
             configuration["metadata"]["name"] = "jobset-" + configuration["metadata"]["name"]
             self.apply(configuration)
-
-    def _gates(self) -> list[str]:
-        gates = ",".join(f"{name}={str(on).lower()}" for name, on in self._feature_gates.items())
-        return [f"--feature-gates={gates}"] if gates else []
 
     def _write(self, name: str, *documents: Object) -> Path:
         path = self.work_dir / name

@@ -209,7 +209,6 @@ class Controller:
         self._held: Condition | None = None
         self.certificate_ends: Callable[[], float | None] = lambda: None
         """When the webhook's certificate ends, where one holds; seconds since the epoch."""
-        self.decided_at = 0
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
         self._pace = Pace(
@@ -268,7 +267,6 @@ class Controller:
             self.world,
             names,
             settings,
-            rules,
             self.events,
             self.recent,
             self.statuses,
@@ -687,7 +685,6 @@ class Controller:
             told_of = self.verdicts[verdict.key] = self._in_jobs_words(verdict)
             if old is None or old.why != told_of.why:
                 self._unexplained.setdefault(verdict.key, tick)
-        self.decided_at = now
         self.revision += 1
         took = time.perf_counter() - began
         for told in self.watchers.plan:
@@ -933,7 +930,7 @@ class Controller:
                 if (job is not None and job in self._decisions) or self._unmade.keeps(key):
                     self._explain_later(key)  # the decision may come to nothing
                     continue
-                shown = project(seen.view.value, verdict, self.rules, self.now())
+                shown = project(seen.view.value, verdict)
                 try:
                     wrote = await self.actuator.explain(seen, shown, found=key in self._found)
                 except NotFound:

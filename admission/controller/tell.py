@@ -75,10 +75,9 @@ class _Console(Console):
             yield part if own or part.text.isprintable() else Segment(printable(part.text), part.style)
 
 
-def console(*, colour: bool | None = None, width: int | None = None, height: int | None = None) -> Console:
+def console(*, width: int | None = None, height: int | None = None) -> Console:
     """Of standard output. Without a TTY: no colours, and lines as long as they are."""
-    plain = None if colour is None else not colour
-    found = _Console(no_color=plain, soft_wrap=False, width=width, height=height)
+    found = _Console(soft_wrap=False, width=width, height=height)
     if not found.is_terminal and width is None:
         return _Console(no_color=True, width=10_000, legacy_windows=False)
     return found

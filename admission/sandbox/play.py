@@ -280,13 +280,11 @@ class Story:
     """What happened to one job, by the demo's own watch."""
 
     gang: Gang
-    submitted: float = 0.0
     waits: list[float] = field(default_factory=list)
     waiting_since: float | None = None
     why: str = ""
     evicted: list[str] = field(default_factory=list)
     finished: str = ""
-    ran_whole: int = 0
 
 
 class Witness:
@@ -321,13 +319,10 @@ class Witness:
         mine = [p for p in self.pods.values() if (p.namespace, p.job) == key and not p.terminating]
         live = [p for p in mine if p.phase in ("Pending", "Running")]
         bound = [p for p in live if p.node]
-        story = self.stories.get(key)
         if bound and len(bound) < len(live):
             self._incomplete.setdefault(key, time.monotonic())
         else:
             self._incomplete.pop(key, None)
-            if story is not None and bound and len(bound) == story.gang.pods:
-                story.ran_whole += 1
 
     def check_partial(self, bound_s: float) -> None:
         now = time.monotonic()
@@ -596,7 +591,7 @@ async def _day(client: Client, stage: Stage, console: Console, controller: async
     )
     try:
         await _ready(client)
-        screen = Screen(console, witness, stage)
+        screen = Screen(console, witness)
         began = time.monotonic()
         with screen:
             await _hours(client, stage, witness, screen, controller, began)
@@ -622,7 +617,7 @@ async def _hours(
         hour = (time.monotonic() - began) / stage.hour_s
         while todo and todo[0].at <= hour:
             gang = todo.pop(0)
-            story = Story(gang, submitted=time.monotonic(), waiting_since=time.monotonic())
+            story = Story(gang, waiting_since=time.monotonic())
             witness.stories[(gang.team, gang.name)] = story
             await _make(client, job_object(gang, stage.run_for(gang)))
             screen.say(hour, gang.team, f"submits {gang.name}: {gang.pods} x {gang.gpus} GPUs for {gang.hours:g} h")
@@ -663,10 +658,9 @@ _BARS = " ▁▂▃▄▅▆▇█"
 class Screen:
     """A live table and a GPU timeline in a terminal; plain lines elsewhere."""
 
-    def __init__(self, console: Console, witness: Witness, stage: Stage) -> None:
+    def __init__(self, console: Console, witness: Witness) -> None:
         self._console = console
         self._witness = witness
-        self._stage = stage
         self._live = Live(console=console, refresh_per_second=8, transient=False) if console.is_terminal else None
         self._history: dict[str, list[int]] = {team: [] for team in TEAMS}
         self._sampled = -1.0

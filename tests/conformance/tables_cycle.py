@@ -187,11 +187,11 @@ class Outcome:
         """Projections of all that became of one workload."""
         gang = self.state.workloads[key]
         decision = self.admits.get(key) or self.evicts.get(key) or self.replaced.get(key)
-        out = [] if decision is None else [project(gang, decision, self.rules, self.now)]
+        out = [] if decision is None else [project(gang, decision)]
         verdict = self.verdicts.get(key)
         if verdict is not None:
-            out.append(project(gang, verdict, self.rules, self.now))
-        out += [project(gang, evict, self.rules, self.now) for evict in self.evicts.values() if evict.preemptor == key]
+            out.append(project(gang, verdict))
+        out += [project(gang, evict) for evict in self.evicts.values() if evict.preemptor == key]
         return out
 
     def events(self) -> list[Json]:
