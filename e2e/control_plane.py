@@ -275,23 +275,12 @@ class ControlPlane(ApiClient):
         return flags + self._apiserver_flags
 
     def _controller_manager(self) -> list[str]:
-        certificate, key = self._server
-        kubeconfig = self.kubeconfig("system:kube-controller-manager")
         return [
-            f"--kubeconfig={kubeconfig}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={self._port_of('kube-controller-manager')}",
-            f"--tls-cert-file={certificate}",
-            f"--tls-private-key-file={key}",
-            "--leader-elect=false",
+            *self._client("kube-controller-manager"),
             "--controllers=*,-node-ipam-controller,-ttl-controller",
             "--use-service-account-credentials",
             f"--service-account-private-key-file={self._signing_key}",
             f"--root-ca-file={self.ca_file}",
-            "--kube-api-qps=1000",
-            "--kube-api-burst=2000",
             "--concurrent-job-syncs=20",
             f"--node-monitor-period={self.timing.node_monitor_period}s",
             f"--node-monitor-grace-period={self.timing.node_monitor_grace}s",
@@ -300,14 +289,18 @@ class ControlPlane(ApiClient):
         ]
 
     def _scheduler(self) -> list[str]:
+        return self._client("kube-scheduler")
+
+    def _client(self, name: str) -> list[str]:
+        """What the API server's own clients are told alike."""
         certificate, key = self._server
-        kubeconfig = self.kubeconfig("system:kube-scheduler")
+        kubeconfig = self.kubeconfig(f"system:{name}")
         return [
             f"--kubeconfig={kubeconfig}",
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",
             "--bind-address=127.0.0.1",
-            f"--secure-port={self._port_of('kube-scheduler')}",
+            f"--secure-port={self._port_of(name)}",
             f"--tls-cert-file={certificate}",
             f"--tls-private-key-file={key}",
             "--leader-elect=false",
