@@ -667,13 +667,7 @@ class Controller:
             seen = self.world.workloads.get(decision.key)
             job = self.world.job_of(seen) if seen is not None else None
             key = job or (ORPHAN, *decision.key)
-            if isinstance(decision, Evict | Cancel) and isinstance(self._decisions.get(key), Admit):
-                # What it takes back is not written yet: neither is.
-                self._forget(key, self._decisions.pop(key))
-                continue
-            unmade = self._unmade.let_go(decision.key)
-            if isinstance(unmade, Admit) and isinstance(decision, Evict | Cancel | Replace):
-                self._forget(key, unmade)  # so with one whose write failed
+            if self._takes_back(decision, key):
                 continue
             self.state.apply(Assumed(decision))
             self._decisions[key] = decision
@@ -697,6 +691,18 @@ class Controller:
         elif plan.next_at is not None:
             self._decide_later(max(0.0, (plan.next_at - now) / 1000))
         return plan
+
+    def _takes_back(self, decision: Decision, key: JobKey) -> bool:
+        """Does it take back what was decided, and is not written yet or could not be: then neither is."""
+        unwritten: Decision | None
+        if isinstance(decision, Evict | Cancel) and isinstance(self._decisions.get(key), Admit):
+            unwritten = self._decisions.pop(key)
+        else:
+            unwritten = self._unmade.let_go(decision.key)
+            if not (isinstance(unwritten, Admit) and isinstance(decision, Evict | Cancel | Replace)):
+                return False
+        self._forget(key, unwritten)
+        return True
 
     def _in_jobs_words(self, verdict: Verdict) -> Verdict:
         """People know jobs, not Workloads: a reason that speaks of another gang names its job."""

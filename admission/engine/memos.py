@@ -32,7 +32,6 @@ from admission.engine.model import (
     Key,
     PodUsage,
     Rules,
-    Strategy,
     Topology,
     Usage,
     Workload,
@@ -126,7 +125,7 @@ class Memos:
             return
         node = self._ledger.tree.queue(queue)
         if node is not None:
-            self._changed_roots.add(order.label(node.root))
+            self._changed_roots.add(node.root.label)
 
     def node_changed(self, *, new: bool) -> None:
         """A node came (`new`), went, or is another."""
@@ -193,7 +192,7 @@ class Memos:
         self._stale.discard((queue, bucket))
         node = self._ledger.tree.queue(queue)
         if node is not None:
-            self._under.setdefault(order.label(node.root), set()).add(queue)
+            self._under.setdefault(node.root.label, set()).add(queue)
         if memo.on_nodes:
             first = self._facts.workloads[order.key_of(line.buckets[bucket][0])]
             # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
@@ -316,7 +315,7 @@ class Memos:
 
     def _strict(self, name: str) -> bool:
         queue = self._facts.queues.get(name)
-        return queue is not None and queue.strategy is Strategy.STRICT_FIFO
+        return queue is not None and queue.strict
 
     def _contested(self) -> set[str]:
         """Roots (their labels) in which somebody waits for whom others were evicted. He is looked at first, and so is
@@ -327,7 +326,7 @@ class Memos:
             if gang is not None and gang.admission is None and not gang.finished:
                 node = self._ledger.tree.queue(self._facts.queue_of(gang))
                 if node is not None:
-                    out.add(order.label(node.root))
+                    out.add(node.root.label)
         return out
 
     def leaves(self, charge: Charge, gang: Workload) -> None:
@@ -412,7 +411,7 @@ class Memos:
         for name, bucket, told in self._could_use_room():
             memo = self._facts.lines[name].parked.get(bucket)
             node = self._ledger.tree.queue(name)
-            if self._late and node is not None and order.label(node.root) in self._late and not self._strict(name):
+            if self._late and node is not None and node.root.label in self._late and not self._strict(name):
                 self._late_on_nodes.add((name, bucket))
                 continue
             lack = None if memo is None else memo.lack
@@ -424,7 +423,7 @@ class Memos:
                 if still is not None:
                     self._facts.lines[name].park(bucket, still)
                     self._stale.add((name, bucket))
-                    self._passed_by(order.label(node.root), name, bucket, still)
+                    self._passed_by(node.root.label, name, bucket, still)
                     continue
             self.wake(name, bucket)
             if memo is not None and lack is not None and (lack.shorts or lack.placing) and not told:
@@ -528,7 +527,7 @@ class Memos:
         del self._doubted[name, bucket]
         self.park(name, bucket, still)
         self._stale.add((name, bucket))
-        self._passed_by(order.label(node.root), name, bucket, still)
+        self._passed_by(node.root.label, name, bucket, still)
         return still
 
     def no_longer_short(self, label: str) -> list[Bucket]:

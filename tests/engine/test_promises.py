@@ -190,7 +190,7 @@ class Cluster(RuleBasedStateMachine):
         for value in town.gangs():
             town.same_reason(value.key, other)
         with state.ledger.trial():
-            run = Filling(state, town.now, BUDGET)
+            run = Filling(state, town.now, BUDGET, state.ledger.nodes.effort.spent)
             # R10, R11: room may be kept for who cannot have it yet, but not for nobody.
             kept = [value for value in town.gangs() if value.claims is not None and not value.claims.victims]
             with state.ledger.trial():
