@@ -735,42 +735,11 @@ class Controller:
             self.jobs.not_later(key)  # what is due is found anew, and nothing is of who is gone
         try:
             if decision is not None:
-                try:
-                    made = await self.actuator.carry_out(decision, based_on)
-                except BaseException as error:
-                    self._not_made(key, decision, error)
-                    raise
-                self._unmade.made(decision.key)
-                self._wrote_at = time.monotonic()
-                kept = isinstance(decision, Claim) and not self.statuses.has("Workload", "claim")
-                if not kept and self.state.assumes(decision):
-                    # Its answer, or a newer version, is known by now, and does not show it.
-                    log.warning("a decision that was written is not there", **self._who_of(decision.key, made))
-                    self._forget(key, decision)
-                self._told_decision(decision, made)
-                if key[0] != ORPHAN:
-                    self.jobs.add(key)
+                await self._carry_out(key, decision, based_on)
             elif key[0] == ORPHAN:
                 await self._orphan((key[1], key[2]))
             else:
-                now = self.now()
-                due = next_step(self.world.sight(key, now), self.settings, now)
-                if isinstance(due.step, CreateWorkload) and (pause := self._made_lately(key)):
-                    self.jobs.add_after(key, pause)
-                elif due.step is not None:
-                    self._wrote_at = time.monotonic()
-                    await self.actuator.take(key, due.step)
-                    if isinstance(due.step, CreateWorkload):
-                        self._unserved.over()
-                        self._made[key] = time.monotonic()
-                    for told in self.watchers.step:
-                        told(key, due.step)
-                    level = logging.INFO if isinstance(due.step, EvictWorkload) else logging.DEBUG
-                    if log.is_enabled_for(level):
-                        why = getattr(due.step, "message", "")
-                        log.log(level, "step", **self._who(key), step=type(due.step).__name__, why=why)
-                elif due.at is not None:
-                    self.jobs.add_after(key, (due.at - now) / 1000 + 0.005)
+                await self._take_step(key)
             seen = self.world.workload_of(key)
             if decision is not None or seen is None or not self._unmade.keeps(seen.key):
                 self._failures.pop(key, None)
@@ -805,6 +774,45 @@ class Controller:
                 # In equal words each time: they stand as one Event, for as long as it goes on.
                 self.actuator.record(key, job, "Warning", STEP_FAILED, _STEP_FAILED)
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
+
+    async def _carry_out(self, key: JobKey, decision: Decision, based_on: tuple[PodSet, ...] | None) -> None:
+        """The write of a decision. Raises what `Actuator.carry_out` does."""
+        try:
+            made = await self.actuator.carry_out(decision, based_on)
+        except BaseException as error:
+            self._not_made(key, decision, error)
+            raise
+        self._unmade.made(decision.key)
+        self._wrote_at = time.monotonic()
+        kept = isinstance(decision, Claim) and not self.statuses.has("Workload", "claim")
+        if not kept and self.state.assumes(decision):
+            # Its answer, or a newer version, is known by now, and does not show it.
+            log.warning("a decision that was written is not there", **self._who_of(decision.key, made))
+            self._forget(key, decision)
+        self._told_decision(decision, made)
+        if key[0] != ORPHAN:
+            self.jobs.add(key)
+
+    async def _take_step(self, key: JobKey) -> None:
+        """The step of its lifecycle that is due, if one is. Raises what `Actuator.take` does."""
+        now = self.now()
+        due = next_step(self.world.sight(key, now), self.settings, now)
+        if isinstance(due.step, CreateWorkload) and (pause := self._made_lately(key)):
+            self.jobs.add_after(key, pause)
+        elif due.step is not None:
+            self._wrote_at = time.monotonic()
+            await self.actuator.take(key, due.step)
+            if isinstance(due.step, CreateWorkload):
+                self._unserved.over()
+                self._made[key] = time.monotonic()
+            for told in self.watchers.step:
+                told(key, due.step)
+            level = logging.INFO if isinstance(due.step, EvictWorkload) else logging.DEBUG
+            if log.is_enabled_for(level):
+                why = getattr(due.step, "message", "")
+                log.log(level, "step", **self._who(key), step=type(due.step).__name__, why=why)
+        elif due.at is not None:
+            self.jobs.add_after(key, (due.at - now) / 1000 + 0.005)
 
     def _made_lately(self, key: JobKey) -> float:
         """Seconds until a Workload is made for this job. One that was made a moment ago and is gone was deleted with

@@ -6,7 +6,8 @@ woken by what it may depend on. A change in its quota tree, or room on nodes tha
 for sure. Who would is *passed by*, parked as it was, its numbers being *stale* from then on; who would not comes back
 into the line. Any change of the configuration wakes everybody. Whoever comes back on a doubt is looked at once more
 when its turn comes, for by then another may have taken what it lacked; and when somebody is evicted, or loses a claim,
-those who were passed by in this cycle are looked at once more too.
+those who were passed by in this cycle are looked at once more too. Under Kueue's rules those who were parked come
+*late* where somebody waits for whom others were evicted: a cycle after the change that they may depend on.
 
 So a memo hides nobody whom a trial would let go; and what was found out beside a plan that did not come about counts
 for nothing.
@@ -262,12 +263,7 @@ class Memos:
         """Wake whom time and what changed since the last cycle may help. `leaving`: who is on its way out;
         `came_about`: all that the last cycle planned did. True when everybody was woken."""
         self._now = now
-        while self._alarms and self._alarms[0][0] <= now:
-            _, name, bucket = heapq.heappop(self._alarms)
-            line = self._facts.lines.get(name)
-            memo = None if line is None else line.parked.get(bucket)
-            if memo is not None and memo.until is not None and memo.until <= now:
-                self.wake(name, bucket)
+        self._wake_by_time()
         if not came_about:
             for name, bucket in self._provisional:
                 self.wake(name, bucket)
@@ -287,26 +283,32 @@ class Memos:
         self._doubt_nodes()
         everything = self._everything_changed
         if everything:
-            self._late.clear()
-            self._late_on_nodes.clear()
-            self._under.clear()
-            self._doubted.clear()
-            for name, line in self._facts.lines.items():
-                for bucket in list(line.parked):
-                    self.wake(name, bucket)
+            self._wake_everybody()
         else:
             self._late &= self._changed_roots
-            for label in sorted(self._changed_roots | late):
-                names = sorted(self._under.pop(label, ()))
-                if label in self._late:
-                    self._under[label] = {name for name in names if not self._strict(name)}
-                    names = [name for name in names if self._strict(name)]
-                self._doubt(label, names)
+            self._doubt_trees(self._changed_roots | late)
         self._everything_changed = self._room_changed = False
         self._room_on.clear()
         self._bare_on.clear()
         self._changed_roots.clear()
         return everything
+
+    def _wake_by_time(self) -> None:
+        while self._alarms and self._alarms[0][0] <= self._now:
+            _, name, bucket = heapq.heappop(self._alarms)
+            line = self._facts.lines.get(name)
+            memo = None if line is None else line.parked.get(bucket)
+            if memo is not None and memo.until is not None and memo.until <= self._now:
+                self.wake(name, bucket)
+
+    def _wake_everybody(self) -> None:
+        self._late.clear()
+        self._late_on_nodes.clear()
+        self._under.clear()
+        self._doubted.clear()
+        for name, line in self._facts.lines.items():
+            for bucket in list(line.parked):
+                self.wake(name, bucket)
 
     @property
     def late(self) -> bool:
@@ -402,6 +404,15 @@ class Memos:
             for resource, amount in amounts.items():
                 into[resource] = into.get(resource, 0) + amount
         return free, held
+
+    def _doubt_trees(self, labels: Collection[str]) -> None:
+        """Quota changed under these roots: of those parked there, they come back who may have it now."""
+        for label in sorted(labels):
+            names = sorted(self._under.pop(label, ()))
+            if label in self._late:
+                self._under[label] = {name for name in names if not self._strict(name)}
+                names = [name for name in names if self._strict(name)]
+            self._doubt(label, names)
 
     def _doubt_nodes(self) -> None:
         """Room changed on nodes: of those who wait for it, they come back whose pods might all find it now."""
