@@ -616,9 +616,6 @@ class ControlPlane(ApiClient):
 
     # -- processes and figures -----------------------------------------------------------------------------------
 
-    def process(self, name: str) -> Process:
-        return self._processes[name]
-
     def pause(self, name: str) -> None:
         """Stop a component where it stands, as a machine that hangs."""
         self._processes[name].signal(signal.SIGSTOP)

@@ -75,7 +75,6 @@ from admission.engine.model import (
     Rules,
     Topology,
     Verdict,
-    Why,
     Workload,
 )
 from admission.engine.project import project
@@ -251,7 +250,6 @@ class Controller:
         self.recent = Recent()
         self.world = World(
             self.state,
-            names,
             changed_job=self._job_changed,
             dirty=self._state_changed,
             told=self._state_told,
@@ -1138,10 +1136,6 @@ class Controller:
         """What metrics and the page read."""
         return Numbers(self)
 
-    def why(self, key: Key) -> Why | None:
-        verdict = self.verdicts.get(key)
-        return verdict.why if verdict is not None else None
-
 
 def _told_of(error: Exception) -> Any:
     """Where to tell it: that the API server does not answer is told by the client, once for all that is not written."""
@@ -1180,9 +1174,6 @@ class Numbers:
             yield "ClusterQueue", seen.name, controller.state.queue_numbers(seen.name)
         for seen in controller.informers["Cohort"].store.values():
             yield "Cohort", seen.name, controller.state.cohort_numbers(seen.name)
-
-    def verdicts(self) -> list[Verdict]:
-        return list(self._controller.verdicts.values())
 
     def queue_of(self, key: Key) -> str:
         seen = self._controller.world.workloads.get(key)

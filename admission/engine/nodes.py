@@ -568,9 +568,6 @@ class Capacity:
         self._summed = now, total
         return total
 
-    def charged(self, key: Key) -> bool:
-        return key in self._charges
-
     def _book(self, charge: Booking, sign: int) -> None:
         uid = charge.uid
         for name, amounts in charge.hosts:

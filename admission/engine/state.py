@@ -949,12 +949,6 @@ class State:
                 out.append(verdict)
         return out
 
-    def set_aside(self, key: Key, verdict: Verdict) -> None:
-        """Park the bucket of one gang with this verdict, if it stands in line."""
-        entry = self._entry.get(key)
-        if entry is not None:
-            self.memos.park(entry[0], entry[1], Memo(verdict, on_nodes=True))
-
     def scanned(
         self, key: Key, cursor: tuple[tuple[str, str, int], ...], generation: int, book: tuple[int, int]
     ) -> bool:

@@ -197,7 +197,6 @@ class _Pod(msgspec.Struct, frozen=True):
     phase: str
     gpus: int
     job: str
-    created: float
     terminating: bool
 
 
@@ -207,15 +206,10 @@ class _Workload(msgspec.Struct, frozen=True):
     uid: str
     resource_version: str
     job: str
-    pods: int
-    gpus: int
-    created: float
-    reserved: bool
     admitted: bool
     evicted: str
     finished: str
     waiting: str
-    evictions: int
 
 
 _json = msgspec.json.Decoder(type=dict[str, Any]).decode
@@ -236,14 +230,13 @@ def _pod(raw: msgspec.Raw) -> _Pod:
         phase=obj.get("status", {}).get("phase", "Pending"),
         gpus=gpus,
         job=job,
-        created=time.monotonic(),
         terminating="deletionTimestamp" in meta,
     )
 
 
 def _workload(raw: msgspec.Raw) -> _Workload:
     obj = _json(raw)
-    meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    meta, status = obj["metadata"], obj.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
 
     def true(kind: str) -> str:
@@ -251,27 +244,16 @@ def _workload(raw: msgspec.Raw) -> _Workload:
         return str(found.get("reason", "")) if found.get("status") == "True" else ""
 
     waiting = conditions.get("QuotaReserved", {})
-    gpus = pods = 0
-    for pod_set in spec.get("podSets", ()):
-        pods += pod_set["count"]
-        for c in pod_set["template"]["spec"]["containers"]:
-            gpus += pod_set["count"] * int(c.get("resources", {}).get("requests", {}).get(GPU, 0))
-    stats = (status.get("schedulingStats") or {}).get("evictions") or ()
     return _Workload(
         namespace=meta["namespace"],
         name=meta["name"],
         uid=meta["uid"],
         resource_version=meta["resourceVersion"],
         job=meta["ownerReferences"][0]["name"],
-        pods=pods,
-        gpus=gpus,
-        created=0.0,
-        reserved=bool(status.get("admission")),
         admitted=bool(true(ADMITTED)),
         evicted=true(EVICTED),
         finished=true(FINISHED),
         waiting=waiting.get("message", "") if waiting.get("status") == "False" else "",
-        evictions=sum(int(e.get("count", 0)) for e in stats),
     )
 
 
@@ -292,7 +274,6 @@ class Witness:
 
     def __init__(self) -> None:
         self.pods: dict[tuple[str, str], _Pod] = {}
-        self.workloads: dict[tuple[str, str], _Workload] = {}
         self.stories: dict[tuple[str, str], Story] = {}
         self.overcommitted: list[str] = []
         self.partial: list[str] = []
@@ -334,7 +315,6 @@ class Witness:
     def on_workload(self, old: _Workload | None, new: _Workload | None) -> None:
         if new is None:
             return
-        self.workloads[(new.namespace, new.job)] = new
         story = self.stories.get((new.namespace, new.job))
         if story is None:
             return
@@ -365,7 +345,6 @@ class Stage:
     """A cluster to play on."""
 
     kubeconfig: Path
-    url: str
     hour_s: float
     run_for: Callable[[Gang], str]
     what: str
@@ -393,11 +372,11 @@ async def _sandbox(folder: Path, seconds: float) -> AsyncIterator[Stage]:
 
     hour_s = seconds / 24
     sandbox = Sandbox(time_scale=3600 / hour_s, validators=_validators())
-    url = await sandbox.start()
+    await sandbox.start()
     kubeconfig = folder / "kubeconfig"
     sandbox.write_kubeconfig(kubeconfig)
     try:
-        yield Stage(kubeconfig, url, hour_s, lambda gang: f"{round(gang.hours * 60)}m", "sandbox")
+        yield Stage(kubeconfig, hour_s, lambda gang: f"{round(gang.hours * 60)}m", "sandbox")
     finally:
         await sandbox.stop()
 
@@ -425,7 +404,7 @@ async def _real(folder: Path, seconds: float) -> AsyncIterator[Stage]:
     plane.__enter__()  # in this thread: the processes end with the one that started them
     try:
         kubeconfig = Path(plane.kubeconfig())
-        yield Stage(kubeconfig, plane.url, hour_s, lambda gang: f"{gang.hours * hour_s:.1f}s", "real control plane")
+        yield Stage(kubeconfig, hour_s, lambda gang: f"{gang.hours * hour_s:.1f}s", "real control plane")
     finally:
         plane.close()
 

@@ -694,7 +694,7 @@ def start_from(size: Size, where: Path) -> dict[str, float]:
     took: dict[str, float] = {}
     began = time.process_time()
     state = State(MUSTER)
-    world = World(state, names, changed_job=lambda key: None, dirty=lambda: None)
+    world = World(state, changed_job=lambda key: None, dirty=lambda: None)
     store: dict[tuple[str, Key], object] = {}
     """What the informers keep."""
     for value in quotas(size):

@@ -204,7 +204,7 @@ class Cluster(RuleBasedStateMachine):
                 spec = state.queues[value.queue]
                 line = list(state.lines[spec.name]) if spec.name in state.lines else []
                 strict_behind = spec.strategy is Strategy.STRICT_FIFO and line and line[0][3] != value.uid
-                if strict_behind or state.ledger.claimed():
+                if strict_behind or town.kept():
                     continue
                 known = state.explain(value.key)
                 if known is not None and known.why.detail is Detail.BACKOFF:

@@ -265,6 +265,10 @@ class Town:
                 return replace(value, claims=decision.record)
         raise AssertionError(decision)
 
+    def kept(self) -> set[Key]:
+        """Whose room is kept, in the book or beside it."""
+        return {*self.state.ledger.claims, *self.state.ledger.aside}
+
     def leave(self) -> None:
         """Whoever was evicted is gone from its nodes."""
         for value in self.gangs():
@@ -338,7 +342,10 @@ class Town:
                     ledger.unclaim(held.charge.key)
                     rest = tuple(part for part in claimed.charge.usage if part not in held.charge.usage)
                     ledger.claim(replace(claimed.charge, usage=rest), held.until)
-            assert ledger.fits(charge.queue, dict(charge.usage)), admit
+            node = ledger.tree.queue(charge.queue)
+            assert node is not None, admit
+            assert not node.in_cycle, admit
+            assert node.fits(dict(charge.usage)), admit
             ledger.charge(charge)
             for pod_set, got in zip(gang.pod_sets, admit.admission.pod_sets, strict=True):
                 assert (pod_set.min_count or pod_set.count) <= got.count <= pod_set.count
