@@ -173,11 +173,3 @@ def total(parts: Iterable[Resources]) -> dict[str, int]:
     for part in parts:
         add(out, part)
     return out
-
-
-def greatest(one: Resources, other: Resources) -> dict[str, int]:
-    """The larger amount of each resource, as a pod's init containers count against its containers."""
-    out = dict(one)
-    for name, amount in other.items():
-        out[name] = max(out.get(name, 0), amount)
-    return out

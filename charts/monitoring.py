@@ -223,10 +223,9 @@ class Dashboard:
 _WAITS = "muster_admission_wait_seconds_bucket"
 
 
-def _quantiles(of: str, by: str = "") -> tuple[tuple[str, str], ...]:
-    group = f"{by}, le" if by else "le"
+def _quantiles(of: str) -> tuple[tuple[str, str], ...]:
     return tuple(
-        (f"histogram_quantile({q}, sum by ({group}) (rate({of}[$__rate_interval])))", f"{{{{{by}}}}} {name}".strip())
+        (f"histogram_quantile({q}, sum by (le) (rate({of}[$__rate_interval])))", name)
         for q, name in ((0.5, "median"), (0.95, "95 %"))
     )
 

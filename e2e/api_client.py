@@ -31,11 +31,10 @@ APPLY = "application/apply-patch+yaml"
 
 
 class ApiError(Exception):
-    """The API server answered with an error; `status` is the HTTP code, `body` its Status object (or text)."""
+    """The API server answered with an error; `status` is the HTTP code."""
 
     def __init__(self, status: int, method: str, path: str, body: Any) -> None:
         self.status = status
-        self.body = body
         self.reason: str = body.get("reason", "") if isinstance(body, dict) else ""
         self.message: str = body.get("message", "") if isinstance(body, dict) else str(body)
         super().__init__(f"{method} {path}: {status} {self.message}")

@@ -90,7 +90,6 @@ class ControlPlane(ApiClient):
         apiserver_only: bool = False,
         components: Iterable[str] = COMPONENTS,
         apiserver_flags: Sequence[str] = (),
-        feature_gates: Mapping[str, bool] | None = None,
         users: Mapping[str, Sequence[str]] | None = None,
         timing: Timing | None = None,
         audit: bool = True,
@@ -106,7 +105,6 @@ class ControlPlane(ApiClient):
         self.started_in: dict[str, float] = {}
         self._say = say
         self._apiserver_flags = list(apiserver_flags)
-        self._feature_gates = dict(feature_gates or {})
         _remove_stale()
         self.work_dir = Path(tempfile.mkdtemp(prefix=f"muster-e2e-{os.getpid()}-"))
         self._authority = Authority(self.work_dir / "pki")
@@ -274,49 +272,40 @@ class ControlPlane(ApiClient):
             policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
             file = self._write("audit-policy.yaml", policy | {"rules": [*rules, {"level": "Metadata"}]})
             flags += [f"--audit-policy-file={file}", f"--audit-log-path={self.audit_log}", "--audit-log-maxsize=100000"]
-        return flags + self._gates() + self._apiserver_flags
+        return flags + self._apiserver_flags
 
     def _controller_manager(self) -> list[str]:
-        certificate, key = self._server
-        kubeconfig = self.kubeconfig("system:kube-controller-manager")
         return [
-            f"--kubeconfig={kubeconfig}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={self._port_of('kube-controller-manager')}",
-            f"--tls-cert-file={certificate}",
-            f"--tls-private-key-file={key}",
-            "--leader-elect=false",
+            *self._client("kube-controller-manager"),
             "--controllers=*,-node-ipam-controller,-ttl-controller",
             "--use-service-account-credentials",
             f"--service-account-private-key-file={self._signing_key}",
             f"--root-ca-file={self.ca_file}",
-            "--kube-api-qps=1000",
-            "--kube-api-burst=2000",
             "--concurrent-job-syncs=20",
             f"--node-monitor-period={self.timing.node_monitor_period}s",
             f"--node-monitor-grace-period={self.timing.node_monitor_grace}s",
             "--node-eviction-rate=100",
             "--secondary-node-eviction-rate=100",
-            *self._gates(),
         ]
 
     def _scheduler(self) -> list[str]:
+        return self._client("kube-scheduler")
+
+    def _client(self, name: str) -> list[str]:
+        """What the API server's own clients are told alike."""
         certificate, key = self._server
-        kubeconfig = self.kubeconfig("system:kube-scheduler")
+        kubeconfig = self.kubeconfig(f"system:{name}")
         return [
             f"--kubeconfig={kubeconfig}",
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",
             "--bind-address=127.0.0.1",
-            f"--secure-port={self._port_of('kube-scheduler')}",
+            f"--secure-port={self._port_of(name)}",
             f"--tls-cert-file={certificate}",
             f"--tls-private-key-file={key}",
             "--leader-elect=false",
             "--kube-api-qps=1000",
             "--kube-api-burst=2000",
-            *self._gates(),
         ]
 
     def _kwok(self) -> list[str]:
@@ -391,10 +380,6 @@ class ControlPlane(ApiClient):
             configuration["webhooks"] = hooks
             configuration["metadata"]["name"] = "jobset-" + configuration["metadata"]["name"]
             self.apply(configuration)
-
-    def _gates(self) -> list[str]:
-        gates = ",".join(f"{name}={str(on).lower()}" for name, on in self._feature_gates.items())
-        return [f"--feature-gates={gates}"] if gates else []
 
     def _write(self, name: str, *documents: Object) -> Path:
         path = self.work_dir / name
@@ -630,9 +615,6 @@ class ControlPlane(ApiClient):
                 self.request("DELETE", resource.path(namespace), params={"propagationPolicy": "Background"})
 
     # -- processes and figures -----------------------------------------------------------------------------------
-
-    def process(self, name: str) -> Process:
-        return self._processes[name]
 
     def pause(self, name: str) -> None:
         """Stop a component where it stands, as a machine that hangs."""

@@ -15,13 +15,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import http.client
-import json
 import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Self
 
 import msgspec
@@ -65,11 +63,9 @@ class EventLog:
         self,
         client: ApiClient,
         group: str = "muster.dev",
-        resources: Iterable[str] = RESOURCES,
-        own_resources: Iterable[str] = OWN_RESOURCES,
     ) -> None:
         self._client = client
-        self._watches = [_Watch(self, name) for name in (*resources, *(f"{name}.{group}" for name in own_resources))]
+        self._watches = [_Watch(self, name) for name in (*RESOURCES, *(f"{name}.{group}" for name in OWN_RESOURCES))]
         self._lock = threading.Lock()
         self._entries: list[Entry] = []
         self._sorted = True
@@ -107,7 +103,7 @@ class EventLog:
         """Until the log has what the server has at this moment."""
         for watch in self._watches:
             if watch.resource is not None:
-                self._client.wait(watch.caught_up(self._client), timeout, f"the event log to see all {watch.name}")
+                self._client.wait(watch.caught_up(), timeout, f"the event log to see all {watch.name}")
 
     @property
     def started(self) -> int:
@@ -163,8 +159,8 @@ class _Watch:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
-    def caught_up(self, client: ApiClient) -> Any:
-        """A predicate: whether everything that `client` lists now has been recorded."""
+    def caught_up(self) -> Any:
+        """A predicate: whether everything that is listed now has been recorded."""
         resource = self.resource
         assert resource is not None
         revision, items = self._log.list(resource)
@@ -253,16 +249,6 @@ class _Watch:
             self._deleted[entry.uid] = entry.revision
         else:
             self._live[entry.uid] = entry
-
-
-def save(entries: Iterable[Entry], path: Path) -> None:
-    """As JSON lines, for a look afterwards."""
-    with path.open("w") as file:
-        file.writelines(json.dumps(dataclasses.asdict(entry)) + "\n" for entry in entries)
-
-
-def load(path: Path) -> list[Entry]:
-    return [Entry(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def _slim(obj: Object) -> Object:

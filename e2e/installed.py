@@ -316,6 +316,11 @@ def pod_template(gpus: int = 8, seconds: float | None = 2, **spec: Any) -> dict[
     }
 
 
+def _queued(namespace: str, name: str, queue: str | None, labels: Mapping[str, str] | None) -> Object:
+    marks = {**({NAMES.queue_label: queue} if queue else {}), **(labels or {})}
+    return {"name": name, "namespace": namespace, **({"labels": marks} if marks else {})}
+
+
 def job(
     namespace: str,
     name: str,
@@ -329,11 +334,10 @@ def job(
     **spec: Any,
 ) -> dict[str, Any]:
     """An indexed Job of `pods` pods, as its owner writes it."""
-    marks = {**({NAMES.queue_label: queue} if queue else {}), **(labels or {})}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "namespace": namespace, **({"labels": marks} if marks else {})},
+        "metadata": _queued(namespace, name, queue, labels),
         "spec": {
             "parallelism": pods,
             "completions": pods,
@@ -357,11 +361,10 @@ def jobset(
     **spec: Any,
 ) -> dict[str, Any]:
     """A JobSet of {replicated job: (replicas, pods of each)}."""
-    marks = {**({NAMES.queue_label: queue} if queue else {}), **(labels or {})}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": name, "namespace": namespace, **({"labels": marks} if marks else {})},
+        "metadata": _queued(namespace, name, queue, labels),
         "spec": {
             "replicatedJobs": [
                 {

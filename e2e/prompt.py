@@ -42,10 +42,10 @@ sys.exit((ask.recv(1) or b"\\xff")[0])
 
 
 class Prompt:
-    """See the module. Commands run in `folder` with the rights of `user`, and leave nothing outside of it but in the
+    """See the module. Commands run in `folder` with the rights of an admin, and leave nothing outside of it but in the
     cluster: it is their HOME too."""
 
-    def __init__(self, cp: ControlPlane, folder: Path, *, user: str = "admin", cwd: Path = SOURCES) -> None:
+    def __init__(self, cp: ControlPlane, folder: Path, *, cwd: Path = SOURCES) -> None:
         self.cwd = cwd
         bin_folder = folder / "bin"
         bin_folder.mkdir()
@@ -57,7 +57,7 @@ class Prompt:
         self.environment = {
             **os.environ,
             "HOME": str(folder),
-            "KUBECONFIG": str(cp.kubeconfig(user)),
+            "KUBECONFIG": str(cp.kubeconfig("admin")),
             "PATH": f"{bin_folder}:{os.environ['PATH']}",
         }
         self._server: subprocess.Popen[bytes] | None = None

@@ -37,7 +37,6 @@ class Reading:
     """A page that is being followed: the cluster before it, and what was printed so far."""
 
     muster: Installed
-    prompt: Prompt
     said: str = ""
 
     @property
@@ -86,7 +85,7 @@ READERS: dict[str, Callable[[Reading], Iterator[None]]] = {"README.md": _readme,
 
 @pytest.mark.parametrize("page", PLAYED)
 def test_what_a_page_says_runs(muster: Installed, prompt: Prompt, page: str, tmp_path: Path) -> None:
-    reading = Reading(muster, prompt)
+    reading = Reading(muster)
     config = tmp_path / "ports.yaml"
     config.write_text(OWN_PORTS)
     following = READERS[page](reading)

@@ -27,7 +27,6 @@ from admission.api.schema import Amount, LabelSelector, ObjectName, path_text, s
 from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
 
 API_VERSION = "config.muster.dev/v1beta1"
-KIND = "Configuration"
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TERM = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")

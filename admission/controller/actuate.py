@@ -41,7 +41,6 @@ from admission.engine.model import (
     PodShape,
     Reason,
     Replace,
-    Rules,
 )
 from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
@@ -114,7 +113,6 @@ class Actuator:
         world: World,
         names: Names,
         settings: Settings,
-        rules: Rules,
         events: EventRecorder,
         recent: Recent,
         statuses: Statuses,
@@ -128,7 +126,6 @@ class Actuator:
         self._world = world
         self._names = names
         self._settings = settings
-        self._rules = rules
         self._events = events
         self._recent = recent
         self._statuses = statuses
@@ -167,7 +164,7 @@ class Actuator:
         if isinstance(decision, Admit) and based_on is not None and seen.view.value.pod_sets != based_on:
             raise Conflict(409, "Conflict", "the gang asks for something else than was decided on")
         now = self._now()
-        shown = project(seen.view.value, decision, self._rules, now)
+        shown = project(seen.view.value, decision)
         status = with_conditions(seen.status, self._said(seen, shown.conditions), now, seen.generation)
         match decision:
             case Admit():
@@ -657,7 +654,7 @@ class Actuator:
         changes: list[Condition] = [(EVICTED, True, _evicted_for(step), step.message)]
         verdict = self._world.state.explain(seen.key)
         if verdict is not None and verdict.why.reason is Reason.DEACTIVATED:
-            changes += self._said(seen, project(seen.view.value, verdict, self._rules, now).conditions)
+            changes += self._said(seen, project(seen.view.value, verdict).conditions)
         status = with_conditions(seen.status, changes, now, seen.generation)
         _count_eviction(status, step.reason, step.cause)
         status.pop("requeueState", None)

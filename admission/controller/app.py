@@ -75,7 +75,6 @@ from admission.engine.model import (
     Rules,
     Topology,
     Verdict,
-    Why,
     Workload,
 )
 from admission.engine.project import project
@@ -209,7 +208,6 @@ class Controller:
         self._held: Condition | None = None
         self.certificate_ends: Callable[[], float | None] = lambda: None
         """When the webhook's certificate ends, where one holds; seconds since the epoch."""
-        self.decided_at = 0
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
         self._pace = Pace(
@@ -252,7 +250,6 @@ class Controller:
         self.recent = Recent()
         self.world = World(
             self.state,
-            names,
             changed_job=self._job_changed,
             dirty=self._state_changed,
             told=self._state_told,
@@ -268,7 +265,6 @@ class Controller:
             self.world,
             names,
             settings,
-            rules,
             self.events,
             self.recent,
             self.statuses,
@@ -669,13 +665,7 @@ class Controller:
             seen = self.world.workloads.get(decision.key)
             job = self.world.job_of(seen) if seen is not None else None
             key = job or (ORPHAN, *decision.key)
-            if isinstance(decision, Evict | Cancel) and isinstance(self._decisions.get(key), Admit):
-                # What it takes back is not written yet: neither is.
-                self._forget(key, self._decisions.pop(key))
-                continue
-            unmade = self._unmade.let_go(decision.key)
-            if isinstance(unmade, Admit) and isinstance(decision, Evict | Cancel | Replace):
-                self._forget(key, unmade)  # so with one whose write failed
+            if self._takes_back(decision, key):
                 continue
             self.state.apply(Assumed(decision))
             self._decisions[key] = decision
@@ -687,7 +677,6 @@ class Controller:
             told_of = self.verdicts[verdict.key] = self._in_jobs_words(verdict)
             if old is None or old.why != told_of.why:
                 self._unexplained.setdefault(verdict.key, tick)
-        self.decided_at = now
         self.revision += 1
         took = time.perf_counter() - began
         for told in self.watchers.plan:
@@ -700,6 +689,18 @@ class Controller:
         elif plan.next_at is not None:
             self._decide_later(max(0.0, (plan.next_at - now) / 1000))
         return plan
+
+    def _takes_back(self, decision: Decision, key: JobKey) -> bool:
+        """Does it take back what was decided, and is not written yet or could not be: then neither is."""
+        unwritten: Decision | None
+        if isinstance(decision, Evict | Cancel) and isinstance(self._decisions.get(key), Admit):
+            unwritten = self._decisions.pop(key)
+        else:
+            unwritten = self._unmade.let_go(decision.key)
+            if not (isinstance(unwritten, Admit) and isinstance(decision, Evict | Cancel | Replace)):
+                return False
+        self._forget(key, unwritten)
+        return True
 
     def _in_jobs_words(self, verdict: Verdict) -> Verdict:
         """People know jobs, not Workloads: a reason that speaks of another gang names its job."""
@@ -732,42 +733,11 @@ class Controller:
             self.jobs.not_later(key)  # what is due is found anew, and nothing is of who is gone
         try:
             if decision is not None:
-                try:
-                    made = await self.actuator.carry_out(decision, based_on)
-                except BaseException as error:
-                    self._not_made(key, decision, error)
-                    raise
-                self._unmade.made(decision.key)
-                self._wrote_at = time.monotonic()
-                kept = isinstance(decision, Claim) and not self.statuses.has("Workload", "claim")
-                if not kept and self.state.assumes(decision):
-                    # Its answer, or a newer version, is known by now, and does not show it.
-                    log.warning("a decision that was written is not there", **self._who_of(decision.key, made))
-                    self._forget(key, decision)
-                self._told_decision(decision, made)
-                if key[0] != ORPHAN:
-                    self.jobs.add(key)
+                await self._carry_out(key, decision, based_on)
             elif key[0] == ORPHAN:
                 await self._orphan((key[1], key[2]))
             else:
-                now = self.now()
-                due = next_step(self.world.sight(key, now), self.settings, now)
-                if isinstance(due.step, CreateWorkload) and (pause := self._made_lately(key)):
-                    self.jobs.add_after(key, pause)
-                elif due.step is not None:
-                    self._wrote_at = time.monotonic()
-                    await self.actuator.take(key, due.step)
-                    if isinstance(due.step, CreateWorkload):
-                        self._unserved.over()
-                        self._made[key] = time.monotonic()
-                    for told in self.watchers.step:
-                        told(key, due.step)
-                    level = logging.INFO if isinstance(due.step, EvictWorkload) else logging.DEBUG
-                    if log.is_enabled_for(level):
-                        why = getattr(due.step, "message", "")
-                        log.log(level, "step", **self._who(key), step=type(due.step).__name__, why=why)
-                elif due.at is not None:
-                    self.jobs.add_after(key, (due.at - now) / 1000 + 0.005)
+                await self._take_step(key)
             seen = self.world.workload_of(key)
             if decision is not None or seen is None or not self._unmade.keeps(seen.key):
                 self._failures.pop(key, None)
@@ -802,6 +772,45 @@ class Controller:
                 # In equal words each time: they stand as one Event, for as long as it goes on.
                 self.actuator.record(key, job, "Warning", STEP_FAILED, _STEP_FAILED)
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
+
+    async def _carry_out(self, key: JobKey, decision: Decision, based_on: tuple[PodSet, ...] | None) -> None:
+        """The write of a decision. Raises what `Actuator.carry_out` does."""
+        try:
+            made = await self.actuator.carry_out(decision, based_on)
+        except BaseException as error:
+            self._not_made(key, decision, error)
+            raise
+        self._unmade.made(decision.key)
+        self._wrote_at = time.monotonic()
+        kept = isinstance(decision, Claim) and not self.statuses.has("Workload", "claim")
+        if not kept and self.state.assumes(decision):
+            # Its answer, or a newer version, is known by now, and does not show it.
+            log.warning("a decision that was written is not there", **self._who_of(decision.key, made))
+            self._forget(key, decision)
+        self._told_decision(decision, made)
+        if key[0] != ORPHAN:
+            self.jobs.add(key)
+
+    async def _take_step(self, key: JobKey) -> None:
+        """The step of its lifecycle that is due, if one is. Raises what `Actuator.take` does."""
+        now = self.now()
+        due = next_step(self.world.sight(key, now), self.settings, now)
+        if isinstance(due.step, CreateWorkload) and (pause := self._made_lately(key)):
+            self.jobs.add_after(key, pause)
+        elif due.step is not None:
+            self._wrote_at = time.monotonic()
+            await self.actuator.take(key, due.step)
+            if isinstance(due.step, CreateWorkload):
+                self._unserved.over()
+                self._made[key] = time.monotonic()
+            for told in self.watchers.step:
+                told(key, due.step)
+            level = logging.INFO if isinstance(due.step, EvictWorkload) else logging.DEBUG
+            if log.is_enabled_for(level):
+                why = getattr(due.step, "message", "")
+                log.log(level, "step", **self._who(key), step=type(due.step).__name__, why=why)
+        elif due.at is not None:
+            self.jobs.add_after(key, (due.at - now) / 1000 + 0.005)
 
     def _made_lately(self, key: JobKey) -> float:
         """Seconds until a Workload is made for this job. One that was made a moment ago and is gone was deleted with
@@ -933,7 +942,7 @@ class Controller:
                 if (job is not None and job in self._decisions) or self._unmade.keeps(key):
                     self._explain_later(key)  # the decision may come to nothing
                     continue
-                shown = project(seen.view.value, verdict, self.rules, self.now())
+                shown = project(seen.view.value, verdict)
                 try:
                     wrote = await self.actuator.explain(seen, shown, found=key in self._found)
                 except NotFound:
@@ -1127,10 +1136,6 @@ class Controller:
         """What metrics and the page read."""
         return Numbers(self)
 
-    def why(self, key: Key) -> Why | None:
-        verdict = self.verdicts.get(key)
-        return verdict.why if verdict is not None else None
-
 
 def _told_of(error: Exception) -> Any:
     """Where to tell it: that the API server does not answer is told by the client, once for all that is not written."""
@@ -1169,9 +1174,6 @@ class Numbers:
             yield "ClusterQueue", seen.name, controller.state.queue_numbers(seen.name)
         for seen in controller.informers["Cohort"].store.values():
             yield "Cohort", seen.name, controller.state.cohort_numbers(seen.name)
-
-    def verdicts(self) -> list[Verdict]:
-        return list(self._controller.verdicts.values())
 
     def queue_of(self, key: Key) -> str:
         seen = self._controller.world.workloads.get(key)

@@ -33,11 +33,10 @@ _CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", F
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the proof found. `pins`: something gives pods their nodes as they are created."""
+    """What the proof found."""
 
     mode: Mode
     holds: bool
-    pins: bool
     message: str
 
     @property
@@ -90,7 +89,7 @@ async def policies_served(client: Client) -> bool:
 
 
 async def prove(
-    client: Client, names: Names, namespace: str, mode: Mode, *, pins: bool, wanted: Sequence[Mapping[str, Any]] = ()
+    client: Client, names: Names, namespace: str, mode: Mode, *, wanted: Sequence[Mapping[str, Any]] = ()
 ) -> Held:
     """Offer a labelled, unsuspended Job as a dry run and look whether it comes back suspended.
 
@@ -130,11 +129,11 @@ async def prove(
             again = f", and not all that guards it is there: install {some} again"
         answer = await client.create(_JOBS.path(namespace), job, dry_run=True, fenced=False)
     except ApiError as error:
-        return Held(mode, False, pins, f"the dry run was refused{again} ({error})")
+        return Held(mode, False, f"the dry run was refused{again} ({error})")
     holds = bool((answer.get("spec") or {}).get("suspend"))
     message = f"a labelled Job is held by {mode}" if holds else f"a labelled Job was not held ({mode})"
     if again:
-        return Held(mode, False, pins, message + again)
+        return Held(mode, False, message + again)
     if not holds and mode == "policy":
         message += "; are the policies installed? kubectl apply -f config/policies.yaml, or the chart's"
-    return Held(mode, holds, pins, message)
+    return Held(mode, holds, message)

@@ -72,9 +72,8 @@ class PodTally:
     """When the next terminating pod counts as lost."""
     ready: int = 0
     """Of those that are due, ready or, though their job does not say so yet, Succeeded."""
-    created: int = 0
-    """Not terminating; what the job's controller has made so far."""
     last_created_at: int = 0
+    """Of those that are not terminating."""
     unready_since: int | None = None
     """Since when the first of those that are not ready is not."""
     unschedulable_since: int | None = None

@@ -157,7 +157,7 @@ async def serve(
 
         async def prove_it() -> None:
             can = mode == "webhook" or await policies_bound(client, pins)
-            held = await prove(client, names, PROVEN_IN, mode, pins=can, wanted=guards)
+            held = await prove(client, names, PROVEN_IN, mode, wanted=guards)
             if held != replica.held:
                 (log.info if held.holds else log.warning)("hold", mode=mode, message=held.message)
             replica.held = held

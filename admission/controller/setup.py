@@ -54,11 +54,10 @@ def rules_of(config: Configuration) -> Rules:
 def settings_of(config: Configuration) -> Settings:
     wait = config.wait_for_pods_ready
     again = wait.requeuing_strategy
-    recovery = wait.recovery_timeout if wait.recovery_timeout is not None else wait.timeout
-    forever = recovery == 0 and config.names.as_kueue  # as Kueue reads it
+    forever = wait.recovery_seconds == 0 and config.names.as_kueue  # as Kueue reads it
     return Settings(
         pods_ready_ms=round(wait.timeout * 1000) if wait.enable else None,
-        recovery_ms=round(recovery * 1000) if wait.enable and not forever else None,
+        recovery_ms=round(wait.recovery_seconds * 1000) if wait.enable and not forever else None,
         unschedulable_ms=round(config.pods_unschedulable_timeout * 1000),
         backoff_base_ms=again.backoff_base_seconds * 1000,
         backoff_max_ms=again.backoff_max_seconds * 1000,

@@ -75,10 +75,9 @@ class _Console(Console):
             yield part if own or part.text.isprintable() else Segment(printable(part.text), part.style)
 
 
-def console(*, colour: bool | None = None, width: int | None = None, height: int | None = None) -> Console:
+def console(*, width: int | None = None, height: int | None = None) -> Console:
     """Of standard output. Without a TTY: no colours, and lines as long as they are."""
-    plain = None if colour is None else not colour
-    found = _Console(no_color=plain, soft_wrap=False, width=width, height=height)
+    found = _Console(soft_wrap=False, width=width, height=height)
     if not found.is_terminal and width is None:
         return _Console(no_color=True, width=10_000, legacy_windows=False)
     return found
@@ -140,6 +139,13 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
     return table
 
 
+def _facts() -> Table:
+    """Of rows that each say what they are."""
+    facts = _table("", "")
+    facts.show_header = False
+    return facts
+
+
 def _hidden(hidden: Sequence[str]) -> list[RenderableType]:
     return [Text(f"You may not see: {', '.join(hidden)}.", style="dim")] if hidden else []
 
@@ -164,8 +170,7 @@ def why(answer: Why, now: int) -> RenderableType:
     if seen.state in (State.STARTING, State.RUNNING) and seen.ready is not None:
         head.append(f" ({seen.ready} of {seen.pods} pods ready)")
     out.append(head)
-    facts = _table("", "")
-    facts.show_header = False
+    facts = _facts()
     if seen.queue:
         place = f", place {seen.position} of {seen.waiting}" if seen.position else ""
         target = f" -> ClusterQueue {seen.cluster_queue}" if seen.cluster_queue else ""
@@ -195,8 +200,7 @@ def why(answer: Why, now: int) -> RenderableType:
     if answer.means or answer.owner or answer.platform:
         out += [Text(""), Text("What it means, and what would have to change", style="bold")]
         out += [Text(f"  {line}") for line in (answer.means,) if line]
-        todo = _table("", "")
-        todo.show_header = False
+        todo = _facts()
         if answer.owner:
             todo.add_row("  you:", answer.owner)
         if answer.platform:
@@ -482,8 +486,7 @@ def foreseen(answers: Sequence[Foreseen], form: str = "text") -> RenderableType:
     for seen in answers:
         word, colour = words[seen.answer.value]
         out.append(Text.assemble((f"{seen.kind} {seen.namespace}/{seen.name} ", "bold"), (word, colour)))
-        facts = _table("", "")
-        facts.show_header = False
+        facts = _facts()
         if seen.queue:
             place = f", place {seen.position}" if seen.position else ""
             target = f" -> ClusterQueue {seen.cluster_queue}" if seen.cluster_queue else ""

@@ -176,11 +176,11 @@ async def _decided(
     local = await ask.read_one(ask.local_queues, seen.queue, seen.namespace)
     if local is None and not ask.hidden:
         cause = Cause(Reason.MISCONFIGURED, Detail.QUEUE_MISSING, subject=seen.queue)
-        return _waits(seen, cause, ask.now)
+        return _waits(seen, cause)
     seen = replace(seen, cluster_queue=text(obj(obj(local).get("spec")).get("clusterQueue")))
     stop = text(obj(obj(local).get("spec")).get("stopPolicy"))
     if stop not in ("", "None"):
-        return _waits(seen, Cause(Reason.ON_HOLD, subject=f"LocalQueue {seen.queue}"), ask.now)
+        return _waits(seen, Cause(Reason.ON_HOLD, subject=f"LocalQueue {seen.queue}"))
 
     def ours(plural: str, kind: str) -> Kind:
         return ask.kind(plural, kind, namespaced=False)
@@ -222,7 +222,7 @@ async def _decided(
     pending = [values.workload(raw, names)[0] for raw in lists[-1] or ()]
     stored = await _stored(ask, gang, pending, made)
     if STORED[0][0].plural not in stored.unseen and (lacks := stored.storage.lacks(gang)):
-        return _waits(seen, Cause(Reason.GATED, Detail.VOLUME_PENDING, subject=lacks), ask.now)
+        return _waits(seen, Cause(Reason.GATED, Detail.VOLUME_PENDING, subject=lacks))
     needed = [one.plural for (one, _, must), found in zip(folded, lists, strict=True) if must and found is None]
     if pods is None:
         needed.append("pods")
@@ -347,17 +347,17 @@ def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: As
     cause = structs.replace(cause, subject=called.get((namespace, name), cause.subject))
     place = state.position(key)
     seen = replace(seen, evicts=tuple(dict.fromkeys(evicts)), position=None if place is None else place + 1)
-    return _waits(seen, cause, ask.now), None
+    return _waits(seen, cause), None
 
 
-def _waits(seen: Foreseen, cause: Cause, now: int) -> Foreseen:
+def _waits(seen: Foreseen, cause: Cause) -> Foreseen:
     advice = advice_for(cause.reason, cause.detail)
     return replace(
         seen,
         answer=Foresight.WAITS,
         reason=cause.reason.value,
         detail=cause.detail.value,
-        message=sentence(cause, now),
+        message=sentence(cause),
         owner=advice.owner if advice is not None else "",
         platform=advice.platform if advice is not None else "",
     )

@@ -53,7 +53,7 @@ from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.requests import class_mark, defaults_mark, limits_mark
 from admission.jobs.values import LOST_TAINTS
 from admission.jobs.volumes import Source, Storage, Stored, names_claims
-from admission.names import HOSTNAME_LABEL, JOBSET_GROUP, Names
+from admission.names import HOSTNAME_LABEL, JOBSET_GROUP
 
 JobKey = tuple[str, str, str]
 """(kind, namespace, name)."""
@@ -147,7 +147,6 @@ class World:
     def __init__(
         self,
         state: State,
-        names: Names,
         *,
         changed_job: Callable[[JobKey], None],
         dirty: Callable[[], None],
@@ -160,7 +159,6 @@ class World:
         self._kinds = kinds
         self.lost_after_ms = lost_after_ms
         self.state = state
-        self.names = names
         self.default_queue = default_queue
         self._looked_at = looked_at
         self._changed_job = changed_job
@@ -763,7 +761,7 @@ class World:
         if not pods and not (job is not None and job.deleting):
             missing, behind = self._missing_since(job, workload, 0, now), self._behind_since(job, workload, 0, now)
             return PodTally(missing_since=missing, behind_since=behind, strangers=strangers)
-        live = ready = created = last = lost = there = 0
+        live = ready = last = lost = there = 0
         succeeded: Counter[str] = Counter()
         made: list[int] = []
         stray: list[Key] = []
@@ -801,7 +799,6 @@ class World:
             elif pod.unready_since and (unready is None or pod.unready_since < unready):
                 unready = pod.unready_since
             if not pod.terminating:
-                created += 1
                 last = max(last, pod.created_at)
                 if pod.gated and not pod.done:
                     gated.append(key)
@@ -820,7 +817,6 @@ class World:
             lost=lost,
             lost_until=lost_until,
             ready=ready + done,
-            created=created,
             last_created_at=last,
             unready_since=unready,
             unschedulable_since=since,

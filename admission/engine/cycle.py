@@ -27,12 +27,7 @@ def decide(state: State, now: int, step_budget: int) -> Plan:
     ledger = state.ledger
     state.trying, began = None, ledger.nodes.effort.spent
     state.advance(now)
-    run: Filling | Heads
-    if state.rules.heads_per_queue is None:
-        run = Filling(state, now, step_budget)
-    else:
-        run = Heads(state, now, step_budget)
-    run.began = began
+    run = (Filling if state.rules.heads_per_queue is None else Heads)(state, now, step_budget, began)
     mark = ledger.mark()
     charged: list[Charge] = []
     try:

@@ -37,7 +37,6 @@ from admission.engine.model import (
     Reason,
     Replace,
     Standing,
-    Strategy,
     Usage,
     Verdict,
     Why,
@@ -46,6 +45,7 @@ from admission.engine.model import (
 from admission.engine.order import QueueKey, Rank, Tournament
 from admission.engine.quota import QuotaNode
 from admission.engine.shortage import Lack, quota_shorts
+from admission.engine.state import State
 from admission.engine.trial import Run, Trial
 from admission.engine.walk import Walk
 
@@ -66,14 +66,14 @@ def _within_nominal(node: QuotaNode, usage: Usage) -> bool:
 class Filling(Run):
     """One decision by the tournament of shares. `go` makes it, until nobody is worth a trial or the budget ends."""
 
-    def go(self) -> None:
-        self._replacements()
-        self._claims_of_the_hit()
-        self.budget = max(self.budget, self.cost + 1)
-        state = self.state
+    def __init__(self, state: State, now: int, budget: int, began: int) -> None:
+        super().__init__(state, now, budget, began)
         self.walks: dict[str, Walk] = {}
+        """The queues in which somebody is, or was, worth a trial."""
         self.tournaments: dict[str, Tournament] = {}
+        """By the label of their root."""
         self.roots: list[tuple[Rank, str]] = []
+        """A heap of (priority and age of the gang that won under a root, the root's label)."""
         self.served: set[Key] = set()
         """Gangs that were dealt with before their turn."""
         self.admitted: dict[str, list[QueueKey]] = {}
@@ -82,25 +82,25 @@ class Filling(Run):
         """Those who had their turn, and would not have fitted if nothing were kept for others."""
         self.seen: set[Key] = set()
         """Those for whom room is set aside and who had their turn, or were woken for it."""
-        for key, turned in state.asked_before():
-            self.seen.add(key)
-            if turned:
-                self.turned.add(key)
         self._looked: tuple[tuple[Key, int], Trial] | None = None
         """Who let others have their turn first, at which version of the book, and what came of looking at it."""
         self.shortened: set[str] = set()
         """Queues whose first gang was admitted in the turn that is on."""
-        entering: dict[str, list[QuotaNode]] = {}
-        for name in state.memos.ready():
-            if self._walks(name):
-                node = self.node(name)
-                entering.setdefault(order.label(node.root), []).append(node)
-        for label in sorted(entering):
-            self._tournament(entering[label][0]).enter_all(entering[label])
         self.passed = 0
         """Turns in which a look at the book said no again."""
         self.reached: set[str] = set()
         """Queues that had a turn in this cycle."""
+
+    def go(self) -> None:
+        self._replacements()
+        self._claims_of_the_hit()
+        self.budget = max(self.budget, self.cost + 1)
+        state = self.state
+        for key, turned in state.asked_before():
+            self.seen.add(key)
+            if turned:
+                self.turned.add(key)
+        self._enter_all()
         self._long_without_turn()
         self.roots.clear()
         for label in sorted(self.tournaments):
@@ -108,12 +108,7 @@ class Filling(Run):
         fruitful, patience = self._looks(), PATIENCE + len(self.walks) // WALKS_PER_TRIAL
         while self.roots:
             if self.cost >= self.budget or (self.decisions and self._looks() > fruitful + patience):
-                self.more = True
-                # The next cycle goes on: nobody asks them again first.
-                state.asked = set() if self.decisions else self.seen
-                waits = [name for name, walk in self.walks.items() if name not in self.reached and walk.peek()]
-                state.unreached = {name: state.unreached.get(name, self.now) for name in waits}
-                state.dear = self.cost > 2 * self.steps
+                self._to_be_continued()
                 return
             _, label = heapq.heappop(self.roots)
             best = self.tournaments[label].best()
@@ -122,6 +117,24 @@ class Filling(Run):
                 fruitful = self._looks()
             self._root(label)
         state.asked, state.unreached = set(), {}
+
+    def _enter_all(self) -> None:
+        """Every queue in which somebody is worth a trial takes part."""
+        entering: dict[str, list[QuotaNode]] = {}
+        for name in self.state.memos.ready():
+            if self._walks(name):
+                node = self.node(name)
+                entering.setdefault(node.root.label, []).append(node)
+        for label in sorted(entering):
+            self._tournament(entering[label][0]).enter_all(entering[label])
+
+    def _to_be_continued(self) -> None:
+        """The next cycle goes on."""
+        state, self.more = self.state, True
+        state.asked = set() if self.decisions else self.seen  # nobody asks them again first
+        waits = [name for name, walk in self.walks.items() if name not in self.reached and walk.peek()]
+        state.unreached = {name: state.unreached.get(name, self.now) for name in waits}
+        state.dear = self.cost > 2 * self.steps
 
     def _looks(self) -> int:
         """At gangs and, where that said no again, at the book alone."""
@@ -141,7 +154,7 @@ class Filling(Run):
 
     def _has_turn(self, node: QuotaNode) -> bool:
         """The queue has its turn, and its next gang enters the tournament; was anything decided."""
-        self.at = order.label(node.root)
+        self.at = node.root.label
         tournament = self.tournaments[self.at]
         self.reached.add(node.name)
         decided = len(self.decisions)
@@ -167,7 +180,7 @@ class Filling(Run):
         return True
 
     def _tournament(self, node: QuotaNode) -> Tournament:
-        label = order.label(node.root)
+        label = node.root.label
         if label not in self.tournaments:
             self.tournaments[label] = Tournament(node.root, self._ranks)
         return self.tournaments[label]
@@ -198,7 +211,7 @@ class Filling(Run):
                 enters = self._walks(name)
             else:
                 enters = not walk.strict and walk.add(bucket) and walk.peek() is not None
-            around = entering.setdefault(order.label(node.root), {})
+            around = entering.setdefault(node.root.label, {})
             if enters:
                 around[name] = node
         waiting = {label for _, label in self.roots}
@@ -232,7 +245,7 @@ class Filling(Run):
         place, bucket = first
         gang = self.state.workloads[order.key_of(place)]
         if gang.key in self.served:
-            walk.next() if not walk.strict or gang.key in self.ledger.charges else walk.skip()
+            walk.next() if gang.key in self.ledger.charges else walk.leave_waiting()
             return
         gone = self.admitted.get(node.name, ())
         known = None if walk.taken.get(bucket) else self.state.memos.pass_again(node.name, bucket, gone)
@@ -271,7 +284,7 @@ class Filling(Run):
             return
         if trial.found.enough and not gang.preemption_gated and self._claim_room(trial):
             self.ledger.give_up(gang.key)
-            walk.next() if not walk.strict else walk.skip()
+            walk.leave_waiting()
             return
         if claims:
             self._wait(walk, bucket, trial)
@@ -279,7 +292,7 @@ class Filling(Run):
         if trial.found.enough and gang.preemption_gated:
             trial.why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
         if trial.assignment is not None and self._passed_over(walk, trial):
-            walk.next() if not walk.strict else walk.skip()
+            walk.leave_waiting()
             return
         self._park(walk, bucket, trial, self._refused(trial))
 
@@ -468,62 +481,59 @@ class Filling(Run):
     def _evictor(self, trial: Trial) -> Trial | None:
         """The first of those who wait in its tree that could evict this gang if it were admitted."""
         assert trial.assignment is not None
-        gang, node, ledger, state = trial.gang, trial.node, self.ledger, self.state
+        gang, node, ledger = trial.gang, trial.node, self.ledger
         there = trial.assignment if trial.mode is Mode.FIT else self._once_they_left(trial)
         admission = there.admission(trial.queue.name)
         with ledger.trial():
             for key, _ in trial.found.victims:
                 ledger.release(key)
             ledger.charge(charge_of(gang, admission))
-            # What is within nominal quota nobody else takes, but those before it in its own queue. (Who wants back what
-            # it does not hold, and others of its queue do, may take it for the room on nodes.)
-            borrowing = node.borrowing(node.usage)
-            rivals: list[tuple[QueueKey, Workload, ClusterQueue]] = []
-            for other in node.root.queues():
-                line = state.lines.get(other.name)
-                queue = state.queues[other.name]
-                if line is None or not (
-                    borrowing
-                    if other is not node
-                    else queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER
-                ):
-                    continue
-                firsts = self._firsts(other.name, queue)
-                # Also who has had its turn, and room is kept for it since.
-                kept = (state.place_in(other.name, key) for key in ledger.aside_under(node.root))
-                firsts = [*firsts, *(place for place in kept if place is not None and place not in firsts)]
-                for place in firsts:
-                    rival = state.workloads[order.key_of(place)]
-                    if (
-                        rival.key in self.served
-                        or rival.key in ledger.claims
-                        or rival.preemption_gated
-                        or rival.key == gang.key
-                    ):
-                        continue
-                    if self._may_evict(rival) and self._outranks(rival, queue, other, node):
-                        rivals.append((place, rival, queue))
+            rivals = self._rivals(gang, node)
             # In the next cycle those may be evicted too whom this one admits.
             newly = [(one, what) for one, what, _ in self.charged.values()]
             self.as_if = tuple(self._holding(one, what) for one, what in (*newly, (gang, admission)))
             try:
-                for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:]):
+                for rival, queue in rivals:
                     found = self.look(rival, queue, later=True)
                     # Who outranks it in its own queue, and has other room now, may send it when others took that.
                     over = queue is trial.queue and rival.effective_priority > gang.effective_priority
                     sends = over and (found.mode is Mode.FIT or (trial.found.victims and found.mode is not Mode.NO_FIT))
                     if sends or (found.found.enough and any(key == gang.key for key, _ in found.found.victims)):
-                        found.behind = queue.strategy is Strategy.STRICT_FIFO and not self._is_first(rival)
+                        found.behind = queue.strict and not self._is_first(rival)
                         return found
             finally:
                 self.as_if = ()
         return None
 
+    def _rivals(self, gang: Workload, node: QuotaNode) -> list[tuple[Workload, ClusterQueue]]:
+        """Who in its tree might evict this gang, charged at `node`, as far as a look at the law tells: in order."""
+        state, ledger = self.state, self.ledger
+        # What is within nominal quota nobody else takes, but those before it in its own queue. (Who wants back what
+        # it does not hold, and others of its queue do, may take it for the room on nodes.)
+        borrowing = node.borrowing(node.usage)
+        rivals: list[tuple[QueueKey, Workload, ClusterQueue]] = []
+        for other in node.root.queues():
+            queue = state.queues[other.name]
+            within = queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER
+            if other.name not in state.lines or not (within if other is node else borrowing):
+                continue
+            firsts = self._firsts(other.name, queue)
+            # Also who has had its turn, and room is kept for it since.
+            kept = (state.place_in(other.name, key) for key in ledger.aside_under(node.root))
+            for place in (*firsts, *(place for place in kept if place is not None and place not in firsts)):
+                rival = state.workloads[order.key_of(place)]
+                out = rival.key in self.served or rival.key in ledger.claims or rival.key == gang.key
+                if out or rival.preemption_gated:
+                    continue
+                if self._may_evict(rival) and self._outranks(rival, queue, other, node):
+                    rivals.append((place, rival, queue))
+        return [(rival, queue) for _, rival, queue in sorted(rivals, key=lambda entry: entry[0][1:])]
+
     def _firsts(self, name: str, queue: ClusterQueue) -> list[QueueKey]:
         """Who of a queue may be looked at in this cycle or in the next: the first of every bucket; of all that have
         no room yet where it is strict."""
         line, ledger = self.state.lines[name], self.ledger
-        if queue.strategy is Strategy.STRICT_FIFO:
+        if queue.strict:
             rest = (
                 place
                 for place in line

@@ -84,11 +84,6 @@ class Mode(IntEnum):
     def preempts(self) -> bool:
         return Mode.NO_FIT < self < Mode.FIT
 
-    @property
-    def simple(self) -> Mode:
-        """NO_FIT, PREEMPT or FIT."""
-        return Mode.PREEMPT if self.preempts else self
-
 
 Oracle = Callable[[QuotaNode, FlavorResource, int], tuple[Mode, int]]
 """(queue, (flavor, resource), amount) -> what eviction could do for it (NO_CANDIDATES, PREEMPT or RECLAIM), and the
@@ -222,8 +217,6 @@ class PodSetChoice:
     error: str = ""
     """Why no nodes can be asked for it, whatever is free."""
     topology: TopologyAssignment | None = None
-    delayed: bool = False
-    """Nodes are chosen later, when the admission checks are ready."""
 
     @property
     def name(self) -> str:
@@ -268,7 +261,6 @@ class Assignment:
             placed = where.get(choice.name)
             if placed is not None:
                 choice.topology = placed
-                choice.delayed = False
 
     @property
     def cursor(self) -> Cursor:
@@ -912,7 +904,6 @@ class _Scan:
                 return None
             solid = [self.flavors[with_topology[0]]]
         if self.delay is not None and any(self.delay(flavor.name) for flavor in solid):
-            choice.delayed = True
             return None
         also = self._added(pod_set.name)
         if elastic:

@@ -28,7 +28,6 @@ from admission.engine.model import (
     Reason,
     Replace,
     Standing,
-    Strategy,
     Verdict,
     Why,
     Workload,
@@ -89,7 +88,7 @@ class Heads(Run):
         one goes on."""
         under: dict[str, list[str]] = {}
         for name in self.state.memos.ready():
-            under.setdefault(order.label(self.node(name).root), []).append(name)
+            under.setdefault(self.node(name).root.label, []).append(name)
         labels = sorted(under)
         at = bisect_left(labels, self.state.heads_before)
         return [(label, under[label]) for label in (*labels[at:], *labels[:at])]
@@ -182,7 +181,7 @@ class Heads(Run):
         roots: dict[str, QuotaNode] = {}
         for name in waiting:
             root = self.node(name).root
-            roots[order.label(root)] = root
+            roots[root.label] = root
         for label in sorted(roots):
             tournament = Tournament(roots[label], ranked)
             mine = [name for name in waiting if self.node(name).root is roots[label]]
@@ -491,10 +490,9 @@ class Heads(Run):
         changed = self.state.scanned(trial.gang.key, cursor if pending else (), generation, self.book)
         entry.again = again or pending or changed
         # The head of a strict queue stays where it is, for all to wait behind; Kueue tries it again and again.
-        strict = trial.queue.strategy is Strategy.STRICT_FIFO
         entry.verdict = Verdict(
             trial.gang.key,
-            Standing.ACTIVE if entry.again or strict else Standing.PARKED,
+            Standing.ACTIVE if entry.again or trial.queue.strict else Standing.PARKED,
             why,
             self.asked(trial),
             cursor,

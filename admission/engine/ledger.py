@@ -375,10 +375,6 @@ class Ledger:
         """The claims in one tree."""
         return self._claims_under.get(root, {})
 
-    def claimed(self) -> set[Key]:
-        """Whose room is kept, in the book or beside it."""
-        return {*self.claims, *self.aside}
-
     def remembered(self, root: QuotaNode, what: Hashable, find_out: Callable[[], Known]) -> Known:
         """What somebody found out about one tree, and has again as long as the tree is the same."""
         if self._by_hand:
@@ -685,7 +681,7 @@ class Ledger:
     @contextmanager
     def without_gangs(self, queue: str) -> Iterator[None]:
         """As if no gang held quota in the tree of this queue, nor any node; what is claimed stays taken. Inside, only
-        ask: `fits`, `places`, and what the tree says of this queue."""
+        ask: `places`, and what the tree says of this queue."""
         node = self.tree.queue(queue)
         below = [] if node is None else [node.root]
         for one in below:
@@ -785,14 +781,6 @@ class Ledger:
             yield
         finally:
             self.rollback(mark)
-
-    def fits(self, queue: str, usage: Usage, owner: Key | None = None) -> bool:
-        """Is there quota for `usage` at the queue, counting what `owner` claims as free. Quota only."""
-        node = self.tree.queue(queue)
-        if node is None or node.in_cycle:
-            return False
-        with self.suspended(owner):
-            return node.fits(usage)
 
     def places(
         self,

@@ -6,7 +6,8 @@ woken by what it may depend on. A change in its quota tree, or room on nodes tha
 for sure. Who would is *passed by*, parked as it was, its numbers being *stale* from then on; who would not comes back
 into the line. Any change of the configuration wakes everybody. Whoever comes back on a doubt is looked at once more
 when its turn comes, for by then another may have taken what it lacked; and when somebody is evicted, or loses a claim,
-those who were passed by in this cycle are looked at once more too.
+those who were passed by in this cycle are looked at once more too. Under Kueue's rules those who were parked come
+*late* where somebody waits for whom others were evicted: a cycle after the change that they may depend on.
 
 So a memo hides nobody whom a trial would let go; and what was found out beside a plan that did not come about counts
 for nothing.
@@ -32,7 +33,6 @@ from admission.engine.model import (
     Key,
     PodUsage,
     Rules,
-    Strategy,
     Topology,
     Usage,
     Workload,
@@ -126,7 +126,7 @@ class Memos:
             return
         node = self._ledger.tree.queue(queue)
         if node is not None:
-            self._changed_roots.add(order.label(node.root))
+            self._changed_roots.add(node.root.label)
 
     def node_changed(self, *, new: bool) -> None:
         """A node came (`new`), went, or is another."""
@@ -193,7 +193,7 @@ class Memos:
         self._stale.discard((queue, bucket))
         node = self._ledger.tree.queue(queue)
         if node is not None:
-            self._under.setdefault(order.label(node.root), set()).add(queue)
+            self._under.setdefault(node.root.label, set()).add(queue)
         if memo.on_nodes:
             first = self._facts.workloads[order.key_of(line.buckets[bucket][0])]
             # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
@@ -263,12 +263,7 @@ class Memos:
         """Wake whom time and what changed since the last cycle may help. `leaving`: who is on its way out;
         `came_about`: all that the last cycle planned did. True when everybody was woken."""
         self._now = now
-        while self._alarms and self._alarms[0][0] <= now:
-            _, name, bucket = heapq.heappop(self._alarms)
-            line = self._facts.lines.get(name)
-            memo = None if line is None else line.parked.get(bucket)
-            if memo is not None and memo.until is not None and memo.until <= now:
-                self.wake(name, bucket)
+        self._wake_by_time()
         if not came_about:
             for name, bucket in self._provisional:
                 self.wake(name, bucket)
@@ -288,26 +283,32 @@ class Memos:
         self._doubt_nodes()
         everything = self._everything_changed
         if everything:
-            self._late.clear()
-            self._late_on_nodes.clear()
-            self._under.clear()
-            self._doubted.clear()
-            for name, line in self._facts.lines.items():
-                for bucket in list(line.parked):
-                    self.wake(name, bucket)
+            self._wake_everybody()
         else:
             self._late &= self._changed_roots
-            for label in sorted(self._changed_roots | late):
-                names = sorted(self._under.pop(label, ()))
-                if label in self._late:
-                    self._under[label] = {name for name in names if not self._strict(name)}
-                    names = [name for name in names if self._strict(name)]
-                self._doubt(label, names)
+            self._doubt_trees(self._changed_roots | late)
         self._everything_changed = self._room_changed = False
         self._room_on.clear()
         self._bare_on.clear()
         self._changed_roots.clear()
         return everything
+
+    def _wake_by_time(self) -> None:
+        while self._alarms and self._alarms[0][0] <= self._now:
+            _, name, bucket = heapq.heappop(self._alarms)
+            line = self._facts.lines.get(name)
+            memo = None if line is None else line.parked.get(bucket)
+            if memo is not None and memo.until is not None and memo.until <= self._now:
+                self.wake(name, bucket)
+
+    def _wake_everybody(self) -> None:
+        self._late.clear()
+        self._late_on_nodes.clear()
+        self._under.clear()
+        self._doubted.clear()
+        for name, line in self._facts.lines.items():
+            for bucket in list(line.parked):
+                self.wake(name, bucket)
 
     @property
     def late(self) -> bool:
@@ -316,7 +317,7 @@ class Memos:
 
     def _strict(self, name: str) -> bool:
         queue = self._facts.queues.get(name)
-        return queue is not None and queue.strategy is Strategy.STRICT_FIFO
+        return queue is not None and queue.strict
 
     def _contested(self) -> set[str]:
         """Roots (their labels) in which somebody waits for whom others were evicted. He is looked at first, and so is
@@ -327,7 +328,7 @@ class Memos:
             if gang is not None and gang.admission is None and not gang.finished:
                 node = self._ledger.tree.queue(self._facts.queue_of(gang))
                 if node is not None:
-                    out.add(order.label(node.root))
+                    out.add(node.root.label)
         return out
 
     def leaves(self, charge: Charge, gang: Workload) -> None:
@@ -404,6 +405,15 @@ class Memos:
                 into[resource] = into.get(resource, 0) + amount
         return free, held
 
+    def _doubt_trees(self, labels: Collection[str]) -> None:
+        """Quota changed under these roots: of those parked there, they come back who may have it now."""
+        for label in sorted(labels):
+            names = sorted(self._under.pop(label, ()))
+            if label in self._late:
+                self._under[label] = {name for name in names if not self._strict(name)}
+                names = [name for name in names if self._strict(name)]
+            self._doubt(label, names)
+
     def _doubt_nodes(self) -> None:
         """Room changed on nodes: of those who wait for it, they come back whose pods might all find it now."""
         claimed = any(held.charge.admission is not None for held in self._ledger.claims.values())
@@ -412,7 +422,7 @@ class Memos:
         for name, bucket, told in self._could_use_room():
             memo = self._facts.lines[name].parked.get(bucket)
             node = self._ledger.tree.queue(name)
-            if self._late and node is not None and order.label(node.root) in self._late and not self._strict(name):
+            if self._late and node is not None and node.root.label in self._late and not self._strict(name):
                 self._late_on_nodes.add((name, bucket))
                 continue
             lack = None if memo is None else memo.lack
@@ -424,7 +434,7 @@ class Memos:
                 if still is not None:
                     self._facts.lines[name].park(bucket, still)
                     self._stale.add((name, bucket))
-                    self._passed_by(order.label(node.root), name, bucket, still)
+                    self._passed_by(node.root.label, name, bucket, still)
                     continue
             self.wake(name, bucket)
             if memo is not None and lack is not None and (lack.shorts or lack.placing) and not told:
@@ -528,7 +538,7 @@ class Memos:
         del self._doubted[name, bucket]
         self.park(name, bucket, still)
         self._stale.add((name, bucket))
-        self._passed_by(order.label(node.root), name, bucket, still)
+        self._passed_by(node.root.label, name, bucket, still)
         return still
 
     def no_longer_short(self, label: str) -> list[Bucket]:

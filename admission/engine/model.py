@@ -188,6 +188,11 @@ class ClusterQueue(Value, frozen=True):
     terminating: bool = False
 
     @property
+    def strict(self) -> bool:
+        """Who is not first waits behind who is."""
+        return self.strategy is Strategy.STRICT_FIFO
+
+    @property
     def flavor_names(self) -> list[str]:
         """In the order in which it names them."""
         return [flavor.name for group in self.groups for flavor in group.flavors]

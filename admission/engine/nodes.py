@@ -40,7 +40,6 @@ from admission.engine.model import (
     PodShape,
     PodUsage,
     Rules,
-    Toleration,
     Topology,
     TopologyAssignment,
     Value,
@@ -48,7 +47,6 @@ from admission.engine.model import (
     matches,
 )
 from admission.engine.table import Host, Paid, Parsed, Table
-from admission.engine.topology import Shape, capacities
 from admission.names import HOSTNAME_LABEL
 
 OVERLAYS = 256
@@ -588,9 +586,6 @@ class Capacity:
         """Whose charges name this host."""
         return self._by_host.get(host, ())
 
-    def charged(self, key: Key) -> bool:
-        return key in self._charges
-
     def _book(self, charge: Booking, sign: int) -> None:
         uid = charge.uid
         for name, amounts in charge.hosts:
@@ -718,21 +713,6 @@ class Capacity:
         if self._kinds != {kind: pods for kind, pods in kinds.items() if pods}:
             out.append(f"kinds of pods: {self._kinds}, should be {kinds}")
         return out
-
-    def largest_gang(
-        self, per_pod: Amounts, *, topology: str = "", labels: Pairs = (), tolerations: tuple[Toleration, ...] = ()
-    ) -> tuple[tuple[str, int], ...]:
-        """The most pods of one kind that would fit now: (level, in the best single domain of it), widest level first;
-        in front ("", in all nodes together)."""
-        table = self.table
-        value = self._topologies.get(topology)
-        tree = table.tree(value.levels if value is not None else ())
-        counts = table.counts(Filter(labels, (), None, tolerations), per_pod, False)
-        if not len(tree.order):
-            return (("", 0), *((level, 0) for level in tree.levels))
-        caps = capacities(tree, counts[tree.order], Shape(0))
-        best = ((level, int(held.max())) for level, held in zip(tree.levels, caps, strict=True))
-        return (("", int(counts.sum())), *best)
 
     def occupants(self, node: str) -> dict[str, dict[str, int]]:
         """Who holds what on a node: uid of the gang -> amounts; "" stands for pods that are not ours."""

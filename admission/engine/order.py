@@ -173,14 +173,10 @@ class Standings:
         self._known.clear()
 
 
-def label(node: QuotaNode) -> str:
-    return node.label
-
-
 class Tournament:
     """Whose gang goes next under one root. Each queue enters with `enter`; `best` names the winner; after the winner
     was dealt with, it enters again with its next gang or `leave`s. An entry may go stale when shares change elsewhere
-    on its path; `refresh` is asked for the ranks of an entry whenever they are compared anew."""
+    on its path; `ranked` is asked for the ranks of an entry whenever they are compared anew."""
 
     def __init__(self, root: QuotaNode, ranked: Callable[[QuotaNode], dict[str, Rank]]) -> None:
         self._root = root
@@ -212,14 +208,10 @@ class Tournament:
         self._in.discard(queue.name)
         self._climb(queue)
 
-    def changed(self, queue: QuotaNode) -> None:
-        """Usage changed at this queue: what is above it is compared anew."""
-        self._climb(queue)
-
     def best(self) -> QuotaNode | None:
         if self._root.is_queue:
             return self._root if self._root.name in self._in else None
-        entry = self._winner.get(label(self._root))
+        entry = self._winner.get(self._root.label)
         return None if entry is None else entry[0]
 
     def _climb(self, queue: QuotaNode) -> None:

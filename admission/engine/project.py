@@ -25,7 +25,6 @@ from admission.engine.model import (
     Misfit,
     Reason,
     Replace,
-    Rules,
     Shortfall,
     Standing,
     Value,
@@ -49,13 +48,13 @@ class Projection(Value, frozen=True):
     """(pod set, total requests) of a gang that waits; empty otherwise."""
 
 
-def project(workload: Workload, what: Verdict | Decision, rules: Rules, now: int) -> Projection:
+def project(workload: Workload, what: Verdict | Decision) -> Projection:
     """Conditions that change, and events to tell, when this is what became of the workload.
 
     An Evict concerns two: give it with its victim, and with the gang that it makes room for."""
     match what:
         case Verdict():
-            return _verdict(workload, what, now)
+            return _verdict(workload, what)
         case Admit():
             return _admit(workload, what)
         case Evict():
@@ -69,7 +68,7 @@ def project(workload: Workload, what: Verdict | Decision, rules: Rules, now: int
             waits = f"Waiting for {len(record.victims)} evicted workload(s) to leave; the room they free is kept for it"
             return Projection(((QUOTA_RESERVED, False, Reason.WAITING_FOR_PREEMPTED.value, waits),))
         case Cancel(why=why):
-            text = sentence(why, now)
+            text = sentence(why)
             return Projection(
                 (
                     (QUOTA_RESERVED, False, why.reason.value, text),
@@ -93,7 +92,7 @@ def _replace(workload: Workload, what: Replace) -> Projection:
     )
 
 
-def _verdict(workload: Workload, verdict: Verdict, now: int) -> Projection:
+def _verdict(workload: Workload, verdict: Verdict) -> Projection:
     if workload.admission is not None and workload.lost_nodes and verdict.standing is Standing.PARKED:
         lost = ", ".join(workload.lost_nodes)
         text = f"Evicted, for no other nodes were found for the lost ones: {lost}"
@@ -103,7 +102,7 @@ def _verdict(workload: Workload, verdict: Verdict, now: int) -> Projection:
         )
     if verdict.standing is Standing.ADMITTED or workload.admission is not None:
         return Projection()
-    text = sentence(verdict.why, now)
+    text = sentence(verdict.why)
     gated = verdict.why.detail is Detail.PREEMPTION_GATED
     return Projection(
         conditions=(
@@ -180,7 +179,7 @@ def _evicted(evict: Evict) -> Projection:
 # ---------------------------------------------------------------- words
 
 
-def sentence(why: Why, now: int = 0) -> str:
+def sentence(why: Why) -> str:
     """One plain sentence with the numbers that a person can act on."""
     if why.detail is Detail.INVALID and why.misfits:
         return f"What it asks of its place cannot be read: {why.misfits[0].message}"

@@ -134,7 +134,7 @@ NOTHING_BORROWED = Share(over={}, lendable={}, weight=Fraction(1), borrowed=())
 
 
 class QuotaNode:
-    """A ClusterQueue or Cohort in the tree. Structure and quota are fixed; `usage` moves by `Tree.add` only.
+    """A ClusterQueue or Cohort in the tree. Structure and quota are fixed; `usage` moves by `move_all` only.
 
     `spec` is None for a cohort that is only named by its members. `subtree`, `local` and `usage` hold amounts per
     (flavor, resource); a pair that is missing is zero. `height` is 0 for a queue, else the longest way down to one.
@@ -435,12 +435,9 @@ class QuotaNode:
 
     # ------------------------------------------------------------ building and moving
 
-    def move(self, fr: FlavorResource, delta: int) -> None:
-        """Change the usage at this node by `delta`, and above it by as much as crosses the local quota."""
-        self.move_all(((fr, delta),), 1)
-
     def move_all(self, amounts: Iterable[tuple[FlavorResource, int]], sign: int) -> None:
-        """The same for several, each `sign` times."""
+        """Change the usage at this node by each amount `sign` times, and above it by as much as crosses the local
+        quota."""
         path, plain = self._path, self._plain
         for node in path:
             node._over = None

@@ -55,7 +55,6 @@ from admission.engine.model import (
     Rules,
     Standing,
     StopPolicy,
-    Strategy,
     Topology,
     Verdict,
     Why,
@@ -571,7 +570,7 @@ class State:
         charge = self._ledger.release(key)
         node = self._ledger.tree.queue(charge.queue)
         if node is not None:
-            self._given_back[order.label(node.root)] += 1
+            self._given_back[node.root.label] += 1
         self._roster.hold_no_more(gang, charge.queue, charge.usage)
         self.second.discard(key)
         self.leaving.discard(key)
@@ -657,7 +656,7 @@ class State:
         line = self.lines.get(name)
         if line is None:
             line = self.lines[name] = Line(self.turned)
-        strict = self.queues[name].strategy is Strategy.STRICT_FIFO
+        strict = self.queues[name].strict
         # Who was first is told that it is not any more; whose turn goes by usage is told when its own is over.
         was = line.first()[0] if strict and line.buckets and self.used(name) is None else place
         if place < was:
@@ -679,7 +678,7 @@ class State:
         line = self.lines[name]
         memo = line.parked.get(bucket)
         queue = self.queues.get(name)
-        in_order = queue is not None and queue.strategy is Strategy.STRICT_FIFO and self.used(name) is None
+        in_order = queue is not None and queue.strict and self.used(name) is None
         was_first = in_order and line.first()[0] == place
         if line.remove(place, bucket):
             self._buckets.pop(self._bucket_names.pop(bucket), None)
@@ -782,7 +781,7 @@ class State:
         self._ledger.set_queues(
             [self.queues[name] for name in sorted(self.queues)], [self.cohorts[name] for name in sorted(self.cohorts)]
         )
-        roots = {order.label(root) for root in self._ledger.tree.roots()}
+        roots = {root.label for root in self._ledger.tree.roots()}
         self._given_back = Counter({label: times for label, times in self._given_back.items() if label in roots})
         before, took = self._activity, self._takes
         self._activity = {
@@ -931,7 +930,7 @@ class State:
             return Verdict(key, Standing.PARKED, why, asked)
         name, bucket, place = self._entry[key]
         line = self.lines[name]
-        if self.queues[name].strategy is Strategy.STRICT_FIFO:
+        if self.queues[name].strict:
             head, _ = line.first(self.used(name))
             if head != place:
                 first = "/".join(order.key_of(head))
@@ -952,12 +951,6 @@ class State:
                 out.append(verdict)
         return out
 
-    def set_aside(self, key: Key, verdict: Verdict) -> None:
-        """Park the bucket of one gang with this verdict, if it stands in line."""
-        entry = self._entry.get(key)
-        if entry is not None:
-            self.memos.park(entry[0], entry[1], Memo(verdict, on_nodes=True))
-
     def scanned(
         self, key: Key, cursor: tuple[tuple[str, str, int], ...], generation: int, book: tuple[int, int]
     ) -> bool:
@@ -977,7 +970,7 @@ class State:
         something in its tree was given back."""
         own = self.queues[queue].generation if queue in self.queues else 0
         node = self._ledger.tree.queue(queue)
-        return own + (0 if node is None else self._given_back[order.label(node.root)])
+        return own + (0 if node is None else self._given_back[node.root.label])
 
     def planned(
         self, decisions: Sequence[Decision], charged: Mapping[Key, tuple[Workload, Admission, Charge]] | None = None

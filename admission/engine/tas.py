@@ -261,7 +261,7 @@ class Tas:
         whole = room.copy()
         got = Choice(leaves.tree, ask, room).choose()
         if isinstance(got, TooFew):
-            message = self._message(request, stand, got, whole, mask)
+            message = self._message(request, stand, got, whole)
             return self._misfit(request, message, got.slices * ask.slice_size, levels[ask.level])
         out = {request.pod_set.name: self._assignment(leaves, levels, [(leaf, pods) for leaf, pods, _ in got])}
         if leader is not None:
@@ -425,7 +425,7 @@ class Tas:
 
     # -- words
 
-    def _message(self, request: PlaceRequest, stand: _Stand, got: TooFew, room: Room, mask: Bools) -> str:
+    def _message(self, request: PlaceRequest, stand: _Stand, got: TooFew, room: Room) -> str:
         ask, name, levels = stand.ask, request.topology, self._levels(request)
         asked = request.pod_set.topology
         if ask.inner and asked is not None:

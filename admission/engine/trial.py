@@ -87,14 +87,15 @@ class Trial:
 class Run:
     """What both ways share: looking at a gang, and writing down what is decided."""
 
-    def __init__(self, state: State, now: int, budget: int) -> None:
+    def __init__(self, state: State, now: int, budget: int, began: int) -> None:
+        """began: the effort that had been spent on nodes when this decision began."""
         self.state = state
         self.rules: Rules = state.rules
         self.ledger: Ledger = state.ledger
         self.now = now
         self.budget = max(1, budget)
         self.steps = 0
-        self.began = state.ledger.nodes.effort.spent
+        self._began = began
         self.more = False
         self.decisions: list[Decision] = []
         self.verdicts: list[Verdict] = []
@@ -114,7 +115,7 @@ class Run:
     @property
     def cost(self) -> int:
         """Trials, and what dear ones took beyond a common one, in trials."""
-        return self.steps + (self.ledger.nodes.effort.spent - self.began) // EFFORT_PER_TRIAL
+        return self.steps + (self.ledger.nodes.effort.spent - self._began) // EFFORT_PER_TRIAL
 
     # ------------------------------------------------------------ looking
 

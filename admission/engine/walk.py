@@ -9,7 +9,6 @@ from admission.engine.line import Used
 from admission.engine.model import (
     Admission,
     Key,
-    Strategy,
     Workload,
 )
 from admission.engine.order import QueueKey
@@ -23,7 +22,7 @@ class Walk:
         self.state = state
         self.queue = state.queues[name]
         self.line = line = state.lines[name]
-        self.strict = self.queue.strategy is Strategy.STRICT_FIFO
+        self.strict = self.queue.strict
         self.taken: dict[int, int] = {}
         """Bucket -> gangs of it that were dealt with in this cycle."""
         self.fair = fair = state.rules.usage_fairness is not None and self.queue.usage_based_fairness
@@ -102,6 +101,13 @@ class Walk:
             usage = self._usage(held[taken]) if self.fair else 0.0
             heapq.heappush(self._heap, (usage, held[taken], bucket))
         return True
+
+    def leave_waiting(self) -> None:
+        """The gang waits, and what it waits for is kept for it: the next may go, unless all stand behind this one."""
+        if self.strict:
+            self.skip()
+        else:
+            self.next()
 
     def skip(self) -> None:
         """The gang cannot go, nor can those like it."""

@@ -26,10 +26,8 @@ from typing import Any
 
 from admission.engine.model import Value
 from admission.names import (
-    JOB_COMPLETION_INDEX,
     JOBSET_EXCLUSIVE_TOPOLOGY,
     JOBSET_GROUP,
-    JOBSET_JOB_INDEX_LABEL,
     JOBSET_NAME_LABEL,
     JOBSET_NODE_SELECTOR,
     JOBSET_REPLICATED_JOB_LABEL,
@@ -130,10 +128,6 @@ class JobKind:
     @property
     def kind(self) -> str:
         return self.name
-
-    def pod_templates(self, raw: Json, names: Names) -> tuple[Slot, ...]:
-        """The pod sets of an object, templates as its owner wrote them. Malformed parts are left out, never raised."""
-        return self.slots(owners_form(raw, names))
 
 
 class JobView(Value, frozen=True):
@@ -624,11 +618,6 @@ def _failures_left(spec: Json, failed: int) -> bool:
     if spec.get("backoffLimitPerIndex") is not None:
         return whole(spec.get("backoffLimitPerIndex"), 0) > 0
     return whole(spec["backoffLimit"], 0) > failed if spec.get("backoffLimit") is not None else failed < 6
-
-
-def index_label(kind: JobKind) -> tuple[str, str]:
-    """(label of a pod's index in its Job, label of that Job's index in its parent or "")."""
-    return JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL if kind.fixed_template else ""
 
 
 # ---------------------------------------------------------------- the view

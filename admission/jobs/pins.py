@@ -62,11 +62,9 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The write that starts a gang. `patch` is a JSON patch; `forms` is (pod set, form)."""
+    """The write that starts a gang. `patch` is a JSON patch."""
 
     patch: list[Operation]
-    forms: tuple[tuple[str, str], ...]
-    inverse: Json
     problems: tuple[str, ...] = ()
     """Why it must not be started (then `patch` is empty): the job is not what was admitted."""
     refused: str = ""
@@ -248,16 +246,16 @@ def start(
     if obj(raw.get("spec")).get("suspend") is not True:
         problems.append("it is not suspended")
     if problems:
-        return Start([], (), {}, tuple(problems))
+        return Start([], tuple(problems))
     on = {
         part.name: [flavor for name in admission.flavors_of(part) if (flavor := flavors.get(name)) is not None]
         for part in admission.pod_sets
     }
     clashes = [clash for slot in slots for clash in _clashes(slot, on[slot.pod_set], checks, names)]
     if clashes:
-        return Start([], (), {}, refused="; ".join(clashes))
+        return Start([], refused="; ".join(clashes))
     edit = _Edit(raw)
-    forms = []
+    forms = set()
     budget = HOSTS_LIMIT
     # A pod that is replaced gets another host, and a list of hosts is written but once.
     survives = survives_a_pod(kind, owned, names)
@@ -269,7 +267,7 @@ def start(
         budget -= len(listed)
         if form == DOMAIN and (places := places_of(assignment)):
             selector |= places[0]
-        forms.append((slot.pod_set, form))
+        forms.add(form)
         labels = {
             names.managed_label: "true",
             names.workload_uid_label: workload_uid,
@@ -309,7 +307,7 @@ def start(
         "for": workload_uid,
         # Tells this start from every other one of the same job.
         "from": version,
-        "forms": sorted({form for _, form in forms}),
+        "forms": sorted(forms),
         "undo": edit.undo,
     }
     note = json.dumps(inverse, separators=(",", ":"), ensure_ascii=False)
@@ -322,7 +320,7 @@ def start(
         *marked.patch,
         {"op": "add", "path": "/spec/suspend", "value": False},
     ]
-    return Start(patch, tuple(forms), inverse)
+    return Start(patch)
 
 
 def _additions(

@@ -47,7 +47,6 @@ METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 """Of a list the metadata alone, where the server can."""
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 _LONGEST_LINE = 64 << 20  # bytes; the largest object a server stores is some MiB
@@ -240,7 +239,6 @@ class Kind:
 class _ListMeta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
-    remaining_item_count: int | None = None
 
 
 class _List(msgspec.Struct):
@@ -254,7 +252,6 @@ class Page:
 
     items: list[msgspec.Raw]
     resource_version: str
-    remaining: int | None
 
 
 _decode_list = msgspec.json.Decoder(_List).decode
@@ -756,8 +753,11 @@ class Client:
         takes all in one page. bare: of each object only its metadata. Raises Gone when the revision was compacted on
         the way: what came before is then worth nothing, start again.
         """
-        query = _selectors(label_selector, field_selector)
-        query["limit"] = str(limit)
+        query = {"limit": str(limit)}
+        if label_selector:
+            query["labelSelector"] = label_selector
+        if field_selector:
+            query["fieldSelector"] = field_selector
         if resource_version is not None:
             query["resourceVersion"] = resource_version
             query["resourceVersionMatch"] = "Exact"
@@ -768,7 +768,7 @@ class Client:
                 page = _decode_list(data)
             except msgspec.DecodeError as error:
                 raise Unavailable(200, "NotAList", f"{path}: {error}", ambiguous=False) from error
-            yield Page(page.items or [], page.metadata.resource_version, page.metadata.remaining_item_count)
+            yield Page(page.items or [], page.metadata.resource_version)
             if not page.metadata.continue_:
                 return
             query["continue"] = page.metadata.continue_
@@ -780,21 +780,20 @@ class Client:
         path: str,
         *,
         resource_version: str,
-        bookmarks: bool = True,
         timeout_seconds: int = 300,
         idle_timeout: float | None = None,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The lines of a watch from `resource_version` on, each one whole, until the server ends it in good order.
 
         Raises Gone (410), and Unavailable when the stream breaks, ends within a line, or brings nothing for
         `idle_timeout` seconds (None: somewhat more than `timeout_seconds`).
         """
-        query = _selectors(label_selector, field_selector)
-        query |= {"watch": "true", "resourceVersion": resource_version, "timeoutSeconds": str(timeout_seconds)}
-        if bookmarks:
-            query["allowWatchBookmarks"] = "true"
+        query = {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(timeout_seconds),
+            "allowWatchBookmarks": "true",
+        }
         idle = idle_timeout if idle_timeout is not None else timeout_seconds + 30.0
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -864,13 +863,4 @@ def _query(dry_run: bool, field_manager: str | None, *, strict: bool = False) ->
         query["dryRun"] = "All"
     if field_manager is not None:
         query["fieldManager"] = field_manager
-    return query
-
-
-def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
-    query = {}
-    if label_selector:
-        query["labelSelector"] = label_selector
-    if field_selector:
-        query["fieldSelector"] = field_selector
     return query

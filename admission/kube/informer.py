@@ -111,9 +111,6 @@ class Informer(Generic[T]):
         decode: Callable[[msgspec.Raw], T],
         on_change: Callable[[T | None, T | None], None],
         *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
         on_bad: Callable[[Key, Exception], None] | None = None,
         optional: bool = False,
         withheld: bool = False,
@@ -137,12 +134,10 @@ class Informer(Generic[T]):
         self.bad: set[Key] = set()
         """Keys whose latest form could not be decoded."""
         self._client = client
-        self._path = kind.path(namespace)
+        self._path = kind.path()
         self._decode = decode
         self._on_change = on_change
         self._on_bad = on_bad
-        self._labels = label_selector
-        self._fields = field_selector
         self._optional = optional
         self._withheld = withheld
         self._page_size = page_size
@@ -219,8 +214,6 @@ class Informer(Generic[T]):
         pages = self._client.list_pages(
             self._path,
             limit=self._page_size,
-            label_selector=self._labels,
-            field_selector=self._fields,
             resource_version=version,
             bare=True,
         )
@@ -260,9 +253,7 @@ class Informer(Generic[T]):
     async def _list_pages(self, size: int) -> None:
         seen: set[Key] = set()
         version = ""
-        pages = self._client.list_pages(
-            self._path, limit=size, label_selector=self._labels, field_selector=self._fields
-        )
+        pages = self._client.list_pages(self._path, limit=size)
         async with aclosing(pages):
             async for page in pages:
                 self._heard_at = self._clock()
@@ -389,8 +380,6 @@ class Informer(Generic[T]):
             resource_version=self.resource_version,
             timeout_seconds=max(1, round(seconds)),
             idle_timeout=min(self._stall_seconds, seconds + 30.0),
-            label_selector=self._labels,
-            field_selector=self._fields,
         )
         async with aclosing(lines):
             async for line in lines:

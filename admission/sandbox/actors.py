@@ -1735,7 +1735,6 @@ class Cluster:
     def __init__(self, store: Store, *, time_scale: float = 1.0) -> None:
         makers: list[Callable[..., Actor]] = [Collector, Namespaces, JobSets, Jobs, Scheduler, Kubelets, NodeLifecycle]
         self.actors = [make(store, time_scale) for make in makers]
-        self._origin: dict[int, tuple[Actor, Where]] = {}
         for kind in store.kinds():
             for stored in store.page(kind)[0]:
                 meta = stored.obj["metadata"]

@@ -17,7 +17,6 @@ from typing import Any
 from admission.sandbox.shapes import Schema, child, copy, is_atomic, is_set, item, key_of, list_keys
 
 Path = tuple[str, ...]
-Paths = frozenset[Path]
 
 
 class PatchError(ValueError):
@@ -369,11 +368,11 @@ def _order(live: Collection[str], applied: Sequence[str]) -> list[str]:
     return out + list(applied[taken:])
 
 
-def prune(doc: Any, gone: set[Path], kept: set[Path], schema: Schema | None, at: Path = ()) -> Any:
+def prune(doc: Any, gone: set[Path], kept: set[Path], schema: Schema | None) -> Any:
     """The document without the paths in `gone`; what holds anything in `kept` stays."""
-    holders = {path[:n] for path in kept for n in range(len(at) + 1, len(path) + 1)}
-    touched = {path[:n] for path in gone for n in range(len(at) + 1, len(path) + 1)}
-    return _prune(doc, gone, holders, touched, schema, at)
+    holders = {path[:n] for path in kept for n in range(1, len(path) + 1)}
+    touched = {path[:n] for path in gone for n in range(1, len(path) + 1)}
+    return _prune(doc, gone, holders, touched, schema, ())
 
 
 def _prune(doc: Any, gone: set[Path], holders: set[Path], touched: set[Path], schema: Schema | None, at: Path) -> Any:

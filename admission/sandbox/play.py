@@ -197,7 +197,6 @@ class _Pod(msgspec.Struct, frozen=True):
     phase: str
     gpus: int
     job: str
-    created: float
     terminating: bool
 
 
@@ -207,15 +206,10 @@ class _Workload(msgspec.Struct, frozen=True):
     uid: str
     resource_version: str
     job: str
-    pods: int
-    gpus: int
-    created: float
-    reserved: bool
     admitted: bool
     evicted: str
     finished: str
     waiting: str
-    evictions: int
 
 
 _json = msgspec.json.Decoder(type=dict[str, Any]).decode
@@ -236,14 +230,13 @@ def _pod(raw: msgspec.Raw) -> _Pod:
         phase=obj.get("status", {}).get("phase", "Pending"),
         gpus=gpus,
         job=job,
-        created=time.monotonic(),
         terminating="deletionTimestamp" in meta,
     )
 
 
 def _workload(raw: msgspec.Raw) -> _Workload:
     obj = _json(raw)
-    meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    meta, status = obj["metadata"], obj.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
 
     def true(kind: str) -> str:
@@ -251,27 +244,16 @@ def _workload(raw: msgspec.Raw) -> _Workload:
         return str(found.get("reason", "")) if found.get("status") == "True" else ""
 
     waiting = conditions.get("QuotaReserved", {})
-    gpus = pods = 0
-    for pod_set in spec.get("podSets", ()):
-        pods += pod_set["count"]
-        for c in pod_set["template"]["spec"]["containers"]:
-            gpus += pod_set["count"] * int(c.get("resources", {}).get("requests", {}).get(GPU, 0))
-    stats = (status.get("schedulingStats") or {}).get("evictions") or ()
     return _Workload(
         namespace=meta["namespace"],
         name=meta["name"],
         uid=meta["uid"],
         resource_version=meta["resourceVersion"],
         job=meta["ownerReferences"][0]["name"],
-        pods=pods,
-        gpus=gpus,
-        created=0.0,
-        reserved=bool(status.get("admission")),
         admitted=bool(true(ADMITTED)),
         evicted=true(EVICTED),
         finished=true(FINISHED),
         waiting=waiting.get("message", "") if waiting.get("status") == "False" else "",
-        evictions=sum(int(e.get("count", 0)) for e in stats),
     )
 
 
@@ -280,13 +262,11 @@ class Story:
     """What happened to one job, by the demo's own watch."""
 
     gang: Gang
-    submitted: float = 0.0
     waits: list[float] = field(default_factory=list)
     waiting_since: float | None = None
     why: str = ""
     evicted: list[str] = field(default_factory=list)
     finished: str = ""
-    ran_whole: int = 0
 
 
 class Witness:
@@ -294,7 +274,6 @@ class Witness:
 
     def __init__(self) -> None:
         self.pods: dict[tuple[str, str], _Pod] = {}
-        self.workloads: dict[tuple[str, str], _Workload] = {}
         self.stories: dict[tuple[str, str], Story] = {}
         self.overcommitted: list[str] = []
         self.partial: list[str] = []
@@ -321,13 +300,10 @@ class Witness:
         mine = [p for p in self.pods.values() if (p.namespace, p.job) == key and not p.terminating]
         live = [p for p in mine if p.phase in ("Pending", "Running")]
         bound = [p for p in live if p.node]
-        story = self.stories.get(key)
         if bound and len(bound) < len(live):
             self._incomplete.setdefault(key, time.monotonic())
         else:
             self._incomplete.pop(key, None)
-            if story is not None and bound and len(bound) == story.gang.pods:
-                story.ran_whole += 1
 
     def check_partial(self, bound_s: float) -> None:
         now = time.monotonic()
@@ -339,7 +315,6 @@ class Witness:
     def on_workload(self, old: _Workload | None, new: _Workload | None) -> None:
         if new is None:
             return
-        self.workloads[(new.namespace, new.job)] = new
         story = self.stories.get((new.namespace, new.job))
         if story is None:
             return
@@ -370,7 +345,6 @@ class Stage:
     """A cluster to play on."""
 
     kubeconfig: Path
-    url: str
     hour_s: float
     run_for: Callable[[Gang], str]
     what: str
@@ -398,11 +372,11 @@ async def _sandbox(folder: Path, seconds: float) -> AsyncIterator[Stage]:
 
     hour_s = seconds / 24
     sandbox = Sandbox(time_scale=3600 / hour_s, validators=_validators())
-    url = await sandbox.start()
+    await sandbox.start()
     kubeconfig = folder / "kubeconfig"
     sandbox.write_kubeconfig(kubeconfig)
     try:
-        yield Stage(kubeconfig, url, hour_s, lambda gang: f"{round(gang.hours * 60)}m", "sandbox")
+        yield Stage(kubeconfig, hour_s, lambda gang: f"{round(gang.hours * 60)}m", "sandbox")
     finally:
         await sandbox.stop()
 
@@ -430,7 +404,7 @@ async def _real(folder: Path, seconds: float) -> AsyncIterator[Stage]:
     plane.__enter__()  # in this thread: the processes end with the one that started them
     try:
         kubeconfig = Path(plane.kubeconfig())
-        yield Stage(kubeconfig, plane.url, hour_s, lambda gang: f"{gang.hours * hour_s:.1f}s", "real control plane")
+        yield Stage(kubeconfig, hour_s, lambda gang: f"{gang.hours * hour_s:.1f}s", "real control plane")
     finally:
         plane.close()
 
@@ -596,7 +570,7 @@ async def _day(client: Client, stage: Stage, console: Console, controller: async
     )
     try:
         await _ready(client)
-        screen = Screen(console, witness, stage)
+        screen = Screen(console, witness)
         began = time.monotonic()
         with screen:
             await _hours(client, stage, witness, screen, controller, began)
@@ -622,7 +596,7 @@ async def _hours(
         hour = (time.monotonic() - began) / stage.hour_s
         while todo and todo[0].at <= hour:
             gang = todo.pop(0)
-            story = Story(gang, submitted=time.monotonic(), waiting_since=time.monotonic())
+            story = Story(gang, waiting_since=time.monotonic())
             witness.stories[(gang.team, gang.name)] = story
             await _make(client, job_object(gang, stage.run_for(gang)))
             screen.say(hour, gang.team, f"submits {gang.name}: {gang.pods} x {gang.gpus} GPUs for {gang.hours:g} h")
@@ -663,10 +637,9 @@ _BARS = " ▁▂▃▄▅▆▇█"
 class Screen:
     """A live table and a GPU timeline in a terminal; plain lines elsewhere."""
 
-    def __init__(self, console: Console, witness: Witness, stage: Stage) -> None:
+    def __init__(self, console: Console, witness: Witness) -> None:
         self._console = console
         self._witness = witness
-        self._stage = stage
         self._live = Live(console=console, refresh_per_second=8, transient=False) if console.is_terminal else None
         self._history: dict[str, list[int]] = {team: [] for team in TEAMS}
         self._sampled = -1.0

@@ -53,14 +53,10 @@ APPLY = "application/apply-patch+yaml"
 class Refused(Exception):  # noqa: N818 - an answer, as 404 is
     """A request that is answered with a Status object."""
 
-    def __init__(
-        self, code: int, reason: str, message: str, details: Object | None = None, retry_after: int | None = None
-    ) -> None:
+    def __init__(self, code: int, reason: str, message: str, details: Object | None = None) -> None:
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
         self.details = dict(details or {})
-        if retry_after is not None:
-            self.details["retryAfterSeconds"] = retry_after
 
     def body(self) -> Object:
         out: Object = {
@@ -252,9 +248,9 @@ _UNOWNED = {
 
 
 class Store:
-    """All objects of one cluster. `history` bounds the events remembered per kind; `seed` makes uids and generated names
-    differ between two stores. `validators` refuse what a custom resource's rules refuse: (new, old) -> causes, by (group,
-    plural); `admission` is called with every Change between its two steps in `do` and may change or refuse it."""  # noqa: E501
+    """All objects of one cluster. `history` bounds the events remembered per kind; `seed` makes uids and generated
+    names differ between two stores. `validators` refuse what a custom resource's rules refuse: (new, old) -> causes, by
+    (group, plural)."""
 
     def __init__(
         self,
@@ -262,14 +258,13 @@ class Store:
         *,
         history: int = 10_000,
         seed: str = "sandbox",
-        first_revision: int = 1000,
         validators: Mapping[tuple[str, str], Callable[[Object, Object | None], Iterable[Cause]]] | None = None,
-        admission: Iterable[Callable[[Change], None]] = (),
     ) -> None:
-        self.revision = first_revision
+        self.revision = 1000
         self.history, self.seed = history, seed
         self.validators = dict(validators or {})
-        self.admission = list(admission)
+        self.admission: list[Callable[[Change], None]] = []
+        """Called with every Change between its two steps in `do`; may change or refuse it."""
         self.listeners: list[Callable[[Kind, Event], None]] = []
         """Called after each commit, in order of revision."""
         self.dependents: dict[str, dict[tuple[tuple[str, str], Key], None]] = {}
@@ -692,7 +687,7 @@ class Store:
         changed, _ = compare(_ownable(live), _ownable(merged), schema)
         fights = {who: changed & paths for who, paths in managers.items() if who != own and changed & paths}
         if fights and not request.force:
-            raise _apply_conflict(fights, managers, old.obj)
+            raise _apply_conflict(fights, old.obj)
         for name in ("resourceVersion", "uid"):
             given = applied["metadata"].get(name)
             if given not in (None, ""):
@@ -768,7 +763,7 @@ class Store:
         """Refused 422 for an object that is not valid."""
         request = change.request
         kind, new, old = request.kind, change.new, change.old.obj if change.old else None
-        causes = list(_check_meta(new["metadata"], old["metadata"] if old else None, kind))
+        causes = list(_check_meta(new["metadata"], old["metadata"] if old else None))
         if kind.check is not None:
             causes += kind.check(new, old, request.subresource)
         validator = self.validators.get(kind.id)
@@ -789,7 +784,7 @@ class Store:
                 new["metadata"].pop("generation", None)
             if request.dry_run:
                 return new, 201
-            return self._put(kind, new, None, now).obj, 201
+            return self._put(kind, new, None).obj, 201
         assert change.old is not None
         old = change.old.obj
         meta, was = new["metadata"], old["metadata"]
@@ -811,7 +806,7 @@ class Store:
             return old, 200
         if request.dry_run:
             return new, 200
-        return self._put(kind, new, change.old, now).obj, 200
+        return self._put(kind, new, change.old).obj, 200
 
     def _ownership(self, change: Change, old: Object | None, now: int) -> list[Object]:
         """managedFields after a change. Times of entries whose fields did not change are kept."""
@@ -935,7 +930,7 @@ class Store:
             return old, 200
         if request.dry_run:
             return new, 200
-        return self._put(kind, new, stored, now).obj, 200
+        return self._put(kind, new, stored).obj, 200
 
     def _grace(self, kind: Kind, old: Object, options: Mapping[str, Any]) -> int:
         if kind.id != ("", "pods"):
@@ -949,7 +944,7 @@ class Store:
 
     # The ring
 
-    def _put(self, kind: Kind, new: Object, old: Stored | None, now: int) -> Stored:
+    def _put(self, kind: Kind, new: Object, old: Stored | None) -> Stored:
         self.revision += 1
         new["metadata"]["resourceVersion"] = str(self.revision)
         stored = Stored(new, self.revision)
@@ -1039,9 +1034,7 @@ def invalid(kind: Kind, name: str, causes: Iterable[Cause]) -> Refused:
     return Refused(422, "Invalid", f'{kind.qualified} "{name}" is invalid: {text}', details)
 
 
-def _apply_conflict(
-    fights: Mapping[tuple[str, str, str], set[Path]], managers: Mapping[Any, Any], old: Object
-) -> Refused:
+def _apply_conflict(fights: Mapping[tuple[str, str, str], set[Path]], old: Object) -> Refused:
     causes = []
     stamps = {_who(e): e for e in old["metadata"].get("managedFields", [])}
     lines = []
@@ -1105,7 +1098,7 @@ def _typed(kind: Kind) -> Schema:
     return made
 
 
-def _check_meta(meta: Object, was: Object | None, kind: Kind) -> Iterator[Cause]:
+def _check_meta(meta: Object, was: Object | None) -> Iterator[Cause]:
     name = meta.get("name") or ""
     if not name:
         yield "metadata.name", "FieldValueRequired", "Required value: name or generateName is required"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from admission.engine.model import Key, Workload
 from admission.jobs.kinds import millis
 from admission.names import ADMITTED, EVICTED, FINISHED, PODS_READY, PREEMPTED, QUOTA_RESERVED
-from admission.web.view import where
+from admission.web import view
 
 Json = dict[str, Any]
 
@@ -38,15 +38,9 @@ class _WorkloadView(Protocol):
     def value(self) -> Workload: ...
 
 
-class Seen(Protocol):
-    """A Workload as the controller keeps it."""
+class Seen(view.Seen, Protocol):
+    """A Workload as the controller keeps it, with what the engine sees of it."""
 
-    @property
-    def key(self) -> Key: ...
-    @property
-    def uid(self) -> str: ...
-    @property
-    def status(self) -> Mapping[str, Any]: ...
     @property
     def view(self) -> _WorkloadView: ...
 
@@ -86,7 +80,7 @@ class Stories:
                 "reason": str(entry.get("reason", "")),
                 "message": str(entry.get("message", "")),
                 "decision": str(new.status.get("decision", "")),
-                "where": where(new.view.value) if entry.get("type") == QUOTA_RESERVED else [],
+                "where": view.where(new.view.value) if entry.get("type") == QUOTA_RESERVED else [],
             }
             last = entries[-1]
             if (last["what"], last["reason"]) == (title, told["reason"]):

@@ -135,7 +135,7 @@ class View:
         if verdict is None:
             return None, Detail.NONE, "", None
         why = verdict.why
-        return why.reason, why.detail, sentence(why, source.now()), why
+        return why.reason, why.detail, sentence(why), why
 
     def _told(self, key: Key) -> tuple[Reason | None, Detail, str, None] | None:
         """What the leader wrote."""

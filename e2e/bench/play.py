@@ -114,7 +114,6 @@ class Play:
         self._size = size
         self._say = say
         self._runs: dict[tuple[str, str], _Run] = {}
-        self._kinds = {kind.name: kind for kind in size.sets}
         self._cohort_of = dict(load.queue_names(size))
         self._writes: set[asyncio.Task[None]] = set()
         self._done = asyncio.Event()

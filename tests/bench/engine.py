@@ -474,16 +474,7 @@ def workload_object(value: Workload, names: Names, number: int) -> dict[str, Any
             "creationTimestamp": _stamp(value.created),
             "labels": {names.job_uid_label: f"job-{value.uid}"},
             "finalizers": [names.finalizer],
-            "ownerReferences": [
-                {
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
-                    "name": f"job-{value.name}",
-                    "uid": f"job-{value.uid}",
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
+            "ownerReferences": [_job_of(value)],
             "managedFields": [
                 {
                     "manager": names.admission_manager,
@@ -503,6 +494,11 @@ def workload_object(value: Workload, names: Names, number: int) -> dict[str, Any
         },
         "status": status,
     }
+
+
+def _job_of(value: Workload) -> dict[str, Any]:
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": f"job-{value.name}", "uid": f"job-{value.uid}"}
+    return job | {"controller": True, "blockOwnerDeletion": True}
 
 
 def pod_object(value: Workload, names: Names, at: int, node: str) -> dict[str, Any]:
@@ -547,16 +543,7 @@ def pod_object(value: Workload, names: Names, at: int, node: str) -> dict[str, A
             "resourceVersion": "5000",
             "creationTimestamp": when,
             "labels": labels,
-            "ownerReferences": [
-                {
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
-                    "name": f"job-{value.name}",
-                    "uid": f"job-{value.uid}",
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
+            "ownerReferences": [_job_of(value)],
             "managedFields": [
                 {
                     "manager": manager,
@@ -707,7 +694,7 @@ def start_from(size: Size, where: Path) -> dict[str, float]:
     took: dict[str, float] = {}
     began = time.process_time()
     state = State(MUSTER)
-    world = World(state, names, changed_job=lambda key: None, dirty=lambda: None)
+    world = World(state, changed_job=lambda key: None, dirty=lambda: None)
     store: dict[tuple[str, Key], object] = {}
     """What the informers keep."""
     for value in quotas(size):

@@ -24,7 +24,6 @@ from tests.chart import helm
 from tests.chart.helm import CHART, NAMESPACE, Object, RefusedError, needs_binary, needs_helm, template
 
 ROOT = Path(__file__).parents[2]
-CONTROLLER = ("muster-controller", "muster-hold-proof")
 SELECTOR = {"matchLabels": {"muster": "governed"}}
 GOVERNED = {"config": {"namespaceSelector": SELECTOR, "manageJobsWithoutQueueName": True, "defaultQueueName": "main"}}
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))

@@ -12,6 +12,7 @@ from admission import quantity
 from admission.engine import order, reclaim
 from admission.engine.cycle import decide
 from admission.engine.flavors import Assignment, FlavorChoice, Mode, PodSetChoice, requests
+from admission.engine.line import Memo
 from admission.engine.model import (
     Admission,
     Admit,
@@ -187,11 +188,11 @@ class Outcome:
         """Projections of all that became of one workload."""
         gang = self.state.workloads[key]
         decision = self.admits.get(key) or self.evicts.get(key) or self.replaced.get(key)
-        out = [] if decision is None else [project(gang, decision, self.rules, self.now)]
+        out = [] if decision is None else [project(gang, decision)]
         verdict = self.verdicts.get(key)
         if verdict is not None:
-            out.append(project(gang, verdict, self.rules, self.now))
-        out += [project(gang, evict, self.rules, self.now) for evict in self.evicts.values() if evict.preemptor == key]
+            out.append(project(gang, verdict))
+        out += [project(gang, evict) for evict in self.evicts.values() if evict.preemptor == key]
         return out
 
     def events(self) -> list[Json]:
@@ -435,8 +436,10 @@ def cluster_queue_contents(case: Json) -> list[str]:
         gang = info(raw)
         there = gang.key in state.workloads
         state.apply(Put(gang))
-        if not there:
-            state.set_aside(gang.key, Verdict(gang.key, Standing.PARKED, Why(Reason.WAITING_FOR_QUOTA)))
+        entry = None if there else state._entry.get(gang.key)
+        if entry is not None:
+            verdict = Verdict(gang.key, Standing.PARKED, Why(Reason.WAITING_FOR_QUOTA))
+            state.memos.park(entry[0], entry[1], Memo(verdict, on_nodes=True))
     for raw in inputs.get("admissibleWorkloadsToRequeue") or ():
         gang = info(raw)
         state.apply(Put(gang))

@@ -183,7 +183,7 @@ def local_queue_usage(case: Json) -> list[str]:
 # ---------------------------------------------------------------- flavors
 
 _MODES = {"NoCandidates": Mode.NO_CANDIDATES, "Preempt": Mode.PREEMPT, "Reclaim": Mode.RECLAIM}
-_MODE_NAME = {Mode.NO_FIT: "NoFit", Mode.PREEMPT: "Preempt", Mode.FIT: "Fit"}
+_MODE_NAME = dict.fromkeys(Mode, "Preempt") | {Mode.NO_FIT: "NoFit", Mode.FIT: "Fit"}
 _POSSIBILITY = {mode: name for name, mode in _MODES.items()}
 
 
@@ -209,7 +209,7 @@ def assignment_json(assignment: Assignment) -> Json:
             row: Json = {
                 "Borrow": attempt.borrow,
                 "Flavor": attempt.flavor,
-                "Mode": _MODE_NAME[attempt.mode.simple],
+                "Mode": _MODE_NAME[attempt.mode],
                 "Reasons": bool(attempt.shortfalls),
             }
             if attempt.mode in _POSSIBILITY:
@@ -225,7 +225,7 @@ def assignment_json(assignment: Assignment) -> Json:
                 "Flavors": {
                     resource: {
                         "Name": got.flavor,
-                        "Mode": _MODE_NAME[got.mode.simple],
+                        "Mode": _MODE_NAME[got.mode],
                         "TriedFlavorIdx": got.tried,
                         "borrow": got.borrow,
                     }
@@ -333,7 +333,7 @@ def assign_flavors(case: Json) -> list[str]:
     reclaimable = tuple((row["name"], row["count"]) for row in inputs.get("wlReclaimablePods") or ())
     assignment = _assign(case, queues, used, objects.gang(inputs["wlPods"], reclaimable=reclaimable))
     got = assignment_json(assignment)
-    mode = _MODE_NAME[assignment.mode.simple]
+    mode = _MODE_NAME[assignment.mode]
     out = differences(expected.get("wantRepMode", "NoFit"), mode, "wantRepMode")
     observed = (case.get("observed") or {}).get("assignment")
     if observed is not None:
@@ -359,7 +359,7 @@ def allowed_flavors(case: Json) -> list[str]:
     chosen = assignment.pod_sets[0].flavors.get("cpu")
     got = {
         "wantFlavor": chosen.flavor if chosen is not None else "",
-        "wantRepMode": _MODE_NAME[assignment.mode.simple],
+        "wantRepMode": _MODE_NAME[assignment.mode],
     }
     return differences({"wantFlavor": "", "wantRepMode": "NoFit", **expected}, got)
 
@@ -417,7 +417,7 @@ def reclaim_before_priority(case: Json) -> list[str]:
     }
     assignment = _assign(case, queues, used, objects.gang([inputs["workloadRequests"]["PodSet"]]))
     got = {
-        "wantMode": _MODE_NAME[assignment.mode.simple],
+        "wantMode": _MODE_NAME[assignment.mode],
         "wantAssigment": {res: got.flavor for res, got in assignment.pod_sets[0].flavors.items()},
     }
     return differences({"wantMode": "NoFit", "wantAssigment": {}, **expected}, got)

@@ -174,7 +174,7 @@ def workload(made: Json, status: Json, *, priority: int = 0, queue: str = "team-
 
 
 def waiting(why: Why) -> Json:
-    return {"conditions": [condition("QuotaReserved", False, why.reason.value, sentence(why, NOW))]}
+    return {"conditions": [condition("QuotaReserved", False, why.reason.value, sentence(why))]}
 
 
 def admission(*nodes: str, pods: int = 2, gpus: int = 8) -> Json:

@@ -97,7 +97,6 @@ class Weather:
         self.chance = chance
         self.bad = 0.0
         self.lag: dict[str, float] = {}
-        self.most_lag = 0.0
 
     def request(self) -> tuple[float, float, str]:
         """Seconds until it is applied, until it is answered, and what becomes of it."""

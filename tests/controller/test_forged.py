@@ -102,7 +102,7 @@ def test_who_is_a_job_of_a_jobset(kind: str, namespace: str, counts: bool) -> No
     }
     anybody = mutate_job(None, child, TENANT, NAMES) == [] and validate_job(None, child, TENANT, NAMES) is None
     assert anybody == (kind != "JobSet")
-    shell = Shell(State(MUSTER), NAMES, changed_job=lambda _: None, dirty=lambda: None)
+    shell = Shell(State(MUSTER), changed_job=lambda _: None, dirty=lambda: None)
     parent = replace(SET, uid="j1", started=False, labelled=True, suspended=True, suspended_condition=True)
     shell.job_seen(parent)
     shell.workload_seen(seen(replace(HOLDS, evicted="Preempted", evicted_at=1)))
@@ -115,7 +115,7 @@ def test_a_job_that_was_taken_from_its_jobset_is_none_of_its_jobs() -> None:
     owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "j1", "controller": True}
     metadata = {"name": "a", "namespace": "ns", "uid": "c1", "resourceVersion": "1", "ownerReferences": [owner]}
     child = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"suspend": False}}
-    shell = Shell(State(MUSTER), NAMES, changed_job=lambda _: None, dirty=lambda: None)
+    shell = Shell(State(MUSTER), changed_job=lambda _: None, dirty=lambda: None)
     shell.job_seen(JobView(kind="JobSet", namespace="ns", name="set", uid="j1", resource_version="1", suspended=True))
     shell.job_seen(view(JOB, child, NAMES))
     assert shell.sight(("JobSet", "ns", "set"), 10**9).unheard == 1

@@ -214,7 +214,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(
             job(**RUNNING),
             workload(**{**ADMITTED, "admitted_at": 1}),
-            PodTally(live=1, ready=1, created=1, last_created_at=1, missing_since=NOW - 299_999),
+            PodTally(live=1, ready=1, last_created_at=1, missing_since=NOW - 299_999),
             queue="q",
         ),
         None,
@@ -223,7 +223,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(
             job(**RUNNING),
             workload(**{**ADMITTED, "admitted_at": 1}),
-            PodTally(live=1, ready=1, created=1, last_created_at=1, missing_since=NOW - 300_000),
+            PodTally(live=1, ready=1, last_created_at=1, missing_since=NOW - 300_000),
             queue="q",
         ),
         life.EvictWorkload(

@@ -48,7 +48,7 @@ from admission.engine.model import (
 from admission.engine.state import State
 from admission.jobs.kinds import JobView
 from admission.jobs.volumes import Claim, Volume
-from admission.names import HOSTNAME_LABEL, Names
+from admission.names import HOSTNAME_LABEL
 
 GIVEN = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2),))
 HOLDS = Workload(
@@ -104,7 +104,7 @@ class Setting:
     def __init__(self) -> None:
         self.woken: list[JobKey] = []
         self.state = State(MUSTER)
-        self.world = World(self.state, Names(), changed_job=self.woken.append, dirty=lambda: None)
+        self.world = World(self.state, changed_job=self.woken.append, dirty=lambda: None)
         quotas = FlavorQuotas("f", (("gpu", Quota(4)),))
         queue = ClusterQueue("q", groups=(ResourceGroup(("gpu",), (quotas,)),), namespace_selector=LabelSelector())
         for value in (Flavor("f", elastic=True), queue, LocalQueue("ns", "main", "q")):
@@ -584,7 +584,7 @@ SET = JobView(kind="JobSet", namespace="ns", name="set", uid="s1", resource_vers
 def test_a_pod_that_names_its_job_alone_is_of_the_jobset_too() -> None:
     """As those do that were made before their gang was ours; of a gang that was started here, they are none."""
     woken: list[Any] = []
-    world = World(State(MUSTER), Names(), changed_job=woken.append, dirty=lambda: None)
+    world = World(State(MUSTER), changed_job=woken.append, dirty=lambda: None)
     before = replace(SET, started=False)
     for one in (before, CHILD):
         world.job_seen(one)
@@ -629,7 +629,7 @@ def test_a_pod_that_its_start_did_not_make_is_none_of_a_gang_after_its_template_
     ids=str,
 )
 def test_which_pods_nobody_would_stop(jobs: Any, pods: Any, stray: Any, unled: Any) -> None:
-    world = World(State(MUSTER), Names(), changed_job=lambda key: None, dirty=lambda: None)
+    world = World(State(MUSTER), changed_job=lambda key: None, dirty=lambda: None)
     held = replace(HOLDS, job_uid=jobs[0].uid if jobs and jobs[0].kind == "JobSet" else "j1")
     world.workload_seen(seen(held))
     for one in jobs:
@@ -664,7 +664,7 @@ def test_which_jobs_of_a_jobset_go_on_and_of_which_the_job_controller_has_not_he
     stopping: bool, child: JobView, goes: bool, unheard: int
 ) -> None:
     woken: list[JobKey] = []
-    world = World(State(MUSTER), Names(), changed_job=woken.append, dirty=lambda: None)
+    world = World(State(MUSTER), changed_job=woken.append, dirty=lambda: None)
     for one in (replace(SET, suspended=stopping), replace(HELD, name="set-a-1", uid="c2")):
         world.job_seen(one)
     woken.clear()
@@ -729,7 +729,6 @@ def test_what_was_decided_and_comes_back_is_no_reason_to_decide(rules: Rules, co
     state = State(rules)
     world = World(
         state,
-        Names(),
         changed_job=lambda key: None,
         dirty=lambda: said.append("decide"),
         told=lambda: said.append("told"),
@@ -744,7 +743,7 @@ def test_what_was_decided_and_comes_back_is_no_reason_to_decide(rules: Rules, co
 
 
 def test_a_job_of_a_gang_that_is_gone_is_stopped() -> None:
-    world = World(State(MUSTER), Names(), changed_job=lambda key: None, dirty=lambda: None)
+    world = World(State(MUSTER), changed_job=lambda key: None, dirty=lambda: None)
     world.job_seen(replace(CHILD, owner=None))
     settings = Settings()
     key = ("Job", "ns", "set-a-0")

@@ -184,18 +184,10 @@ class Player:
             self.town.put(replace(one, created=self.town.now + self.count[name]))
 
     def settle(self) -> None:
-        """To rest, or 40 rounds; whoever is evicted leaves between two."""
-        town, before = self.town, sum(self.town.evictions.values())
-        for _ in range(40):
-            plan = town.cycle()
-            leaving = any(one.evicted and one.admission is not None for one in town.gangs())
-            town.leave()
-            town.now += SECOND
-            if not plan.decisions and not plan.more and not leaving:
-                break
-        else:
-            self.rest = False
-        self.evicted += sum(town.evictions.values()) - before
+        """To rest, or 40 rounds."""
+        before = self.town.evictions.total()
+        self.rest = self.town.rests(40) and self.rest
+        self.evicted += self.town.evictions.total() - before
 
     # -- outcomes
 

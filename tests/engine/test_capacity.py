@@ -520,16 +520,6 @@ def test_growth_keeps_what_stands() -> None:
 # ---------------------------------------------------------------- what is left
 
 
-def test_largest_gang_by_level() -> None:
-    book = fabric({"b": {"r": [8, 4], "s": [6]}, "c": {"t": [8]}})
-    assert book.largest_gang(((GPU, 1), ("pods", 1)), topology="net") == (
-        ("", 26),
-        ("block", 18),
-        ("rack", 12),
-        (HOST, 8),
-    )
-
-
 @pytest.mark.parametrize("rules", [MUSTER, KUEUE])
 def test_no_nodes_and_no_topology_are_answers_too(rules: Rules) -> None:
     assert isinstance(place(Capacity(), [asks(1)], rules=rules), Misfit)

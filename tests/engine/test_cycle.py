@@ -525,10 +525,10 @@ def test_a_claim_that_came_to_nothing_ends() -> None:
     town.settle()
     town.put(gang("b0", "b", 4, created=2))
     town.cycle()
-    assert town.state.ledger.claimed()
+    assert town.kept()
     town.now += MUSTER.claim_ms + 5 * SECOND
     town.cycle()
-    assert not town.state.ledger.claimed()
+    assert not town.kept()
 
 
 def test_the_first_of_a_queue_that_was_passed_over_gets_room_as_it_becomes_free() -> None:
@@ -540,7 +540,7 @@ def test_the_first_of_a_queue_that_was_passed_over_gets_room_as_it_becomes_free(
     town.settle()
     town.now += MUSTER.passed_over_ms + SECOND
     town.cycle()
-    assert [key[1] for key in town.state.ledger.claimed()] == ["big"]
+    assert [key[1] for key in town.kept()] == ["big"]
     for i in range(8):
         town.remove(Workload, ("ns", f"s{i}"))
         town.put(gang(f"t{i}", "a", 1, created=town.now))
@@ -608,7 +608,7 @@ def test_who_was_passed_over_still_takes_what_becomes_his_by_right() -> None:
     town.put(gang("a0", "a", 4, created=7))
     town.now += 2 * MUSTER.passed_over_ms
     town.settle()
-    assert [key[1] for key in town.state.ledger.claimed()] == ["a0"]
+    assert [key[1] for key in town.kept()] == ["a0"]
     town.put(queue("a", "root", [(F, {"gpu": 4})]), queue("b", "root", [(F, {"gpu": 8})]))
     assert town.settle() == 2
     assert "a0" in town.admitted()
@@ -621,10 +621,10 @@ def test_who_becomes_the_first_of_a_queue_may_have_been_passed_over_already() ->
     town.put(gang("never", "a", 9, created=SECOND), gang("big", "a", 8, created=2 * SECOND))
     town.now += MUSTER.passed_over_ms + 5 * SECOND
     town.settle()
-    assert not town.state.ledger.claimed()
+    assert not town.kept()
     town.remove(Workload, ("ns", "never"))
     town.settle()
-    assert [key[1] for key in town.state.ledger.claimed()] == ["big"]
+    assert [key[1] for key in town.kept()] == ["big"]
 
 
 def test_nodes_decide_too_and_the_reason_says_so() -> None:

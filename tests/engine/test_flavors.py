@@ -627,7 +627,6 @@ def test_nodes_that_are_chosen_later() -> None:
     setting = on_nodes(node("n1", 1, kind="a"))
     got = setting.assign(gang(pods(each={"gpu": 4})), delay=lambda flavor: flavor == "one")
     assert got.mode is Mode.FIT
-    assert got.pod_sets[0].delayed
     assert got.pod_sets[0].topology is None
 
 

@@ -40,14 +40,14 @@ F = "f"
 LOWER = PreemptionPolicy.LOWER_PRIORITY
 
 
-def shown(town: Town, name: str, rules: Rules = KUEUE) -> tuple[Projection, Verdict | None]:
+def shown(town: Town, name: str) -> tuple[Projection, Verdict | None]:
     """What one cycle makes of a gang."""
     plan = decide(town.state, START, BUDGET)
     value = town.state.workloads["ns", name]
     verdict = next((v for v in plan.verdicts if v.key == value.key), None)
     what = next((d for d in plan.decisions if d.key == value.key), None) or verdict
     assert what is not None
-    return project(value, what, rules, START), verdict
+    return project(value, what), verdict
 
 
 def conditions(projection: Projection) -> dict[str, tuple[bool, str]]:
@@ -99,7 +99,7 @@ def test_a_variant_in_a_better_flavor_takes_the_place_of_the_worse(last: str) ->
     assert [(d.key[1], d.reason) for d in plan.decisions if isinstance(d, Evict)] == [
         ("slow", EvictReason.FLAVOR_MIGRATION)
     ]
-    told = project(town.state.workloads["ns", "slow"], plan.decisions[0], rules, START)
+    told = project(town.state.workloads["ns", "slow"], plan.decisions[0])
     assert conditions(told) == {"Evicted": (True, "FlavorMigration")}
     got = next(v for v in plan.verdicts if v.key[1] == "fast")
     assert (got.standing, got.why.detail) == (Standing.ACTIVE, Detail.VICTIMS_LEAVING)

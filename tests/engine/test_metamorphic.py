@@ -92,20 +92,9 @@ def play(case: Case, rules: Rules, *, extra: tuple[object, ...] = (), reverse: b
         for one in reversed(arrive) if reverse else arrive:
             born = town.now - START + case.gangs.index(one)
             town.put(gang(one.name, one.queue, one.pods, each=dict(one.each), priority=one.priority, created=born))
-        settle(town)
+        town.rests(30)  # Kueue's fair sharing may have none, which is one of its differences
         town.now += HOUR
     return town
-
-
-def settle(town: Town) -> None:
-    """To rest; Kueue's fair sharing may have none, which is one of its differences."""
-    for _ in range(30):
-        plan = town.cycle()
-        gone = any(one.evicted and one.admission is not None for one in town.gangs())
-        town.leave()
-        town.now += SECOND
-        if not plan.decisions and not plan.more and not gone:
-            return
 
 
 def outcome(town: Town) -> tuple[list[str], dict[str, int]]:

@@ -167,5 +167,5 @@ def test_where_a_queue_stands_is_never_remembered_wrongly(
             with AsIf([(node, ((fr(resource), amount),))], 1):
                 look()
         else:
-            node.move(fr(resource), amount)
+            node.move_all(((fr(resource), amount),), 1)
     look()

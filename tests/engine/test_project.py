@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from admission.engine.model import (
-    MUSTER,
     Admission,
     Admit,
     Claim,
@@ -249,7 +248,7 @@ def test_every_reason_and_detail_has_words() -> None:
 
 
 def conditions(workload: Workload, what: object) -> list[tuple[str, bool, str]]:
-    return [c[:3] for c in project(workload, what, MUSTER, 0).conditions]  # type: ignore[arg-type]
+    return [c[:3] for c in project(workload, what).conditions]  # type: ignore[arg-type]
 
 
 def test_conditions_of_decisions() -> None:
@@ -266,7 +265,7 @@ def test_conditions_of_decisions() -> None:
         ("Evicted", True, "Preempted"),
         ("Preempted", True, "InCohortReclamation"),
     ]
-    assert [e[1] for e in project(gang("p", "b"), evict, MUSTER, 0).events] == ["PreemptedWorkload"]
+    assert [e[1] for e in project(gang("p", "b"), evict).events] == ["PreemptedWorkload"]
     waits = Verdict(workload.key, Standing.PARKED, Why(Reason.WAITING_FOR_QUOTA, Detail.QUOTA_SHORT, (short(),)))
     assert conditions(workload, waits) == [
         ("QuotaReserved", False, "WaitingForQuota"),
@@ -277,7 +276,7 @@ def test_conditions_of_decisions() -> None:
 def test_a_claim_speaks_of_evicted_workloads_where_there_are_some() -> None:
     """One without is renewed for as long as it lasts: the reason that was told stays meanwhile."""
     waits = gang("a", "main")
-    told = {victims: project(waits, Claim(waits.key, waits.uid, ClaimRecord(Admission("q", ()), victims, 1)), MUSTER, 0)
+    told = {victims: project(waits, Claim(waits.key, waits.uid, ClaimRecord(Admission("q", ()), victims, 1)))
             for victims in ((), ("uid-b",))}  # fmt: skip
     assert told[()].conditions == ()
     ((_, holds, reason, text),) = told["uid-b",].conditions

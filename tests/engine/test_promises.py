@@ -190,7 +190,7 @@ class Cluster(RuleBasedStateMachine):
         for value in town.gangs():
             town.same_reason(value.key, other)
         with state.ledger.trial():
-            run = Filling(state, town.now, BUDGET)
+            run = Filling(state, town.now, BUDGET, state.ledger.nodes.effort.spent)
             # R10, R11: room may be kept for who cannot have it yet, but not for nobody.
             kept = [value for value in town.gangs() if value.claims is not None and not value.claims.victims]
             with state.ledger.trial():
@@ -204,7 +204,7 @@ class Cluster(RuleBasedStateMachine):
                 spec = state.queues[value.queue]
                 line = list(state.lines[spec.name]) if spec.name in state.lines else []
                 strict_behind = spec.strategy is Strategy.STRICT_FIFO and line and line[0][3] != value.uid
-                if strict_behind or state.ledger.claimed():
+                if strict_behind or town.kept():
                     continue
                 known = state.explain(value.key)
                 if known is not None and known.why.detail is Detail.BACKOFF:

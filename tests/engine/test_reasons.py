@@ -293,7 +293,7 @@ def test_a_reason_is_reached_and_has_its_words(row: str) -> None:
     _, reason, detail = ROWS[row]
     got = why(row)
     assert (got.reason, got.detail) == (reason, detail)
-    words = sentence(got, START)
+    words = sentence(got)
     assert len(words) > 15, words
     if detail is Detail.NONE:
         assert REASONS[reason].means
@@ -335,7 +335,7 @@ def test_who_might_not_be_evicted_and_why() -> None:
     assert short.candidates == 2
     assert dict(short.unlawful) == {"of too high a priority": 1, "within the quota of their queue or cohort": 1}
     assert "of 2 running workload(s) none may be evicted for it (1 of too high a priority, 1 within" in sentence(
-        verdict.why, town.now
+        verdict.why
     )
 
 
@@ -366,7 +366,7 @@ def test_everything_that_is_short_is_said(
     town.settle()
     town.put(gang("new", "a", 5, each={"cpu": cpu, "gpu": gpu}, created=1))
     (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
-    words = sentence(verdict.why, town.now)
+    words = sentence(verdict.why)
     assert [
         part.partition("eeds ")[2].partition(" of flavor")[0].partition(", for")[0] for part in words.split(". ")
     ] == said
@@ -433,7 +433,7 @@ def test_room_that_is_kept_for_a_gang_of_another_tree_is_named() -> None:
     town.settle()
     verdict = town.state.explain(("ns", "small"))
     assert verdict is not None
-    assert sentence(verdict.why, town.now) == (
+    assert sentence(verdict.why) == (
         "Quota allows it, but the nodes of flavor f hold 0 of 1 pod(s) of main; of 2 node(s): 2 with too little gpu "
         "left; it fits once running workloads end; room kept for those who were passed over, such as ns/big, is not "
         "free"

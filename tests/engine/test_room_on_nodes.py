@@ -325,19 +325,9 @@ def test_nobody_is_hidden_whom_nodes_would_let_go(
             made = replace(made, pod_sets=tuple(replace(one, topology=request) for one in made.pod_sets))
         town.put(made)
 
-    def rest() -> bool:
-        for _ in range(30):
-            plan = town.cycle()
-            gone = any(one.evicted and one.admission is not None for one in town.gangs())
-            town.leave()
-            town.now += SECOND
-            if not plan.decisions and not plan.more and not gone:
-                return True
-        return False  # Kueue's fair sharing may have none
-
     for one in arrive:
         come(one)
-    rest()
+    town.rests(30)  # Kueue's fair sharing may have none
     for what in happens:
         if isinstance(what, tuple):
             come(what)
@@ -353,7 +343,7 @@ def test_nobody_is_hidden_whom_nodes_would_let_go(
             town.put(*racks(levels))
         else:
             town.remove(Node, "n4")
-        if rest():
+        if town.rests(30):
             town.state.memos.forget()
             left = decide(town.state, town.now, BUDGET)
             assert not left.decisions, left.decisions

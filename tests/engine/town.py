@@ -265,25 +265,33 @@ class Town:
                 return replace(value, claims=decision.record)
         raise AssertionError(decision)
 
+    def kept(self) -> set[Key]:
+        """Whose room is kept, in the book or beside it."""
+        return {*self.state.ledger.claims, *self.state.ledger.aside}
+
     def leave(self) -> None:
         """Whoever was evicted is gone from its nodes."""
         for value in self.gangs():
             if value.evicted and value.admission is not None:
                 self.put(replace(value, admission=None, admitted=False, reserved_at=0, admitted_at=0))
 
+    def rests(self, most: int) -> bool:
+        """Cycles until nothing more is decided, `most` of them; whoever is evicted leaves between two. Whether it came
+        to rest."""
+        for _ in range(most):
+            plan = self.cycle()
+            leaving = any(value.evicted and value.admission is not None for value in self.gangs())
+            self.leave()
+            self.now += SECOND
+            if not plan.decisions and not plan.more and not leaving:
+                return True
+        return False
+
     def settle(self, most: int = 60) -> int:
         """Cycles until nothing more is decided; how many evictions it took. Fails when it does not come to rest."""
         before = self.evictions.copy()
         holding = {value.key for value in self.gangs() if value.admission is not None}
-        for _ in range(most):
-            plan = self.cycle()
-            gone = any(value.evicted and value.admission is not None for value in self.gangs())
-            self.leave()
-            self.now += SECOND
-            if not plan.decisions and not plan.more and not gone:
-                break
-        else:
-            raise AssertionError(f"no rest after {most} cycles: {self.log[-10:]}")
+        assert self.rests(most), f"no rest after {most} cycles: {self.log[-10:]}"
         new = self.evictions - before
         assert all(count <= 1 for count in new.values()), f"evicted more than once: {new}"
         assert set(new) <= holding | set(new), new
@@ -334,7 +342,10 @@ class Town:
             for key, held in list(ledger.claims.items()) if claimed else ():
                 rest = tuple((fr, amount - yields[key, fr]) for fr, amount in held.charge.usage)
                 ledger.claim(replace(held.charge, usage=rest), held.until, held.victims)
-            assert ledger.fits(charge.queue, dict(charge.usage)), admit
+            node = ledger.tree.queue(charge.queue)
+            assert node is not None, admit
+            assert not node.in_cycle, admit
+            assert node.fits(dict(charge.usage)), admit
             ledger.charge(charge)
             for pod_set, got in zip(gang.pod_sets, admit.admission.pod_sets, strict=True):
                 assert (pod_set.min_count or pod_set.count) <= got.count <= pod_set.count

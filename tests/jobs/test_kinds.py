@@ -76,7 +76,7 @@ INDEXED = {"completionMode": "Indexed"}
     ],
 )
 def test_a_job_asks_for_what_is_left(spec: Json, status: Json, count: int, live: list[int] | None) -> None:
-    (slot,) = JOB.pod_templates(job(status, **spec), NAMES)
+    (slot,) = JOB.slots(job(status, **spec))
     assert slot.count == count
     assert (slot.live_ranks() if slot.ranks is not None else None) == live
 
@@ -129,12 +129,9 @@ def test_how_many_pods_of_a_job_are_due_of_those_that_it_has_at_a_time(spec: Jso
 
 
 def test_a_jobset_asks_for_every_replica_of_every_set() -> None:
-    driver, workers = JOBSET.pod_templates(jobset(("driver", 1, 1), ("workers", 3, 4)), NAMES)
+    driver, workers = JOBSET.slots(jobset(("driver", 1, 1), ("workers", 3, 4)))
     assert (driver.pod_set, driver.count, driver.ranks, driver.stride) == ("driver", 1, 1, 1)
     assert (workers.pod_set, workers.count, workers.ranks, workers.stride) == ("workers", 12, 12, 4)
-
-
-STATES = [{"name": "driver", "ready": 0, "succeeded": 0}, {"name": "workers", "ready": 0, "succeeded": 0}]
 
 
 @pytest.mark.parametrize(
