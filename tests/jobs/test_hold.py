@@ -374,6 +374,12 @@ def test_a_jobset_has_at_most_as_many_sets_as_a_workload() -> None:
         (lambda spec: spec["replicatedJobs"][1]["template"]["spec"].update(managedBy="a/b"), LIMITED.managed_by),
         (lambda spec: spec["replicatedJobs"][1]["template"]["spec"].update(managedBy=""), LIMITED.managed_by),
         (lambda spec: spec.update(volumeClaimPolicies=[{"templates": [{}] * 32}] * 2), None),
+        (lambda spec: replicate(spec, 1, 4095), None),
+        (lambda spec: replicate(spec, None, 4095), None),
+        (lambda spec: replicate(spec, 2, 4095), LIMITED.child_jobs),
+        (lambda spec: replicate(spec, None, 4096), LIMITED.child_jobs),
+        (lambda spec: replicate(spec, 4096, 0), None),
+        (lambda spec: replicate(spec, -(2**31), 2**31 - 1), LIMITED.child_jobs),
         (lambda spec: spec.update(volumeClaimPolicies=[{"templates": [{}] * 33}] * 2), LIMITED.claims),
     ],
 )
@@ -384,6 +390,13 @@ def test_what_a_jobset_says_beside_its_templates(change: Callable[[Json], object
     change(made["spec"])
     assert validate_job(None, made, TENANT, NAMES) == said
     assert build_workload(JOBSET, made, NAMES)[1] == ((said,) if said else ())
+
+
+def replicate(spec: Json, *replicas: int | None) -> None:
+    for entry, count in zip(spec["replicatedJobs"], replicas, strict=True):
+        entry.pop("replicas")
+        if count is not None:
+            entry["replicas"] = count
 
 
 def test_templates_of_jobsets() -> None:
