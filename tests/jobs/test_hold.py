@@ -565,9 +565,10 @@ def test_a_pod_of_a_gang_stays_its_own(change: Json) -> None:
     assert validate_pod(old, new, BY_JOB, NAMES) is None
     assert validate_pod(old, new, Caller("gc", runs_pods=True), NAMES) is None
     assert validate_pod(old, new, US, NAMES) is None
-    bigger = copy.deepcopy(old)
-    bigger["spec"]["containers"] = CONTAINERS
-    assert validate_pod(old, bigger, TENANT, NAMES) == SAY.pod_resize
+    for where in ("containers", "initContainers", "resources"):
+        bigger = copy.deepcopy(old)
+        bigger["spec"][where] = {"limits": {"cpu": "9"}} if where == "resources" else CONTAINERS
+        assert validate_pod(old, bigger, TENANT, NAMES) == SAY.pod_resize
 
 
 @pytest.mark.parametrize(
