@@ -815,6 +815,8 @@ CHANGES: dict[str, Object] = {
     "patient": _in_template({"spec": {"terminationGracePeriodSeconds": 3601}}),
     "as patient as may be": _in_template({"spec": {"terminationGracePeriodSeconds": 3600}}),
     "notes": {"metadata": {"annotations": {"example.com/a": "x" * (64 << 10)}}},
+    "notes of many bytes": {"metadata": {"annotations": {"example.com/a": "é" * (33 << 10)}}},
+    "as many bytes of notes as may be": {"metadata": {"annotations": {"example.com/a": "é" * (30 << 10)}}},
     "notes inside": _in_template({"metadata": {"annotations": {"example.com/a": "x" * (64 << 10)}}}),
     "many expressions": _in_template(
         {

@@ -477,7 +477,7 @@ def _within(who: str, kind: tuple[str, str], limits: Limits) -> list[tuple[str, 
 
     def annotated(meta: str) -> str:
         notes = f"{meta}.annotations"
-        size = f"{notes}.map(k, size(k) + size({notes}[k])).sum()"
+        size = f"{notes}.map(k, size(k) + size(bytes({notes}[k]))).sum()"
         return f"(!has({notes}) || {size} <= {limits.annotation_bytes})"
 
     grace, tolerations = f"{t}.spec.terminationGracePeriodSeconds", f"{t}.spec.tolerations"

@@ -473,7 +473,7 @@ def _kept_class(name: str) -> bool:
 
 
 def _size(notes: Mapping[str, str]) -> int:
-    return sum(len(key) + len(value) for key, value in notes.items())
+    return sum(len(said.encode("utf-8", "surrogatepass")) for pair in notes.items() for said in pair)
 
 
 def _node_affinity_size(rules: Json) -> tuple[int, int]:

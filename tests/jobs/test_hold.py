@@ -331,6 +331,11 @@ def _ports(count: int) -> Json:
             job(annotations={"a": "x" * LIMITS.annotation_bytes}),
             LIMITED.annotations,
         ),
+        (
+            job(annotations={"a": "é" * (LIMITS.annotation_bytes // 2 - 1)}),
+            job(annotations={"a": "é" * (LIMITS.annotation_bytes // 2)}),
+            LIMITED.annotations,
+        ),
         (_limited(priorityClassName="systemic"), _limited(priorityClassName="system-node-critical"), LIMITED.priority),
         (_limited(priorityClassName="muster-gangs"), _limited(priorityClassName="muster-gang"), LIMITED.priority),
         (
