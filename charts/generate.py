@@ -38,13 +38,13 @@ GROUPS = (MUSTER_GROUP, KUEUE_GROUP)
 NAMESPACE = "@NAMESPACE@"
 JOB_CONTROLLERS = "@JOB_CONTROLLERS@"
 JOBSET_CONTROLLERS = "@JOBSET_CONTROLLERS@"
-GRACE = 987_654_321
-"""Stands for a number, which CEL takes no text for."""
+GRACE, CHILD_JOBS = 987_654_321, 987_654_322
+"""Stand for numbers, which CEL takes no text for."""
 GOVERNED = {"matchLabels": {"@GOVERNED@": ""}}
 
 SETTINGS = policies.Settings(
     identities=Identities((JOB_CONTROLLERS,), (JOBSET_CONTROLLERS,)),
-    limits=Limits(grace_s=GRACE),
+    limits=Limits(grace_s=GRACE, child_jobs=CHILD_JOBS),
     governed_namespaces=GOVERNED,
     defaulted_namespaces=GOVERNED,
     namespace=NAMESPACE,

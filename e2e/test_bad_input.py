@@ -199,11 +199,19 @@ def test_what_is_wrong_is_refused_or_told_and_nobody_else_waits(muster: Installe
     cp.wait(told, 25, "each to be told why it waits", every=0.5)
     cp.create(job("team-b", "nobody", 1, parallelism=0))  # which Kubernetes leaves there for ever
     cp.wait(lambda: admitted(cp, "team-b", "nobody"), 20, "a job of no pods to be admitted")
+    bulky = pod_template()
+    bulky["spec"]["containers"][0]["args"] = ["x" * 1_500_000]  # which leaves its Workload no status
+    cp.create(job("team-b", "bulky", 4, template=bulky))
     cp.create(job("team-b", "classless", labels={NAMES.priority_class_label: "none"}))
     cp.wait(
         lambda: "does not exist; there are: none" in str([e["message"] for e in cp.list("events", "team-b")]),
         20,
         "the class to be missed",
+    )
+    cp.wait(
+        lambda: "at most 1024 KiB together" in str([e["message"] for e in cp.list("events", "team-b")]),
+        20,
+        "the job that is too large to be told so",
     )
     for obj in RUNS.values():
         cp.wait(done(cp, "jobs", "team-b", obj["metadata"]["name"]), 30, f"{obj['metadata']['name']} to run")

@@ -32,7 +32,7 @@ from admission.sandbox.play import free_port
 from charts.monitoring import ALERTS, DASHBOARDS
 from e2e import build, kueue
 from e2e import test_main_job as main_job
-from e2e.api_client import APPLY, ApiClient, ApiError, Object
+from e2e.api_client import APPLY, STRATEGIC, ApiClient, ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.event_log import EventLog
 from e2e.gangs import admitted, done, entry_of, reason, workload_of
@@ -435,6 +435,16 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
     for asks in (starts, whole, claims):
         with pytest.raises(ApiError, match="make a Job or a JobSet"):
             cp.create(asks, dryRun="All")
+    cp.create(pod("governed", 0))
+
+    def resize(**amounts: str) -> None:
+        more = {"spec": {"containers": [{"name": "c", "resources": {"requests": amounts}}]}}
+        cp.patch("pods", "bare", more, "governed", subresource="resize", content_type=STRATEGIC, dryRun="All")
+
+    resize(cpu="500m")
+    with pytest.raises(ApiError, match="make a Job or a JobSet"):
+        resize(memory="1Gi")
+    cp.delete("pods", "bare", "governed", gracePeriodSeconds=0)
     with pytest.raises(ApiError, match="remove Muster first"):
         cp.delete("customresourcedefinitions", "workloads.muster.dev", dryRun="All")
     cp.create(pod("free", 1), dryRun="All")

@@ -590,6 +590,21 @@ def test_a_job_that_holds_room_keeps_its_size(plane: ControlPlane, tenant: ApiCl
     pods_of(plane, "big", 3)
 
 
+def test_a_jobset_of_more_jobs_than_its_controller_should_make_is_refused_with_numbers(
+    plane: ControlPlane, tenant: ApiClient
+) -> None:
+    many = jobset("many")
+    replicate(many, 1, 4096)
+    assert "at most 4096 Jobs" in _refused(lambda: tenant.create(many))
+    replicate(many, 1, 4095)
+    assert tenant.create(many, dryRun="All")["spec"]["suspend"] is True
+    replicate(many, 1, 2)
+    tenant.create(many)
+    replicas = [{"op": "replace", "path": "/spec/replicatedJobs/1/replicas", "value": 2**31 - 1}]
+    assert "at most 4096 Jobs" in _refused(lambda: tenant.patch("jobsets", "many", replicas, SPACE))
+    plane.wait(lambda: plane.find("jobs", "many-workers-1", SPACE), 20, "its Jobs, held")
+
+
 def test_a_jobset_that_holds_room_restarts_as_it_did_before(
     plane: ControlPlane, tenant: ApiClient, muster: ApiClient
 ) -> None:
@@ -800,6 +815,8 @@ CHANGES: dict[str, Object] = {
     "patient": _in_template({"spec": {"terminationGracePeriodSeconds": 3601}}),
     "as patient as may be": _in_template({"spec": {"terminationGracePeriodSeconds": 3600}}),
     "notes": {"metadata": {"annotations": {"example.com/a": "x" * (64 << 10)}}},
+    "notes of many bytes": {"metadata": {"annotations": {"example.com/a": "é" * (33 << 10)}}},
+    "as many bytes of notes as may be": {"metadata": {"annotations": {"example.com/a": "é" * (30 << 10)}}},
     "notes inside": _in_template({"metadata": {"annotations": {"example.com/a": "x" * (64 << 10)}}}),
     "many expressions": _in_template(
         {
@@ -971,6 +988,9 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
                 volumeClaimPolicies=[{"templates": [_claim(f"c{i}") for i in range(33)]} for _ in range(2)]
             )
         ),
+        "many Jobs": edit(lambda new: replicate(new, 2, 4095)),
+        "as many Jobs as may be": edit(lambda new: replicate(new, 1, 4095)),
+        "many Jobs and less than none": edit(lambda new: replicate(new, -(2**31) + 1, 2**31 - 1)),
         "all as much as may be": edit(lambda new: new["spec"].update(replicatedJobs=_as_much_as_may_be(new))),
         "many sets": edit(
             lambda new: new["spec"]["replicatedJobs"].extend(
@@ -1026,6 +1046,12 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
     assert rows > 80
 
 
+def replicate(new: Object, *replicas: int) -> None:
+    for entry, count in zip(new["spec"]["replicatedJobs"], replicas, strict=True):
+        entry["replicas"] = count
+        entry["template"]["spec"] |= {"parallelism": 1, "completions": 1}
+
+
 def _claim(name: str) -> Object:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     return {"metadata": {"name": name}, "spec": spec}
@@ -1035,7 +1061,7 @@ def _as_much_as_may_be(new: Object) -> list[Object]:
     """Sets of a JobSet of which each is at all limits."""
     sets = [copy.deepcopy(new["spec"]["replicatedJobs"][0]) for _ in range(18)]
     for i, entry in enumerate(sets):
-        entry["name"] = f"r{i}"
+        entry["name"], entry["replicas"] = f"r{i}", 4096 // 18
         entry.pop("dependsOn", None)
         spec = entry["template"]["spec"]["template"]["spec"]
         apart = _pods_apart(32, values=5)

@@ -350,6 +350,9 @@ class Configuration(Section):
     """A node that is gone so long holds no quota any more."""
     max_termination_grace_period_seconds: Annotated[int, Field(ge=1, le=2**31 - 1)] = 3600
     """terminationGracePeriodSeconds that a queued job may have at most: so long it may keep what others are to have."""
+    max_jobs_per_job_set: Annotated[int, Field(ge=1, le=2**31 - 1)] = 4096
+    """Jobs that a queued JobSet may have at most, the replicas of its replicatedJobs together: JobSet's controller
+    builds all of them at once, while the JobSet waits."""
     hold_proof_period: Annotated[Duration, Field(gt=0)] = 30.0
     """How often a leader proves again that labelled jobs are held; the condition JobsHeld says what it found."""
     required_policies: list[ObjectName] = []

@@ -477,7 +477,7 @@ def _within(who: str, kind: tuple[str, str], limits: Limits) -> list[tuple[str, 
 
     def annotated(meta: str) -> str:
         notes = f"{meta}.annotations"
-        size = f"{notes}.map(k, size(k) + size({notes}[k])).sum()"
+        size = f"{notes}.map(k, size(k) + size(bytes({notes}[k]))).sum()"
         return f"(!has({notes}) || {size} <= {limits.annotation_bytes})"
 
     grace, tolerations = f"{t}.spec.terminationGracePeriodSeconds", f"{t}.spec.tolerations"
@@ -499,8 +499,11 @@ def _within(who: str, kind: tuple[str, str], limits: Limits) -> list[tuple[str, 
     ]
     if kind == JOBSETS:
         made, child = f"{who}.spec.volumeClaimPolicies", "r.template.spec.managedBy"
+        # The kind takes negative numbers, which make up for none.
+        jobs = "!has(r.replicas) ? 1 : r.replicas > 0 ? r.replicas : 0"
         within += [
             (f"(!has({sets}) || size({sets}) <= {limits.pod_sets})", words.pod_sets),
+            (f"(!has({sets}) || {_sum(sets, 'r', jobs)} <= {limits.child_jobs})", words.child_jobs),
             (f"(!has({made}) || {_sum(made, 'p', _size('p.templates'))} <= {limits.claims})", words.claims),
             (every(f"!has({child}) || {child} == {_text(JOB.run_by)}"), words.managed_by),
         ]

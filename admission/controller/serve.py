@@ -84,7 +84,9 @@ async def serve(
     """
     names = config.names
     mode = await _mode(client, config)
-    limits = replace(LIMITS, grace_s=config.max_termination_grace_period_seconds)
+    limits = replace(
+        LIMITS, grace_s=config.max_termination_grace_period_seconds, child_jobs=config.max_jobs_per_job_set
+    )
     pins = _mutating(policies.pins(names, policies.Settings()))
     can_rank = mode == "webhook" or await policies_bound(client, pins)
     controller = Controller(

@@ -504,8 +504,10 @@ def validate_delete(pod: Json, options: Json, caller: Caller, names: Names, *, l
 
 
 def _resources(pod: Json) -> list[object]:
+    """Of sidecars, too: they are resized in place as well."""
     spec = obj(pod.get("spec"))
-    return [spec.get("resources"), *((c.get("name"), c.get("resources")) for c in objects(spec.get("containers")))]
+    containers = [*objects(spec.get("containers")), *objects(spec.get("initContainers"))]
+    return [spec.get("resources"), *((one.get("name"), one.get("resources")) for one in containers)]
 
 
 def _belonging(pod: Json, names: Names) -> object:

@@ -288,11 +288,13 @@ def _mark(said: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a queued job may say, so that it can be started, pinned, and taken back. All but the first follow from what
-    the API server and the CRDs allow."""
+    """What a queued job may say, so that it can be started, pinned, and taken back. All but the first two follow from
+    what the API server and the CRDs allow."""
 
     grace_s: int = 3600
     """terminationGracePeriodSeconds: for so long a gang that is evicted may keep what it had. A setting."""
+    child_jobs: int = 4096
+    """Of a JobSet: JobSet's controller builds all of them before it makes one, of held JobSets, too. A setting."""
     annotation_bytes: int = 64 << 10
     """Of a job's annotations, and of each pod template's: the API server allows 256 KiB with what a start adds."""
     affinity_parts: int = 256
@@ -351,6 +353,7 @@ class Excess:
     ports: str
     claims: str
     pod_sets: str
+    child_jobs: str
     managed_by: str
     priority: str
 
@@ -387,6 +390,10 @@ def excess_words(limits: Limits) -> Excess:
             "JobSet"
         ),
         pod_sets=f"a queued JobSet has at most {limits.pod_sets} replicatedJobs: put equal ones together with replicas",
+        child_jobs=(
+            f"a queued JobSet has at most {limits.child_jobs} Jobs, the replicas of its replicatedJobs together: give "
+            "each Job more pods (parallelism and completions), or make several JobSets"
+        ),
         managed_by=(
             "a queued job, and each Job of a JobSet, is run by the controller of its own kind: leave managedBy out, or "
             "nobody stops its pods"
@@ -413,6 +420,7 @@ def excess(kind: JobKind, raw: Json, limits: Limits = LIMITS) -> tuple[str, ...]
         *(pair for spec in specs for pair in _placing(spec, limits, words)),
         (words.claims, _claims_made(raw) > limits.claims),
         (words.pod_sets, len(slots) > limits.pod_sets),
+        (words.child_jobs, kind is not JOB and sum(slot.replicas for slot in slots) > limits.child_jobs),
         (words.priority, any(_kept_class(text(s.get("priorityClassName"))) for s in specs)),
         (words.managed_by, text(obj(raw.get("spec")).get("managedBy")) not in ("", kind.run_by)),
         (words.managed_by, any(run_by not in (None, JOB.run_by) for run_by in _children_run_by(raw))),
@@ -465,7 +473,7 @@ def _kept_class(name: str) -> bool:
 
 
 def _size(notes: Mapping[str, str]) -> int:
-    return sum(len(key) + len(value) for key, value in notes.items())
+    return sum(len(said.encode("utf-8", "surrogatepass")) for pair in notes.items() for said in pair)
 
 
 def _node_affinity_size(rules: Json) -> tuple[int, int]:

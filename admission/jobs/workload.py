@@ -9,6 +9,7 @@ was deleted does not stand in the way.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -29,6 +30,9 @@ from admission.names import JOBSET_NO_SCHEDULE_TAINT, JOBSET_NODE_SELECTOR, Name
 PriorityRef = tuple[str, str]
 """(kind, name): ("WorkloadPriorityClass" | "PriorityClass", name)."""
 
+TEMPLATES_BYTES = 1 << 20
+"""Of all templates of a job together, as JSON: the API server's store takes objects of 1.5 MiB, and what is decided is
+written to the same Workload."""
 _LABEL_LIMIT = 63
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -101,6 +105,11 @@ def build_workload(
             f"label {names.queue_label}: no LocalQueue can be called {queue!r}: names have lower-case letters, digits, "
             "'-' and '.'; correct the label"
         )
+    if (size := _stored_bytes([entry["template"] for entry in pod_sets])) > TEMPLATES_BYTES:
+        problems.append(
+            f"the pod templates come to {-(-size // 1024)} KiB of JSON, and those of a queued job have at most "
+            f"{TEMPLATES_BYTES // 1024} KiB together: keep data in a ConfigMap"
+        )
     name, uid = text(meta.get("name")), text(meta.get("uid"))
     spec_out: Json = {
         "podSets": pod_sets,
@@ -144,6 +153,12 @@ def build_workload(
         "spec": spec_out,
     }
     return out, tuple(problems)
+
+
+def _stored_bytes(value: object) -> int:
+    """Of a part of a custom resource in the store, which keeps JSON and escapes what is special in HTML."""
+    said = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return len(said.encode("utf-8", "surrogatepass")) + 5 * sum(said.count(special) for special in "<>&\u2028\u2029")
 
 
 def as_made(slot: Slot) -> Json:

@@ -125,7 +125,8 @@ class Gone(ApiError):
 
 
 class Invalid(ApiError):
-    """422, and 400 where the kind lacks a field that was to be created or changed strictly."""
+    """422; 400 where the kind lacks a field that was to be created or changed strictly; and an object that is too large
+    for the API server (413) or its store (500)."""
 
 
 class Undeclared(ApiError):
@@ -163,12 +164,15 @@ class Unavailable(ApiError):
 
 _UNDECLARED = re.compile(r"(?:^|\s)\.(\S+(?:\[[^\]]*\]\S*)*): field not declared in schema")
 
+_TOO_LARGE = "etcdserver: request is too large"
+
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     401: Unauthorized,
     403: Forbidden,
     404: NotFound,
     409: Conflict,
     410: Gone,
+    413: Invalid,
     422: Invalid,
     429: TooManyRequests,
 }
@@ -194,6 +198,8 @@ def error_of(status: int, data: bytes | msgspec.Raw, retry_after: str | None = N
         wait = float(retry_after)
     if status == 500 and _UNDECLARED.search(message):
         return Undeclared(status, reason or "InternalError", message, body, wait)
+    if status == 500 and _TOO_LARGE in message:
+        return Invalid(status, reason or "InternalError", message, body, wait)
     if status >= 500:
         return Unavailable(status, reason or "InternalError", message, body, wait)
     known = _BY_STATUS.get(status, ApiError)

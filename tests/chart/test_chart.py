@@ -18,6 +18,7 @@ from admission.controller import policies
 from admission.controller.certificates import service_names
 from admission.controller.setup import policy_settings, selector_of
 from admission.jobs.hold import Identities
+from admission.jobs.requests import Limits
 from admission.names import KUEUE_GROUP, Names
 from charts import generate, reference
 from tests.chart import helm
@@ -117,6 +118,7 @@ MATRIX: dict[str, Object] = {
         "metrics": {"dashboards": {"enabled": False}, "rules": {"enabled": True, "longWaitSeconds": 60}},
         "quota": {"enabled": False, "queues": {"unseen": {}}},
     },
+    "limits": {"hold": "policy", "config": {"maxTerminationGracePeriodSeconds": 60, "maxJobsPerJobSet": 9}},
     "identities": {
         "identities": {"jobControllers": ["system:serviceaccount:kube-system:jobs"], "jobsetControllers": ["a:b"]}
     },
@@ -277,6 +279,15 @@ def test_identities_reach_the_policies() -> None:
     settings = policies.Settings(identities=Identities(tuple(said["jobControllers"]), tuple(said["jobsetControllers"])))
     made = bare(template({**MATRIX["identities"], "hold": "policy"}))
     for key, wanted in bare(policies.policies(Names(), settings)).items():
+        assert made[key] == wanted, key
+
+
+@needs_helm
+def test_limits_reach_the_policies_and_the_controller() -> None:
+    made = bare(objects := rendered("limits"))
+    file = load_config(of(objects, "ConfigMap", "muster-controller")["data"]["config.yaml"])
+    assert (file.max_termination_grace_period_seconds, file.max_jobs_per_job_set) == (60, 9)
+    for key, wanted in bare(policies.policies(Names(), policies.Settings(limits=Limits(60, 9)))).items():
         assert made[key] == wanted, key
 
 

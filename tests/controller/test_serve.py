@@ -34,6 +34,7 @@ from admission.kube.lease import LEASES
 from admission.names import KUEUE_GROUP, Names
 from admission.sandbox.play import free_port
 from admission.sandbox.store import User
+from tests.jobs.test_pins import jobset
 from tests.web.running import Cluster, install, job
 
 NAMES = Names()
@@ -182,7 +183,7 @@ async def test_a_leader_that_is_stopped_in_the_middle_of_its_writes_leaves_none_
 
 
 async def test_without_election_it_leads_at_once_and_its_webhook_keeps_to_the_limits_of_the_file() -> None:
-    text = "leaderElection: {leaderElect: false}\nmaxTerminationGracePeriodSeconds: 60\n"
+    text = "leaderElection: {leaderElect: false}\nmaxTerminationGracePeriodSeconds: 60\nmaxJobsPerJobSet: 2\n"
     async with served(text) as (client, replica):
 
         async def leads() -> bool:
@@ -199,6 +200,15 @@ async def test_without_election_it_leads_at_once_and_its_webhook_keeps_to_the_li
             await client.create(path, patient)
         patient["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 60
         assert (await client.create(path, patient))["spec"]["suspend"] is True
+        path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team-a/jobsets"
+        many = jobset()
+        many["metadata"] = {"namespace": "team-a", "name": "many", "labels": {NAMES.queue_label: "main"}}
+        many["spec"]["replicatedJobs"][0]["replicas"] = 1
+        many["spec"]["replicatedJobs"][1]["replicas"] = 2
+        with pytest.raises(ApiError, match="at most 2 Jobs"):
+            await client.create(path, many)
+        many["spec"]["replicatedJobs"][1]["replicas"] = 1
+        assert (await client.create(path, many))["spec"]["suspend"] is True
 
 
 @pytest.mark.parametrize(("said", "queue"), [("true", "default"), ("false", "")])

@@ -331,6 +331,11 @@ def _ports(count: int) -> Json:
             job(annotations={"a": "x" * LIMITS.annotation_bytes}),
             LIMITED.annotations,
         ),
+        (
+            job(annotations={"a": "é" * (LIMITS.annotation_bytes // 2 - 1)}),
+            job(annotations={"a": "é" * (LIMITS.annotation_bytes // 2)}),
+            LIMITED.annotations,
+        ),
         (_limited(priorityClassName="systemic"), _limited(priorityClassName="system-node-critical"), LIMITED.priority),
         (_limited(priorityClassName="muster-gangs"), _limited(priorityClassName="muster-gang"), LIMITED.priority),
         (
@@ -374,6 +379,12 @@ def test_a_jobset_has_at_most_as_many_sets_as_a_workload() -> None:
         (lambda spec: spec["replicatedJobs"][1]["template"]["spec"].update(managedBy="a/b"), LIMITED.managed_by),
         (lambda spec: spec["replicatedJobs"][1]["template"]["spec"].update(managedBy=""), LIMITED.managed_by),
         (lambda spec: spec.update(volumeClaimPolicies=[{"templates": [{}] * 32}] * 2), None),
+        (lambda spec: replicate(spec, 1, 4095), None),
+        (lambda spec: replicate(spec, None, 4095), None),
+        (lambda spec: replicate(spec, 2, 4095), LIMITED.child_jobs),
+        (lambda spec: replicate(spec, None, 4096), LIMITED.child_jobs),
+        (lambda spec: replicate(spec, 4096, 0), None),
+        (lambda spec: replicate(spec, -(2**31), 2**31 - 1), LIMITED.child_jobs),
         (lambda spec: spec.update(volumeClaimPolicies=[{"templates": [{}] * 33}] * 2), LIMITED.claims),
     ],
 )
@@ -384,6 +395,13 @@ def test_what_a_jobset_says_beside_its_templates(change: Callable[[Json], object
     change(made["spec"])
     assert validate_job(None, made, TENANT, NAMES) == said
     assert build_workload(JOBSET, made, NAMES)[1] == ((said,) if said else ())
+
+
+def replicate(spec: Json, *replicas: int | None) -> None:
+    for entry, count in zip(spec["replicatedJobs"], replicas, strict=True):
+        entry.pop("replicas")
+        if count is not None:
+            entry["replicas"] = count
 
 
 def test_templates_of_jobsets() -> None:
@@ -552,9 +570,10 @@ def test_a_pod_of_a_gang_stays_its_own(change: Json) -> None:
     assert validate_pod(old, new, BY_JOB, NAMES) is None
     assert validate_pod(old, new, Caller("gc", runs_pods=True), NAMES) is None
     assert validate_pod(old, new, US, NAMES) is None
-    bigger = copy.deepcopy(old)
-    bigger["spec"]["containers"] = CONTAINERS
-    assert validate_pod(old, bigger, TENANT, NAMES) == SAY.pod_resize
+    for where in ("containers", "initContainers", "resources"):
+        bigger = copy.deepcopy(old)
+        bigger["spec"][where] = {"limits": {"cpu": "9"}} if where == "resources" else CONTAINERS
+        assert validate_pod(old, bigger, TENANT, NAMES) == SAY.pod_resize
 
 
 @pytest.mark.parametrize(

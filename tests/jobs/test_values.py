@@ -353,6 +353,27 @@ def test_the_cases_are_read_without_loss() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "kib"),
+    [
+        ("x" * 1_048_000, None),
+        ("x" * 1_048_576, 1025),
+        ("é" * 520_000, None),
+        ("é" * 530_000, 1036),
+        ("<>&" * 50_000, None),
+        ("<>&" * 60_000, 1055),
+        ("\u0001" * 180_000, 1055),
+    ],
+    ids=lambda said: f"{said[:3]!r} {len(said)}" if isinstance(said, str) else None,
+)
+def test_templates_that_leave_no_room_for_a_decision_are_said_and_not_tried(said: str, kib: int | None) -> None:
+    """As the store would count them: JSON, in which what is special in HTML is escaped."""
+    raw = job()
+    raw["spec"]["template"]["spec"]["containers"][0]["args"] = [said]
+    _, problems = build_workload(JOB, raw, NAMES)
+    assert [f"come to {kib} KiB of JSON" in problem for problem in problems] == ([] if kib is None else [True])
+
+
+@pytest.mark.parametrize(
     ("queue", "can_be"),
     [("main", True), ("a.b-1", True), ("MAIN", False), ("a_b", False), ("a..b", False), ("a.-b", False)],
 )

@@ -46,6 +46,9 @@ def test_an_object_of_a_namespaced_kind_has_a_namespace():
         CONFIG_MAPS.path(None, "x")
 
 
+TOO_LARGE = "etcdserver: request is too large"
+
+
 @pytest.mark.parametrize(
     ("code", "body", "kind", "reason", "message", "ambiguous"),
     [
@@ -65,7 +68,9 @@ def test_an_object_of_a_namespaced_kind_has_a_namespace():
         (409, status(409, "AlreadyExists"), kube.AlreadyExists, "AlreadyExists", "", False),
         (410, status(410, "Expired"), kube.Gone, "Expired", "", False),
         (415, "[1]", kube.ApiError, "Unsupported Media Type", "[1]", False),
+        (413, status(413, "RequestEntityTooLarge"), kube.Invalid, "RequestEntityTooLarge", "", False),
         (422, status(422, "Invalid"), kube.Invalid, "Invalid", "", False),
+        (500, status(500, "", TOO_LARGE), kube.Invalid, "Internal Server Error", TOO_LARGE, False),
         (302, "", kube.ApiError, "Found", "", False),
         (500, status(500, "InternalError"), kube.Unavailable, "InternalError", "", True),
         (502, "<html>", kube.Unavailable, "Bad Gateway", "<html>", True),

@@ -134,5 +134,6 @@ webhook
 {{- $text = $text | replace "@NAMESPACE@" .root.Release.Namespace -}}
 {{- $text = $text | replace "'@JOB_CONTROLLERS@'" (printf "'%s'" (join "', '" .root.Values.identities.jobControllers)) -}}
 {{- $text = $text | replace "987654321" (.root.Values.config.maxTerminationGracePeriodSeconds | default 3600 | int | toString) -}}
+{{- $text = $text | replace "987654322" (.root.Values.config.maxJobsPerJobSet | default 4096 | int | toString) -}}
 {{- $text | replace "'@JOBSET_CONTROLLERS@'" (printf "'%s'" (join "', '" .root.Values.identities.jobsetControllers)) -}}
 {{- end }}
