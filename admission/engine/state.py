@@ -137,7 +137,7 @@ class State:
         """Gangs that were lined up, or put aside, by a configuration that may not be the last."""
         self._activity: dict[str, Activity] = {}
         self._takes: dict[str, tuple[LabelSelector | None, StopPolicy]] = {}
-        """ClusterQueue -> of which namespaces it takes gangs, and is it stopped: one in a loop of cohorts may be, too."""
+        """ClusterQueue -> of which namespaces it takes gangs; and is it stopped, as one in a loop of cohorts may be."""
         self._open_plan: dict[Key, Decision] = {}
         self._will_charge: Mapping[Key, tuple[Workload, Admission, Charge]] = {}
         self._now = 0
