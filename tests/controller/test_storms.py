@@ -321,7 +321,17 @@ class Storm:
                 await self.user.create("/api/v1/nodes", node(i))
             change = {"metadata": {"annotations": {NODE_DOWN: None}}, "spec": {"unschedulable": None, "taints": None}}
             await self.user.merge_patch(f"/api/v1/nodes/n{i}", change)
-        await asyncio.sleep(3 * 3600)
+        await asyncio.sleep(2 * 3600)
+        await self.orphans_go()
+        await asyncio.sleep(3600)
+
+    async def orphans_go(self) -> None:
+        """Who deletes the Workload of pods that no job stops any more deletes them, too, as the docs say."""
+        there = {one["metadata"]["uid"] for one in self.objects(NAMES.group, "workloads")}
+        for pod in self.objects("", "pods"):
+            meta = pod["metadata"]
+            if meta.get("labels", {}).get(NAMES.workload_uid_label, "") not in {"", *there}:
+                await self.user.delete(f"/api/v1/namespaces/ml/pods/{meta['name']}")
 
     # -- what must hold
 
