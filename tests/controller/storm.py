@@ -67,6 +67,10 @@ class Town(Sandbox):
         self.cluster = Cluster(self.store)
         self.driver = asyncio.ensure_future(self._drive(self.cluster))
 
+    async def end(self) -> None:
+        """Raises what its actors ended with, if they did."""
+        await _end(self.driver)
+
     def _heard(self, kind: Any, event: Any) -> None:
         if kind.kind in RECORDED:
             at = self.loop.time()

@@ -384,7 +384,7 @@ async def storm(seed: int, steps: int) -> list[str]:
     found = await made.wrong()
     for one in made.replicas:
         await one.end()
-    made.town.driver.cancel()
+    await made.town.end()
     return found
 
 
@@ -433,7 +433,7 @@ def test_a_workload_is_not_made_again_and_again_for_a_job_that_is_gone(monkeypat
         made.extend(path for verb, path in list(scene.town.requests)[before:] if (verb, path[-10:]) == MADE)
         for one in scene.replicas:
             await one.end()
-        scene.town.driver.cancel()
+        await scene.town.end()
 
     played(monkeypatch, 0, main)
     assert 2 <= len(made) <= 11
@@ -470,7 +470,7 @@ def test_a_new_leader_starts_nothing_by_a_reservation_that_was_taken_back(monkey
         found.extend(map(str, invariants.check(scene.town.entries, at_end=False)))
         for one in scene.replicas:
             await one.end()
-        scene.town.driver.cancel()
+        await scene.town.end()
 
     played(monkeypatch, 0, main)
     assert found == []

@@ -171,6 +171,8 @@ class Checks(Upheaval):
 
     async def calms(self) -> None:
         self.calm = True
+        if self.answering.done():
+            self.answering.result()
 
 
 class Flavors(Upheaval):
