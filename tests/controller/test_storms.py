@@ -24,7 +24,7 @@ from tests.controller.lab import API, GPU, NAMES, Json, local_queue, own
 from tests.controller.storm import Replica, Town, Weather, Wire, due, in_virtual_time
 from tests.kube.virtual import Loop
 
-SEEDS = range(int(os.environ["STORMS"])) if "STORMS" in os.environ else (0, 61, 72)
+SEEDS = range(int(os.environ["STORMS"])) if "STORMS" in os.environ else (0, 61, 72, 276)
 KINDS = ("Job", "JobSet", "Workload", "Pod", "Node", "ClusterQueue", "LocalQueue", "ResourceFlavor", "Cohort")
 RACK = "rack"
 OURS = f"/apis/{API}"
@@ -315,7 +315,7 @@ class Storm:
         for upheaval in self.upheavals:
             await upheaval.calms()
         for one in self.weather:
-            one.bad, one.lag = 0.0, {}
+            one.bad, one.lag, one.ahead_ms = 0.0, {}, 0
         for i in range(8):
             with suppress(ApiError):
                 await self.user.create("/api/v1/nodes", node(i))
