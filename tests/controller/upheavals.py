@@ -440,6 +440,8 @@ class Again(Upheaval):
     def __init__(self, storm: Raging) -> None:
         super().__init__(storm)
         self.written: dict[str, Json] = {}
+        self.owed: list[tuple[str, Json]] = []
+        """What its predecessor, which was still being deleted, kept from being made."""
 
     def actions(self) -> Sequence[Action]:
         return [self.job_again, self.job_again, self.node_again, self.queue_again, self.local_queue_again] + [
@@ -453,7 +455,16 @@ class Again(Upheaval):
         with suppress(ApiError):
             await self.user.delete(path, propagation=propagation)
         await asyncio.sleep(self.chance.choice([0.0, 0.0, 0.1, 5.0, 60.0]))
-        await self.user.create(path.rpartition("/")[0], body)
+        self.owed.append((path.rpartition("/")[0], body))
+        await self.calms()
+
+    async def calms(self) -> None:
+        owed, self.owed = self.owed, []
+        for path, body in owed:
+            try:
+                await self.user.create(path, body)
+            except ApiError:
+                self.owed.append((path, body))
 
     async def job_again(self) -> None:
         path = self.storm.some_job()
