@@ -413,6 +413,49 @@ class Strangers(Upheaval):
             )
 
 
+class Defaults(Upheaval):
+    """What the API server adds to pods changes: defaults of the namespace, and what a RuntimeClass costs."""
+
+    def actions(self) -> Sequence[Action]:
+        return [self.range_changes, self.range_changes, self.class_changes]
+
+    def makes(self, job: Json) -> None:
+        for spec in pod_specs(job):
+            if self.chance.random() < 0.3:
+                spec["runtimeClassName"] = "boxed"
+
+    async def calms(self) -> None:
+        """Pods whose class is not there are not made."""
+        with suppress(ApiError):
+            await self.class_comes()
+
+    async def range_changes(self) -> None:
+        path = "/api/v1/namespaces/ml/limitranges"
+        given = {"cpu": self.chance.choice(["1", "8", "40"]), "memory": "1Gi"}
+        limits = [{"type": "Container", "default": given, "defaultRequest": given}]
+        body = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "usual"}, "spec": {"limits": limits}}
+        if self.chance.random() < 0.4:
+            await self.user.delete(f"{path}/usual")
+            return
+        try:
+            await self.user.create(path, body)
+        except ApiError:
+            await self.user.merge_patch(f"{path}/usual", {"spec": body["spec"]})
+
+    async def class_comes(self) -> None:
+        overhead = {"podFixed": {"cpu": self.chance.choice(["1", "20"])}}
+        body = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "boxed"}}
+        await self.user.create(
+            "/apis/node.k8s.io/v1/runtimeclasses", {**body, "handler": "boxed", "overhead": overhead}
+        )
+
+    async def class_changes(self) -> None:
+        try:
+            await self.class_comes()
+        except ApiError:
+            await self.user.delete("/apis/node.k8s.io/v1/runtimeclasses/boxed")
+
+
 class Watches(Upheaval):
     """Watches break off, and where they stood is forgotten: what is listed anew says nothing of what came between."""
 
@@ -524,6 +567,7 @@ UPHEAVALS: dict[str, type[Upheaval]] = {
     "watches": Watches,
     "clocks": Clocks,
     "again": Again,
+    "defaults": Defaults,
 }
 
 
