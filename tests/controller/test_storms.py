@@ -474,3 +474,38 @@ def test_a_new_leader_starts_nothing_by_a_reservation_that_was_taken_back(monkey
 
     played(monkeypatch, 0, main)
     assert found == []
+
+
+def test_a_jobset_is_not_over_while_pods_run_of_which_nothing_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its Jobs fails at once, the pods of the other take their grace to end, and news of pods is late."""
+    found: list[str] = []
+    ended: list[Json] = []
+
+    def part(name: str, **notes: str) -> Json:
+        limits = {GPU: "1"}
+        container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
+        pods = {"metadata": {"annotations": notes}, "spec": {"restartPolicy": "Never", "containers": [container]}}
+        return {"name": name, "replicas": 1, "template": {"spec": {"backoffLimit": 0, "template": pods}}}
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+        scene.weather[0].lag = {"Pod": 30.0}
+        parts = [part("runs", **{RUN_TIME: "48h"}), part("fails", **{RUN_TIME: "2s", FAIL: "true"})]
+        meta = {"name": "both", "namespace": "ml", "labels": {NAMES.queue_label: "a"}}
+        body = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta}
+        spec = {"replicatedJobs": parts, "failurePolicy": {"maxRestarts": 0}}
+        await scene.user.create(PATHS["JobSet"], {**body, "spec": spec})
+        await asyncio.sleep(120)
+        found.extend(map(str, invariants.check(scene.town.entries, at_end=False)))
+        (workload,) = scene.objects(NAMES.group, "workloads")
+        ended.extend(one for one in workload["status"]["conditions"] if one["type"] == "Finished")
+        for one in scene.replicas:
+            await one.end()
+        await scene.town.end()
+
+    played(monkeypatch, 0, main)
+    assert found == []
+    assert [one["reason"] for one in ended] == ["Failed"]
