@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import blake2s
 from typing import Any
@@ -400,6 +401,23 @@ class Actuator:
             if any(one["metadata"]["uid"] == uid for one in listed.get("items") or ()):
                 return False
         return True
+
+    async def unseen_pods(self, seen: WorkloadSeen) -> bool:
+        """A live look whether pods that its start made run of which the copy does not know: a JobSet is over while they
+        end. Raises ApiError."""
+        pages = self._client.list_pages(
+            f"/api/v1/namespaces/{seen.namespace}/pods",
+            label_selector=f"{self._names.workload_uid_label}={seen.uid}",
+            field_selector="status.phase!=Succeeded,status.phase!=Failed",
+            bare=True,
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                for raw in page.items:
+                    meta = msgspec.json.decode(raw)["metadata"]
+                    if not self._world.has_pod((seen.namespace, meta["name"]), meta["uid"]):
+                        return True
+        return False
 
     # ------------------------------------------------------------ inside
 

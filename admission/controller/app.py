@@ -38,6 +38,7 @@ from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import (
     CreateWorkload,
     EvictWorkload,
+    FinishWorkload,
     LetWorkloadGo,
     ReleaseWorkload,
     Settings,
@@ -81,7 +82,7 @@ from admission.engine.project import project
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
 from admission.jobs import values, volumes
-from admission.jobs.kinds import JobKind, JobView
+from admission.jobs.kinds import JOBSET, JobKind, JobView
 from admission.kube.client import (
     ApiError,
     Client,
@@ -797,6 +798,8 @@ class Controller:
         due = next_step(self.world.sight(key, now), self.settings, now)
         if isinstance(due.step, CreateWorkload) and (pause := self._made_lately(key)):
             self.jobs.add_after(key, pause)
+        elif isinstance(due.step, FinishWorkload) and await self._leaves_pods(key):
+            self.jobs.add_after(key, 1.0)
         elif due.step is not None:
             self._wrote_at = time.monotonic()
             await self.actuator.take(key, due.step)
@@ -897,6 +900,13 @@ class Controller:
         if seen is not None:
             return self._who_of(seen.key, self.actuator.decision_of(key))
         return {"kind": key[0], "namespace": key[1], "name": key[2]}
+
+    async def _leaves_pods(self, key: JobKey) -> bool:
+        """Does a JobSet that is over, which says nothing of its pods, have some of which nothing was heard yet."""
+        seen = self.world.workload_of(key)
+        if key[0] != JOBSET.name or seen is None or seen.view.value.admission is None:
+            return False
+        return await self.actuator.unseen_pods(seen)
 
     async def _orphan(self, key: Key) -> None:
         seen = self.world.workloads.get(key)

@@ -665,6 +665,11 @@ class World:
         owned = self._pods_of_owner.get(owner, {}).values()
         return sum(not pod.done and self._waited_for(pod, now) is not None for pod in owned)
 
+    def has_pod(self, key: Key, uid: str) -> bool:
+        """Does the copy know of this pod."""
+        pod = self._pods.get(key)
+        return pod is not None and pod.uid == uid
+
     def _waited_for(self, pod: PodView, now: int) -> int | None:
         """Until when a pod counts as one that may run: NEVER while its end can be seen, None when it counts no more.
 

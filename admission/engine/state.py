@@ -135,8 +135,8 @@ class State:
         self._unsettled: set[Key] = set()
         """Gangs that were lined up, or put aside, by a configuration that may not be the last."""
         self._activity: dict[str, Activity] = {}
-        self._takes: dict[str, LabelSelector | None] = {}
-        """ClusterQueue -> of which namespaces it takes gangs."""
+        self._takes: dict[str, tuple[LabelSelector | None, StopPolicy]] = {}
+        """ClusterQueue -> of which namespaces it takes gangs; and is it stopped, as one in a loop of cohorts may be."""
         self._open_plan: dict[Key, Decision] = {}
         self._will_charge: Mapping[Key, tuple[Workload, Admission, Charge]] = {}
         self._now = 0
@@ -788,7 +788,7 @@ class State:
             name: activity.of_queue(queue, self._ledger.tree.queue(name), self.flavors, self.topologies, self.checks)
             for name, queue in self.queues.items()
         }
-        self._takes = {name: queue.namespace_selector for name, queue in self.queues.items()}
+        self._takes = {name: (queue.namespace_selector, queue.stop_policy) for name, queue in self.queues.items()}
         self.memos.forget()
         for name in sorted({*before, *self._activity}):
             if before.get(name) != self._activity.get(name) or took.get(name) != self._takes.get(name):

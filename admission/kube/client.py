@@ -534,8 +534,13 @@ class Client:
         """Whoever is cancelled while it waits has it go on."""
         sending = asyncio.ensure_future(sent)
         self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
+        sending.add_done_callback(self._sent)
         return await asyncio.shield(sending)
+
+    def _sent(self, sending: asyncio.Future[bytes]) -> None:
+        self._sending.discard(sending)
+        if not sending.cancelled():
+            sending.exception()  # else asyncio would log one that nobody waits for any more as never retrieved
 
     async def _once(
         self,

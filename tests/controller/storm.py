@@ -57,6 +57,11 @@ class Town(Sandbox):
         self.webhook = Webhook(Access(), NAMES)  # type: ignore[arg-type]
         self.entries: list[Entry] = []
         self.news: dict[asyncio.Event, None] = {}  # in an order of their own
+        self.cuts = 0
+        """How often all watches were broken off ..."""
+        self.away_until = 0.0
+        """... and until when nobody may watch; then what came before `forgotten` cannot be watched from."""
+        self.forgotten = 0
         self.store.listeners.append(self._heard)
         crd = self.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
         for body in crds():
@@ -66,6 +71,21 @@ class Town(Sandbox):
             self.store.do(Request("create", kind, body=body), self.clock())  # type: ignore[arg-type]
         self.cluster = Cluster(self.store)
         self.driver = asyncio.ensure_future(self._drive(self.cluster))
+
+    def cut(self, seconds: float) -> None:
+        """Break off all watches for so long; what happened meanwhile, watches are not told."""
+        self.cuts += 1
+        self.away_until = self.loop.time() + seconds
+        self.loop.call_at(self.away_until, self._forget)
+        for one in self.news:
+            one.set()
+
+    def _forget(self) -> None:
+        self.forgotten = self.store.revision
+
+    async def end(self) -> None:
+        """Raises what its actors ended with, if they did."""
+        await _end(self.driver)
 
     def _heard(self, kind: Any, event: Any) -> None:
         if kind.kind in RECORDED:
@@ -97,6 +117,8 @@ class Weather:
         self.chance = chance
         self.bad = 0.0
         self.lag: dict[str, float] = {}
+        self.ahead_ms = 0
+        """Of the clock by which it decides."""
 
     def request(self) -> tuple[float, float, str]:
         """Seconds until it is applied, until it is answered, and what becomes of it."""
@@ -184,11 +206,17 @@ class Wire(Client):
         if kind is None:
             raise error_of(404, b"{}")
         position, until = int(resource_version), self.town.loop.time() + timeout_seconds
-        news = asyncio.Event()
+        if self.town.loop.time() < self.town.away_until:
+            raise error_of(503, b"{}")
+        if position < self.town.forgotten:
+            raise error_of(410, b'{"reason":"Expired","message":"too old resource version"}')
+        news, cuts = asyncio.Event(), self.town.cuts
         self.town.news[news] = None
         try:
             while (now := self.town.loop.time()) < until:
                 news.clear()
+                if self.town.cuts > cuts:
+                    raise Unavailable(0, "StreamBroken", path, ambiguous=False)
                 seen = self.town.store.revision
                 if self.town.store.since(kind, position):
                     await asyncio.sleep(self.weather.delay(kind.kind))
@@ -230,7 +258,7 @@ class Replica:
             settings=Settings(),
             options=Options(can_rank=True),
             tuning=Tuning(),
-            now=town.clock,
+            now=lambda: town.clock() + weather.ahead_ms,
         )
         informers = self.controller.informers.values()
         for one in (self.controller.events, self.controller.statuses, *informers):

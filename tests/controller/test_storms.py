@@ -24,7 +24,7 @@ from tests.controller.lab import API, GPU, NAMES, Json, local_queue, own
 from tests.controller.storm import Replica, Town, Weather, Wire, due, in_virtual_time
 from tests.kube.virtual import Loop
 
-SEEDS = range(int(os.environ["STORMS"])) if "STORMS" in os.environ else (0, 61, 72)
+SEEDS = range(int(os.environ["STORMS"])) if "STORMS" in os.environ else (0, 61, 72, 276)
 KINDS = ("Job", "JobSet", "Workload", "Pod", "Node", "ClusterQueue", "LocalQueue", "ResourceFlavor", "Cohort")
 RACK = "rack"
 OURS = f"/apis/{API}"
@@ -315,13 +315,23 @@ class Storm:
         for upheaval in self.upheavals:
             await upheaval.calms()
         for one in self.weather:
-            one.bad, one.lag = 0.0, {}
+            one.bad, one.lag, one.ahead_ms = 0.0, {}, 0
         for i in range(8):
             with suppress(ApiError):
                 await self.user.create("/api/v1/nodes", node(i))
             change = {"metadata": {"annotations": {NODE_DOWN: None}}, "spec": {"unschedulable": None, "taints": None}}
             await self.user.merge_patch(f"/api/v1/nodes/n{i}", change)
-        await asyncio.sleep(3 * 3600)
+        await asyncio.sleep(2 * 3600)
+        await self.orphans_go()
+        await asyncio.sleep(3600)
+
+    async def orphans_go(self) -> None:
+        """Who deletes the Workload of pods that no job stops any more deletes them, too, as the docs say."""
+        there = {one["metadata"]["uid"] for one in self.objects(NAMES.group, "workloads")}
+        for pod in self.objects("", "pods"):
+            meta = pod["metadata"]
+            if meta.get("labels", {}).get(NAMES.workload_uid_label, "") not in {"", *there}:
+                await self.user.delete(f"/api/v1/namespaces/ml/pods/{meta['name']}")
 
     # -- what must hold
 
@@ -374,7 +384,7 @@ async def storm(seed: int, steps: int) -> list[str]:
     found = await made.wrong()
     for one in made.replicas:
         await one.end()
-    made.town.driver.cancel()
+    await made.town.end()
     return found
 
 
@@ -423,7 +433,7 @@ def test_a_workload_is_not_made_again_and_again_for_a_job_that_is_gone(monkeypat
         made.extend(path for verb, path in list(scene.town.requests)[before:] if (verb, path[-10:]) == MADE)
         for one in scene.replicas:
             await one.end()
-        scene.town.driver.cancel()
+        await scene.town.end()
 
     played(monkeypatch, 0, main)
     assert 2 <= len(made) <= 11
@@ -460,7 +470,42 @@ def test_a_new_leader_starts_nothing_by_a_reservation_that_was_taken_back(monkey
         found.extend(map(str, invariants.check(scene.town.entries, at_end=False)))
         for one in scene.replicas:
             await one.end()
-        scene.town.driver.cancel()
+        await scene.town.end()
 
     played(monkeypatch, 0, main)
     assert found == []
+
+
+def test_a_jobset_is_not_over_while_pods_run_of_which_nothing_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its Jobs fails at once, the pods of the other take their grace to end, and news of pods is late."""
+    found: list[str] = []
+    ended: list[Json] = []
+
+    def part(name: str, **notes: str) -> Json:
+        limits = {GPU: "1"}
+        container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
+        pods = {"metadata": {"annotations": notes}, "spec": {"restartPolicy": "Never", "containers": [container]}}
+        return {"name": name, "replicas": 1, "template": {"spec": {"backoffLimit": 0, "template": pods}}}
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+        scene.weather[0].lag = {"Pod": 30.0}
+        parts = [part("runs", **{RUN_TIME: "48h"}), part("fails", **{RUN_TIME: "2s", FAIL: "true"})]
+        meta = {"name": "both", "namespace": "ml", "labels": {NAMES.queue_label: "a"}}
+        body = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": meta}
+        spec = {"replicatedJobs": parts, "failurePolicy": {"maxRestarts": 0}}
+        await scene.user.create(PATHS["JobSet"], {**body, "spec": spec})
+        await asyncio.sleep(120)
+        found.extend(map(str, invariants.check(scene.town.entries, at_end=False)))
+        (workload,) = scene.objects(NAMES.group, "workloads")
+        ended.extend(one for one in workload["status"]["conditions"] if one["type"] == "Finished")
+        for one in scene.replicas:
+            await one.end()
+        await scene.town.end()
+
+    played(monkeypatch, 0, main)
+    assert found == []
+    assert [one["reason"] for one in ended] == ["Failed"]

@@ -15,7 +15,7 @@ from typing import Protocol
 from admission.jobs.values import rfc3339
 from admission.kube.client import ApiError, Client
 from tests.controller.lab import API, GPU, NAMES, Json, own
-from tests.controller.storm import Town
+from tests.controller.storm import Town, Weather
 
 OURS = f"/apis/{API}"
 NODES = 8
@@ -28,6 +28,7 @@ class Raging(Protocol):
     chance: random.Random
     town: Town
     user: Client
+    weather: list[Weather]
 
     def some_job(self) -> str | None: ...
 
@@ -171,6 +172,8 @@ class Checks(Upheaval):
 
     async def calms(self) -> None:
         self.calm = True
+        if self.answering.done():
+            self.answering.result()
 
 
 class Flavors(Upheaval):
@@ -410,6 +413,143 @@ class Strangers(Upheaval):
             )
 
 
+class Defaults(Upheaval):
+    """What the API server adds to pods changes: defaults of the namespace, and what a RuntimeClass costs."""
+
+    def actions(self) -> Sequence[Action]:
+        return [self.range_changes, self.range_changes, self.class_changes]
+
+    def makes(self, job: Json) -> None:
+        for spec in pod_specs(job):
+            if self.chance.random() < 0.3:
+                spec["runtimeClassName"] = "boxed"
+
+    async def calms(self) -> None:
+        """Pods whose class is not there are not made."""
+        with suppress(ApiError):
+            await self.class_comes()
+
+    async def range_changes(self) -> None:
+        path = "/api/v1/namespaces/ml/limitranges"
+        given = {"cpu": self.chance.choice(["1", "8", "40"]), "memory": "1Gi"}
+        limits = [{"type": "Container", "default": given, "defaultRequest": given}]
+        body = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "usual"}, "spec": {"limits": limits}}
+        if self.chance.random() < 0.4:
+            await self.user.delete(f"{path}/usual")
+            return
+        try:
+            await self.user.create(path, body)
+        except ApiError:
+            await self.user.merge_patch(f"{path}/usual", {"spec": body["spec"]})
+
+    async def class_comes(self) -> None:
+        overhead = {"podFixed": {"cpu": self.chance.choice(["1", "20"])}}
+        body = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "boxed"}}
+        await self.user.create(
+            "/apis/node.k8s.io/v1/runtimeclasses", {**body, "handler": "boxed", "overhead": overhead}
+        )
+
+    async def class_changes(self) -> None:
+        try:
+            await self.class_comes()
+        except ApiError:
+            await self.user.delete("/apis/node.k8s.io/v1/runtimeclasses/boxed")
+
+
+class Watches(Upheaval):
+    """Watches break off, and where they stood is forgotten: what is listed anew says nothing of what came between."""
+
+    def actions(self) -> Sequence[Action]:
+        return [self.watches_are_cut, self.watches_are_cut]
+
+    async def watches_are_cut(self) -> None:
+        self.storm.town.cut(self.chance.choice([0.0, 1.0, 20.0, 90.0]))
+
+
+class Clocks(Upheaval):
+    """The time by which a replica decides jumps."""
+
+    def actions(self) -> Sequence[Action]:
+        return [self.clock_jumps, self.clock_jumps]
+
+    async def clock_jumps(self) -> None:
+        jumps = [0, 2_000, -2_000, 90_000, -90_000, 600_000, -600_000]
+        self.chance.choice(self.storm.weather).ahead_ms = self.chance.choice(jumps)
+
+
+class Again(Upheaval):
+    """What is deleted is made again under its name, mostly at once."""
+
+    def __init__(self, storm: Raging) -> None:
+        super().__init__(storm)
+        self.written: dict[str, Json] = {}
+        self.owed: list[tuple[str, Json]] = []
+        """What its predecessor, which was still being deleted, kept from being made."""
+
+    def actions(self) -> Sequence[Action]:
+        return [self.job_again, self.job_again, self.node_again, self.queue_again, self.local_queue_again] + [
+            self.namespace_again
+        ] * (self.chance.random() < 0.3)
+
+    def makes(self, job: Json) -> None:
+        self.written[job["metadata"]["name"]] = job
+
+    async def again(self, path: str, body: Json, propagation: str | None = None) -> None:
+        with suppress(ApiError):
+            await self.user.delete(path, propagation=propagation)
+        await asyncio.sleep(self.chance.choice([0.0, 0.0, 0.1, 5.0, 60.0]))
+        self.owed.append((path.rpartition("/")[0], body))
+        await self.calms()
+
+    async def calms(self) -> None:
+        owed, self.owed = self.owed, []
+        for path, body in owed:
+            try:
+                await self.user.create(path, body)
+            except ApiError:
+                self.owed.append((path, body))
+
+    async def job_again(self) -> None:
+        path = self.storm.some_job()
+        written = None if path is None else self.written.get(path.rpartition("/")[2])
+        if path is not None and written is not None:
+            await self.again(path, written, self.chance.choice(["Background", "Background", "Foreground"]))
+
+    async def node_again(self) -> None:
+        name = f"n{self.chance.randrange(NODES)}"
+        node = next((one for one in self.objects("nodes", "") if one["metadata"]["name"] == name), None)
+        if node is not None:
+            await self.again(f"/api/v1/nodes/{name}", bare(node))
+
+    async def queue_again(self) -> None:
+        queue = self.chance.choice(self.objects("clusterqueues") or [None])
+        if queue is not None:
+            await self.again(f"{OURS}/clusterqueues/{queue['metadata']['name']}", bare(queue))
+
+    async def local_queue_again(self) -> None:
+        queue = self.chance.choice(self.objects("localqueues") or [None])
+        if queue is not None:
+            await self.again(f"{OURS}/namespaces/ml/localqueues/{queue['metadata']['name']}", bare(queue))
+
+    async def namespace_again(self) -> None:
+        path = "/api/v1/namespaces"
+        (there,) = [bare(one) for one in self.objects("namespaces", "") if one["metadata"]["name"] == "ml"]
+        queues = [bare(one) for one in self.objects("localqueues")]
+        await self.user.delete(f"{path}/ml")
+        while any(one["metadata"]["name"] == "ml" for one in self.objects("namespaces", "")):
+            await asyncio.sleep(1.0)
+        await self.user.create(path, there)
+        for queue in queues:
+            await self.user.create(f"{OURS}/namespaces/ml/localqueues", queue)
+
+
+def bare(obj: Json) -> Json:
+    """As somebody would write it who has read it."""
+    written = ("name", "namespace", "labels", "annotations")
+    kept = {key: value for key, value in obj.items() if key != "status" or obj["kind"] == "Node"}
+    return kept | {"metadata": {key: value for key, value in obj["metadata"].items() if key in written}}
+
+
 def pod_specs(job: Json) -> list[Json]:
     if job["kind"] == "Job":
         return [job["spec"]["template"]["spec"]]
@@ -424,6 +564,10 @@ UPHEAVALS: dict[str, type[Upheaval]] = {
     "ranks": Ranks,
     "parts": Parts,
     "strangers": Strangers,
+    "watches": Watches,
+    "clocks": Clocks,
+    "again": Again,
+    "defaults": Defaults,
 }
 
 

@@ -386,6 +386,15 @@ def test_a_cohort_cycle_stops_its_members_only() -> None:
     assert town.admitted() == ["g", "h"]
 
 
+def test_a_queue_that_is_stopped_while_its_cohorts_are_a_loop_says_so() -> None:
+    town = small()
+    inside = queue("c", "x", [(F, {"gpu": 4})])
+    town.put(cohort("x", "y"), cohort("y", "x"), inside, gang("g", "c"))
+    for stop, reason in ((StopPolicy.HOLD, Reason.ON_HOLD), (StopPolicy.NONE, Reason.MISCONFIGURED)):
+        town.put(replace(inside, stop_policy=stop))
+        assert [verdict.why.reason for verdict in town.cycle().verdicts] == [reason]
+
+
 VALUES = [
     *elastic("f", "g"),
     Flavor("f", node_labels=(("a", "b"),)),
@@ -394,6 +403,7 @@ VALUES = [
     cohort("inner", "root"),
     queue("a", "root", [(F, {"gpu": 4})]),
     queue("a", "inner", [("g", {"gpu": 1})], stop_policy=StopPolicy.HOLD),
+    queue("a", "inner", [("g", {"gpu": 1})]),
     queue("b", "", [(F, {"gpu": 1})]),
     LocalQueue("ns", "a", "a"),
     LocalQueue("ns", "a", "b", stop_policy=StopPolicy.HOLD),
@@ -434,7 +444,7 @@ EVENTS = [*(Put(value) for value in VALUES), *GONE, *(Forgotten(decision) for de
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(EVENTS), st.just("decide")), max_size=40))
 def test_any_event_at_any_time(events: list[object]) -> None:
-    """Never an exception, never drift, and the same decisions as from the objects that are left."""
+    """Never an exception, never drift, and the same decisions and reasons as from the objects that are left."""
     state = State(MUSTER)
     left: dict[object, object] = {}
     for event in events:
@@ -458,6 +468,7 @@ def test_any_event_at_any_time(events: list[object]) -> None:
         other.apply(Put(value))  # type: ignore[arg-type]
     state.memos.forget()
     assert decide(state, START, BUDGET).decisions == decide(other, START, BUDGET).decisions
+    assert {key: state.blocked(key) for key in state.workloads} == {key: other.blocked(key) for key in other.workloads}
 
 
 def test_a_child_job_that_waits_for_a_domain_is_tried_when_the_last_of_another_jobset_leaves_it() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -282,6 +283,28 @@ async def test_whoever_is_cancelled_leaves_its_write_to_end(server: Server, clie
         assert 0 < await client.settle(0.01) <= client.write_timeout
     assert client.flow.in_flight == 0
     assert server.count("POST") == 1
+
+
+async def test_nobody_asks_what_became_of_a_write_whose_caller_was_cancelled(server: Server, client: Client, settle):
+    """It failed: no traceback is logged for that."""
+    release, told = asyncio.Event(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+
+    async def slow(request: web.Request) -> web.StreamResponse | None:
+        await release.wait()
+        return await answer(409)(request)
+
+    client.fence = lambda: None
+    server.faults += [slow]
+    write = asyncio.ensure_future(client.create(A, {"metadata": {"name": "y"}}))
+    await settle(lambda: server.count("POST") == 1)
+    write.cancel()
+    await asyncio.gather(write, return_exceptions=True)
+    release.set()
+    await client.settle(3600)
+    del write
+    gc.collect()
+    assert told == []
 
 
 @pytest.mark.parametrize(
