@@ -61,6 +61,9 @@ class Town(Sandbox):
         """How often all watches were broken off ..."""
         self.away_until = 0.0
         """... and until when nobody may watch; then what came before `forgotten` cannot be watched from."""
+        self._away_since = 0.0
+        self.longest_away = 0.0
+        """For so long nobody could notice anything."""
         self.forgotten = 0
         self.store.listeners.append(self._heard)
         crd = self.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
@@ -75,7 +78,11 @@ class Town(Sandbox):
     def cut(self, seconds: float) -> None:
         """Break off all watches for so long; what happened meanwhile, watches are not told."""
         self.cuts += 1
-        self.away_until = self.loop.time() + seconds
+        now = self.loop.time()
+        if now >= self.away_until:
+            self._away_since = now
+        self.away_until = now + seconds
+        self.longest_away = max(self.longest_away, self.away_until - self._away_since)
         self.loop.call_at(self.away_until, self._forget)
         for one in self.news:
             one.set()

@@ -337,7 +337,9 @@ class Storm:
 
     async def wrong(self) -> list[str]:
         leader, since = self.replicas[0].controller, self.replicas[0].since
-        found = list(map(str, invariants.check(self.town.entries, settle=30.0, notice=30.0, watching=since)))
+        away = self.town.longest_away
+        notice = 30.0 + (away + 30.0 if away else 0.0)  # who is refused a watch asks again after 30 s at most
+        found = list(map(str, invariants.check(self.town.entries, settle=30.0, notice=notice, watching=since)))
         found += [f"drift: {one}" for one in leader.state.drift()]
         before = len(self.town.entries)
         writes = len(self.town.requests)
