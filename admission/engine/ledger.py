@@ -599,18 +599,20 @@ class Ledger:
         out: dict[Key, Doubly] = {}
         left: dict[str, Doubly] = {}
         for key, held in sorted(self.claims_under(root).items(), key=lambda item: (item[1].until, item[0])):
-            claim = Doubly.of(held.charge) if any(uid in self._leaving for uid in held.victims) else None
-            for uid in held.victims if claim is not None else ():
-                victim = self._leaving.get(uid)
-                if victim is not None and claim is not None:
-                    if uid not in left:
-                        left[uid] = Doubly.of(victim)
-                    out.setdefault(key, Doubly({}, {})).take(claim, left[uid])
+            victims = [victim for uid in held.victims if (victim := self._leaving.get(uid)) is not None]
+            if not victims:
+                continue
+            claim, twice = Doubly.of(held.charge), Doubly({}, {})
+            for victim in victims:
+                if victim.uid not in left:
+                    left[victim.uid] = Doubly.of(victim)
+                twice.take(claim, left[victim.uid])
+            out[key] = twice
         return out
 
-    def yielded(self, owner: Key) -> list[tuple[str, dict[FlavorResource, int]]]:
-        """(queue, quota) of other claims in its tree that does not keep the owner of a claim from its turn, as far as
-        it is of what that one claims: see `yielding`."""
+    def _yielded(self, owner: Key) -> list[Charge]:
+        """Of other claims in its tree, the quota that does not keep the owner of a claim from its turn, as far as it is
+        of what that one claims: see `yielding`."""
         own = self.claims.get(owner)
         node = None if own is None else self.tree.queue(own.charge.queue)
         if own is None or node is None:
@@ -618,22 +620,23 @@ class Ledger:
         mine, same, doubly = (own.until, owner), own.charge.pairs, self.doubly(node.root)
         out = []
         for key, held in self.claims_under(node.root).items():
+            usage: Iterable[tuple[FlavorResource, int]] = ()
             if (held.until, key) > mine:
-                parts = {fr: amount for fr, amount in held.charge.usage if fr in same}
+                usage = held.charge.usage
             elif key != owner and key in doubly:
-                parts = {fr: amount for fr, amount in doubly[key].usage.items() if fr in same}
-            else:
-                continue
-            if parts:
-                out.append((held.charge.queue, parts))
+                usage = doubly[key].usage.items()
+            if parts := tuple(part for part in usage if part[0] in same):
+                out.append(replace(held.charge, usage=parts))
         return out
 
-    def lent(self, owner: Key) -> Lent:
+    def _lent_to(self, owner: Key) -> Lent:
         """The same of nodes, of claims in any tree: of what its own claim has there, what would not be free."""
         own = self.claims.get(owner)
         if own is None or own.charge.admission is None:
             return ()
         mine, out = (own.until, owner), []
+        there: dict[Key, Mapping[str, Mapping[str, int]]] = {}
+        """Of each claim that is met, host -> what of it yields."""
         for host, amounts in own.charge.booking.hosts:
             name = self.nodes.resolve(host)
             free = self.nodes.free(name)
@@ -642,15 +645,22 @@ class Ledger:
                 by = _claimed_by(key)
                 if by is None or by == owner:
                     continue
-                held = self.claims[by]
-                if (held.until, by) > mine:
-                    others.update(dict(dict(held.charge.booking.hosts)[host]))
-                elif (root := self._root_of(held)) is not None and (twice := self.doubly(root).get(by)) is not None:
-                    others.update(twice.hosts.get(host, {}))
+                if by not in there:
+                    there[by] = self._yields_on_nodes(by, mine)
+                others.update(there[by].get(host, {}))
             part = tuple((res, min(-free.get(res, 0), others[res])) for res, _ in amounts)
             if part := tuple(one for one in part if one[1] > 0):
                 out.append((name, part))
         return tuple(out)
+
+    def _yields_on_nodes(self, key: Key, to: tuple[int, Key]) -> Mapping[str, Mapping[str, int]]:
+        """Host -> what of this claim does not keep back one of that (end, owner)."""
+        held = self.claims[key]
+        if (held.until, key) > to:
+            return Doubly.of(held.charge).hosts
+        root = self._root_of(held)
+        twice = None if root is None else self.doubly(root).get(key)
+        return {} if twice is None else twice.hosts
 
     def yielding(self, owner: Key) -> AbstractContextManager[None]:
         """While the owner of a claim is looked at, other claims yield to it. Ask inside.
@@ -659,21 +669,14 @@ class Ledger:
         keep all others from room that is free already. So those that were made after its own yield whole, and those
         before it as far as they count twice. It takes no more than it claimed (of the same flavors, and on its own
         nodes), and the others find what leaves."""
-        quota, lent = self.yielded(owner), self.lent(owner)
+        quota, lent = self._yielded(owner), self._lent_to(owner)
         return self._yielding(quota, lent) if quota or lent else _AS_IT_IS
 
     @contextmanager
-    def _yielding(self, quota: list[tuple[str, dict[FlavorResource, int]]], lent: Lent) -> Iterator[None]:
-        moved: dict[QuotaNode, dict[FlavorResource, int]] = {}
-        for queue, parts in quota:
-            node = self.tree.queue(queue)
-            if node is not None:
-                total = moved.setdefault(node, {})
-                for fr, amount in parts.items():
-                    total[fr] = total.get(fr, 0) + amount
+    def _yielding(self, quota: list[Charge], lent: Lent) -> Iterator[None]:
         before, self._lent = self._lent, lent
         try:
-            with self._without(moved):
+            with self._without(self.usage_by_queue(quota)):
                 yield
         finally:
             self._lent = before
