@@ -247,7 +247,9 @@ class Controller:
         """So with the reason of the gang that was last told why it waits."""
         self._decide_at: asyncio.TimerHandle | None = None
         self.state = State(rules)
-        self.jobs: KeyedQueue[JobKey] = KeyedQueue(self._work, self.tuning.workers, lambda key: key[1])
+        self.jobs: KeyedQueue[JobKey] = KeyedQueue(
+            self._work, self.tuning.workers, lane=lambda key: key[1], presses=self._presses
+        )
         self.recent = Recent()
         self.world = World(
             self.state,
@@ -497,6 +499,14 @@ class Controller:
         self.actuator.options = options
         if changed:
             self._queues_dirty.set()
+
+    def _presses(self, key: JobKey) -> bool:
+        """A decision is due for it, or it holds room: what is written for it starts a gang, or gives room back. Who has
+        just come, or waits, has nobody waiting for it."""
+        if key in self._decisions:
+            return True
+        seen = self.world.workloads.get(key[1:]) if key[0] == ORPHAN else self.world.workload_of(key)
+        return seen is not None and seen.view.value.admission is not None
 
     def _state_changed(self) -> None:
         self._state_told()

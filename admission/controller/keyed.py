@@ -4,7 +4,8 @@ Adding a key that waits changes nothing; adding one that is being worked on brin
 asked for at a later time; the earliest time wins.
 
 Keys wait in lanes, which take turns: whoever adds thousands stands in their own way, and delays nobody else's first by
-more than one of each other lane.
+more than one of each other lane. Keys that press have lanes of their own, and every other turn is theirs: what waits
+for a write (a start, a finish) does not stand behind thousands who have just come, nor these behind it for ever.
 """
 
 from __future__ import annotations
@@ -17,17 +18,47 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 
 
+class Lanes(Generic[K]):
+    """Keys in lanes that take turns; first in, first out within a lane."""
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[Hashable, deque[K]] = OrderedDict()
+        """The first lane is next, and none is empty."""
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def append(self, lane: Hashable, key: K) -> None:
+        self._lanes.setdefault(lane, deque()).append(key)
+
+    def pop(self) -> K:
+        lane, keys = self._lanes.popitem(last=False)
+        key = keys.popleft()
+        if keys:
+            self._lanes[lane] = keys
+        return key
+
+
 class KeyedQueue(Generic[K]):
-    """See the module. `work(key)` must not raise; `workers` keys are worked on at once. `lane(key)`: whose it is."""
+    """See the module. `work(key)` must not raise; `workers` keys are worked on at once. `lane(key)`: whose it is;
+    `presses(key)` is asked whenever it is added."""
 
     def __init__(
-        self, work: Callable[[K], Awaitable[None]], workers: int, lane: Callable[[K], Hashable] = lambda key: None
+        self,
+        work: Callable[[K], Awaitable[None]],
+        workers: int,
+        lane: Callable[[K], Hashable] = lambda key: None,
+        presses: Callable[[K], bool] = lambda key: False,
     ) -> None:
         self._work = work
         self._workers = workers
         self._lane = lane
-        self._waiting: OrderedDict[Hashable, deque[K]] = OrderedDict()
-        """By lane; the first lane is next, and none is empty."""
+        self._presses = presses
+        self._ordinary, self._pressing = Lanes[K](), Lanes[K]()
+        """Who came to press while it waited stands in both. Who was worked on since is passed by."""
+        self._press: set[K] = set()
+        """Keys that wait and press."""
+        self._pressing_next = False
         self._dirty: set[K] = set()
         self._busy: set[K] = set()
         self._later: dict[K, asyncio.TimerHandle] = {}
@@ -35,21 +66,25 @@ class KeyedQueue(Generic[K]):
         """Workers that have nothing to do; one of them is woken for one key, for waking costs each."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values())) + len(self._busy)
+        return len(self._dirty) + sum(key not in self._dirty for key in self._busy)
 
     @property
     def idle(self) -> bool:
-        return not self._waiting and not self._busy
+        return not self._dirty and not self._busy
 
     def add(self, key: K) -> None:
-        if key in self._dirty:
+        if key in self._dirty and (key in self._press or key in self._busy or not self._presses(key)):
             return
         self._dirty.add(key)
         if key not in self._busy:
             self._line_up(key)
 
     def _line_up(self, key: K) -> None:
-        self._waiting.setdefault(self._lane(key), deque()).append(key)
+        if self._presses(key):
+            self._press.add(key)
+            self._pressing.append(self._lane(key), key)
+        else:
+            self._ordinary.append(self._lane(key), key)
         self._wake_one()
 
     def _wake_one(self) -> None:
@@ -59,12 +94,15 @@ class KeyedQueue(Generic[K]):
                 worker.set_result(None)
                 return
 
-    def _next(self) -> K:
-        lane, keys = self._waiting.popitem(last=False)
-        key = keys.popleft()
-        if keys:
-            self._waiting[lane] = keys
-        return key
+    def _next(self) -> K | None:
+        lines = (self._pressing, self._ordinary) if self._pressing_next else (self._ordinary, self._pressing)
+        for line in lines:
+            while line:
+                key = line.pop()
+                if key in self._dirty and key not in self._busy:
+                    self._pressing_next = line is self._ordinary
+                    return key
+        return None
 
     def add_after(self, key: K, seconds: float) -> None:
         """Add the key when `seconds` have passed, unless an earlier time was asked for."""
@@ -102,12 +140,12 @@ class KeyedQueue(Generic[K]):
     async def _worker(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            while not self._waiting:
+            while (key := self._next()) is None:
                 woken: asyncio.Future[None] = loop.create_future()
                 self._idle.append(woken)
                 await woken
-            key = self._next()
             self._dirty.discard(key)
+            self._press.discard(key)
             self._busy.add(key)
             try:
                 await self._work(key)

@@ -383,3 +383,27 @@ async def test_a_job_waits_for_the_priority_class_that_it_names(world: World) ->
 
         await until(forgotten)
         assert await queued() == [7]
+
+
+async def test_who_is_admitted_is_not_behind_all_who_have_just_come_to_its_namespace(world: World) -> None:
+    """A tenant submits hundreds of jobs: his first start while Workloads are made for the last."""
+    for one in (own("ResourceFlavor", "h100"), cluster_queue("team-a", 16), NODE):
+        await world.put(one)
+    await world.put(local_queue("main", "team-a"))
+    many, steps = 400, list[str]()
+    async with running(world) as controller:
+        controller.watchers.step.append(lambda key, step: steps.append(type(step).__name__))
+        controller.watchers.decision.append(lambda *told: steps.append("decision"))
+
+        async def leads() -> bool:
+            return controller.leading
+
+        await until(leads)
+        await asyncio.gather(*(world.put(job(f"train-{i}", "main", pods=1)) for i in range(many)))
+
+        async def all_made() -> bool:
+            return steps.count("CreateWorkload") == many and "decision" in steps
+
+        await until(all_made)
+    made = steps[: steps.index("decision")].count("CreateWorkload")
+    assert made < many // 2, "nobody was admitted before Workloads were made for most"

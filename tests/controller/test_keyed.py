@@ -53,6 +53,53 @@ def test_each_key_is_worked_on_once_and_no_lane_is_ahead_of_one_that_waits(keys:
         assert [k for k in order if k[0] == lane] == [k for k in dict.fromkeys(keys) if k[0] == lane]
 
 
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20), st.booleans()), max_size=60),
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20)), max_size=20),
+    st.integers(1, 3),
+)
+def test_who_presses_has_every_other_turn(adds: list[tuple[str, int, bool]], more: list[Key], workers: int) -> None:
+    """Keys come to press while they wait; some are added again while others, and they themselves, are worked on."""
+    pressing: set[Key] = set()
+    order: list[Key] = []
+    at_work: set[Key] = set()
+    later = list(more)
+
+    async def work(key: Key) -> None:
+        assert key not in at_work
+        at_work.add(key)
+        order.append(key)
+        await asyncio.sleep(0)
+        if later:
+            queue.add(later.pop())
+        at_work.discard(key)
+
+    queue: KeyedQueue[Key] = KeyedQueue(work, workers, lambda key: key[0], lambda key: key in pressing)
+    for lane, number, presses in adds:
+        if presses:
+            pressing.add((lane, number))
+        queue.add((lane, number))
+    assert len(queue) == len({key[:2] for key in adds})
+
+    async def run() -> None:
+        running = asyncio.create_task(queue.run())
+        while not queue.idle:
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+    assert len(queue) == 0
+    assert set(order) == {*((lane, number) for lane, number, _ in adds), *(more if order else ())}
+    if not more:
+        assert len(order) == len(set(order))
+        pressed = [key in pressing for key in order]
+        for at, one in enumerate(pressed[1:], 1):
+            if pressed[at - 1] == one:
+                assert (not one) not in pressed[at:], "two turns, and others wait"
+
+
 def test_a_key_that_is_added_while_it_is_worked_on_comes_back() -> None:
     seen: list[int] = []
 
