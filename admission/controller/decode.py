@@ -132,13 +132,17 @@ class _Spec(msgspec.Struct, rename="camel", omit_defaults=True):
     maximum_execution_time_seconds: Any = None
 
 
+_NO_STATUS = msgspec.Raw(b"{}")
+
+
 class _Workload(msgspec.Struct):
     metadata: _Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
-    status: dict[str, Any] | None = None
+    status: msgspec.Raw = _NO_STATUS
 
 
 _decode_workload = msgspec.json.Decoder(_Workload).decode
+_decode_status = msgspec.json.Decoder(dict[str, Any] | None).decode
 _decode_list = msgspec.json.Decoder(list[dict[str, Any]]).decode
 PodSets = tuple[tuple[tuple[PodSet, ...], tuple[str, ...]], tuple[tuple[str, int], ...]]
 
@@ -189,7 +193,8 @@ _pod_sets_alike = Read(_read_alike)
 
 def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
     seen = _decode_workload(raw)
-    meta, spec, status = seen.metadata, seen.spec, seen.status or {}
+    meta, spec, stored = seen.metadata, seen.spec, bytes(seen.status)
+    status = _decode_status(stored) or {}
     read, counts = _pod_sets(names, meta.namespace, bytes(spec.pod_sets))
     spec.pod_sets = _NO_POD_SETS  # the very default: left out below, where raw bytes have no place
     obj = {"metadata": msgspec.to_builtins(meta), "spec": msgspec.to_builtins(spec), "status": status}
@@ -202,7 +207,7 @@ def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
         uid=value.uid,
         resource_version=meta.resource_version,
         generation=meta.generation,
-        status={} if value.finished else status,
+        stored=stored if status and not value.finished else b"{}",
         view=WorkloadView(
             value=value,
             resource_version=meta.resource_version,

@@ -11,8 +11,8 @@ growth    the same with 1,000 to 100,000 gangs waiting: how much longer the firs
 nodes     the same with 1,000 to 10,000 nodes.
 depth     the same with cohorts one to five deep.
 kueue     bulk and steady under Kueue's rules, a third of the gangs.
-restart   from list pages as the API server encodes them (10,000 nodes, 100,000 pods, 100,000 Workloads) to the first
-          Plan: decoding, the controller's World, the engine's State, one decision. Memory at its end.
+restart   from list pages as the API server encodes them (10,000 nodes, 100,000 pods, 100,000 Jobs and their Workloads)
+          to the first Plan: decoding, the controller's World, the engine's State, one decision. Memory at its end.
 decode    microseconds to decode one object of each kind.
 
 --small is a tenth of everything, --tiny a fiftieth (for continuous integration). Figures go to build/bench/engine.json,
@@ -77,6 +77,7 @@ from admission.engine.model import (
 )
 from admission.engine.state import State
 from admission.jobs import values
+from admission.jobs.kinds import JOB
 from admission.names import Names
 from admission.quantity import format_resources
 
@@ -501,6 +502,54 @@ def _job_of(value: Workload) -> dict[str, Any]:
     return job | {"controller": True, "blockOwnerDeletion": True}
 
 
+def job_object(value: Workload, names: Names, number: int) -> dict[str, Any]:
+    """With what the API server adds to it; one that runs with what its start wrote."""
+    of, count = _job_of(value), value.pod_sets[0].count
+    made = template(dict(value.pod_sets[0].shape.requests)[GPU], number)
+    labels = {"batch.kubernetes.io/controller-uid": of["uid"], "batch.kubernetes.io/job-name": of["name"]}
+    runs, when = value.admission is not None, _stamp(NOW - 900_000)
+    if runs:
+        labels |= {names.managed_label: "true", names.workload_uid_label: value.uid, names.pod_set_label: "main"}
+    made["metadata"]["labels"] |= labels
+    condition = {"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": of["name"],
+            "namespace": value.namespace,
+            "uid": of["uid"],
+            "resourceVersion": str(1000 + number),
+            "generation": 2 if runs else 1,
+            "creationTimestamp": _stamp(value.created),
+            "labels": {names.queue_label: value.queue},
+            "managedFields": [
+                {
+                    "manager": manager,
+                    "operation": "Update",
+                    "apiVersion": "batch/v1",
+                    "time": when,
+                    "fieldsType": "FieldsV1",
+                    "fieldsV1": {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"main"}': {}}}}}},
+                }
+                for manager in ("kubectl", "kube-controller-manager")
+            ],
+        },
+        "spec": {
+            "suspend": not runs,
+            "parallelism": count,
+            "completions": count,
+            "completionMode": "Indexed",
+            "backoffLimit": 6,
+            "selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": of["uid"]}},
+            "template": made,
+        },
+        "status": {"active": count, "ready": count, "startTime": when, "uncountedTerminatedPods": {}}
+        if runs
+        else {"conditions": [condition | {"lastProbeTime": when, "lastTransitionTime": when}]},
+    }
+
+
 def pod_object(value: Workload, names: Names, at: int, node: str) -> dict[str, Any]:
     gpus = dict(value.pod_sets[0].shape.requests)[GPU]
     name = f"job-{value.name}-{at}"
@@ -684,6 +733,7 @@ def lists(size: Size, pods: int, into: Path) -> None:
 
     pages((node_object(value) for value in nodes(size)), "Node", into)
     pages(every_pod(), "Pod", into)
+    pages((job_object(value, names, i) for i, value in enumerate(held)), "Job", into)
     pages((workload_object(value, names, i) for i, value in enumerate(held)), "Workload", into)
 
 
@@ -697,6 +747,7 @@ def start_from(size: Size, where: Path) -> dict[str, float]:
     world = World(state, changed_job=lambda key: None, dirty=lambda: None)
     store: dict[tuple[str, Key], object] = {}
     """What the informers keep."""
+    recent = decode.Recent()
     for value in quotas(size):
         state.apply(Put(value))  # type: ignore[arg-type]
 
@@ -710,12 +761,17 @@ def start_from(size: Size, where: Path) -> dict[str, float]:
         store["Pod", (view.namespace, view.name)] = view
         world.pod_seen(view)
 
+    def job(raw: msgspec.Raw) -> None:
+        seen = decode.job(JOB, names, raw, recent)
+        store["Job", (seen.namespace, seen.name)] = seen
+        world.job_seen(seen)
+
     def workload(raw: msgspec.Raw) -> None:
         seen = decode.workload(names, raw)
         store["Workload", seen.key] = seen
         world.workload_seen(seen)
 
-    for kind, take in (("Node", node), ("Pod", pod), ("Workload", workload)):
+    for kind, take in (("Node", node), ("Pod", pod), ("Job", job), ("Workload", workload)):
         start = time.process_time()
         for raw in read(where / kind):
             take(raw)
@@ -729,6 +785,7 @@ def start_from(size: Size, where: Path) -> dict[str, float]:
         "restart_s": end - began,
         "restart_nodes_s": took["Node"],
         "restart_pods_s": took["Pod"],
+        "restart_jobs_s": took["Job"],
         "restart_workloads_s": took["Workload"],
         "restart_first_plan_s": end - start,
         "memory_mb": _memory_mb(),

@@ -97,7 +97,7 @@ def pod(name: str, **said: Any) -> PodView:
 
 def seen(value: Workload) -> WorkloadSeen:
     view = WorkloadView(value=value, resource_version="1", spec_hash="", counts=())
-    return WorkloadSeen(value.namespace, value.name, value.uid, "1", view, {})
+    return WorkloadSeen(value.namespace, value.name, value.uid, "1", view)
 
 
 class Setting:
