@@ -14,15 +14,24 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from admission.controller import conditions
 from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, PriorityClassSeen, WorkloadSeen
-from admission.engine.model import PodSet
+from admission.engine.model import Pairs, PodSet
 from admission.jobs import pins, values, volumes
-from admission.jobs.kinds import KINDS, JobKind, JobView, millis, obj, objects, view
+from admission.jobs.kinds import KINDS, JobKind, JobView, millis, obj, objects, texts, view
 from admission.kube.client import Kind
-from admission.names import CONTROLLER_UID_LABEL, JOBSET_UID_LABEL, REQUEUED, Names
+from admission.names import (
+    CONTROLLER_UID_LABEL,
+    JOB_NAME_LABEL,
+    JOBSET_JOB_KEY_LABEL,
+    JOBSET_NAME_LABEL,
+    JOBSET_UID_LABEL,
+    REQUEUED,
+    Names,
+)
 
 V = TypeVar("V")
 K = TypeVar("K")
@@ -154,6 +163,9 @@ _UNREAD = (
 """Of a container: where a pod may run does not depend on it, and by it most jobs differ that are alike otherwise."""
 
 
+_OF_EACH_JOB = ("controller-uid", "job-name", CONTROLLER_UID_LABEL, JOB_NAME_LABEL)
+
+
 class Read(Generic[V]):
     """What was read last, by the bytes that it was read from: a value of large ones is large, too."""
 
@@ -174,12 +186,34 @@ def _read_pod_sets(names: Names, namespace: str, raw: bytes) -> PodSets:
     """(pod sets and problems, counts) of spec.podSets. A status write changes none of it."""
     entries = _decode_list(raw)
     counts = tuple((str(entry.get("name", "main")), int(entry.get("count", 1))) for entry in entries)
-    for entry in entries:
-        spec = obj(obj(entry.get("template")).get("spec"))
+    templates = [obj(entry.get("template")) for entry in entries]
+    for template in templates:
+        spec = obj(template.get("spec"))
         for container in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))):
             for name in _UNREAD:
                 container.pop(name, None)
-    return _pod_sets_alike(names, namespace, msgspec.json.encode(entries)), counts
+    own = [()] * len(entries) if any(map(_read_by_labels, templates)) else list(map(_unlabelled, templates))
+    pod_sets, problems = _pod_sets_alike(names, namespace, msgspec.json.encode(entries))
+    if any(own):
+        pod_sets = tuple(
+            replace(part, shape=replace(part.shape, labels=tuple(sorted((*part.shape.labels, *labels)))))
+            for part, labels in zip(pod_sets, own, strict=True)
+        )
+    return (pod_sets, problems), counts
+
+
+def _read_by_labels(template: dict[str, Any]) -> bool:
+    """Do labels of its pods, or of others, say where they may stand."""
+    spec, labels = obj(template.get("spec")), texts(obj(template.get("metadata")).get("labels"))
+    of_jobset = JOBSET_NAME_LABEL in labels or JOBSET_JOB_KEY_LABEL in labels
+    return of_jobset or bool(spec.get("affinity")) or bool(spec.get("topologySpreadConstraints"))
+
+
+def _unlabelled(template: dict[str, Any]) -> Pairs:
+    """Takes out the labels that the API server gives each Job's template, which it returns: with them no two would be
+    alike."""
+    labels = obj(obj(template.get("metadata")).get("labels"))
+    return tuple((name, labels.pop(name)) for name in _OF_EACH_JOB if isinstance(labels.get(name), str))
 
 
 def _read_alike(names: Names, namespace: str, read: bytes) -> tuple[tuple[PodSet, ...], tuple[str, ...]]:

@@ -429,6 +429,8 @@ def _stamp(ms: int) -> str:
 def workload_object(value: Workload, names: Names, number: int) -> dict[str, Any]:
     """As the API server lists it, server-side apply's managedFields included."""
     pod_set = value.pod_sets[0]
+    made = template(dict(pod_set.shape.requests)[GPU], number)
+    made["metadata"]["labels"] |= _labels_of(value)
     gpus = dict(pod_set.shape.requests)[GPU]
     conditions: list[dict[str, Any]] = []
     status: dict[str, Any] = {"conditions": conditions}
@@ -491,7 +493,7 @@ def workload_object(value: Workload, names: Names, number: int) -> dict[str, Any
             "queueName": value.queue,
             "priority": value.priority,
             "active": True,
-            "podSets": [{"name": "main", "count": pod_set.count, "template": template(gpus, number)}],
+            "podSets": [{"name": "main", "count": pod_set.count, "template": made}],
         },
         "status": status,
     }
@@ -506,7 +508,7 @@ def job_object(value: Workload, names: Names, number: int) -> dict[str, Any]:
     """With what the API server adds to it; one that runs with what its start wrote."""
     of, count = _job_of(value), value.pod_sets[0].count
     made = template(dict(value.pod_sets[0].shape.requests)[GPU], number)
-    labels = {"batch.kubernetes.io/controller-uid": of["uid"], "batch.kubernetes.io/job-name": of["name"]}
+    labels = _labels_of(value)
     runs, when = value.admission is not None, _stamp(NOW - 900_000)
     if runs:
         labels |= {names.managed_label: "true", names.workload_uid_label: value.uid, names.pod_set_label: "main"}
@@ -550,6 +552,13 @@ def job_object(value: Workload, names: Names, number: int) -> dict[str, Any]:
     }
 
 
+def _labels_of(value: Workload) -> dict[str, str]:
+    """What the API server adds to a Job's template."""
+    of = _job_of(value)
+    names = {"controller-uid": of["uid"], "job-name": of["name"]}
+    return names | {f"batch.kubernetes.io/{name}": said for name, said in names.items()}
+
+
 def pod_object(value: Workload, names: Names, at: int, node: str) -> dict[str, Any]:
     gpus = dict(value.pod_sets[0].shape.requests)[GPU]
     name = f"job-{value.name}-{at}"
@@ -568,12 +577,7 @@ def pod_object(value: Workload, names: Names, at: int, node: str) -> dict[str, A
         "preemptionPolicy": "PreemptLowerPriority",
         "enableServiceLinks": True,
     }
-    labels = {
-        "app": "train",
-        "batch.kubernetes.io/controller-uid": f"job-{value.uid}",
-        "batch.kubernetes.io/job-name": f"job-{value.name}",
-        "batch.kubernetes.io/job-completion-index": str(at),
-    }
+    labels = {"app": "train", "batch.kubernetes.io/job-completion-index": str(at), **_labels_of(value)}
     if value.admission is not None:
         labels |= {
             names.managed_label: "true",

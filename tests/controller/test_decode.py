@@ -9,7 +9,7 @@ import pytest
 
 from admission.controller import decode
 from admission.jobs import values
-from admission.names import KUEUE_GROUP, Names
+from admission.names import JOBSET_NAME_LABEL, KUEUE_GROUP, Names
 
 NAMES = Names(KUEUE_GROUP)
 TEMPLATE = {"spec": {"containers": [{"name": "c", "image": "c", "resources": {"requests": {"cpu": "500m"}}}]}}
@@ -86,6 +86,50 @@ def test_pod_sets_are_one_value_where_nothing_differs_that_is_read(said: dict, a
     )
     assert (plain.pod_sets is other.pod_sets) == (plain.pod_sets == other.pod_sets) == alike
     assert other == values.workload(with_container(**said), NAMES)[0]
+
+
+def affinity(word: str, **selects: str) -> dict:
+    term = {"topologyKey": "rack", "labelSelector": {"matchLabels": selects}}
+    return {"affinity": {word: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+SPREAD = {"topologyKey": "rack", "maxSkew": 1, "labelSelector": {"matchLabels": {"app": "a"}}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "spec"),
+    [
+        (({"app": "a", "job-name": "x"},), ({},)),
+        (({},), ({},)),
+        (({"app": "a"}, {"app": "b"}), ({}, {})),
+        (({"app": "a"},), (affinity("podAntiAffinity", app="a"),)),
+        (({"app": "a"}, {"app": "b"}), (affinity("podAntiAffinity", app="b"), {})),
+        (({"app": "a"}, {"app": "b"}), ({}, affinity("podAffinity", app="a"))),
+        (({"app": "a"}, {"app": "a"}), ({}, {"topologySpreadConstraints": [SPREAD]})),
+        (({JOBSET_NAME_LABEL: "set"},), ({},)),
+    ],
+    ids=["own", "none", "two", "itself", "apart from", "beside", "spread", "JobSet"],
+)
+def test_templates_that_differ_in_labels_are_read_as_they_say(labels: tuple, spec: tuple) -> None:
+    """Each Job's template has labels of its own, and what is read of the rest is shared."""
+
+    def made(**more: str) -> dict:
+        return workload(
+            podSets=[
+                {
+                    "name": f"set-{i}",
+                    "count": 2,
+                    "template": {"metadata": {"labels": own | more}, "spec": TEMPLATE["spec"] | said},
+                }
+                for i, (own, said) in enumerate(zip(labels, spec, strict=True))
+            ]
+        )
+
+    for obj in (made(**{"job-name": "1"}), made(**{"job-name": "2"}), made()):
+        seen = decode.workload(NAMES, msgspec.Raw(json.dumps(obj).encode())).view.value
+        whole = values.workload(obj, NAMES)[0]
+        assert seen == whole
+        assert [part.shape.labels for part in seen.pod_sets] == [part.shape.labels for part in whole.pod_sets]
 
 
 def test_what_is_remembered_is_bounded_by_bytes() -> None:
