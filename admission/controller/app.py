@@ -132,6 +132,8 @@ class Tuning:
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
     nobody led would else be let in by the order of names."""
     sweep_s: float = 30.0
+    swept_per_s: float = 1000.0
+    """Looks at jobs that nothing woke, of some 30 microseconds each."""
     check_s: float = 300.0
     """Between comparisons of the books with a fresh computation. In an eighth of it one of the copies is compared with
     the API server."""
@@ -608,7 +610,8 @@ class Controller:
             self._caught_up.clear()
             if not self._not_looked_at:
                 self._caught_up.set()
-            self._look_at_all()
+            for key in self._everybody():  # what became due while nobody led
+                self.jobs.add(key)
             self._pace.changed()
             self._all_stale()
             # What was being written when it led before may not be there.
@@ -1107,22 +1110,25 @@ class Controller:
         if not changed:
             self._stale.pop(queue, None)  # what comes back is what was written
 
-    def _look_at_all(self) -> None:
-        """Jobs, and Workloads that stand for none of ours: what became due while nobody led, or what nothing woke."""
-        for key in self.world.jobs:
-            self.jobs.add(key)
-        for seen in self.world.workloads.values():
-            if self.world.is_bare(seen):
-                self.jobs.add((ORPHAN, *seen.key))
+    def _everybody(self) -> list[JobKey]:
+        """Jobs, and Workloads that stand for none of ours."""
+        bare = [(ORPHAN, *seen.key) for seen in self.world.workloads.values() if self.world.is_bare(seen)]
+        return [*self.world.jobs, *bare]
 
     async def _sweep(self) -> None:
-        """Now and then: Workloads without a job, jobs that nothing woke."""
+        """Now and then: Workloads without a job, and everybody whom nothing woke, some each second."""
         while True:
             for seen in self.world.orphans():
                 self._sweep_soon(seen)
             self.world.lay_ghosts(self.now())
-            await asyncio.sleep(self.tuning.sweep_s)
-            self._look_at_all()
+            everybody = self._everybody()
+            lasts = max(self.tuning.sweep_s, len(everybody) / self.tuning.swept_per_s)
+            parts = max(1, min(len(everybody), int(lasts)))
+            for part in range(parts):
+                await asyncio.sleep(lasts / parts)
+                for key in everybody[part::parts]:
+                    if key[0] == ORPHAN or key in self.world.jobs:
+                        self.jobs.add(key)
             self._all_stale()
             if self._volumes_seen != self.world.looks_at_volumes:
                 self._pace.changed()

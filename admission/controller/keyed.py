@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
+_STRETCH_S = 0.02
+"""Where work waits for nothing, all else waits for it: leases, probes, pods that ask for their hosts."""
 
 
 class Lanes(Generic[K]):
@@ -64,6 +66,8 @@ class KeyedQueue(Generic[K]):
         self._later: dict[K, asyncio.TimerHandle] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         """Workers that have nothing to do; one of them is woken for one key, for waking costs each."""
+        self._rests_at = 0.0
+        self._resumes = False
 
     def __len__(self) -> int:
         return len(self._dirty) + sum(key not in self._dirty for key in self._busy)
@@ -136,10 +140,21 @@ class KeyedQueue(Generic[K]):
             self._later.clear()
             self._busy.clear()
             self._idle.clear()
+            self._resumes = False
+
+    def _resume(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._resumes = False
+        self._rests_at = loop.time() + _STRETCH_S
 
     async def _worker(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            while loop.time() >= self._rests_at:
+                # All workers rest until the loop has gone round once: each for itself would make a round of many.
+                if not self._resumes:
+                    self._resumes = True
+                    loop.call_soon(self._resume, loop)
+                await asyncio.sleep(0)
             while (key := self._next()) is None:
                 woken: asyncio.Future[None] = loop.create_future()
                 self._idle.append(woken)

@@ -173,3 +173,34 @@ def test_a_key_that_asks_for_no_later_time_leaves_no_timer() -> None:
         return timers[0], timers[1]
 
     assert asyncio.run(run()) == (50, 0)
+
+
+def test_work_that_waits_for_nothing_lets_others_have_their_turn() -> None:
+    """A look at each of 100,000 jobs would keep the lease from being renewed: for each worker, and all together."""
+    stretches: list[float] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def work(key: int) -> None:
+            until = loop.time() + 0.002
+            while loop.time() < until:
+                pass
+            worked[0] += 1
+
+        worked = [0]
+        queue: KeyedQueue[int] = KeyedQueue(work, 16)
+        task = asyncio.create_task(queue.run())
+        await asyncio.sleep(0.01)
+        for key in range(200):
+            queue.add(key)
+        while not queue.idle:
+            before = worked[0]
+            await asyncio.sleep(0)
+            stretches.append(worked[0] - before)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert sum(stretches) == 200
+    assert max(stretches) <= 20, "others wait for more than some of it"
