@@ -503,8 +503,11 @@ class Controller:
             self._queues_dirty.set()
 
     def _presses(self, key: JobKey) -> bool:
-        """A decision is due for it, or it holds room: what is written for it starts a gang, or gives room back. Who has
-        just come, or waits, has nobody waiting for it."""
+        """A decision is due for it, or it holds room: what is written for it starts a gang, or gives room back. Nobody
+        waits for who has just come, or waits himself. Whose write failed is not ahead of others again: a server that
+        does not answer would keep all workers with it."""
+        if key in self._failures:
+            return False
         if key in self._decisions:
             return True
         seen = self.world.workloads.get(key[1:]) if key[0] == ORPHAN else self.world.workload_of(key)

@@ -856,7 +856,8 @@ class Filling(Run):
                 return
             record = stored
         gang = self.state.workloads[key]
-        self.decisions.append(Claim(key, gang.uid, replace(record, until=self.now)))
+        until = self.now // 1000 * 1000  # it is over, and stored in whole seconds
+        self.decisions.append(Claim(key, gang.uid, replace(record, until=until)))
 
     def _passed_over(self, walk: Walk, trial: Trial) -> bool:
         """The first of its queue has waited too long: room becomes its own as it becomes free. Nobody is evicted."""

@@ -28,7 +28,7 @@ def test_time_that_makes_a_smaller_size_lawful_wakes_it(pods: int, least: int) -
     town.cycle()
     town.put(may_shrink(gang("c1", "c", pods, each={"gpu": 2}), least))
     plan = town.cycle()
-    assert plan.next_at == START + 5 * MINUTE
+    assert plan.next_at == town.now + 5 * MINUTE
     (verdict,) = plan.verdicts
     assert verdict.why.reason is Reason.WAITING_FOR_QUOTA
     town.now = plan.next_at
@@ -47,7 +47,7 @@ def test_time_that_makes_a_flavor_lawful_wakes_it(flavors: tuple[str, str]) -> N
     town.cycle()
     town.put(gang("c1", "c", each={"gpu": 2}))
     plan = town.cycle()
-    assert plan.next_at == START + 5 * MINUTE
+    assert plan.next_at == town.now + 5 * MINUTE
     town.now = plan.next_at
     town.cycle()
     assert town.evictions == {("ns", "a1"): 1}

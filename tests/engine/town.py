@@ -95,7 +95,8 @@ def never_fits(verdict: Verdict) -> bool:
 
 
 class Town:
-    def __init__(self, *values: object, rules: Rules = MUSTER, now: int = START) -> None:
+    def __init__(self, *values: object, rules: Rules = MUSTER, now: int = START + 773) -> None:
+        """now: no clock stands at a whole second."""
         self.rules = rules
         self.now = now
         self.state = State(rules)
@@ -314,6 +315,7 @@ class Town:
                 if isinstance(decision, Admit):
                     self.check_admission(decision, kept, state.ledger.unclaim(decision.key))
                 elif isinstance(decision, Claim):
+                    assert decision.record.until % SECOND == 0, f"it is stored in whole seconds: {decision}"
                     state.ledger.unclaim(decision.key)
                     (kept.discard if decision.record.victims else kept.add)(decision.key)
                     if decision.record.until > self.now:
