@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from admission.engine import flavors as scan
 from admission.engine import order, reclaim
 from admission.engine.flavors import Assignment, Mode
-from admission.engine.ledger import charge_of, claim_of
+from admission.engine.ledger import charge_of, claim_of, first_to_end
 from admission.engine.line import Memo, Used
 from admission.engine.model import (
     CLAIM_VICTIMS,
@@ -700,7 +700,7 @@ class Filling(Run):
         around = ledger.claims if self._on_nodes(trial) else ledger.claims_under(root)
         return [
             key
-            for key, held in sorted(around.items(), key=lambda item: (item[1].until, item[0]), reverse=True)
+            for key, held in reversed(first_to_end(around).items())
             if key != trial.gang.key
             and (node := ledger.tree.queue(held.charge.queue)) is not None
             and (node.root is root or held.charge.admission is not None)
