@@ -8,6 +8,6 @@ The first four rows run in the controller, the last where a command is typed.
                       `unmade`; `queues` (their statuses) and `keep` (their finalizers); `aggregate` makes the
                       visibility API known
     what holds jobs   `policies`, or `webhook` with `hooks` and `certificates`; `hold` proves that it does
-    what people ask   `ask`, `line` and `whatif`; what they change: `change`, `migrate` and `takeover`; on a terminal:
-                      `tell` and `printable`
+    what people ask   `ask` and `line`, for `answers` by `standing`, `unready`, `quotas` and `occupancy`; `whatif`;
+                      what they change: `change`, `migrate` and `takeover`; on a terminal: `tell` and `printable`
 """

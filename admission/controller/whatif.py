@@ -17,16 +17,30 @@ from typing import Any
 from msgspec import structs
 
 from admission.api.reasons import advice_for
-from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, Place, plain, resource_of
-from admission.controller.ask import places as places_of
+from admission.controller.answers import Place, plain
+from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, resource_of
 from admission.controller.decode import STORED
+from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
 from admission.engine.model import Admit, Assumed, Claim, Detail, Evict, Key, Put, Reason, Rules, Verdict, Workload
 from admission.engine.model import Why as Cause
 from admission.engine.project import sentence
 from admission.engine.state import State
 from admission.jobs import values, volumes
-from admission.jobs.kinds import JOB, JOBSET, JobKind, claims_made, kind_of, obj, objects, text, texts, whole
+from admission.jobs.kinds import (
+    JOB,
+    JOBSET,
+    JobKind,
+    claims_made,
+    kind_of,
+    name_of,
+    namespace_of,
+    obj,
+    objects,
+    text,
+    texts,
+    whole,
+)
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.workload import as_made, build_workload
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
@@ -103,8 +117,8 @@ async def foresee(
     manifest names none. `earlier`: those that would be created before it; it is added to them. Raises ApiError when the
     cluster cannot be asked, ValueError for another kind of object."""
     kind = job_kind(manifest)
-    where = text(obj(manifest.get("metadata")).get("namespace")) or namespace
-    seen = Foreseen(where, text(obj(manifest.get("metadata")).get("name")), kind.name, Foresight.UNKNOWN)
+    where = namespace_of(manifest) or namespace
+    seen = Foreseen(where, name_of(manifest), kind.name, Foresight.UNKNOWN)
     try:
         made = await ask.client.create(resource_of(kind).path(where), manifest, dry_run=True)
     except ApiError as error:
@@ -127,7 +141,7 @@ async def create(ask: Ask, manifest: Json, seen: Foreseen, earlier: list[Earlier
         made = await ask.client.create(resource_of(job_kind(manifest)).path(seen.namespace), manifest)
     except ApiError as error:
         return _refused(seen, error)
-    done = replace(seen, name=text(obj(made.get("metadata")).get("name")), created=True)
+    done = replace(seen, name=name_of(made), created=True)
     if earlier and earlier[-1].called == _called(seen):
         earlier[-1] = replace(earlier[-1], called=_called(done))
     return done
@@ -210,9 +224,7 @@ async def _decided(
         names,
         priority=_priority(made, kind, ask, ranks or (), pod_ranks or ()),
         limit_ranges=limits or (),
-        runtime_classes=(
-            None if runtimes is None else {text(obj(raw.get("metadata")).get("name")): raw for raw in runtimes}
-        ),
+        runtime_classes=(None if runtimes is None else {name_of(raw): raw for raw in runtimes}),
     )
     if problems:
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
@@ -249,7 +261,7 @@ async def _decided(
             if not usage.workload_uid:
                 labels = tuple(sorted(texts(obj(raw.get("metadata")).get("labels")).items()))
                 standing["pod", *usage.key] = (Stand(usage.key[0], labels, (usage.node,)),)
-    of_nodes = {text(obj(raw.get("metadata")).get("name")): obj(raw.get("metadata")) for raw in lists[-2] or ()}
+    of_nodes = {name_of(raw): obj(raw.get("metadata")) for raw in lists[-2] or ()}
     neighbours = Neighbours(standing.items, lambda node: texts(of_nodes.get(node, {}).get("labels")))
     for other, raw in zip(pending, lists[-1] or (), strict=True):
         state.apply(Put(neighbours.laid_on(stored.laid_on(other))))

@@ -12,8 +12,8 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from admission.controller.actuate import Options
+from admission.controller.answers import State
 from admission.controller.app import Controller, Tuning
-from admission.controller.ask import State
 from admission.controller.change import held_back
 from admission.controller.lifecycle import Settings
 from admission.engine.model import MUSTER, LabelSelector, Requirement
