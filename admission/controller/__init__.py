@@ -7,7 +7,8 @@ The first four rows run in the controller, the last where a command is typed.
     what is done      `lifecycle` (which step is due) and `actuate` (its write), with `conditions`, `statuses` and
                       `unmade`; `queues` (their statuses) and `keep` (their finalizers); `aggregate` makes the
                       visibility API known
-    what holds jobs   `policies`, or `webhook` with `hooks` and `certificates`; `hold` proves that it does
+    what holds jobs   `policies`, or `webhook` with `hooks` and `certificates`; `hold` proves that it does; with which
+                      rights: `roles`; both, for one `installation`
     what people ask   `ask` and `line`, for `answers` by `standing`, `unready`, `quotas` and `occupancy`; `whatif`;
                       what they change: `change`, `migrate` and `takeover`; on a terminal: `tell` and `printable`
 """
