@@ -467,7 +467,7 @@ async def leads(controller: Controller) -> bool:
 
 
 async def _statuses(controller: Controller) -> None:
-    await controller.write_queue_status()
+    await controller.stale.write()
 
 
 async def _finalizers(controller: Controller) -> None:
