@@ -25,10 +25,10 @@ from admission.names import HOSTNAME_LABEL, MUSTER_GROUP
 from e2e.api_client import Object, finished
 from e2e.control_plane import ControlPlane
 from e2e.event_log import DELETED, EventLog
+from e2e.forked import SOURCES
 from e2e.gangs import GPU, WORKLOADS, admitted, chosen_nodes, done, entry_of, reason, running_pods, teams, workload_of
 from e2e.installed import (
     NAMES,
-    SOURCES,
     USER,
     Installed,
     cluster_queue,
