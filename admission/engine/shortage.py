@@ -35,7 +35,7 @@ from admission.engine.model import (
 )
 from admission.engine.nodes import PlaceRequest
 from admission.engine.quota import AsIf, QuotaNode, Share, added_up
-from admission.engine.reclaim import Holders, spared_until
+from admission.engine.victims import Holders, spared_until
 
 Amounts = tuple[tuple[FlavorResource, int], ...]
 NEW = 2**62
