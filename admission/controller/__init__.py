@@ -3,7 +3,7 @@
 The first four rows run in the controller, the last where a command is typed.
 
     one replica       `serve`, from start to end, by `setup`; `app`, its loops, with `pace` and `keyed`; `rival`
-    what is seen      `decode` (slim values), `world` (folded into the engine's State), `silence`
+    what is seen      `decode` (slim values), `world` (folded into the engine's State), with `defaults` and `silence`
     what is done      `lifecycle` (which step is due) and `actuate` (its write), with `conditions`, `statuses` and
                       `unmade`; `stale` and `queues` (their statuses), `keep` (their finalizers); `aggregate` makes the
                       visibility API known; `numbers` are what is shown of it all

@@ -33,6 +33,7 @@ from admission.controller import decode, queues
 from admission.controller.actuate import KIND_OF, Actuator, Options, path_kind
 from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
+from admission.controller.defaults import PriorityClassSeen
 from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import (
@@ -52,7 +53,7 @@ from admission.controller.pace import Pace
 from admission.controller.stale import QUEUES, StaleQueues
 from admission.controller.statuses import Statuses
 from admission.controller.unmade import Unmade
-from admission.controller.world import ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
+from admission.controller.world import ORPHAN, JobKey, PodView, WorkloadSeen, World
 from admission.engine.cycle import decide
 from admission.engine.model import (
     AdmissionCheck,
@@ -448,14 +449,14 @@ class Controller:
     def _on_limit_range(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
         at = new or old
         assert at is not None
-        changed = self.world.limit_range_changed(at.namespace, at.name, new.value if new is not None else None)
+        changed = self.world.defaults.limit_range_changed(at.namespace, at.name, new.value if new is not None else None)
         if changed and self.leading:
             self.world.namespace_changed(at.namespace)
 
     def _on_runtime_class(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
         at = new or old
         assert at is not None
-        changed = self.world.runtime_class_changed(at.name, new.value if new is not None else None)
+        changed = self.world.defaults.runtime_class_changed(at.name, new.value if new is not None else None)
         if changed and self.leading:
             self.world.wake_class(at.name)
 

@@ -16,8 +16,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from admission.controller import conditions
+from admission.controller.defaults import PriorityClassSeen
 from admission.controller.lifecycle import WorkloadView
-from admission.controller.world import PodView, PriorityClassSeen, WorkloadSeen
+from admission.controller.world import PodView, WorkloadSeen
 from admission.engine.model import PodSet
 from admission.jobs import pins, values, volumes
 from admission.jobs.kinds import KINDS, JobKind, JobView, millis, obj, objects, view
