@@ -557,7 +557,10 @@ class Ledger:
             self._gone, self._on_paper = gone, on_paper
 
     def no_room(self, requests: Sequence[PlaceRequest], avoid: Collection[str], *, beside: bool) -> bool:
-        """Do the nodes refuse this; `beside` all that is set aside on them. No where that would be long to find out."""
+        """Do the nodes refuse this; `beside` all that is set aside on them. No where that would be long to find out,
+        and where pods linger that keep domains to child jobs of it: only `places` is told whose."""
+        if self.nodes.lingering("", (one.pod_set.shape for one in requests)):
+            return False
         spared, effort = self._spared, self.nodes.effort
         if beside:
             self._spared = frozenset()
