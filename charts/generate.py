@@ -24,6 +24,8 @@ from admission.api import config, crd
 from admission.api.kinds import KINDS
 from admission.api.structural import schema_of
 from admission.controller import policies
+from admission.controller.installation import Settings
+from admission.controller.roles import roles_by_mode
 from admission.jobs.hold import Identities
 from admission.jobs.requests import Limits
 from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
@@ -42,7 +44,7 @@ GRACE, CHILD_JOBS = 987_654_321, 987_654_322
 """Stand for numbers, which CEL takes no text for."""
 GOVERNED = {"matchLabels": {"@GOVERNED@": ""}}
 
-SETTINGS = policies.Settings(
+SETTINGS = Settings(
     identities=Identities((JOB_CONTROLLERS,), (JOBSET_CONTROLLERS,)),
     limits=Limits(grace_s=GRACE, child_jobs=CHILD_JOBS),
     governed_namespaces=GOVERNED,
@@ -264,7 +266,7 @@ def files() -> Iterator[tuple[str, str]]:
             yield f"{folder}/crds/{name}", text
         for part, made in (
             ("policies", policies.policies(names, SETTINGS)),
-            ("roles", policies.roles_by_mode(names, SETTINGS)),
+            ("roles", roles_by_mode(names, SETTINGS)),
             ("priority", [policies.priority_class(names, SETTINGS)]),
         ):
             yield f"{folder}/{part}.json", json.dumps(made, indent=1, ensure_ascii=False) + "\n"

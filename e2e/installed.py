@@ -14,7 +14,6 @@ import base64
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -31,9 +30,9 @@ from admission.names import Names
 from e2e.api_client import ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.event_log import EventLog
+from e2e.forked import SOURCES, Forked, Loaded
 
 NAMES = Names()
-SOURCES = Path(__file__).resolve().parent.parent
 HOME = "muster-system"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 USER = f"system:serviceaccount:{HOME}:muster-controller"
@@ -62,10 +61,16 @@ def _versions(cp: ControlPlane) -> dict[tuple[str, str], tuple[str, int]]:
     return out
 
 
+@cache
+def _loaded() -> Loaded:
+    """What the controllers of this process are forked from, and end with."""
+    return Loaded().__enter__()
+
+
 class Replica:
     """One controller process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path, credential: str = "") -> None:
+    def __init__(self, process: Forked | subprocess.Popen[bytes], log: Path, credential: str = "") -> None:
         self.process = process
         self.log = log
         self.credential = credential
@@ -96,8 +101,7 @@ class Replica:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(5)
-        return int(self.process.returncode)
+        return int(self.process.wait(5))
 
     @property
     def running(self) -> bool:
@@ -178,28 +182,9 @@ class Installed:
         path.write_text(yaml.safe_dump(said))
         kubeconfig = self.cp.kubeconfig(USER)
         log = self.folder / f"muster-{number}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "admission.cli",
-                    "controller",
-                    "--kubeconfig",
-                    str(kubeconfig),
-                    "--namespace",
-                    HOME,
-                    "--identity",
-                    identity or f"replica-{number}-{time.monotonic_ns()}",
-                    "--config",
-                    str(path),
-                    "--log-level",
-                    "debug",
-                ],
-                stdout=out,
-                stderr=out,
-                cwd=SOURCES,
-            )
+        arguments = ["controller", "--kubeconfig", str(kubeconfig), "--namespace", HOME, "--config", str(path)]
+        arguments += ["--identity", identity or f"replica-{number}-{time.monotonic_ns()}", "--log-level", "debug"]
+        process = _loaded().start(arguments, log, cwd=SOURCES)
         replica = Replica(process, log, _credential(kubeconfig))
         self.replicas.append(replica)
         return replica

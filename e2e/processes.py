@@ -48,7 +48,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=lambda: _die_with(parent),  # noqa: PLW1509 - two system calls, no locks
+                preexec_fn=lambda: die_with(parent),  # noqa: PLW1509 - two system calls, no locks
             )
 
     def signal(self, number: signal.Signals) -> None:
@@ -96,7 +96,8 @@ def wait_ready(waiting: dict[str, tuple[Process, Callable[[], bool]]], timeout: 
         time.sleep(0.05)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
+    """In a child: be killed when the thread that started it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before we asked
         os._exit(1)

@@ -3,35 +3,30 @@
     with Prompt(cp, folder) as prompt:
         ran = prompt.run("muster jobs -A | head -3")
 
-`muster` is the program itself, forked from a process that has its libraries loaded: to load them takes more than a
-second of CPU, to fork a hundredth. `helm` is the binary on PATH, else `python -m e2e.helm`.
+`muster` is the program itself, forked (see `forked`). `helm` is the binary on PATH, else `python -m e2e.helm`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from e2e.build import ensure
 from e2e.control_plane import ControlPlane
+from e2e.forked import SOURCES, Loaded
 
-SOURCES = Path(__file__).resolve().parent.parent
 HAS_HELM = shutil.which("helm") is not None or importlib.util.find_spec("helm_python") is not None
 _SHIM = """#!{python} -ISs
 import json, os, signal, socket, sys
 ask = socket.socket(socket.AF_UNIX)
-ask.connect({path!r})
+ask.connect({address!r})
 said = json.dumps([os.getcwd(), sys.argv[1:], dict(os.environ)]).encode()
 socket.send_fds(ask, [len(said).to_bytes(8, "big")], [0, 1, 2])
 ask.sendall(said)
@@ -49,8 +44,8 @@ class Prompt:
         self.cwd = cwd
         bin_folder = folder / "bin"
         bin_folder.mkdir()
-        self._socket = folder / "muster.socket"
-        _script(bin_folder / "muster", _SHIM.format(python=sys.executable, path=str(self._socket)))
+        self._loaded = Loaded()
+        _script(bin_folder / "muster", _SHIM.format(python=sys.executable, address=self._loaded.address))
         if HAS_HELM and shutil.which("helm") is None:
             _script(bin_folder / "helm", f'#!/bin/sh\nPYTHONPATH={SOURCES} exec {sys.executable} -m e2e.helm "$@"\n')
         (bin_folder / "kubectl").symlink_to(ensure(["kubectl"], say=False)["kubectl"])
@@ -60,23 +55,15 @@ class Prompt:
             "KUBECONFIG": str(cp.kubeconfig("admin")),
             "PATH": f"{bin_folder}:{os.environ['PATH']}",
         }
-        self._server: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "e2e.prompt", str(self._socket)]
-        self._server = subprocess.Popen(command, cwd=SOURCES, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-        assert self._server.stdout is not None
-        assert self._server.stdout.readline() == b"ready\n"
+        self._loaded.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._server is not None
-        assert self._server.stdout is not None
-        self._server.kill()
-        self._server.wait(10)
-        self._server.stdout.close()
+        self._loaded.__exit__(kind, error, trace)
 
     def run(self, text: str, *, shell: str = "bash", typed: str = "") -> subprocess.CompletedProcess[str]:
         """The lines of a block, in one shell; its exit code is the last line's. Standard error is part of stdout.
@@ -130,63 +117,3 @@ class Prompt:
 def _script(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o755)
-
-
-# ---------------------------------------------------------------- what `muster` is forked from
-
-
-def serve(path: str) -> None:
-    """Fork a `muster` for each connection, with the streams, folder, arguments and environment that it sends."""
-    from admission import cli
-    from admission.controller import ask, change, migrate, tell, whatif
-    from admission.kube import client
-
-    del ask, change, migrate, tell, whatif, client  # loaded is all they must be
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(path)
-        server.listen(16)
-        print("ready", flush=True)
-        while True:
-            connection, _ = server.accept()
-            size, streams, *_ = socket.recv_fds(connection, 8, 3)
-            said = b""
-            while len(said) < int.from_bytes(size, "big"):
-                said += connection.recv(1 << 16)
-            if os.fork() == 0:
-                server.close()
-                _one(cli.cli, connection, streams, *json.loads(said))
-            connection.close()
-            for stream in streams:
-                os.close(stream)
-
-
-def _one(command: Any, connection: socket.socket, streams: list[int], cwd: str, said: list[str], env: Any) -> None:
-    """In the child: be that command, to its end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs tests in the background has it ignored
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
-    connection.sendall(os.getpid().to_bytes(8, "big"))
-    code = 1
-    try:
-        command(said, prog_name="muster")
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    for number in (0, 1, 2):  # who reads a pipe sees its end no later than the code
-        os.close(number)
-    connection.sendall(bytes([code & 255]))
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1])

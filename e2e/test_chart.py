@@ -35,10 +35,10 @@ from e2e import test_main_job as main_job
 from e2e.api_client import APPLY, STRATEGIC, ApiClient, ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.event_log import EventLog
+from e2e.forked import SOURCES
 from e2e.gangs import admitted, done, entry_of, reason, workload_of
 from e2e.installed import (
     HOME,
-    SOURCES,
     USER,
     Installed,
     Replica,

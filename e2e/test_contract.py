@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from e2e.control_plane import ControlPlane
-from e2e.installed import SOURCES
+from e2e.forked import SOURCES
 
 
 def test_the_real_control_plane_keeps_the_contract_of_the_sandbox(cp: ControlPlane) -> None:

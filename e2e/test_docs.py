@@ -22,8 +22,9 @@ import yaml
 
 from admission.api.config import load_config
 from e2e.control_plane import ControlPlane
+from e2e.forked import SOURCES
 from e2e.gangs import GPU, admitted, running_pods, teams
-from e2e.installed import HOME, NAMES, SOURCES, Installed, cluster_queue, flavor, job, jobset, local_queue, ours
+from e2e.installed import HOME, NAMES, Installed, cluster_queue, flavor, job, jobset, local_queue, ours
 from e2e.prompt import HAS_HELM, Prompt
 from tests.chart.helm import needs_helm, template
 from tests.docs.blocks import PAGES, block, blocks, examples, played, spans

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from admission.controller import certificates, policies
+from admission.controller.installation import Settings
 from admission.controller.webhook import Webhook, configurations
 from admission.engine.model import Admission, Domain, Flavor, PodSetAssignment, Toleration, TopologyAssignment
 from admission.jobs import hold, pins
@@ -669,7 +670,7 @@ def test_what_kubectl_installed_another_manager_may_apply_too(plane: ControlPlan
 
 
 def test_in_governed_namespaces_every_job_is_held(plane: ControlPlane, tenant: ApiClient) -> None:
-    settings = policies.Settings(governed_namespaces={"matchLabels": {"muster": "governed"}})
+    settings = Settings(governed_namespaces={"matchLabels": {"muster": "governed"}})
     extra = [o for o in policies.policies(NAMES, settings) if o["metadata"]["name"].endswith("-namespaces")]
     assert len(extra) == 10
     above = _pod(priorityClassName="system-node-critical")

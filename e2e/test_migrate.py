@@ -21,6 +21,7 @@ import pytest
 
 from admission.controller import migrate, policies
 from admission.controller.ask import Ask
+from admission.controller.installation import Settings
 from admission.jobs.kinds import at
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client
@@ -53,7 +54,7 @@ def kueue(muster: Installed) -> Iterator[ControlPlane]:
 
 def unbind(cp: ControlPlane) -> None:
     """No policy of Muster's binds; those of both groups have the same names."""
-    for one in policies.policies(KUEUE, policies.Settings(governed_namespaces={}, defaulted_namespaces={})):
+    for one in policies.policies(KUEUE, Settings(governed_namespaces={}, defaulted_namespaces={})):
         if one["kind"].endswith("PolicyBinding"):
             cp.delete(f"{one['kind'].lower()}s", one["metadata"]["name"])
 
@@ -374,7 +375,7 @@ def test_in_kueue_mode_a_job_without_a_label_gets_the_local_queue_default(
     cp.namespace("team-b")
     cp.apply(theirs("LocalQueue", "default", {"clusterQueue": "team-a"}, "team-a"))
     where = {"matchExpressions": [{"key": "muster", "operator": "NotIn", "values": ["ungoverned"]}]}
-    settings = policies.Settings(defaulted_namespaces=where)
+    settings = Settings(defaulted_namespaces=where)
     cp.apply(policies.objects(KUEUE, settings))
     muster.start(config={"apiGroup": KUEUE_GROUP})
 
@@ -435,7 +436,7 @@ def test_in_kueue_mode_a_job_without_a_label_gets_the_local_queue_default(
     muster.forget_leader()
     cp.apply(theirs("LocalQueue", "main", {"clusterQueue": "team-a"}, "team-b"))
     team_b = {"matchLabels": {"kubernetes.io/metadata.name": "team-b"}}
-    cp.apply(policies.policies(KUEUE, policies.Settings(governed_namespaces=team_b, defaulted_namespaces=where)))
+    cp.apply(policies.policies(KUEUE, Settings(governed_namespaces=team_b, defaulted_namespaces=where)))
     muster.started(config={"apiGroup": KUEUE_GROUP, "manageJobsWithoutQueueName": True, "defaultQueueName": "main"})
     governed = job("team-b", "governed", 1, queue=None)
     cp.wait(lambda: offered(governed) == ("", True), 30, "all jobs of the other namespace to be held")

@@ -25,10 +25,10 @@ from admission.names import HOSTNAME_LABEL, MUSTER_GROUP
 from e2e.api_client import Object, finished
 from e2e.control_plane import ControlPlane
 from e2e.event_log import DELETED, EventLog
+from e2e.forked import SOURCES
 from e2e.gangs import GPU, WORKLOADS, admitted, chosen_nodes, done, entry_of, reason, running_pods, teams, workload_of
 from e2e.installed import (
     NAMES,
-    SOURCES,
     USER,
     Installed,
     cluster_queue,
@@ -1174,10 +1174,13 @@ def test_child_jobs_of_exclusive_placement_that_lose_nodes_stay_in_their_domains
 
     def left_over() -> object:
         pods = [(pod["metadata"]["name"], pod["spec"].get("nodeName")) for pod in cp.list("pods", "team-a")]
-        return lost, pods, hosts(), workload_of(cp, "team-a", "set")
+        return lost, pods, workload_of(cp, "team-a", "set")
 
-    # Those of the nodes that are gone for good go by the collector of garbage: after a minute, or two rounds more.
-    cp.wait(lingers, 150, "one pod to be left, on the node that is lost", describe=left_over)
+    # Those of the nodes that are gone for good, which the collector of garbage would delete so after a minute or two.
+    for pod in cp.list("pods", "team-a"):
+        if pod["spec"].get("nodeName") in (first[0], second[1]):
+            cp.delete("pods", pod["metadata"]["name"], "team-a", gracePeriodSeconds=0)
+    cp.wait(lingers, 60, "one pod to be left, on the node that is lost", describe=left_over)
     cp.apply([value])
     cp.wait(lambda: admitted(cp, "team-a", "set"), 60, "the new one to be admitted", describe=left_over)
     fourth = hosts()

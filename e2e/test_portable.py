@@ -22,7 +22,8 @@ import yaml
 
 from admission.api import crd
 from e2e.build import ensure
-from e2e.installed import NAMES, SOURCES, cluster_queue, flavor, job, local_queue
+from e2e.forked import SOURCES
+from e2e.installed import NAMES, cluster_queue, flavor, job, local_queue
 
 IMAGE = os.environ.get("MUSTER_E2E_IMAGE", "busybox:stable")
 TEAM = "muster-e2e"

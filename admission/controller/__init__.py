@@ -3,11 +3,12 @@
 The first four rows run in the controller, the last where a command is typed.
 
     one replica       `serve`, from start to end, by `setup`; `app`, its loops, with `pace` and `keyed`; `rival`
-    what is seen      `decode` (slim values), `world` (folded into the engine's State), `silence`
+    what is seen      `decode` (slim values), `world` (folded into the engine's State), with `defaults` and `silence`
     what is done      `lifecycle` (which step is due) and `actuate` (its write), with `conditions`, `statuses` and
-                      `unmade`; `queues` (their statuses) and `keep` (their finalizers); `aggregate` makes the
-                      visibility API known
-    what holds jobs   `policies`, or `webhook` with `hooks` and `certificates`; `hold` proves that it does
-    what people ask   `ask`, `line` and `whatif`; what they change: `change`, `migrate` and `takeover`; on a terminal:
-                      `tell` and `printable`
+                      `unmade`; `stale` and `queues` (their statuses), `keep` (their finalizers); `aggregate` makes the
+                      visibility API known; `numbers` are what is shown of it all
+    what holds jobs   `policies`, or `webhook` with `hooks` and `certificates`; `hold` proves that it does; with which
+                      rights: `roles`; both, for one `installation`
+    what people ask   `ask` and `line`, for `answers` by `standing`, `unready`, `quotas` and `occupancy`; `whatif`;
+                      what they change: `change`, `migrate` and `takeover`; on a terminal: `tell` and `printable`
 """

@@ -436,7 +436,7 @@ class Actuator:
     async def _asked_for(self, key: JobKey, job: JobView) -> dict[str, Any] | None:
         """The Workload that says what the job asks for now; None, and its owner is told, where that makes no sense."""
         raw = await self._raw(key, job)
-        value, kind, name = self._world.priority(job)
+        value, kind, name = self._world.defaults.priority(job)
         obj, problems = build_workload(
             KIND_OF[key[0]],
             raw,
@@ -444,12 +444,12 @@ class Actuator:
             priority=value,
             priority_ref=(kind, name) if name else None,
             queue=self._world.queue_of(job),
-            limit_ranges=self._world.limits_of(job.namespace),
-            runtime_classes=self._world.runtime_classes,
+            limit_ranges=self._world.defaults.limits_of(job.namespace),
+            runtime_classes=self._world.defaults.runtime_classes,
             limits=self.options.limits,
         )
-        if job.priority_class and job.priority_class not in self._world.workload_priorities:
-            known = ", ".join(sorted(self._world.workload_priorities)[:10]) or "none"
+        if job.priority_class and job.priority_class not in self._world.defaults.workload_priorities:
+            known = ", ".join(sorted(self._world.defaults.workload_priorities)[:10]) or "none"
             unknown = f"WorkloadPriorityClass {job.priority_class!r} does not exist; there are: {known}"
             problems = (unknown, *problems)
         if problems := tuple(dict.fromkeys((*job.problems, *problems))):
@@ -515,7 +515,7 @@ class Actuator:
         self._learn("Workload", await self._client.merge_patch(path, patch, strict=self._strict))
 
     async def _reprioritize(self, job: JobView, seen: WorkloadSeen) -> None:
-        value, _, name = self._world.priority(job)
+        value, _, name = self._world.defaults.priority(job)
         patch = {
             "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
             "spec": {"priority": value, "priorityClassRef": {"name": name}},

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +33,7 @@ from admission.controller import decode, queues
 from admission.controller.actuate import KIND_OF, Actuator, Options, path_kind
 from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
+from admission.controller.defaults import PriorityClassSeen
 from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import (
@@ -47,10 +48,12 @@ from admission.controller.lifecycle import (
     next_orphan_step,
     next_step,
 )
+from admission.controller.numbers import Numbers
 from admission.controller.pace import Pace
+from admission.controller.stale import QUEUES, StaleQueues
 from admission.controller.statuses import Statuses
 from admission.controller.unmade import Unmade
-from admission.controller.world import ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
+from admission.controller.world import ORPHAN, JobKey, PodView, WorkloadSeen, World
 from admission.engine.cycle import decide
 from admission.engine.model import (
     AdmissionCheck,
@@ -79,7 +82,6 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.project import project
-from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JOBSET, JobKind, JobView
@@ -93,6 +95,7 @@ from admission.kube.client import (
     NotFound,
     Terminating,
     Unserved,
+    unanswered,
 )
 from admission.kube.events import EventRecorder
 from admission.kube.flow import Told
@@ -156,9 +159,6 @@ class Watchers:
     """(as it was, as it is); on every replica."""
 
 
-QueueName = tuple[str, str, str]
-"""(ClusterQueue, LocalQueue or Cohort, namespace or "", name)."""
-QUEUES = (ClusterQueue, LocalQueue, Cohort)
 RACES_LOST = 4
 """So many times in a row a write may come too late before each more counts as a failure: one lost race is read again at
 once, and is part of the trade."""
@@ -170,11 +170,6 @@ _STEP_FAILED = (
     "What is due for this job failed, by a defect of the controller, whose log says more (step failed): it waits, and "
     "is tried again within five minutes"
 )
-_STATUS_OF: dict[str, Callable[[State, Item[Any], int], dict[str, Any]]] = {
-    "ClusterQueue": queues.queue_status,
-    "LocalQueue": queues.local_queue_status,
-    "Cohort": queues.cohort_status,
-}
 
 
 class Controller:
@@ -208,7 +203,6 @@ class Controller:
         self.leading = False
         self.revision = 0
         """Counts changes of what is shown."""
-        self._held: Condition | None = None
         self.certificate_ends: Callable[[], float | None] = lambda: None
         """When the webhook's certificate ends, where one holds; seconds since the epoch."""
         self.verdicts: dict[Key, Verdict] = {}
@@ -234,19 +228,12 @@ class Controller:
         self._unexplained: dict[Key, float] = {}
         self._found: set[Key] = set()
         """Gangs that waited when it began to lead, and have not been looked at since for what they are told."""
-        self._queues_dirty = asyncio.Event()
-        self._stale: dict[QueueName, None] = {}
-        """Queues whose status may differ from what is stored."""
         self._wrote_at = 0.0
         """The last write for a job; monotonic seconds."""
         self._last_verdicts: tuple[Verdict, ...] = ()
         """Verdicts of the last plan."""
-        self._stale_all = True
-        self._written_at: dict[QueueName, float] = {}
-        self._unwritten: dict[QueueName, str] = {}
-        """Queues whose status could not be written when that was last tried, and what was said."""
         self._unheard = False
-        """So with the reason of the gang that was last told why it waits."""
+        """The reason of the gang that was last told why it waits could not be written."""
         self._decide_at: asyncio.TimerHandle | None = None
         self.state = State(rules)
         self.jobs: KeyedQueue[JobKey] = KeyedQueue(
@@ -281,6 +268,19 @@ class Controller:
         self.informers: dict[str, Informer[Any]] = {}
         self._build_informers(() if workloads_only else KIND_OF.values(), judges=judges)
         self.keeper = Keeper(client, names, self.state, self.informers, self.events)
+        self.stale = StaleQueues(
+            names,
+            rules,
+            self.tuning,
+            self.state,
+            self.informers,
+            self.statuses,
+            now=now,
+            busy=self._busy,
+            first=self.keeper.first,
+            failed=self._failed,
+            learn=self._learn,
+        )
 
     # ------------------------------------------------------------ informers
 
@@ -414,19 +414,18 @@ class Controller:
             if new.value is not None and (old is None or old.value != new.value):
                 self.world.apply(Put(new.value))
                 if not _only_usage_differs(old, new):
-                    self._all_stale()
+                    self.stale.add_all()
                     if engine_class in (ClusterQueue, LocalQueue):
                         self.world.queue_changed()
                     elif engine_class is Namespace:
                         self.world.namespace_changed(new.name)
-            if engine_class in QUEUES:
-                self._queue_stale(engine_class.__name__, new.namespace, new.name)
+            if engine_class in QUEUES and self.leading:
+                self.stale.add(engine_class.__name__, new.namespace, new.name)
         elif old is not None:
             key: str | Key = (old.namespace, old.name) if engine_class is LocalQueue else old.name
             self.world.apply(Gone(engine_class, key))
-            self._written_at.pop((engine_class.__name__, old.namespace, old.name), None)
-            self._unwritten.pop((engine_class.__name__, old.namespace, old.name), None)
-            self._all_stale()
+            self.stale.gone(engine_class.__name__, old.namespace, old.name)
+            self.stale.add_all()
 
     def has_queue(self, namespace: str, name: str) -> bool:
         """Is there a LocalQueue of this name? Not so before the first list of them has come."""
@@ -454,14 +453,14 @@ class Controller:
     def _on_limit_range(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
         at = new or old
         assert at is not None
-        changed = self.world.limit_range_changed(at.namespace, at.name, new.value if new is not None else None)
+        changed = self.world.defaults.limit_range_changed(at.namespace, at.name, new.value if new is not None else None)
         if changed and self.leading:
             self.world.namespace_changed(at.namespace)
 
     def _on_runtime_class(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
         at = new or old
         assert at is not None
-        changed = self.world.runtime_class_changed(at.name, new.value if new is not None else None)
+        changed = self.world.defaults.runtime_class_changed(at.name, new.value if new is not None else None)
         if changed and self.leading:
             self.world.wake_class(at.name)
 
@@ -476,16 +475,6 @@ class Controller:
         if informer is not None and (isinstance(obj, bytes) or obj.get("metadata", {}).get("resourceVersion")):
             informer.learn(obj)
 
-    @property
-    def held(self) -> Condition | None:
-        """What the proof of the hold found; shown on every ClusterQueue."""
-        return self._held
-
-    @held.setter
-    def held(self, found: Condition | None) -> None:
-        self._held = found
-        self._all_stale()
-
     def _workload_of_uid(self, job_uid: str) -> WorkloadSeen | None:
         return self.world.workload_of_uid(job_uid)
 
@@ -497,10 +486,9 @@ class Controller:
 
     def proven(self, held: Condition, options: Options) -> None:
         """What a proof of the hold found counts from now on, for what is shown and for how pods are pinned."""
-        changed, self.held = held != self.held, held
+        self.stale.held = held
+        self.stale.add_all()
         self.actuator.options = options
-        if changed:
-            self._queues_dirty.set()
 
     def _presses(self, key: JobKey) -> bool:
         """A decision is due for it, or it holds room: what is written for it starts a gang, or gives room back. Nobody
@@ -537,31 +525,9 @@ class Controller:
             for told_why in self.watchers.evicted:
                 told_why(gang, reason, cause)
 
-    def _queue_stale(self, kind: str, namespace: str, name: str) -> None:
+    def _queues_of(self, gang: Workload) -> None:
         if self.leading:  # who begins to lead looks at all of them
-            self._stale[kind, namespace, name] = None
-            self._queues_dirty.set()
-
-    def _all_stale(self) -> None:
-        self._stale_all = True
-        self._queues_dirty.set()
-
-    def _queues_of(self, value: Workload) -> None:
-        """Something of a gang changed: the numbers of its queues, and of the cohorts above, may have."""
-        self._queue_stale("LocalQueue", value.namespace, value.queue)
-        local = self.state.local_queue((value.namespace, value.queue))
-        names = {local.cluster_queue} if local is not None else set[str]()
-        if value.admission is not None:
-            names.add(value.admission.cluster_queue)
-        for name in names:
-            self._queue_stale("ClusterQueue", "", name)
-            queue = self.state.cluster_queue(name)
-            above, seen = queue.cohort if queue is not None else "", set[str]()
-            while above and above not in seen:
-                seen.add(above)
-                self._queue_stale("Cohort", "", above)
-                cohort = self.state.cohorts.get(above)
-                above = cohort.parent if cohort is not None else ""
+            self.stale.add_of(gang)
 
     def _sweep_soon(self, seen: WorkloadSeen) -> None:
         if self.leading:
@@ -616,7 +582,7 @@ class Controller:
             for key in self._everybody():  # what became due while nobody led
                 self.jobs.add(key)
             self._pace.changed()
-            self._all_stale()
+            self.stale.add_all()
             # What was being written when it led before may not be there.
             for told in self.verdicts:
                 self._unexplained.setdefault(told, time.monotonic())
@@ -624,7 +590,7 @@ class Controller:
                 group.create_task(self.jobs.run(), name="jobs")
                 group.create_task(self._decide(), name="decide")
                 group.create_task(self._explain(), name="explain")
-                group.create_task(self._write_queues(), name="queues")
+                group.create_task(self.stale.run(), name="queues")
                 group.create_task(self.keeper.run(), name="keep")
                 group.create_task(self._sweep(), name="sweep")
                 group.create_task(self._check_books(), name="check")
@@ -777,7 +743,7 @@ class Controller:
                 told_now = self._unserved.due()
             else:
                 told_now = self._failures.get(key, 0) in (0, 5)
-            level = _told_of(error) if told_now else log.debug
+            level = log.warning if told_now and not unanswered(error) else log.debug
             level("write failed", **self._who(key), error=str(error))
             if isinstance(error, Invalid):
                 self._refused(key, error)
@@ -978,7 +944,7 @@ class Controller:
                     continue
                 except (ApiError, OSError, TimeoutError) as error:
                     self._failed(job or (ORPHAN, *key), error)
-                    tell = log.debug if self._unheard else _told_of(error)
+                    tell = log.debug if self._unheard or unanswered(error) else log.warning
                     tell("reason not written", namespace=key[0], name=key[1], error=str(error))
                     self._explain_later(key)
                     self._unheard = True
@@ -995,123 +961,6 @@ class Controller:
     def _explain_later(self, key: Key) -> None:
         self._unexplained.pop(key, None)  # they stand in the order of their times
         self._unexplained[key] = time.monotonic()
-
-    async def _write_queues(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                async with asyncio.timeout(self._until_sample()):
-                    await self._queues_dirty.wait()
-            except TimeoutError:
-                self._all_stale()
-            began = loop.time()
-            self._queues_dirty.clear()
-            await self.write_queue_status(self.statuses_at_once())
-            await asyncio.sleep(max(0.05, began + self.tuning.queue_status_s - loop.time()))
-
-    def statuses_at_once(self) -> tuple[int, int] | None:
-        """How many statuses may be written now: of queues that turned (see `_turned`), and of others; None where nobody
-        waits for another write."""
-        if not self._busy():
-            return None
-        seconds = self.tuning.queue_status_s
-        return (
-            max(1, round(self.tuning.queue_turns_per_s * seconds)),
-            max(1, round(self.tuning.queue_statuses_per_s * seconds)),
-        )
-
-    def _until_sample(self) -> float | None:
-        """Seconds until the usage of some LocalQueue is to be noted again; None where turns are not taken by usage."""
-        if self.rules.usage_fairness is None:
-            return None
-        stored = [one for one in self.informers["LocalQueue"].store.values() if one.value is not None]
-        due = [at for one in stored if (at := queues.next_sample(self.state, one)) is not None]
-        return max(0.0, (min(due) - self.now()) / 1000) + 0.01 if due else None
-
-    async def write_queue_status(self, most: tuple[int, int] | None = None) -> int:
-        """Write queue statuses that differ from what is stored, first of queues that turned, then those not written for
-        longest, for about as long as the status of one queue may stand; how many were written. most: as
-        `statuses_at_once`."""
-        if self._stale_all:
-            self._stale_all = False
-            for engine_class in QUEUES:
-                kind = engine_class.__name__
-                self._stale.update(dict.fromkeys((kind, *key) for key in self.informers[kind].store))
-        by_age = sorted(self._stale, key=lambda queue: (self._written_at.get(queue, 0.0), queue))
-        # Where a right is missing all are refused, and offering them again is not to be all that is done.
-        again = max(1, round(self.tuning.queue_statuses_per_s * self.tuning.queue_status_s))
-        later = set([queue for queue in by_age if queue in self._unwritten][again:])
-        by_age = [queue for queue in by_age if queue not in later]
-        turned = dict.fromkeys(islice((one for one in by_age if self._turned(*one)), None if most is None else most[0]))
-        due = [*turned, *(queue for queue in by_age if queue not in turned)]
-        bound = len(due) if most is None else len(turned) + most[1]
-        written, until = 0, time.monotonic() + self.tuning.queue_status_s
-        while due and written < bound and time.monotonic() < until:
-            now = self.now()
-            wanted: list[tuple[QueueName, Item[Any], dict[str, Any]]] = []
-            while due and len(wanted) < min(self.tuning.queue_statuses_at_once, bound - written):
-                queue = due.pop(0)
-                self._stale.pop(queue, None)
-                seen = self.informers[queue[0]].store.get(queue[1:])
-                status = self._status_due(queue[0], seen, now) if seen is not None else None
-                if seen is not None and status is not None:
-                    wanted.append((queue, seen, status))
-            async with asyncio.TaskGroup() as group:  # a write that meets the fence leaves no other under way behind
-                writes = [group.create_task(self._write_queue(*one)) for one in wanted]
-            written += sum(write.result() for write in writes)
-        if due or later:
-            self._queues_dirty.set()
-        return written
-
-    def _turned(self, kind: str, namespace: str, name: str) -> bool:
-        """Did the first gang come to a queue, or the last one leave it, since its status was written."""
-        seen = self.informers[kind].store.get((namespace, name))
-        if seen is None or kind == "Cohort":
-            return False
-        stored = seen.status or {}
-        was = bool(stored.get("pendingWorkloads") or stored.get("reservingWorkloads"))
-        return was != self.state.is_used((namespace, name) if namespace else name)
-
-    def _status_due(self, kind: str, seen: Item[Any], now: int) -> dict[str, Any] | None:
-        """The status that is to be written; None where what is stored says the same."""
-        if seen.value is None or (kind == "ClusterQueue" and self.keeper.first(seen)):
-            return None
-        status: dict[str, Any] = _STATUS_OF[kind](self.state, seen, now)
-        if kind == "ClusterQueue" and self.held is not None:
-            status = queues.with_hold(status, seen, self.held, now)
-        status = self.statuses.stored(kind, status)
-        return status if queues.differs(seen.status, status) else None
-
-    async def _write_queue(self, queue: QueueName, seen: Item[Any], status: dict[str, Any]) -> bool:
-        kind, _, name = queue
-        resource = Kind(self.names.group, self.names.version, f"{kind.lower()}s", kind, kind == "LocalQueue")
-        self._written_at[queue] = time.monotonic()
-        try:
-            await self._write_status(resource, seen, status)
-        except NotFound as error:
-            self._unwritten[queue] = str(error)
-            self._queue_stale(*queue)
-        except (ApiError, OSError, TimeoutError) as error:
-            self._failed(queue, error)
-            tell = log.debug if self._unwritten.get(queue) == str(error) else _told_of(error)
-            tell("queue status not written", kind=kind, name=name, error=str(error))
-            self._unwritten[queue] = str(error)
-            self._queue_stale(*queue)
-        else:
-            if queue in self._unwritten:
-                self._unwritten.clear()  # what refused it may have refused the others
-        return True
-
-    async def _write_status(self, resource: Kind, seen: Item[Any], status: dict[str, Any]) -> None:
-        metadata = {"name": seen.name, "uid": seen.uid}
-        if seen.namespace:
-            metadata["namespace"] = seen.namespace
-        answer = await self.statuses.write(resource, metadata, status)
-        queue = (resource.kind, seen.namespace, seen.name)
-        changed = queue in self._stale
-        self._learn(resource.kind, answer)
-        if not changed:
-            self._stale.pop(queue, None)  # what comes back is what was written
 
     def _everybody(self) -> list[JobKey]:
         """Jobs, and Workloads that stand for none of ours."""
@@ -1132,7 +981,7 @@ class Controller:
                 for key in everybody[part::parts]:
                     if key[0] == ORPHAN or key in self.world.jobs:
                         self.jobs.add(key)
-            self._all_stale()
+            self.stale.add_all()
             if self._volumes_seen != self.world.looks_at_volumes:
                 self._pace.changed()
 
@@ -1166,11 +1015,6 @@ class Controller:
         return Numbers(self)
 
 
-def _told_of(error: Exception) -> Any:
-    """Where to tell it: that the API server does not answer is told by the client, once for all that is not written."""
-    return log.debug if isinstance(error, ApiError) and not error.status else log.warning
-
-
 def _shown(job: JobView) -> tuple[Any, ...]:
     """What the page shows of a job itself."""
     return (job.ready, job.succeeded, job.suspended, job.pods_expected, job.finished, job.message)
@@ -1189,98 +1033,3 @@ def _only_usage_differs(old: Item[Any] | None, new: Item[Any]) -> bool:
     if old is None or not isinstance(old.value, LocalQueue) or not isinstance(new.value, LocalQueue):
         return False
     return replace(old.value, consumed=(), consumed_at=0) == replace(new.value, consumed=(), consumed_at=0)
-
-
-class Numbers:
-    """A view of a running controller for those who show it; reads, never writes."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    def queues(self) -> Iterator[tuple[str, str, QueueNumbers]]:
-        controller = self._controller
-        for seen in controller.informers["ClusterQueue"].store.values():
-            yield "ClusterQueue", seen.name, controller.state.queue_numbers(seen.name)
-        for seen in controller.informers["Cohort"].store.values():
-            yield "Cohort", seen.name, controller.state.cohort_numbers(seen.name)
-
-    def queue_of(self, key: Key) -> str:
-        seen = self._controller.world.workloads.get(key)
-        if seen is None:
-            return ""
-        local = self._controller.state.local_queue((key[0], seen.view.value.queue))
-        return local.cluster_queue if local is not None else ""
-
-    def waiting(self) -> Iterator[tuple[str, str, float]]:
-        controller, now = self._controller, self._controller.now()
-        if not controller.leading:
-            return  # what was found while it led says nothing now
-        for verdict in list(controller.verdicts.values()):
-            seen = controller.world.workloads.get(verdict.key)
-            if seen is not None:
-                value = seen.view.value
-                seconds = max(0, now - max(value.created, value.evicted_at)) / 1000
-                yield self.queue_of(verdict.key), verdict.why.reason.value, seconds
-
-    def cluster_queues(self) -> list[str]:
-        return [seen.name for seen in self._controller.informers["ClusterQueue"].store.values()]
-
-    def flavors(self) -> list[tuple[str, str, int, int]]:
-        return self._controller.state.flavor_totals()
-
-    def queue_of_gang(self, key: Key) -> str:
-        value = self._controller.state.workload(key)
-        return self._controller.state.queue_of(value) if value is not None else ""
-
-    def held(self) -> tuple[str, bool] | None:
-        proof = self._controller.held
-        return (proof[2].rpartition("HeldBy")[2].lower(), proof[1]) if proof is not None else None
-
-    def events_dropped(self) -> dict[str, int]:
-        return dict(self._controller.events.dropped)
-
-    def certificate_ends(self) -> float | None:
-        return self._controller.certificate_ends()
-
-    def api_calls(self) -> list[tuple[tuple[str, str, str, int], int]]:
-        return list(self._controller.client.counts.items())
-
-    def watch_age(self) -> list[tuple[str, float]]:
-        return [(kind, informer.age) for kind, informer in self._controller.informers.items()]
-
-    def leading(self) -> bool:
-        return self._controller.leading
-
-    # -- what the page and the visibility API show beside
-
-    @property
-    def state(self) -> State:
-        return self._controller.state
-
-    @property
-    def revision(self) -> int:
-        return self._controller.revision
-
-    def ready(self) -> str:
-        """Why not every list is in yet; "" when they are."""
-        missing = [name for name, informer in self._controller.informers.items() if not informer.synced.is_set()]
-        return f"waiting for the first list of {', '.join(missing)}" if missing else ""
-
-    def now(self) -> int:
-        return self._controller.now()
-
-    def verdict(self, key: Key) -> Verdict | None:
-        return self._controller.verdicts.get(key)
-
-    def owner(self, key: Key) -> tuple[str, str]:
-        """(kind, name) of the job that a Workload stands for; ("", "") when none is known."""
-        seen = self._controller.world.workloads.get(key)
-        return seen.view.owner if seen is not None else ("", "")
-
-    def job(self, key: Key) -> JobView | None:
-        seen = self._controller.world.workloads.get(key)
-        at = self._controller.world.job_of(seen) if seen is not None else None
-        return self._controller.world.jobs.get(at) if at is not None else None
-
-    def workload(self, key: Key) -> WorkloadSeen | None:
-        return self._controller.world.workloads.get(key)

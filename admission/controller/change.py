@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from admission.controller.answers import State, plain
 from admission.controller.ask import (
     LEASES,
     NAMESPACES,
@@ -20,12 +21,10 @@ from admission.controller.ask import (
     Ask,
     NotSeen,
     NotThere,
-    State,
-    newest,
-    plain,
     resource_of,
     typed,
 )
+from admission.controller.standing import newest
 from admission.engine.model import Detail
 from admission.jobs import pins
 from admission.jobs.kinds import KINDS as JOB_KINDS

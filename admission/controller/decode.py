@@ -17,8 +17,9 @@ import msgspec
 from msgspec.structs import replace
 
 from admission.controller import conditions
+from admission.controller.defaults import PriorityClassSeen
 from admission.controller.lifecycle import WorkloadView
-from admission.controller.world import PodView, PriorityClassSeen, WorkloadSeen
+from admission.controller.world import PodView, WorkloadSeen
 from admission.engine.model import Pairs, PodSet
 from admission.jobs import pins, values, volumes
 from admission.jobs.kinds import KINDS, JobKind, JobView, millis, obj, objects, texts, view

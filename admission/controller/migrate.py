@@ -17,8 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from admission.controller import change
-from admission.controller.ask import LEASES, NODES, Ask, newest, resource_of
+from admission.controller.ask import LEASES, NODES, Ask, resource_of
 from admission.controller.change import Change, Changes, Did
+from admission.controller.standing import newest
 from admission.controller.takeover import (
     KUEUE,
     Known,
@@ -26,12 +27,11 @@ from admission.controller.takeover import (
     current,
     held,
     is_true,
-    name_of,
     status_of,
     take_over,
 )
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import obj, objects, text, texts, view, whole
+from admission.jobs.kinds import name_of, obj, objects, text, texts, view, whole
 from admission.kube.client import AlreadyExists, ApiError, Kind, NotFound
 from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, JOBSET_GROUP, KUEUE_GROUP, Names
 
@@ -183,7 +183,7 @@ async def _still_there(ask: Ask) -> list[Change]:
     for kind in _WEBHOOKS:
         for one in await ask.read(kind) or ():
             if any(_is_kueues_hook(obj(hook.get("clientConfig"))) for hook in objects(one.get("webhooks"))):
-                name = text(obj(one.get("metadata")).get("name"))
+                name = name_of(one)
                 why = "Kueue is still there: scale its controller to 0 and delete this before --apply"
                 out.append(Change(f"{kind.kind.lower()}/{name}", Did.REFUSED, message=why))
     return out

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from admission.controller.installation import Settings
+from admission.controller.roles import roles, roles_by_policy
 from admission.jobs.hold import (
-    IDENTITIES,
     OWNERS_LABELS,
     PATIENCE_S,
     PRIORITY,
@@ -32,7 +32,7 @@ from admission.jobs.hold import (
 )
 from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.pins import DOMAIN, GATES, RANKS, REQUIRED, template_annotations, template_labels
-from admission.jobs.requests import GANG_CLASS, LIMITS, NODE_NAME, SYSTEM_CLASSES, Limits, excess_words
+from admission.jobs.requests import GANG_CLASS, NODE_NAME, SYSTEM_CLASSES, Limits, excess_words
 from admission.names import (
     DEFAULT_QUEUE,
     JOB_COMPLETION_INDEX,
@@ -48,24 +48,6 @@ POLICY_API = "admissionregistration.k8s.io/v1"
 JOBS = ("batch", "jobs")
 JOBSETS = (JOBSET_GROUP, "jobsets")
 CONTAINERS = ("containers", "initContainers")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Values of the installation that policies and roles depend on."""
-
-    identities: Identities = IDENTITIES
-    limits: Limits = LIMITS
-    governed_namespaces: Mapping[str, Any] | None = None
-    """Label selector of namespaces in which every job is held, labelled or not; None: only labelled jobs are."""
-    defaulted_namespaces: Mapping[str, Any] | None = None
-    """Label selector of namespaces whose LocalQueue `default`, where there is one, jobs without a label get; None:
-    nowhere."""
-    namespace: str = "muster-system"
-    service_account: str = "muster-controller"
-    proof_namespace: str = "default"
-    """Where the controller proves by a dry run that jobs are held."""
-    labels: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/name": "muster"})
 
 
 # ---------------------------------------------------------------- CEL
@@ -972,240 +954,6 @@ def priority_class(names: Names, settings: Settings | None = None) -> Object:
         "preemptionPolicy": "Never",
         "description": "Pods of gangs that Muster admitted. Set by Muster; the order of gangs is their queue's.",
     }
-
-
-LEADER_VIEWER = "muster-leader-viewer"
-_READ = ["get", "list", "watch"]
-_WATCH = ["list", "watch"]
-_HOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
-
-
-def roles(names: Names, settings: Settings | None = None) -> list[Object]:
-    """ServiceAccount, what the controller may do, and roles for people. No wildcard, no pod creation."""
-    settings = settings or Settings()
-    group, visibility = names.group, names.visibility_group
-    kinds = [
-        "admissionchecks",
-        "clusterqueues",
-        "cohorts",
-        "localqueues",
-        "resourceflavors",
-        "topologies",
-        "workloadpriorityclasses",
-        "workloads",
-    ]
-
-    def rule(api_group: str, resources: Sequence[str], verbs: Sequence[str], names_: Sequence[str] = ()) -> Object:
-        out: Object = {"apiGroups": [api_group], "resources": list(resources), "verbs": list(verbs)}
-        return out | {"resourceNames": list(names_)} if names_ else out
-
-    def cluster_role(name: str, rules: list[Object], **labels: str) -> Object:
-        return {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": name, "labels": {**settings.labels, **labels}},
-            "rules": rules,
-        }
-
-    def binding(kind: str, name: str, role: str, namespace: str = "") -> Object:
-        meta: Object = {"name": name, "labels": dict(settings.labels)}
-        if namespace:
-            meta["namespace"] = namespace
-        return {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": kind,
-            "metadata": meta,
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "Role" if kind == "RoleBinding" else "ClusterRole",
-                "name": role,
-            },
-            "subjects": [{"kind": "ServiceAccount", "name": settings.service_account, "namespace": settings.namespace}],
-        }
-
-    controller = cluster_role(
-        "muster-controller",
-        [
-            rule(group, [kind for kind in kinds if kind != "workloads"], _WATCH),
-            # Their finalizers.
-            rule(group, ["admissionchecks", "clusterqueues", "resourceflavors", "topologies"], ["patch"]),
-            rule(group, ["workloads"], [*_READ, "create", "patch", "delete", "admit"]),
-            rule(
-                group,
-                [f"{kind}/status" for kind in ("clusterqueues", "cohorts", "localqueues", "workloads")],
-                ["patch"],
-            ),
-            rule("batch", ["jobs"], [*_READ, "patch"]),
-            rule("batch", ["jobs/status"], ["patch"]),
-            rule(JOBSET_GROUP, ["jobsets"], [*_READ, "patch"]),
-            # So that its Workloads may block the deletion of their owners.
-            rule("batch", ["jobs/finalizers"], ["update"]),
-            rule(JOBSET_GROUP, ["jobsets/finalizers"], ["update"]),
-            # To delete is for pods that nobody else stops: of a gang that must go while its job is being deleted, or
-            # that were taken from it. A budget of their owner's does not keep them.
-            rule("", ["pods"], [*_READ, "patch", "delete"]),
-            rule("", ["pods/eviction"], ["create"]),
-            rule("", ["nodes", "namespaces", "limitranges"], _WATCH),
-            # Where volumes are, and so the pods that name them.
-            rule("", ["persistentvolumeclaims", "persistentvolumes"], _WATCH),
-            rule("storage.k8s.io", ["storageclasses"], _WATCH),
-            rule("node.k8s.io", ["runtimeclasses"], _WATCH),
-            rule("scheduling.k8s.io", ["priorityclasses"], _WATCH),
-            # Whether Kueue leads over the same objects, in whatever namespace it is.
-            *([rule("coordination.k8s.io", ["leases"], ["get"], [names.rival_lease])] if names.rival_lease else []),
-            rule("", ["events"], ["create", "patch"]),
-            # Whoever asks the webhook, the page or the visibility API: who it is, and what it may.
-            rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
-            rule("authentication.k8s.io", ["tokenreviews"], ["create"]),
-            rule("apiregistration.k8s.io", ["apiservices"], ["get", "update"], [f"{names.version}.{visibility}"]),
-            rule(
-                "admissionregistration.k8s.io",
-                ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"],
-                ["get", "list"],
-            ),
-            rule(
-                "admissionregistration.k8s.io",
-                ["validatingadmissionpolicies", "validatingadmissionpolicybindings"],
-                ["list"],
-            ),
-            # Where it holds by webhook: its own two configurations. To create cannot be limited by name.
-            rule("admissionregistration.k8s.io", _HOOKS, ["create"]),
-            rule("admissionregistration.k8s.io", _HOOKS, ["get", "update"], ["muster"]),
-        ],
-    )
-    own = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": {"name": "muster-controller", "namespace": settings.namespace, "labels": dict(settings.labels)},
-        "rules": [
-            rule("coordination.k8s.io", ["leases"], ["create"]),
-            rule("coordination.k8s.io", ["leases"], ["get", "update"], [names.lease_name]),
-            rule("", ["secrets"], ["create"]),
-            rule("", ["secrets"], ["get", "update"], ["muster-webhook"]),
-            rule("", ["secrets"], ["get", "update"], ["muster-web"]),
-        ],
-    }
-    # Whether a controller leads, and since when: for everybody who has a job in a queue. It names a pod, and no more.
-    leader = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": {"name": LEADER_VIEWER, "namespace": settings.namespace, "labels": dict(settings.labels)},
-        "rules": [rule("coordination.k8s.io", ["leases"], ["get"], [names.lease_name])],
-    }
-    everybody = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}
-    # The proof of hold offers a Job there, as a dry run.
-    proof = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": {
-            "name": "muster-hold-proof",
-            "namespace": settings.proof_namespace,
-            "labels": dict(settings.labels),
-        },
-        "rules": [rule("batch", ["jobs"], ["create"])],
-    }
-    # Which front proxy speaks for the callers of the visibility API.
-    front_proxy = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": {"name": "muster-front-proxy", "namespace": "kube-system", "labels": dict(settings.labels)},
-        "rules": [rule("", ["configmaps"], ["get"], ["extension-apiserver-authentication"])],
-    }
-    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
-    viewer = cluster_role(
-        "muster-viewer",
-        [
-            rule(group, ["localqueues", "workloads"], _READ),
-            rule(visibility, ["localqueues/pendingworkloads"], ["get"]),
-        ],
-        **{f"{aggregate}{role}": "true" for role in ("view", "edit", "admin")},
-    )
-    admin = cluster_role(
-        "muster-queue-admin",
-        [
-            rule(
-                group,
-                [kind for kind in kinds if kind != "workloads"],
-                [*_READ, "create", "update", "patch", "delete"],
-            ),
-            # To delete one sends its gang back to the queue, or frees what nothing else frees.
-            rule(group, ["workloads"], [*_READ, "delete"]),
-            rule(visibility, ["clusterqueues/pendingworkloads", "localqueues/pendingworkloads"], ["get"]),
-        ],
-    )
-    account = {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {
-            "name": settings.service_account,
-            "namespace": settings.namespace,
-            "labels": dict(settings.labels),
-        },
-    }
-    return [
-        account,
-        controller,
-        binding("ClusterRoleBinding", "muster-controller", "muster-controller"),
-        own,
-        binding("RoleBinding", "muster-controller", "muster-controller", settings.namespace),
-        leader,
-        binding("RoleBinding", LEADER_VIEWER, LEADER_VIEWER, settings.namespace) | {"subjects": [everybody]},
-        proof,
-        binding("RoleBinding", "muster-hold-proof", "muster-hold-proof", settings.proof_namespace),
-        front_proxy,
-        binding("RoleBinding", "muster-front-proxy", "muster-front-proxy", "kube-system"),
-        viewer,
-        admin,
-    ]
-
-
-BY_WEBHOOK = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
-BY_POLICY = {
-    "mutatingadmissionpolicies",
-    "mutatingadmissionpolicybindings",
-    "validatingadmissionpolicies",
-    "validatingadmissionpolicybindings",
-}
-
-MADE_BEFORE = {"mutatingwebhookconfigurations", "validatingwebhookconfigurations", "secrets"}
-"""The chart and `config/` make these, empty, and the controller fills them: nobody needs the right to create them,
-which no name can limit; and they go with the installation, so that no webhook is left behind that nobody answers."""
-
-
-def roles_by_mode(names: Names, settings: Settings | None = None) -> list[Object]:
-    """`roles` as they are installed: without the rights to create what is made before, and a rule that only one mode of
-    holding needs with that mode, by the key `when`."""
-    made = roles(names, settings)
-    for role in made:
-        if role["metadata"]["name"] in ("muster-controller", "muster-hold-proof") and "rules" in role:
-            role["rules"] = [marked for rule in role["rules"] if (marked := _by_mode(rule)) is not None]
-    return made
-
-
-def _by_mode(rule: Object) -> Object | None:
-    resources = set(rule["resources"])
-    if rule["verbs"] == ["create"] and resources <= MADE_BEFORE:
-        return None
-    if rule.get("resourceNames") == ["muster-webhook"] and resources == {"secrets"}:
-        return {"when": "own-certificate", **rule}
-    if resources <= BY_WEBHOOK and "muster-web" not in rule.get("resourceNames", ()):
-        return {"when": "webhook", **rule}
-    if resources <= BY_POLICY:
-        return {"when": "policy", **rule}
-    return rule
-
-
-def roles_by_policy(names: Names, settings: Settings | None = None) -> list[Object]:
-    """What is needed where policies hold."""
-    made = roles_by_mode(names, settings)
-    for role in made:
-        if "rules" in role:
-            role["rules"] = [
-                {key: value for key, value in rule.items() if key != "when"}
-                for rule in role["rules"]
-                if rule.get("when") in (None, "policy")
-            ]
-    return made
 
 
 PARTS: Mapping[str, Callable[[Names, Settings], list[Object]]] = {

@@ -21,6 +21,7 @@ from admission.controller import policies
 from admission.controller.actuate import Options
 from admission.controller.app import Controller
 from admission.controller.hold import Held, policies_bound, policies_served, prove
+from admission.controller.installation import Settings
 from admission.controller.rival import Rival, RivalLeads
 from admission.controller.setup import default_queue, looked_at, policy_settings, rules_of, settings_of, tuning_of
 from admission.jobs.hold import Identities
@@ -87,7 +88,7 @@ async def serve(
     limits = replace(
         LIMITS, grace_s=config.max_termination_grace_period_seconds, child_jobs=config.max_jobs_per_job_set
     )
-    pins = _mutating(policies.pins(names, policies.Settings()))
+    pins = _mutating(policies.pins(names, Settings()))
     can_rank = mode == "webhook" or await policies_bound(client, pins)
     controller = Controller(
         client,

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from admission.api.config import NEVER_GOVERNED, Configuration
-from admission.controller import policies
+from admission.controller import installation
 from admission.controller.app import Tuning
 from admission.controller.lifecycle import Settings
 from admission.engine.model import KUEUE, MUSTER, LabelSelector, Rules, Strategies, Transformation, UsageFairness
@@ -80,10 +80,10 @@ def looked_at(config: Configuration, home: str = "muster-system") -> LabelSelect
     return label_selector(selector_of(config, home), [])
 
 
-def policy_settings(config: Configuration, home: str = "muster-system") -> policies.Settings:
+def policy_settings(config: Configuration, home: str = "muster-system") -> installation.Settings:
     """Whose jobs are held, or get a queue, without a label."""
     selected = selector_of(config, home)
-    return policies.Settings(
+    return installation.Settings(
         governed_namespaces=selected if config.manage_jobs_without_queue_name else None,
         defaulted_namespaces=selected if config.local_queue_defaulting else None,
     )

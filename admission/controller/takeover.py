@@ -11,10 +11,23 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from admission.controller.ask import newest
 from admission.controller.conditions import condition
+from admission.controller.standing import newest
 from admission.jobs import values
-from admission.jobs.kinds import JobKind, JobView, Operation, at, millis, obj, objects, text, texts, view, whole
+from admission.jobs.kinds import (
+    JobKind,
+    JobView,
+    Operation,
+    at,
+    millis,
+    name_of,
+    obj,
+    objects,
+    text,
+    texts,
+    view,
+    whole,
+)
 from admission.jobs.pins import pointer
 from admission.jobs.workload import build_workload, matches
 from admission.names import ADMITTED, EVICTED, FINISHED, KUEUE_GROUP, QUOTA_RESERVED, Names
@@ -380,10 +393,6 @@ def held(raw: Json | None, field: str) -> dict[str, str]:
 
 def status_of(raw: Json | None) -> Json:
     return obj(obj(raw).get("status"))
-
-
-def name_of(raw: Json) -> str:
-    return text(obj(raw.get("metadata")).get("name"))
 
 
 def is_true(raw: Json, kind: str) -> bool:

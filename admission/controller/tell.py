@@ -1,4 +1,4 @@
-"""The answers of `ask` and the findings of the linter, as people read them on a terminal.
+"""The `answers` and the findings of the linter, as people read them on a terminal.
 
 Plain text where nobody watches (no TTY), colours and bars where somebody does; the words are the same. Times are shown
 as ages beside `now`, which is the asker's clock in ms since the epoch.
@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from admission import quantity
-from admission.controller.ask import Jobs, Nodes, QueueRow, Queues, Room, Standing, State, Why
+from admission.controller.answers import Jobs, Nodes, QueueRow, Queues, Room, Standing, State, Why
 from admission.controller.line import Lack
 from admission.controller.printable import printable
 

@@ -9,27 +9,43 @@ here than there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from msgspec import structs
 
 from admission.api.reasons import advice_for
-from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, Place, plain, resource_of
-from admission.controller.ask import places as places_of
+from admission.controller.answers import Place, plain
+from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, resource_of
 from admission.controller.decode import STORED
+from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
 from admission.engine.model import Admit, Assumed, Claim, Detail, Evict, Key, Put, Reason, Rules, Verdict, Workload
 from admission.engine.model import Why as Cause
 from admission.engine.project import sentence
 from admission.engine.state import State
 from admission.jobs import values, volumes
-from admission.jobs.kinds import JOB, JOBSET, JobKind, claims_made, kind_of, obj, objects, text, texts, whole
+from admission.jobs.kinds import (
+    JOB,
+    JOBSET,
+    JobKind,
+    claims_made,
+    kind_of,
+    name_of,
+    namespace_of,
+    obj,
+    objects,
+    text,
+    texts,
+    whole,
+)
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.workload import as_made, build_workload
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
+from admission.names import Names
 
 Json = dict[str, Any]
 _STEPS = 10_000
@@ -103,8 +119,8 @@ async def foresee(
     manifest names none. `earlier`: those that would be created before it; it is added to them. Raises ApiError when the
     cluster cannot be asked, ValueError for another kind of object."""
     kind = job_kind(manifest)
-    where = text(obj(manifest.get("metadata")).get("namespace")) or namespace
-    seen = Foreseen(where, text(obj(manifest.get("metadata")).get("name")), kind.name, Foresight.UNKNOWN)
+    where = namespace_of(manifest) or namespace
+    seen = Foreseen(where, name_of(manifest), kind.name, Foresight.UNKNOWN)
     try:
         made = await ask.client.create(resource_of(kind).path(where), manifest, dry_run=True)
     except ApiError as error:
@@ -127,7 +143,7 @@ async def create(ask: Ask, manifest: Json, seen: Foreseen, earlier: list[Earlier
         made = await ask.client.create(resource_of(job_kind(manifest)).path(seen.namespace), manifest)
     except ApiError as error:
         return _refused(seen, error)
-    done = replace(seen, name=text(obj(made.get("metadata")).get("name")), created=True)
+    done = replace(seen, name=name_of(made), created=True)
     if earlier and earlier[-1].called == _called(seen):
         earlier[-1] = replace(earlier[-1], called=_called(done))
     return done
@@ -182,88 +198,129 @@ async def _decided(
     if stop not in ("", "None"):
         return _waits(seen, Cause(Reason.ON_HOLD, subject=f"LocalQueue {seen.queue}"))
 
-    def ours(plural: str, kind: str) -> Kind:
-        return ask.kind(plural, kind, namespaced=False)
-
-    folded: tuple[tuple[Kind, Callable[..., Any], bool], ...] = (
-        (ours("clusterqueues", "ClusterQueue"), values.cluster_queue, True),
-        (ours("cohorts", "Cohort"), values.cohort, False),
-        (ours("resourceflavors", "ResourceFlavor"), values.flavor, True),
-        (ours("topologies", "Topology"), values.topology, False),
-        (ours("admissionchecks", "AdmissionCheck"), values.admission_check, False),
-        (ask.local_queues, values.local_queue, True),
-        (NAMESPACES, values.namespace, True),
-        (NODES, values.node, True),
-        (ask.workloads, values.workload, True),
-    )
-    pods, limits, runtimes, ranks, pod_ranks, *lists = await asyncio.gather(
-        ask.read(PODS),
-        ask.read(LIMIT_RANGES, seen.namespace),
-        ask.read(RUNTIME_CLASSES),
-        ask.read(ours("workloadpriorityclasses", "WorkloadPriorityClass")),
-        ask.read(PRIORITY_CLASSES),
-        *(ask.read(one) for one, _, _ in folded),
-    )
+    cluster = await _read(ask, seen.namespace)
+    runtimes = cluster.found[RUNTIME_CLASSES.plural]
     value, problems = build_workload(
         kind,
         made,
         names,
-        priority=_priority(made, kind, ask, ranks or (), pod_ranks or ()),
-        limit_ranges=limits or (),
-        runtime_classes=(
-            None if runtimes is None else {text(obj(raw.get("metadata")).get("name")): raw for raw in runtimes}
-        ),
+        priority=_priority(made, kind, ask, cluster.of("workloadpriorityclasses"), cluster.of(PRIORITY_CLASSES.plural)),
+        limit_ranges=cluster.of(LIMIT_RANGES.plural),
+        runtime_classes=None if runtimes is None else {name_of(raw): raw for raw in runtimes},
     )
     if problems:
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
     # Of two that are made in the same second the order is that of the uids.
     value["metadata"] |= {"uid": f"what-if-{len(earlier):06}", "creationTimestamp": values.rfc3339(ask.now)}
     gang, _ = values.workload(value, names)
-    pending = [values.workload(raw, names)[0] for raw in lists[-1] or ()]
-    stored = await _stored(ask, gang, pending, made)
+    stored = await _stored(ask, gang, [other for other, _ in cluster.gangs], made)
     if STORED[0][0].plural not in stored.unseen and (lacks := stored.storage.lacks(gang)):
         return _waits(seen, Cause(Reason.GATED, Detail.VOLUME_PENDING, subject=lacks))
-    needed = [one.plural for (one, _, must), found in zip(folded, lists, strict=True) if must and found is None]
-    if pods is None:
-        needed.append("pods")
+    needed = [plural for plural in _NEEDED if cluster.found[plural] is None]
     if volumes.names_claims([gang]):
         needed += stored.unseen
     if needed:
         said = f"you may not see {', '.join(needed)} of the whole cluster, which decide about it; the queue is there"
         return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
-    state = State(rules)
-    called: dict[Key, str] = {}
-    for (_, convert, _), found in zip(folded[:-1], lists[:-1], strict=True):
-        for raw in found or ():
-            state.apply(Put(convert(raw, names)[0]))
-    standing: dict[Who, tuple[Stand, ...]] = {("gang", *other.key): stands_of(other) for other in pending}
-    listed = {_job_of(raw) for raw in lists[-1] or ()}  # one that was created may have its Workload by now
-    before = [one for one in earlier if one.called not in listed]
-    for one in before:
-        if one.admit is not None:
-            standing["gang", *one.gang.key] = stands_of(structs.replace(one.gang, admission=one.admit.admission))
-    for raw in pods or ():
-        usage = values.pod_usage(raw, names)
-        if usage is not None:
-            state.apply(Put(usage))
-            if not usage.workload_uid:
-                labels = tuple(sorted(texts(obj(raw.get("metadata")).get("labels")).items()))
-                standing["pod", *usage.key] = (Stand(usage.key[0], labels, (usage.node,)),)
-    of_nodes = {text(obj(raw.get("metadata")).get("name")): obj(raw.get("metadata")) for raw in lists[-2] or ()}
-    neighbours = Neighbours(standing.items, lambda node: texts(of_nodes.get(node, {}).get("labels")))
-    for other, raw in zip(pending, lists[-1] or (), strict=True):
-        state.apply(Put(neighbours.laid_on(stored.laid_on(other))))
-        called[other.key] = _job_of(raw)
-    for one in before:
-        state.apply(Put(neighbours.laid_on(one.gang)))
-        called[one.gang.key] = one.called
-        if one.admit is not None:
-            state.apply(Assumed(one.admit))
     gang = stored.storage.laid_on(gang)[0]
-    state.apply(Put(neighbours.laid_on(gang)))
+    state, called = cluster.with_one_more(gang, rules, stored, earlier)
     told, admit = _run(state, gang.key, seen, called, ask)
     earlier.append(Earlier(_called(seen), gang, admit))
     return told
+
+
+_FOLDED: Mapping[str, Callable[..., Any]] = {
+    "clusterqueues": values.cluster_queue,
+    "cohorts": values.cohort,
+    "resourceflavors": values.flavor,
+    "topologies": values.topology,
+    "admissionchecks": values.admission_check,
+    "localqueues": values.local_queue,
+    "namespaces": values.namespace,
+    "nodes": values.node,
+}
+"""What decides about a job besides gangs and pods."""
+_NEEDED = ("clusterqueues", "resourceflavors", "localqueues", "namespaces", "nodes", "workloads", "pods")
+"""Without these nothing can be said. (Of the others there may be none.)"""
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    """What decides about a job, as it is now."""
+
+    names: Names
+    found: Mapping[str, list[Json] | None]
+    """By plural; None of what the asker may not see."""
+
+    def of(self, plural: str) -> list[Json]:
+        return self.found[plural] or []
+
+    @cached_property
+    def gangs(self) -> list[tuple[Workload, str]]:
+        """With their jobs."""
+        return [(values.workload(raw, self.names)[0], _job_of(raw)) for raw in self.of("workloads")]
+
+    def with_one_more(
+        self, gang: Workload, rules: Rules, stored: _Stored, earlier: list[Earlier]
+    ) -> tuple[State, dict[Key, str]]:
+        """As the controller has it once this gang waits, and those before it have what they got; and the jobs by their
+        gangs."""
+        state = State(rules)
+        for plural, convert in _FOLDED.items():
+            for raw in self.of(plural):
+                state.apply(Put(convert(raw, self.names)[0]))
+        standing: dict[Who, tuple[Stand, ...]] = {("gang", *other.key): stands_of(other) for other, _ in self.gangs}
+        listed = {job for _, job in self.gangs}  # one that was created may have its Workload by now
+        before = [one for one in earlier if one.called not in listed]
+        for one in before:
+            if one.admit is not None:
+                standing["gang", *one.gang.key] = stands_of(structs.replace(one.gang, admission=one.admit.admission))
+        for raw in self.of("pods"):
+            usage = values.pod_usage(raw, self.names)
+            if usage is not None:
+                state.apply(Put(usage))
+                if not usage.workload_uid:
+                    labels = tuple(sorted(texts(obj(raw.get("metadata")).get("labels")).items()))
+                    standing["pod", *usage.key] = (Stand(usage.key[0], labels, (usage.node,)),)
+        labelled = {name_of(raw): texts(obj(raw.get("metadata")).get("labels")) for raw in self.of("nodes")}
+        neighbours = Neighbours(standing.items, lambda node: labelled.get(node, {}))
+        called: dict[Key, str] = {}
+        for other, job in self.gangs:
+            state.apply(Put(neighbours.laid_on(stored.laid_on(other))))
+            called[other.key] = job
+        for one in before:
+            state.apply(Put(neighbours.laid_on(one.gang)))
+            called[one.gang.key] = one.called
+            if one.admit is not None:
+                state.apply(Assumed(one.admit))
+        state.apply(Put(neighbours.laid_on(gang)))
+        return state, called
+
+
+async def _read(ask: Ask, namespace: str) -> _Cluster:
+    """For a job of this namespace."""
+
+    def ours(plural: str, kind: str) -> Kind:
+        return ask.kind(plural, kind, namespaced=False)
+
+    kinds = (
+        ours("clusterqueues", "ClusterQueue"),
+        ours("cohorts", "Cohort"),
+        ours("resourceflavors", "ResourceFlavor"),
+        ours("topologies", "Topology"),
+        ours("admissionchecks", "AdmissionCheck"),
+        ours("workloadpriorityclasses", "WorkloadPriorityClass"),
+        ask.local_queues,
+        ask.workloads,
+        NAMESPACES,
+        NODES,
+        PODS,
+        LIMIT_RANGES,
+        RUNTIME_CLASSES,
+        PRIORITY_CLASSES,
+    )
+    lists = await asyncio.gather(*(ask.read(one, namespace if one is LIMIT_RANGES else None) for one in kinds))
+    return _Cluster(ask.names, {one.plural: found for one, found in zip(kinds, lists, strict=True)})
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from admission.controller.defaults import Defaults, PriorityClassSeen
 from admission.controller.lifecycle import (
     DEACTIVATED,
     NOTHING,
@@ -51,7 +51,6 @@ from admission.engine.state import State
 from admission.engine.trial import required_checks
 from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
-from admission.jobs.requests import class_mark, defaults_mark, limits_mark
 from admission.jobs.values import LOST_TAINTS
 from admission.jobs.volumes import Source, Storage, Stored, names_claims
 from admission.names import HOSTNAME_LABEL, JOBSET_GROUP
@@ -137,18 +136,6 @@ class WorkloadSeen(Value, frozen=True):
         return _decode_status(self.stored)
 
 
-@dataclass(frozen=True, slots=True)
-class PriorityClassSeen:
-    """A WorkloadPriorityClass (`ours`) or a PriorityClass."""
-
-    namespace: str
-    name: str
-    uid: str
-    resource_version: str
-    value: int
-    default: bool = False
-
-
 class World:
     """See the module. `changed_job` is called for each job that may have a step due; `dirty` when the engine may
     decide, and `told` when all that is new is what it decided itself."""
@@ -175,16 +162,7 @@ class World:
         self._told = told
         self.jobs: dict[JobKey, JobView] = {}
         self.workloads: dict[Key, WorkloadSeen] = {}
-        self.workload_priorities: dict[str, int] = {}
-        self.pod_priorities: dict[str, int] = {}
-        self._pod_priority_defaults: dict[str, int] = {}
-        self._limit_ranges: dict[str, dict[str, dict[str, Any]]] = {}
-        """By namespace and name."""
-        self.runtime_classes: dict[str, dict[str, Any]] = {}
-        self._limits_marks: dict[str, str] = {}
-        """By namespace, where LimitRanges add something ..."""
-        self._class_marks: dict[str, str] = {}
-        """... and of RuntimeClasses; see `requests.defaults_mark`."""
+        self.defaults = Defaults()
         self._same_defaults: dict[str, str] = {}
         """Workloads (uid) that say the same with other defaults than they were written with, and with which."""
         self.storage = Storage()
@@ -560,30 +538,6 @@ class World:
             if key[1] == name:
                 self._changed_job(key)
 
-    def limit_range_changed(self, namespace: str, name: str, value: dict[str, Any] | None) -> bool:
-        """A LimitRange came, changed or (None) went: do those of its namespace add something else to pods now?"""
-        before = self._limits_marks.pop(namespace, "")
-        here = self._limit_ranges.setdefault(namespace, {})
-        if value is not None:
-            here[name] = value
-        else:
-            here.pop(name, None)
-        if not here:
-            del self._limit_ranges[namespace]
-        if after := limits_mark(self.limits_of(namespace)):
-            self._limits_marks[namespace] = after
-        return before != after
-
-    def runtime_class_changed(self, name: str, value: dict[str, Any] | None) -> bool:
-        """The same of a RuntimeClass."""
-        before = self._class_marks.pop(name, class_mark(None))
-        if value is not None:
-            self.runtime_classes[name] = value
-            self._class_marks[name] = class_mark(value)
-        else:
-            self.runtime_classes.pop(name, None)
-        return before != self._class_marks.get(name, class_mark(None))
-
     def wake_class(self, name: str) -> None:
         """Jobs whose pods name a RuntimeClass."""
         for key, job in self.jobs.items():
@@ -592,31 +546,18 @@ class World:
 
     def says_the_same(self, seen: WorkloadSeen, job: JobView) -> None:
         """With what LimitRanges and RuntimeClasses add now, the Workload would be no other."""
-        self._same_defaults[seen.uid] = self._defaults(job)
+        self._same_defaults[seen.uid] = self.defaults.mark_of(job)
         self._changed_job((job.kind, job.namespace, job.name))
 
     def priority_seen(self, seen: PriorityClassSeen, *, ours: bool) -> None:
-        if ours:
-            self.workload_priorities[seen.name] = seen.value
-        else:
-            self.pod_priorities[seen.name] = seen.value
-            self._pod_priority_defaults.pop(seen.name, None)
-            if seen.default:
-                self._pod_priority_defaults[seen.name] = seen.value
+        self.defaults.priority_seen(seen, ours=ours)
         for key in self.jobs:
             self._changed_job(key)
 
     def priority_lost(self, seen: PriorityClassSeen, *, ours: bool) -> None:
-        (self.workload_priorities if ours else self.pod_priorities).pop(seen.name, None)
-        if not ours:
-            self._pod_priority_defaults.pop(seen.name, None)
+        self.defaults.priority_lost(seen, ours=ours)
         for key in self.jobs:
             self._changed_job(key)
-
-    @property
-    def pod_priority_default(self) -> int:
-        """Of pods that name no class: the smallest, as the API server takes it where several say so."""
-        return min(self._pod_priority_defaults.values(), default=0)
 
     # ------------------------------------------------------------ looking
 
@@ -631,8 +572,8 @@ class World:
         tainted = self._tainted(workload.value) if workload is not None else {}
         lost = tuple(sorted({*gone, *bare, *tainted}))
         priority = workload.value.priority if workload is not None else 0
-        if job is not None and (not job.priority_class or job.priority_class in self.workload_priorities):
-            priority = self.priority(job)[0]
+        if job is not None and (not job.priority_class or job.priority_class in self.defaults.workload_priorities):
+            priority = self.defaults.priority(job)[0]
         return Sight(
             job=job,
             workload=workload,
@@ -705,21 +646,10 @@ class World:
             if not self.pods_live((namespace, uid), now):
                 self._lay_ghost(uid)
 
-    def limits_of(self, namespace: str) -> list[dict[str, Any]]:
-        """LimitRanges of a namespace, in order of name."""
-        return [value for _, value in sorted(self._limit_ranges.get(namespace, {}).items(), key=lambda one: one[0])]
-
     def same_defaults(self, job: JobView, seen: WorkloadSeen) -> bool:
         """Do LimitRanges and RuntimeClasses add to its pods what they added when the Workload was written?"""
-        now = self._defaults(job)
+        now = self.defaults.mark_of(job)
         return now == seen.view.defaults or now == self._same_defaults.get(seen.uid)
-
-    def _defaults(self, job: JobView) -> str:
-        limits = self._limits_marks.get(job.namespace, "")
-        if not limits and not job.runtime_classes:
-            return ""
-        absent = class_mark(None)
-        return defaults_mark(limits, [(name, self._class_marks.get(name, absent)) for name in job.runtime_classes])
 
     def job_of(self, workload: WorkloadSeen) -> JobKey | None:
         return self._job_by_uid.get(workload.view.value.job_uid)
@@ -743,16 +673,6 @@ class World:
         if self._looked_at is None or _of_jobset(job):
             return False
         return not matches(self._looked_at, self.state.namespaces.get(job.namespace, {}))
-
-    def priority(self, job: JobView) -> tuple[int, str, str]:
-        """(value, kind, name) of the class that gives the job its priority. A class nobody has counts 0; a job that
-        names a WorkloadPriorityClass which nobody has is not queued, and keeps what it had if it was."""
-        if job.priority_class:
-            return self.workload_priorities.get(job.priority_class, 0), "WorkloadPriorityClass", job.priority_class
-        if job.pod_priority_class:
-            value = self.pod_priorities.get(job.pod_priority_class, 0)
-            return value, "PriorityClass", job.pod_priority_class
-        return self.pod_priority_default, "", ""
 
     def pods_of(self, owner: Owner) -> list[PodView]:
         """Pods of a Job, JobSet or Workload, in order of name."""

@@ -19,9 +19,9 @@ from itertools import islice
 from msgspec.structs import replace
 
 from admission.engine import flavors as scan
-from admission.engine import order, reclaim
+from admission.engine import order
 from admission.engine.flavors import Assignment, Mode
-from admission.engine.ledger import charge_of, claim_of
+from admission.engine.ledger import charge_of, claim_of, first_to_end
 from admission.engine.line import Memo, Used
 from admission.engine.model import (
     CLAIM_VICTIMS,
@@ -47,6 +47,7 @@ from admission.engine.quota import QuotaNode
 from admission.engine.shortage import Lack, quota_shorts
 from admission.engine.state import State
 from admission.engine.trial import Run, Trial
+from admission.engine.victims import almost_common, may_always_reclaim
 from admission.engine.walk import Walk
 
 PATIENCE = 4
@@ -550,7 +551,7 @@ class Filling(Run):
         usage = self.demand(rival, queue).first
         if not usage:
             return False
-        side, other = reclaim.almost_common(mine, theirs)
+        side, other = almost_common(mine, theirs)
         if not side.is_queue or queue.preemption.within_cluster_queue is not PreemptionPolicy.NEVER:
             return True  # who leaves on its own side may make it lawful
         resources = frozenset(fr[1] for fr in usage) if self.rules.contested_share else None
@@ -700,7 +701,7 @@ class Filling(Run):
         around = ledger.claims if self._on_nodes(trial) else ledger.claims_under(root)
         return [
             key
-            for key, held in sorted(around.items(), key=lambda item: (item[1].until, item[0]), reverse=True)
+            for key, held in reversed(first_to_end(around).items())
             if key != trial.gang.key
             and (node := ledger.tree.queue(held.charge.queue)) is not None
             and (node.root is root or held.charge.admission is not None)
@@ -833,9 +834,9 @@ class Filling(Run):
         assert trial.assignment is not None
         node, usage = trial.node, trial.assignment.usage
         theirs = self.ledger.tree.queue(self.ledger.claims[key].charge.queue)
-        if not usage or theirs is None or theirs is node or not reclaim.may_always_reclaim(trial.queue, self.rules):
+        if not usage or theirs is None or theirs is node or not may_always_reclaim(trial.queue, self.rules):
             return False
-        mine, _ = reclaim.almost_common(node, theirs)
+        mine, _ = almost_common(node, theirs)
         rest: Usage = usage
         below, around = node.path(), mine.path()
         for at in below[: -len(around)]:

@@ -19,7 +19,7 @@ Nothing here changes the ledger. Amounts asked for are totals over the pods that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from fractions import Fraction
@@ -534,52 +534,21 @@ class _Scan:
         if barred is not None:
             attempt = Attempt(flavor, Mode.NO_FIT, 0, Reason.NO_MATCHING_FLAVOR, (barred,))
             return PodSetChoice(asked, {}, (attempt,), (barred,))
-        grade: tuple[Mode, int] = (Mode.FIT, 0)
-        height = 0
-        reason: Reason | None = None
-        shorts: list[Shortfall] = []
-        flavors: dict[str, FlavorChoice] = {}
-        usage = self.usage
-        for resource, amount in wanted:
-            mode, borrow, short, blocked = self._resource(members, (flavor, resource), amount)
-            flavors[resource] = FlavorChoice(flavor, mode, borrow, -1)
-            if short is not None:
-                shorts.append(short)
-                reason = _worse(reason, blocked)
-            elif not borrow:
-                continue  # nothing is better
-            height = max(height, borrow)
-            if is_preferred(grade, (mode, borrow), self.queue.fungibility):
-                grade = (mode, borrow)
-        short_of = tuple(shorts)
+        flavors, grade, attempt = self._graded(members, flavor, wanted)
         if grade[0] is Mode.NO_FIT:
-            return PodSetChoice(asked, {}, (Attempt(flavor, Mode.NO_FIT, height, reason, short_of),), short_of)
+            return PodSetChoice(asked, {}, (attempt,), attempt.shortfalls)
+        usage = self.usage
         for resource, amount in wanted:
             fr = (flavor, resource)
             usage[fr] = usage.get(fr, 0) + amount
-        return PodSetChoice(asked, flavors, (Attempt(flavor, grade[0], height, None, short_of),), short_of)
+        return PodSetChoice(asked, flavors, (attempt,), attempt.shortfalls)
 
     def _choose(self, members: list[PodSetRequest]) -> list[PodSetChoice]:
         """Flavors for the pod sets of one topology group."""
-        asked: dict[str, int] = {}
-        for member in members:
-            for resource, amount in member.total:
-                asked[resource] = asked.get(resource, 0) + amount
-        probe: dict[str, int] = {}
-        if not any(member.count for member in members):
-            for member in members:
-                for resource, amount in member.each:
-                    probe[resource] = probe.get(resource, 0) + amount
-
-        got: dict[str, FlavorChoice] = {}
-        standing: dict[str, TopologyAssignment | None] = {}
-        if self.workload.admission is not None:
-            # A second look at a gang that holds its quota already: the flavors stand.
-            names = {member.pod_set.name for member in members}
-            for had in self.workload.admission.pod_sets:
-                if had.name in names:
-                    got.update((res, FlavorChoice(flavor, Mode.FIT, 0, -1)) for res, flavor in had.flavors)
-                    standing[had.name] = had.topology
+        asked = _added_up(member.total for member in members)
+        idle = not any(member.count for member in members)
+        probe = _added_up(member.each for member in members) if idle else {}
+        got, standing = self._holds(members)
         attempts: dict[str, Attempt] = {}
         shortfalls: tuple[Shortfall, ...] = ()
         misfits: tuple[Misfit, ...] = ()
@@ -623,32 +592,48 @@ class _Scan:
         if refused:
             got = {}
         ordered = tuple(attempts[name] for name in sorted(attempts))
-        choices = []
-        for member in members:
-            mine = {name for name, _ in member.total}
-            if mine:
-                flavors = {resource: choice for resource, choice in got.items() if resource in mine}
-            elif member.pod_set.topology is not None and member.pod_set.topology.group:
-                # It asks for nothing that quota counts, and still needs the nodes of its group.
-                flavors = {resource: choice for resource, choice in got.items() if self._has_topology(choice.flavor)}
-            else:
-                flavors = {}
-            choice = PodSetChoice(
+        choices = [
+            PodSetChoice(
                 request=member,
-                flavors=flavors,
+                flavors=self._of_member(member, got),
                 attempts=ordered,
                 shortfalls=shortfalls,
                 misfits=misfits,
                 topology=standing.get(member.pod_set.name),
             )
-            choices.append(choice)
-            old = self.replaced.get(member.pod_set.name)
+            for member in members
+        ]
+        for choice in choices:
+            old = self.replaced.get(choice.name)
             before = dict(old.usage) if old is not None else {}
-            total = dict(member.total)
-            for resource, taken in flavors.items():
+            total = dict(choice.request.total)
+            for resource, taken in choice.flavors.items():
                 fr = (taken.flavor, resource)
                 self.usage[fr] = self.usage.get(fr, 0) + total.get(resource, 0) - before.get(resource, 0)
         return choices
+
+    def _holds(
+        self, members: list[PodSetRequest]
+    ) -> tuple[dict[str, FlavorChoice], dict[str, TopologyAssignment | None]]:
+        """A second look at a gang that holds its quota already: its flavors stand, and its nodes."""
+        got: dict[str, FlavorChoice] = {}
+        standing: dict[str, TopologyAssignment | None] = {}
+        if self.workload.admission is not None:
+            names = {member.pod_set.name for member in members}
+            for had in self.workload.admission.pod_sets:
+                if had.name in names:
+                    got.update((res, FlavorChoice(flavor, Mode.FIT, 0, -1)) for res, flavor in had.flavors)
+                    standing[had.name] = had.topology
+        return got, standing
+
+    def _of_member(self, member: PodSetRequest, got: Mapping[str, FlavorChoice]) -> dict[str, FlavorChoice]:
+        """Of what its topology group got."""
+        if mine := {name for name, _ in member.total}:
+            return {resource: choice for resource, choice in got.items() if resource in mine}
+        if member.pod_set.topology is not None and member.pod_set.topology.group:
+            # It asks for nothing that quota counts, and still needs the nodes of its group.
+            return {resource: choice for resource, choice in got.items() if self._has_topology(choice.flavor)}
+        return {}
 
     def _scan_group(
         self,
@@ -689,32 +674,15 @@ class _Scan:
                 said.extend(too_big)
                 attempts.append(Attempt(flavor, Mode.NO_FIT, 0, Reason.EXCEEDS_MAX_QUOTA, too_big))
                 continue
-            grade: tuple[Mode, int] = (Mode.FIT, 0)
-            height = 0
-            reason: Reason | None = None
-            shorts: list[Shortfall] = []
-            choices: dict[str, FlavorChoice] = {}
-            for res, amount in wanted.items():
-                mode, borrow, short, blocked = self._resource(members, (flavor, res), amount)
-                if short is not None:
-                    shorts.append(short)
-                    reason = _worse(reason, blocked)
-                height = max(height, borrow)
-                if blocked is Reason.NO_MATCHING_FLAVOR:
-                    grade = _WORST
-                elif is_preferred(grade, (mode, borrow), fungibility):
-                    grade = (mode, borrow)
-                choices[res] = FlavorChoice(flavor, mode, borrow, -1)
+            choices, grade, attempt = self._graded(members, flavor, wanted.items())
             limit = self._limit(members, flavor)
             if limit is not None and limit.mode < grade[0]:
                 grade = (limit.mode, grade[1])
                 choices = {res: replace(choice, mode=limit.mode) for res, choice in choices.items()}
-                if limit.mode is Mode.NO_FIT:
-                    reason = _worse(reason, Reason.PLACEMENT_FAILED)
-            said.extend(shorts)
-            attempts.append(
-                Attempt(flavor, grade[0], height, None if grade[0] is not Mode.NO_FIT else reason, tuple(shorts))
-            )
+                refused = Reason.PLACEMENT_FAILED if limit.mode is Mode.NO_FIT else None
+                attempt = replace(attempt, mode=limit.mode, reason=refused)
+            said.extend(attempt.shortfalls)
+            attempts.append(attempt)
             fits = all(choice.mode is Mode.FIT for choice in choices.values())
             if not _try_next(*grade, fungibility):
                 best, best_grade, all_fit = choices, grade, fits
@@ -727,6 +695,31 @@ class _Scan:
         if tried != -1:
             best = {res: replace(choice, tried=tried) for res, choice in best.items()}
         return best, () if all_fit else tuple(said), attempts
+
+    def _graded(
+        self, members: list[PodSetRequest], flavor: str, wanted: Iterable[tuple[str, int]]
+    ) -> tuple[dict[str, FlavorChoice], tuple[Mode, int], Attempt]:
+        """How one flavor could be had for these resources, and how good it is: as its worst resource."""
+        fungibility = self.queue.fungibility
+        grade: tuple[Mode, int] = (Mode.FIT, 0)
+        height = 0
+        reason: Reason | None = None
+        shorts: list[Shortfall] = []
+        choices: dict[str, FlavorChoice] = {}
+        for resource, amount in wanted:
+            mode, borrow, short, blocked = self._resource(members, (flavor, resource), amount)
+            choices[resource] = FlavorChoice(flavor, mode, borrow, -1)
+            if short is not None:
+                shorts.append(short)
+                reason = _worse(reason, blocked)
+            elif not borrow:
+                continue  # nothing is better
+            height = max(height, borrow)
+            if blocked is Reason.NO_MATCHING_FLAVOR:
+                grade = _WORST
+            elif is_preferred(grade, (mode, borrow), fungibility):
+                grade = (mode, borrow)
+        return choices, grade, Attempt(flavor, grade[0], height, reason, tuple(shorts))
 
     def _resource(
         self, members: list[PodSetRequest], fr: FlavorResource, amount: int
@@ -1055,6 +1048,14 @@ def _together(pod_sets: Sequence[PodSetRequest]) -> list[list[PodSetRequest]]:
         topology = asked.pod_set.topology
         grouped.setdefault(topology.group if topology is not None and topology.group else index, []).append(asked)
     return list(grouped.values())
+
+
+def _added_up(amounts: Iterable[tuple[tuple[str, int], ...]]) -> dict[str, int]:
+    out: dict[str, int] = {}
+    for some in amounts:
+        for resource, amount in some:
+            out[resource] = out.get(resource, 0) + amount
+    return out
 
 
 def _merge(into: dict[str, Attempt], seen: list[Attempt], resource: str, group: ResourceGroup) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from admission.engine import order, reclaim
+from admission.engine import order
 from admission.engine.flavors import Mode
 from admission.engine.ledger import Charge, charge_of
 from admission.engine.line import Memo
@@ -35,6 +35,7 @@ from admission.engine.model import (
 from admission.engine.order import QueueKey, Rank, Tournament
 from admission.engine.quota import QuotaNode
 from admission.engine.trial import NONE, Run, Trial
+from admission.engine.victims import Found, may_always_reclaim
 from admission.engine.walk import Walk
 from admission.names import HOSTNAME_LABEL
 
@@ -127,7 +128,7 @@ class Heads(Run):
             self.ledger.charge(held)
             if not gang.lost_nodes and assignment.admission(queue.name) == gang.admission:
                 continue  # nothing was left to be chosen
-            trial = Trial(gang, queue, self.node(queue.name), assignment, reclaim.Found(), self._why(assignment, NONE))
+            trial = Trial(gang, queue, self.node(queue.name), assignment, Found(), self._why(assignment, NONE))
             self.entries.append(_Entry(trial, self._charge(trial), second=True))
 
     def _charge(self, trial: Trial) -> Charge:
@@ -221,7 +222,7 @@ class Heads(Run):
             return
         if trial.mode.preempts:
             if not trial.found.victims:
-                if not reclaim.may_always_reclaim(trial.queue, self.rules):
+                if not may_always_reclaim(trial.queue, self.rules):
                     self._ask(entry)
                     self._keep(self._reserve(entry))
                 self._requeue(entry, again=False, reason=Reason.WAITING_FOR_QUOTA)

@@ -82,6 +82,11 @@ class Held(Value, frozen=True):
     """Uids of those who were to leave for it."""
 
 
+def first_to_end(claims: Mapping[Key, Held]) -> dict[Key, Held]:
+    """In the order in which claims are served: who ends first comes first, then by owner."""
+    return dict(sorted(claims.items(), key=lambda item: (item[1].until, item[0])))
+
+
 class Doubly(NamedTuple):
     """Quota, and host -> what is taken of it."""
 
@@ -391,9 +396,7 @@ class Ledger:
         """What is set aside in one tree; who ends first comes first, for what is free goes to them in this order."""
         known = self._aside_in_order.get(root)
         if known is None:
-            held = self._aside_under.get(root, {})
-            known = dict(sorted(held.items(), key=lambda item: (item[1].until, item[0])))
-            self._aside_in_order[root] = known
+            known = self._aside_in_order[root] = first_to_end(self._aside_under.get(root, {}))
         return known
 
     # ------------------------------------------------------------ charges and claims
@@ -554,7 +557,10 @@ class Ledger:
             self._gone, self._on_paper = gone, on_paper
 
     def no_room(self, requests: Sequence[PlaceRequest], avoid: Collection[str], *, beside: bool) -> bool:
-        """Do the nodes refuse this; `beside` all that is set aside on them. No where that would be long to find out."""
+        """Do the nodes refuse this; `beside` all that is set aside on them. No where that would be long to find out,
+        and where pods linger that keep domains to child jobs of it: only `places` is told whose."""
+        if self.nodes.lingering("", (one.pod_set.shape for one in requests)):
+            return False
         spared, effort = self._spared, self.nodes.effort
         if beside:
             self._spared = frozenset()
@@ -598,7 +604,7 @@ class Ledger:
     def _doubly(self, root: QuotaNode) -> dict[Key, Doubly]:
         out: dict[Key, Doubly] = {}
         left: dict[str, Doubly] = {}
-        for key, held in sorted(self.claims_under(root).items(), key=lambda item: (item[1].until, item[0])):
+        for key, held in first_to_end(self.claims_under(root)).items():
             victims = [victim for uid in held.victims if (victim := self._leaving.get(uid)) is not None]
             if not victims:
                 continue

@@ -292,7 +292,6 @@ class PodUsage(Value, frozen=True):
     node: str
     requests: tuple[tuple[str, int], ...]
     workload_uid: str = ""
-    terminating: bool = False
     host_ports: tuple[str, ...] = ()
     of_jobset: bool = False
     exclusive_key: str = ""
@@ -317,9 +316,6 @@ class TopologyRequest(Value, frozen=True):
     """Several layers of slices, (level, size), widest first."""
     group: str = ""
     """Pod sets of one group share flavor and domain (leader and workers)."""
-    index_label: str = ""
-    sub_group_index_label: str = ""
-    sub_group_count: int = 0
 
 
 class Exclusive(Value, frozen=True):
@@ -451,7 +447,6 @@ class Check(Value, frozen=True):
     name: str
     state: CheckState
     message: str = ""
-    at: int = 0
     node_selectors: tuple[tuple[str, Pairs], ...] = ()
     """(pod set, selector) that a Ready check adds."""
     tolerations: tuple[tuple[str, tuple[Toleration, ...]], ...] = ()

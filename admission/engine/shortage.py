@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from admission.engine.ledger import Held, Ledger
+from admission.engine.ledger import Held, Ledger, first_to_end
 from admission.engine.model import (
     ClusterQueue,
     Detail,
@@ -35,7 +35,7 @@ from admission.engine.model import (
 )
 from admission.engine.nodes import PlaceRequest
 from admission.engine.quota import AsIf, QuotaNode, Share, added_up
-from admission.engine.reclaim import Holders, spared_until
+from admission.engine.victims import Holders, spared_until
 
 Amounts = tuple[tuple[FlavorResource, int], ...]
 NEW = 2**62
@@ -429,11 +429,11 @@ class Shortages:
         held, doubly = self._ledger.claims_under(root), self._ledger.doubly(root)
         out_of_it = [_of_it(held[key], twice.usage) for key, twice in doubly.items()]
         self._move(out_of_it, -1)
-        for key in sorted(held, key=lambda key: (held[key].until, key), reverse=True):
-            claim = held[key]
+        for key, whole in reversed(first_to_end(held).items()):
+            claim = whole
             if key in doubly:
                 twice = doubly[key].usage
-                claim = _of_it(claim, {fr: amount - twice.get(fr, 0) for fr, amount in claim.charge.usage})
+                claim = _of_it(whole, {fr: amount - twice.get(fr, 0) for fr, amount in whole.charge.usage})
             self._move([claim], -1)
             out_of_it.append(claim)
             if key in claimers:

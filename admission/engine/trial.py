@@ -37,6 +37,7 @@ from admission.engine.model import (
 from admission.engine.order import QueueKey
 from admission.engine.quota import QuotaNode
 from admission.engine.state import State
+from admission.engine.victims import Found
 
 EFFORT_PER_TRIAL = 20_000
 """What a common trial takes, in steps of `Effort`."""
@@ -44,7 +45,7 @@ COMMON_CANDIDATES, EFFORT_PER_CANDIDATE = 500, 400
 """So many who might be evicted are part of a common trial; and what each more takes."""
 EFFORT_PER_LOOK = 100_000_000
 """One to three seconds: with all questions of one mixed gang a decision would take longer than a lease lasts."""
-NONE = reclaim.Found()
+NONE = Found()
 """Nobody was looked for."""
 
 
@@ -66,7 +67,7 @@ class Trial:
     queue: ClusterQueue
     node: QuotaNode
     assignment: Assignment | None
-    found: reclaim.Found
+    found: Found
     why: Why
     place: QueueKey = (0, 0, 0, "", "", "")
     bucket: int = -1
@@ -228,7 +229,7 @@ class Run:
     ) -> Trial:
         asked = self.asks(gang, queue) if counts is None else scan.requests(gang, queue, self.rules, counts)
         avoid = self._avoided(gang)
-        known: dict[tuple[FlavorResource, int], reclaim.Found] = {}
+        known: dict[tuple[FlavorResource, int], Found] = {}
         assignment = scan.assign(
             self.ledger,
             queue,
@@ -346,7 +347,7 @@ class Run:
         queue: ClusterQueue,
         assignment: Assignment,
         avoid: frozenset[str],
-    ) -> reclaim.Found:
+    ) -> Found:
         """Who would have to go for this assignment."""
         node = self.node(queue.name)
 
@@ -430,7 +431,7 @@ class Run:
             )
 
     @staticmethod
-    def _why(assignment: Assignment, found: reclaim.Found) -> Why:
+    def _why(assignment: Assignment, found: Found) -> Why:
         if assignment.mode is Mode.FIT:
             return Why(Reason.QUOTA_RESERVED)
         why = assignment.why()

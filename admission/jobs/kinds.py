@@ -258,6 +258,14 @@ def texts(value: Any) -> dict[str, str]:
     return {k: v for k, v in obj(value).items() if isinstance(v, str)}
 
 
+def name_of(raw: Json) -> str:
+    return text(obj(raw.get("metadata")).get("name"))
+
+
+def namespace_of(raw: Json) -> str:
+    return text(obj(raw.get("metadata")).get("namespace"))
+
+
 def millis(stamp: Any) -> int:
     """An RFC 3339 time as ms since the epoch; 0 for anything else."""
     return _millis(stamp) if isinstance(stamp, str) and stamp else 0
@@ -448,7 +456,7 @@ def _replicated(raw: Json) -> list[tuple[int, Json]]:
 
 def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
     slots = []
-    name = text(obj(raw.get("metadata")).get("name"))
+    name = name_of(raw)
     made = claims_made(raw)
     for index, entry in _replicated(raw):
         spec = obj(obj(entry.get("template")).get("spec"))
@@ -475,12 +483,12 @@ def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
 
 def claims_made(raw: Json) -> dict[str, tuple[str, Json]]:
     """Volume -> (PersistentVolumeClaim, its template) that JobSet's controller makes for a JobSet, held or not."""
-    name = text(obj(raw.get("metadata")).get("name"))
+    name = name_of(raw)
     return {
         volume: (f"{volume}-{name}", template)
         for policy in objects(obj(raw.get("spec")).get("volumeClaimPolicies"))
         for template in objects(policy.get("templates"))
-        if (volume := text(obj(template.get("metadata")).get("name")))
+        if (volume := name_of(template))
     }
 
 

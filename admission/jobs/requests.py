@@ -909,7 +909,4 @@ def topology_value(raw: object) -> TopologyRequest | None:
         slice_size=whole(raw.get("podSetSliceSize"), 0),
         slices=tuple((text(layer.get("topology")), whole(layer.get("size"), 0)) for layer in layers),
         group=text(raw.get("podSetGroupName")),
-        index_label=text(raw.get("podIndexLabel")),
-        sub_group_index_label=text(raw.get("subGroupIndexLabel")),
-        sub_group_count=whole(raw.get("subGroupCount"), 0),
     )

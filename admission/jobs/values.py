@@ -436,7 +436,6 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
         node=on,
         requests=tuple(sorted((resource, amount) for resource, amount in requests.items() if amount)),
         workload_uid=of_gang,
-        terminating=meta.get("deletionTimestamp") is not None,
         host_ports=host_ports(spec),
         of_jobset=JOBSET_JOB_KEY_LABEL in labels,
         exclusive_key=exclusive,
@@ -613,7 +612,6 @@ def _checks(status: Json, problems: list[str]) -> tuple[Check, ...]:
                 name=text(entry.get("name")),
                 state=_enum(CheckState, entry.get("state"), CheckState.PENDING, "admissionChecks.state", problems),
                 message=text(entry.get("message")),
-                at=millis(entry.get("lastTransitionTime")),
                 node_selectors=pairs("nodeSelector"),
                 tolerations=tuple(
                     (text(u.get("name")), _tolerations(u.get("tolerations"))) for u in updates if u.get("tolerations")

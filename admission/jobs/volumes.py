@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, drop, matches
-from admission.jobs.kinds import Json, obj, objects, text, texts
+from admission.jobs.kinds import Json, name_of, obj, objects, text, texts
 from admission.jobs.requests import NODE_NAME, Terms, both, requirement
 from admission.jobs.values import label_selector
 from admission.names import Names
@@ -169,7 +169,7 @@ def storage_class(raw: Json, names: Names) -> tuple[StorageClass, tuple[str, ...
         for topology in topologies
     )
     value = StorageClass(
-        name=text(obj(raw.get("metadata")).get("name")),
+        name=name_of(raw),
         waits=text(raw.get("volumeBindingMode")) == "WaitForFirstConsumer",
         provisions=text(raw.get("provisioner")) not in ("", _NOBODY_PROVISIONS),
         terms=_merged(term for term in terms if term) if topologies else None,

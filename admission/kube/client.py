@@ -280,6 +280,11 @@ def _resource_of(path: str) -> tuple[str, str]:
     return (parts[0] if parts else "", parts[2] if len(parts) > 2 else "")
 
 
+def unanswered(error: Exception) -> bool:
+    """Did the API server not answer? That is told here, once for all that is not written."""
+    return isinstance(error, ApiError) and not error.status
+
+
 class Client:
     """Talks to one API server as one identity. Enter it (`async with`) before use.
 

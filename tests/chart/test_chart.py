@@ -14,7 +14,7 @@ import yaml
 from admission.api import crd, lint
 from admission.api.config import load_config
 from admission.api.kinds import BY_NAME, validate_object
-from admission.controller import policies
+from admission.controller import policies, roles
 from admission.controller.certificates import service_names
 from admission.controller.setup import policy_settings, selector_of
 from admission.jobs.hold import Identities
@@ -307,14 +307,14 @@ def rights(objects: Iterable[Object]) -> set[tuple[str, str, str, str, str]]:
 
 @needs_helm
 def test_rights_are_those_of_the_program_or_fewer() -> None:
-    whole = rights(policies.roles(Names()))
+    whole = rights(roles.roles(Names()))
     by_mode = {mode: rights(rendered(mode)) for mode in ("policy", "webhook")}
     assert by_mode["policy"] | by_mode["webhook"] <= whole
     less = {(resource, verb) for _, _, resource, verb, _ in whole - (by_mode["policy"] | by_mode["webhook"])}
-    assert less == {(resource, "create") for resource in policies.MADE_BEFORE}
+    assert less == {(resource, "create") for resource in roles.MADE_BEFORE}
     only = {resource for _, _, resource, _, _ in by_mode["webhook"] - by_mode["policy"]}
-    assert only == policies.BY_WEBHOOK
-    assert {resource for _, _, resource, _, _ in by_mode["policy"] - by_mode["webhook"]} == policies.BY_POLICY
+    assert only == roles.BY_WEBHOOK
+    assert {resource for _, _, resource, _, _ in by_mode["policy"] - by_mode["webhook"]} == roles.BY_POLICY
     assert bare(rendered("policy"))["ServiceAccount", "muster-controller"]["metadata"]["namespace"] == NAMESPACE
 
 

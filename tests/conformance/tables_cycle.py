@@ -40,6 +40,8 @@ from admission.engine.model import (
 )
 from admission.engine.project import project
 from admission.engine.state import State
+from admission.engine.victims import Found
+from admission.engine.victims import ordered as in_order
 from admission.jobs import values
 from tests.conformance import objects
 from tests.conformance.registry import Json, differences, table
@@ -515,7 +517,7 @@ def _given(
     return Assignment(tuple(choices), Mode.PREEMPT, usage, 0)
 
 
-def _victims(case: Json) -> tuple[State, reclaim.Found, Rules, int, Workload, str]:
+def _victims(case: Json) -> tuple[State, Found, Rules, int, Workload, str]:
     inputs = case["inputs"]
     rules = objects.rules_of(case["config"])
     now = objects.milliseconds(case["config"]["now"])
@@ -575,7 +577,7 @@ def candidates_ordering(case: Json) -> list[str]:
         queue_of[gang.key] = raw.get("ClusterQueue", "")
         usage[gang.key] = raw.get("LocalQueueFSUsage")
     fair = (case["config"].get("featureGates") or {}).get("AdmissionFairSharing")
-    ordered = reclaim.ordered(
+    ordered = in_order(
         gangs, inputs["preemptorClusterQueue"], now, queue_of, (lambda gang: usage[gang.key]) if fair else None
     )
     return differences(case["expected"]["wantCandidates"], [gang.name for gang in ordered])

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from admission.controller import app
+from admission.controller import app, stale
 from admission.controller.actuate import Options
 from admission.controller.app import Controller, Tuning
 from admission.controller.lifecycle import Settings, next_step
@@ -322,5 +322,7 @@ def due(controller: Controller, now: int) -> list[str]:
 
 
 def in_virtual_time(monkeypatch: pytest.MonkeyPatch, loop: Loop, seed: int) -> None:
-    monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=loop.time, perf_counter=time.perf_counter))
+    clock = SimpleNamespace(monotonic=loop.time, perf_counter=time.perf_counter)
+    monkeypatch.setattr(app, "time", clock)
+    monkeypatch.setattr(stale, "time", clock)
     monkeypatch.setattr(flow, "_chance", random.Random(f"pauses of {seed}"))

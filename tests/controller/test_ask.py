@@ -18,7 +18,9 @@ from admission.api.lint import read
 from admission.api.reasons import DETAILS, REASONS, advice_for, detail_of, reason_of, reference
 from admission.cli import cli
 from admission.controller import tell
-from admission.controller.ask import NotThere, State, _staying, names_of
+from admission.controller.answers import State
+from admission.controller.ask import NotThere, names_of
+from admission.controller.unready import staying
 from admission.engine.model import Detail, EvictReason, Misfit, Reason, Shortfall, Why
 from admission.engine.project import sentence
 from admission.jobs.values import rfc3339
@@ -370,7 +372,7 @@ def test_which_pods_of_a_gang_that_leaves_are_still_there(name: str) -> None:
     meta, reason, message = STAYING[name]
     done, stays = pod("train-0", phase="Succeeded"), pod("train-1", phase="Running")
     stays["metadata"] |= meta
-    (told,) = _staying([stays, done], NOW)
+    (told,) = staying([stays, done], NOW)
     assert (told.reason, told.count, told.pods, told.nodes) == (reason, 1, ("train-1",), ("n1",))
     assert message in told.message
 

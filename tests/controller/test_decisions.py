@@ -379,7 +379,7 @@ async def test_a_job_waits_for_the_priority_class_that_it_names(world: World) ->
         await world.client.delete(f"/apis/{NAMES.api_version}/workloadpriorityclasses/high")
 
         async def forgotten() -> bool:
-            return "high" not in controller.world.workload_priorities
+            return "high" not in controller.world.defaults.workload_priorities
 
         await until(forgotten)
         assert await queued() == [7]

@@ -12,8 +12,8 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from admission.controller.actuate import Options
+from admission.controller.answers import State
 from admission.controller.app import Controller, Tuning
-from admission.controller.ask import State
 from admission.controller.change import held_back
 from admission.controller.lifecycle import Settings
 from admission.engine.model import MUSTER, LabelSelector, Requirement
@@ -467,7 +467,7 @@ async def leads(controller: Controller) -> bool:
 
 
 async def _statuses(controller: Controller) -> None:
-    await controller.write_queue_status()
+    await controller.stale.write()
 
 
 async def _finalizers(controller: Controller) -> None:

@@ -244,7 +244,7 @@ async def settled(town: Town) -> None:
         await asyncio.sleep(0)
         while not controller.jobs.idle:
             await asyncio.sleep(0)
-    controller._stale.clear()
+    controller.stale._stale.clear()
 
 
 @pytest.mark.parametrize(

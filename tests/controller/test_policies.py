@@ -7,12 +7,14 @@ import pytest
 import yaml
 
 from admission.controller import policies
+from admission.controller.installation import Settings
+from admission.controller.roles import roles
 from admission.names import KUEUE_GROUP, Names
 
 ROOT = Path(__file__).parents[2]
 NAMES = Names()
 WHERE = {"matchLabels": {"muster": "governed"}}
-SETTINGS = policies.Settings(governed_namespaces=WHERE, defaulted_namespaces=WHERE)
+SETTINGS = Settings(governed_namespaces=WHERE, defaulted_namespaces=WHERE)
 
 
 @pytest.mark.parametrize("part", sorted(policies.PARTS))
@@ -30,7 +32,7 @@ def test_everything_is_listed_for_installation() -> None:
 
 
 def all_rules() -> list[Any]:
-    made = [*policies.roles(NAMES, SETTINGS)]
+    made = [*roles(NAMES, SETTINGS)]
     return [rule for role in made if role["kind"] in ("Role", "ClusterRole") for rule in role["rules"]]
 
 
@@ -41,7 +43,7 @@ def test_no_right_is_wider_than_it_must_be() -> None:
             assert rule["verbs"] == ["create"] or rule["resourceNames"] in (["muster-webhook"], ["muster-web"])
         if "pods" in rule["resources"]:
             assert not {"create", "deletecollection"} & set(rule["verbs"])
-    (viewer,) = [r for r in policies.roles(NAMES, SETTINGS) if r["metadata"]["name"] == "muster-viewer"]
+    (viewer,) = [r for r in roles(NAMES, SETTINGS) if r["metadata"]["name"] == "muster-viewer"]
     assert {verb for rule in viewer["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
 
 

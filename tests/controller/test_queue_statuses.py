@@ -33,7 +33,7 @@ async def test_statuses_give_way_to_jobs(world: World, waiting: int, most: tuple
     async with running(world, leads=False) as controller:
         for i in range(waiting):
             controller.jobs.add(("Job", f"ns-{i % 7}", f"job-{i}"))
-        assert controller.statuses_at_once() == most
+        assert controller.stale.at_once() == most
 
 
 async def test_a_slow_server_does_not_keep_new_statuses_behind_old_ones(
@@ -52,10 +52,10 @@ async def test_a_slow_server_does_not_keep_new_statuses_behind_old_ones(
             await asyncio.sleep(controller.tuning.queue_status_s / 2)
             return True
 
-        monkeypatch.setattr(controller, "_write_queue", slowly)
-        first = await controller.write_queue_status()
+        monkeypatch.setattr(controller.stale, "_write_one", slowly)
+        first = await controller.stale.write()
         assert 0 < first < 100
-        assert first + await controller.write_queue_status() < 100
+        assert first + await controller.stale.write() < 100
         assert len(set(wrote)) == len(wrote)
 
 
@@ -84,11 +84,11 @@ async def test_queues_that_the_last_gang_left_are_told_of_before_others(
             wrote.append(queue[2])
             return True
 
-        monkeypatch.setattr(controller, "_write_queue", written)
-        controller._stale.pop(("ClusterQueue", "", "team-a"), None)
-        assert await controller.write_queue_status(most) == len(first)
+        monkeypatch.setattr(controller.stale, "_write_one", written)
+        controller.stale._stale.pop(("ClusterQueue", "", "team-a"), None)
+        assert await controller.stale.write(most) == len(first)
         assert wrote == first
-        assert await controller.write_queue_status() == 13 - len(first)
+        assert await controller.stale.write() == 13 - len(first)
 
 
 async def test_statuses_that_are_refused_are_offered_a_few_at_a_time_and_told_once(world: World) -> None:
@@ -99,11 +99,13 @@ async def test_statuses_that_are_refused_are_offered_a_few_at_a_time_and_told_on
     async with running(world, leads=False) as controller:
         await sees(controller, 40)
         # As many at a time, and no less on a slow machine.
-        controller.tuning = dataclasses.replace(controller.tuning, queue_status_s=60.0, queue_statuses_per_s=5 / 60)
+        controller.stale.tuning = dataclasses.replace(
+            controller.tuning, queue_status_s=60.0, queue_statuses_per_s=5 / 60
+        )
 
         async def offered() -> int:
-            controller._all_stale()
-            return await controller.write_queue_status()
+            controller.stale.add_all()
+            return await controller.stale.write()
 
         world.denied.add("PATCH localqueues")
         with capture_logs() as logs:

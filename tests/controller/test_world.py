@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from admission.controller.actuate import AVOID_MS, blamed
+from admission.controller.defaults import PriorityClassSeen
 from admission.controller.lifecycle import Next, Settings, SuspendJob, WorkloadView, next_step
 from admission.controller.silence import Silence
-from admission.controller.world import NODE_GONE_MS, ORPHAN, JobKey, PodView, PriorityClassSeen, WorkloadSeen, World
+from admission.controller.world import NODE_GONE_MS, ORPHAN, JobKey, PodView, WorkloadSeen, World
 from admission.engine.model import (
     KUEUE,
     MUSTER,
@@ -904,7 +905,7 @@ def test_the_default_of_pod_priorities_follows_its_class() -> None:
         return one
 
     def default() -> int:
-        return setting.world.priority(JOB)[0]
+        return setting.world.defaults.priority(JOB)[0]
 
     put("a", 100, default=True)
     assert default() == 100

@@ -708,7 +708,6 @@ def of_child(child: int, host: str, uid: str) -> PodUsage:
         node=host,
         requests=(),
         workload_uid=uid,
-        terminating=True,
         of_jobset=True,
         exclusive_key="rack",
         child=("ns/js-w", child),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from admission.engine import nodes, reclaim, trial
+from admission.engine import lawful, nodes, trial
 from admission.engine.cycle import decide
 from admission.engine.filling import TURN_SOON_MS
 from admission.engine.ledger import Held
@@ -255,7 +255,7 @@ def test_how_victims_are_taken_off_the_book_makes_no_difference(
         )
         town.put(Workload("ns", "mine", uid="uid-mine", queue="mine", pod_sets=sets, created=START + SECOND))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reclaim, "_MANY", many)
+            patch.setattr(lawful, "_MANY", many)
             version = town.state.ledger.nodes.version
             plan = decide(town.state, town.now, 1_000)
         assert town.state.ledger.drift() == []

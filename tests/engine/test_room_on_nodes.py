@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from admission.engine.model import (
     AntiAffinity,
     ClusterQueue,
     Detail,
+    Exclusive,
     Flavor,
     FlavorQuotas,
     Fungibility,
@@ -36,6 +39,7 @@ from admission.engine.model import (
     TopologyRequest,
     Workload,
 )
+from admission.names import JOBSET_NAME_LABEL, JOBSET_REPLICATED_JOB_LABEL
 from tests.engine.town import BUDGET, SECOND, START, Town, cohort, gang, node, queue
 
 F = "f"
@@ -350,3 +354,48 @@ def test_nobody_is_hidden_whom_nodes_would_let_go(
             while left.more:
                 left = decide(town.state, town.now, BUDGET)
                 assert not left.decisions, left.decisions
+
+
+@pytest.mark.parametrize("order", list(permutations(("its pods go", "theirs of nodes that are gone", "it is anew"))))
+def test_a_jobset_that_is_made_again_comes_back_when_the_pods_of_the_last_one_go(order: tuple[str, ...]) -> None:
+    """One pod lingers on a node that is lost, and keeps its rack: to the child job of its name, and to no other."""
+    racks = {"a": "r1", "b": "r1", "c": "r1", "d": "r2", "e": "r2", "f": "r2", "g": "r3"}
+    names = ((JOBSET_NAME_LABEL, "set"), (JOBSET_REPLICATED_JOB_LABEL, "w"))
+    shape = PodShape(
+        requests=(("gpu", 8),), of_jobset=True, exclusive=Exclusive("rack", 2), namespace="ns", labels=names
+    )
+
+    def named(uid: str) -> Workload:
+        return replace(gang("set", "q", 4), uid=uid, pod_sets=(PodSet("w", 4, shape),))
+
+    def pod(host: str, child: int) -> PodUsage:
+        return PodUsage(
+            key=("ns", f"pod-{host}"),
+            uid=f"pod-{host}",
+            node=host,
+            requests=(("gpu", 8), ("pods", 1)),
+            workload_uid="old",
+            of_jobset=True,
+            exclusive_key="rack",
+            child=("ns/set-w", child),
+        )
+
+    nodes = [replace(node(name, gpu=8), labels=((HOST, name), ("rack", rack))) for name, rack in racks.items()]
+    town = Town(Flavor(F), queue("q", "", [(F, {"gpu": 64})]), *nodes, named("old"))
+    (first,) = town.cycle().decisions
+    assert isinstance(first, Admit)
+    town.put(pod("a", 0), pod("b", 0), pod("d", 1), pod("e", 1), pod("x", 0), pod("y", 0))
+    town.put(replace(nodes[4], ready=False))
+    town.remove(Workload, ("ns", "set"))
+    for step in order:
+        town.decide()
+        if step == "it is anew":
+            town.put(named("new"))
+        else:
+            for host in "abd" if step == "its pods go" else "xy":
+                town.remove(PodUsage, ("ns", f"pod-{host}"))
+    (admit,) = town.cycle().decisions
+    assert isinstance(admit, Admit)
+    topology = admit.admission.pod_sets[0].topology
+    assert topology is not None
+    assert [domain.values[-1] for domain in topology.domains] == ["a", "b", "d", "f"]

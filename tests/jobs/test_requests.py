@@ -434,7 +434,7 @@ def test_topology_annotations() -> None:
     assert problems == []
     value = topology_value(raw)
     assert value is not None
-    assert (value.required, value.group, value.sub_group_count) == ("rack", "g", 2)
+    assert (value.required, value.group, (raw or {}).get("subGroupCount")) == ("rack", "g", 2)
     assert topology_request({}, NAMES) == (None, [])
     for key, most in ((NAMES.preferred_topology_annotation, 63), (NAMES.group_name_annotation, 256)):
         assert topology_request({key: "x" * most}, NAMES)[1] == []

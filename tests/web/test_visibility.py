@@ -15,7 +15,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from admission.controller import certificates, line
-from admission.controller.ask import Ask, Jobs, State
+from admission.controller.answers import Jobs, State
+from admission.controller.ask import Ask
 from admission.kube.client import Client
 from admission.names import KUEUE_GROUP, Names
 from admission.sandbox.store import User

@@ -1,0 +1,98 @@
+"""What a cluster adds to the pods of a job that do not say it themselves: LimitRanges, RuntimeClasses and priority."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from admission.jobs.kinds import JobView
+from admission.jobs.requests import class_mark, defaults_mark, limits_mark
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClassSeen:
+    """A WorkloadPriorityClass (`ours`) or a PriorityClass."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    value: int
+    default: bool = False
+
+
+class Defaults:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.workload_priorities: dict[str, int] = {}
+        self._pod_priorities: dict[str, int] = {}
+        self._pod_priority_defaults: dict[str, int] = {}
+        self._limit_ranges: dict[str, dict[str, dict[str, Any]]] = {}
+        """By namespace and name."""
+        self.runtime_classes: dict[str, dict[str, Any]] = {}
+        self._limits_marks: dict[str, str] = {}
+        """By namespace, where LimitRanges add something ..."""
+        self._class_marks: dict[str, str] = {}
+        """... and of RuntimeClasses; see `requests.defaults_mark`."""
+
+    def limit_range_changed(self, namespace: str, name: str, value: dict[str, Any] | None) -> bool:
+        """A LimitRange came, changed or (None) went: do those of its namespace add something else to pods now?"""
+        before = self._limits_marks.pop(namespace, "")
+        here = self._limit_ranges.setdefault(namespace, {})
+        if value is not None:
+            here[name] = value
+        else:
+            here.pop(name, None)
+        if not here:
+            del self._limit_ranges[namespace]
+        if after := limits_mark(self.limits_of(namespace)):
+            self._limits_marks[namespace] = after
+        return before != after
+
+    def runtime_class_changed(self, name: str, value: dict[str, Any] | None) -> bool:
+        """The same of a RuntimeClass."""
+        before = self._class_marks.pop(name, class_mark(None))
+        if value is not None:
+            self.runtime_classes[name] = value
+            self._class_marks[name] = class_mark(value)
+        else:
+            self.runtime_classes.pop(name, None)
+        return before != self._class_marks.get(name, class_mark(None))
+
+    def priority_seen(self, seen: PriorityClassSeen, *, ours: bool) -> None:
+        if ours:
+            self.workload_priorities[seen.name] = seen.value
+        else:
+            self._pod_priorities[seen.name] = seen.value
+            self._pod_priority_defaults.pop(seen.name, None)
+            if seen.default:
+                self._pod_priority_defaults[seen.name] = seen.value
+
+    def priority_lost(self, seen: PriorityClassSeen, *, ours: bool) -> None:
+        (self.workload_priorities if ours else self._pod_priorities).pop(seen.name, None)
+        if not ours:
+            self._pod_priority_defaults.pop(seen.name, None)
+
+    def limits_of(self, namespace: str) -> list[dict[str, Any]]:
+        """LimitRanges of a namespace, in order of name."""
+        return [value for _, value in sorted(self._limit_ranges.get(namespace, {}).items(), key=lambda one: one[0])]
+
+    def mark_of(self, job: JobView) -> str:
+        """What LimitRanges and RuntimeClasses add to its pods, as a mark; "" for nothing."""
+        limits = self._limits_marks.get(job.namespace, "")
+        if not limits and not job.runtime_classes:
+            return ""
+        absent = class_mark(None)
+        return defaults_mark(limits, [(name, self._class_marks.get(name, absent)) for name in job.runtime_classes])
+
+    def priority(self, job: JobView) -> tuple[int, str, str]:
+        """(value, kind, name) of the class that gives the job its priority. A class nobody has counts 0; a job that
+        names a WorkloadPriorityClass which nobody has is not queued, and keeps what it had if it was."""
+        if job.priority_class:
+            return self.workload_priorities.get(job.priority_class, 0), "WorkloadPriorityClass", job.priority_class
+        if job.pod_priority_class:
+            value = self._pod_priorities.get(job.pod_priority_class, 0)
+            return value, "PriorityClass", job.pod_priority_class
+        # Of pods that name no class: the smallest, as the API server takes it where several say so.
+        return min(self._pod_priority_defaults.values(), default=0), "", ""

@@ -1,0 +1,108 @@
+"""A running controller, for those who show it: metrics, the page and the visibility API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from admission.controller.world import WorkloadSeen
+from admission.engine.model import Key, Verdict
+from admission.engine.roster import QueueNumbers
+from admission.engine.state import State
+from admission.jobs.kinds import JobView
+
+if TYPE_CHECKING:
+    from admission.controller.app import Controller
+
+
+class Numbers:
+    """See the module. It reads, and never writes."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def queues(self) -> Iterator[tuple[str, str, QueueNumbers]]:
+        controller = self._controller
+        for seen in controller.informers["ClusterQueue"].store.values():
+            yield "ClusterQueue", seen.name, controller.state.queue_numbers(seen.name)
+        for seen in controller.informers["Cohort"].store.values():
+            yield "Cohort", seen.name, controller.state.cohort_numbers(seen.name)
+
+    def queue_of(self, key: Key) -> str:
+        seen = self._controller.world.workloads.get(key)
+        if seen is None:
+            return ""
+        local = self._controller.state.local_queue((key[0], seen.view.value.queue))
+        return local.cluster_queue if local is not None else ""
+
+    def waiting(self) -> Iterator[tuple[str, str, float]]:
+        controller, now = self._controller, self._controller.now()
+        if not controller.leading:
+            return  # what was found while it led says nothing now
+        for verdict in list(controller.verdicts.values()):
+            seen = controller.world.workloads.get(verdict.key)
+            if seen is not None:
+                value = seen.view.value
+                seconds = max(0, now - max(value.created, value.evicted_at)) / 1000
+                yield self.queue_of(verdict.key), verdict.why.reason.value, seconds
+
+    def cluster_queues(self) -> list[str]:
+        return [seen.name for seen in self._controller.informers["ClusterQueue"].store.values()]
+
+    def flavors(self) -> list[tuple[str, str, int, int]]:
+        return self._controller.state.flavor_totals()
+
+    def queue_of_gang(self, key: Key) -> str:
+        value = self._controller.state.workload(key)
+        return self._controller.state.queue_of(value) if value is not None else ""
+
+    def held(self) -> tuple[str, bool] | None:
+        proof = self._controller.stale.held
+        return (proof[2].rpartition("HeldBy")[2].lower(), proof[1]) if proof is not None else None
+
+    def events_dropped(self) -> dict[str, int]:
+        return dict(self._controller.events.dropped)
+
+    def certificate_ends(self) -> float | None:
+        return self._controller.certificate_ends()
+
+    def api_calls(self) -> list[tuple[tuple[str, str, str, int], int]]:
+        return list(self._controller.client.counts.items())
+
+    def watch_age(self) -> list[tuple[str, float]]:
+        return [(kind, informer.age) for kind, informer in self._controller.informers.items()]
+
+    def leading(self) -> bool:
+        return self._controller.leading
+
+    @property
+    def state(self) -> State:
+        return self._controller.state
+
+    @property
+    def revision(self) -> int:
+        return self._controller.revision
+
+    def ready(self) -> str:
+        """Why not every list is in yet; "" when they are."""
+        missing = [name for name, informer in self._controller.informers.items() if not informer.synced.is_set()]
+        return f"waiting for the first list of {', '.join(missing)}" if missing else ""
+
+    def now(self) -> int:
+        return self._controller.now()
+
+    def verdict(self, key: Key) -> Verdict | None:
+        return self._controller.verdicts.get(key)
+
+    def owner(self, key: Key) -> tuple[str, str]:
+        """(kind, name) of the job that a Workload stands for; ("", "") when none is known."""
+        seen = self._controller.world.workloads.get(key)
+        return seen.view.owner if seen is not None else ("", "")
+
+    def job(self, key: Key) -> JobView | None:
+        seen = self._controller.world.workloads.get(key)
+        at = self._controller.world.job_of(seen) if seen is not None else None
+        return self._controller.world.jobs.get(at) if at is not None else None
+
+    def workload(self, key: Key) -> WorkloadSeen | None:
+        return self._controller.world.workloads.get(key)

@@ -1,0 +1,133 @@
+"""Who has what of the quota: the cohort tree with what its queues hold, as their objects say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from admission import quantity
+from admission.controller.answers import QueueRow, Room
+from admission.controller.standing import condition_of
+from admission.engine.model import FlavorResource
+from admission.engine.quota import QuotaNode, Tree
+from admission.jobs import values
+from admission.jobs.kinds import name_of, namespace_of, obj, objects, text, whole
+from admission.names import Names
+
+Json = dict[str, Any]
+
+
+class Forest:
+    """See the module."""
+
+    def __init__(self, queues: Sequence[Json], cohorts: Sequence[Json], names: Names) -> None:
+        self.queues = {name_of(raw): raw for raw in queues}
+        """The ClusterQueues."""
+        self._cohorts = {name_of(raw): raw for raw in cohorts}
+        self._tree = Tree.build(
+            (values.cluster_queue(raw, names)[0] for raw in queues), (values.cohort(raw, names)[0] for raw in cohorts)
+        )
+        for raw in queues:
+            node = self._tree.queue(name_of(raw))
+            if node is not None:
+                self._tree.add(node, _held(raw))
+
+    def room_for(self, queue: str, requests: Iterable[tuple[str, int]]) -> tuple[Room, ...]:
+        """Quota of a ClusterQueue for what a job asks; nothing where there is no such queue."""
+        node = self._tree.queue(queue)
+        if node is None:
+            return ()
+        asked = dict(requests)
+        return tuple(_room(node, fr, asked[fr[1]]) for fr in node.quotas if fr[1] in asked)
+
+    def rows(self, below: dict[str, list[QueueRow]]) -> list[QueueRow]:
+        """Of all, each behind its parent. `below`: LocalQueues by ClusterQueue, which are taken out."""
+        return [row for root in self._tree.roots() for row in self._rows(root, 0, below)]
+
+    def _rows(self, node: QuotaNode, depth: int, below: dict[str, list[QueueRow]]) -> list[QueueRow]:
+        raw = (self.queues if node.is_queue else self._cohorts).get(node.name, {})
+        status, active, why_not = _active(raw)
+        pairs: dict[FlavorResource, None] = dict.fromkeys(node.quotas)
+        if not node.is_queue:
+            pairs.update(dict.fromkeys(sorted(node.subtree)))
+        # Gangs go on with a flavor that their queue names no more.
+        pairs.update(dict.fromkeys(sorted(fr for fr, held in node.usage.items() if held)))
+        mine = QueueRow(
+            kind="ClusterQueue" if node.is_queue else "Cohort",
+            name=node.name,
+            depth=depth,
+            parent=node.parent.name if node.parent is not None else "",
+            room=tuple(_room(node, fr) for fr in pairs),
+            pending=whole(status.get("pendingWorkloads"), 0),
+            admitted=whole(status.get("admittedWorkloads"), 0),
+            share=None if node.parent is None else node.share().value_status(),
+            active=active and not node.in_cycle,
+            why_not=why_not or ("its cohorts name each other in a circle" if node.in_cycle else ""),
+            stopped=_stopped(raw),
+        )
+        rows = [mine, *(row for child in node.children for row in self._rows(child, depth + 1, below))]
+        if node.is_queue:
+            rows.extend(replace(row, depth=depth + 1) for row in below.pop(node.name, ()))
+        return rows
+
+
+def local_row(raw: Json, target: str) -> QueueRow:
+    """A LocalQueue of the ClusterQueue `target`."""
+    status, active, why_not = _active(raw)
+    return QueueRow(
+        kind="LocalQueue",
+        name=name_of(raw),
+        namespace=namespace_of(raw),
+        parent=target,
+        room=tuple(Room(flavor, resource, used=amount) for (flavor, resource), amount in _held(raw).items()),
+        pending=whole(status.get("pendingWorkloads"), 0),
+        admitted=whole(status.get("admittedWorkloads"), 0),
+        active=active,
+        why_not=why_not,
+        stopped=_stopped(raw),
+    )
+
+
+def _held(raw: Json) -> dict[FlavorResource, int]:
+    """What a queue's status says that it holds."""
+    out: dict[FlavorResource, int] = {}
+    status = obj(raw.get("status"))
+    for flavor in objects(status.get("flavorsReservation")):
+        for resource in objects(flavor.get("resources")):
+            try:
+                amount = quantity.parse(text(resource.get("name")), resource.get("total") or "0")
+            except quantity.QuantityError:
+                continue
+            if amount > 0:
+                out[text(flavor.get("name")), text(resource.get("name"))] = amount
+    return out
+
+
+def _room(node: QuotaNode, fr: FlavorResource, asked: int = 0) -> Room:
+    own = node.subtree.get(fr, 0)
+    used = node.usage.get(fr, 0)
+    ends = node.limit_of(fr, asked) if asked else ()
+    return Room(
+        flavor=fr[0],
+        resource=fr[1],
+        nominal=own,
+        used=used,
+        borrowed=node.borrowed(fr),
+        lent=node.lent(fr),
+        free=node.available(fr),
+        most=node.potential(fr),
+        asked=asked,
+        limited_by=ends[0].name if ends else "",
+    )
+
+
+def _active(raw: Json) -> tuple[Json, bool, str]:
+    """(status, active, why not)."""
+    condition = condition_of(raw, "Active")
+    active = condition.get("status") != "False"
+    return obj(raw.get("status")), active, "" if active else text(condition.get("message"))
+
+
+def _stopped(raw: Json) -> bool:
+    return obj(raw.get("spec")).get("stopPolicy") not in (None, "", "None")

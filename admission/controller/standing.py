@@ -1,0 +1,276 @@
+"""How one job stands, and why: from its Workload, the job where it may be seen, and what is told of its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from admission import quantity
+from admission.api.reasons import REASONS, Advice, advice_for, detail_of, reason_of
+from admission.controller.answers import Place, Standing, State, Unready
+from admission.controller.line import Told
+from admission.controller.unready import ON_PODS
+from admission.engine import model
+from admission.engine.model import Admission, Detail, Key, Reason, TopologyAssignment, Workload
+from admission.engine.project import sentence
+from admission.jobs import values
+from admission.jobs.kinds import JobView, condition, millis, name_of, obj, objects, text, texts
+from admission.names import ACTIVE, ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED, Names
+
+Json = dict[str, Any]
+NOTHING_RESERVED = "Not suspended, and nothing is reserved for it"
+
+
+def newest(workloads: Iterable[Json]) -> Json | None:
+    """The Workload that counts, should there be several: one that is not finished, the youngest."""
+
+    def rank(raw: Json) -> tuple[bool, int, str]:
+        return (
+            condition(raw, FINISHED) is None,
+            millis(obj(raw.get("metadata")).get("creationTimestamp")),
+            name_of(raw),
+        )
+
+    return max(workloads, key=rank, default=None)
+
+
+def conditions_of(raw: Json) -> list[Json]:
+    return objects(obj(raw.get("status")).get("conditions"))
+
+
+def condition_of(raw: Json, kind: str) -> Json:
+    return next((c for c in conditions_of(raw) if c.get("type") == kind), {})
+
+
+def owner_of(raw: Json) -> tuple[str, str]:
+    """(kind, name) of the controller of an object."""
+    for ref in objects(obj(raw.get("metadata")).get("ownerReferences")):
+        if ref.get("controller") is True:
+            return text(ref.get("kind")), text(ref.get("name"))
+    return "", ""
+
+
+def by_itself(job: JobView) -> State:
+    """How a job stands that has no Workload."""
+    if job.finished:
+        return State.FINISHED
+    if not job.queue and not job.kept_back:
+        return State.UNMANAGED
+    return State.HELD if job.suspended else State.RELEASED
+
+
+def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, now: int) -> Standing:
+    """How a job stands, from its Workload, and from the job where it may be seen."""
+    kind, name = owner_of(raw)
+    reserved, admitted = condition_of(raw, QUOTA_RESERVED), condition_of(raw, ADMITTED)
+    evicted, finished = condition_of(raw, EVICTED), condition_of(raw, FINISHED)
+    created = job.created_ms if job is not None else value.created
+    pods = sum(pod_set.count for pod_set in value.pod_sets)
+    reason = message = detail = ""
+    if value.finished:
+        state, shown = State.FINISHED, finished
+    elif value.admission is None and job is not None and job.finished:
+        # It ran without Muster to its end, or the controller has not seen that yet.
+        state, shown = State.FINISHED, {"reason": job.finished, "message": job.message}
+    elif value.admission is not None and value.evicted:
+        state, shown = State.LEAVING, evicted
+    elif value.admitted:
+        ready = job is not None and not job.suspended and job.ready >= job.pods_expected
+        state, shown = (State.RUNNING if ready else State.STARTING), admitted
+    elif value.admission is not None:
+        state, shown = State.RESERVED, reserved
+    elif job is not None and not job.suspended:
+        state, shown = State.RELEASED, {"message": NOTHING_RESERVED}
+    elif job is not None and job.paused:
+        state, shown = State.PAUSED, evicted
+    else:
+        state, shown = State.WAITING, reserved
+    reason, message = text(shown.get("reason")), text(shown.get("message"))
+    since = millis(shown.get("lastTransitionTime")) or created
+    if state is State.PAUSED:
+        reason, detail = Reason.DEACTIVATED.value, Detail.PAUSED.value
+        message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=names.pause_label))
+    if state is State.WAITING:
+        since = max(millis(evicted.get("lastTransitionTime")), created) if value.evicted else created
+        if value.kept_by:
+            reason, detail = Reason.DEACTIVATED.value, Detail.WORKLOAD_DELETED.value
+            message = sentence(model.Why(Reason.DEACTIVATED, Detail.WORKLOAD_DELETED, subject=value.kept_by))
+        elif value.paused_by:
+            reason, detail = Reason.DEACTIVATED.value, Detail.PAUSED.value
+            message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=value.paused_by))
+        elif not value.active:
+            reason, message = Reason.DEACTIVATED.value, "Its Workload is switched off (spec.active is false)"
+            if text(evicted.get("reason")).startswith(Reason.DEACTIVATED.value):
+                message += f": {text(evicted.get('message'))}"
+        elif value.requeue_at > now:
+            reason, detail = Reason.SUSPENDED.value, Detail.BACKOFF.value
+            message = f"Waits until {values.rfc3339(value.requeue_at)} before it is tried again"
+        elif reason_of(reason) is None:
+            # Nothing was said yet, or only that it has no reservation any more.
+            reason, detail = Reason.PENDING_EVALUATION.value, Detail.NEXT_CYCLE.value
+            message = message or "Is looked at in the next cycle"
+        detail = detail or detail_of(reason_of(reason), message).value
+    return Standing(
+        namespace=value.namespace,
+        name=name or value.name,
+        kind=kind or "Workload",
+        state=state,
+        queue=value.queue,
+        cluster_queue=value.admission.cluster_queue if value.admission is not None else "",
+        workload=value.name,
+        reason=reason,
+        detail=detail,
+        message=message,
+        since=since,
+        created=created,
+        priority=value.priority,
+        pods=pods,
+        ready=job.ready_of(pods) if job is not None and value.admitted else None,
+        requests=_requests(raw, value),
+        where=_where(value),
+    )
+
+
+def _requests(raw: Json, value: Workload) -> tuple[tuple[str, int], ...]:
+    """What the gang asks for in all: as the controller counted it, else as its pod templates say."""
+    total: dict[str, int] = {}
+    counted = objects(obj(raw.get("status")).get("resourceRequests"))
+    for entry in counted:
+        for name, amount in texts(entry.get("resources")).items():
+            try:
+                quantity.add(total, {name: quantity.parse(name, amount)})
+            except quantity.QuantityError:
+                continue
+    if not counted:
+        for pod_set in value.pod_sets:
+            quantity.add(total, dict(pod_set.shape.requests), pod_set.count)
+    return tuple(sorted(total.items()))
+
+
+def _where(value: Workload) -> tuple[Place, ...]:
+    return () if value.admission is None else places(value.admission)
+
+
+def places(admission: Admission) -> tuple[Place, ...]:
+    """Where the pods of an admission go."""
+    return tuple(
+        Place(
+            pod_set.name,
+            pod_set.count,
+            tuple(sorted({flavor for _, flavor in pod_set.flavors})),
+            _nodes_of(pod_set.topology),
+        )
+        for pod_set in admission.pod_sets
+    )
+
+
+def _nodes_of(assignment: TopologyAssignment | None) -> tuple[tuple[str, int], ...]:
+    """(node or lowest domain, pods), in rank order."""
+    if assignment is None:
+        return ()
+    return tuple(("/".join(domain.values[-1:]), domain.count) for domain in assignment.domains)
+
+
+def as_stopped(standing: Standing, local: Json | None, cluster: Json | None) -> Standing:
+    """A queue that is stopped, being deleted or not active is why it waits, whatever the condition said before; not
+    where something nearer holds it back."""
+    if standing.reason == Reason.DEACTIVATED.value or standing.detail == Detail.BACKOFF.value:
+        return standing
+    for kind, raw in (("LocalQueue", local), ("ClusterQueue", cluster)):
+        policy = text(obj(obj(raw).get("spec")).get("stopPolicy"))
+        if policy not in ("", "None"):
+            message = f"{kind} {name_of(obj(raw))} is stopped ({policy}); it waits until the stop policy is lifted"
+            return replace(standing, reason=Reason.ON_HOLD.value, detail="", message=message)
+    if cluster is None or standing.reason == Reason.GATED.value:
+        return standing
+    if obj(cluster.get("metadata")).get("deletionTimestamp"):
+        wrong = "it is being deleted"
+    elif (active := condition_of(cluster, ACTIVE)).get("status") == "False":
+        wrong = text(active.get("message"))
+    else:
+        return standing
+    why = model.Why(Reason.MISCONFIGURED, Detail.CLUSTER_QUEUE_INACTIVE, subject=f"{name_of(cluster)}: {wrong}")
+    return replace(standing, reason=why.reason.value, detail=why.detail.value, message=sentence(why))
+
+
+def as_told(standing: Standing, told: Told | None) -> Standing:
+    """With its place; and with the reason of now, unless the objects say that somebody has switched it off, and who."""
+    if told is None or standing.state is not State.WAITING:
+        return standing
+    standing = replace(standing, position=told.position, waiting=told.waiting)
+    if not told.live or not told.reason or standing.reason == Reason.DEACTIVATED.value:
+        return standing
+    return replace(standing, reason=told.reason, detail=told.detail, message=told.message)
+
+
+def by_objects(gangs: Iterable[Workload]) -> dict[Key, Told]:
+    """Those that wait, in their LocalQueues, by priority and age."""
+    lines: dict[Key, list[tuple[int, int, str, Key]]] = {}
+    for gang in gangs:
+        if gang.admission is None and gang.active and not gang.finished:
+            stamp = gang.queue_stamp if gang.queue_stamp is not None else gang.created
+            lines.setdefault((gang.namespace, gang.queue), []).append((-gang.priority, stamp, gang.uid, gang.key))
+    return {key: Told(i, len(line)) for line in lines.values() for i, (*_, key) in enumerate(sorted(line), 1)}
+
+
+def advice_on(
+    standing: Standing, job: JobView, names: Names, unready: Sequence[Unready] = (), *, pods_seen: bool = True
+) -> Advice | None:
+    """What it means that a job stands so, and what can be done; None where that goes without saying. `unready`: of a
+    gang that was started; `pods_seen`: the asker may see all of those."""
+    reason, where = reason_of(standing.reason), f"{job.kind.lower()} {job.name} -n {job.namespace}"
+    if standing.state is State.RESERVED:
+        return Advice(
+            "Its quota is reserved; it starts when all admission checks are Ready.",
+            "Wait, and see the messages of the checks.",
+            "See the controllers that answer the checks.",
+        )
+    if standing.state is State.STARTING and unready:
+        return Advice(
+            "It was admitted and started; it counts as running when all its pods are ready.",
+            ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events."),
+            "If they do not get ready in time, the gang is evicted and tried again later.",
+        )
+    if standing.state is State.LEAVING and not unready and pods_seen:
+        return Advice(
+            "Its pods are gone. Its quota and its nodes go to others when the controller of its kind says that it "
+            "is suspended.",
+            "Nothing: it is queued again by itself, unless it was paused or switched off.",
+            "If it lasts: see the Events of the job, and whether that controller runs. A JobSet is waited for no "
+            "longer than six minutes.",
+        )
+    if standing.state is State.LEAVING:
+        return Advice(
+            "Its quota and its nodes go to others when the last of its pods is gone.",
+            "Nothing: it is queued again by itself, unless it was paused or switched off.",
+            "If it lasts: look at the nodes of these pods. On a node that stays lost they count no more after "
+            "nodeLossGracePeriod (two minutes, unless configured otherwise).",
+        )
+    if standing.state is State.RELEASED:
+        return Advice(
+            "It runs without Muster: it was released when Muster was uninstalled, or got past the hold. "
+            "A controller that leads stops it and queues it within seconds.",
+            "Nothing.",
+            "If Muster is installed: see that a controller leads.",
+        )
+    if standing.state is State.PAUSED:
+        return Advice(
+            "Its owner paused it: while the label stands it is neither queued nor started, whatever else changes.",
+            f"Take the label off: `kubectl label {where} {names.pause_label}-`.",
+        )
+    if standing.state is not State.WAITING:
+        return None
+    if reason is Reason.DEACTIVATED and standing.detail != Detail.WORKLOAD_DELETED.value:
+        return Advice(
+            "Its Workload is switched off (spec.active is false): it ran for its maximum time, a check refused it, "
+            "it was tried too often, or somebody switched it off. The history says which.",
+            "Mend what the history tells of and create the job anew, or ask the platform team to queue it again.",
+            f"Queue it again: `muster requeue {job.kind.lower()}/{job.name} -n {job.namespace}`.",
+        )
+    if reason is Reason.ON_HOLD:
+        kind, _, queue = standing.message.partition(" is stopped")[0].rpartition(" ")
+        option = f" -n {job.namespace}" if kind.endswith("LocalQueue") else ""
+        name = f"{kind.split()[-1].lower()}/{queue}" if kind else "QUEUE"
+        return replace(REASONS[Reason.ON_HOLD], platform=f"Let the queue go on: `muster resume {name}{option}`.")
+    return advice_for(reason, Detail(standing.detail))

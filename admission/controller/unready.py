@@ -1,0 +1,164 @@
+"""Why pods of a gang that was started are not ready, and what keeps those of one that leaves, as the pods say it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from msgspec import structs
+
+from admission.controller.answers import Unready
+from admission.jobs.kinds import JOBSET, JobView, items, millis, name_of, obj, objects, text
+from admission.names import JOB_TRACKING_FINALIZER
+
+Json = dict[str, Any]
+NOT_CREATED = "NotCreated"
+
+_STARTS_LATER = "StartsLater"
+
+JOBS_REFUSED = "JobCreationFailed"
+"""What JobSet's controller says of Jobs that it could not make."""
+
+ON_PODS = {
+    NOT_CREATED: "Their Job's controller makes them, and JobSet's the Jobs. What refuses them (a ResourceQuota, "
+    "PodSecurity, something in the template) stands beside.",
+    _STARTS_LATER: "Nothing: they start when others of the JobSet are ready or done (its startupPolicy, dependsOn).",
+    **dict.fromkeys(
+        ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
+        "Correct the image name, or give the pods a pull secret that may read it.",
+    ),
+    **dict.fromkeys(
+        ("CrashLoopBackOff", "Error", "Failed", "OOMKilled"), "See why it ended: `kubectl logs POD --previous`."
+    ),
+    **dict.fromkeys(
+        ("CreateContainerConfigError", "CreateContainerError", "RunContainerError"),
+        "See the message: a Secret, ConfigMap, volume or command that the container names is not there or wrong.",
+    ),
+    "NodeSilent": "Wait: if its node stays silent for half a minute, and not all nodes are, the gang is stopped whole "
+    "and starts on others.",
+    "NotReady": "Its containers run and their readiness probe says no: see `kubectl logs POD`.",
+    "SchedulingGated": "A scheduling gate keeps it from its node: who put it into the pod template must take it off.",
+    "Unschedulable": "Tell the platform team: these nodes were set aside for it, and kube-scheduler refuses them.",
+}
+
+_ON_THE_WAY = ("ContainerCreating", "PodInitializing", "")
+
+
+def _trouble(pod: Json) -> tuple[str, str] | None:
+    """(reason, message) why a pod is not ready; None once it is, or has succeeded."""
+    status = obj(pod.get("status"))
+    phase = text(status.get("phase"))
+    if phase == "Succeeded":
+        return None
+    found = {text(c.get("type")): c for c in objects(status.get("conditions"))}
+    if phase != "Failed" and found.get("Ready", {}).get("status") == "True":
+        return None
+    if obj(pod.get("metadata")).get("deletionTimestamp"):
+        return "Terminating", "It is being deleted"
+    scheduled = found.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return text(scheduled.get("reason")) or "Unschedulable", text(scheduled.get("message"))
+    waiting: tuple[str, str] | None = None
+    for container in [
+        *objects(status.get("initContainerStatuses")),
+        *objects(status.get("containerStatuses")),
+    ]:
+        state, last = obj(container.get("state")), obj(obj(container.get("lastState")).get("terminated"))
+        wait, ended = obj(state.get("waiting")), obj(state.get("terminated"))
+        if wait:
+            said = text(wait.get("message"))
+            if last:
+                said = f"{said} (ended before: {text(last.get('reason'))}, exit code {last.get('exitCode')})".strip()
+            told = (text(wait.get("reason")), said)
+            if waiting is None or (waiting[0] in _ON_THE_WAY and told[0] not in _ON_THE_WAY):
+                waiting = told
+        elif ended and ended.get("exitCode"):
+            return text(
+                ended.get("reason")
+            ) or "Error", f"Exit code {ended['exitCode']}. {text(ended.get('message'))}".strip()
+    if waiting is not None and waiting[0]:
+        return waiting
+    if phase == "Failed":
+        return text(status.get("reason")) or "Failed", text(status.get("message"))
+    if phase == "Running":
+        if found.get("Ready") and not text(found["Ready"].get("reason")):
+            # A kubelet gives a reason; who marks the pods of a silent node gives none.
+            return "NodeSilent", "Its node was not heard of when that was last looked at"
+        return "NotReady", text(found.get("Ready", {}).get("message")) or "Its containers run, and are not ready"
+    if text(obj(pod.get("spec")).get("nodeName")):
+        return "ContainerCreating", "Its node has not started it yet"
+    return "Pending", "kube-scheduler has not placed it yet"
+
+
+def _phase(pod: Json) -> str:
+    return text(obj(pod.get("status")).get("phase"))
+
+
+def as_by_pods(job: JobView, pods: Sequence[Json]) -> JobView:
+    """A job with as many pods ready as there are, and those that are done and that its status does not count yet."""
+    done = max(0, sum(_phase(pod) == "Succeeded" for pod in pods) - job.succeeded)
+    ready = sum(_phase(pod) != "Succeeded" and _trouble(pod) is None for pod in pods)
+    return structs.replace(job, ready=ready + done)
+
+
+def unready_of(pods: Sequence[Json], job: JobView, given: int) -> tuple[Unready, ...]:
+    """Pods that are not ready, by reason; those that do not exist yet too. job: as by its pods; given: pods that the
+    gang may have at a time."""
+    groups: dict[str, list[tuple[str, str, str]]] = {}
+    for pod in sorted(pods, key=name_of):
+        trouble = _trouble(pod)
+        if trouble is not None:
+            node = text(obj(pod.get("spec")).get("nodeName"))
+            groups.setdefault(trouble[0], []).append((name_of(pod), node, trouble[1]))
+    out = [
+        Unready(
+            reason,
+            len(held),
+            message=next((said for *_, said in held if said), ""),
+            pods=tuple(name for name, *_ in held),
+            nodes=tuple(dict.fromkeys(node for _, node, _ in held if node)),
+        )
+        for reason, held in groups.items()
+    ]
+    out.sort(key=lambda one: (one.reason in _ON_THE_WAY, -one.count, one.reason))
+    there = job.ready + sum(_phase(pod) != "Failed" and _trouble(pod) is not None for pod in pods)
+    if (missing := job.pods_expected - there) > 0:
+        out.append(Unready(NOT_CREATED, missing, f"{missing} of {job.pods_expected} pods do not exist yet"))
+    if job.kind == JOBSET.kind and (later := given - job.pods_expected - job.succeeded) > 0:
+        out.append(Unready(_STARTS_LATER, later, "They start when others of the JobSet are ready or done"))
+    return tuple(out)
+
+
+def staying(pods: Sequence[Json], now: int) -> tuple[Unready, ...]:
+    """Pods of a gang that is to leave which are still there, by how far they are."""
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for pod in sorted(pods, key=name_of):
+        meta, phase = obj(pod.get("metadata")), text(obj(pod.get("status")).get("phase"))
+        if phase in ("Succeeded", "Failed"):
+            continue
+        ends = text(meta.get("deletionTimestamp"))
+        held = ", ".join(sorted({text(one) for one in items(meta.get("finalizers"))} - {JOB_TRACKING_FINALIZER}))
+        if not ends:
+            told = (phase or "Pending", "Not asked to end yet")
+        elif millis(ends) > now:
+            told = ("Terminating", f"Its grace period ends at {ends}")
+        else:
+            why = f"the finalizer {held} keeps it, or its node does not answer" if held else "its node does not answer"
+            told = ("Terminating", f"Its grace period ended at {ends}: {why}")
+        groups.setdefault(told, []).append((name_of(pod), text(obj(pod.get("spec")).get("nodeName"))))
+    return tuple(
+        Unready(
+            reason,
+            len(some),
+            message=message,
+            pods=tuple(name for name, _ in some),
+            nodes=tuple(dict.fromkeys(node for _, node in some if node)),
+        )
+        for (reason, message), some in groups.items()
+    )
+
+
+def told_why(one: Unready, refused: str) -> Unready:
+    """With what was said last of pods that could not be made."""
+    return replace(one, message=f"{one.message}: {refused}") if one.reason == NOT_CREATED and refused else one
