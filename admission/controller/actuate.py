@@ -42,6 +42,7 @@ from admission.engine.model import (
     PodShape,
     Reason,
     Replace,
+    Workload,
 )
 from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
@@ -152,9 +153,9 @@ class Actuator:
 
     # ------------------------------------------------------------ decisions of the engine
 
-    async def carry_out(self, decision: Decision, based_on: tuple[PodSet, ...] | None = None) -> str:
-        """Write what the engine decided; its id. Raises ApiError (Conflict: the Workload is another than was decided
-        on)."""
+    async def carry_out(self, decision: Decision, based_on: Workload | None = None) -> str:
+        """Write what the engine decided, for the gang as it was then; its id. Raises ApiError (Conflict: the Workload
+        is another than was decided on)."""
         if isinstance(decision, Evict) and self._world.ghost_leaves(decision.key, decision.preemptor_uid):
             return ""
         seen = self._world.workloads.get(decision.key)
@@ -162,8 +163,14 @@ class Actuator:
             raise NotFound(404, "NotFound", "the workload is gone")
         if isinstance(decision, Evict) and seen.view.value.admission is None:
             raise NotFound(404, "NotFound", "the workload has no reservation that could be taken back")
-        if isinstance(decision, Admit) and based_on is not None and seen.view.value.pod_sets != based_on:
+        if isinstance(decision, Admit) and based_on is not None and seen.view.value.pod_sets != based_on.pod_sets:
             raise Conflict(409, "Conflict", "the gang asks for something else than was decided on")
+        held = seen.view.value.admission
+        if held is not None and (
+            isinstance(decision, Admit)
+            or (isinstance(decision, Replace) and based_on is not None and held != based_on.admission)
+        ):
+            raise Conflict(409, "Conflict", "the gang holds another reservation than was decided on")
         now = self._now()
         shown = project(seen.view.value, decision)
         status = with_conditions(seen.status, self._said(seen, shown.conditions), now, seen.generation)
@@ -179,12 +186,12 @@ class Actuator:
                 if state := status.pop("requeueState", None):
                     # It is over; what counts is how often.
                     status |= {"requeueState": {"count": state["count"]}} if state.get("count") else {}
-                held = status.pop("admissionChecks", None) or []
-                entries = _entries(held, decision.checks, now)
+                listed = status.pop("admissionChecks", None) or []
+                entries = _entries(listed, decision.checks, now)
                 if entries:
                     status["admissionChecks"] = entries
-                if any(check not in entries for check in held):
-                    seen = await self._write_checks(seen, [check for check in held if check in entries])
+                if any(check not in entries for check in listed):
+                    seen = await self._write_checks(seen, [check for check in listed if check in entries])
             case Evict():
                 _count_eviction(status, *evicted_as(decision.reason))
                 if decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:

@@ -70,7 +70,6 @@ from admission.engine.model import (
     LocalQueue,
     Namespace,
     Plan,
-    PodSet,
     Put,
     Replace,
     Rules,
@@ -219,8 +218,8 @@ class Controller:
             behind=lambda: len(self._decisions) > self.tuning.waiting_decisions,
         )
         self._decisions: dict[JobKey, Decision] = {}
-        self._based_on: dict[JobKey, tuple[PodSet, ...] | None] = {}
-        """What the gang asked for when it was decided: a write for what it asks for since then would be wrong."""
+        self._based_on: dict[JobKey, Workload | None] = {}
+        """The gang when it was decided: a write for what it asks for, or was given, since then would be wrong."""
         self._unmade = Unmade(self._forget)
         self._not_looked_at: set[JobKey] = set()
         self._caught_up = asyncio.Event()
@@ -670,7 +669,7 @@ class Controller:
                 continue
             self.state.apply(Assumed(decision))
             self._decisions[key] = decision
-            self._based_on[key] = seen.view.value.pod_sets if seen is not None else None
+            self._based_on[key] = seen.view.value if seen is not None else None
             self.jobs.add(key)
         tick = time.monotonic()
         for verdict in plan.verdicts:
@@ -774,7 +773,7 @@ class Controller:
                 self.actuator.record(key, job, "Warning", STEP_FAILED, _STEP_FAILED)
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
 
-    async def _carry_out(self, key: JobKey, decision: Decision, based_on: tuple[PodSet, ...] | None) -> None:
+    async def _carry_out(self, key: JobKey, decision: Decision, based_on: Workload | None) -> None:
         """The write of a decision. Raises what `Actuator.carry_out` does."""
         try:
             made = await self.actuator.carry_out(decision, based_on)
