@@ -49,7 +49,7 @@ from admission.jobs import hold, pins, values
 from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, digits
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
-from admission.jobs.workload import build_workload
+from admission.jobs.workload import build_workload, workload_name
 from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, Kind, NotFound, Unserved
 from admission.kube.events import EventRecorder
 from admission.names import (
@@ -266,6 +266,7 @@ class Actuator:
                 await self._mark(key, _there(job), ungoverned=ungoverned)
             case lifecycle.SuspendJob(why):
                 raw = await self._raw(key, _there(job))
+                await self._surely_not_reserved(key, _there(job), seen)
                 await self._patch_job(key, pins.suspend(KIND_OF[key[0]], raw, self._names))
                 self.record(key, _there(job), "Normal", "Stopped", f"Suspended: {why}")
             case lifecycle.StopPods():
@@ -586,6 +587,20 @@ class Actuator:
         await self._patch_job(key, started.patch)
         self._reserved.discard(seen.uid)
         self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
+
+    async def _surely_not_reserved(self, key: JobKey, job: JobView, seen: WorkloadSeen | None) -> None:
+        """A job that was started holds a reservation, by which another leader started it, or did a moment ago. That
+        none is known proves nothing. Raises Conflict."""
+        if not job.started or (seen is not None and seen.view.value.admission is not None):
+            return
+        try:
+            path = self._workloads.path(key[1], workload_name(KIND_OF[key[0]], job.name, job.uid))
+            stored = await self._client.get(path)
+        except NotFound:
+            return
+        self._learn("Workload", stored)
+        if self._world.workload_of(key) != seen:
+            raise Conflict(409, "Conflict", "the workload is another than the one that is known")
 
     async def _restore_children(self, parent: dict[str, Any], seen: WorkloadSeen, children: tuple[JobKey, ...]) -> None:
         async def restore(at: JobKey) -> None:
