@@ -29,6 +29,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from admission import quantity
 from admission.controller import decode, queues
 from admission.controller.actuate import KIND_OF, Actuator, Options, path_kind
 from admission.controller.conditions import Condition
@@ -161,6 +162,8 @@ RACES_LOST = 4
 once, and is part of the trade."""
 MADE_AGAIN_S = 1.0
 """Between two Workloads for the same job."""
+OTHERS_SEEN_S = 5.0
+"""After a reservation by another leader was seen, all on which it was decided is known, too."""
 SITS_OUT_MS = 600_000
 """So long nobody looks at a gang over which a decision failed."""
 _STEP_FAILED = (
@@ -226,6 +229,8 @@ class Controller:
         self._failures: dict[JobKey, int] = {}
         self._made: dict[JobKey, float] = {}
         """Jobs for which a Workload was made in the last second, in the order of these times; monotonic seconds."""
+        self._by_others: set[Key] = set()
+        """Gangs that another leader gave room while this one leads, and that are to be looked at for that."""
         self._unserved = Told()
         """That Workloads cannot be created where they would be."""
         self._unexplained: dict[Key, float] = {}
@@ -253,6 +258,7 @@ class Controller:
             changed_job=self._job_changed,
             dirty=self._state_changed,
             told=self._state_told,
+            reserved=self._reserved_by_another,
             default_queue=default_queue,
             looked_at=looked_at,
             lost_after_ms=lost_after_ms,
@@ -513,6 +519,30 @@ class Controller:
         for told in self.watchers.failure:
             told(about, error)
 
+    def _reserved_by_another(self, key: Key) -> None:
+        if not self.leading:
+            return
+        if not self._by_others:
+            asyncio.get_running_loop().call_later(OTHERS_SEEN_S, self._take_back_twice)
+        self._by_others.add(key)
+
+    def _take_back_twice(self) -> None:
+        """A leader that does not know yet that it leads no more may give away what this one has given away: each of
+        its reservations fits what it knows. The latest go again, so that what is held is what one would have given."""
+        due, self._by_others = sorted(self._by_others), set()
+        held = [one for key in due if (one := self.world.workloads.get(key)) is not None and one.view.value.admission]
+        if not held:
+            return
+        log.warning("another leader gave room away", gangs=["/".join(one.key) for one in held[:10]], count=len(held))
+        since = min(one.view.value.reserved_at for one in held)
+        # Who was taken over from Kueue with what he had there holds it by no decision.
+        of_ours = (one for one in self.world.workloads.values() if one.status.get("decision"))
+        among = [one.key for one in of_ours if one.view.value.admission and one.view.value.reserved_at >= since]
+        for key, (flavor, resource), much in self.state.overdrawn(among):
+            amount = f"{quantity.format(resource, much)} {resource} of flavor {flavor}"
+            why = f"{amount} too much for ClusterQueue {self.numbers.queue_of_gang(key)}; it is reserved anew"
+            self.world.give_back_twice(key, f"Two leaders gave the same room away: {why}")
+
     def _became(self, gang: Key, condition: str, reason: str, cause: str) -> None:
         if condition == ADMITTED:
             for told in self.watchers.admitted:
@@ -622,6 +652,7 @@ class Controller:
                 self.state.apply(Forgotten(decision))
             self._decisions.clear()
             self._based_on.clear()
+            self._by_others.clear()
             self._unmade.clear()
 
     async def _decide(self) -> None:

@@ -65,6 +65,9 @@ class Town(Sandbox):
         self.longest_away = 0.0
         """For so long nobody could notice anything."""
         self.forgotten = 0
+        self.two_lead = False
+        self.rivalries: list[tuple[float, float]] = []
+        """From when until when two led."""
         self.store.listeners.append(self._heard)
         crd = self.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
         for body in crds():
@@ -126,6 +129,8 @@ class Weather:
         self.lag: dict[str, float] = {}
         self.ahead_ms = 0
         """Of the clock by which it decides."""
+        self.frozen_until = 0.0
+        """Until then nothing reaches it, and nothing of it reaches anybody."""
 
     def request(self) -> tuple[float, float, str]:
         """Seconds until it is applied, until it is answered, and what becomes of it."""
@@ -169,6 +174,7 @@ class Wire(Client):
             if fence is not None:
                 fence()
                 doubtful = True
+            await asyncio.sleep(max(0.0, self.weather.frozen_until - loop.time()))
             there, back, fate = self.weather.request()
             if fate in ("429", "500", "503"):
                 await asyncio.sleep(there)
@@ -226,7 +232,8 @@ class Wire(Client):
                     raise Unavailable(0, "StreamBroken", path, ambiguous=False)
                 seen = self.town.store.revision
                 if self.town.store.since(kind, position):
-                    await asyncio.sleep(self.weather.delay(kind.kind))
+                    frozen = max(0.0, self.weather.frozen_until - self.town.loop.time())
+                    await asyncio.sleep(frozen + self.weather.delay(kind.kind))
                     if self.weather.chance.random() < self.weather.bad / 10:
                         raise Unavailable(0, "StreamBroken", path, ambiguous=False)
                     for event in self.town.store.since(kind, position):
@@ -291,6 +298,14 @@ class Replica:
         left = await self.client.settle(2.0)
         self.may_write = False
         await asyncio.sleep(left)
+
+    async def lose(self) -> None:
+        """As the elector does it that finds the lease with another."""
+        self.may_write = False
+        leading, self.leading = self.leading, None
+        if leading is not None and leading.done() and isinstance(leading.exception(), Fenced):
+            return
+        await _end(leading)
 
     async def die(self) -> None:
         self.may_write = False

@@ -270,6 +270,8 @@ class Storm:
             await self.user.put(f"{path}/status", pod)
 
     async def leader_changes(self) -> None:
+        if self.town.two_lead:
+            return
         first, second = self.replicas
         if self.chance.random() < 0.5:
             await first.resign()
@@ -339,7 +341,8 @@ class Storm:
         leader, since = self.replicas[0].controller, self.replicas[0].since
         away = self.town.longest_away
         notice = 30.0 + (away + 30.0 if away else 0.0)  # who is refused a watch asks again after 30 s at most
-        found = list(map(str, invariants.check(self.town.entries, settle=30.0, notice=notice, watching=since)))
+        judged = {"settle": 30.0, "notice": notice, "watching": since, "rivalries": self.town.rivalries}
+        found = list(map(str, invariants.check(self.town.entries, **judged)))
         found += [f"drift: {one}" for one in leader.state.drift()]
         before = len(self.town.entries)
         writes = len(self.town.requests)
@@ -441,6 +444,16 @@ def test_a_workload_is_not_made_again_and_again_for_a_job_that_is_gone(monkeypat
     assert 2 <= len(made) <= 11
 
 
+def lasting(name: str, gpus: int, **labels: str) -> Json:
+    """A job of one pod that runs for long, in queue a."""
+    limits = {GPU: str(gpus)}
+    container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
+    pods = {"metadata": {"annotations": {RUN_TIME: "48h"}}, "spec": {"restartPolicy": "Never"}}
+    pods["spec"]["containers"] = [container]
+    meta = {"name": name, "namespace": "ml", "labels": {NAMES.queue_label: "a", **labels}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": pods}}
+
+
 def test_a_new_leader_starts_nothing_by_a_reservation_that_was_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """It knows of jobs at once, and of Workloads late."""
     found: list[str] = []
@@ -450,13 +463,7 @@ def test_a_new_leader_starts_nothing_by_a_reservation_that_was_taken_back(monkey
         await scene.begin()
         spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
         await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
-        limits = {GPU: "1"}
-        container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
-        pods = {"metadata": {"annotations": {RUN_TIME: "48h"}}, "spec": {"restartPolicy": "Never"}}
-        pods["spec"]["containers"] = [container]
-        meta = {"name": "runs", "namespace": "ml", "labels": {NAMES.queue_label: "a"}}
-        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": pods}}
-        await scene.user.create(PATHS["Job"], job)
+        await scene.user.create(PATHS["Job"], lasting("runs", 1))
         await asyncio.sleep(5)
         scene.weather[1].lag = {"Workload": 1e6}
         (workload,) = scene.objects(NAMES.group, "workloads")
@@ -511,3 +518,72 @@ def test_a_jobset_is_not_over_while_pods_run_of_which_nothing_was_heard(monkeypa
     played(monkeypatch, 0, main)
     assert found == []
     assert [one["reason"] for one in ended] == ["Failed"]
+
+
+def test_a_new_leader_stops_nothing_of_which_it_knows_the_start_before_the_reservation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts: list[int] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+        monkeypatch.setattr(scene.weather[1], "delay", lambda kind: 30.0 if kind == "Workload" else 0.01)
+        await scene.user.create(PATHS["Job"], lasting("runs", 1))
+        await asyncio.sleep(2)
+        await scene.replicas[0].resign()
+        scene.replicas[1].lead()
+        await asyncio.sleep(120)
+        judge = invariants.replay(scene.town.entries, at_end=False)
+        assert judge.violations == []
+        starts.append(judge.figures.starts)
+        for one in scene.replicas:
+            await one.end()
+        await scene.town.end()
+
+    played(monkeypatch, 0, main)
+    assert starts == [1]
+
+
+def test_what_two_leaders_gave_away_twice_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first knows nothing of the more urgent job, and neither knows what the other reserves."""
+    found: list[str] = []
+    holders: list[list[str]] = []
+
+    def held(scene: Storm) -> list[str]:
+        there = scene.objects(NAMES.group, "workloads")
+        return [one["metadata"]["ownerReferences"][0]["name"] for one in there if one["status"].get("admission")]
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        flavors = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": 4}]}]
+        spec: Json = {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}], "cohortName": None}
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": {**spec, "stopPolicy": "Hold"}})
+        first, second = scene.replicas
+        await scene.user.create(PATHS["Job"], lasting("early", 4))
+        await asyncio.sleep(10)
+        second.lead()
+        began = scene.town.loop.time()
+        for one, late in ((first, ("Job", "Workload")), (second, ("Workload",))):
+            monkeypatch.setattr(one.client.weather, "delay", lambda kind, late=late: 20.0 if kind in late else 0.01)
+        await scene.user.create(PATHS["Job"], lasting("urgent", 4, **{NAMES.priority_class_label: "high"}))
+        await asyncio.sleep(1)
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": {"stopPolicy": "None"}})
+        await asyncio.sleep(5)
+        await first.lose()
+        scene.town.rivalries.append((began, scene.town.loop.time()))
+        scene.replicas.reverse()
+        holders.append(held(scene))
+        await asyncio.sleep(200)
+        holders.append(held(scene))
+        found.extend(map(str, invariants.check(scene.town.entries, notice=120.0, rivalries=scene.town.rivalries)))
+        for one in scene.replicas:
+            await one.end()
+        await scene.town.end()
+
+    played(monkeypatch, 0, main)
+    assert found == []
+    assert [len(one) for one in holders] == [2, 1]

@@ -15,10 +15,12 @@ from typing import Protocol
 from admission.jobs.values import rfc3339
 from admission.kube.client import ApiError, Client
 from tests.controller.lab import API, GPU, NAMES, Json, own
-from tests.controller.storm import Town, Weather
+from tests.controller.storm import Replica, Town, Weather
 
 OURS = f"/apis/{API}"
 NODES = 8
+NOTICE_S = 30.0
+"""Within this, whatever the weather, a leader has put right what another did beside it."""
 Action = Callable[[], Awaitable[None]]
 
 
@@ -29,8 +31,16 @@ class Raging(Protocol):
     town: Town
     user: Client
     weather: list[Weather]
+    replicas: list[Replica]
+    """The first leads."""
 
     def some_job(self) -> str | None: ...
+
+    async def submits(self) -> None: ...
+
+    async def job_goes(self) -> None: ...
+
+    async def workload_changes(self) -> None: ...
 
 
 class Upheaval:
@@ -543,6 +553,52 @@ class Again(Upheaval):
             await self.user.create(f"{OURS}/namespaces/ml/localqueues", queue)
 
 
+class Rivals(Upheaval):
+    """A leader goes on though another leads already, who may have stood still for long: no lease can keep it from
+    writing for as long as it takes to notice."""
+
+    def __init__(self, storm: Raging) -> None:
+        super().__init__(storm)
+        self.over: asyncio.Task[None] | None = None
+
+    def actions(self) -> Sequence[Action]:
+        return [self.two_lead, self.two_lead, self.two_lead]
+
+    async def two_lead(self) -> None:
+        town, (first, second) = self.storm.town, self.storm.replicas
+        if town.two_lead:
+            return
+        for one in (first, second):
+            one.client.weather.lag["Workload"] = self.chance.choice([0.0, 0.5, 5.0])
+        frozen, both = self.chance.choice([0.0, 0.0, 3.0, 30.0]), self.chance.choice([0.5, 2.0, 5.0, 12.0])
+        began = town.loop.time()
+        second.client.weather.ahead_ms = self.chance.choice([0, 0, 3_000, -3_000])
+        first.client.weather.frozen_until = began + frozen
+        town.two_lead = True
+        second.lead()
+        self.storm.replicas.reverse()
+        self.over = asyncio.ensure_future(self.first_notices(first, began, frozen + both))
+        await asyncio.sleep(frozen)
+        busy = [self.storm.submits, self.storm.submits, self.storm.job_goes, self.storm.workload_changes]
+        for _ in range(self.chance.choice([0, 4, 8])):
+            with suppress(ApiError):
+                await self.chance.choice(busy)()
+            await asyncio.sleep(self.chance.choice([0.0, 0.01, 0.05, 0.3]))
+
+    async def first_notices(self, first: Replica, began: float, after: float) -> None:
+        town = self.storm.town
+        await asyncio.sleep(after)
+        await first.lose()
+        await asyncio.sleep(first.client.write_timeout)
+        town.rivalries.append((began, town.loop.time()))
+        await asyncio.sleep(NOTICE_S)  # if who leads goes, too, nobody knows what was given twice
+        town.two_lead = False
+
+    async def calms(self) -> None:
+        if self.over is not None:
+            await self.over
+
+
 def bare(obj: Json) -> Json:
     """As somebody would write it who has read it."""
     written = ("name", "namespace", "labels", "annotations")
@@ -568,6 +624,7 @@ UPHEAVALS: dict[str, type[Upheaval]] = {
     "clocks": Clocks,
     "again": Again,
     "defaults": Defaults,
+    "rivals": Rivals,
 }
 
 
