@@ -520,11 +520,15 @@ class Controller:
             told(about, error)
 
     def _reserved_by_another(self, key: Key) -> None:
-        if not self.leading:
+        if not self.leading or not self._decided_by_us(self.world.workloads[key]):
             return
         if not self._by_others:
             asyncio.get_running_loop().call_later(OTHERS_SEEN_S, self._take_back_twice)
         self._by_others.add(key)
+
+    def _decided_by_us(self, seen: WorkloadSeen) -> bool:
+        """Who was carried over from Kueue with what he had there holds it by no decision. Kueue's kind says of none."""
+        return self.names.as_kueue or bool(seen.status.get("decision"))
 
     def _take_back_twice(self) -> None:
         """A leader that does not know yet that it leads no more may give away what this one has given away: each of
@@ -535,9 +539,8 @@ class Controller:
             return
         log.warning("another leader gave room away", gangs=["/".join(one.key) for one in held[:10]], count=len(held))
         since = min(one.view.value.reserved_at for one in held)
-        # Who was taken over from Kueue with what he had there holds it by no decision.
-        of_ours = (one for one in self.world.workloads.values() if one.status.get("decision"))
-        among = [one.key for one in of_ours if one.view.value.admission and one.view.value.reserved_at >= since]
+        young = (one for one in self.world.workloads.values() if one.view.value.reserved_at >= since)
+        among = [one.key for one in young if self._decided_by_us(one)]
         for key, (flavor, resource), much in self.state.overdrawn(among):
             amount = f"{quantity.format(resource, much)} {resource} of flavor {flavor}"
             why = f"{amount} too much for ClusterQueue {self.numbers.queue_of_gang(key)}; it is reserved anew"
