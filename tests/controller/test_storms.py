@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random  # noqa: TID251  # seeded, and not of the engine
+import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,14 +18,18 @@ import pytest
 
 from admission.engine.model import Admit, Evict
 from admission.kube.client import ApiError
+from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
 from admission.sandbox.actors import FAIL, NODE_DOWN, RUN_TIME
 from e2e import invariants
 from tests.controller import upheavals
 from tests.controller.lab import API, GPU, NAMES, Json, local_queue, own
-from tests.controller.storm import Replica, Town, Weather, Wire, due, in_virtual_time
+from tests.controller.storm import Replica, Town, Weather, Wire, due, in_group, in_virtual_time
 from tests.kube.virtual import Loop
 
-SEEDS = range(int(os.environ["STORMS"])) if "STORMS" in os.environ else (0, 61, 72, 276)
+SEEDS: dict[str, Sequence[int]] = {"muster": (0, 61, 72, 276), "kueue": (1,), "workloads": (1,)}
+"""By whose rules. `workloads`: by Kueue's, and there are no jobs, but Workloads that tools make."""
+if "STORMS" in os.environ:
+    SEEDS = dict.fromkeys(SEEDS, range(int(os.environ["STORMS"])))
 KINDS = ("Job", "JobSet", "Workload", "Pod", "Node", "ClusterQueue", "LocalQueue", "ResourceFlavor", "Cohort")
 RACK = "rack"
 OURS = f"/apis/{API}"
@@ -131,7 +136,8 @@ PATHS = {"Job": "/apis/batch/v1/namespaces/ml/jobs", "JobSet": "/apis/jobset.x-k
 
 
 class Storm:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, workloads_only: bool = False) -> None:
+        self.workloads_only = workloads_only
         self.chance = random.Random(seed)
         self.town = Town()
         self.weather = [Weather(random.Random(seed * 3 + i)) for i in range(3)]
@@ -139,7 +145,7 @@ class Storm:
         self.made = 0
         self.story: list[str] = []
         self.replicas: list[Replica] = []
-        self.upheavals = upheavals.of(self, seed)
+        self.upheavals = upheavals.of(self, seed, *["tools"] * workloads_only)
 
     def objects(self, group: str, plural: str) -> list[Json]:
         return list(self.town.store.objects(group, plural))
@@ -164,12 +170,19 @@ class Storm:
         for one in self.upheavals:
             with suppress(ApiError):
                 await one.begin()
-        self.replicas = [Replica(self.town, self.weather[i]) for i in range(2)]
+        self.replicas = [self.replica(self.weather[i]) for i in range(2)]
         self.replicas[0].lead()
+
+    def replica(self, weather: Weather) -> Replica:
+        return Replica(self.town, weather, workloads_only=self.workloads_only)
 
     # -- what happens
 
     async def submits(self) -> None:
+        if self.workloads_only:
+            (tools,) = [one for one in self.upheavals if isinstance(one, upheavals.Tools)]
+            await tools.workload_comes()
+            return
         self.made += 1
         body = a_job(f"j{self.made}", self.chance)
         for one in self.upheavals:
@@ -278,7 +291,7 @@ class Storm:
             self.replicas = [second, first]
         else:
             await first.die()
-            self.replicas = [second, Replica(self.town, self.chance.choice(self.weather))]
+            self.replicas = [second, self.replica(self.chance.choice(self.weather))]
         self.replicas[0].lead()
 
     async def weather_changes(self) -> None:
@@ -341,7 +354,13 @@ class Storm:
         leader, since = self.replicas[0].controller, self.replicas[0].since
         away = self.town.longest_away
         notice = 30.0 + (away + 30.0 if away else 0.0)  # who is refused a watch asks again after 30 s at most
-        judged = {"settle": 30.0, "notice": notice, "watching": since, "rivalries": self.town.rivalries}
+        judged = {
+            "group": NAMES.group,
+            "settle": 30.0,
+            "notice": notice,
+            "watching": since,
+            "rivalries": self.town.rivalries,
+        }
         found = list(map(str, invariants.check(self.town.entries, **judged)))
         found += [f"drift: {one}" for one in leader.state.drift()]
         before = len(self.town.entries)
@@ -355,7 +374,7 @@ class Storm:
         found += [f"not quiet: {one.kind} {one.name} {one.type}" for one in noise]
         patched = [one for one in list(self.town.requests)[writes:] if "/workloads/" not in one[1]]
         found += [f"not quiet: {one}" for one in patched]
-        fresh = Replica(self.town, Weather(random.Random(0)))
+        fresh = self.replica(Weather(random.Random(0)))
         await asyncio.sleep(5)
         now = self.town.clock()
         for who, controller in (("leader", leader), ("fresh", fresh.controller)):
@@ -381,8 +400,8 @@ class Storm:
         return found
 
 
-async def storm(seed: int, steps: int) -> list[str]:
-    made = Storm(seed)
+async def storm(seed: int, steps: int, *, workloads_only: bool = False) -> list[str]:
+    made = Storm(seed, workloads_only=workloads_only)
     await made.begin()
     await made.rages(steps)
     await made.calms()
@@ -407,12 +426,15 @@ def played(monkeypatch: pytest.MonkeyPatch, seed: int, main: Callable[[], Awaita
         loop.close()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_after_a_storm_everything_is_in_its_place(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rules", "seed"), [(rules, seed) for rules in SEEDS for seed in SEEDS[rules]])
+def test_after_a_storm_everything_is_in_its_place(rules: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = MUSTER_GROUP if rules == "muster" else KUEUE_GROUP
+    in_group(monkeypatch, Names(group), upheavals, sys.modules[__name__])
     found: list[Any] = []
 
     async def main() -> None:
-        found.extend(await storm(seed, int(os.environ.get("STEPS", "60"))))
+        steps = int(os.environ.get("STEPS", "60"))
+        found.extend(await storm(seed, steps, workloads_only=rules == "workloads"))
 
     played(monkeypatch, seed, main)
     assert not found, "\n".join(map(str, found[:30]))
@@ -547,8 +569,10 @@ def test_a_new_leader_stops_nothing_of_which_it_knows_the_start_before_the_reser
     assert starts == [1]
 
 
-def test_what_two_leaders_gave_away_twice_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("group", [MUSTER_GROUP, KUEUE_GROUP])
+def test_what_two_leaders_gave_away_twice_goes_back(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first knows nothing of the more urgent job, and neither knows what the other reserves."""
+    in_group(monkeypatch, Names(group), upheavals, sys.modules[__name__])
     found: list[str] = []
     holders: list[list[str]] = []
 
@@ -579,7 +603,8 @@ def test_what_two_leaders_gave_away_twice_goes_back(monkeypatch: pytest.MonkeyPa
         holders.append(held(scene))
         await asyncio.sleep(200)
         holders.append(held(scene))
-        found.extend(map(str, invariants.check(scene.town.entries, notice=120.0, rivalries=scene.town.rivalries)))
+        judged = {"group": group, "notice": 30.0, "rivalries": scene.town.rivalries}
+        found.extend(map(str, invariants.check(scene.town.entries, **judged)))
         for one in scene.replicas:
             await one.end()
         await scene.town.end()
