@@ -447,8 +447,8 @@ class Judge:
         if entry.type != DELETED and before is not None and before["spec"] == entry.object["spec"]:
             kept[name] = entry.object
             return
-        if self._now - self._last_change >= self.settings.settle:
-            self._present()  # what was in force for so long is kept; of a burst of changes only the last
+        if before is not None or self._now - self._last_change >= self.settings.settle:
+            self._present()  # kept; but of many that are made at once only the last
         if entry.type == DELETED:
             kept.pop(name, None)
         else:

@@ -275,6 +275,14 @@ def reserved_as_the_quota_was_cut(story: Story) -> None:
     story.put(admitted(wl, 4, 1), seconds=0.1)
 
 
+def reserved_by_what_was_offered_for_a_moment(story: Story) -> None:
+    story.put(queue("a", 4))
+    story.put(queue("a", 6), 0.5)
+    story.put(queue("a", 2), 0.5)
+    story.put(job("one", pods=1), 0.1)
+    story.put(admitted(workload(job("one", pods=1)), 6, 1), 0.1)
+
+
 def reserved_in_a_cycle(story: Story) -> None:
     story.put(cohort("x", "y"))
     story.put(cohort("y", "x"))
@@ -732,6 +740,7 @@ ROWS: list[tuple[Callable[[Story], None], str]] = [
     (reserved_over_a_cut, "I1"),
     (cut_below_usage, ""),
     (reserved_as_the_quota_was_cut, ""),
+    (reserved_by_what_was_offered_for_a_moment, ""),
     (reserved_in_a_cycle, "I1"),
     (given_back_in_a_cycle, ""),
     (reserved_in_a_flavor_not_offered, "I1"),
