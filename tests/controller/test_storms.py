@@ -612,3 +612,36 @@ def test_what_two_leaders_gave_away_twice_goes_back(group: str, monkeypatch: pyt
     played(monkeypatch, 0, main)
     assert found == []
     assert [len(one) for one in holders] == [2, 1]
+
+
+def test_who_was_carried_over_with_what_he_has_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is more than there is; a leader beside this one has decided nothing."""
+    found: list[Json] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        flavors = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": 4}]}]
+        spec: Json = {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}], "cohortName": None}
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": {**spec, "stopPolicy": "None"}})
+        pods = lasting("as", 8)["spec"]["template"]
+        asked = {"queueName": "a", "podSets": [{"name": "main", "count": 1, "template": pods}]}
+        path = f"{OURS}/namespaces/ml/workloads"
+        made = await scene.user.create(path, own("Workload", "carried", asked, namespace="ml"))
+        given = {"name": "main", "count": 1, "flavors": {GPU: "h100"}, "resourceUsage": {GPU: "8"}}
+        at = made["metadata"]["creationTimestamp"]
+        holds = {"status": "True", "reason": "Carried", "message": "", "lastTransitionTime": at}
+        status = {
+            "admission": {"clusterQueue": "a", "podSetAssignments": [given]},
+            "conditions": [{"type": kind, **holds} for kind in ("QuotaReserved", "Admitted")],
+        }
+        await scene.user.merge_patch(f"{path}/carried/status", {"status": status})
+        await asyncio.sleep(60)
+        found.extend(scene.objects(NAMES.group, "workloads"))
+        for one in scene.replicas:
+            await one.end()
+        await scene.town.end()
+
+    played(monkeypatch, 0, main)
+    assert [bool(one["status"].get("admission")) for one in found] == [True]
+    assert not [one for one in found[0]["status"]["conditions"] if one["type"] == "Evicted"]
