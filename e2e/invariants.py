@@ -17,6 +17,11 @@ I10 fencing: `check_fencing`, over audit events: a former leader writes nothing 
 I11 accounting: at the end the queues' reported reservations are the sum of the Workloads', deleted ones whose pods live
     on among them
 I12 told: a reservation is taken back by an eviction, which says why
+I13 kept: no reservation is written over by another: one loses pods that are done, and changes nodes that were lost
+
+While two lead, I4, I6, I12 and I13 hold as ever, for each write stands on the version that it was decided on. What
+takes two objects may be decided twice: what is then given beyond quota (I1), runs without a reservation (I3) or is
+released while it runs (I5) must be put right within `notice` after the second is gone.
 
 The judge replays the log: it knows at each revision what existed then, and compares. It reads the API's own shapes
 (Kueue's v1beta2, in `group`) and shares no code with the controller.
@@ -77,7 +82,8 @@ class Settings:
     still a fair ground for a reservation, and a job younger than that may still be unqueued; a pod on a node that has
     been lost for `lost_after` holds nothing; a job that waits longer than `explain_after` must have been told why; one
     whose Workload is deleted under it is stopped within `notice`: nothing in the API could keep that from happening; of
-    Workloads that were deleted before `watching` the controller that reports knows nothing."""
+    Workloads that were deleted before `watching` the controller that reports knows nothing. `rivalries`: from when
+    until when two led."""
 
     group: str = "muster.dev"
     started: int = 0
@@ -86,6 +92,7 @@ class Settings:
     explain_after: float = 10.0
     notice: float = 10.0
     watching: float = 0.0
+    rivalries: Sequence[tuple[float, float]] = ()
 
 
 def check(log: EventLog | Sequence[Entry], *, at_end: bool = True, **settings: Any) -> list[Violation]:
@@ -131,6 +138,7 @@ class Judge:
         self.jobs: dict[str, Object] = {}  # Jobs and JobSets, by uid
         self.workloads: dict[str, Object] = {}
         self.reservations: dict[str, Reservation] = {}  # by uid of the Workload
+        self._placed: dict[str, Places] = {}
         self._queue_label = f"{settings.group}/queue-name"
         self._uid_label = f"{settings.group}/job-uid"
         self._revision = 0
@@ -169,12 +177,15 @@ class Judge:
         self._ghosts: dict[str, Reservation] = {}  # of deleted Workloads whose pods are not gone, by uid of the job
         self._ghost_since: dict[str, float] = {}
         self._ghost_pods: dict[str, tuple[str, Usage]] = {}
+        self._overdrawn: dict[str, tuple[float, Usage]] = {}  # what two leaders let in; until when, and what of it
 
     # -- the replay ----------------------------------------------------------------------------------------------
 
     def see(self, entry: Entry) -> None:
         for uid in [uid for uid, since in self._bereft.items() if entry.at - since > self.settings.notice]:
             self._unstopped(uid)
+        for uid in [uid for uid, (until, _) in self._overdrawn.items() if entry.at > until]:
+            self._not_put_right(uid)
         self._revision, self._now = entry.revision, entry.at
         {
             "Job": self._job,
@@ -259,6 +270,8 @@ class Judge:
             return
         holder = self._reserved_for.get(uid)
         if holder is None:
+            if self._rivalry() is not None:
+                self._bereft.setdefault(uid, self._now)
             if uid not in self._bereft:
                 self._violation("I3", name, "is not suspended and has no reservation", once=uid)
             return
@@ -305,6 +318,11 @@ class Judge:
             self.workloads[uid] = workload
         if before is not None and after is None and not gone and not self._says_why(workload):
             self._violation("I12", entry.name, "is released, and no eviction says why")
+        if before is not None and after is not None:
+            self._kept(entry, before, after)
+        self._placed[uid] = _places(workload)
+        if gone:
+            del self._placed[uid]
         if before == after:
             return
         if before is not None:
@@ -314,16 +332,28 @@ class Judge:
             self.reservations[uid] = after
             self._charge(after, 1)
             risen = after.usage - before.usage if before and before.queue == after.queue else after.usage
-            self._fits(entry.name, after.queue, risen)
+            self._fits(entry.name, after.queue, risen, uid)
             if before is None:
                 self._reserve(entry, uid, job_uid)
         elif before is not None:
             del self.reservations[uid]
+            self._overdrawn.pop(uid, None)
             self._release(entry, before, uid, job_uid)
 
     def _says_why(self, workload: Object) -> bool:
         done = any(condition(workload, kind) == "True" for kind in ("Evicted", "Finished"))
         return done or _going(workload)
+
+    def _kept(self, entry: Entry, before: Reservation, after: Reservation) -> None:
+        """I13."""
+        was, now = self._placed.get(entry.uid), _places(entry.object)
+        if was is None:
+            return
+        same = before.queue == after.queue and was.flavors == now.flavors
+        fewer = all(n <= before.counts.get(name, 0) for name, n in after.counts.items())
+        moved = was.nodes != now.nodes and not was.lost and was.done == now.done
+        if not same or not fewer or moved:
+            self._violation("I13", entry.name, f"its reservation was {was}, and is written over by {now}")
 
     def _identity(self, entry: Entry) -> str:
         """The job that a Workload stands for, and I4 for its names."""
@@ -371,7 +401,7 @@ class Judge:
             self._ghost_since[job_uid] = self._now
             for pod in left:
                 self._haunt(job_uid, pod)
-        elif left:
+        elif left and self._rivalry() is None:
             names = sorted(pod["metadata"]["name"] for pod in left)
             how = "finished" if condition(entry.object, "Finished") == "True" else "released"
             self._violation("I5", entry.name, f"{how} while {len(left)} pods live: {', '.join(names[:3])}")
@@ -417,8 +447,8 @@ class Judge:
         if entry.type != DELETED and before is not None and before["spec"] == entry.object["spec"]:
             kept[name] = entry.object
             return
-        if self._now - self._last_change >= self.settings.settle:
-            self._present()  # what was in force for so long is kept; of a burst of changes only the last
+        if before is not None or self._now - self._last_change >= self.settings.settle:
+            self._present()  # kept; but of many that are made at once only the last
         if entry.type == DELETED:
             kept.pop(name, None)
         else:
@@ -451,11 +481,27 @@ class Judge:
         for key, amount in held.usage.items():
             charged[key] += sign * amount
 
-    def _fits(self, name: str, queue: str, risen: Usage) -> None:
+    def _fits(self, name: str, queue: str, risen: Usage, uid: str) -> None:
         """I1 for what was just charged, by the quota of now or of a moment ago."""
         over = self._present().over(queue, risen)
         if over and all(tree.over(queue, risen) for _, tree in self._former):
-            self._violation("I1", name, "; ".join(over))
+            if (until := self._rivalry()) is not None:
+                self._overdrawn[uid] = until, risen
+            else:
+                self._violation("I1", name, "; ".join(over))
+
+    def _rivalry(self) -> float | None:
+        """Until when what is done now must be put right, for two lead; None where one does."""
+        notice = self.settings.notice
+        untils = [until for since, until in self.settings.rivalries if since <= self._now <= until]
+        return max(untils) + notice if untils else None
+
+    def _not_put_right(self, uid: str) -> None:
+        _, risen = self._overdrawn.pop(uid)
+        queue = self.reservations[uid].queue
+        if over := self._present().over(queue, risen):
+            text = f"let in by two leaders, and still there: {'; '.join(over)}"
+            self._violation("I1", _name(self.workloads[uid]), text)
 
     def _haunt(self, job_uid: str, pod: Object) -> None:
         """The Workload of a live pod was deleted with its job: the pod's share stays charged until it is gone."""
@@ -564,6 +610,8 @@ class Judge:
         """What must hold when a run has come to rest: I9 and I11."""
         for uid in list(self._bereft):
             self._unstopped(uid)
+        for uid in list(self._overdrawn):
+            self._not_put_right(uid)
         for since in self._unschedulable.values():
             self.figures.max_unschedulable = max(self.figures.max_unschedulable, self._now - since)
         for uid, first in self._first.items():
@@ -692,6 +740,24 @@ def reservation(workload: Object) -> Reservation | None:
         per_pod[name] = Counter({key: amount // count for key, amount in whole.items()} if count else {})
         counts[name] = count
     return Reservation(str(admission.get("clusterQueue", "")), usage, counts, per_pod)
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Flavors and nodes of a reservation, how many pods are done, and whether nodes of it are lost."""
+
+    flavors: str
+    nodes: str
+    done: str
+    lost: bool
+
+
+def _places(workload: Object) -> Places:
+    status = workload.get("status") or {}
+    given = (status.get("admission") or {}).get("podSetAssignments") or ()
+    nodes = [(one.get("name"), one.get("count"), one.get("topologyAssignment")) for one in given]
+    flavors, done = [one.get("flavors") for one in given], status.get("reclaimablePods")
+    return Places(json.dumps(flavors), json.dumps(nodes), json.dumps(done), bool(status.get("unhealthyNodes")))
 
 
 def pod_sets(job: Object) -> dict[str, int]:

@@ -42,13 +42,14 @@ from admission.engine.model import (
     PodShape,
     Reason,
     Replace,
+    Workload,
 )
 from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
 from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, digits
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
-from admission.jobs.workload import build_workload
+from admission.jobs.workload import build_workload, workload_name
 from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, Kind, NotFound, Unserved
 from admission.kube.events import EventRecorder
 from admission.names import (
@@ -152,9 +153,9 @@ class Actuator:
 
     # ------------------------------------------------------------ decisions of the engine
 
-    async def carry_out(self, decision: Decision, based_on: tuple[PodSet, ...] | None = None) -> str:
-        """Write what the engine decided; its id. Raises ApiError (Conflict: the Workload is another than was decided
-        on)."""
+    async def carry_out(self, decision: Decision, based_on: Workload | None = None) -> str:
+        """Write what the engine decided, for the gang as it was then; its id. Raises ApiError (Conflict: the Workload
+        is another than was decided on)."""
         if isinstance(decision, Evict) and self._world.ghost_leaves(decision.key, decision.preemptor_uid):
             return ""
         seen = self._world.workloads.get(decision.key)
@@ -162,8 +163,14 @@ class Actuator:
             raise NotFound(404, "NotFound", "the workload is gone")
         if isinstance(decision, Evict) and seen.view.value.admission is None:
             raise NotFound(404, "NotFound", "the workload has no reservation that could be taken back")
-        if isinstance(decision, Admit) and based_on is not None and seen.view.value.pod_sets != based_on:
+        if isinstance(decision, Admit) and based_on is not None and seen.view.value.pod_sets != based_on.pod_sets:
             raise Conflict(409, "Conflict", "the gang asks for something else than was decided on")
+        held = seen.view.value.admission
+        if held is not None and (
+            isinstance(decision, Admit)
+            or (isinstance(decision, Replace) and based_on is not None and held != based_on.admission)
+        ):
+            raise Conflict(409, "Conflict", "the gang holds another reservation than was decided on")
         now = self._now()
         shown = project(seen.view.value, decision)
         status = with_conditions(seen.status, self._said(seen, shown.conditions), now, seen.generation)
@@ -179,12 +186,12 @@ class Actuator:
                 if state := status.pop("requeueState", None):
                     # It is over; what counts is how often.
                     status |= {"requeueState": {"count": state["count"]}} if state.get("count") else {}
-                held = status.pop("admissionChecks", None) or []
-                entries = _entries(held, decision.checks, now)
+                listed = status.pop("admissionChecks", None) or []
+                entries = _entries(listed, decision.checks, now)
                 if entries:
                     status["admissionChecks"] = entries
-                if any(check not in entries for check in held):
-                    seen = await self._write_checks(seen, [check for check in held if check in entries])
+                if any(check not in entries for check in listed):
+                    seen = await self._write_checks(seen, [check for check in listed if check in entries])
             case Evict():
                 _count_eviction(status, *evicted_as(decision.reason))
                 if decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
@@ -259,6 +266,7 @@ class Actuator:
                 await self._mark(key, _there(job), ungoverned=ungoverned)
             case lifecycle.SuspendJob(why):
                 raw = await self._raw(key, _there(job))
+                await self._surely_not_reserved(key, _there(job), seen)
                 await self._patch_job(key, pins.suspend(KIND_OF[key[0]], raw, self._names))
                 self.record(key, _there(job), "Normal", "Stopped", f"Suspended: {why}")
             case lifecycle.StopPods():
@@ -579,6 +587,20 @@ class Actuator:
         await self._patch_job(key, started.patch)
         self._reserved.discard(seen.uid)
         self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
+
+    async def _surely_not_reserved(self, key: JobKey, job: JobView, seen: WorkloadSeen | None) -> None:
+        """A job that was started holds a reservation, by which another leader started it, or did a moment ago. That
+        none is known proves nothing. Raises Conflict."""
+        if not job.started or (seen is not None and seen.view.value.admission is not None):
+            return
+        try:
+            path = self._workloads.path(key[1], workload_name(KIND_OF[key[0]], job.name, job.uid))
+            stored = await self._client.get(path)
+        except NotFound:
+            return
+        self._learn("Workload", stored)
+        if self._world.workload_of(key) != seen:
+            raise Conflict(409, "Conflict", "the workload is another than the one that is known")
 
     async def _restore_children(self, parent: dict[str, Any], seen: WorkloadSeen, children: tuple[JobKey, ...]) -> None:
         async def restore(at: JobKey) -> None:

@@ -29,6 +29,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from admission import quantity
 from admission.controller import decode, queues
 from admission.controller.actuate import KIND_OF, Actuator, Options, path_kind
 from admission.controller.conditions import Condition
@@ -73,7 +74,6 @@ from admission.engine.model import (
     LocalQueue,
     Namespace,
     Plan,
-    PodSet,
     Put,
     Replace,
     Rules,
@@ -164,6 +164,8 @@ RACES_LOST = 4
 once, and is part of the trade."""
 MADE_AGAIN_S = 1.0
 """Between two Workloads for the same job."""
+OTHERS_SEEN_S = 5.0
+"""After a reservation by another leader was seen, all on which it was decided is known, too."""
 SITS_OUT_MS = 600_000
 """So long nobody looks at a gang over which a decision failed."""
 _STEP_FAILED = (
@@ -215,14 +217,16 @@ class Controller:
             behind=lambda: len(self._decisions) > self.tuning.waiting_decisions,
         )
         self._decisions: dict[JobKey, Decision] = {}
-        self._based_on: dict[JobKey, tuple[PodSet, ...] | None] = {}
-        """What the gang asked for when it was decided: a write for what it asks for since then would be wrong."""
+        self._based_on: dict[JobKey, Workload | None] = {}
+        """The gang when it was decided: a write for what it asks for, or was given, since then would be wrong."""
         self._unmade = Unmade(self._forget)
         self._not_looked_at: set[JobKey] = set()
         self._caught_up = asyncio.Event()
         self._failures: dict[JobKey, int] = {}
         self._made: dict[JobKey, float] = {}
         """Jobs for which a Workload was made in the last second, in the order of these times; monotonic seconds."""
+        self._by_others: set[Key] = set()
+        """Gangs that another leader gave room while this one leads, and that are to be looked at for that."""
         self._unserved = Told()
         """That Workloads cannot be created where they would be."""
         self._unexplained: dict[Key, float] = {}
@@ -245,6 +249,7 @@ class Controller:
             changed_job=self._job_changed,
             dirty=self._state_changed,
             told=self._state_told,
+            reserved=self._reserved_by_another,
             default_queue=default_queue,
             looked_at=looked_at,
             lost_after_ms=lost_after_ms,
@@ -517,6 +522,33 @@ class Controller:
         for told in self.watchers.failure:
             told(about, error)
 
+    def _reserved_by_another(self, key: Key) -> None:
+        if not self.leading or not self._decided_by_us(self.world.workloads[key]):
+            return
+        if not self._by_others:
+            asyncio.get_running_loop().call_later(OTHERS_SEEN_S, self._take_back_twice)
+        self._by_others.add(key)
+
+    def _decided_by_us(self, seen: WorkloadSeen) -> bool:
+        """Who was carried over from Kueue with what he had there holds it by no decision. Kueue's kind says of none."""
+        return self.names.as_kueue or bool(seen.status.get("decision"))
+
+    def _take_back_twice(self) -> None:
+        """A leader that does not know yet that it leads no more may give away what this one has given away: each of
+        its reservations fits what it knows. The latest go again, so that what is held is what one would have given."""
+        due, self._by_others = sorted(self._by_others), set()
+        held = [one for key in due if (one := self.world.workloads.get(key)) is not None and one.view.value.admission]
+        if not held:
+            return
+        log.warning("another leader gave room away", gangs=["/".join(one.key) for one in held[:10]], count=len(held))
+        since = min(one.view.value.reserved_at for one in held)
+        young = (one for one in self.world.workloads.values() if one.view.value.reserved_at >= since)
+        among = [one.key for one in young if self._decided_by_us(one)]
+        for key, (flavor, resource), much in self.state.overdrawn(among):
+            amount = f"{quantity.format(resource, much)} {resource} of flavor {flavor}"
+            why = f"{amount} too much for ClusterQueue {self.numbers.queue_of_gang(key)}; it is reserved anew"
+            self.world.give_back_twice(key, f"Two leaders gave the same room away: {why}")
+
     def _became(self, gang: Key, condition: str, reason: str, cause: str) -> None:
         if condition == ADMITTED:
             for told in self.watchers.admitted:
@@ -605,6 +637,7 @@ class Controller:
                 self.state.apply(Forgotten(decision))
             self._decisions.clear()
             self._based_on.clear()
+            self._by_others.clear()
             self._unmade.clear()
 
     async def _decide(self) -> None:
@@ -652,7 +685,7 @@ class Controller:
                 continue
             self.state.apply(Assumed(decision))
             self._decisions[key] = decision
-            self._based_on[key] = seen.view.value.pod_sets if seen is not None else None
+            self._based_on[key] = seen.view.value if seen is not None else None
             self.jobs.add(key)
         tick = time.monotonic()
         for verdict in plan.verdicts:
@@ -756,7 +789,7 @@ class Controller:
                 self.actuator.record(key, job, "Warning", STEP_FAILED, _STEP_FAILED)
             self.jobs.add_after(key, self._wait_after(key, 5.0, 300.0))
 
-    async def _carry_out(self, key: JobKey, decision: Decision, based_on: tuple[PodSet, ...] | None) -> None:
+    async def _carry_out(self, key: JobKey, decision: Decision, based_on: Workload | None) -> None:
         """The write of a decision. Raises what `Actuator.carry_out` does."""
         try:
             made = await self.actuator.carry_out(decision, based_on)

@@ -359,6 +359,8 @@ class Sight:
     required: tuple[str, ...] | None = None
     """Admission checks that the queue asks of the reservation as it is now; of a gang without one, all that it may ask.
     None: those that the Workload lists, for the queue is gone."""
+    given_twice: str = ""
+    """What of its reservation another leader had given away at the same time; "": nothing."""
     same_defaults: bool = True
     """LimitRanges and RuntimeClasses add to its pods what they added when the Workload was written."""
 
@@ -449,6 +451,7 @@ def bare_step(
     settings: Settings,
     now: int,
     required: tuple[str, ...] | None = None,
+    given_twice: str = "",
 ) -> Next:
     """The same for a Workload that somebody made without a job that Muster knows. Whoever runs it starts at Admitted,
     stops at Evicted, and says by taking status.admission away that nothing of it runs any more."""
@@ -462,6 +465,8 @@ def bare_step(
     if value.evicted:
         return NOTHING if value.admitted else Next(ReleaseWorkload())
     leaves = _told_to_leave(workload, stop, stopped_by, required, now) or ran_out(workload, now)
+    if leaves is None and given_twice:
+        leaves = EvictWorkload("OutOfSync", given_twice)
     if leaves is not None:
         return Next(leaves)
     if not value.admitted:
@@ -640,6 +645,8 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     told = _told_to_leave(workload, seen.stop_policy, seen.stopped_by, seen.required, now, paused=job.paused)
     if told is not None:
         return told
+    if seen.given_twice:
+        return EvictWorkload("OutOfSync", seen.given_twice)
     emptied = _emptied(seen, settings)
     if emptied is not None and now >= emptied:
         return EvictWorkload(DEACTIVATED, "Its namespace is being deleted: no pods can be made there any more")

@@ -138,7 +138,8 @@ class WorkloadSeen(Value, frozen=True):
 
 class World:
     """See the module. `changed_job` is called for each job that may have a step due; `dirty` when the engine may
-    decide, and `told` when all that is new is what it decided itself."""
+    decide, and `told` when all that is new is what it decided itself; `reserved` for a gang that was given room by what
+    was not decided here."""
 
     def __init__(
         self,
@@ -147,6 +148,7 @@ class World:
         changed_job: Callable[[JobKey], None],
         dirty: Callable[[], None],
         told: Callable[[], None] = lambda: None,
+        reserved: Callable[[Key], None] = lambda _: None,
         default_queue: str = "",
         looked_at: LabelSelector | None = None,
         lost_after_ms: int = 120_000,
@@ -160,6 +162,7 @@ class World:
         self._changed_job = changed_job
         self._dirty = dirty
         self._told = told
+        self._reserved = reserved
         self.jobs: dict[JobKey, JobView] = {}
         self.workloads: dict[Key, WorkloadSeen] = {}
         self.defaults = Defaults()
@@ -212,6 +215,8 @@ class World:
         self._spare: dict[JobKey, int] = {}
         """Jobs whose done pods still hold quota, and since when (0: nobody waited yet)."""
         self._waited = False
+        self._given_twice: dict[str, str] = {}
+        """uids of Workloads whose room another leader had given away, and how much of it."""
         self._sitting_out: dict[Key | tuple[PodSet, ...], int] = {}
         """Gangs on which decisions cannot be written, what gangs ask for over which one failed, and until when."""
         self._ghosts: dict[Key, str] = {}
@@ -289,6 +294,10 @@ class World:
             self._told()
         else:
             self._dirty()
+        if seen.view.value.admission is None:
+            self._given_twice.pop(seen.uid, None)
+        elif counted is None or counted.admission is None:
+            self._reserved(seen.key)
         self._wake_workload(seen)
         waited, self._waited = self._waited, self.state.anybody_waits
         if self._waited and not waited:
@@ -301,6 +310,7 @@ class World:
         del self.workloads[seen.key]
         self._started_for.discard(seen.uid)
         self._same_defaults.pop(seen.uid, None)
+        self._given_twice.pop(seen.uid, None)
         self._depends(seen.key, frozenset())
         self._neighbours.forget(seen.key)
         self._stands(("gang", *seen.key), ())
@@ -409,6 +419,12 @@ class World:
             value = seen.view.value
             if value.admission is None and not value.finished and who in (value.key, value.pod_sets):
                 self.apply(Put(self.laid(value)))
+
+    def give_back_twice(self, key: Key, why: str) -> None:
+        """What this gang was given had been given away by another leader: it is reserved anew."""
+        seen = self.workloads[key]
+        self._given_twice[seen.uid] = why
+        self._wake_workload(seen)
 
     def _everybody(self) -> Iterable[tuple[Who, tuple[Stand, ...]]]:
         for key, pod in self._pods.items():
@@ -596,6 +612,7 @@ class World:
             going=self._going(job),
             unheard=self._unheard(job),
             required=self._required(workload.value) if workload is not None else None,
+            given_twice=self._given_twice.get(seen.uid, "") if seen is not None else "",
             same_defaults=job is None or seen is None or self.same_defaults(job, seen),
         )
 
@@ -1025,7 +1042,8 @@ class World:
         if seen is None or not self.is_bare(seen):
             return NOTHING
         value = seen.view.value
-        return bare_step(seen.view, *self._stopped(value), settings, now, self._required(value))
+        twice = self._given_twice.get(seen.uid, "")
+        return bare_step(seen.view, *self._stopped(value), settings, now, self._required(value), twice)
 
     def _children_of(self, job: JobView) -> Collection[JobKey]:
         """Jobs of a JobSet."""

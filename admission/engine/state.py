@@ -17,7 +17,8 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, KeysView, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence, Set
+from contextlib import ExitStack
 from itertools import islice
 
 from msgspec.structs import replace
@@ -266,6 +267,26 @@ class State:
         """Usage of a LocalQueue for the order inside its ClusterQueue; 0 without usage-decayed fairness. `also`: what
         it is given beside what it holds."""
         return self._roster.usage(key, self.local_queues.get(key), also)
+
+    def overdrawn(self, among: Iterable[Key]) -> list[tuple[Key, FlavorResource, int]]:
+        """Of these gangs, those that must give back what was reserved for them, the latest first, so that nobody holds
+        more than there is for him, with what is held too much as they go. Who leaves already counts as gone."""
+        ledger = self.ledger
+        held = [gang for key in among if (gang := self.workloads.get(key)) is not None and gang.admission is not None]
+        latest = sorted(held, key=lambda gang: (gang.reserved_at, gang.uid, gang.key), reverse=True)
+        out: list[tuple[Key, FlavorResource, int]] = []
+        with ExitStack() as gone:
+            gone.enter_context(ledger.as_if_gone([ledger.charges[key] for key in sorted(self.leaving)]))
+            for gang in latest:
+                charge = ledger.charges[gang.key]
+                node = ledger.tree.queue(charge.queue)
+                if node is None or gang.key in self.leaving:
+                    continue
+                short = next(((fr, left) for fr, n in charge.usage if n > 0 and (left := node.balance(fr)) < 0), None)
+                if short is not None:
+                    out.append((gang.key, short[0], -short[1]))
+                    gone.enter_context(ledger.as_if_gone([charge]))
+        return out
 
     # -- numbers
 

@@ -163,7 +163,7 @@ class LeaderElector:
 
     # --- one try -----------------------------------------------------------------------------------------------------
 
-    async def _try(self, expires: float | None = None) -> bool:
+    async def _try(self, expires: float | None = None, *, again: bool = True) -> bool:
         """One attempt to take or renew the lease; no API failure escapes it."""
         limit = self._deadline / 2 if expires is None else max(0.01, min(self._deadline / 2, expires - self._clock()))
         try:
@@ -178,6 +178,9 @@ class LeaderElector:
             if not isinstance(error, Conflict):
                 level = _log.warning if self._unreached.due() else _log.debug
                 level("lease not reached", lease=self._name, error=str(error) or type(error).__name__)
+            if expires is not None and again and isinstance(error, Conflict | NotFound):
+                # Another may lead, whatever our clock says: who wrote it, or took it away, is looked up at once.
+                return await self._try(expires, again=False)
             return False
 
     async def _attempt(self, limit: float) -> bool:

@@ -9,28 +9,32 @@ import base64
 import random  # noqa: TID251  # seeded, and not of the engine
 import time
 from collections.abc import AsyncGenerator
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from admission.api.crd import crd as definition
+from admission.api.kinds import KINDS
 from admission.controller import app, stale
 from admission.controller.actuate import Options
 from admission.controller.app import Controller, Tuning
 from admission.controller.lifecycle import Settings, next_step
 from admission.controller.webhook import Webhook, configurations
-from admission.engine.model import MUSTER
+from admission.engine.model import KUEUE, MUSTER
 from admission.kube import flow
 from admission.kube.client import Client, Fenced, Unavailable, error_of
 from admission.kube.credentials import Credentials
+from admission.names import Names
 from admission.sandbox.actors import Cluster
 from admission.sandbox.http import Sandbox, _review_of, _seen
 from admission.sandbox.play import _validators
 from admission.sandbox.store import Request, Stored, User
 from e2e.event_log import Entry
-from tests.controller.lab import NAMES, T0, Json, crds
+from tests.controller import lab
+from tests.controller.lab import T0, Json
 from tests.kube.virtual import Loop
 
 RECORDED = {"Job", "JobSet", "Pod", "Node", "Workload", "ClusterQueue", "LocalQueue", "Cohort", "ResourceFlavor"}
@@ -54,7 +58,7 @@ class Town(Sandbox):
             clock=lambda: T0 + int(self.loop.time() * 1000), seed="storm", users=users, validators=_validators()
         )
         self._like = make_mocked_request("GET", "/")
-        self.webhook = Webhook(Access(), NAMES)  # type: ignore[arg-type]
+        self.webhook = Webhook(Access(), lab.NAMES)  # type: ignore[arg-type]
         self.entries: list[Entry] = []
         self.news: dict[asyncio.Event, None] = {}  # in an order of their own
         self.cuts = 0
@@ -65,11 +69,14 @@ class Town(Sandbox):
         self.longest_away = 0.0
         """For so long nobody could notice anything."""
         self.forgotten = 0
+        self.two_lead = False
+        self.rivalries: list[tuple[float, float]] = []
+        """From when until when two led."""
         self.store.listeners.append(self._heard)
         crd = self.store.kind("apiextensions.k8s.io", "customresourcedefinitions")
-        for body in crds():
+        for body in (definition(kind, lab.NAMES) for kind in KINDS):
             self.store.do(Request("create", crd, body=body), self.clock())  # type: ignore[arg-type]
-        for body in configurations(NAMES, ca_bundle=b"", url="http://webhook"):
+        for body in configurations(lab.NAMES, ca_bundle=b"", url="http://webhook"):
             kind = self.store.kind_of(body["apiVersion"], body["kind"])
             self.store.do(Request("create", kind, body=body), self.clock())  # type: ignore[arg-type]
         self.cluster = Cluster(self.store)
@@ -126,6 +133,8 @@ class Weather:
         self.lag: dict[str, float] = {}
         self.ahead_ms = 0
         """Of the clock by which it decides."""
+        self.frozen_until = 0.0
+        """Until then nothing reaches it, and nothing of it reaches anybody."""
 
     def request(self) -> tuple[float, float, str]:
         """Seconds until it is applied, until it is answered, and what becomes of it."""
@@ -169,6 +178,7 @@ class Wire(Client):
             if fence is not None:
                 fence()
                 doubtful = True
+            await asyncio.sleep(max(0.0, self.weather.frozen_until - loop.time()))
             there, back, fate = self.weather.request()
             if fate in ("429", "500", "503"):
                 await asyncio.sleep(there)
@@ -226,7 +236,8 @@ class Wire(Client):
                     raise Unavailable(0, "StreamBroken", path, ambiguous=False)
                 seen = self.town.store.revision
                 if self.town.store.since(kind, position):
-                    await asyncio.sleep(self.weather.delay(kind.kind))
+                    frozen = max(0.0, self.weather.frozen_until - self.town.loop.time())
+                    await asyncio.sleep(frozen + self.weather.delay(kind.kind))
                     if self.weather.chance.random() < self.weather.bad / 10:
                         raise Unavailable(0, "StreamBroken", path, ambiguous=False)
                     for event in self.town.store.since(kind, position):
@@ -253,17 +264,18 @@ def _line(what: str, obj: Json) -> bytes:
 
 
 class Replica:
-    def __init__(self, town: Town, weather: Weather) -> None:
+    def __init__(self, town: Town, weather: Weather, *, workloads_only: bool = False) -> None:
         self.client = Wire(town, weather)
         self.client.fence = self._fence
         self.may_write = False
         self.since = town.loop.time()
         self.controller = Controller(
             self.client,
-            names=NAMES,
-            rules=MUSTER,
-            settings=Settings(),
-            options=Options(can_rank=True),
+            names=lab.NAMES,
+            rules=KUEUE if lab.NAMES.as_kueue else MUSTER,
+            settings=Settings(as_kueue=lab.NAMES.as_kueue),
+            options=Options(can_rank=not workloads_only),
+            workloads_only=workloads_only,
             tuning=Tuning(),
             now=lambda: town.clock() + weather.ahead_ms,
         )
@@ -291,6 +303,14 @@ class Replica:
         left = await self.client.settle(2.0)
         self.may_write = False
         await asyncio.sleep(left)
+
+    async def lose(self) -> None:
+        """As the elector does it that finds the lease with another."""
+        self.may_write = False
+        leading, self.leading = self.leading, None
+        if leading is not None and leading.done() and isinstance(leading.exception(), Fenced):
+            return
+        await _end(leading)
 
     async def die(self) -> None:
         self.may_write = False
@@ -326,3 +346,11 @@ def in_virtual_time(monkeypatch: pytest.MonkeyPatch, loop: Loop, seed: int) -> N
     monkeypatch.setattr(app, "time", clock)
     monkeypatch.setattr(stale, "time", clock)
     monkeypatch.setattr(flow, "_chance", random.Random(f"pauses of {seed}"))
+
+
+def in_group(monkeypatch: pytest.MonkeyPatch, names: Names, *modules: ModuleType) -> None:
+    """Have the modules of a storm, which name what everybody writes, do so in this API group."""
+    told = {"NAMES": names, "API": names.api_version, "OURS": f"/apis/{names.api_version}"}
+    for module in (lab, *modules):
+        for name in told.keys() & vars(module).keys():
+            monkeypatch.setattr(module, name, told[name])

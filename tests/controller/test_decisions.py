@@ -18,7 +18,7 @@ from admission.controller import app
 from admission.controller.actuate import decision_id
 from admission.engine.cycle import decide
 from admission.engine.filling import Filling
-from admission.engine.model import Admission, Admit, Evict, EvictReason, PodSetAssignment, Workload
+from admission.engine.model import Admission, Admit, Evict, EvictReason, PodSetAssignment, Replace, Workload
 from admission.engine.project import sentence
 from admission.engine.trial import Trial
 from admission.kube.client import Conflict
@@ -242,13 +242,35 @@ async def test_room_that_was_decided_for_what_the_gang_no_longer_asks_is_not_res
         given = PodSetAssignment("main", ((GPU, "h100"),), ((GPU, 1),), 1)
         decision = Admit(now.key, now.uid, Admission("team-a", (given,)))
         with pytest.raises(Conflict, match="something else than was decided on"):
-            await controller.actuator.carry_out(decision, before.view.value.pod_sets)
+            await controller.actuator.carry_out(decision, before.view.value)
         stored = await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads/{now.name}")
         assert "admission" not in stored.get("status", {})
         right = replace(decision, admission=Admission("team-a", (replace(given, usage=((GPU, 2),)),)))
-        await controller.actuator.carry_out(right, now.view.value.pod_sets)
+        await controller.actuator.carry_out(right, now.view.value)
         stored = await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads/{now.name}")
         assert stored["status"]["admission"]["podSetAssignments"][0]["resourceUsage"] == {GPU: "2"}
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["Admit", "Replace"])
+async def test_what_another_leader_reserved_meanwhile_is_not_written_over(world: World, replaces: bool) -> None:
+    """Two lead for some seconds; the copy of the Workload is newer than the decision, and says so."""
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+    await world.put(job("train", "main", pods=1, gpus=1))
+    async with running(world) as controller:
+
+        async def reserved() -> Any:
+            found = list(controller.world.workloads.values())
+            return found[0] if found and found[0].view.value.admission is not None else None
+
+        seen = await until(reserved)
+        held = seen.view.value.admission
+        other = replace(held, pod_sets=(replace(held.pod_sets[0], flavors=((GPU, "a100"),)),))
+        decision = (Replace if replaces else Admit)(seen.key, seen.uid, other)
+        with pytest.raises(Conflict, match="holds another reservation"):
+            await controller.actuator.carry_out(decision, replace(seen.view.value, admission=other))
+        stored = await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads/{seen.name}")
+        assert stored["status"]["admission"]["podSetAssignments"][0]["flavors"] == {GPU: "h100"}
 
 
 async def test_a_decision_that_fails_ends_nothing_and_is_made_again(

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random  # noqa: TID251  # seeded, and not of the engine
+import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,14 +18,18 @@ import pytest
 
 from admission.engine.model import Admit, Evict
 from admission.kube.client import ApiError
+from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
 from admission.sandbox.actors import FAIL, NODE_DOWN, RUN_TIME
 from e2e import invariants
 from tests.controller import upheavals
 from tests.controller.lab import API, GPU, NAMES, Json, local_queue, own
-from tests.controller.storm import Replica, Town, Weather, Wire, due, in_virtual_time
+from tests.controller.storm import Replica, Town, Weather, Wire, due, in_group, in_virtual_time
 from tests.kube.virtual import Loop
 
-SEEDS = range(int(os.environ["STORMS"])) if "STORMS" in os.environ else (0, 61, 72, 276)
+SEEDS: dict[str, Sequence[int]] = {"muster": (0, 61, 72, 276), "kueue": (1,), "workloads": (1,)}
+"""By whose rules. `workloads`: by Kueue's, and there are no jobs, but Workloads that tools make."""
+if "STORMS" in os.environ:
+    SEEDS = dict.fromkeys(SEEDS, range(int(os.environ["STORMS"])))
 KINDS = ("Job", "JobSet", "Workload", "Pod", "Node", "ClusterQueue", "LocalQueue", "ResourceFlavor", "Cohort")
 RACK = "rack"
 OURS = f"/apis/{API}"
@@ -131,7 +136,8 @@ PATHS = {"Job": "/apis/batch/v1/namespaces/ml/jobs", "JobSet": "/apis/jobset.x-k
 
 
 class Storm:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, workloads_only: bool = False) -> None:
+        self.workloads_only = workloads_only
         self.chance = random.Random(seed)
         self.town = Town()
         self.weather = [Weather(random.Random(seed * 3 + i)) for i in range(3)]
@@ -139,7 +145,7 @@ class Storm:
         self.made = 0
         self.story: list[str] = []
         self.replicas: list[Replica] = []
-        self.upheavals = upheavals.of(self, seed)
+        self.upheavals = upheavals.of(self, seed, *["tools"] * workloads_only)
 
     def objects(self, group: str, plural: str) -> list[Json]:
         return list(self.town.store.objects(group, plural))
@@ -164,12 +170,19 @@ class Storm:
         for one in self.upheavals:
             with suppress(ApiError):
                 await one.begin()
-        self.replicas = [Replica(self.town, self.weather[i]) for i in range(2)]
+        self.replicas = [self.replica(self.weather[i]) for i in range(2)]
         self.replicas[0].lead()
+
+    def replica(self, weather: Weather) -> Replica:
+        return Replica(self.town, weather, workloads_only=self.workloads_only)
 
     # -- what happens
 
     async def submits(self) -> None:
+        if self.workloads_only:
+            (tools,) = [one for one in self.upheavals if isinstance(one, upheavals.Tools)]
+            await tools.workload_comes()
+            return
         self.made += 1
         body = a_job(f"j{self.made}", self.chance)
         for one in self.upheavals:
@@ -270,13 +283,15 @@ class Storm:
             await self.user.put(f"{path}/status", pod)
 
     async def leader_changes(self) -> None:
+        if self.town.two_lead:
+            return
         first, second = self.replicas
         if self.chance.random() < 0.5:
             await first.resign()
             self.replicas = [second, first]
         else:
             await first.die()
-            self.replicas = [second, Replica(self.town, self.chance.choice(self.weather))]
+            self.replicas = [second, self.replica(self.chance.choice(self.weather))]
         self.replicas[0].lead()
 
     async def weather_changes(self) -> None:
@@ -339,7 +354,14 @@ class Storm:
         leader, since = self.replicas[0].controller, self.replicas[0].since
         away = self.town.longest_away
         notice = 30.0 + (away + 30.0 if away else 0.0)  # who is refused a watch asks again after 30 s at most
-        found = list(map(str, invariants.check(self.town.entries, settle=30.0, notice=notice, watching=since)))
+        judged = {
+            "group": NAMES.group,
+            "settle": 30.0,
+            "notice": notice,
+            "watching": since,
+            "rivalries": self.town.rivalries,
+        }
+        found = list(map(str, invariants.check(self.town.entries, **judged)))
         found += [f"drift: {one}" for one in leader.state.drift()]
         before = len(self.town.entries)
         writes = len(self.town.requests)
@@ -352,7 +374,7 @@ class Storm:
         found += [f"not quiet: {one.kind} {one.name} {one.type}" for one in noise]
         patched = [one for one in list(self.town.requests)[writes:] if "/workloads/" not in one[1]]
         found += [f"not quiet: {one}" for one in patched]
-        fresh = Replica(self.town, Weather(random.Random(0)))
+        fresh = self.replica(Weather(random.Random(0)))
         await asyncio.sleep(5)
         now = self.town.clock()
         for who, controller in (("leader", leader), ("fresh", fresh.controller)):
@@ -378,8 +400,8 @@ class Storm:
         return found
 
 
-async def storm(seed: int, steps: int) -> list[str]:
-    made = Storm(seed)
+async def storm(seed: int, steps: int, *, workloads_only: bool = False) -> list[str]:
+    made = Storm(seed, workloads_only=workloads_only)
     await made.begin()
     await made.rages(steps)
     await made.calms()
@@ -404,12 +426,15 @@ def played(monkeypatch: pytest.MonkeyPatch, seed: int, main: Callable[[], Awaita
         loop.close()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_after_a_storm_everything_is_in_its_place(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rules", "seed"), [(rules, seed) for rules in SEEDS for seed in SEEDS[rules]])
+def test_after_a_storm_everything_is_in_its_place(rules: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = MUSTER_GROUP if rules == "muster" else KUEUE_GROUP
+    in_group(monkeypatch, Names(group), upheavals, sys.modules[__name__])
     found: list[Any] = []
 
     async def main() -> None:
-        found.extend(await storm(seed, int(os.environ.get("STEPS", "60"))))
+        steps = int(os.environ.get("STEPS", "60"))
+        found.extend(await storm(seed, steps, workloads_only=rules == "workloads"))
 
     played(monkeypatch, seed, main)
     assert not found, "\n".join(map(str, found[:30]))
@@ -441,6 +466,16 @@ def test_a_workload_is_not_made_again_and_again_for_a_job_that_is_gone(monkeypat
     assert 2 <= len(made) <= 11
 
 
+def lasting(name: str, gpus: int, **labels: str) -> Json:
+    """A job of one pod that runs for long, in queue a."""
+    limits = {GPU: str(gpus)}
+    container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
+    pods = {"metadata": {"annotations": {RUN_TIME: "48h"}}, "spec": {"restartPolicy": "Never"}}
+    pods["spec"]["containers"] = [container]
+    meta = {"name": name, "namespace": "ml", "labels": {NAMES.queue_label: "a", **labels}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": pods}}
+
+
 def test_a_new_leader_starts_nothing_by_a_reservation_that_was_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """It knows of jobs at once, and of Workloads late."""
     found: list[str] = []
@@ -450,13 +485,7 @@ def test_a_new_leader_starts_nothing_by_a_reservation_that_was_taken_back(monkey
         await scene.begin()
         spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
         await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
-        limits = {GPU: "1"}
-        container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
-        pods = {"metadata": {"annotations": {RUN_TIME: "48h"}}, "spec": {"restartPolicy": "Never"}}
-        pods["spec"]["containers"] = [container]
-        meta = {"name": "runs", "namespace": "ml", "labels": {NAMES.queue_label: "a"}}
-        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": pods}}
-        await scene.user.create(PATHS["Job"], job)
+        await scene.user.create(PATHS["Job"], lasting("runs", 1))
         await asyncio.sleep(5)
         scene.weather[1].lag = {"Workload": 1e6}
         (workload,) = scene.objects(NAMES.group, "workloads")
@@ -511,3 +540,108 @@ def test_a_jobset_is_not_over_while_pods_run_of_which_nothing_was_heard(monkeypa
     played(monkeypatch, 0, main)
     assert found == []
     assert [one["reason"] for one in ended] == ["Failed"]
+
+
+def test_a_new_leader_stops_nothing_of_which_it_knows_the_start_before_the_reservation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts: list[int] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+        monkeypatch.setattr(scene.weather[1], "delay", lambda kind: 30.0 if kind == "Workload" else 0.01)
+        await scene.user.create(PATHS["Job"], lasting("runs", 1))
+        await asyncio.sleep(2)
+        await scene.replicas[0].resign()
+        scene.replicas[1].lead()
+        await asyncio.sleep(120)
+        judge = invariants.replay(scene.town.entries, at_end=False)
+        assert judge.violations == []
+        starts.append(judge.figures.starts)
+        for one in scene.replicas:
+            await one.end()
+        await scene.town.end()
+
+    played(monkeypatch, 0, main)
+    assert starts == [1]
+
+
+@pytest.mark.parametrize("group", [MUSTER_GROUP, KUEUE_GROUP])
+def test_what_two_leaders_gave_away_twice_goes_back(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first knows nothing of the more urgent job, and neither knows what the other reserves."""
+    in_group(monkeypatch, Names(group), upheavals, sys.modules[__name__])
+    found: list[str] = []
+    holders: list[list[str]] = []
+
+    def held(scene: Storm) -> list[str]:
+        there = scene.objects(NAMES.group, "workloads")
+        return [one["metadata"]["ownerReferences"][0]["name"] for one in there if one["status"].get("admission")]
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        flavors = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": 4}]}]
+        spec: Json = {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}], "cohortName": None}
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": {**spec, "stopPolicy": "Hold"}})
+        first, second = scene.replicas
+        await scene.user.create(PATHS["Job"], lasting("early", 4))
+        await asyncio.sleep(10)
+        second.lead()
+        began = scene.town.loop.time()
+        for one, late in ((first, ("Job", "Workload")), (second, ("Workload",))):
+            monkeypatch.setattr(one.client.weather, "delay", lambda kind, late=late: 20.0 if kind in late else 0.01)
+        await scene.user.create(PATHS["Job"], lasting("urgent", 4, **{NAMES.priority_class_label: "high"}))
+        await asyncio.sleep(1)
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": {"stopPolicy": "None"}})
+        await asyncio.sleep(5)
+        await first.lose()
+        scene.town.rivalries.append((began, scene.town.loop.time()))
+        scene.replicas.reverse()
+        holders.append(held(scene))
+        await asyncio.sleep(200)
+        holders.append(held(scene))
+        judged = {"group": group, "notice": 30.0, "rivalries": scene.town.rivalries}
+        found.extend(map(str, invariants.check(scene.town.entries, **judged)))
+        for one in scene.replicas:
+            await one.end()
+        await scene.town.end()
+
+    played(monkeypatch, 0, main)
+    assert found == []
+    assert [len(one) for one in holders] == [2, 1]
+
+
+def test_who_was_carried_over_with_what_he_has_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is more than there is; a leader beside this one has decided nothing."""
+    found: list[Json] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        flavors = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": 4}]}]
+        spec: Json = {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}], "cohortName": None}
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": {**spec, "stopPolicy": "None"}})
+        pods = lasting("as", 8)["spec"]["template"]
+        asked = {"queueName": "a", "podSets": [{"name": "main", "count": 1, "template": pods}]}
+        path = f"{OURS}/namespaces/ml/workloads"
+        made = await scene.user.create(path, own("Workload", "carried", asked, namespace="ml"))
+        given = {"name": "main", "count": 1, "flavors": {GPU: "h100"}, "resourceUsage": {GPU: "8"}}
+        at = made["metadata"]["creationTimestamp"]
+        holds = {"status": "True", "reason": "Carried", "message": "", "lastTransitionTime": at}
+        status = {
+            "admission": {"clusterQueue": "a", "podSetAssignments": [given]},
+            "conditions": [{"type": kind, **holds} for kind in ("QuotaReserved", "Admitted")],
+        }
+        await scene.user.merge_patch(f"{path}/carried/status", {"status": status})
+        await asyncio.sleep(60)
+        found.extend(scene.objects(NAMES.group, "workloads"))
+        for one in scene.replicas:
+            await one.end()
+        await scene.town.end()
+
+    played(monkeypatch, 0, main)
+    assert [bool(one["status"].get("admission")) for one in found] == [True]
+    assert not [one for one in found[0]["status"]["conditions"] if one["type"] == "Evicted"]

@@ -15,10 +15,12 @@ from typing import Protocol
 from admission.jobs.values import rfc3339
 from admission.kube.client import ApiError, Client
 from tests.controller.lab import API, GPU, NAMES, Json, own
-from tests.controller.storm import Town, Weather
+from tests.controller.storm import Replica, Town, Weather
 
 OURS = f"/apis/{API}"
 NODES = 8
+NOTICE_S = 30.0
+"""Within this, whatever the weather, a leader has put right what another did beside it."""
 Action = Callable[[], Awaitable[None]]
 
 
@@ -29,8 +31,16 @@ class Raging(Protocol):
     town: Town
     user: Client
     weather: list[Weather]
+    replicas: list[Replica]
+    """The first leads."""
 
     def some_job(self) -> str | None: ...
+
+    async def submits(self) -> None: ...
+
+    async def job_goes(self) -> None: ...
+
+    async def workload_changes(self) -> None: ...
 
 
 class Upheaval:
@@ -50,8 +60,8 @@ class Upheaval:
 
     async def calms(self) -> None: ...
 
-    def objects(self, plural: str, group: str = NAMES.group) -> list[Json]:
-        return list(self.storm.town.store.objects(group, plural))
+    def objects(self, plural: str, group: str | None = None) -> list[Json]:
+        return list(self.storm.town.store.objects(NAMES.group if group is None else group, plural))
 
     async def queue_gets(self, **spec: object) -> None:
         await self.user.merge_patch(f"{OURS}/clusterqueues/{self.chance.choice('abc')}", {"spec": spec})
@@ -388,6 +398,93 @@ class Parts(Upheaval):
             await self.user.merge_patch(path, patch)
 
 
+class Tools(Upheaval):
+    """Tools make bare Workloads and run what is behind them: they start it at Admitted, and say when it has stopped
+    after Evicted, or ended."""
+
+    def __init__(self, storm: Raging) -> None:
+        super().__init__(storm)
+        self.mood = random.Random(self.chance.random())
+        self.made = 0
+        self.due: dict[tuple[str, str, str], float] = {}
+        """(name, condition, since when) -> when its tool will have acted on that."""
+
+    async def begin(self) -> None:
+        self.answering = asyncio.ensure_future(self.answers())
+
+    def actions(self) -> Sequence[Action]:
+        return [self.workload_comes, self.workload_comes, self.workload_is_switched, self.workload_goes]
+
+    async def calms(self) -> None:
+        if self.answering.done():
+            self.answering.result()
+
+    async def workload_comes(self) -> None:
+        self.made += 1
+        gpus = {GPU: str(self.chance.choice([1, 2, 4, 8]))}
+        container = {"name": "m", "image": "x", "resources": {"requests": gpus, "limits": gpus}}
+        pods: Json = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+        sets = [{"name": "main", "count": self.chance.choice([1, 2, 4]), "template": pods}]
+        spec: Json = {"queueName": self.chance.choice("abc"), "podSets": sets, "priority": self.chance.choice([0, 70])}
+        if self.chance.random() < 0.2:
+            spec["maximumExecutionTimeSeconds"] = 300
+        made = own("Workload", f"w{self.made}", spec, namespace="ml")
+        if self.chance.random() < 0.3:
+            made["metadata"]["finalizers"] = [NAMES.finalizer]
+        await self.user.create(f"{OURS}/namespaces/ml/workloads", made)
+
+    def bare(self) -> list[Json]:
+        return [one for one in self.objects("workloads") if one["metadata"]["name"].startswith("w")]
+
+    def path(self, workload: Json, *rest: str) -> str:
+        return "/".join((f"{OURS}/namespaces/ml/workloads", workload["metadata"]["name"], *rest))
+
+    async def workload_is_switched(self) -> None:
+        if here := self.bare():
+            active = self.chance.random() < 0.6
+            await self.user.merge_patch(self.path(self.chance.choice(here)), {"spec": {"active": active}})
+
+    async def workload_goes(self) -> None:
+        if here := self.bare():
+            await self.user.delete(self.path(self.chance.choice(here)))
+
+    async def answers(self) -> None:
+        while True:
+            await asyncio.sleep(self.mood.choice([0.2, 1.0, 3.0]))
+            for workload in self.bare():
+                with suppress(ApiError):
+                    await self.look(workload)
+
+    async def look(self, workload: Json) -> None:
+        status = workload.get("status") or {}
+        said = {one["type"]: one for one in status.get("conditions") or () if one["status"] == "True"}
+        kind = "Evicted" if "Evicted" in said else "Admitted"
+        if not status.get("admission") or kind not in said or "Finished" in said:
+            return
+        now = self.storm.town.loop.time()
+        key = workload["metadata"]["uid"], kind, said[kind]["lastTransitionTime"]
+        waits = (0.0, 1.0, 30.0) if kind == "Evicted" else (20.0, 90.0, 400.0, 1e9)
+        if now < self.due.setdefault(key, now + self.mood.choice(waits)):
+            return
+        at = rfc3339(self.storm.town.clock())
+        if kind == "Admitted":
+            done = {"type": "Finished", "status": "True", "reason": "Succeeded", "message": ""}
+            await self.applies(workload, {"conditions": [{**done, "lastTransitionTime": at}]}, "tool", version=False)
+            return
+        listed = [dict(one) for one in status["conditions"]]
+        for one in listed:
+            if one["type"] in ("QuotaReserved", "Admitted"):
+                one |= {"status": "False", "reason": "Pending", "lastTransitionTime": at}
+        await self.applies(workload, {"conditions": listed}, NAMES.admission_manager, version=True)
+
+    async def applies(self, workload: Json, status: Json, manager: str, *, version: bool) -> None:
+        meta = {"name": workload["metadata"]["name"], "uid": workload["metadata"]["uid"]}
+        if version:
+            meta["resourceVersion"] = workload["metadata"]["resourceVersion"]
+        body = {"apiVersion": API, "kind": "Workload", "metadata": meta, "status": status}
+        await self.user.apply(self.path(workload, "status"), body, manager=manager)
+
+
 class Strangers(Upheaval):
     """Pods of nobody's take room on nodes, and go."""
 
@@ -543,6 +640,52 @@ class Again(Upheaval):
             await self.user.create(f"{OURS}/namespaces/ml/localqueues", queue)
 
 
+class Rivals(Upheaval):
+    """A leader goes on though another leads already, who may have stood still for long: no lease can keep it from
+    writing for as long as it takes to notice."""
+
+    def __init__(self, storm: Raging) -> None:
+        super().__init__(storm)
+        self.over: asyncio.Task[None] | None = None
+
+    def actions(self) -> Sequence[Action]:
+        return [self.two_lead, self.two_lead, self.two_lead]
+
+    async def two_lead(self) -> None:
+        town, (first, second) = self.storm.town, self.storm.replicas
+        if town.two_lead:
+            return
+        for one in (first, second):
+            one.client.weather.lag["Workload"] = self.chance.choice([0.0, 0.5, 5.0])
+        frozen, both = self.chance.choice([0.0, 0.0, 3.0, 30.0]), self.chance.choice([0.5, 2.0, 5.0, 12.0])
+        began = town.loop.time()
+        second.client.weather.ahead_ms = self.chance.choice([0, 0, 3_000, -3_000])
+        first.client.weather.frozen_until = began + frozen
+        town.two_lead = True
+        second.lead()
+        self.storm.replicas.reverse()
+        self.over = asyncio.ensure_future(self.first_notices(first, began, frozen + both))
+        await asyncio.sleep(frozen)
+        busy = [self.storm.submits, self.storm.submits, self.storm.job_goes, self.storm.workload_changes]
+        for _ in range(self.chance.choice([0, 4, 8])):
+            with suppress(ApiError):
+                await self.chance.choice(busy)()
+            await asyncio.sleep(self.chance.choice([0.0, 0.01, 0.05, 0.3]))
+
+    async def first_notices(self, first: Replica, began: float, after: float) -> None:
+        town = self.storm.town
+        await asyncio.sleep(after)
+        await first.lose()
+        await asyncio.sleep(first.client.write_timeout)
+        town.rivalries.append((began, town.loop.time()))
+        await asyncio.sleep(NOTICE_S)  # if who leads goes, too, nobody knows what was given twice
+        town.two_lead = False
+
+    async def calms(self) -> None:
+        if self.over is not None:
+            await self.over
+
+
 def bare(obj: Json) -> Json:
     """As somebody would write it who has read it."""
     written = ("name", "namespace", "labels", "annotations")
@@ -568,12 +711,14 @@ UPHEAVALS: dict[str, type[Upheaval]] = {
     "clocks": Clocks,
     "again": Again,
     "defaults": Defaults,
+    "rivals": Rivals,
+    "tools": Tools,
 }
 
 
-def of(storm: Raging, seed: int) -> list[Upheaval]:
-    """Those that a storm has."""
+def of(storm: Raging, seed: int, *needed: str) -> list[Upheaval]:
+    """Those that a storm has, these among them."""
     given = os.environ.get("UPHEAVALS")
     chance = random.Random(f"upheavals of {seed}")
     names = [name for name in UPHEAVALS if chance.random() < 0.25] if given is None else given.split(",")
-    return [UPHEAVALS[name](storm) for name in names if name]
+    return [UPHEAVALS[name](storm) for name in dict.fromkeys((*names, *needed)) if name]

@@ -275,6 +275,14 @@ def reserved_as_the_quota_was_cut(story: Story) -> None:
     story.put(admitted(wl, 4, 1), seconds=0.1)
 
 
+def reserved_by_what_was_offered_for_a_moment(story: Story) -> None:
+    story.put(queue("a", 4))
+    story.put(queue("a", 6), 0.5)
+    story.put(queue("a", 2), 0.5)
+    story.put(job("one", pods=1), 0.1)
+    story.put(admitted(workload(job("one", pods=1)), 6, 1), 0.1)
+
+
 def reserved_in_a_cycle(story: Story) -> None:
     story.put(cohort("x", "y"))
     story.put(cohort("y", "x"))
@@ -654,6 +662,71 @@ def left_alone(story: Story, total: str, ended: bool = False) -> None:
     story.put(reserve_in | {"status": {"flavorsReservation": [{"name": "h100", "resources": [resource]}]}})
 
 
+# -- I13: no reservation is written over --------------------------------------------------------------------------
+
+
+def written_over(story: Story, how: str) -> None:
+    story.put(queue("a", 8))
+    story.put(queue("b", 8))
+    held = admitted(story.put(workload(story.put(job("one", pods=2)))))
+    held["status"]["admission"]["podSetAssignments"][0]["topologyAssignment"] = {"slices": ["n1"]}
+    if how == "lost":
+        held["status"]["unhealthyNodes"] = [{"name": "n1"}]
+    story.put(held)
+    held = copy.deepcopy(held)
+    held["status"].pop("unhealthyNodes", None)
+    (given,) = held["status"]["admission"]["podSetAssignments"]
+    if how == "queue":
+        held["status"]["admission"]["clusterQueue"] = "b"
+    elif how == "done":
+        held["status"]["reclaimablePods"] = [{"name": "main", "count": 1}]
+    if how in ("nodes", "lost", "done"):
+        given["topologyAssignment"] = {"slices": ["n2"]}
+    story.put(held)
+
+
+# -- two leaders --------------------------------------------------------------------------------------------------
+
+
+def given_twice(story: Story, put_right: bool) -> None:
+    story.put(queue("a", 4))
+    reserve(story, "one", 3, "a")
+    wl = workload(job("two"))
+    reserve(story, "two", 2, "a")
+    if put_right:
+        story.put(with_conditions(wl, Evicted=("True", "OutOfSync")))
+    for _ in range(6):
+        story.put(node(), 5.0)
+
+
+def run_by_one_and_released_by_the_other(story: Story, put_right: bool) -> None:
+    mine = job(pods=1)
+    wl = prepared(story, mine)
+    story.put(admitted(wl, 1, 1))
+    story.put(started(mine))
+    story.put(pod(mine))
+    story.put(with_conditions(copy.deepcopy(wl), Evicted=("True", "Preempted")))
+    if put_right:
+        story.put(mine)
+    for _ in range(6):
+        story.put(node(), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("tell", "expected"), [(given_twice, {"I1"}), (run_by_one_and_released_by_the_other, {"I3", "I5"})]
+)
+def test_what_two_leaders_do_is_put_right(tell: Callable[[Story, bool], None], expected: set[str]) -> None:
+    def found(put_right: bool, **settings: Any) -> set[str]:
+        story = Story()
+        tell(story, put_right)
+        return {v.invariant for v in check(story.entries, at_end=False, **settings)}
+
+    assert found(True) == expected, "one leader does no such thing"
+    assert found(True, rivalries=[(0.0, 15.0)]) == set()
+    assert found(False, rivalries=[(0.0, 15.0)]) == expected - {"I5"}
+    assert found(True, rivalries=[(0.0, 1.0)]) == expected, "it was over"
+
+
 ROWS: list[tuple[Callable[[Story], None], str]] = [
     (quota_exceeded, "I1"),
     (quota_filled, ""),
@@ -667,6 +740,7 @@ ROWS: list[tuple[Callable[[Story], None], str]] = [
     (reserved_over_a_cut, "I1"),
     (cut_below_usage, ""),
     (reserved_as_the_quota_was_cut, ""),
+    (reserved_by_what_was_offered_for_a_moment, ""),
     (reserved_in_a_cycle, "I1"),
     (given_back_in_a_cycle, ""),
     (reserved_in_a_flavor_not_offered, "I1"),
@@ -708,6 +782,10 @@ ROWS: list[tuple[Callable[[Story], None], str]] = [
     (lambda s: restored(s, {}, resized=True), ""),
     (lambda s: restored(s, template(labels={}), resized=True), "I6"),
     (pinned_before_it_was_reserved, "I6"),
+    (lambda s: written_over(s, "queue"), "I13"),
+    (lambda s: written_over(s, "nodes"), "I13"),
+    (lambda s: written_over(s, "lost"), ""),
+    (lambda s: written_over(s, "done"), ""),
 ]
 AT_END: list[tuple[Callable[[Story], None], str]] = [
     (job_without_workload, "I9"),

@@ -14,6 +14,7 @@ from admission.engine.cycle import decide
 from admission.engine.model import (
     KUEUE,
     MUSTER,
+    Admission,
     Admit,
     AntiAffinity,
     Assumed,
@@ -36,6 +37,7 @@ from admission.engine.model import (
     Node,
     Plan,
     PodSet,
+    PodSetAssignment,
     PodUsage,
     Put,
     Reason,
@@ -177,6 +179,23 @@ def test_an_evicted_gang_holds_its_quota_until_its_admission_goes() -> None:
     town.put(replace(town.gang("g"), admission=None, evicted="Preempted", admitted=False))
     assert town.state.leaving == set()
     assert town.state.queue_numbers("a").reserved == {}
+
+
+def test_of_what_two_gave_away_the_latest_goes_and_no_more_than_must() -> None:
+    """Four queues' worth of eight; each of the gangs was reserved by who did not know of all the others."""
+    town = small()
+    for at, (name, local) in enumerate([("first", "a"), ("second", "b"), ("third", "a"), ("fourth", "b")]):
+        given = Admission(local, (PodSetAssignment("main", (("gpu", F),), (("gpu", 3),), 3),))
+        town.put(replace(gang(name, local, 3), admission=given, reserved_at=START + at))
+    first, second, third, fourth = (("ns", name) for name in ("first", "second", "third", "fourth"))
+    fr = (F, "gpu")
+    state = town.state
+    assert state.overdrawn([first, second, third, fourth]) == [(fourth, fr, 4), (third, fr, 1)]
+    assert state.overdrawn([second, first]) == [(second, fr, 4), (first, fr, 1)]
+    assert state.overdrawn([fourth, ("ns", "none")]) == [(fourth, fr, 4)]
+    state.apply(Put(replace(town.gang("first"), evicted="Preempted", evicted_at=START + 9)))
+    assert state.overdrawn([first, second, third, fourth]) == [(fourth, fr, 1)], "who leaves counts as gone"
+    assert state.drift() == []
 
 
 def test_an_eviction_may_come_before_the_admission_is_seen() -> None:

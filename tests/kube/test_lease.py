@@ -41,6 +41,8 @@ class Machine:
         self.awake = asyncio.Event()
         self.awake.set()
         self.reachable = True
+        self.stood_still = 0.0
+        """For so long its clock did, too: its hypervisor had stopped it."""
         self.lose_reply = False
         self.under_way = 0.0
         """For so long a write would go on that the server has not answered yet."""
@@ -52,7 +54,7 @@ class Machine:
             "muster",
             "controller",
             identity=name,
-            clock=lambda: loop.time() * rate + offset,
+            clock=lambda: (loop.time() - self.stood_still) * rate + offset,
             wall=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=loop.time() + wall),
             sleep=self.sleep,
         )
@@ -240,6 +242,35 @@ def test_a_leader_that_goes_silent_is_fenced_before_the_next_one_writes(fault):
         assert gap >= WRITE_TIMEOUT
         assert books.lease["spec"]["leaseTransitions"] == 1
         assert len(first.began) == 1
+
+    virtually(main)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_who_was_overtaken_unawares_notices_with_its_next_renewal(deleted):
+    """Its own clock cannot tell it, and what it writes is conditional on versions; but for how long it writes is its
+    own affair."""
+
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = Machine(books, name="one"), Machine(books, name="two")
+        start(one, log)
+        await asyncio.sleep(1)
+        start(two, log)
+        await asyncio.sleep(30)
+        one.awake.clear()
+        if deleted:
+            books.lease = None
+        await asyncio.sleep(60)
+        assert two.elector.may_write()
+        one.stood_still = 60.0
+        one.awake.set()
+        woke = asyncio.get_running_loop().time()
+        assert one.elector.may_write()
+        await asyncio.sleep(60)
+        late = [at for at, who in log if who == one.elector.identity and at > woke]
+        assert all(at - woke < 0.1 for at in late), "so long two answers take"
+        assert two.elector.may_write()
 
     virtually(main)
 
