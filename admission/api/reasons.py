@@ -180,10 +180,11 @@ DETAILS: Mapping[Detail, Advice] = {
         (_QUOTA,),
     ),
     Detail.COHORT_SHORT: Advice(
-        "The queue would have to borrow, and others of the cohort use what could be lent.",
-        "Wait until a job in the cohort ends. What is nominally yours comes back by reclaim; what is beyond it does "
-        "not.",
-        "Add quota to the cohort, or to this queue.",
+        "The queue would have to borrow, or has lent of its own, and others of the cohort use it.",
+        "Wait until a job in the cohort ends. What is nominally yours comes back by reclaim, unless the sentence says "
+        "that the queue takes nothing back; what is beyond it does not.",
+        "Add quota to the cohort, or to this queue. Where reclaimWithinCohort is Never and it is to have its own back, "
+        "write Any.",
         r"cohort [^ ]+ has .* free",
         (_QUOTA,),
     ),

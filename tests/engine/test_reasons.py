@@ -339,6 +339,18 @@ def test_who_might_not_be_evicted_and_why() -> None:
     )
 
 
+def test_a_queue_that_takes_nothing_back_is_told_that_this_is_why_nobody_goes() -> None:
+    """What others borrow of it is not within their quota, whatever it may do about that."""
+    never = Preemption(reclaim_within_cohort=PreemptionPolicy.NEVER)
+    town = Town(*elastic(F), cohort("root"), rules=MUSTER)
+    town.put(*(queue(name, "root", [(F, {"gpu": 4})], preemption=never) for name in "ab"))
+    town.put(gang("borrows", "b", 6))
+    town.settle()
+    town.put(gang("new", "a", 4, created=1))
+    (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
+    assert "none may be evicted for it (1 of other queues, and reclaimWithinCohort is Never)" in sentence(verdict.why)
+
+
 TWO: list[tuple[str, dict[str, int | Quota]]] = [(F, {"cpu": 8, "gpu": 8})]
 APART = (*groups([("g", {"cpu": 8})]), *groups([(F, {"gpu": 8})]))
 
