@@ -108,10 +108,11 @@ DETAILS: Mapping[Detail, Advice] = {
         (_MIS,),
     ),
     Detail.CLUSTER_QUEUE_INACTIVE: Advice(
-        "The ClusterQueue does not work: a flavor, a topology or an admission check that it names is missing, or it is "
-        "being deleted.",
+        "The ClusterQueue does not work: a flavor, a topology or an admission check that it names is missing, a check "
+        "is not active, or it is being deleted.",
         "Wait, or use another queue.",
-        "Read the condition Active of the ClusterQueue; it names what is missing.",
+        "Create what the sentence names, or take it out of the ClusterQueue; see whether the controller of a check "
+        "runs. To have a queue that is being deleted back at once, take its finalizer off and create it anew.",
         r"^ClusterQueue [^ ]+: (?!.*part of a cycle)",
         (_MIS,),
     ),

@@ -55,6 +55,7 @@ from admission.names import (
     KUEUE_GROUP,
     MUSTER_GROUP,
     QUOTA_RESERVED,
+    REFUSED,
     STEP_FAILED,
     Names,
 )
@@ -496,11 +497,16 @@ class Ask:
             elif pods is not None:
                 job = _as_by_pods(job, pods)
                 unready = _unready(pods, job, standing.pods)
-                if any(one.reason == _NOT_CREATED for one in unready):
+                if any(one.reason == _NOT_STARTED for one in unready):
+                    said = _last_said(events, REFUSED, STEP_FAILED)
+                    unready = tuple(_told_why(one, said, _NOT_STARTED) for one in unready)
+                elif any(one.reason == _NOT_CREATED for one in unready):
                     of_jobs = _last_said(await self._of_children(kind, job) or events, "FailedCreate")
                     unready = tuple(_told_why(one, of_jobs or _last_said(events, _JOBS_REFUSED)) for one in unready)
                 standing = replace(standing, ready=job.ready_of(standing.pods))
-        advice = self._advice(standing, job, unready)
+        advice = self._advice(standing, job, unready, off=not value.active)
+        if advice is not None and standing.state is State.RESERVED:
+            advice = replace(advice, platform=advice.platform + await self._who_answers(value.checks))
         return Why(
             standing=standing,
             means=advice.means if advice is not None else "",
@@ -539,6 +545,19 @@ class Ask:
         reason, detail = Reason.PENDING_EVALUATION.value, Detail.NEXT_CYCLE.value
         return replace(standing, reason=reason, detail=detail, message=message)
 
+    async def _who_answers(self, checks: Iterable[model.Check]) -> str:
+        """Whose controllers answer those checks that are not ready; "" where that may not be seen."""
+        open_ = {check.name for check in checks if check.state is not model.CheckState.READY}
+        hidden = dict(self._hidden)
+        found = await self.read(self.kind("admissionchecks", "AdmissionCheck", namespaced=False))
+        self._hidden = hidden  # it was not asked for
+        whose = [
+            f"{_name(raw)} is for {text(obj(raw.get('spec')).get('controllerName'))} to answer"
+            for raw in sorted(found or (), key=_name)
+            if _name(raw) in open_
+        ]
+        return f" {'; '.join(whose)}." if whose else ""
+
     async def _of_children(self, kind: JobKind, job: JobView) -> list[Json]:
         """Events about the Jobs of a JobSet; nothing of other kinds."""
         if kind is not JOBSET:
@@ -562,7 +581,10 @@ class Ask:
             key
         )
 
-    def _advice(self, standing: Standing, job: JobView, unready: Sequence[Unready]) -> Advice | None:
+    def _advice(
+        self, standing: Standing, job: JobView, unready: Sequence[Unready], *, off: bool = False
+    ) -> Advice | None:
+        """off: its Workload is not active."""
         reason, where = reason_of(standing.reason), f"{job.kind.lower()} {job.name} -n {job.namespace}"
         if standing.state is State.RESERVED:
             return Advice(
@@ -570,24 +592,36 @@ class Ask:
                 "Wait, and see the messages of the checks.",
                 "See the controllers that answer the checks.",
             )
+        if standing.state is State.STARTING and unready and unready[0].reason == _NOT_STARTED:
+            return Advice(
+                "It was admitted, and the controller has not started it yet, which it does within a second or so.",
+                "Wait. If it lasts, tell the platform team what stands beside.",
+                "If it lasts: see that a controller leads, and `write failed` in its log. A right that its ClusterRole "
+                "lacks comes back when the chart is installed again (helm upgrade).",
+            )
         if standing.state is State.STARTING and unready:
             return Advice(
                 "It was admitted and started; it counts as running when all its pods are ready.",
                 _ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events."),
                 "If they do not get ready in time, the gang is evicted and tried again later.",
             )
+        again = "Nothing: it is queued again by itself."
+        if job.paused:
+            again = f"Nothing; it is queued again when its label {self.names.pause_label} is taken off."
+        elif off:
+            again = "It was given up, and is not queued again by itself: the sentence says why."
         if standing.state is State.LEAVING and not unready and not self._unseen("pods"):
             return Advice(
                 "Its pods are gone. Its quota and its nodes go to others when the controller of its kind says that it "
                 "is suspended.",
-                "Nothing: it is queued again by itself, unless it was paused or switched off.",
+                again,
                 "If it lasts: see the Events of the job, and whether that controller runs. A JobSet is waited for no "
                 "longer than six minutes.",
             )
         if standing.state is State.LEAVING:
             return Advice(
                 "Its quota and its nodes go to others when the last of its pods is gone.",
-                "Nothing: it is queued again by itself, unless it was paused or switched off.",
+                again,
                 "If it lasts: look at the nodes of these pods. On a node that stays lost they count no more after "
                 "nodeLossGracePeriod (two minutes, unless configured otherwise).",
             )
@@ -655,7 +689,7 @@ class Ask:
             wrong = "; ".join(job.problems) or refused
             if not job.queue and job.kept_back:
                 wrong = wrong or not_queued(job, self.names)
-            failed = _last_said(events, STEP_FAILED)
+            failed = _last_said(events, REFUSED, STEP_FAILED)
             queue = await self.read_one(self.local_queues, job.queue, job.namespace) if job.queue and not wrong else {}
             if wrong:
                 standing = replace(
@@ -1135,13 +1169,18 @@ def _stopped(standing: Standing, local: Json | None, cluster: Json | None) -> St
             return replace(standing, reason=Reason.ON_HOLD.value, detail="", message=message)
     if cluster is None or standing.reason == Reason.GATED.value:
         return standing
+    detail, active = Detail.CLUSTER_QUEUE_INACTIVE, _condition(cluster, ACTIVE)
     if obj(cluster.get("metadata")).get("deletionTimestamp"):
-        wrong = "it is being deleted"
-    elif (active := _condition(cluster, ACTIVE)).get("status") == "False":
+        held = whole(obj(cluster.get("status")).get("reservingWorkloads"), 0)
+        until = f", and goes when no gang holds quota of it any more (now: {held})" if held else ""
+        wrong = f"it is being deleted{until}"
+    elif active.get("status") == "False":
         wrong = text(active.get("message"))
+        if active.get("reason") == Detail.COHORT_CYCLE.value:
+            detail = Detail.COHORT_CYCLE
     else:
         return standing
-    why = model.Why(Reason.MISCONFIGURED, Detail.CLUSTER_QUEUE_INACTIVE, subject=f"{_name(cluster)}: {wrong}")
+    why = model.Why(Reason.MISCONFIGURED, detail, subject=f"{_name(cluster)}: {wrong}")
     return replace(standing, reason=why.reason.value, detail=why.detail.value, message=sentence(why))
 
 
@@ -1207,6 +1246,7 @@ def _as_told(standing: Standing, told: Told | None) -> Standing:
 
 _KEPT_FOR = re.compile(r"The room it needs is kept for (\w+) ([^/\s]+)/(\S+) until ")
 _NOT_CREATED = "NotCreated"
+_NOT_STARTED = "NotStarted"
 _STARTS_LATER = "StartsLater"
 _JOBS_REFUSED = "JobCreationFailed"
 """What JobSet's controller says of Jobs that it could not make."""
@@ -1312,7 +1352,10 @@ def _unready(pods: Sequence[Json], job: JobView, given: int) -> tuple[Unready, .
     ]
     out.sort(key=lambda one: (one.reason in _ON_THE_WAY, -one.count, one.reason))
     there = job.ready + sum(_phase(pod) != "Failed" and _trouble(pod) is not None for pod in pods)
-    if (missing := job.pods_expected - there) > 0:
+    missing = job.pods_expected - there
+    if missing > 0 and job.suspended:
+        out.append(Unready(_NOT_STARTED, missing, "Their job is suspended still"))
+    elif missing > 0:
         out.append(Unready(_NOT_CREATED, missing, f"{missing} of {job.pods_expected} pods do not exist yet"))
     if job.kind == JOBSET.kind and (later := given - job.pods_expected - job.succeeded) > 0:
         out.append(Unready(_STARTS_LATER, later, "They start when others of the JobSet are ready or done"))
@@ -1381,14 +1424,14 @@ def _refused(events: Iterable[Json]) -> str:
     return _last_said(events, INVALID_JOB)
 
 
-def _last_said(events: Iterable[Json], reason: str) -> str:
-    said = [event for event in events if text(event.get("reason")) == reason]
+def _last_said(events: Iterable[Json], *reasons: str) -> str:
+    said = [event for event in events if text(event.get("reason")) in reasons]
     return text(max(said, key=_stored).get("message")) if said else ""
 
 
-def _told_why(one: Unready, refused: str) -> Unready:
-    """With what was said last of pods that could not be made."""
-    return replace(one, message=f"{one.message}: {refused}") if one.reason == _NOT_CREATED and refused else one
+def _told_why(one: Unready, refused: str, reason: str = _NOT_CREATED) -> Unready:
+    """With what was said last of pods that are not there for this reason."""
+    return replace(one, message=f"{one.message}: {refused}") if one.reason == reason and refused else one
 
 
 def _stored(raw: Json) -> tuple[int, str]:
