@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -305,6 +306,10 @@ class NodeRow:
     """The same resources as `capacity`; below 0 where a node is over-committed."""
     gangs: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
     """(job or Workload, what it holds here); "others" for pods that are not Muster's."""
+    taints: tuple[str, ...] = ()
+    """Keys of the taints that keep gangs off, for none of its flavors speaks of them."""
+    lost: tuple[tuple[str, int], ...] = ()
+    """Devices that its kubelet counts and does not hand out, as it does with broken ones."""
 
 
 @dataclass(frozen=True)
@@ -951,10 +956,14 @@ class Ask:
         if raw_nodes is None:
             raise NotSeen("you may not see the nodes of this cluster (list nodes)")
         from admission.engine.capacity import Capacity, takes
+        from admission.engine.counts import keeps_off
 
         book = Capacity()
+        lost: dict[str, tuple[tuple[str, int], ...]] = {}
         for raw in raw_nodes:
-            book.put_node(values.node(raw, self.names)[0])
+            node = values.node(raw, self.names)[0]
+            book.put_node(node)
+            lost[node.name] = _lost(raw, node)
         for raw in raw_topologies or ():
             book.put_topology(values.topology(raw, self.names)[0])
         owners: dict[str, str] = {}
@@ -987,6 +996,8 @@ class Ask:
                         book.occupants(node.name).items(), key=lambda one: (not one[0], owners.get(one[0], one[0]))
                     )
                 ),
+                taints=keeps_off(node, flavors),
+                lost=lost[node.name],
             )
             for node in book.nodes()
         ]
@@ -1019,6 +1030,17 @@ class Ask:
 
 
 # ---------------------------------------------------------------- reading objects
+
+
+def _lost(raw: Json, node: model.Node) -> tuple[tuple[str, int], ...]:
+    """Devices of its capacity that it does not hand out."""
+    there = dict(node.allocatable)
+    out: dict[str, int] = {}
+    for resource, amount in texts(obj(raw.get("status")).get("capacity")).items():
+        if "/" in resource:
+            with suppress(quantity.QuantityError):
+                out[resource] = quantity.parse(resource, amount) - there.get(resource, 0)
+    return tuple(sorted((resource, amount) for resource, amount in out.items() if amount > 0))
 
 
 def resource_of(kind: JobKind) -> Kind:

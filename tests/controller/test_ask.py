@@ -904,6 +904,68 @@ async def test_the_map_of_nodes(world: World, tmp_path: Path) -> None:
     await run(world, tmp_path, "nodes", code=4)
 
 
+def taint(key: str, effect: str = "NoSchedule", value: str = "") -> dict[str, Any]:
+    return {"key": key, "effect": effect, **({"value": value} if value else {})}
+
+
+AILING: dict[str, tuple[dict[str, Any], str]] = {
+    "a taint": (
+        {"spec": {"taints": [taint("maintenance"), taint("slow", "PreferNoSchedule")]}},
+        "n (taint maintenance)",
+    ),
+    "one that its flavor names": (
+        {"spec": {"taints": [taint("pool", value="gpu"), taint("spot", "NoExecute")]}},
+        "n tainted nvidia",
+    ),
+    "one that it does not": ({"spec": {"taints": [taint("pool", value="cpu")]}}, "n (taint pool)"),
+    "what a cordon adds": (
+        {"spec": {"unschedulable": True, "taints": [taint("node.kubernetes.io/unschedulable")]}},
+        "n (cordoned)",
+    ),
+    "what a silent kubelet adds": (
+        {
+            "spec": {"taints": [taint("node.kubernetes.io/unreachable", "NoExecute"), taint("mine")]},
+            "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
+        },
+        "n (not ready, taint mine)",
+    ),
+    "a full disk": (
+        {"spec": {"taints": [taint("node.kubernetes.io/disk-pressure")]}},
+        "n (taint node.kubernetes.io/disk-",
+    ),
+    "broken devices": ({"status": {"capacity": {GPU: "8", "cpu": "96"}}}, "n (3 nvidia.com/gpu not allocatable)"),
+    "all of them broken": (
+        {"status": {"capacity": {GPU: "8"}, "allocatable": {GPU: "0", "cpu": "64", "pods": "110"}}},
+        "n (8 nvidia.com/gpu not allocatable)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AILING)
+async def test_the_map_says_what_ails_a_node(world: World, tmp_path: Path, name: str) -> None:
+    await lab(world)
+    spec = {
+        "nodeLabels": {"pool": "gpu"},
+        "nodeTaints": [taint("pool", value="gpu")],
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+    }
+    await world.put(own("ResourceFlavor", "tainted", spec))
+    more, said = AILING[name]
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": {"pool": "gpu"}},
+        "spec": more.get("spec", {}),
+        "status": {
+            "allocatable": {GPU: "5", "cpu": "64", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+            **more.get("status", {}),
+        },
+    }
+    await world.put(node)
+    assert said in " ".join((await run(world, tmp_path, "nodes")).stdout.split())
+
+
 # ---------------------------------------------------------------- lint
 
 
