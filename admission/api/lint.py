@@ -99,6 +99,12 @@ class Document:
         return (str(meta.get("namespace") or ""), str(meta.get("name") or ""))
 
     @property
+    def deleted(self) -> bool:
+        """It is being deleted, and somebody's finalizer keeps it."""
+        meta = self.obj.get("metadata")
+        return isinstance(meta, dict) and bool(meta.get("deletionTimestamp"))
+
+    @property
     def subject(self) -> str:
         return f"{self.kind} {'/'.join(part for part in self.key if part)}"
 
@@ -765,7 +771,7 @@ class _Fleet:
         topologies = {key[1] for key in self.named["Topology"]}
         for key, spec in self.specs["ResourceFlavor"].items():
             document = self.named["ResourceFlavor"][key]
-            if not self._users(key[1]) and self.has("ClusterQueue"):
+            if not self._users(key[1]) and self.has("ClusterQueue") and not document.deleted:
                 self.say(
                     document,
                     ("metadata", "name"),
@@ -912,6 +918,15 @@ class _Fleet:
                     f"no LocalQueue points at ClusterQueue {name}: no job can come here",
                     f"create a LocalQueue with clusterQueue: {name} in the namespace of its team",
                 )
+            if document.deleted:
+                self.say(
+                    document,
+                    ("metadata", "deletionTimestamp"),
+                    "queue-deleted",
+                    Severity.WARNING,
+                    f"{name} is being deleted: it admits nothing, and goes when no gang holds quota of it",
+                    "wait for its gangs, or take its finalizer off, and create it anew if it is to stay",
+                )
             if spec.get("namespaceSelector") is None:
                 self.say(
                     document,
@@ -980,6 +995,18 @@ class _Fleet:
                         Severity.ERROR,
                         f"there is no AdmissionCheck {rule['name']}: {key[1]} admits nothing",
                         f"create AdmissionCheck {rule['name']}, or drop it here",
+                    )
+                check = self.named["AdmissionCheck"].get(("", rule["name"]))
+                if check is not None and (check.file == CLUSTER or "status" in check.obj) and not _active(check.obj):
+                    whose = self.specs["AdmissionCheck"].get(check.key, {}).get("controllerName") or "its controller"
+                    self.say(
+                        document,
+                        (*path, "name"),
+                        "check-inactive",
+                        Severity.ERROR,
+                        f"AdmissionCheck {rule['name']} is not active: {key[1]} admits nothing until {whose} sets its "
+                        "condition Active",
+                        f"see whether {whose} runs, or drop the check here",
                     )
                 self._check_flavors(document, path, rule, flavors)
 
@@ -1062,6 +1089,15 @@ def _labels(obj: Json) -> dict[str, str]:
     meta = obj.get("metadata")
     labels = meta.get("labels") if isinstance(meta, dict) else None
     return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
+
+
+def _active(obj: Json) -> bool:
+    status = obj.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    return any(
+        isinstance(one, dict) and one.get("type") == "Active" and one.get("status") == "True"
+        for one in (conditions if isinstance(conditions, list) else ())
+    )
 
 
 def _allocatable(obj: Json) -> dict[str, int]:

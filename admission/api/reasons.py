@@ -232,7 +232,8 @@ DETAILS: Mapping[Detail, Advice] = {
         "The room is kept for a gang that others were evicted for, or that was passed over for too long: another, or "
         "this one itself.",
         "Wait: the sentence says for whom, and until when.",
-        "",
+        "Where devices stand idle for it: `muster why` with the name that the sentence gives says what that one lacks. "
+        "While it is paused (its label pause) the room goes to others.",
         r"^(The room it needs|Room) is kept for",
         (_QUOTA, _PLACE),
     ),
