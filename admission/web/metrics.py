@@ -73,6 +73,12 @@ FAMILIES: tuple[Family, ...] = (
         ("cluster_queue",),
     ),
     Family(
+        "muster_oldest_reserved_seconds",
+        "gauge",
+        "Since the gang that waits longest for its admission checks got its quota.",
+        ("cluster_queue",),
+    ),
+    Family(
         "muster_admitted_workloads",
         "counter",
         "Gangs admitted: reserved, and all admission checks ready.",
@@ -160,6 +166,9 @@ class Numbers(Protocol):
 
     def waiting(self) -> Iterable[tuple[str, str, float]]:
         """(ClusterQueue, reason, seconds since its creation or eviction) of each gang that waits."""
+
+    def reserved(self) -> Iterable[tuple[str, float]]:
+        """(ClusterQueue, seconds since its reservation) of each gang that has its quota and is not admitted yet."""
 
     def cluster_queues(self) -> Iterable[str]: ...
     def flavors(self) -> Iterable[tuple[str, str, int, int]]:
@@ -374,6 +383,11 @@ class _Scraped:
             put("pending_workloads", count, queue, reason)
         for queue, seconds in sorted(oldest.items()):
             put("oldest_pending_seconds", seconds, queue)
+        reserved: dict[str, float] = {}
+        for queue, seconds in self._numbers.reserved():
+            reserved[queue] = max(reserved.get(queue, 0.0), seconds)
+        for queue, seconds in sorted(reserved.items()):
+            put("oldest_reserved_seconds", seconds, queue)
 
 
 _FOR_ROOM = {Reason.WAITING_FOR_QUOTA.value, Reason.PLACEMENT_FAILED.value}
