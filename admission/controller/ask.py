@@ -419,6 +419,16 @@ class Ask:
         late = self.now - renewed - whole(spec.get("leaseDurationSeconds"), 15) * 1000
         return f"was last renewed {values.rfc3339(renewed)}" if renewed and late > STALE_MS else ""
 
+    async def holds(self, home: str) -> tuple[str, int] | None:
+        """(who holds the Lease of this namespace, for how many seconds it counts if nobody renews it); None where that
+        may not be seen."""
+        try:
+            spec = obj((await self.client.get(LEASES.path(home, self.names.lease_name))).get("spec"))
+        except (NotFound, Forbidden):
+            return None
+        ends = millis(spec.get("renewTime")) + whole(spec.get("leaseDurationSeconds"), 15) * 1000 + STALE_MS
+        return text(spec.get("holderIdentity")), max(1, (ends - self.now) // 1000 + 1)
+
     async def served(self, kind: Kind) -> bool:
         """Does this cluster serve the group? Who has no right to a kind is refused it even where it does not exist."""
         try:
