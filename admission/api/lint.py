@@ -32,6 +32,8 @@ Json = dict[str, Any]
 Path = tuple[str | int, ...]
 CLUSTER = "cluster"
 """`file` of what was read from a cluster."""
+_LEAST_BYTES = 2**20
+"""Less memory than this is a number whose unit was forgotten."""
 _MOST_NODES = 500_000
 """YAML nodes of one document, aliases counted each time: more is an attack or a mistake."""
 
@@ -324,6 +326,7 @@ class _Fleet:
 
     def findings(self) -> list[Finding]:
         self._whole()
+        self._bytes()
         self._cycles()
         self._unreachable()
         self._limits()
@@ -421,6 +424,21 @@ class _Fleet:
                         f"write {given.amount(counted)}, or what was meant: k, M and G are multiples, m is a "
                         "thousandth part",
                     )
+
+    def _bytes(self) -> None:
+        """Memory without its unit."""
+        for given in self.given:
+            nominal = given.quota.nominal
+            if given.fr[1] in ("memory", "ephemeral-storage") and 0 < nominal < _LEAST_BYTES:
+                self.say(
+                    given.document,
+                    (*given.path, "nominalQuota"),
+                    "unit-missing",
+                    Severity.WARNING,
+                    f"nominalQuota {self._raw(given)['nominalQuota']} of {given.fr[1]} is {nominal} bytes, less than "
+                    "any pod asks for",
+                    "write the unit that was meant, such as Gi",
+                )
 
     def _raw(self, given: _Given) -> Json:
         """A quota as it is written."""

@@ -233,6 +233,9 @@ ROWS: dict[str, str] = {
     "a part of a thousandth of a CPU": queue("a", ("cpus", {"nominalQuota": "1500m"})).replace("gpu", "cpu")
     + queue("b", ("cpus", {"nominalQuota": "500u # <- not-whole"})).replace("gpu", "cpu")
     + queue("c", ("cpus", {"nominalQuota": "1Ei"})).replace("gpu", "cpu"),
+    "memory without its unit": queue("a", ("any", {"nominalQuota": "1024 # <- unit-missing"})).replace("gpu", "memory")
+    + queue("b", ("any", {"nominalQuota": "64Gi"})).replace("gpu", "memory")
+    + queue("c", ("any", {"nominalQuota": "1024"})).replace("gpu", "example.com/chips"),
     "a queue without quota": queue("a", more=(SOUND,)).replace("spec:", "spec: # <- queue-without-quota", 1),
     "checks that are not there": queue(
         "a",
@@ -360,6 +363,8 @@ def test_numbers_and_fixes() -> None:
     assert fix.startswith("write 2, or what was meant")
     message, _ = said("a part of a thousandth of a CPU", "not-whole")
     assert message == "nominalQuota 500u counts as 1m: a part is rounded up to thousandths of a CPU"
+    message, _ = said("memory without its unit", "unit-missing")
+    assert message == "nominalQuota 1024 of memory is 1024 bytes, less than any pod asks for"
     message, _ = said("a flavor without nodes", "flavor-without-nodes")
     assert "gpu-type has the values h100" in message
     _, fix = said("borrowing that can never happen: alone", "borrowing-never")
