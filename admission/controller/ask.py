@@ -618,7 +618,8 @@ class Ask:
             return Advice(
                 "It was admitted and started; it counts as running when all its pods are ready.",
                 _ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events."),
-                "If they do not get ready in time, the gang is evicted and tried again later.",
+                "If they do not get ready in time, the gang is evicted and tried again later."
+                + (_NOT_AS_PLANNED if unready[0].reason == "Unschedulable" else ""),
             )
         again = "Nothing: it is queued again by itself."
         if job.paused:
@@ -1303,6 +1304,10 @@ _ON_PODS = {
     "SchedulingGated": "A scheduling gate keeps it from its node: who put it into the pod template must take it off.",
     "Unschedulable": "Tell the platform team: these nodes were set aside for it, and kube-scheduler refuses them.",
 }
+_NOT_AS_PLANNED = (
+    " `muster nodes` shows what became of its nodes: relabelled, so that they are of another flavor or none, tainted, "
+    "or taken by pods of others."
+)
 _ON_THE_WAY = ("ContainerCreating", "PodInitializing", "")
 
 

@@ -549,6 +549,7 @@ async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, nam
     assert (missing.reason, missing.count) == ("NotCreated", 1)
     assert missing.message == "1 of 3 pods do not exist yet"
     assert advice in answer.owner
+    assert ("relabelled" in answer.platform) is (reason == "Unschedulable")
     text = (await run(world, tmp_path, "why", "train", "-n", "ml")).stdout
     assert re.search(rf"1 +{reason} +train-1 on n1", text)
     world.denied = {"pods"}
