@@ -51,7 +51,7 @@ class Family:
 
 
 _AMOUNTS = {
-    "nominal_quota": "Quota of its own; of a Cohort, with that of its members.",
+    "nominal_quota": "Quota of its own; of a Cohort, with what its members share.",
     "reserved": "Held by gangs with a reservation, the admitted ones among them.",
     "used": "Held by gangs that are admitted.",
     "borrowed": "Held beyond its own quota.",
@@ -367,7 +367,7 @@ class _Scraped:
                     ("nominal_quota", nominal),
                     ("reserved", reserved),
                     ("used", numbers.used.get(pair, 0)),
-                    ("borrowed", 0 if numbers.alone else max(0, reserved - nominal)),
+                    ("borrowed", numbers.borrowed.get(pair, 0)),
                     ("lent", numbers.lent.get(pair, 0)),
                 ):
                     put(f"{prefix}_{what}", _base(resource, amount), *labels, flavor, resource)
