@@ -104,6 +104,17 @@ ALERTS: tuple[Alert, ...] = (
         "counts for more than use.",
     ),
     Alert(
+        "MusterChecksWait",
+        "max by (cluster_queue) (muster_oldest_reserved_seconds) > 3600",
+        "5m",
+        "warning",
+        "A gang of {{ $labels.cluster_queue }} holds quota and waits for admission checks for "
+        "{{ $value | humanizeDuration }}",
+        "What it holds stands idle. `muster jobs -A` lists it as reserved, and `muster why JOB` says which check has "
+        "not answered and whose it is: see whether that controller runs, and its log. To give the quota to others "
+        "meanwhile, pause the job.",
+    ),
+    Alert(
         "MusterLongWait",
         "histogram_quantile(0.95, sum by (cluster_queue, le) (rate(muster_admission_wait_seconds_bucket[6h]))) "
         "> @LONG_WAIT@",
@@ -141,8 +152,9 @@ ALERTS: tuple[Alert, ...] = (
         "5m",
         "warning",
         "Muster may not {{ $labels.verb }} {{ $labels.resource }}",
-        "Its ClusterRole lacks a right, or a policy of somebody else refuses its writes. Compare the role with that of "
-        "the chart's version.",
+        "Its ClusterRole lacks a right, or a policy of somebody else refuses its writes: the log (write failed) quotes "
+        "the refusal, and so does an Event Refused where it is about a job. Compare the role with that of the chart's "
+        "version, or install the chart again (helm upgrade).",
     ),
     Alert(
         "MusterWritesFail",

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from admission.cli import cli
 from e2e.api_client import Object
 from e2e.control_plane import ControlPlane
-from e2e.gangs import GPU, WORKLOADS, admitted, entry_of, reason, running_pods, workload_of
+from e2e.gangs import GPU, WORKLOADS, admitted, entry_of, reason, running_pods, teams, workload_of
 from e2e.installed import NAMES, USER, Installed, cluster_queue, cohort, flavor, job, jobset, local_queue, ours
 
 TEAMS = ("team-a", "team-b", "team-c", "team-d", "team-e")
@@ -208,3 +208,48 @@ def test_who_is_refused_pods_is_told_by_whom_and_gives_back_all_that_it_has(must
     # The controller of the JobSet is stuck, and is waited for before its share is given to others.
     cp.wait(lambda: reserved(cp) == {"all": 16}, 30, "the two others to give all of it back")
     assert not live_pods(cp)
+
+
+def test_a_node_that_is_relabelled_keeps_its_gang_until_a_pod_is_made_again(muster: Installed) -> None:
+    """The gang goes whole to the nodes that are left; why says meanwhile where to look."""
+    cp = muster.cp
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 16})
+    again = {"requeuingStrategy": {"backoffBaseSeconds": 1}}
+    muster.started(config={"podsUnschedulableTimeout": "6s", "waitForPodsReady": again})
+    cp.create(job("team-a", "runs", 2, gpus=4, seconds=None, backoffLimit=6))
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "the gang to run")
+    (old,) = {pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a")}
+    cp.patch("node", old, {"metadata": {"labels": {"gpu": "h200"}}})
+    cp.delete("pods", running_pods(cp, "team-a")[0]["metadata"]["name"], "team-a")
+    given = ["why", "runs", "--namespace", "team-a", "--kubeconfig", str(cp.kubeconfig())]
+    cp.wait(lambda: "relabelled" in CliRunner().invoke(cli, given).output, 40, "why to point at the nodes")
+
+    def elsewhere() -> bool:
+        hosts = {pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a")}
+        return len(running_pods(cp, "team-a")) == 2 and old not in hosts
+
+    cp.wait(elsewhere, 60, "all of it to be on the other node")
+
+
+def test_a_right_that_is_taken_away_is_told_on_the_job_and_it_starts_when_that_is_back(muster: Installed) -> None:
+    cp = muster.cp
+    cp.add_nodes(1, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 8})
+    muster.started()
+    role = cp.get("clusterroles", "muster-controller")
+    rules = [
+        {**rule, "verbs": [v for v in rule["verbs"] if v != "patch"]} if rule["resources"] == ["jobs"] else rule
+        for rule in role["rules"]
+    ]
+    cp.patch("clusterroles", "muster-controller", {"rules": rules})
+    cp.create(job("team-a", "waits", seconds=None))
+    given = ["why", "waits", "--namespace", "team-a", "--kubeconfig", str(cp.kubeconfig())]
+
+    def told() -> bool:
+        said = CliRunner().invoke(cli, given).output.replace("\n", " ")
+        return "NotStarted" in said and 'cannot patch resource "jobs"' in said
+
+    cp.wait(told, 30, "the job to be told which right is missing")
+    cp.patch("clusterroles", "muster-controller", {"rules": role["rules"]})
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 60, "it to run")

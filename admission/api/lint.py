@@ -32,6 +32,8 @@ Json = dict[str, Any]
 Path = tuple[str | int, ...]
 CLUSTER = "cluster"
 """`file` of what was read from a cluster."""
+_LEAST_BYTES = 2**20
+"""Less memory than this is a number whose unit was forgotten."""
 _MOST_NODES = 500_000
 """YAML nodes of one document, aliases counted each time: more is an attack or a mistake."""
 
@@ -97,6 +99,12 @@ class Document:
         meta = self.obj.get("metadata")
         meta = meta if isinstance(meta, dict) else {}
         return (str(meta.get("namespace") or ""), str(meta.get("name") or ""))
+
+    @property
+    def deleted(self) -> bool:
+        """It is being deleted, and somebody's finalizer keeps it."""
+        meta = self.obj.get("metadata")
+        return isinstance(meta, dict) and bool(meta.get("deletionTimestamp"))
 
     @property
     def subject(self) -> str:
@@ -318,6 +326,7 @@ class _Fleet:
 
     def findings(self) -> list[Finding]:
         self._whole()
+        self._bytes()
         self._cycles()
         self._unreachable()
         self._limits()
@@ -415,6 +424,21 @@ class _Fleet:
                         f"write {given.amount(counted)}, or what was meant: k, M and G are multiples, m is a "
                         "thousandth part",
                     )
+
+    def _bytes(self) -> None:
+        """Memory without its unit."""
+        for given in self.given:
+            nominal = given.quota.nominal
+            if given.fr[1] in ("memory", "ephemeral-storage") and 0 < nominal < _LEAST_BYTES:
+                self.say(
+                    given.document,
+                    (*given.path, "nominalQuota"),
+                    "unit-missing",
+                    Severity.WARNING,
+                    f"nominalQuota {self._raw(given)['nominalQuota']} of {given.fr[1]} is {nominal} bytes, less than "
+                    "any pod asks for",
+                    "write the unit that was meant, such as Gi",
+                )
 
     def _raw(self, given: _Given) -> Json:
         """A quota as it is written."""
@@ -765,7 +789,7 @@ class _Fleet:
         topologies = {key[1] for key in self.named["Topology"]}
         for key, spec in self.specs["ResourceFlavor"].items():
             document = self.named["ResourceFlavor"][key]
-            if not self._users(key[1]) and self.has("ClusterQueue"):
+            if not self._users(key[1]) and self.has("ClusterQueue") and not document.deleted:
                 self.say(
                     document,
                     ("metadata", "name"),
@@ -912,6 +936,15 @@ class _Fleet:
                     f"no LocalQueue points at ClusterQueue {name}: no job can come here",
                     f"create a LocalQueue with clusterQueue: {name} in the namespace of its team",
                 )
+            if document.deleted:
+                self.say(
+                    document,
+                    ("metadata", "deletionTimestamp"),
+                    "queue-deleted",
+                    Severity.WARNING,
+                    f"{name} is being deleted: it admits nothing, and goes when no gang holds quota of it",
+                    "wait for its gangs, or take its finalizer off, and create it anew if it is to stay",
+                )
             if spec.get("namespaceSelector") is None:
                 self.say(
                     document,
@@ -980,6 +1013,18 @@ class _Fleet:
                         Severity.ERROR,
                         f"there is no AdmissionCheck {rule['name']}: {key[1]} admits nothing",
                         f"create AdmissionCheck {rule['name']}, or drop it here",
+                    )
+                check = self.named["AdmissionCheck"].get(("", rule["name"]))
+                if check is not None and (check.file == CLUSTER or "status" in check.obj) and not _active(check.obj):
+                    whose = self.specs["AdmissionCheck"].get(check.key, {}).get("controllerName") or "its controller"
+                    self.say(
+                        document,
+                        (*path, "name"),
+                        "check-inactive",
+                        Severity.ERROR,
+                        f"AdmissionCheck {rule['name']} is not active: {key[1]} admits nothing until {whose} sets its "
+                        "condition Active",
+                        f"see whether {whose} runs, or drop the check here",
                     )
                 self._check_flavors(document, path, rule, flavors)
 
@@ -1062,6 +1107,15 @@ def _labels(obj: Json) -> dict[str, str]:
     meta = obj.get("metadata")
     labels = meta.get("labels") if isinstance(meta, dict) else None
     return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
+
+
+def _active(obj: Json) -> bool:
+    status = obj.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    return any(
+        isinstance(one, dict) and one.get("type") == "Active" and one.get("status") == "True"
+        for one in (conditions if isinstance(conditions, list) else ())
+    )
 
 
 def _allocatable(obj: Json) -> dict[str, int]:

@@ -303,7 +303,7 @@ class LocalQueueSpec(Model):
     rules = (
         Rule(
             "self.clusterQueue == oldSelf.clusterQueue",
-            "clusterQueue cannot change: create another LocalQueue and send new jobs to it",
+            "clusterQueue cannot change: delete this LocalQueue and create it with the other; who waits goes along",
             keeps=lambda new, old: new.cluster_queue == old.cluster_queue,
         ),
     )

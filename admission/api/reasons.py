@@ -108,10 +108,11 @@ DETAILS: Mapping[Detail, Advice] = {
         (_MIS,),
     ),
     Detail.CLUSTER_QUEUE_INACTIVE: Advice(
-        "The ClusterQueue does not work: a flavor, a topology or an admission check that it names is missing, or it is "
-        "being deleted.",
+        "The ClusterQueue does not work: a flavor, a topology or an admission check that it names is missing, a check "
+        "is not active, or it is being deleted.",
         "Wait, or use another queue.",
-        "Read the condition Active of the ClusterQueue; it names what is missing.",
+        "Create what the sentence names, or take it out of the ClusterQueue; see whether the controller of a check "
+        "runs. To have a queue that is being deleted back at once, take its finalizer off and create it anew.",
         r"^ClusterQueue [^ ]+: (?!.*part of a cycle)",
         (_MIS,),
     ),
@@ -180,10 +181,11 @@ DETAILS: Mapping[Detail, Advice] = {
         (_QUOTA,),
     ),
     Detail.COHORT_SHORT: Advice(
-        "The queue would have to borrow, and others of the cohort use what could be lent.",
-        "Wait until a job in the cohort ends. What is nominally yours comes back by reclaim; what is beyond it does "
-        "not.",
-        "Add quota to the cohort, or to this queue.",
+        "The queue would have to borrow, or has lent of its own, and others of the cohort use it.",
+        "Wait until a job in the cohort ends. What is nominally yours comes back by reclaim, unless the sentence says "
+        "that the queue takes nothing back; what is beyond it does not.",
+        "Add quota to the cohort, or to this queue. Where reclaimWithinCohort is Never and it is to have its own back, "
+        "write Any.",
         r"cohort [^ ]+ has .* free",
         (_QUOTA,),
     ),
@@ -230,7 +232,8 @@ DETAILS: Mapping[Detail, Advice] = {
         "The room is kept for a gang that others were evicted for, or that was passed over for too long: another, or "
         "this one itself.",
         "Wait: the sentence says for whom, and until when.",
-        "",
+        "Where devices stand idle for it: `muster why` with the name that the sentence gives says what that one lacks. "
+        "While it is paused (its label pause) the room goes to others.",
         r"^(The room it needs|Room) is kept for",
         (_QUOTA, _PLACE),
     ),

@@ -493,7 +493,7 @@ def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
             raise fail(NO_CLUSTER, f"nothing was changed: you may not see {unseen}, which may have to be given back")
         with steps("giving back", len(jobs)) as step:
             done = await change.release_all(ask, jobs, unlabel=unlabel, dry_run=not yes, step=step)
-        done = replace(done, leaderless=wrong)
+        done = replace(done, leaderless=f"With --yes it is refused: {not_yet}" if not_yet else wrong)
         if scope.namespace is not None or done.refused:
             return done
         freed = await change.unkeep(ask, await change.kept(ask), dry_run=not yes)

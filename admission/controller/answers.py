@@ -225,6 +225,10 @@ class NodeRow:
     """The same resources as `capacity`; below 0 where a node is over-committed."""
     gangs: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
     """(job or Workload, what it holds here); "others" for pods that are not Muster's."""
+    taints: tuple[str, ...] = ()
+    """Keys of the taints that keep gangs off, for none of its flavors speaks of them."""
+    lost: tuple[tuple[str, int], ...] = ()
+    """Devices that its kubelet counts and does not hand out, as it does with broken ones."""
 
 
 @dataclass(frozen=True)

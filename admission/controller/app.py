@@ -90,6 +90,7 @@ from admission.kube.client import (
     Client,
     Conflict,
     Fenced,
+    Forbidden,
     Invalid,
     Kind,
     NotFound,
@@ -100,7 +101,7 @@ from admission.kube.client import (
 from admission.kube.events import EventRecorder
 from admission.kube.flow import Told
 from admission.kube.informer import Informer
-from admission.names import ADMITTED, INVALID_JOB, STEP_FAILED, Names
+from admission.names import ADMITTED, INVALID_JOB, REFUSED, STEP_FAILED, Names
 
 log = structlog.get_logger("muster")
 
@@ -778,7 +779,7 @@ class Controller:
                 told_now = self._failures.get(key, 0) in (0, 5)
             level = log.warning if told_now and not unanswered(error) else log.debug
             level("write failed", **self._who(key), error=str(error))
-            if isinstance(error, Invalid):
+            if isinstance(error, Invalid | Forbidden):
                 self._refused(key, error)
             self.jobs.add_after(key, self._wait_after(key, 0.5, 60.0))
         except Exception as error:
@@ -876,10 +877,10 @@ class Controller:
         count = self._failures[key] = self._failures.get(key, 0) + 1
         return float(min(most_s, base_s * 2 ** min(count - 1, 16)))
 
-    def _refused(self, key: JobKey, error: Invalid) -> None:
+    def _refused(self, key: JobKey, error: ApiError) -> None:
         job = self.world.jobs.get(key)
         if job is not None:
-            self.actuator.record(key, job, "Warning", "Refused", f"The API server refused a change: {error}"[:900])
+            self.actuator.record(key, job, "Warning", REFUSED, f"The API server refused a change: {error}"[:900])
 
     def _told_decision(self, decision: Decision, made: str) -> None:
         for told in self.watchers.decision:

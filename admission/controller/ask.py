@@ -35,8 +35,16 @@ from admission.controller.standing import (
     newest,
     standing_of,
 )
-from admission.controller.unready import JOBS_REFUSED, NOT_CREATED, as_by_pods, staying, told_why, unready_of
-from admission.engine.model import Detail, Key, Reason, Workload
+from admission.controller.unready import (
+    JOBS_REFUSED,
+    NOT_CREATED,
+    NOT_STARTED,
+    as_by_pods,
+    staying,
+    told_why,
+    unready_of,
+)
+from admission.engine.model import Check, CheckState, Detail, Key, Reason, Workload
 from admission.jobs import values
 from admission.jobs.hold import not_queued
 from admission.jobs.kinds import (
@@ -62,6 +70,7 @@ from admission.names import (
     JOBSET_NAME_LABEL,
     KUEUE_GROUP,
     MUSTER_GROUP,
+    REFUSED,
     STEP_FAILED,
     Names,
 )
@@ -176,6 +185,16 @@ class Ask:
         late = self.now - renewed - whole(spec.get("leaseDurationSeconds"), 15) * 1000
         return f"was last renewed {values.rfc3339(renewed)}" if renewed and late > STALE_MS else ""
 
+    async def holds(self, home: str) -> tuple[str, int] | None:
+        """(who holds the Lease of this namespace, for how many seconds it counts if nobody renews it); None where that
+        may not be seen."""
+        try:
+            spec = obj((await self.client.get(LEASES.path(home, self.names.lease_name))).get("spec"))
+        except (NotFound, Forbidden):
+            return None
+        ends = millis(spec.get("renewTime")) + whole(spec.get("leaseDurationSeconds"), 15) * 1000 + STALE_MS
+        return text(spec.get("holderIdentity")), max(1, (ends - self.now) // 1000 + 1)
+
     async def served(self, kind: Kind) -> bool:
         """Does this cluster serve the group? Who has no right to a kind is refused it even where it does not exist."""
         try:
@@ -259,11 +278,17 @@ class Ask:
             elif pods is not None:
                 job = as_by_pods(job, pods)
                 unready = unready_of(pods, job, standing.pods)
-                if any(one.reason == NOT_CREATED for one in unready):
+                if any(one.reason == NOT_STARTED for one in unready):
+                    said = _last_said(events, REFUSED, STEP_FAILED)
+                    unready = tuple(told_why(one, said, NOT_STARTED) for one in unready)
+                elif any(one.reason == NOT_CREATED for one in unready):
                     of_jobs = _last_said(await self._of_children(kind, job) or events, "FailedCreate")
                     unready = tuple(told_why(one, of_jobs or _last_said(events, JOBS_REFUSED)) for one in unready)
                 standing = replace(standing, ready=job.ready_of(standing.pods))
-        advice = advice_on(standing, job, self.names, unready, pods_seen=not self._unseen("pods"))
+        pods_seen, off = not self._unseen("pods"), not value.active
+        advice = advice_on(standing, job, self.names, unready, pods_seen=pods_seen, off=off)
+        if advice is not None and standing.state is State.RESERVED:
+            advice = replace(advice, platform=advice.platform + await self._who_answers(value.checks))
         return Why(
             standing=standing,
             means=advice.means if advice is not None else "",
@@ -301,6 +326,19 @@ class Ask:
         message = f"{kind} {namespace}/{name}, for which the room it needs was kept, has ended; it is looked at again"
         reason, detail = Reason.PENDING_EVALUATION.value, Detail.NEXT_CYCLE.value
         return replace(standing, reason=reason, detail=detail, message=message)
+
+    async def _who_answers(self, checks: Iterable[Check]) -> str:
+        """Whose controllers answer those checks that are not ready; "" where that may not be seen."""
+        open_ = {check.name for check in checks if check.state is not CheckState.READY}
+        hidden = dict(self._hidden)
+        found = await self.read(self.kind("admissionchecks", "AdmissionCheck", namespaced=False))
+        self._hidden = hidden  # it was not asked for
+        whose = [
+            f"{name_of(raw)} is for {text(obj(raw.get('spec')).get('controllerName'))} to answer"
+            for raw in sorted(found or (), key=name_of)
+            if name_of(raw) in open_
+        ]
+        return f" {'; '.join(whose)}." if whose else ""
 
     async def _of_children(self, kind: JobKind, job: JobView) -> list[Json]:
         """Events about the Jobs of a JobSet; nothing of other kinds."""
@@ -361,7 +399,7 @@ class Ask:
             wrong = "; ".join(job.problems) or refused
             if not job.queue and job.kept_back:
                 wrong = wrong or not_queued(job, self.names)
-            failed = _last_said(events, STEP_FAILED)
+            failed = _last_said(events, REFUSED, STEP_FAILED)
             queue = await self.read_one(self.local_queues, job.queue, job.namespace) if job.queue and not wrong else {}
             if wrong:
                 standing = replace(
@@ -661,8 +699,8 @@ def _refused(events: Iterable[Json]) -> str:
     return _last_said(events, INVALID_JOB)
 
 
-def _last_said(events: Iterable[Json], reason: str) -> str:
-    said = [event for event in events if text(event.get("reason")) == reason]
+def _last_said(events: Iterable[Json], *reasons: str) -> str:
+    said = [event for event in events if text(event.get("reason")) in reasons]
     return text(max(said, key=_stored).get("message")) if said else ""
 
 

@@ -396,7 +396,14 @@ async def leaderless(ask: Ask, *, sure: bool) -> tuple[str, str]:
     wrong = await ask.leaderless() if leads is None else ""
     if not wrong:
         down = f"kubectl -n {home} scale deployment muster-controller --replicas=0"
-        return f"a controller leads, or you may not see whether: it would hold them again. First: {down}", ""
+        first = f"it would hold them again. First: {down}"
+        if (held := await ask.holds(home)) is None:
+            return f"a controller leads, or you may not see whether: {first}", ""
+        who, seconds = held
+        gone = (
+            f"If it has been removed, ask again in {seconds} s: so long its Lease {home}/{ask.names.lease_name} counts"
+        )
+        return f"a controller leads ({who}): {first}. {gone}", ""
     if found is None and not sure and await ask.read_one(LEASES, ask.names.lease_name, home) is None:
         return (
             f"no Lease {home}/{ask.names.lease_name}, and you may not look for it in all namespaces: a controller may "

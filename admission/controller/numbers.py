@@ -46,6 +46,15 @@ class Numbers:
                 seconds = max(0, now - max(value.created, value.evicted_at)) / 1000
                 yield self.queue_of(verdict.key), verdict.why.reason.value, seconds
 
+    def reserved(self) -> Iterator[tuple[str, float]]:
+        controller, now = self._controller, self._controller.now()
+        for name in self.cluster_queues() if controller.leading else ():
+            numbers = controller.state.queue_numbers(name)
+            if numbers.reserving > numbers.admitted:
+                for gang in controller.state.holders(name):
+                    if not gang.admitted and not gang.evicted:
+                        yield name, max(0, now - gang.reserved_at) / 1000
+
     def cluster_queues(self) -> list[str]:
         return [seen.name for seen in self._controller.informers["ClusterQueue"].store.values()]
 

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import structs
 
+from admission import quantity
 from admission.controller.answers import Largest, NodeRow
 from admission.controller.standing import owner_of
 from admission.engine.capacity import Capacity, PlaceRequest, place, takes
-from admission.engine.model import MUSTER, Flavor, Misfit, PodSet, PodShape
+from admission.engine.counts import keeps_off
+from admission.engine.model import MUSTER, Flavor, Misfit, Node, PodSet, PodShape
 from admission.jobs import values
+from admission.jobs.kinds import obj, texts
 from admission.names import Names
 
 Json = dict[str, Any]
+
+
+def _lost(raw: Json, node: Node) -> tuple[tuple[str, int], ...]:
+    """Devices of its capacity that it does not hand out."""
+    there = dict(node.allocatable)
+    out: dict[str, int] = {}
+    for resource, amount in texts(obj(raw.get("status")).get("capacity")).items():
+        if "/" in resource:
+            with suppress(quantity.QuantityError):
+                out[resource] = quantity.parse(resource, amount) - there.get(resource, 0)
+    return tuple(sorted((resource, amount) for resource, amount in out.items() if amount > 0))
 
 
 class Occupancy:
@@ -31,8 +46,11 @@ class Occupancy:
         self._book = Capacity()
         self._owners: dict[str, str] = {}
         """uid of a Workload -> its job."""
+        self._lost: dict[str, tuple[tuple[str, int], ...]] = {}
         for raw in nodes:
-            self._book.put_node(values.node(raw, names)[0])
+            node = values.node(raw, names)[0]
+            self._book.put_node(node)
+            self._lost[node.name] = _lost(raw, node)
         for raw in topologies:
             self._book.put_topology(values.topology(raw, names)[0])
         for raw in workloads:
@@ -60,6 +78,8 @@ class Occupancy:
                 capacity=self._counted(dict(node.allocatable)),
                 free=self._counted(dict(sorted(self._book.free(node.name).items()))),
                 gangs=self._gangs(node.name),
+                taints=keeps_off(node, flavors),
+                lost=self._lost[node.name],
             )
             for node in self._book.nodes()
         )

@@ -121,14 +121,13 @@ def cohort_status(state: State, seen: Item[Cohort], now: int) -> dict[str, Any]:
 def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool = True) -> list[dict[str, Any]]:
     """[{name, resources: [{name, total, borrowed}]}], in the order in which the queue names them first; then what its
     gangs hold of flavors that it names no more."""
-    amounts = numbers.reserved if reserved else numbers.used
+    amounts, beyond = (numbers.reserved, numbers.borrowed) if reserved else (numbers.used, numbers.borrowed_used)
     out: dict[str, list[dict[str, Any]]] = {}
     for flavor, resource in numbers.order:
         total = amounts.get((flavor, resource), 0)
         entry = {"name": resource, "total": quantity.format(resource, total)}
         if borrowed:
-            over = 0 if numbers.alone else max(0, total - numbers.nominal.get((flavor, resource), 0))
-            entry["borrowed"] = quantity.format(resource, over)
+            entry["borrowed"] = quantity.format(resource, beyond.get((flavor, resource), 0))
         # A cohort's queues need not name the resources of a flavor side by side, and a list has each flavor once.
         out.setdefault(flavor, []).append(entry)
     return [{"name": flavor, "resources": entries} for flavor, entries in out.items()]

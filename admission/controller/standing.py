@@ -10,12 +10,12 @@ from admission import quantity
 from admission.api.reasons import REASONS, Advice, advice_for, detail_of, reason_of
 from admission.controller.answers import Place, Standing, State, Unready
 from admission.controller.line import Told
-from admission.controller.unready import ON_PODS
+from admission.controller.unready import NOT_AS_PLANNED, NOT_STARTED, ON_PODS
 from admission.engine import model
 from admission.engine.model import Admission, Detail, Key, Reason, TopologyAssignment, Workload
 from admission.engine.project import sentence
 from admission.jobs import values
-from admission.jobs.kinds import JobView, condition, millis, name_of, obj, objects, text, texts
+from admission.jobs.kinds import JobView, condition, millis, name_of, obj, objects, text, texts, whole
 from admission.names import ACTIVE, ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED, Names
 
 Json = dict[str, Any]
@@ -184,13 +184,18 @@ def as_stopped(standing: Standing, local: Json | None, cluster: Json | None) -> 
             return replace(standing, reason=Reason.ON_HOLD.value, detail="", message=message)
     if cluster is None or standing.reason == Reason.GATED.value:
         return standing
+    detail, active = Detail.CLUSTER_QUEUE_INACTIVE, condition_of(cluster, ACTIVE)
     if obj(cluster.get("metadata")).get("deletionTimestamp"):
-        wrong = "it is being deleted"
-    elif (active := condition_of(cluster, ACTIVE)).get("status") == "False":
+        held = whole(obj(cluster.get("status")).get("reservingWorkloads"), 0)
+        until = f", and goes when no gang holds quota of it any more (now: {held})" if held else ""
+        wrong = f"it is being deleted{until}"
+    elif active.get("status") == "False":
         wrong = text(active.get("message"))
+        if active.get("reason") == Detail.COHORT_CYCLE.value:
+            detail = Detail.COHORT_CYCLE
     else:
         return standing
-    why = model.Why(Reason.MISCONFIGURED, Detail.CLUSTER_QUEUE_INACTIVE, subject=f"{name_of(cluster)}: {wrong}")
+    why = model.Why(Reason.MISCONFIGURED, detail, subject=f"{name_of(cluster)}: {wrong}")
     return replace(standing, reason=why.reason.value, detail=why.detail.value, message=sentence(why))
 
 
@@ -215,10 +220,16 @@ def by_objects(gangs: Iterable[Workload]) -> dict[Key, Told]:
 
 
 def advice_on(
-    standing: Standing, job: JobView, names: Names, unready: Sequence[Unready] = (), *, pods_seen: bool = True
+    standing: Standing,
+    job: JobView,
+    names: Names,
+    unready: Sequence[Unready] = (),
+    *,
+    pods_seen: bool = True,
+    off: bool = False,
 ) -> Advice | None:
     """What it means that a job stands so, and what can be done; None where that goes without saying. `unready`: of a
-    gang that was started; `pods_seen`: the asker may see all of those."""
+    gang that was started; `pods_seen`: the asker may see all of those; `off`: its Workload is not active."""
     reason, where = reason_of(standing.reason), f"{job.kind.lower()} {job.name} -n {job.namespace}"
     if standing.state is State.RESERVED:
         return Advice(
@@ -226,24 +237,37 @@ def advice_on(
             "Wait, and see the messages of the checks.",
             "See the controllers that answer the checks.",
         )
+    if standing.state is State.STARTING and unready and unready[0].reason == NOT_STARTED:
+        return Advice(
+            "It was admitted, and the controller has not started it yet, which it does within a second or so.",
+            "Wait. If it lasts, tell the platform team what stands beside.",
+            "If it lasts: see that a controller leads, and `write failed` in its log. A right that its ClusterRole "
+            "lacks comes back when the chart is installed again (helm upgrade).",
+        )
     if standing.state is State.STARTING and unready:
         return Advice(
             "It was admitted and started; it counts as running when all its pods are ready.",
             ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events."),
-            "If they do not get ready in time, the gang is evicted and tried again later.",
+            "If they do not get ready in time, the gang is evicted and tried again later."
+            + (NOT_AS_PLANNED if unready[0].reason == "Unschedulable" else ""),
         )
+    again = "Nothing: it is queued again by itself."
+    if job.paused:
+        again = f"Nothing; it is queued again when its label {names.pause_label} is taken off."
+    elif off:
+        again = "It was given up, and is not queued again by itself: the sentence says why."
     if standing.state is State.LEAVING and not unready and pods_seen:
         return Advice(
             "Its pods are gone. Its quota and its nodes go to others when the controller of its kind says that it "
             "is suspended.",
-            "Nothing: it is queued again by itself, unless it was paused or switched off.",
+            again,
             "If it lasts: see the Events of the job, and whether that controller runs. A JobSet is waited for no "
             "longer than six minutes.",
         )
     if standing.state is State.LEAVING:
         return Advice(
             "Its quota and its nodes go to others when the last of its pods is gone.",
-            "Nothing: it is queued again by itself, unless it was paused or switched off.",
+            again,
             "If it lasts: look at the nodes of these pods. On a node that stays lost they count no more after "
             "nodeLossGracePeriod (two minutes, unless configured otherwise).",
         )

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from admission import quantity
-from admission.controller.answers import Jobs, Nodes, QueueRow, Queues, Room, Standing, State, Why
+from admission.controller.answers import Jobs, NodeRow, Nodes, QueueRow, Queues, Room, Standing, State, Why
 from admission.controller.line import Lack
 from admission.controller.printable import printable
 
@@ -387,8 +387,7 @@ def nodes(answer: Nodes, form: str = "text") -> RenderableType:
         first = True
         for resource, whole in row.capacity or (("", 0),):
             held = [(who, dict(parts).get(resource, 0)) for who, parts in row.gangs]
-            mark = " (not ready)" if not row.ready else " (cordoned)" if row.cordoned else ""
-            name = Text(row.name + mark, style="red" if not row.ready else "yellow" if row.cordoned else "")
+            name = Text(row.name + _ails(row), style=_node_colour(row))
             left = free.get(resource, 0)
             table.add_row(
                 name if first else "",
@@ -408,6 +407,18 @@ def nodes(answer: Nodes, form: str = "text") -> RenderableType:
             sizes.add_row(size.flavor or "any node", str(size.pods), f"{amounts(size.per_pod)} each")
         out.append(sizes)
     return Group(*out, *_hidden(answer.hidden))
+
+
+def _ails(row: NodeRow) -> str:
+    """Why a node, or a part of it, takes no gang."""
+    said = ["not ready"] if not row.ready else ["cordoned"] if row.cordoned else []
+    said += [f"taint {key}" for key in row.taints]
+    said += [f"{short(resource, amount)} {resource} not allocatable" for resource, amount in row.lost]
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _node_colour(row: NodeRow) -> str:
+    return "red" if not row.ready else "yellow" if row.cordoned or row.taints or row.lost else ""
 
 
 def _cells(whole: int, free: int) -> Text:
@@ -585,7 +596,7 @@ def _map(nodes: Nodes | None, most: int) -> RenderableType:
     lines: list[Text] = []
     for row in nodes.rows:
         free = dict(row.free)
-        line = Text(f"{row.name:<18.18} ", style="red" if not row.ready else "yellow" if row.cordoned else "")
+        line = Text(f"{row.name:<18.18} ", style=_node_colour(row))
         for resource, whole in row.capacity:
             line.append_text(_cells(whole, free.get(resource, 0)))
             line.append(" ")

@@ -14,6 +14,7 @@ from admission.names import JOB_TRACKING_FINALIZER
 
 Json = dict[str, Any]
 NOT_CREATED = "NotCreated"
+NOT_STARTED = "NotStarted"
 
 _STARTS_LATER = "StartsLater"
 
@@ -41,6 +42,11 @@ ON_PODS = {
     "SchedulingGated": "A scheduling gate keeps it from its node: who put it into the pod template must take it off.",
     "Unschedulable": "Tell the platform team: these nodes were set aside for it, and kube-scheduler refuses them.",
 }
+
+NOT_AS_PLANNED = (
+    " `muster nodes` shows what became of its nodes: relabelled, so that they are of another flavor or none, tainted, "
+    "or taken by pods of others."
+)
 
 _ON_THE_WAY = ("ContainerCreating", "PodInitializing", "")
 
@@ -123,7 +129,10 @@ def unready_of(pods: Sequence[Json], job: JobView, given: int) -> tuple[Unready,
     ]
     out.sort(key=lambda one: (one.reason in _ON_THE_WAY, -one.count, one.reason))
     there = job.ready + sum(_phase(pod) != "Failed" and _trouble(pod) is not None for pod in pods)
-    if (missing := job.pods_expected - there) > 0:
+    missing = job.pods_expected - there
+    if missing > 0 and job.suspended:
+        out.append(Unready(NOT_STARTED, missing, "Their job is suspended still"))
+    elif missing > 0:
         out.append(Unready(NOT_CREATED, missing, f"{missing} of {job.pods_expected} pods do not exist yet"))
     if job.kind == JOBSET.kind and (later := given - job.pods_expected - job.succeeded) > 0:
         out.append(Unready(_STARTS_LATER, later, "They start when others of the JobSet are ready or done"))
@@ -159,6 +168,6 @@ def staying(pods: Sequence[Json], now: int) -> tuple[Unready, ...]:
     )
 
 
-def told_why(one: Unready, refused: str) -> Unready:
-    """With what was said last of pods that could not be made."""
-    return replace(one, message=f"{one.message}: {refused}") if one.reason == NOT_CREATED and refused else one
+def told_why(one: Unready, refused: str, reason: str = NOT_CREATED) -> Unready:
+    """With what was said last of pods that are not there for this reason."""
+    return replace(one, message=f"{one.message}: {refused}") if one.reason == reason and refused else one

@@ -26,7 +26,8 @@ def of_queue(
 ) -> Activity:
     """Of a ClusterQueue; `node` is its place in the tree."""
     if queue.terminating:
-        return (False, "Terminating", "Can't admit new workloads; clusterQueue is terminating")
+        why = "Can't admit new workloads; clusterQueue is terminating, and goes when no gang holds quota of it"
+        return (False, "Terminating", why)
     if node is not None and node.in_cycle:
         return (False, "CohortCycle", f"Cohort {queue.cohort} is part of a cycle; remove the loop of parents")
     if queue.stop_policy is not StopPolicy.NONE:
@@ -44,7 +45,9 @@ def of_queue(
         return (False, "AdmissionCheckNotFound", f"references missing AdmissionCheck(s): {', '.join(gone)}")
     idle = sorted({check.name for check in queue.checks if not checks[check.name].active})
     if idle:
-        return (False, "AdmissionCheckInactive", f"references inactive AdmissionCheck(s): {', '.join(idle)}")
+        whose = ", ".join(sorted({checks[name].controller for name in idle}))
+        why = f"references inactive AdmissionCheck(s): {', '.join(idle)}; {whose} has to set their condition Active"
+        return (False, "AdmissionCheckInactive", why)
     return READY
 
 

@@ -18,7 +18,9 @@ import numpy as np
 from admission.engine import topology
 from admission.engine.booking import MOST, Amounts, is_device
 from admission.engine.model import (
+    Flavor,
     Misfit,
+    Node,
     Pairs,
     Requirement,
     Taint,
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 
 KINDS = 64
 """So many sorts of pods are kept with what they would cost others."""
+_BY_CONDITION = "node.kubernetes.io/"
+"""Of taints that tell of a node's condition ..."""
+_CORDONED = "node.kubernetes.io/unschedulable"
+"""... and that it is cordoned."""
 UNMENDED = 64
 """After so many changes counts are mended, even where they say enough as they are."""
 
@@ -72,6 +78,22 @@ def refused_taint(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]
         if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(tolerations, taint):
             return taint
     return None
+
+
+def keeps_off(node: Node, flavors: Iterable[Flavor]) -> tuple[str, ...]:
+    """Keys of the taints that keep gangs off a node, as no flavor of it tolerates or names them; without those that say
+    no more than that it is cordoned or not ready."""
+    own = [flavor for flavor in flavors if set(flavor.node_labels) <= set(node.labels)]
+    return tuple(
+        dict.fromkeys(
+            taint.key
+            for taint in node.taints
+            if taint.effect in ("NoSchedule", "NoExecute")
+            and (node.ready or not taint.key.startswith(_BY_CONDITION))
+            and not (node.unschedulable and taint.key == _CORDONED)
+            and not any(taint in flavor.node_taints or tolerates(flavor.tolerations, taint) for flavor in own)
+        )
+    )
 
 
 class Log:

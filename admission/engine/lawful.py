@@ -21,6 +21,7 @@ from admission.engine.victims import Found, Search, Target, almost_common, back_
 Amounts = tuple[tuple[FlavorResource, int], ...]
 
 _WITHIN = "within the quota of their queue or cohort"
+_NOT_ASKED = "of other queues, and reclaimWithinCohort is Never"
 _NO_LARGER = "with no larger share, or spared"
 _TOO_SOON = "spared by one that was evicted itself of late"
 _NOT_TOGETHER = "within quota once the others are gone"
@@ -147,11 +148,12 @@ class Lawful(Search):
         )
         own = [] if self.within_policy is PreemptionPolicy.NEVER else self.of_queue(self.node, self.within_policy)
         around = self._around()
+        why = _NOT_ASKED if self.reclaim_policy is PreemptionPolicy.NEVER else _WITHIN
         for node in around.within:
             held = len(self.holders(node.name))
             self.looked_at += held
             if held:
-                self.unlawful[_WITHIN] = self.unlawful.get(_WITHIN, 0) + held
+                self.unlawful[why] = self.unlawful.get(why, 0) + held
         borrowers, holding = list(around.borrowers), list(around.holding)
         if own:
             holding.append((self.node, self._held(self.node)))

@@ -8,7 +8,7 @@ that are empty, so that who is gone leaves nothing behind.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import field
@@ -49,8 +49,11 @@ class QueueNumbers(Value, frozen=True):
     order: tuple[FlavorResource, ...] = ()
     """In the order in which the object names them; then what is held of flavors that it names no more."""
     weighted_share: int = 0
-    alone: bool = False
-    """Without a cohort: what it holds beyond its quota is borrowed from nobody."""
+    borrowed: Mapping[FlavorResource, int] = field(default_factory=dict)
+    """Of `reserved`, what is beyond its own quota; nothing without a cohort, where it is borrowed from nobody. Of a
+    Cohort: of what its members take of the part that they share, for what a lending limit keeps from it is theirs."""
+    borrowed_used: Mapping[FlavorResource, int] = field(default_factory=dict)
+    """Of `used`, the same."""
     cohort: str = ""
 
 
@@ -193,13 +196,13 @@ class Roster:
         return self._numbers(key, self._pending_in(key, local), len(self._holding_in.get(key, ())), None, spec)
 
     @staticmethod
-    def of_cohort(spec: Cohort | None, node: QuotaNode, members: Iterable[QueueNumbers]) -> QueueNumbers:
-        """Of a Cohort: of all ClusterQueues below it together."""
+    def of_cohort(spec: Cohort | None, node: QuotaNode, members: Mapping[str, QueueNumbers]) -> QueueNumbers:
+        """Of a Cohort: of all ClusterQueues below it (by name) together."""
         reserved: dict[FlavorResource, int] = {}
         used: dict[FlavorResource, int] = {}
         pending = reserving = admitted = 0
         frs: dict[FlavorResource, None] = {}
-        for own in members:
+        for own in members.values():
             pending += own.pending
             reserving += own.reserving
             admitted += own.admitted
@@ -217,7 +220,8 @@ class Roster:
             lent={fr: node.lent(fr) for fr in node.subtree},
             order=tuple(dict.fromkeys((*(() if spec is None else _named(spec)), *frs))),
             weighted_share=node.share().value_status(),
-            alone=node.parent is None,
+            borrowed=_beyond(node, {name: own.reserved for name, own in members.items()}),
+            borrowed_used=_beyond(node, {name: own.used for name, own in members.items()}),
         )
 
     def _pending_in(self, key: Key, local: LocalQueue | None) -> int:
@@ -231,20 +235,41 @@ class Roster:
     def _numbers(
         self, owner: str | Key, pending: int, holding: int, node: QuotaNode | None, spec: ClusterQueue | None
     ) -> QueueNumbers:
-        reserved = dict(self._reserved.get(owner, {}))
+        reserved, used = dict(self._reserved.get(owner, {})), dict(self._used.get(owner, {}))
         return QueueNumbers(
             pending=pending,
             reserving=holding,
             admitted=self._admitted[owner],
             reserved=reserved,
-            used=dict(self._used.get(owner, {})),
+            used=used,
             nominal={} if node is None else {fr: quota.nominal for fr, quota in node.quotas.items()},
             lent={} if node is None else {fr: node.lent(fr) for fr in node.quotas},
             order=tuple(dict.fromkeys((*(() if spec is None else _named(spec)), *sorted(reserved)))),
             weighted_share=0 if node is None else node.share().value_status(),
-            alone=node is None or node.parent is None,
+            borrowed={} if node is None else _beyond(node, {node.name: reserved}),
+            borrowed_used={} if node is None else _beyond(node, {node.name: used}),
             cohort="" if spec is None else spec.cohort,
         )
+
+
+def _beyond(node: QuotaNode, held: Mapping[str, Mapping[FlavorResource, int]]) -> dict[FlavorResource, int]:
+    """What a node takes beyond its own quota, by what its queues hold."""
+    if node.parent is None:
+        return {}
+    over = ((fr, amount - node.subtree.get(fr, 0)) for fr, amount in _taken(node, held).items())
+    return {fr: amount for fr, amount in over if amount > 0}
+
+
+def _taken(node: QuotaNode, held: Mapping[str, Mapping[FlavorResource, int]]) -> Mapping[FlavorResource, int]:
+    """What is taken of the quota of a node: of a cohort, of the part that its children share."""
+    if node.is_queue:
+        return held.get(node.name, {})
+    out: dict[FlavorResource, int] = {}
+    for child in node.children:
+        for fr, amount in _taken(child, held).items():
+            if (shared := amount - child.local_quota(fr)) > 0:
+                out[fr] = out.get(fr, 0) + shared
+    return out
 
 
 def requests_of(admission: Admission) -> dict[str, int]:

@@ -309,7 +309,7 @@ class State:
         if node is None:
             return QueueNumbers()
         return self._roster.of_cohort(
-            self.cohorts.get(name), node, (self.queue_numbers(queue.name) for queue in node.queues())
+            self.cohorts.get(name), node, {queue.name: self.queue_numbers(queue.name) for queue in node.queues()}
         )
 
     def flavor_totals(self) -> list[tuple[str, str, int, int]]:

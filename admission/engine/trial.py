@@ -471,7 +471,8 @@ class Run:
                 admission=admission,
                 checks=checks,
                 admitted=ready.issuperset(checks) and not stale,
-                waited_ms=max(0, self.now - max(order.since(gang), gang.requeue_at)),
+                # Not since its creation, if it ran and was evicted.
+                waited_ms=max(0, self.now - max(order.since(gang), gang.requeue_at, gang.evicted_at)),
             )
         )
         self.verdicts.append(Verdict(gang.key, Standing.ADMITTED, Why(Reason.QUOTA_RESERVED)))

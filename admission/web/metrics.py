@@ -51,7 +51,7 @@ class Family:
 
 
 _AMOUNTS = {
-    "nominal_quota": "Quota of its own; of a Cohort, with that of its members.",
+    "nominal_quota": "Quota of its own; of a Cohort, with what its members share.",
     "reserved": "Held by gangs with a reservation, the admitted ones among them.",
     "used": "Held by gangs that are admitted.",
     "borrowed": "Held beyond its own quota.",
@@ -70,6 +70,12 @@ FAMILIES: tuple[Family, ...] = (
         "muster_oldest_pending_seconds",
         "gauge",
         "Since the gang that waits longest for quota or nodes was created, or evicted.",
+        ("cluster_queue",),
+    ),
+    Family(
+        "muster_oldest_reserved_seconds",
+        "gauge",
+        "Since the gang that waits longest for its admission checks got its quota.",
         ("cluster_queue",),
     ),
     Family(
@@ -160,6 +166,9 @@ class Numbers(Protocol):
 
     def waiting(self) -> Iterable[tuple[str, str, float]]:
         """(ClusterQueue, reason, seconds since its creation or eviction) of each gang that waits."""
+
+    def reserved(self) -> Iterable[tuple[str, float]]:
+        """(ClusterQueue, seconds since its reservation) of each gang that has its quota and is not admitted yet."""
 
     def cluster_queues(self) -> Iterable[str]: ...
     def flavors(self) -> Iterable[tuple[str, str, int, int]]:
@@ -358,7 +367,7 @@ class _Scraped:
                     ("nominal_quota", nominal),
                     ("reserved", reserved),
                     ("used", numbers.used.get(pair, 0)),
-                    ("borrowed", 0 if numbers.alone else max(0, reserved - nominal)),
+                    ("borrowed", numbers.borrowed.get(pair, 0)),
                     ("lent", numbers.lent.get(pair, 0)),
                 ):
                     put(f"{prefix}_{what}", _base(resource, amount), *labels, flavor, resource)
@@ -374,6 +383,11 @@ class _Scraped:
             put("pending_workloads", count, queue, reason)
         for queue, seconds in sorted(oldest.items()):
             put("oldest_pending_seconds", seconds, queue)
+        reserved: dict[str, float] = {}
+        for queue, seconds in self._numbers.reserved():
+            reserved[queue] = max(reserved.get(queue, 0.0), seconds)
+        for queue, seconds in sorted(reserved.items()):
+            put("oldest_reserved_seconds", seconds, queue)
 
 
 _FOR_ROOM = {Reason.WAITING_FOR_QUOTA.value, Reason.PLACEMENT_FAILED.value}

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from admission import quantity
 from admission.api.reasons import advice_for, detail_of, reason_of
+from admission.engine.counts import keeps_off
 from admission.engine.model import Detail, FlavorResource, Key, Reason, StopPolicy, Verdict, Why, Workload
 from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode
@@ -324,6 +325,7 @@ class View:
                     "name": node.name,
                     "ready": node.ready,
                     "cordoned": node.unschedulable,
+                    "taints": list(keeps_off(node, state.flavors.values())),
                     "capacity": [
                         _amount(r, n) | {"free": free.get(r, 0)} for r, n in node.allocatable if r in shown and n
                     ],

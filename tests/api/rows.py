@@ -530,7 +530,7 @@ ROWS: list[Row] = [
     *updates(
         LQ,
         [
-            ("another ClusterQueue", {"spec.clusterQueue": "team-b"}, "clusterQueue cannot change"),
+            ("another ClusterQueue", {"spec.clusterQueue": "team-b"}, "delete this LocalQueue and create it"),
             ("stopped", {"spec.stopPolicy": "HoldAndDrain"}, None),
         ],
     ),

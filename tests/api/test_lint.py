@@ -68,6 +68,8 @@ def priority(name: str, value: str, policy: str) -> str:
 LAB = (SOUND, "cohortName: lab")
 PAIR = queue("b", ("h100", {"nominalQuota": 8}), more=LAB)
 GROUP = 'key: "gpu-type"'
+GONE_AT = "2026-01-31T12:00:00Z"
+SAID = f"type: Active, reason: a, message: b, lastTransitionTime: {GONE_AT}"
 
 ROWS: dict[str, str] = {
     "a sound pair of queues": queue("a", ("h100", {"nominalQuota": 8, "borrowingLimit": 8}), more=LAB) + PAIR,
@@ -231,6 +233,9 @@ ROWS: dict[str, str] = {
     "a part of a thousandth of a CPU": queue("a", ("cpus", {"nominalQuota": "1500m"})).replace("gpu", "cpu")
     + queue("b", ("cpus", {"nominalQuota": "500u # <- not-whole"})).replace("gpu", "cpu")
     + queue("c", ("cpus", {"nominalQuota": "1Ei"})).replace("gpu", "cpu"),
+    "memory without its unit": queue("a", ("any", {"nominalQuota": "1024 # <- unit-missing"})).replace("gpu", "memory")
+    + queue("b", ("any", {"nominalQuota": "64Gi"})).replace("gpu", "memory")
+    + queue("c", ("any", {"nominalQuota": "1024"})).replace("gpu", "example.com/chips"),
     "a queue without quota": queue("a", more=(SOUND,)).replace("spec:", "spec: # <- queue-without-quota", 1),
     "checks that are not there": queue(
         "a",
@@ -248,6 +253,31 @@ ROWS: dict[str, str] = {
     )
     + head("AdmissionCheck", "known")
     + "  controllerName: x\n",
+    "a check of which its controller has said nothing": queue(
+        "a",
+        ("h100", {"nominalQuota": 8}),
+        more=(
+            SOUND,
+            "admissionChecksStrategy:",
+            "  admissionChecks:",
+            "  - name: asked # <- check-inactive",
+            "  - name: told",
+            "  - name: a-file-says-nothing-of-that",
+        ),
+    )
+    + "".join(
+        head("AdmissionCheck", name) + f"  controllerName: example.com/{name}\n" + status
+        for name, status in (
+            ("asked", f"status: {{conditions: [{{{SAID}, status: 'False'}}]}}\n"),
+            ("told", f"status: {{conditions: [{{{SAID}, status: 'True'}}]}}\n"),
+            ("a-file-says-nothing-of-that", ""),
+        )
+    ),
+    "a queue and a flavor that are being deleted": queue("a", ("h100", {"nominalQuota": 8}), more=(SOUND,)).replace(
+        "  name: a\n", f"  name: a\n  deletionTimestamp: {GONE_AT} # <- queue-deleted\n", 1
+    )
+    + flavor("h100")
+    + flavor("old").replace("  name: old\n", f"  name: old\n  deletionTimestamp: {GONE_AT}\n"),
     "priorities above the gangs'": priority("muster-gang", "1000", "Never")
     + priority("vip", "1001 # <- priority-above-gangs", "PreemptLowerPriority")
     + priority("quiet", "1001", "Never")
@@ -333,6 +363,8 @@ def test_numbers_and_fixes() -> None:
     assert fix.startswith("write 2, or what was meant")
     message, _ = said("a part of a thousandth of a CPU", "not-whole")
     assert message == "nominalQuota 500u counts as 1m: a part is rounded up to thousandths of a CPU"
+    message, _ = said("memory without its unit", "unit-missing")
+    assert message == "nominalQuota 1024 of memory is 1024 bytes, less than any pod asks for"
     message, _ = said("a flavor without nodes", "flavor-without-nodes")
     assert "gpu-type has the values h100" in message
     _, fix = said("borrowing that can never happen: alone", "borrowing-never")
@@ -343,6 +375,18 @@ def test_numbers_and_fixes() -> None:
     assert "lab -> upper -> lab" in message
     _, fix = said("a template instead of YAML", "yaml")
     assert "helm template" in fix
+    message, _ = said("a check of which its controller has said nothing", "check-inactive")
+    assert message == (
+        "AdmissionCheck asked is not active: a admits nothing until example.com/asked sets its condition Active"
+    )
+    gone = found(ROWS["a queue and a flavor that are being deleted"])
+    assert "flavor-unused" not in {finding.rule for finding in gone}, "it is deleted already"
+
+
+def test_a_check_of_a_cluster_that_says_nothing_is_not_active() -> None:
+    documents, _ = read(ROWS["a check of which its controller has said nothing"], "x")
+    told = [finding.message for finding in lint([Document(one.obj) for one in documents], live=True)]
+    assert sum("is not active" in message for message in told) == 2
 
 
 def test_a_cluster_is_complete_and_a_file_is_not() -> None:

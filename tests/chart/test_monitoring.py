@@ -164,6 +164,7 @@ FAULTS = {
         ("muster_workloads", frozenset({A, ("state", "admitted")})): 0.0,
     },
     "MusterGangStarved": _with("muster_oldest_pending_seconds", 3601, A),
+    "MusterChecksWait": _with("muster_oldest_reserved_seconds", 3601, A),
     "MusterLongWait": lambda scraped: _slow(scraped, "muster_admission_wait_seconds", 4000),
     "MusterQuotaAboveCapacity": _with("muster_flavor_capacity", 27, *H100),
     "MusterEvictionsRepeat": _with(

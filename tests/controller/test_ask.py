@@ -425,6 +425,57 @@ async def test_why_says_who_refuses_the_pods_of_a_started_gang(world: World, of_
     assert "ResourceQuota" in answer.owner
 
 
+async def test_why_says_that_an_admitted_gang_is_not_started_and_what_refuses_it(world: World, tmp_path: Path) -> None:
+    """Nobody makes pods of a job that is suspended still: neither quotas nor templates are in the way."""
+    await lab(world)
+    made = await world.put(job("train", pods=3))
+    await world.put(workload(made, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=3)}))
+    about = {"kind": "Job", "namespace": "ml", "name": "train", "uid": made["metadata"]["uid"]}
+    said = 'The API server refused a change: jobs.batch "train" is forbidden: cannot patch resource "jobs"'
+    meta = {"metadata": {"name": "e", "namespace": "ml"}, "involvedObject": about, "type": "Warning"}
+    await world.put({"apiVersion": "v1", "kind": "Event", **meta, "reason": "Refused", "message": said})
+    answer = await world.ask().why("train", "ml")
+    assert answer.standing.state is State.STARTING
+    assert [(one.reason, one.count) for one in answer.unready] == [("NotStarted", 3)]
+    assert answer.unready[0].message == f"Their job is suspended still: {said}"
+    assert "helm upgrade" in answer.platform
+    assert "ResourceQuota" not in answer.owner
+
+
+@pytest.mark.parametrize(
+    ("given_up", "pause", "owner"),
+    [
+        (False, False, "Nothing: it is queued again by itself."),
+        (True, False, "is not queued again by itself"),
+        (True, True, "when its label muster.dev/pause is taken off"),
+    ],
+)
+async def test_who_leaves_is_told_whether_it_comes_back(world: World, given_up: bool, pause: bool, owner: str) -> None:
+    await lab(world)
+    made = job("train", pods=2, status={**STARTED, "active": 2})
+    evicted = condition("Evicted", True, "PodsReadyTimeout", "given up after 2 tries")
+    status = {"conditions": [RESERVED, ADMITTED_, evicted], "admission": admission("n1", pods=2)}
+    await with_workload(world, paused(made) if pause else made, status, active=not given_up)
+    answer = await world.ask().why("train", "ml")
+    assert answer.standing.state is State.LEAVING
+    assert owner in answer.owner
+
+
+async def test_who_waits_for_a_check_is_told_whose_it_is(world: World) -> None:
+    await lab(world)
+    for name in ("budget", "other"):
+        await world.put(own("AdmissionCheck", name, {"controllerName": f"example.com/{name}"}))
+    asked = [{"name": "budget", "state": "Pending", "message": "", "lastTransitionTime": rfc3339(NOW)}]
+    status = {"conditions": [RESERVED], "admission": admission("n1"), "admissionChecks": asked}
+    await with_workload(world, job("train"), status)
+    answer = await world.ask().why("train", "ml")
+    assert answer.standing.state is State.RESERVED
+    assert answer.platform.endswith("answer the checks. budget is for example.com/budget to answer.")
+    world.denied = {"admissionchecks"}
+    answer = await world.ask().why("train", "ml")
+    assert (answer.platform.endswith("answer the checks."), answer.hidden) == (True, ())
+
+
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 DONE, WAITS, BROKEN = {"phase": "Succeeded"}, {"phase": "Pending"}, {"phase": "Failed"}
 AT_A_TIME: dict[str, tuple[dict[str, Any], list[dict[str, Any]], int, list[tuple[str, int]]]] = {
@@ -500,6 +551,7 @@ async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, nam
     assert (missing.reason, missing.count) == ("NotCreated", 1)
     assert missing.message == "1 of 3 pods do not exist yet"
     assert advice in answer.owner
+    assert ("relabelled" in answer.platform) is (reason == "Unschedulable")
     text = (await run(world, tmp_path, "why", "train", "-n", "ml")).stdout
     assert re.search(rf"1 +{reason} +train-1 on n1", text)
     world.denied = {"pods"}
@@ -538,10 +590,17 @@ async def test_what_holds_a_job_back_and_who_lifts_it(world: World, tmp_path: Pa
 
 KEPT = Why(Reason.PLACEMENT_FAILED, Detail.CLAIMED, subject="Job web/big")
 INACTIVE = [condition("Active", False, "FlavorNotFound", "references missing ResourceFlavor(s): h200")]
+CIRCLE = [condition("Active", False, "CohortCycle", "Cohort lab is part of a cycle; remove the loop of parents")]
 ENDED = {"conditions": [{"type": "Complete", "status": "True"}]}
 OVERTAKEN: dict[str, tuple[str, dict[str, Any] | None, str, str]] = {
     "its queue is not active": ("inactive", {}, "Misconfigured", "ClusterQueue q: references missing"),
-    "its queue is being deleted": ("deleted", {}, "Misconfigured", "ClusterQueue q: it is being deleted"),
+    "its queue is being deleted": (
+        "deleted",
+        {},
+        "Misconfigured",
+        "ClusterQueue q: it is being deleted, and goes when no gang holds quota of it any more (now: 3)",
+    ),
+    "its cohorts are a circle": ("circle", {}, "Misconfigured", "ClusterQueue q: Cohort lab is part of a cycle"),
     "nothing": ("", {}, "TopologyPlacementFailed", "kept for Job web/big until"),
     "whoever room is kept for has ended": ("", ENDED, "PendingEvaluation", "Job web/big, for which the room it needs"),
     "and was deleted": ("", None, "PendingEvaluation", "was kept, has ended"),
@@ -553,7 +612,8 @@ OVERTAKEN: dict[str, tuple[str, dict[str, Any] | None, str, str]] = {
 async def test_what_contradicts_a_stored_sentence_comes_first(world: World, name: str) -> None:
     how, of_holder, reason, message = OVERTAKEN[name]
     await lab(world)
-    queue = own("ClusterQueue", "q", {"namespaceSelector": {}}, status={"conditions": INACTIVE * (how == "inactive")})
+    said = {"inactive": INACTIVE, "circle": CIRCLE}.get(how, [])
+    queue = own("ClusterQueue", "q", {"namespaceSelector": {}}, status={"conditions": said, "reservingWorkloads": 3})
     queue["metadata"]["finalizers"] = ["example.com/kept"]
     await world.put(queue)
     await world.put(own("LocalQueue", "q", {"clusterQueue": "q"}, namespace="ml"))
@@ -568,6 +628,8 @@ async def test_what_contradicts_a_stored_sentence_comes_first(world: World, name
     answer = await world.ask().why("train", "ml")
     assert (answer.standing.state, answer.standing.reason) == (State.WAITING, reason)
     assert message in answer.standing.message
+    assert (answer.standing.detail == Detail.COHORT_CYCLE.value) is (how == "circle")
+    assert ("parentName" in answer.platform) is (how == "circle")
     assert not answer.hidden
 
 
@@ -843,6 +905,68 @@ async def test_the_map_of_nodes(world: World, tmp_path: Path) -> None:
     await run(world, tmp_path, "nodes", "--per-pod", "many", code=2)
     world.denied = {"nodes"}
     await run(world, tmp_path, "nodes", code=4)
+
+
+def taint(key: str, effect: str = "NoSchedule", value: str = "") -> dict[str, Any]:
+    return {"key": key, "effect": effect, **({"value": value} if value else {})}
+
+
+AILING: dict[str, tuple[dict[str, Any], str]] = {
+    "a taint": (
+        {"spec": {"taints": [taint("maintenance"), taint("slow", "PreferNoSchedule")]}},
+        "n (taint maintenance)",
+    ),
+    "one that its flavor names": (
+        {"spec": {"taints": [taint("pool", value="gpu"), taint("spot", "NoExecute")]}},
+        "n tainted nvidia",
+    ),
+    "one that it does not": ({"spec": {"taints": [taint("pool", value="cpu")]}}, "n (taint pool)"),
+    "what a cordon adds": (
+        {"spec": {"unschedulable": True, "taints": [taint("node.kubernetes.io/unschedulable")]}},
+        "n (cordoned)",
+    ),
+    "what a silent kubelet adds": (
+        {
+            "spec": {"taints": [taint("node.kubernetes.io/unreachable", "NoExecute"), taint("mine")]},
+            "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
+        },
+        "n (not ready, taint mine)",
+    ),
+    "a full disk": (
+        {"spec": {"taints": [taint("node.kubernetes.io/disk-pressure")]}},
+        "n (taint node.kubernetes.io/disk-",
+    ),
+    "broken devices": ({"status": {"capacity": {GPU: "8", "cpu": "96"}}}, "n (3 nvidia.com/gpu not allocatable)"),
+    "all of them broken": (
+        {"status": {"capacity": {GPU: "8"}, "allocatable": {GPU: "0", "cpu": "64", "pods": "110"}}},
+        "n (8 nvidia.com/gpu not allocatable)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AILING)
+async def test_the_map_says_what_ails_a_node(world: World, tmp_path: Path, name: str) -> None:
+    await lab(world)
+    spec = {
+        "nodeLabels": {"pool": "gpu"},
+        "nodeTaints": [taint("pool", value="gpu")],
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+    }
+    await world.put(own("ResourceFlavor", "tainted", spec))
+    more, said = AILING[name]
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": {"pool": "gpu"}},
+        "spec": more.get("spec", {}),
+        "status": {
+            "allocatable": {GPU: "5", "cpu": "64", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+            **more.get("status", {}),
+        },
+    }
+    await world.put(node)
+    assert said in " ".join((await run(world, tmp_path, "nodes")).stdout.split())
 
 
 # ---------------------------------------------------------------- lint

@@ -388,6 +388,36 @@ async def test_a_job_over_which_the_controller_fails_is_told_once_and_found(
     assert (why.standing.state, why.standing.message) == (State.HELD, event["message"])
 
 
+@pytest.mark.parametrize("verb", ["POST", "PATCH"])
+async def test_a_job_for_which_a_right_is_missing_is_told_which(world: World, verb: str) -> None:
+    """The right to make Workloads, or to start jobs, was taken away."""
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+    said = f"User 'muster' cannot {'create' if verb == 'POST' else 'patch'} this"
+
+    def refuse(request: web.Request) -> web.Response | None:
+        body = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": said}
+        mine = request.method == verb and request.path.endswith("/workloads" if verb == "POST" else "/jobs/train")
+        return web.json_response(body, status=403) if mine else None
+
+    world.sandbox.faults.append(refuse)
+
+    async def told() -> list[dict[str, Any]]:
+        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+        return [one for one in events if one["reason"] == "Refused"]
+
+    async with running(world):
+        await world.put(job("train", "main"))
+        (event,) = await until(told)
+    assert said in event["message"]
+    why = await world.ask().why("train", "ml")
+    if verb == "POST":
+        assert (why.standing.state, why.standing.message) == (State.HELD, event["message"])
+    else:
+        assert why.standing.state is State.STARTING
+        assert [(one.reason, said in one.message) for one in why.unready] == [("NotStarted", True)]
+
+
 async def test_a_labelled_job_outside_the_governed_namespaces_is_told_and_goes_when_its_namespace_is(
     world: World,
 ) -> None:

@@ -12,6 +12,7 @@ from admission.engine.cycle import decide
 from admission.engine.model import (
     KUEUE,
     MUSTER,
+    Admit,
     Check,
     CheckState,
     Detail,
@@ -337,6 +338,37 @@ def test_who_might_not_be_evicted_and_why() -> None:
     assert "of 2 running workload(s) none may be evicted for it (1 of too high a priority, 1 within" in sentence(
         verdict.why
     )
+
+
+def test_a_queue_that_takes_nothing_back_is_told_that_this_is_why_nobody_goes() -> None:
+    """What others borrow of it is not within their quota, whatever it may do about that."""
+    never = Preemption(reclaim_within_cohort=PreemptionPolicy.NEVER)
+    town = Town(*elastic(F), cohort("root"), rules=MUSTER)
+    town.put(*(queue(name, "root", [(F, {"gpu": 4})], preemption=never) for name in "ab"))
+    town.put(gang("borrows", "b", 6))
+    town.settle()
+    town.put(gang("new", "a", 4, created=1))
+    (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
+    assert "none may be evicted for it (1 of other queues, and reclaimWithinCohort is Never)" in sentence(verdict.why)
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds"),
+    [
+        ({}, 1000),
+        ({"evicted": "NodeFailures", "queue_stamp": 0, "evicted_at": START + 990 * SECOND}, 10),
+        ({"evicted": "Preempted", "evicted_at": START + 990 * SECOND}, 10),
+        ({"evicted": "PodsReadyTimeout", "queue_stamp": START + 900 * SECOND, "evicted_at": START + 900 * SECOND}, 100),
+        ({"evicted": "Preempted", "evicted_at": START + 900 * SECOND, "requeue_at": START + 960 * SECOND}, 40),
+    ],
+)
+def test_who_was_evicted_has_waited_since_then(more: dict[str, object], seconds: int) -> None:
+    """What it ran before, for days perhaps, it did not wait."""
+    town = Town(*elastic(F), rules=MUSTER)
+    town.put(queue("a", "", [(F, {"gpu": 4})]), gang("back", "a", 4, **more))
+    (admit,) = decide(town.state, START + 1000 * SECOND, BUDGET).decisions
+    assert isinstance(admit, Admit)
+    assert admit.waited_ms == seconds * SECOND
 
 
 TWO: list[tuple[str, dict[str, int | Quota]]] = [(F, {"cpu": 8, "gpu": 8})]

@@ -40,6 +40,7 @@ from admission.engine.model import (
     PodSetAssignment,
     PodUsage,
     Put,
+    Quota,
     Reason,
     Replace,
     Requirement,
@@ -588,6 +589,33 @@ def test_of_times_at_which_to_look_again_those_are_kept_that_count() -> None:
         state.memos.park(name, bucket, replace(memo, until=START + i))
     assert len(state.memos._alarms) <= 64
     assert state.next_alarm() == START + 999
+
+
+@pytest.mark.parametrize(
+    ("vision", "speech", "borrowed"),
+    [
+        (24, 16, {}),  # each has its own, and no more: 8 of vision's are in nobody's sight
+        (8, 24, {"speech": 8}),  # of what vision lends
+        (0, 40, {"speech": 24, "research": 8}),  # all that vision lends, and what ops lends
+        (28, 20, {"vision": 4, "speech": 4, "research": 8}),
+    ],
+)
+def test_what_a_cohort_borrows_is_beyond_what_its_members_have_and_share(
+    vision: int, speech: int, borrowed: dict[str, int]
+) -> None:
+    """A member that may lend a part only keeps the rest to itself: to hold that is not to borrow."""
+    town = Town(*elastic("f"), cohort("org"), cohort("research", "org"))
+    town.put(queue("vision", "research", [("f", {"gpu": Quota(24, None, 16)})]))
+    town.put(queue("speech", "research", [("f", {"gpu": 16})]), queue("ops", "org", [("f", {"gpu": 8})]))
+    town.put(*(gang(name, name, pods) for name, pods in (("vision", vision), ("speech", speech)) if pods))
+    town.settle()
+    state = town.state
+    told = {name: state.queue_numbers(name) for name in ("vision", "speech", "ops")}
+    told |= {name: state.cohort_numbers(name) for name in ("research", "org")}
+    gpus = ("f", "gpu")
+    for amounts in ("borrowed", "borrowed_used"):
+        found = {name: getattr(numbers, amounts).get(gpus, 0) for name, numbers in told.items()}
+        assert {name: amount for name, amount in found.items() if amount} == borrowed
 
 
 def test_numbers_tell_what_is_held_of_a_flavor_that_the_queue_names_no_more() -> None:

@@ -217,11 +217,16 @@ async def test_a_reservation_whose_checks_are_open_is_no_admission(town: Running
         assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "AdmissionCheck"): times}
         for name in ("admitted_workloads_total", "admission_wait_seconds_count"):
             assert not counted(metrics, f"muster_{name}"), name
+    await when(town, lambda raw: "admission" in raw["status"])
+    now, town.controller.now = town.controller.now, lambda: now() + 3_600_000
+    assert 3_600 <= counted(metrics, "muster_oldest_reserved_seconds")[("team-a",)] < 3_700
+    town.controller.now = now
     await answers(town, "Ready")
     await when(town, admitted)
     await town.until(lambda: town.controller.jobs.idle)
     for name in ("admitted_workloads_total", "admission_wait_seconds_count"):
         assert counted(metrics, f"muster_{name}") == {("team-a",): 1}, name
+    assert not counted(metrics, "muster_oldest_reserved_seconds")
 
 
 async def test_who_was_preempted_waits_since_then(town: Running) -> None:

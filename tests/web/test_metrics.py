@@ -86,6 +86,9 @@ class Small:
             ("team-a", verdict.why.reason.value, 8.0) for verdict in self.plan.verdicts if verdict.key[1] == "second"
         ]
 
+    def reserved(self) -> list[tuple[str, float]]:
+        return [("team-b", 3.0), ("team-b", 7.0)]
+
     def flavors(self) -> list[tuple[str, str, int, int]]:
         return self.state.flavor_totals()
 
@@ -190,6 +193,7 @@ def test_a_run_is_counted() -> None:
         ("muster_workloads", {**queue, "state": "admitted"}, 1),
         ("muster_pending_workloads", {**queue, "reason": "WaitingForQuota"}, 1),
         ("muster_oldest_pending_seconds", queue, 8),
+        ("muster_oldest_reserved_seconds", {"cluster_queue": "team-b"}, 7),
         ("muster_cluster_queue_nominal_quota", gpus, 16),
         ("muster_cluster_queue_reserved", gpus, 20),
         ("muster_cluster_queue_used", gpus, 20),

@@ -26,6 +26,7 @@ from admission.engine.model import (
     Quota,
     ResourceGroup,
     StopPolicy,
+    Taint,
     Verdict,
     Workload,
 )
@@ -168,3 +169,11 @@ def test_pages_make_the_whole_and_nobody_sees_too_much(
     seen = {gang["namespace"] for node in nodes for gang in node["gangs"]} - {""}
     assert namespaces is None or seen <= namespaces
     assert state.drift() == []
+
+
+def test_nodes_are_shown_with_the_taints_that_keep_gangs_off() -> None:
+    state = built([], None, None)
+    taints = (Taint("maintenance", "", "NoSchedule"), Taint("soft", "", "PreferNoSchedule"))
+    state.apply(Put(Node(name="node-1", allocatable=((GPU, 8),), taints=taints)))
+    nodes = View(Source(state, True)).nodes(Sight("somebody"))["items"]
+    assert {node["name"]: node["taints"] for node in nodes} == {"node-0": [], "node-1": ["maintenance"]}

@@ -157,7 +157,8 @@ const views = {
     if (!me.nodes) return [{}, "Nodes", [h("p", {}, "You may not list nodes. Where your own jobs run is told with each job.")]];
     const answer = await api("nodes", { limit: 500 });
     const cards = answer.items.map((node) => h("li", {},
-      h("h3", {}, node.name, " ", !node.ready && state("inactive", "not ready"), " ", node.cordoned && state("stopped", "cordoned")),
+      h("h3", {}, node.name, " ", !node.ready && state("inactive", "not ready"), " ", node.cordoned && state("stopped", "cordoned"),
+        node.taints.map((key) => [" ", state("stopped", `taint ${key}`)])),
       node.capacity.map((whole) => [
         h("div", { class: "soft" }, `${whole.resource}: ${Math.max(0, whole.free)} of ${whole.amount} free`), nodeBar(node, whole)]),
       node.gangs.length > 0 && h("ul", {}, node.gangs.map((gang) => h("li", {},
