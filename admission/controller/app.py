@@ -997,9 +997,11 @@ class Controller:
         self._unexplained[key] = time.monotonic()
 
     def _everybody(self) -> list[JobKey]:
-        """Jobs, and Workloads that stand for none of ours."""
+        """Jobs, the oldest first, for who has a Workload first is in line first; and Workloads that stand for none of
+        ours."""
+        jobs = sorted(self.world.jobs, key=lambda key: self.world.jobs[key].created_ms)
         bare = [(ORPHAN, *seen.key) for seen in self.world.workloads.values() if self.world.is_bare(seen)]
-        return [*self.world.jobs, *bare]
+        return [*jobs, *bare]
 
     async def _sweep(self) -> None:
         """Now and then: Workloads without a job, and everybody whom nothing woke, some each second."""

@@ -18,12 +18,14 @@ from admission.controller import app
 from admission.controller.actuate import decision_id
 from admission.engine.cycle import decide
 from admission.engine.filling import Filling
-from admission.engine.model import Admission, Admit, Evict, EvictReason, PodSetAssignment, Replace, Workload
+from admission.engine.model import MUSTER, Admission, Admit, Evict, EvictReason, PodSetAssignment, Replace, Workload
 from admission.engine.project import sentence
 from admission.engine.trial import Trial
+from admission.jobs.values import rfc3339
 from admission.kube.client import Conflict
 from tests.controller.lab import GPU, NAMES, NOW, T0, World, cluster_queue, job, local_queue, own
 from tests.controller.test_keep import NODE, running, until
+from tests.controller.test_leaks import Town
 
 
 async def test_from_the_log_to_the_event_to_the_condition(world: World) -> None:
@@ -429,3 +431,29 @@ async def test_who_is_admitted_is_not_behind_all_who_have_just_come_to_its_names
         await until(all_made)
     made = steps[: steps.index("decision")].count("CreateWorkload")
     assert made < many // 2, "nobody was admitted before Workloads were made for most"
+
+
+async def test_who_was_there_first_when_a_leader_begins_is_first_in_line() -> None:
+    """Of many jobs that are held, those whose Workloads are made first are decided on first."""
+    town, looked_at = Town(MUSTER, leads=False), list[str]()
+
+    async def take(key: app.JobKey, step: object) -> None:
+        looked_at.append(key[2])
+
+    for name, seconds in (("a", 2), ("b", 3), ("c", 1)):  # a list is in the order of names
+        made = job(name, "main")
+        made["metadata"]["creationTimestamp"] = rfc3339(T0 + seconds * 1000)
+        town.put(made)
+    actuator: Any = town.controller.actuator
+    actuator.take = take
+    for informer in town.controller.informers.values():
+        informer.synced.set()
+    leading = asyncio.ensure_future(town.controller.lead())
+
+    async def all_seen() -> bool:
+        return len(looked_at) >= 3
+
+    await until(all_seen)
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+    assert looked_at[:3] == ["c", "a", "b"]
