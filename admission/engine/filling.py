@@ -50,6 +50,8 @@ from admission.engine.trial import Run, Trial
 from admission.engine.victims import almost_common, may_always_reclaim
 from admission.engine.walk import Walk
 
+MOST_RIVALS = 200
+"""Each is a trial, made for one who comes back: a tree of 200 queues had 1,500, and a decision took seven seconds."""
 PATIENCE = 4
 WALKS_PER_TRIAL = 16
 """What is decided is not kept waiting for more trials without a decision than these, and as many as it costs to have
@@ -480,7 +482,8 @@ class Filling(Run):
         return evictor is not None and (evictor.behind or not self._able(self.look(evictor.gang, evictor.queue)))
 
     def _evictor(self, trial: Trial) -> Trial | None:
-        """The first of those who wait in its tree that could evict this gang if it were admitted."""
+        """The first of those who wait in its tree that could evict this gang if it were admitted; of very many, those
+        who come first by priority and age are asked."""
         assert trial.assignment is not None
         gang, node, ledger = trial.gang, trial.node, self.ledger
         there = trial.assignment if trial.mode is Mode.FIT else self._once_they_left(trial)
@@ -494,7 +497,7 @@ class Filling(Run):
             newly = [(one, what) for one, what, _ in self.charged.values()]
             self.as_if = tuple(self._holding(one, what) for one, what in (*newly, (gang, admission)))
             try:
-                for rival, queue in rivals:
+                for rival, queue in rivals[:MOST_RIVALS]:
                     found = self.look(rival, queue, later=True)
                     # Who outranks it in its own queue, and has other room now, may send it when others took that.
                     over = queue is trial.queue and rival.effective_priority > gang.effective_priority

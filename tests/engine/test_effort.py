@@ -9,11 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from admission.engine import lawful, nodes, trial
+from admission.engine import filling, lawful, nodes, trial
 from admission.engine.cycle import decide
-from admission.engine.filling import TURN_SOON_MS
+from admission.engine.filling import TURN_SOON_MS, Filling
 from admission.engine.ledger import Held
-from admission.engine.model import Admit, Cohort, Evict, Flavor, Misfit, PodSet, PodShape, PodUsage, Workload
+from admission.engine.model import (
+    Admit,
+    Cohort,
+    Evict,
+    Flavor,
+    Misfit,
+    PodSet,
+    PodShape,
+    PodUsage,
+    Preemption,
+    PreemptionPolicy,
+    Workload,
+)
 from admission.engine.nodes import Placement, PlaceRequest
 from admission.engine.quota import QuotaNode
 from admission.engine.shortage import Shortages
@@ -262,3 +274,30 @@ def test_how_victims_are_taken_off_the_book_makes_no_difference(
         assert plan.decisions or town.state.ledger.nodes.version == version
         plans.append(plan)
     assert plans[0] == plans[1]
+
+
+def test_of_very_many_who_might_send_one_that_comes_back_some_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,500 kinds of gang that wait, each of which outranks it and fits nowhere: a decision of seven seconds."""
+    monkeypatch.setattr(filling, "MOST_RIVALS", 4)
+    asked = 0
+    look = Filling.look
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += bool(options.get("later"))
+        return look(*arguments, **options)
+
+    monkeypatch.setattr(Filling, "look", counted)
+    took = []
+    for many in (2, 20):
+        lower = Preemption(within_cluster_queue=PreemptionPolicy.LOWER_PRIORITY)
+        town = Town(Flavor("gpu"), queue("mine", "all", [("gpu", {"gpu": 4})], preemption=lower), node("n", gpu=4))
+        town.put(
+            *(gang(f"first-{i}", "mine", priority=10, created=i, each={"gpu": 5 + i}) for i in range(many)),
+            gang("back", "mine", created=many, evicted="Preempted", evicted_at=START),
+        )
+        asked = 0
+        plan = town.cycle()
+        assert [decision.key[1] for decision in plan.decisions] == ["back"]
+        took.append(asked)
+    assert took == [2 + 2 + 1, 20 + 4 + 1], "each in its own turn, some for the one that comes back, and that one"
