@@ -23,6 +23,8 @@ JOB_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 JOB_TRACKING_FINALIZER = "batch.kubernetes.io/job-tracking"
 CONTROLLER_UID_LABEL = "batch.kubernetes.io/controller-uid"
+LABELS_OF_JOB = (CONTROLLER_UID_LABEL, "controller-uid", JOB_NAME_LABEL, "job-name")
+"""What the API server gives each Job's pods: no two Jobs share a value."""
 JOBSET_GROUP = "jobset.x-k8s.io"
 JOBSET_NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
 JOBSET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"

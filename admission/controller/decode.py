@@ -23,13 +23,12 @@ from admission.controller.world import PodView, WorkloadSeen
 from admission.engine.model import Pairs, PodSet
 from admission.jobs import pins, values, volumes
 from admission.jobs.kinds import KINDS, JobKind, JobView, millis, obj, objects, texts, view
+from admission.jobs.requests import of_jobset
 from admission.kube.client import Kind
 from admission.names import (
     CONTROLLER_UID_LABEL,
-    JOB_NAME_LABEL,
-    JOBSET_JOB_KEY_LABEL,
-    JOBSET_NAME_LABEL,
     JOBSET_UID_LABEL,
+    LABELS_OF_JOB,
     REQUEUED,
     Names,
 )
@@ -164,9 +163,6 @@ _UNREAD = (
 """Of a container: where a pod may run does not depend on it, and by it most jobs differ that are alike otherwise."""
 
 
-_OF_EACH_JOB = ("controller-uid", "job-name", CONTROLLER_UID_LABEL, JOB_NAME_LABEL)
-
-
 class Read(Generic[V]):
     """What was read last, by the bytes that it was read from: a value of large ones is large, too."""
 
@@ -206,15 +202,14 @@ def _read_pod_sets(names: Names, namespace: str, raw: bytes) -> PodSets:
 def _read_by_labels(template: dict[str, Any]) -> bool:
     """Do labels of its pods, or of others, say where they may stand."""
     spec, labels = obj(template.get("spec")), texts(obj(template.get("metadata")).get("labels"))
-    of_jobset = JOBSET_NAME_LABEL in labels or JOBSET_JOB_KEY_LABEL in labels
-    return of_jobset or bool(spec.get("affinity")) or bool(spec.get("topologySpreadConstraints"))
+    return of_jobset(labels) or bool(spec.get("affinity")) or bool(spec.get("topologySpreadConstraints"))
 
 
 def _unlabelled(template: dict[str, Any]) -> Pairs:
     """Takes out the labels that the API server gives each Job's template, which it returns: with them no two would be
     alike."""
     labels = obj(obj(template.get("metadata")).get("labels"))
-    return tuple((name, labels.pop(name)) for name in _OF_EACH_JOB if isinstance(labels.get(name), str))
+    return tuple((name, labels.pop(name)) for name in LABELS_OF_JOB if isinstance(labels.get(name), str))
 
 
 def _read_alike(names: Names, namespace: str, read: bytes) -> tuple[tuple[PodSet, ...], tuple[str, ...]]:

@@ -52,16 +52,15 @@ from admission.jobs.pins import (
 )
 from admission.jobs.requests import LIMITS, Limits, excess
 from admission.names import (
-    CONTROLLER_UID_LABEL,
     DEFAULT_QUEUE,
     JOB_COMPLETION_INDEX,
-    JOB_NAME_LABEL,
     JOB_TRACKING_FINALIZER,
     JOBSET_GROUP,
     JOBSET_JOB_INDEX_LABEL,
     JOBSET_NAME_LABEL,
     JOBSET_REPLICATED_JOB_LABEL,
     JOBSET_UID_LABEL,
+    LABELS_OF_JOB,
     Names,
 )
 
@@ -75,10 +74,7 @@ of all tolerations of a taint the shortest counts."""
 
 
 OWNERS_LABELS = (
-    CONTROLLER_UID_LABEL,
-    "controller-uid",
-    JOB_NAME_LABEL,
-    "job-name",
+    *LABELS_OF_JOB,
     JOB_COMPLETION_INDEX,
     JOBSET_NAME_LABEL,
     JOBSET_UID_LABEL,

@@ -31,10 +31,8 @@ from admission.engine.model import (
 )
 from admission.jobs.kinds import JOB, JobKind, Json, digits, items, json_of, obj, objects, text, texts, whole
 from admission.names import (
-    CONTROLLER_UID_LABEL,
     HOSTNAME_LABEL,
     JOB_COMPLETION_INDEX,
-    JOB_NAME_LABEL,
     JOBSET_EXCLUSIVE_TOPOLOGY,
     JOBSET_JOB_INDEX_LABEL,
     JOBSET_JOB_KEY_LABEL,
@@ -43,6 +41,7 @@ from admission.names import (
     JOBSET_NODE_SELECTOR,
     JOBSET_REPLICATED_JOB_LABEL,
     JOBSET_UID_LABEL,
+    LABELS_OF_JOB,
     Names,
 )
 from admission.quantity import QuantityError, format_resources, parse, saturate
@@ -55,12 +54,15 @@ Terms = tuple[tuple[Requirement, ...], ...]
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _POD_LEVEL = ("cpu", "memory")
-_OF_ONE_CHILD = frozenset(
-    {"controller-uid", "job-name", CONTROLLER_UID_LABEL, JOBSET_JOB_KEY_LABEL, JOB_NAME_LABEL},
-)
+_OF_ONE_CHILD = frozenset({*LABELS_OF_JOB, JOBSET_JOB_KEY_LABEL})
 """Labels of pods whose values no two Jobs share, of one JobSet or not; each pod of a Job has them."""
 _OF_ONE_JOB = _OF_ONE_CHILD | {JOBSET_NAME_LABEL, JOBSET_UID_LABEL}
 """Labels of pods whose values no two jobs share."""
+
+
+def of_jobset(labels: Mapping[str, str]) -> bool:
+    """Are pods with these labels a JobSet's."""
+    return JOBSET_NAME_LABEL in labels or JOBSET_JOB_KEY_LABEL in labels
 
 
 def _amounts(raw: object, where: str) -> dict[str, int]:
@@ -727,7 +729,7 @@ def shape_of(
             apart=_apart(obj(obj(spec.get("affinity")).get("podAntiAffinity")), namespace, own=own),
             namespace=namespace,
             labels=tuple(sorted(own.items())),
-            of_jobset=JOBSET_NAME_LABEL in own or JOBSET_JOB_KEY_LABEL in own,
+            of_jobset=of_jobset(own),
             refused=unread,
             uncounted=unread,
         )
@@ -780,7 +782,7 @@ def shape_of(
         namespace=namespace,
         labels=tuple(sorted(own.items())),
         same_domain=tuple(sorted(together)),
-        of_jobset=JOBSET_NAME_LABEL in own or JOBSET_JOB_KEY_LABEL in own,
+        of_jobset=of_jobset(own),
         exclusive=exclusive,
         claims=_claims(spec),
         refused="; ".join(refused),

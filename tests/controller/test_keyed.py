@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +14,17 @@ from hypothesis import strategies as st
 from admission.controller.keyed import KeyedQueue
 
 Key = tuple[str, int]
+
+
+@asynccontextmanager
+async def _running(queue: KeyedQueue[Any]) -> AsyncIterator[None]:
+    """Until all of it is worked off."""
+    task = asyncio.create_task(queue.run())
+    yield
+    while not queue.idle:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _worked(keys: list[Key], workers: int) -> list[Key]:
@@ -27,11 +41,8 @@ async def _worked(keys: list[Key], workers: int) -> list[Key]:
     queue: KeyedQueue[Key] = KeyedQueue(work, workers, lambda key: key[0])
     for key in keys:
         queue.add(key)
-    running = asyncio.create_task(queue.run())
-    while not queue.idle:
-        await asyncio.sleep(0)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with _running(queue):
+        pass
     return order
 
 
@@ -83,11 +94,8 @@ def test_who_presses_has_every_other_turn(adds: list[tuple[str, int, bool]], mor
     assert len(queue) == len({key[:2] for key in adds})
 
     async def run() -> None:
-        running = asyncio.create_task(queue.run())
-        while not queue.idle:
-            await asyncio.sleep(0)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        async with _running(queue):
+            pass
 
     asyncio.run(run())
     assert len(queue) == 0
@@ -111,11 +119,8 @@ def test_a_key_that_is_added_while_it_is_worked_on_comes_back() -> None:
 
         queue: KeyedQueue[int] = KeyedQueue(work, 2)
         queue.add(1)
-        task = asyncio.create_task(queue.run())
-        while not queue.idle:
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with _running(queue):
+            pass
 
     asyncio.run(run())
     assert seen == [1, 1, 1]
@@ -190,16 +195,14 @@ def test_work_that_waits_for_nothing_lets_others_have_their_turn() -> None:
 
         worked = [0]
         queue: KeyedQueue[int] = KeyedQueue(work, 16)
-        task = asyncio.create_task(queue.run())
-        await asyncio.sleep(0.01)
-        for key in range(200):
-            queue.add(key)
-        while not queue.idle:
-            before = worked[0]
-            await asyncio.sleep(0)
-            stretches.append(worked[0] - before)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        async with _running(queue):
+            await asyncio.sleep(0.01)
+            for key in range(200):
+                queue.add(key)
+            while not queue.idle:
+                before = worked[0]
+                await asyncio.sleep(0)
+                stretches.append(worked[0] - before)
 
     asyncio.run(run())
     assert sum(stretches) == 200

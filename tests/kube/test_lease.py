@@ -163,6 +163,15 @@ def test_a_new_lease_is_taken_at_once_and_kept():
     virtually(main)
 
 
+async def one_before_two(books, log):
+    """Two machines; the first leads."""
+    one, two = Machine(books, name="one"), Machine(books, name="two")
+    start(one, log)
+    await asyncio.sleep(1)
+    start(two, log)
+    return one, two
+
+
 def test_a_clean_stop_hands_over_without_waiting_and_only_after_the_work_has_ended():
     async def main() -> None:
         books, log = Books(), []
@@ -253,10 +262,7 @@ def test_who_was_overtaken_unawares_notices_with_its_next_renewal(deleted):
 
     async def main() -> None:
         books, log = Books(), []
-        one, two = Machine(books, name="one"), Machine(books, name="two")
-        start(one, log)
-        await asyncio.sleep(1)
-        start(two, log)
+        one, two = await one_before_two(books, log)
         await asyncio.sleep(30)
         one.awake.clear()
         if deleted:
@@ -359,10 +365,7 @@ def test_taking_a_lease_with_the_reply_lost_keeps_the_wait_of_a_takeover():
 def test_a_lease_deleted_under_its_leader_gives_nobody_an_early_write():
     async def main() -> None:
         books, log = Books(), []
-        one, two = Machine(books, name="one"), Machine(books, name="two")
-        start(one, log)
-        await asyncio.sleep(1)
-        start(two, log)
+        one, two = await one_before_two(books, log)
         await asyncio.sleep(20)
         one.awake.clear()
         books.lease = None
