@@ -8,7 +8,8 @@ Begin with `model`, what is read and answered, and with `cycle`, one decision. T
                          whom it might evict: of all `victims` those of the `classical`, `fair` or `lawful` search
     the book             `ledger`: `quota`, the tree, and `nodes`, what is free on them
     room on nodes        `booking` (what a pod takes), `table` and `counts` (how many fit), `topology` and `profiles`
-                         (in which domains)
+                         (in which domains); of one gang `fit` (what it asks, and how many pods of it each node holds),
+                         `packing` (one pod set), `mixed` (several at once) and `misfit` (why not)
     what was found out   `memos` of those who cannot go, and `shortage`, whether they still cannot
     what people read     `project`
 """

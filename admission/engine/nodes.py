@@ -845,7 +845,7 @@ class Question(Value, frozen=True):
     again: bool = False
     """The gang left `previous`, and comes back: whoever of it fits where it stood stands there again."""
     own: str = ""
-    """uid of the gang, if there are pods that keep domains to its child jobs (see `_Muster._lingering`)."""
+    """uid of the gang, if there are pods that keep domains to its child jobs (see `Fit._lingering`)."""
 
     def before(self, pod_set: str) -> TopologyAssignment | None:
         if self.previous is None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from admission.engine import capacity
+from admission.engine import mixed
 from admission.engine.booking import booking_of, mark_of
-from admission.engine.capacity import Capacity, Placement, PlaceRequest, _mixtures, place, takes
+from admission.engine.capacity import Capacity, Placement, PlaceRequest, place, takes
+from admission.engine.mixed import _mixtures
 from admission.engine.model import (
     KUEUE,
     MUSTER,
@@ -458,7 +459,7 @@ def test_a_gang_of_many_small_pod_sets_is_searched_within_bounds(
         assert looked_at < 50_000
         return found
 
-    monkeypatch.setattr(capacity, "_mixtures", counted)
+    monkeypatch.setattr(mixed, "_mixtures", counted)
     topology = TopologyRequest(required=level) if level else None
     gang = [
         asks(count, name=f"p{i}", requests=((GPU, 1), ("cpu", 1000 * (i + 1))), topology=topology)
