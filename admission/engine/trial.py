@@ -37,7 +37,7 @@ from admission.engine.model import (
 from admission.engine.order import QueueKey
 from admission.engine.quota import QuotaNode
 from admission.engine.state import State
-from admission.engine.victims import Found
+from admission.engine.victims import Found, Preemptor
 
 EFFORT_PER_TRIAL = 20_000
 """What a common trial takes, in steps of `Effort`."""
@@ -239,17 +239,7 @@ class Run:
             if not evict
             else _anybody
             if self.rules.promises and all(len(group.flavors) == 1 for group in queue.groups)
-            else reclaim.oracle(
-                self.ledger,
-                gang,
-                queue.name,
-                self.rules,
-                now=self.now,
-                holders=self.holders,
-                leaving=self.going(gang, queue),
-                local_usage=self._local_usage(),
-                asked=known,
-            ),
+            else reclaim.oracle(self._preemptor(gang, queue), known),
             workload=gang,
             flavors=self.state.flavors,
             rules=self.rules,
@@ -292,6 +282,18 @@ class Run:
 
     def _avoided(self, gang: Workload) -> frozenset[str]:
         return frozenset(avoided.node for avoided in gang.avoid if avoided.until > self.now)
+
+    def _preemptor(self, gang: Workload, queue: ClusterQueue) -> Preemptor:
+        return Preemptor(
+            self.ledger,
+            gang,
+            queue.name,
+            self.rules,
+            self.now,
+            self.holders,
+            self.going(gang, queue),
+            self._local_usage(),
+        )
 
     def going(self, gang: Workload, queue: ClusterQueue) -> set[Key]:
         """Who has been evicted, still holds its room, and leaves it to this gang. One that lost a node stands before
@@ -356,18 +358,7 @@ class Run:
 
         fits = room if self.rules.promises or assignment.placing else None
         with self.ledger.suspended(gang.key):
-            found = reclaim.targets(
-                self.ledger,
-                gang,
-                queue.name,
-                assignment,
-                self.rules,
-                now=self.now,
-                holders=self.holders,
-                leaving=self.going(gang, queue),
-                fits=fits,
-                local_usage=self._local_usage(),
-            )
+            found = reclaim.targets(self._preemptor(gang, queue), assignment, fits)
         self.ledger.nodes.effort.spend(EFFORT_PER_CANDIDATE * max(0, found.candidates - COMMON_CANDIDATES))
         return found
 

@@ -7,6 +7,7 @@ tried on the ledger; who asked takes it back.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cmp_to_key
 
 from admission.engine.ledger import Charge, Ledger
@@ -113,35 +114,45 @@ def almost_common(one: QuotaNode, other: QuotaNode) -> tuple[QuotaNode, QuotaNod
     return path[i - 1] if i else path[0], other_path[j - 1] if j else other_path[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Preemptor:
+    """For whom others might go, and what is known of them."""
+
+    ledger: Ledger
+    gang: Workload
+    queue: str
+    rules: Rules
+    now: int
+    holders: Holders
+    """The gangs that hold quota of a ClusterQueue."""
+    leaving: Collection[Key] = ()
+    """Those of all queues that were evicted already."""
+    local_usage: LocalUsage | None = None
+
+
 class Search:
     def __init__(
         self,
-        ledger: Ledger,
-        gang: Workload,
+        by: Preemptor,
         node: QuotaNode,
         spec: ClusterQueue,
         usage: dict[FlavorResource, int],
         contested: frozenset[FlavorResource],
-        rules: Rules,
-        now: int,
-        holders: Holders,
-        leaving: Collection[Key],
         fits: Fits | None,
-        local_usage: LocalUsage | None,
     ) -> None:
-        self.ledger = ledger
-        self.gang = gang
+        self.ledger = by.ledger
+        self.gang = by.gang
         self.node = node
         self.usage = usage
         self.contested = contested
-        self.rules = rules
-        self.now = now
-        self.holders = holders
-        self.leaving = leaving
+        self.rules = by.rules
+        self.now = by.now
+        self.holders = by.holders
+        self.leaving = by.leaving
         self.fits_on_nodes = fits
-        self.local_usage = local_usage
+        self.local_usage = by.local_usage
         self.within_policy = spec.preemption.within_cluster_queue
-        self.reclaim_policy = spec.preemption.reclaim_within_cohort or rules.reclaim_default
+        self.reclaim_policy = spec.preemption.reclaim_within_cohort or self.rules.reclaim_default
         self.borrow_policy = spec.preemption.borrow_within_cohort
         self.threshold = spec.preemption.max_priority_threshold
         self.queue_of: dict[Key, QuotaNode] = {}

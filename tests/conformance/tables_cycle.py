@@ -40,7 +40,7 @@ from admission.engine.model import (
 )
 from admission.engine.project import project
 from admission.engine.state import State
-from admission.engine.victims import Found
+from admission.engine.victims import Found, Preemptor
 from admission.engine.victims import ordered as in_order
 from admission.jobs import values
 from tests.conformance import objects
@@ -533,9 +533,8 @@ def _victims(case: Json) -> tuple[State, Found, Rules, int, Workload, str]:
             for pod_set in gang.pod_sets
         }
     assignment = _given(gang, queue, rules, flavor_of)
-    found = reclaim.targets(
-        state.ledger, gang, queue.name, assignment, rules, now=now, holders=state.holders, leaving=state.leaving
-    )
+    by = Preemptor(state.ledger, gang, queue.name, rules, now, state.holders, state.leaving)
+    found = reclaim.targets(by, assignment)
     return state, found, rules, now, gang, queue.name
 
 

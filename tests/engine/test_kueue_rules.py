@@ -33,6 +33,7 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.project import Projection, project
+from admission.engine.victims import Preemptor
 from admission.names import HOSTNAME_LABEL
 from tests.engine.town import BUDGET, START, Town, cohort, elastic, gang, node, queue
 
@@ -145,7 +146,7 @@ def test_a_cohort_over_its_quota_gives_nobody_an_advantage() -> None:
     (asked,) = requests(new, town.state.queues["a"], KUEUE)
     choice = PodSetChoice(asked, {"cpu": FlavorChoice(F, Mode.FIT, 0, -1), "gpu": FlavorChoice(F, Mode.PREEMPT, 1, -1)})
     wanted = Assignment((choice,), Mode.PREEMPT, {(F, "cpu"): 1, (F, "gpu"): 4}, 1)
-    found = reclaim.targets(town.state.ledger, new, "a", wanted, KUEUE, now=START, holders=town.state.holders)
+    found = reclaim.targets(Preemptor(town.state.ledger, new, "a", KUEUE, START, town.state.holders), wanted)
     assert found.victims == ()
 
 
