@@ -12,6 +12,18 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_SIGNS_OTHERS = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 class Authority:
     """Issues certificates into a folder. `ca.crt` there is what clients trust."""
@@ -21,8 +33,12 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "muster-e2e")])
-        constraint = x509.BasicConstraints(ca=True, path_length=None)
-        certificate = _builder(self._name, self._name, self._key).add_extension(constraint, critical=True)
+        certificate = (
+            _builder(self._name, self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_SIGNS_OTHERS, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+        )
         self.ca_file = folder / "ca.crt"
         self.ca_file.write_bytes(_pem(certificate.sign(self._key, hashes.SHA256())))
 
@@ -51,6 +67,9 @@ class Authority:
         builder = _builder(subject, self._name, key)
         usage = [ExtendedKeyUsageOID.CLIENT_AUTH if alternatives is None else ExtendedKeyUsageOID.SERVER_AUTH]
         builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+        # Python checks certificates strictly from 3.13 on, and wants to be told by which key they were signed.
+        signed = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(signed, critical=False)
         if alternatives is not None:
             builder = builder.add_extension(alternatives, critical=False)
         certificate = self.folder / f"{file}.crt"
