@@ -97,6 +97,11 @@ class Tenants:
                 return any((each["type"], each["status"]) == (QUOTA_RESERVED, "False") for each in said)
         return False
 
+    def shown(self) -> bool:
+        """Does the queue of the quiet one say that a job of it holds room?"""
+        found = self.town.store.find(API.partition("/")[0], "localqueues", "quiet", "main")
+        return bool(found and found.get("status", {}).get("reservingWorkloads"))
+
     async def end(self) -> None:
         await self.replica.end()
         await self.town.end()
@@ -115,7 +120,7 @@ def played(monkeypatch: pytest.MonkeyPatch, story: Callable[[], Any]) -> Any:
         loop.close()
 
 
-async def _started(noisy: int, hangs: Hangs | None, quota: int = 500) -> tuple[float, float]:
+async def _started(noisy: int, hangs: Hangs | None, quota: int = 500) -> tuple[float, float, float]:
     tenants = Tenants(noisy)
     if hangs is not None:
         tenants.weather.hangs = hangs
@@ -123,10 +128,11 @@ async def _started(noisy: int, hangs: Hangs | None, quota: int = 500) -> tuple[f
     await asyncio.sleep(3)
     await tenants.submit("quiet", "first")
     runs = await tenants.until(lambda: tenants.runs("first"))
+    shown = await tenants.until(tenants.shown)
     await tenants.submit("quiet", "second")
     told = await tenants.until(lambda: tenants.told("second"))
     await tenants.end()
-    return runs, told
+    return runs, shown, told
 
 
 @pytest.mark.parametrize("noisy", [1, 3])
@@ -134,7 +140,8 @@ async def _started(noisy: int, hangs: Hangs | None, quota: int = 500) -> tuple[f
 @pytest.mark.parametrize("quota", [500, 20])
 def test_who_hangs_delays_nobody_else(monkeypatch: pytest.MonkeyPatch, noisy: int, hangs: Hangs, quota: int) -> None:
     """quota: for all jobs of each, or for some, so that of the others is said why they wait."""
-    runs_alone, told_alone = played(monkeypatch, lambda: _started(0, None))
-    runs, told = played(monkeypatch, lambda: _started(noisy, hangs, quota))
+    runs_alone, shown_alone, told_alone = played(monkeypatch, lambda: _started(0, None))
+    runs, shown, told = played(monkeypatch, lambda: _started(noisy, hangs, quota))
     assert runs <= runs_alone + 0.5
+    assert shown <= shown_alone + 3.0
     assert told <= told_alone + 2.0
