@@ -137,7 +137,7 @@ class Tuning:
     queue_statuses_at_once: int = 8
     catch_up_s: float = 10.0
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
-    nobody led would else be let in by the order of names."""
+    nobody led would else be let in by the order of names. Nobody waits for those whose writes take long."""
     sweep_s: float = 30.0
     swept_per_s: float = 1000.0
     """Looks at jobs that nothing woke, of some 30 microseconds each."""
@@ -656,10 +656,20 @@ class Controller:
             self._by_others.clear()
             self._unmade.clear()
 
-    async def _decide(self) -> None:
+    async def _catch_up(self) -> None:
+        """Until each job that was found has been looked at, but for those of namespaces whose writes take long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.tuning.catch_up_s):
-                await self._caught_up.wait()
+                while not self._caught_up.is_set():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self.tuning.slow_s):
+                            await self._caught_up.wait()
+                    slow = self.jobs.held_up(self.tuning.slow_s)
+                    if all(key[1] in slow for key in self._not_looked_at):
+                        return
+
+    async def _decide(self) -> None:
+        await self._catch_up()
         failed = 0
         blamed: set[Key | None] = {None}
         while True:

@@ -53,7 +53,7 @@ class Tenants:
         self.replica = Replica(self.town, self.weather)
         self.noisy = [f"noisy-{i}" for i in range(noisy)]
 
-    async def begin(self, jobs: int, *, quota: int = 500) -> None:
+    async def begin(self, jobs: int, *, quota: int = 500, leads: bool = True) -> None:
         user = self.user
         await user.create(f"{OURS}/resourceflavors", own("ResourceFlavor", "h100"))
         await user.create("/api/v1/nodes", NODE)
@@ -63,7 +63,8 @@ class Tenants:
             nominal = 1 if name == "quiet" else quota
             await user.create(f"{OURS}/clusterqueues", cluster_queue(name, nominal, cohort=""))
             await user.create(f"{OURS}/namespaces/{name}/localqueues", local_queue("main", name, name))
-        self.replica.lead()
+        if leads:
+            self.replica.lead()
         for i in range(jobs):
             for name in self.noisy:
                 await self.submit(name, f"j{i}")
@@ -145,3 +146,18 @@ def test_who_hangs_delays_nobody_else(monkeypatch: pytest.MonkeyPatch, noisy: in
     assert runs <= runs_alone + 0.5
     assert shown <= shown_alone + 3.0
     assert told <= told_alone + 2.0
+
+
+def test_a_new_leader_waits_for_none_of_who_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> float:
+        tenants = Tenants(2)
+        await tenants.begin(60, leads=False)
+        await tenants.submit("quiet", "first")
+        await asyncio.sleep(1)
+        tenants.weather.hangs = everything
+        tenants.replica.lead()
+        took = await tenants.until(lambda: tenants.runs("first"))
+        await tenants.end()
+        return took
+
+    assert played(monkeypatch, story) < 4.0
