@@ -130,11 +130,18 @@ async def _controller(
             client = await Client.from_environment(**options)
     except Exception as error:  # a kubeconfig, and its plugins, can be wrong in every way there is
         raise fail(NO_CLUSTER, f"no usable kubeconfig: {error}") from None
-    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(told_by_loop)
+    stop, told = asyncio.Event(), list[str]()
+
+    def stopped(by: signal.Signals) -> None:
+        told.append(by.name)
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stopped, number)
+    led: list[Callable[[], bool]] = []
+    """Does it lead, once it may."""
     async with client:
         runners: list[Any] = []
         showing: list[asyncio.Future[None]] = []
@@ -160,6 +167,7 @@ async def _controller(
             )
             metrics.follow(shown.watchers)
             shows.append((replica.ready, metrics.text))
+            led.append(shown.numbers.leading)
             if config.web.bind_address != "0" and not workloads_only:
                 showing.append(asyncio.ensure_future(_show(client, config, shown, home, runners)))
 
@@ -173,6 +181,7 @@ async def _controller(
         serving = asyncio.ensure_future(run())
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        leads = any(one() for one in led)
         tasks: list[asyncio.Future[Any]] = [serving, stopping, *showing]
         for task in tasks:
             task.cancel()
@@ -192,6 +201,11 @@ async def _controller(
                 structlog.get_logger("muster").error("ends, to begin anew", why=why, seen=str(back))
                 raise click.exceptions.Exit(1)
             raise result
+    if told:
+        import structlog
+
+        left = {"unanswered_writes": client.cut_off} if client.cut_off else {}
+        structlog.get_logger("muster").info("ended", why=told[0], led=leads, **left)
     return 0
 
 

@@ -310,6 +310,9 @@ def test_a_busy_leader_that_is_told_to_stop_hands_over_with_its_writes_answered(
         wrote = lambda by=leader, since=mark, n=moment: len(_writes_of(cp.audit_events(since), by)) >= n  # noqa: E731
         cp.wait(wrote, 60, f"{moment} writes of {leader.log.stem}")
         assert leader.terminate() == 0
+        (ended,) = [line for line in leader.lines() if line.get("event") == "ended"]
+        assert (ended["level"], ended["why"], ended["led"]) == ("info", "SIGTERM", True)
+        assert "unanswered_writes" not in ended
         holder = cp.get("leases", "muster-controller", "muster-system")["spec"]["holderIdentity"]
         assert holder == "" or holder.startswith(f"leader-{len(leaders) - 1}_"), holder
         assert not done(cp, "jobs", "team-a", *names)(), "it had nothing to do: the run is too easy"

@@ -4,9 +4,9 @@ The first four rows run in the controller, the last where a command is typed.
 
     one replica       `serve`, from start to end, by `setup`; `app`, its loops, with `pace` and `keyed`; `rival`
     what is seen      `decode` (slim values), `world` (folded into the engine's State), with `defaults` and `silence`
-    what is done      `lifecycle` (which step is due) and `actuate` (its write), with `conditions`, `statuses` and
-                      `unmade`; `stale` and `queues` (their statuses), `keep` (their finalizers); `aggregate` makes the
-                      visibility API known; `numbers` are what is shown of it all
+    what is done      `lifecycle` (which step is due) and `actuate` (its write), with `conditions`, `statuses`, `unmade`
+                      and `unexplained`; `stale` and `queues` (their statuses), `keep` (their finalizers); `aggregate`
+                      makes the visibility API known; `numbers` are what is shown of it all
     what holds jobs   `policies`, or `webhook` with `hooks` and `certificates`; `hold` proves that it does; with which
                       rights: `roles`; both, for one `installation`
     what people ask   `ask` and `line`, for `answers` by `standing`, `unready`, `quotas` and `occupancy`; `whatif`;

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from hashlib import blake2s
 from typing import Any
@@ -161,14 +161,13 @@ class Actuator:
         seen = self._world.workloads.get(decision.key)
         if seen is None or (seen.uid and seen.uid != decision.uid):
             raise NotFound(404, "NotFound", "the workload is gone")
-        if isinstance(decision, Evict) and seen.view.value.admission is None:
+        value = seen.view.value
+        if isinstance(decision, Evict) and value.admission is None:
             raise NotFound(404, "NotFound", "the workload has no reservation that could be taken back")
-        if isinstance(decision, Admit) and based_on is not None and seen.view.value.pod_sets != based_on.pod_sets:
+        if based_on is not None and isinstance(decision, Admit | Claim) and value.pod_sets != based_on.pod_sets:
             raise Conflict(409, "Conflict", "the gang asks for something else than was decided on")
-        held = seen.view.value.admission
-        if held is not None and (
-            isinstance(decision, Admit)
-            or (isinstance(decision, Replace) and based_on is not None and held != based_on.admission)
+        if _reservation(value) != (None if based_on is None else _reservation(based_on)) and (
+            based_on is not None or isinstance(decision, Admit)
         ):
             raise Conflict(409, "Conflict", "the gang holds another reservation than was decided on")
         now = self._now()
@@ -552,10 +551,7 @@ class Actuator:
         value = seen.view.value
         assert value.admission is not None
         if seen.uid not in self._reserved:
-            # Another wrote it, who may have taken it back since.
-            stored = await self._client.get(self._workloads.path(seen.namespace, seen.name))
-            if stored["metadata"]["resourceVersion"] != seen.resource_version:
-                raise Conflict(409, "Conflict", "the workload is another than the one that is known")
+            await self._surely_known(key, seen.name, seen)  # another wrote it, who may have taken it back since
         if not self._world.same_defaults(job, seen):
             wanted = await self._asked_for(key, job)
             if wanted is None or _shapes(self._pod_sets(wanted)) != _shapes(value.pod_sets):
@@ -593,12 +589,12 @@ class Actuator:
         none is known proves nothing. Raises Conflict."""
         if not job.started or (seen is not None and seen.view.value.admission is not None):
             return
-        try:
-            path = self._workloads.path(key[1], workload_name(KIND_OF[key[0]], job.name, job.uid))
-            stored = await self._client.get(path)
-        except NotFound:
-            return
-        self._learn("Workload", stored)
+        with suppress(NotFound):
+            await self._surely_known(key, workload_name(KIND_OF[key[0]], job.name, job.uid), seen)
+
+    async def _surely_known(self, key: JobKey, name: str, seen: WorkloadSeen | None) -> None:
+        """A live look at a job's Workload: is it the one that is known? Raises Conflict if not, and NotFound."""
+        self._learn("Workload", await self._client.get(self._workloads.path(key[1], name)))
         if self._world.workload_of(key) != seen:
             raise Conflict(409, "Conflict", "the workload is another than the one that is known")
 
@@ -998,6 +994,11 @@ def _rank_of(pod: PodView, pods: int) -> int | None:
     labels = dict(pod.labels)
     replicas = digits(labels.get(JOBSET_REPLICAS_LABEL, ""))
     return pins.rank_of(labels, pods // replicas if replicas else 0)
+
+
+def _reservation(gang: Workload) -> tuple[Admission, int] | None:
+    """What it holds, and since when: one that was evicted may have been given the same again."""
+    return None if gang.admission is None else (gang.admission, gang.reserved_at)
 
 
 def _there(value: Any) -> Any:

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -53,6 +52,7 @@ from admission.controller.numbers import Numbers
 from admission.controller.pace import Pace
 from admission.controller.stale import QUEUES, StaleQueues
 from admission.controller.statuses import Statuses
+from admission.controller.unexplained import Unexplained
 from admission.controller.unmade import Unmade
 from admission.controller.world import ORPHAN, JobKey, PodView, WorkloadSeen, World
 from admission.engine.cycle import decide
@@ -110,7 +110,8 @@ log = structlog.get_logger("muster")
 class Tuning:
     """Rates and sizes of the shell; decisions do not depend on them."""
 
-    workers: int = 32
+    workers: int = 48
+    """At once; two thirds of them for one namespace (see `Shares`)."""
     quiet_s: float = 0.01
     window_s: float = 0.1
     rest: float = 4.0
@@ -119,6 +120,8 @@ class Tuning:
     """A decision takes about so long at most; the rest comes with the next: see `Pace`."""
     waiting_decisions: int = 256
     """While more wait to be written, few are made: see `Pace`. Some tenths of a second's work for a quick server."""
+    slow_s: float = 1.0
+    """A write that takes longer has its namespace counted as slow there."""
     explain_after_s: float = 5.0
     explain_per_s: float = 50.0
     explain_busy_per_s: float = 5.0
@@ -134,7 +137,7 @@ class Tuning:
     queue_statuses_at_once: int = 8
     catch_up_s: float = 10.0
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
-    nobody led would else be let in by the order of names."""
+    nobody led would else be let in by the order of names. Nobody waits for those whose writes take long."""
     sweep_s: float = 30.0
     swept_per_s: float = 1000.0
     """Looks at jobs that nothing woke, of some 30 microseconds each."""
@@ -163,6 +166,8 @@ class Watchers:
 RACES_LOST = 4
 """So many times in a row a write may come too late before each more counts as a failure: one lost race is read again at
 once, and is part of the trade."""
+EXPLAIN_PAUSE_S = 0.25
+"""Between two looks who is to be told why it waits; and so long one write of that may keep the others."""
 MADE_AGAIN_S = 1.0
 """Between two Workloads for the same job."""
 OTHERS_SEEN_S = 5.0
@@ -215,7 +220,7 @@ class Controller:
             self.tuning.window_s,
             self.tuning.rest,
             longest=self.tuning.longest_s,
-            behind=lambda: len(self._decisions) > self.tuning.waiting_decisions,
+            behind=self._behind,
         )
         self._decisions: dict[JobKey, Decision] = {}
         self._based_on: dict[JobKey, Workload | None] = {}
@@ -230,7 +235,9 @@ class Controller:
         """Gangs that another leader gave room while this one leads, and that are to be looked at for that."""
         self._unserved = Told()
         """That Workloads cannot be created where they would be."""
-        self._unexplained: dict[Key, float] = {}
+        self._unexplained = Unexplained()
+        self._explaining: set[str] = set()
+        """Namespaces in which a reason is being written."""
         self._found: set[Key] = set()
         """Gangs that waited when it began to lead, and have not been looked at since for what they are told."""
         self._wrote_at = 0.0
@@ -394,14 +401,14 @@ class Controller:
             self._unmade.news(new.key)
             if new.view.value.admission is not None or new.view.value.finished:
                 self.verdicts.pop(new.key, None)
-                self._unexplained.pop(new.key, None)
+                self._unexplained.drop(new.key)
                 self._found.discard(new.key)
         elif old is not None:
             self.world.workload_lost(old)
             self._unmade.made(old.key)
             self.actuator.gone(old.uid)
             self.verdicts.pop(old.key, None)
-            self._unexplained.pop(old.key, None)
+            self._unexplained.drop(old.key)
             self._found.discard(old.key)
         if new is not None:
             self._queues_of(new.view.value)
@@ -515,6 +522,14 @@ class Controller:
         self.revision += 1
         self.keeper.given_back()
 
+    def _behind(self) -> bool:
+        """Do more decisions wait to be written than are worth it? Those of a namespace whose writes take long may wait
+        for any time, and are no reason to keep others waiting."""
+        if len(self._decisions) <= self.tuning.waiting_decisions:
+            return False
+        slow = self.jobs.held_up(self.tuning.slow_s)
+        return sum(key[1] not in slow for key in self._decisions) > self.tuning.waiting_decisions
+
     def _busy(self) -> bool:
         """Are there writes to be made that somebody waits for? Statuses and reasons then take little of the server."""
         return not self.jobs.idle or time.monotonic() < self._wrote_at + self.tuning.busy_s
@@ -618,7 +633,7 @@ class Controller:
             self.stale.add_all()
             # What was being written when it led before may not be there.
             for told in self.verdicts:
-                self._unexplained.setdefault(told, time.monotonic())
+                self._unexplained.add(told, time.monotonic())
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.jobs.run(), name="jobs")
                 group.create_task(self._decide(), name="decide")
@@ -641,10 +656,20 @@ class Controller:
             self._by_others.clear()
             self._unmade.clear()
 
-    async def _decide(self) -> None:
+    async def _catch_up(self) -> None:
+        """Until each job that was found has been looked at, but for those of namespaces whose writes take long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.tuning.catch_up_s):
-                await self._caught_up.wait()
+                while not self._caught_up.is_set():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self.tuning.slow_s):
+                            await self._caught_up.wait()
+                    slow = self.jobs.held_up(self.tuning.slow_s)
+                    if all(key[1] in slow for key in self._not_looked_at):
+                        return
+
+    async def _decide(self) -> None:
+        await self._catch_up()
         failed = 0
         blamed: set[Key | None] = {None}
         while True:
@@ -693,7 +718,7 @@ class Controller:
             old = self.verdicts.get(verdict.key)
             told_of = self.verdicts[verdict.key] = self._in_jobs_words(verdict)
             if old is None or old.why != told_of.why:
-                self._unexplained.setdefault(verdict.key, tick)
+                self._unexplained.add(verdict.key, tick)
         self.revision += 1
         took = time.perf_counter() - began
         for told in self.watchers.plan:
@@ -951,50 +976,60 @@ class Controller:
         self.jobs.add_after((ORPHAN, *key), 1.0)
 
     async def _explain(self) -> None:
-        while True:
-            await asyncio.sleep(0.25)
-            due: list[Key] = []
-            latest = time.monotonic() - self.tuning.explain_after_s
-            for key, since in islice(self._unexplained.items(), max(1, int(self.tuning.explain_per_s))):
-                if since > latest:
-                    break  # they stand in the order of their times
-                due.append(key)
-            for key in due:
-                self._unexplained.pop(key, None)
-                seen, verdict = self.world.workloads.get(key), self.verdicts.get(key)
-                if seen is None or verdict is None or seen.view.value.admission is not None:
-                    continue
-                job = self.world.job_of(seen)
-                if (job is not None and job in self._decisions) or self._unmade.keeps(key):
-                    self._explain_later(key)  # the decision may come to nothing
-                    continue
-                shown = project(seen.view.value, verdict)
-                try:
-                    wrote = await self.actuator.explain(seen, shown, found=key in self._found)
-                except NotFound:
-                    continue
-                except Conflict:
-                    self._explain_later(key)
-                    continue
-                except (ApiError, OSError, TimeoutError) as error:
-                    self._failed(job or (ORPHAN, *key), error)
-                    tell = log.debug if self._unheard or unanswered(error) else log.warning
-                    tell("reason not written", namespace=key[0], name=key[1], error=str(error))
-                    self._explain_later(key)
-                    self._unheard = True
-                    await asyncio.sleep(1 / self.tuning.explain_busy_per_s)
-                    continue
-                self._unheard = False
-                self._found.discard(key)
-                if wrote:
-                    why = verdict.why
-                    log.info("waits", **self._who_of(key, wrote), reason=why.reason.value, detail=why.detail.value)
-                    busy = self._busy()
-                    await asyncio.sleep(1 / (self.tuning.explain_busy_per_s if busy else self.tuning.explain_per_s))
+        """One after the other, but of one namespace nobody waits long for what is written in another."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(EXPLAIN_PAUSE_S)
+                for _ in range(max(1, int(self.tuning.explain_per_s))):  # who is put off has a rest
+                    latest = time.monotonic() - self.tuning.explain_after_s
+                    key = self._unexplained.take(latest, self._explaining)
+                    if key is None:
+                        break
+                    telling = group.create_task(self._explain_one(key))
+                    await asyncio.wait({telling}, timeout=EXPLAIN_PAUSE_S)
+                    if telling.done():
+                        await asyncio.sleep(telling.result())
+
+    async def _explain_one(self, key: Key) -> float:
+        """Tell a gang why it waits; seconds for which nothing else is to be told."""
+        self._explaining.add(key[0])
+        try:
+            return await self._tell_why(key)
+        finally:
+            self._explaining.discard(key[0])
+
+    async def _tell_why(self, key: Key) -> float:
+        seen, verdict = self.world.workloads.get(key), self.verdicts.get(key)
+        if seen is None or verdict is None or seen.view.value.admission is not None:
+            return 0.0
+        job = self.world.job_of(seen)
+        if (job is not None and job in self._decisions) or self._unmade.keeps(key):
+            self._explain_later(key)  # the decision may come to nothing
+            return 0.0
+        try:
+            wrote = await self.actuator.explain(seen, project(seen.view.value, verdict), found=key in self._found)
+        except NotFound:
+            return 0.0
+        except Conflict:
+            self._explain_later(key)
+            return 0.0
+        except (ApiError, OSError, TimeoutError) as error:
+            self._failed(job or (ORPHAN, *key), error)
+            tell = log.debug if self._unheard or unanswered(error) else log.warning
+            tell("reason not written", namespace=key[0], name=key[1], error=str(error))
+            self._explain_later(key)
+            self._unheard = True
+            return 1 / self.tuning.explain_busy_per_s
+        self._unheard = False
+        self._found.discard(key)
+        if not wrote:
+            return 0.0
+        why = verdict.why
+        log.info("waits", **self._who_of(key, wrote), reason=why.reason.value, detail=why.detail.value)
+        return 1 / (self.tuning.explain_busy_per_s if self._busy() else self.tuning.explain_per_s)
 
     def _explain_later(self, key: Key) -> None:
-        self._unexplained.pop(key, None)  # they stand in the order of their times
-        self._unexplained[key] = time.monotonic()
+        self._unexplained.add_last(key, time.monotonic())
 
     def _everybody(self) -> list[JobKey]:
         """Jobs, the oldest first, for who has a Workload first is in line first; and Workloads that stand for none of

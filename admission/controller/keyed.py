@@ -3,57 +3,38 @@
 Adding a key that waits changes nothing; adding one that is being worked on brings it back afterwards. A key can also be
 asked for at a later time; the earliest time wins.
 
-Keys wait in lanes, which take turns: whoever adds thousands stands in their own way, and delays nobody else's first by
-more than one of each other lane. Keys that press have lanes of their own, and every other turn is theirs: what waits
-for a write (a start, a finish) does not stand behind thousands who have just come, nor these behind it for ever.
+Keys wait in lanes, which take turns and have no more than their shares of the workers (see `admission.kube.lanes`).
+Keys that press have lanes of their own, and every other turn is theirs: what waits for a write (a start, a finish) does
+not stand behind thousands who have just come, nor these behind it for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
+
+from admission.kube.lanes import Lanes, Shares
 
 K = TypeVar("K")
 _STRETCH_S = 0.02
 """Where work waits for nothing, all else waits for it: leases, probes, pods that ask for their hosts."""
 
 
-class Lanes(Generic[K]):
-    """Keys in lanes that take turns; first in, first out within a lane."""
-
-    def __init__(self) -> None:
-        self._lanes: OrderedDict[Hashable, deque[K]] = OrderedDict()
-        """The first lane is next, and none is empty."""
-
-    def __bool__(self) -> bool:
-        return bool(self._lanes)
-
-    def append(self, lane: Hashable, key: K) -> None:
-        self._lanes.setdefault(lane, deque()).append(key)
-
-    def pop(self) -> K:
-        lane, keys = self._lanes.popitem(last=False)
-        key = keys.popleft()
-        if keys:
-            self._lanes[lane] = keys
-        return key
-
-
 class KeyedQueue(Generic[K]):
-    """See the module. `work(key)` must not raise; `workers` keys are worked on at once. `lane(key)`: whose it is;
-    `presses(key)` is asked whenever it is added."""
+    """See the module. `work(key)` must not raise; `workers` keys are worked on at once. `lane(key)`: whose it is, ""
+    if nobody's; `presses(key)` is asked when it is added."""
 
     def __init__(
         self,
         work: Callable[[K], Awaitable[None]],
         workers: int,
-        lane: Callable[[K], Hashable] = lambda key: None,
+        lane: Callable[[K], str] = lambda key: "",
         presses: Callable[[K], bool] = lambda key: False,
     ) -> None:
         self._work = work
-        self._workers = workers
+        self._shares = Shares(workers)
         self._lane = lane
         self._presses = presses
         self._ordinary, self._pressing = Lanes[K](), Lanes[K]()
@@ -62,7 +43,8 @@ class KeyedQueue(Generic[K]):
         """Keys that wait and press."""
         self._pressing_next = False
         self._dirty: set[K] = set()
-        self._busy: set[K] = set()
+        self._busy: dict[K, float] = {}
+        """Since when each is worked on; the loop's seconds."""
         self._later: dict[K, asyncio.TimerHandle] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
         """Workers that have nothing to do; one of them is woken for one key, for waking costs each."""
@@ -76,19 +58,22 @@ class KeyedQueue(Generic[K]):
     def idle(self) -> bool:
         return not self._dirty and not self._busy
 
-    def add(self, key: K) -> None:
-        if key in self._dirty and (key in self._press or key in self._busy or not self._presses(key)):
-            return
-        self._dirty.add(key)
-        if key not in self._busy:
-            self._line_up(key)
+    def held_up(self, seconds: float) -> set[str]:
+        """Lanes in which a key has been worked on for longer."""
+        since = asyncio.get_running_loop().time() - seconds
+        return {self._lane(key) for key, began in self._busy.items() if began < since}
 
-    def _line_up(self, key: K) -> None:
-        if self._presses(key):
+    def add(self, key: K) -> None:
+        if key in self._busy:
+            self._dirty.add(key)
+        elif key not in self._press and ((presses := self._presses(key)) or key not in self._dirty):
+            self._dirty.add(key)
+            self._line_up(key, presses)
+
+    def _line_up(self, key: K, presses: bool) -> None:
+        if presses:
             self._press.add(key)
-            self._pressing.append(self._lane(key), key)
-        else:
-            self._ordinary.append(self._lane(key), key)
+        (self._pressing if presses else self._ordinary).append(self._lane(key), key)
         self._wake_one()
 
     def _wake_one(self) -> None:
@@ -101,8 +86,8 @@ class KeyedQueue(Generic[K]):
     def _next(self) -> K | None:
         lines = (self._pressing, self._ordinary) if self._pressing_next else (self._ordinary, self._pressing)
         for line in lines:
-            while line:
-                key = line.pop()
+            while (found := line.pop(self._shares.may_take)) is not None:
+                _, key = found
                 if key in self._dirty and key not in self._busy:
                     self._pressing_next = line is self._ordinary
                     return key
@@ -132,13 +117,12 @@ class KeyedQueue(Generic[K]):
         """Work until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(self._workers):
+                for _ in range(self._shares.most):
                     group.create_task(self._worker())
         finally:
             for handle in self._later.values():
                 handle.cancel()
             self._later.clear()
-            self._busy.clear()
             self._idle.clear()
             self._resumes = False
 
@@ -161,10 +145,15 @@ class KeyedQueue(Generic[K]):
                 await woken
             self._dirty.discard(key)
             self._press.discard(key)
-            self._busy.add(key)
+            self._busy[key] = loop.time()
+            lane = self._lane(key)
+            self._shares.take(lane)
+            if self._ordinary or self._pressing:
+                self._wake_one()  # what ended may have left others more than one worker
             try:
                 await self._work(key)
             finally:
-                self._busy.discard(key)
+                del self._busy[key]
+                self._shares.give_back(lane)
                 if key in self._dirty:
-                    self._line_up(key)
+                    self._line_up(key, self._presses(key))

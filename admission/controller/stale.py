@@ -80,6 +80,8 @@ class StaleQueues:
         """Monotonic seconds."""
         self._unwritten: dict[QueueName, str] = {}
         """Those whose status could not be written when that was last tried, and what was said."""
+        self._slow: set[QueueName] = set()
+        """Those whose status is being written, and has been for long: nobody waits for them."""
 
     def add(self, kind: str, namespace: str, name: str) -> None:
         self._stale[kind, namespace, name] = None
@@ -114,16 +116,17 @@ class StaleQueues:
     async def run(self) -> None:
         """Write what is due; until cancelled."""
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                async with asyncio.timeout(self._until_sample()):
-                    await self._changed.wait()
-            except TimeoutError:
-                self.add_all()
-            began = loop.time()
-            self._changed.clear()
-            await self.write(self.at_once())
-            await asyncio.sleep(max(0.05, began + self.tuning.queue_status_s - loop.time()))
+        async with asyncio.TaskGroup() as group:  # a write that meets the fence leaves no other under way behind
+            while True:
+                try:
+                    async with asyncio.timeout(self._until_sample()):
+                        await self._changed.wait()
+                except TimeoutError:
+                    self.add_all()
+                began = loop.time()
+                self._changed.clear()
+                await self.write(self.at_once(), group)
+                await asyncio.sleep(max(0.05, began + self.tuning.queue_status_s - loop.time()))
 
     def at_once(self) -> tuple[int, int] | None:
         """How many statuses may be written now: of queues that turned (see `_turned`), and of others; None where nobody
@@ -144,10 +147,13 @@ class StaleQueues:
         due = [at for one in stored if (at := queues.next_sample(self._state, one)) is not None]
         return max(0.0, (min(due) - self._now()) / 1000) + 0.01 if due else None
 
-    async def write(self, most: tuple[int, int] | None = None) -> int:
+    async def write(self, most: tuple[int, int] | None = None, group: asyncio.TaskGroup | None = None) -> int:
         """Write queue statuses that differ from what is stored, first of queues that turned, then those not written for
         longest, for about as long as the status of one queue may stand; how many were written. most: as
-        `at_once`."""
+        `at_once`. group: where writes that take long go on; without, they are waited for."""
+        if group is None:
+            async with asyncio.TaskGroup() as alone:
+                return await self.write(most, alone)
         if self._all:
             self._all = False
             for engine_class in QUEUES:
@@ -167,14 +173,18 @@ class StaleQueues:
             wanted: list[tuple[QueueName, Item[Any], dict[str, Any]]] = []
             while due and len(wanted) < min(self.tuning.queue_statuses_at_once, bound - written):
                 queue = due.pop(0)
+                if queue in self._slow or (queue[1] and any(queue[1] == one[1] for one in self._slow)):
+                    continue  # it stays stale, and is looked at when that write has ended
                 self._stale.pop(queue, None)
                 seen = self._informers[queue[0]].store.get(queue[1:])
                 status = self._status_due(queue[0], seen, now) if seen is not None else None
                 if seen is not None and status is not None:
                     wanted.append((queue, seen, status))
-            async with asyncio.TaskGroup() as group:  # a write that meets the fence leaves no other under way behind
-                writes = [group.create_task(self._write_one(*one)) for one in wanted]
-            written += sum(write.result() for write in writes)
+            writes = [group.create_task(self._write_one(*one)) for one in wanted]
+            if writes:
+                await asyncio.wait(writes, timeout=self.tuning.slow_s)
+            self._slow.update(one[0] for one, write in zip(wanted, writes, strict=True) if not write.done())
+            written += len(writes)
         if due or later:
             self._changed.set()
         return written
@@ -198,7 +208,7 @@ class StaleQueues:
         status = self._statuses.stored(kind, status)
         return status if queues.differs(seen.status, status) else None
 
-    async def _write_one(self, queue: QueueName, seen: Item[Any], status: dict[str, Any]) -> bool:
+    async def _write_one(self, queue: QueueName, seen: Item[Any], status: dict[str, Any]) -> None:
         kind, _, name = queue
         resource = Kind(self._names.group, self._names.version, f"{kind.lower()}s", kind, kind == "LocalQueue")
         self._written_at[queue] = time.monotonic()
@@ -216,7 +226,10 @@ class StaleQueues:
         else:
             if queue in self._unwritten:
                 self._unwritten.clear()  # what refused it may have refused the others
-        return True
+        finally:
+            if queue in self._slow:
+                self._slow.discard(queue)
+                self._changed.set()
 
     async def _write_status(self, resource: Kind, seen: Item[Any], status: dict[str, Any]) -> None:
         metadata = {"name": seen.name, "uid": seen.uid}

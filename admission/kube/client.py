@@ -280,6 +280,14 @@ def _resource_of(path: str) -> tuple[str, str]:
     return (parts[0] if parts else "", parts[2] if len(parts) > 2 else "")
 
 
+@lru_cache(maxsize=4096)
+def _namespace_of(path: str) -> str:
+    """Of the objects of a path; "" of what is in none."""
+    parts = path.strip("/").split("/")
+    parts = parts[3:] if parts[0] == "apis" else parts[2:]
+    return parts[1] if len(parts) > 2 and parts[0] == "namespaces" else ""
+
+
 def unanswered(error: Exception) -> bool:
     """Did the API server not answer? That is told here, once for all that is not written."""
     return isinstance(error, ApiError) and not error.status
@@ -294,7 +302,7 @@ class Client:
     read_timeout, write_timeout: seconds for a call with all its attempts; read_idle: seconds without a byte after which
     a read is asked again on another connection, twice as patiently each time: the server may be slow and not gone.
     observe: called with (verb, resource, subresource, status, seconds) after each answer. clock: the API server's, as
-    its answers tell.
+    its answers tell. cut_off: fenced writes for whose end `settle` last did not wait.
     """
 
     def __init__(
@@ -316,6 +324,7 @@ class Client:
         self.read_idle = read_idle
         self.write_timeout = write_timeout
         self.clock = ServerClock()
+        self.cut_off = 0
         self._away = Told()
         self._who = who
         self._agent = user_agent
@@ -475,6 +484,7 @@ class Client:
         data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"Accept": accept} | ({"Content-Type": content_type or JSON} if data is not None else {})
         verb = "LIST" if method == "GET" and "limit" in query else method
+        lane = _namespace_of(path)
         backoff = Backoff(*self._backoff)
         refreshed = False
         attempt = 1
@@ -488,7 +498,7 @@ class Client:
                 headers["Authorization"] = authorization
             try:
                 if not urgent:
-                    await self._enter(path, deadline)
+                    await self._enter(path, lane, deadline)
                 sent = self._once(
                     verb=verb,
                     method=method,
@@ -501,6 +511,7 @@ class Client:
                     fence=fence,
                     write=write,
                     urgent=urgent,
+                    lane=lane,
                 )
                 return await (sent if fence is None else self._by_itself(sent))
             except Unauthorized:
@@ -526,12 +537,12 @@ class Client:
         except TimeoutError:
             return False
 
-    async def _enter(self, path: str, deadline: float) -> None:
-        if self.flow.enter_at_once():
+    async def _enter(self, path: str, lane: str, deadline: float) -> None:
+        if self.flow.enter_at_once(lane):
             return
         try:
             async with asyncio.timeout_at(deadline):
-                await self.flow.enter()
+                await self.flow.enter(lane)
         except TimeoutError:
             raise Unavailable(0, "Throttled", f"{path}: no place in time", ambiguous=False) from None
 
@@ -561,6 +572,7 @@ class Client:
         fence: Callable[[], None] | None,
         write: bool,
         urgent: bool,
+        lane: str,
     ) -> bytes:
         """With a place at the gate, which it gives back."""
         loop = asyncio.get_running_loop()
@@ -612,13 +624,14 @@ class Client:
             if doubtful:
                 self._doubtful_until = max(self._doubtful_until, deadline)
             if not urgent:
-                self.flow.leave()
+                self.flow.leave(lane)
 
     async def settle(self, seconds: float) -> float:
         """Lets the fenced writes that are under way end for so long, and cuts off those that are left. Returns the
         seconds until none that was cut off, or had no clear answer, can still be applied; 0 when there is none."""
         if self._sending:
             _, late = await asyncio.wait(self._sending, timeout=seconds)
+            self.cut_off = len(late)
             for sending in late:
                 sending.cancel()
             await asyncio.gather(*late, return_exceptions=True)

@@ -29,6 +29,7 @@ EVENTS = Kind("", "v1", "events", "Event")
 
 _LONGEST_NOTE = 1024  # bytes; the API server refuses longer ones
 _REMEMBERED = 4096  # news whose repeats are counted rather than created again
+_PATIENCE_S = 0.25
 _REFERENCE = ("apiVersion", "kind", "namespace", "name", "uid", "resourceVersion", "fieldPath")
 
 _Key = tuple[str, str, str, str, str, str, str]
@@ -157,26 +158,53 @@ class EventRecorder:
             await self.flush()
 
     async def flush(self, *, everything: bool = False) -> None:
-        """Writes what is queued, and the counts of repeats where they are due (`everything`: all of them)."""
-        while self._queue:
-            key, news = self._queue.popitem(last=False)
-            self._written[key] = news  # from here on the same news is a repeat
-            if len(self._written) > _REMEMBERED:
-                gone, _ = self._written.popitem(last=False)
-                self._repeated.pop(gone, None)
-            if not await self._write(self._create, news):
-                self._written.pop(key, None)
-        if self._repeated and (everything or self._clock() >= self._flushed_at + self._repeat_every):
-            self._flushed_at = self._clock()
-            keys, self._repeated = list(self._repeated), {}
-            for key in keys:
-                old = self._written.get(key)
-                if old is None:
+        """Writes what is queued, and the counts of repeats where they are due (`everything`: all of them); one after
+        the other, but of one namespace nobody waits long for what is written in another."""
+        slow: dict[str, asyncio.Task[None]] = {}
+        repeats: dict[_Key, None] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                slow = {namespace: writing for namespace, writing in slow.items() if not writing.done()}
+                key = next((key for key in self._queue if key[1] not in slow), None)
+                due = everything or self._clock() >= self._flushed_at + self._repeat_every
+                if key is None and self._repeated and due:
+                    self._flushed_at = self._clock()
+                    repeats |= self._repeated
+                    self._repeated = {}
+                if key is not None:
+                    write = self._write_new(key)
+                elif (key := next((key for key in repeats if key[1] not in slow), None)) is not None:
+                    del repeats[key]
+                    write = self._write_repeats(key)
+                elif slow:
+                    await asyncio.wait(slow.values(), timeout=_PATIENCE_S)
                     continue
-                old.count += old.unwritten
-                old.unwritten = 0
-                if not await self._write(self._raise_count, old):
-                    self._written.pop(key, None)
+                else:
+                    return
+                writing = group.create_task(write)
+                await asyncio.wait({writing}, timeout=_PATIENCE_S)
+                if not writing.done():
+                    slow[key[1]] = writing
+
+    async def _write_new(self, key: _Key) -> None:
+        news = self._queue.pop(key, None)
+        if news is None:
+            return
+        self._written[key] = news  # from here on the same news is a repeat
+        if len(self._written) > _REMEMBERED:
+            gone, _ = self._written.popitem(last=False)
+            self._repeated.pop(gone, None)
+        if not await self._write(self._create, news):
+            self._written.pop(key, None)
+
+    async def _write_repeats(self, key: _Key) -> None:
+        old = self._written.get(key)
+        if old is None:
+            return
+        old.count += old.unwritten
+        old.unwritten = 0
+        if not await self._write(self._raise_count, old):
+            self._written.pop(key, None)
 
     async def _write(self, write: Callable[[_News], Awaitable[None]], news: _News) -> bool:
         await self._pace()

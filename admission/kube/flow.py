@@ -4,7 +4,9 @@ The server's own priority levels answer overload with 429 and `Retry-After`; bef
 So the number of requests in flight is found, not configured: it grows by one per full round of good answers while it is
 used up, and falls by half on a push-back, at most once a second (additive increase, multiplicative decrease). A
 `Retry-After` closes the gate for everybody, because the level that pushed back is shared. A token bucket is there for
-who must promise a rate. Waiters go first in, first out. Renewing the lease does not pass this gate: a controller that
+who must promise a rate. Waiters stand in lanes, by the namespace that their requests are for, and none has more than
+its share of the places (see `lanes`): where one tenant's writes take long, as with a webhook that does not answer,
+other tenants' find room. Renewing the lease does not pass this gate: a controller that
 is throttled must not lose its leadership to the throttling. Nor do reviews of access (access.py): a write may hold its
 place here until one of them is answered.
 """
@@ -12,10 +14,11 @@ place here until one of them is answered.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from secrets import SystemRandom
 from time import monotonic
+
+from admission.kube.lanes import Lanes, Shares
 
 _chance = SystemRandom()
 
@@ -90,11 +93,11 @@ class Flow:
     """
 
     def __init__(
-        self, *, start: int = 32, least: int = 2, most: int = 128, qps: float | None = None, burst: int = 100
+        self, *, start: int = 48, least: int = 2, most: int = 128, qps: float | None = None, burst: int = 100
     ) -> None:
         self.limit = float(start)
         self._start = float(start)
-        self.in_flight = 0
+        self._shares = Shares(start)
         self._least = least
         self.most = most
         self._qps = qps
@@ -103,37 +106,41 @@ class Flow:
         self._filled_at = 0.0
         self._closed_until = 0.0
         self._cut_at = float("-inf")
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting = Lanes[asyncio.Future[None]]()
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return self._shares.total
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def enter_at_once(self) -> bool:
+    def enter_at_once(self, lane: str = "") -> bool:
         """Takes a place if there is one for which nobody waits."""
-        if self._waiting or self._opens_in(asyncio.get_running_loop().time()) > 0.0:
+        if self._waiting or self._opens_in(asyncio.get_running_loop().time()) > 0.0 or not self._may_take(lane):
             return False
-        self._take()
+        self._take(lane)
         return True
 
-    async def enter(self) -> None:
-        """Waits for a place. Cancelling the wait takes no place."""
-        if self.enter_at_once():
+    async def enter(self, lane: str = "") -> None:
+        """Waits for a place. Cancelling the wait takes no place. lane: whose it is, "" if nobody's."""
+        if self.enter_at_once(lane):
             return
         loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(place)
+        self._waiting.append(lane, place)
         self._pump()
         try:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
-                self.leave()
+                self.leave(lane)
             raise
 
-    def leave(self) -> None:
-        self.in_flight -= 1
+    def leave(self, lane: str = "") -> None:
+        self._shares.give_back(lane)
         self._pump()
 
     def good(self, seconds: float, *, slow: float = 5.0) -> None:
@@ -141,7 +148,7 @@ class Flow:
         start, and no more: others may be who keeps the server busy, and would starve us."""
         if seconds > slow:
             self._cut(0.8, self._start)
-        elif self.in_flight >= int(self.limit) - 1:
+        elif self._waiting or self.in_flight >= int(self.limit) - 1:
             self.limit = min(float(self.most), self.limit + 1.0 / self.limit)
 
     def pushed_back(self, retry_after: float) -> None:
@@ -167,8 +174,12 @@ class Flow:
                 wait = max(wait, (1.0 - self._tokens) / self._qps)
         return wait
 
-    def _take(self) -> None:
-        self.in_flight += 1
+    def _may_take(self, lane: Hashable) -> bool:
+        self._shares.most = int(self.limit)
+        return self._shares.may_take(lane)
+
+    def _take(self, lane: Hashable) -> None:
+        self._shares.take(lane)
         if self._qps is not None:
             self._tokens -= 1.0
 
@@ -177,9 +188,6 @@ class Flow:
             self._timer.cancel()
             self._timer = None
         while self._waiting:
-            if self._waiting[0].done():  # its waiter was cancelled
-                self._waiting.popleft()
-                continue
             loop = asyncio.get_running_loop()
             wait = self._opens_in(loop.time())
             if wait == float("inf"):
@@ -188,5 +196,9 @@ class Flow:
                 # The loop's clock is coarse: never ask for less than it can tell apart, or the pump spins.
                 self._timer = loop.call_later(max(wait, 0.001), self._pump)
                 return
-            self._take()
-            self._waiting.popleft().set_result(None)
+            if (found := self._waiting.pop(self._may_take)) is None:
+                return
+            lane, place = found
+            if not place.done():  # else its waiter was cancelled
+                self._take(lane)
+                place.set_result(None)

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import random  # noqa: TID251  # seeded, and not of the engine
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -135,6 +135,8 @@ class Weather:
         """Of the clock by which it decides."""
         self.frozen_until = 0.0
         """Until then nothing reaches it, and nothing of it reaches anybody."""
+        self.hangs: Callable[[str, str], bool] = lambda method, path: False
+        """Is such a request kept waiting, as by a webhook that never answers, until the client gives it up."""
 
     def request(self) -> tuple[float, float, str]:
         """Seconds until it is applied, until it is answered, and what becomes of it."""
@@ -170,6 +172,7 @@ class Wire(Client):
         fence: Any,
         write: bool,
         urgent: bool,
+        lane: str,
         verb: str,
         **_: Any,
     ) -> bytes:
@@ -179,6 +182,9 @@ class Wire(Client):
                 fence()
                 doubtful = True
             await asyncio.sleep(max(0.0, self.weather.frozen_until - loop.time()))
+            if self.weather.hangs(method, path):
+                await asyncio.sleep(deadline - loop.time())
+                raise Unavailable(0, "NoAnswer", f"{method} {path}: not in time", ambiguous=write)
             there, back, fate = self.weather.request()
             if fate in ("429", "500", "503"):
                 await asyncio.sleep(there)
@@ -213,7 +219,7 @@ class Wire(Client):
             if doubtful:
                 self._doubtful_until = max(self._doubtful_until, deadline)
             if not urgent:
-                self.flow.leave()
+                self.flow.leave(lane)
 
     async def watch_lines(
         self, path: str, *, resource_version: str, timeout_seconds: int = 300, **_: Any

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +19,23 @@ from admission.controller import app
 from admission.controller.actuate import decision_id
 from admission.engine.cycle import decide
 from admission.engine.filling import Filling
-from admission.engine.model import MUSTER, Admission, Admit, Evict, EvictReason, PodSetAssignment, Replace, Workload
+from admission.engine.model import (
+    MUSTER,
+    Admission,
+    Admit,
+    Cancel,
+    Claim,
+    ClaimRecord,
+    Decision,
+    Evict,
+    EvictReason,
+    Key,
+    PodSetAssignment,
+    Reason,
+    Replace,
+    Why,
+    Workload,
+)
 from admission.engine.project import sentence
 from admission.engine.trial import Trial
 from admission.jobs.values import rfc3339
@@ -253,8 +270,25 @@ async def test_room_that_was_decided_for_what_the_gang_no_longer_asks_is_not_res
         assert stored["status"]["admission"]["podSetAssignments"][0]["resourceUsage"] == {GPU: "2"}
 
 
-@pytest.mark.parametrize("replaces", [False, True], ids=["Admit", "Replace"])
-async def test_what_another_leader_reserved_meanwhile_is_not_written_over(world: World, replaces: bool) -> None:
+_OTHER = Admission("team-a", (PodSetAssignment("main", ((GPU, "a100"),), ((GPU, 1),), 1),))
+
+
+@pytest.mark.parametrize(
+    ("decides", "held_before"),
+    [
+        (lambda at: Admit(*at, _OTHER), {"admission": None}),
+        (lambda at: Claim(*at, ClaimRecord(_OTHER, (), NOW + 60_000)), {"admission": None}),
+        (lambda at: Replace(*at, _OTHER), {"admission": _OTHER}),
+        (lambda at: Cancel(*at, Why(Reason.ON_HOLD)), {"admission": _OTHER}),
+        (lambda at: Evict(*at, EvictReason.IN_COHORT_RECLAMATION, ("ml", "x"), "u"), {"admission": _OTHER}),
+        # Evicted, and given the same anew.
+        (lambda at: Evict(*at, EvictReason.IN_COHORT_RECLAMATION, ("ml", "x"), "u"), {"reserved_at": T0 - 60_000}),
+    ],
+    ids=["Admit", "Claim", "Replace", "Cancel", "Evict", "Evict of the one before"],
+)
+async def test_what_another_leader_reserved_meanwhile_is_not_written_over(
+    world: World, decides: Callable[[tuple[Key, str]], Decision], held_before: dict[str, Any]
+) -> None:
     """Two lead for some seconds; the copy of the Workload is newer than the decision, and says so."""
     for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
         await world.put(one)
@@ -266,11 +300,9 @@ async def test_what_another_leader_reserved_meanwhile_is_not_written_over(world:
             return found[0] if found and found[0].view.value.admission is not None else None
 
         seen = await until(reserved)
-        held = seen.view.value.admission
-        other = replace(held, pod_sets=(replace(held.pod_sets[0], flavors=((GPU, "a100"),)),))
-        decision = (Replace if replaces else Admit)(seen.key, seen.uid, other)
+        decision = decides((seen.key, seen.uid))
         with pytest.raises(Conflict, match="holds another reservation"):
-            await controller.actuator.carry_out(decision, replace(seen.view.value, admission=other))
+            await controller.actuator.carry_out(decision, replace(seen.view.value, **held_before))
         stored = await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads/{seen.name}")
         assert stored["status"]["admission"]["podSetAssignments"][0]["flavors"] == {GPU: "h100"}
 

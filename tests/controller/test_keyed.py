@@ -154,6 +154,76 @@ def test_as_many_are_at_work_as_there_are_keys_and_workers() -> None:
     assert asyncio.run(run()) == [2, 3, 4]
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from("aabc"), st.integers(0, 2)), min_size=80, max_size=200), st.integers(1, 24))
+def test_no_worker_is_idle_for_whom_there_is_work(moves: list[tuple[str, int]], workers: int) -> None:
+    """Works that take any time: one comes, or one that is under way ends."""
+
+    async def run() -> None:
+        ends: dict[Key, asyncio.Event] = {}
+
+        async def work(key: Key) -> None:
+            ends[key] = asyncio.Event()
+            await ends[key].wait()
+            del ends[key]
+
+        queue: KeyedQueue[Key] = KeyedQueue(work, workers, lambda key: key[0])
+        waits: set[Key] = set()
+
+        async def settled() -> Counter[str]:
+            for _ in range(workers + 5):
+                await asyncio.sleep(0)
+            waits.difference_update(ends)
+            return Counter(lane for lane, _ in ends)
+
+        async with _running(queue):
+            for number, (lane, comes) in enumerate(moves):
+                if comes:
+                    waits.add((lane, number))
+                    queue.add((lane, number))
+                elif mine := [key for key in ends if key[0] == lane]:
+                    ends[mine[0]].set()
+                held = await settled()
+                free = workers - held.total()
+                for lane_of, _ in waits:
+                    mine_now = held[lane_of]
+                    assert free == 0 or mine_now >= max(1, 3 * (free - workers // 8)), (lane_of, held)
+            while ends:
+                for event in list(ends.values()):
+                    event.set()
+                await settled()
+            assert not waits
+
+    asyncio.run(run())
+
+
+def test_who_takes_for_ever_leaves_workers_to_others() -> None:
+    async def run() -> list[int]:
+        at_work = Counter[str]()
+
+        async def work(key: Key) -> None:
+            at_work[key[0]] += 1
+            await asyncio.sleep(3600 if key[0] != "quick" else 0)
+
+        queue: KeyedQueue[Key] = KeyedQueue(work, 48, lambda key: key[0], lambda key: key[0] != "quick")
+        task = asyncio.create_task(queue.run())
+        seen = []
+        for lane in ("slow", "slower", "quick"):
+            for number in range(500):
+                queue.add((lane, number))
+            while at_work["quick"] < 500 if lane == "quick" else not at_work[lane]:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
+            seen.append(at_work[lane])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return seen
+
+    alone, beside, quick = asyncio.run(run())
+    assert (alone, quick) == (32, 500)
+    assert 1 <= beside < 16
+
+
 def test_a_key_that_asks_for_no_later_time_leaves_no_timer() -> None:
     async def run() -> tuple[int, int]:
         asks = True

@@ -80,9 +80,8 @@ async def test_queues_that_the_last_gang_left_are_told_of_before_others(
         await sees(controller, 13)
         wrote: list[str] = []
 
-        async def written(queue: tuple[str, str, str], *_: Any) -> bool:
+        async def written(queue: tuple[str, str, str], *_: Any) -> None:
             wrote.append(queue[2])
-            return True
 
         monkeypatch.setattr(controller.stale, "_write_one", written)
         controller.stale._stale.pop(("ClusterQueue", "", "team-a"), None)

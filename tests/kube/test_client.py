@@ -281,6 +281,7 @@ async def test_whoever_is_cancelled_leaves_its_write_to_end(server: Server, clie
         assert done == ["answered"]
     else:
         assert 0 < await client.settle(0.01) <= client.write_timeout
+    assert client.cut_off == (0 if answered else 1)
     assert client.flow.in_flight == 0
     assert server.count("POST") == 1
 
@@ -562,7 +563,7 @@ async def test_requests_in_flight_are_bounded_and_waiting_ones_can_be_cancelled(
 
     server.put("x")
     server.faults += [slow] * 20
-    async with Client.plain(server.url, flow=kube.Flow(start=4, most=4)) as client:
+    async with Client.plain(server.url, flow=kube.Flow(start=5, most=5)) as client:  # four are for one namespace
         calls = [asyncio.ensure_future(client.get(X)) for _ in range(20)]
         while client.flow.waiting < 16 or running < 4:
             await asyncio.sleep(0.001)

@@ -186,3 +186,26 @@ async def test_it_runs_beside_the_work(server: Server, client: Client, settle):
     assert len(server.objects) == 1
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_events_of_a_namespace_that_hang_delay_no_others(server: Server, recorder: EventRecorder):
+    release = asyncio.Event()
+
+    async def hangs(request: object) -> None:
+        await release.wait()
+
+    server.faults.append(hangs)
+    for n in range(5):
+        recorder.record(JOB | {"uid": f"u-{n}"}, "Normal", "Started", "now")
+    recorder.record(JOB | {"namespace": "b"}, "Normal", "Started", "now")
+    flushing = asyncio.ensure_future(recorder.flush())
+    while not server.objects:
+        await asyncio.sleep(0.01)
+    assert [namespace for namespace, _ in server.objects] == ["b"]
+    recorder.record(JOB | {"namespace": "c"}, "Normal", "Started", "now")
+    while len(server.objects) < 2:
+        await asyncio.sleep(0.01)
+    assert server.count("POST") == 3, "of the others one is under way"
+    release.set()
+    await flushing
+    assert len(server.objects) == 7

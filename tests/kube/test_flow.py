@@ -81,6 +81,26 @@ def test_the_limit_grows_only_while_it_is_used_and_stays_in_bounds():
     virtually(main)
 
 
+def test_requests_of_one_namespace_that_hang_leave_places_to_others_and_to_what_is_nobodys():
+    async def main() -> None:
+        flow = Flow()
+        hang = [asyncio.ensure_future(flow.enter("noisy")) for _ in range(200)]
+        await asyncio.sleep(0)
+        assert flow.in_flight == 32
+        for lane in ("quiet", "", "another", "quiet") * 100:
+            await asyncio.wait_for(flow.enter(lane), 1)
+            flow.good(0.01)
+            flow.leave(lane)
+        assert flow.limit > 48, "somebody waits, and the server answers well"
+        for _ in range(200):
+            flow.leave("noisy")
+            await asyncio.sleep(0)
+        assert all(one.done() for one in hang)
+        assert (flow.in_flight, flow.waiting) == (0, 0)
+
+    virtually(main)
+
+
 @given(st.lists(st.sampled_from(["enter", "leave", "cancel", "push", "good"]), max_size=60))
 def test_no_place_is_lost_or_doubled(moves):
     async def main() -> None:
