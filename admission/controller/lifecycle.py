@@ -335,11 +335,13 @@ class Sight:
     stopped_by: str = ""
     """"ClusterQueue" or "LocalQueue"."""
     lost_nodes: tuple[str, ...] = ()
-    """Nodes of the reservation that are lost, have lost the devices that it holds there, or are `tainted`."""
+    """Nodes of the gang that are lost, have lost the devices that it holds there, or are `tainted`."""
     tainted: tuple[tuple[str, str], ...] = ()
     """(node, taint) of those `lost_nodes` that are well, and whose taint NoExecute takes the pods off them."""
+    unnamed: tuple[str, ...] = ()
+    """Those `lost_nodes` that its reservation does not name: kube-scheduler chose them."""
     lost_at: int | None = None
-    """When the next node of the reservation counts as lost, if it is not well before."""
+    """When the next node of the gang counts as lost, if it is not well before."""
     heard_since: int | None = 0
     """Since when not all nodes of the cluster are silent at once; None while they are (see `silence`)."""
     priority: int = 0
@@ -651,7 +653,9 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if emptied is not None and now >= emptied:
         return EvictWorkload(DEACTIVATED, "Its namespace is being deleted: no pods can be made there any more")
     if seen.lost_nodes and not _in_place(seen):
-        return EvictWorkload("NodeFailures", _loss(seen), nodes=_guilty(seen))
+        # Whoever leaves the choice to kube-scheduler can avoid none.
+        blamed = tuple(node for node in _guilty(seen) if node not in seen.unnamed)
+        return EvictWorkload("NodeFailures", _loss(seen), nodes=blamed)
     if workload.spec_hash and workload.spec_hash != job.spec_hash:
         return EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew")
     if job.suspended and not job.started and seen.queue and value.queue != seen.queue:

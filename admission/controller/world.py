@@ -206,6 +206,8 @@ class World:
         self._pods_of_owner: dict[Owner, dict[Key, PodView]] = {}
         """By a Job, a JobSet and a Workload alike: uids do not collide."""
         self._workloads_on: dict[str, set[Key]] = {}
+        self._free_on: dict[str, set[Key]] = {}
+        """Node -> pods of gangs that kube-scheduler put there."""
         self._missing: dict[JobKey, int] = {}
         """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._whole: dict[JobKey, tuple[str, int]] = {}
@@ -455,6 +457,7 @@ class World:
         self._pods[key] = pod
         for owner in _owners(pod):
             self._pods_of_owner.setdefault(owner, {})[key] = pod
+        self._stands_free(old, pod)
         if pod.usage is not None:
             self.apply(Put(pod.usage))
         elif old is not None and old.usage is not None:
@@ -467,6 +470,7 @@ class World:
         key = (pod.namespace, pod.name)
         old = self._pods.pop(key, None)
         self._disown(old or pod)
+        self._stands_free(old, None)
         if old is not None and old.usage is not None:
             self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), ())
@@ -477,6 +481,13 @@ class World:
         key = (pod.namespace, pod.name)
         for owner in _owners(pod):
             drop(self._pods_of_owner, owner, key)
+
+    def _stands_free(self, old: PodView | None, new: PodView | None) -> None:
+        """A pod of a gang whose node kube-scheduler chose comes to it, or is there no more."""
+        if old is not None and (new is None or not _free(new) or new.node != old.node):
+            discard(self._free_on, old.node, (old.namespace, old.name))
+        if new is not None and _free(new):
+            self._free_on.setdefault(new.node, set()).add((new.namespace, new.name))
 
     def node_seen(self, node: Node) -> None:
         self.nodes.add(node.name)
@@ -499,8 +510,7 @@ class World:
             self._expelling[node.name] = expels
         self.apply(Put(node))
         if before != devices or expelled != expels:
-            for key in sorted(self._workloads_on.get(node.name, ())):
-                self._wake_workload(self.workloads[key])
+            self._wake_those_on(node.name)
 
     def node_gone(self, name: str) -> None:
         self.nodes.discard(name)
@@ -524,10 +534,14 @@ class World:
         else:
             changed = node not in self.lost_nodes
             self.lost_nodes[node] = since
-        if not changed:
-            return
+        if changed:
+            self._wake_those_on(node)
+
+    def _wake_those_on(self, node: str) -> None:
         for key in sorted(self._workloads_on.get(node, ())):
             self._wake_workload(self.workloads[key])
+        for key in sorted(self._free_on.get(node, ())):
+            self._wake_pod(self._pods[key])
 
     def forget_nodes(self) -> None:
         """That are no more, and where nobody stood the last time either: a reservation that was on its way when its
@@ -583,9 +597,11 @@ class World:
         seen = self.workload_of(key)
         workload = seen.view if seen is not None else None
         policy, by = self._stopped(workload.value) if workload is not None else (StopPolicy.NONE, "")
-        gone, gone_until = self._gone(seen, now, runs=job is not None and not job.suspended)
+        hosts = self._hosts(job, seen) if self.lost_nodes or self._expelling else {}
+        everywhere = frozenset[str]().union(*hosts.values())
+        gone, gone_until = self._gone(seen, everywhere, now, runs=job is not None and not job.suspended)
         bare, bare_until = self._bare(seen, now)
-        tainted = self._tainted(workload.value) if workload is not None else {}
+        tainted = self._tainted(workload.value, hosts) if workload is not None else {}
         lost = tuple(sorted({*gone, *bare, *tainted}))
         priority = workload.value.priority if workload is not None else 0
         if job is not None and (not job.priority_class or job.priority_class in self.defaults.workload_priorities):
@@ -602,6 +618,7 @@ class World:
             stopped_by=by,
             lost_nodes=lost,
             tainted=tuple(sorted(tainted.items())),
+            unnamed=tuple(sorted({*lost} - _nodes_of(workload.value))) if workload is not None and lost else (),
             lost_at=min((at for at in (gone_until, bare_until) if at is not None), default=None),
             heard_since=self._silence.over_since,
             priority=priority,
@@ -870,15 +887,33 @@ class World:
         since = self._spare[key] = self._spare.get(key, 0) or now
         return since
 
-    def _gone(self, seen: WorkloadSeen | None, now: int, *, runs: bool) -> tuple[list[str], int | None]:
-        """Nodes of a reservation that are lost. What runs is left where it is for a while, for many come back: with the
+    def _hosts(self, job: JobView | None, seen: WorkloadSeen | None) -> dict[str, set[str]]:
+        """pod set -> the nodes that it has: those that its reservation names; where that names none (kube-scheduler
+        chooses, on elastic flavors), those on which its pods are. Of a job that survives its pods the latter are left
+        to its controller, which makes them anew on whatever node there is."""
+        out: dict[str, set[str]] = {}
+        if seen is None or seen.view.value.admission is None:
+            return out
+        for given in seen.view.value.admission.pod_sets:
+            out[given.name] = {domain.values[-1] for domain in given.topology.domains} if given.topology else set()
+        if job is None or job.survives or not self.state.rules.capacity_unless_elastic or not self._free_on:
+            return out
+        for pod in self._pods_of_owner.get((seen.namespace, seen.uid), {}).values():
+            if _free(pod) and pod.pod_set in out and not pod.terminating:
+                out[pod.pod_set].add(pod.node)
+        return out
+
+    def _gone(
+        self, seen: WorkloadSeen | None, hosts: Collection[str], now: int, *, runs: bool
+    ) -> tuple[list[str], int | None]:
+        """Nodes of a gang that are lost. What runs is left where it is for a while, for many come back: with the
         next moment at which another counts. An API server that was away, or a network, has nodes not ready for some
         seconds when it is back, and Kubernetes itself deletes no pod at once: of the time that it takes (300 s, unless
         pods or the API server say otherwise) half is left to stop the gang. While all nodes are silent the time does
         not run, and it begins anew when the first is back: Kubernetes deletes nothing either."""
         if seen is None or seen.view.value.admission is None or not self.lost_nodes:
             return [], None
-        lost = sorted(_nodes_of(seen.view.value) & self.lost_nodes.keys())
+        lost = sorted(self.lost_nodes.keys() & hosts)
         wait = 0
         heard: int | None = 0
         if lost and runs:
@@ -920,15 +955,15 @@ class World:
                 until = due
         return out, until
 
-    def _tainted(self, value: Workload) -> dict[str, str]:
-        """Nodes of a reservation with a taint that takes its pods off them, and that taint. They are lost to the gang
+    def _tainted(self, value: Workload, hosts: Mapping[str, set[str]]) -> dict[str, str]:
+        """Nodes of a gang with a taint that takes its pods off them, and that taint. They are lost to the gang
         alone: kubelet ends its pods there, which are waited for."""
         out: dict[str, str] = {}
         if not self._expelling or value.admission is None:
             return out
         shapes = {pod_set.name: pod_set.shape for pod_set in value.pod_sets}
         for given in value.admission.pod_sets:
-            here = {domain.values[-1] for domain in given.topology.domains} if given.topology is not None else set()
+            here = hosts.get(given.name, set())
             if not here & self._expelling.keys():
                 continue
             tolerations = list(shapes[given.name].tolerations) if given.name in shapes else []
@@ -1107,6 +1142,11 @@ def _carries(child: JobView) -> bool:
     """Does a stopped Job of a JobSet say what a start wrote into it, and may that be taken out?"""
     frozen = child.start_time_set or child.deleting or child.finished is not None
     return bool(child.marked_for) and child.suspended and not frozen
+
+
+def _free(pod: PodView) -> bool:
+    """Is it a gang's, on a node that its reservation did not name?"""
+    return bool(pod.workload_uid and pod.node) and not pod.pinned and not pod.done
 
 
 def _pinned(value: Workload) -> frozenset[str]:

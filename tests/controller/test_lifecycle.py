@@ -675,6 +675,10 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             nodes=("n1",),
         ),
     ),
+    "nor is a node that kube-scheduler chose": (
+        Sight(job(**RUNNING), workload(**ADMITTED), queue="q", lost_nodes=("n1", "n2"), unnamed=("n2",)),
+        life.EvictWorkload("NodeFailures", "Lost nodes n1, n2", nodes=("n1",)),
+    ),
     "ran for its maximum": (
         Sight(job(**RUNNING), workload(**{**ADMITTED, "admitted_at": NOW - 10_000}, limit=10), queue="q"),
         life.EvictWorkload("Deactivated", OVER, deactivate=True, cause=TOO_LONG),

@@ -102,9 +102,9 @@ def seen(value: Workload) -> WorkloadSeen:
 
 
 class Setting:
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules = MUSTER) -> None:
         self.woken: list[JobKey] = []
-        self.state = State(MUSTER)
+        self.state = State(rules)
         self.world = World(self.state, changed_job=self.woken.append, dirty=lambda: None)
         quotas = FlavorQuotas("f", (("gpu", Quota(4)),))
         queue = ClusterQueue("q", groups=(ResourceGroup(("gpu",), (quotas,)),), namespace_selector=LabelSelector())
@@ -962,6 +962,41 @@ def test_a_reservation_by_the_label_of_hosts_is_on_the_nodes_that_have_it() -> N
     assert [domain.values for domain in given.topology.domains] == [("n1.example.com",)]
     world.node_seen(Node("n1.example.com", labels=((HOSTNAME_LABEL, "n1"),), lost_since=0))
     assert world.sight(KEY, 1 << 50).lost_nodes == ("n1.example.com",)
+
+
+@pytest.mark.parametrize(
+    ("rules", "job", "found", "lost"),
+    [
+        (MUSTER, JOB, pod("a"), ("n1",)),
+        (MUSTER, JOB, pod("a", node="n2"), ()),
+        (MUSTER, JOB, pod("a", done=True), ()),
+        (MUSTER, JOB, pod("a", terminating=True), ()),  # its Job makes another in its place, or fails
+        (MUSTER, replace(JOB, survives=True), pod("a"), ()),  # the same, and that is what its owner wants
+        (KUEUE, JOB, pod("a"), ()),
+    ],
+)
+@pytest.mark.parametrize("taint", [None, Taint("repair", "now", "NoExecute")])
+def test_where_kube_scheduler_chooses_the_nodes_that_the_pods_are_on_are_the_gangs(
+    rules: Rules, job: JobView, found: PodView, lost: tuple[str, ...], taint: Taint | None
+) -> None:
+    setting = Setting(rules)
+    world = setting.world
+    world.job_seen(replace(job, suspended=False))
+    world.pod_seen(found)
+    world.node_seen(Node("n1"))
+    world.node_seen(Node("n2"))
+    setting.woken.clear()
+    if taint is not None:
+        world.node_seen(Node("n1", taints=(taint,)))
+    else:
+        world.node_gone("n1")
+    sight = world.sight(KEY, 0)
+    assert (sight.lost_nodes, sight.unnamed) == (lost, lost)
+    assert (KEY in setting.woken) == (found.node == "n1" and not found.done)
+    world.pod_lost(found)
+    setting.woken.clear()
+    world.node_seen(Node("n1"))
+    assert not setting.woken
 
 
 def test_a_node_that_is_no_more_is_remembered_for_who_may_still_come_to_it() -> None:
