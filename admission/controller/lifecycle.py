@@ -78,6 +78,9 @@ class PodTally:
     """Since when the first of those that are not ready is not."""
     unschedulable_since: int | None = None
     unschedulable_message: str = ""
+    unplaced: int = 0
+    """Pods whose node kube-scheduler is to choose, and for which it finds none."""
+    unplaced_message: str = ""
     gated: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of pods that wait for their host behind our scheduling gate."""
     stranded: tuple[tuple[str, str], ...] = ()
@@ -689,7 +692,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if deadline is not None and now >= deadline:
         return EvictWorkload(
             "PodsReadyTimeout",
-            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}",
+            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}{_unplaced(pods)}",
             backoff=True,
             cause=phase,
         )
@@ -792,6 +795,12 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     if settings.recovery_ms is None and since > until:
         return None, "", ""
     return until, had, "WaitForStart"
+
+
+def _unplaced(pods: PodTally) -> str:
+    if not pods.unplaced:
+        return ""
+    return f"; kube-scheduler finds no node for {pods.unplaced} of them: {pods.unplaced_message}"
 
 
 def _deadline(seen: Sight, settings: Settings) -> int | None:

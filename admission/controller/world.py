@@ -737,7 +737,8 @@ class World:
         lost_until: int | None = None
         since: int | None = None
         unready: int | None = None
-        message = ""
+        message = found_none = ""
+        unplaced = 0
         gated: list[Key] = []
         stranded: list[Key] = []
         pinned = _pinned(workload.view.value) if workload is not None else frozenset()
@@ -772,11 +773,9 @@ class World:
                     gated.append(key)
                 if standing and not pod.done and pod.node and pod.node not in standing:
                     stranded.append(key)
-                if (
-                    pod.unschedulable_since is not None
-                    and pod.pod_set in pinned
-                    and (since is None or pod.unschedulable_since < since)
-                ):
+                if pod.unschedulable_since is not None and pod.pod_set not in pinned:
+                    unplaced, found_none = unplaced + 1, found_none or pod.unschedulable_message
+                elif pod.unschedulable_since is not None and (since is None or pod.unschedulable_since < since):
                     since, message = pod.unschedulable_since, pod.unschedulable_message
         done = self._done_of_due(job, succeeded)
         missing = self._missing_since(job, workload, there + done, now)
@@ -789,6 +788,8 @@ class World:
             unready_since=unready,
             unschedulable_since=since,
             unschedulable_message=message,
+            unplaced=unplaced,
+            unplaced_message=found_none,
             gated=tuple(gated),
             stranded=tuple(stranded),
             beyond_since=_beyond(made, workload),

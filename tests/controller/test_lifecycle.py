@@ -711,6 +711,21 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             cause="WaitForStart",
         ),
     ),
+    "and what kube-scheduler says of those whose nodes it is to choose": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
+            PodTally(live=2, ready=1, last_created_at=NOW - 60_000, unplaced=1, unplaced_message="0/3 nodes"),
+            queue="q",
+        ),
+        life.EvictWorkload(
+            "PodsReadyTimeout",
+            "Only 1 of 2 pods are ready, and they had 60 s from the last one's creation; kube-scheduler finds no node "
+            "for 1 of them: 0/3 nodes",
+            backoff=True,
+            cause="WaitForStart",
+        ),
+    ),
     "of a job that goes on with others as many are done as it has at a time": (
         Sight(
             job(**RUNNING, succeeded=1),

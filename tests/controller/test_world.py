@@ -868,14 +868,19 @@ def test_only_who_was_ready_as_a_whole_falls_behind(owner: JobView, succeeded: i
         assert (tally.ready, tally.behind_since) == (int(ready), None if ready else behind)
 
 
-@pytest.mark.parametrize(("chosen", "since"), [(True, 5), (False, None)])
-def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(chosen: bool, since: int | None) -> None:
+@pytest.mark.parametrize(("chosen", "since", "told"), [(True, 5, (0, "")), (False, None, (2, "no GPUs"))])
+def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(
+    chosen: bool, since: int | None, told: tuple[int, str]
+) -> None:
     """For the others nodes may have to be made first."""
     setting = Setting()
     given = Admission("q", (ON_N1,)) if chosen else GIVEN
     setting.world.workload_seen(seen(replace(HOLDS, admission=given)))
-    setting.world.pod_seen(pod("a", ready=False, unschedulable_since=5))
-    assert setting.world.sight(KEY, 100).pods.unschedulable_since == since
+    for name, said in (("a", ""), ("b", "no GPUs")):
+        setting.world.pod_seen(pod(name, ready=False, node="", unschedulable_since=5, unschedulable_message=said))
+    tally = setting.world.sight(KEY, 100).pods
+    assert tally.unschedulable_since == since
+    assert (tally.unplaced, tally.unplaced_message) == told
 
 
 def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs() -> None:
