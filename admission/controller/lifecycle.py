@@ -24,6 +24,7 @@ timeouts, deactivation, stopped queues, admission checks, lost nodes, changes by
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from admission.engine.model import Check, CheckState, Reason, StopPolicy, Value, Workload
 from admission.jobs.kinds import JOBSET, JobView
@@ -857,6 +858,9 @@ def _some(names: tuple[str, ...]) -> str:
     return f"node{'s' if len(names) > 1 else ''} {shown}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def backoff_ms(count: int, settings: Settings) -> int:
-    """The wait before the `count`-th requeue (from 1): the base, doubled each time, up to the maximum."""
-    return int(min(settings.backoff_base_ms * 2 ** min(count - 1, 32), settings.backoff_max_ms))
+def backoff_ms(count: int, settings: Settings, uid: str) -> int:
+    """The wait of a gang before its `count`-th requeue (from 1): the base, doubled each time, up to the maximum. Of it
+    each gang has its own share, three quarters or more: those that came to share too few nodes, and so were evicted at
+    the same moment, would else be back at the same moment, and share them again."""
+    most = int(min(settings.backoff_base_ms * 2 ** min(count - 1, 32), settings.backoff_max_ms))
+    return most if settings.as_kueue else most - most * (crc32(uid.encode()) & 0xFF) // 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace as replace_in
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -915,10 +916,18 @@ def test_a_jobset_whose_controller_says_nothing_is_looked_at_when_it_is_waited_f
     assert next_step(seen, SETTINGS, NOW + 4_000).step == life.ReleaseWorkload()
 
 
-@given(st.integers(1, 200), st.integers(0, 10_000), st.integers(0, 100_000))
-def test_backoff_grows_to_its_bound(count: int, base: int, most: int) -> None:
+@given(st.integers(1, 200), st.integers(0, 10_000), st.integers(0, 100_000), st.uuids())
+def test_backoff_grows_to_its_bound(count: int, base: int, most: int, uid: UUID) -> None:
     settings = Settings(backoff_base_ms=base, backoff_max_ms=most)
-    assert backoff_ms(count, settings) <= backoff_ms(count + 1, settings) <= most
+    whole = backoff_ms(count, Settings(backoff_base_ms=base, backoff_max_ms=most, as_kueue=True), str(uid))
+    assert backoff_ms(count, settings, str(uid)) <= backoff_ms(count + 1, settings, str(uid)) <= most
+    assert whole * 3 / 4 <= backoff_ms(count, settings, str(uid)) <= whole
+
+
+def test_gangs_that_were_evicted_together_come_back_one_by_one() -> None:
+    """On an elastic flavor each got some of the nodes that all need, and who is there first gets all of them."""
+    uids = [f"27e2e6a4-9d1b-4b0c-8c5d-{n:012}" for n in range(4)]
+    assert len({backoff_ms(1, Settings(), uid) // 1000 for uid in uids}) == 4
 
 
 @given(
