@@ -79,6 +79,8 @@ class PodTally:
     """Since when the first of those that are not ready is not."""
     unschedulable_since: int | None = None
     unschedulable_message: str = ""
+    shut_out: str = ""
+    """Why that pod cannot come to its node, where somebody has closed that to new pods."""
     unplaced: int = 0
     """Pods whose node kube-scheduler is to choose, and for which it finds none."""
     unplaced_message: str = ""
@@ -674,6 +676,10 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if over is not None:
         return over
     if pods.unschedulable_since is not None and now - pods.unschedulable_since >= settings.unschedulable_ms:
+        if pods.shut_out:
+            # Drained, mostly: neither a try that failed, nor a node that did.
+            why = f"A pod could not come to its node for {settings.unschedulable_ms // 1000} s: {pods.shut_out}"
+            return EvictWorkload("NodeFailures", why)
         return EvictWorkload(
             "PodsReadyTimeout",
             f"A pinned pod could not be scheduled for {settings.unschedulable_ms // 1000} s: "
@@ -860,7 +866,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 def backoff_ms(count: int, settings: Settings, uid: str) -> int:
     """The wait of a gang before its `count`-th requeue (from 1): the base, doubled each time, up to the maximum. Of it
-    each gang has its own share, three quarters or more: those that came to share too few nodes, and so were evicted at
+    each gang has its own share, half or more: those that came to share too few nodes, and so were evicted at
     the same moment, would else be back at the same moment, and share them again."""
     most = int(min(settings.backoff_base_ms * 2 ** min(count - 1, 32), settings.backoff_max_ms))
-    return most if settings.as_kueue else most - most * (crc32(uid.encode()) & 0xFF) // 1024
+    return most if settings.as_kueue else most - most * (crc32(uid.encode()) & 0xFF) // 512

@@ -37,10 +37,12 @@ from admission.engine.model import (
     LabelSelector,
     Node,
     PodSet,
+    PodSetAssignment,
     PodUsage,
     Put,
     StopPolicy,
     Taint,
+    Toleration,
     Value,
     Workload,
     discard,
@@ -72,6 +74,9 @@ lost nodes are given up sooner."""
 LAID_AT_ONCE = 1000
 """Gangs that are looked at before one decision for what became of their volumes and neighbours; the others before the
 next: a tenant may have thousands that one pod concerns."""
+
+HARD = ("NoSchedule", "NoExecute")
+CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 _STRICTNESS = {StopPolicy.NONE: 0, StopPolicy.HOLD: 1, StopPolicy.HOLD_AND_DRAIN: 2}
 
@@ -188,6 +193,8 @@ class World:
         self._silent = False
         self._expelling: dict[str, tuple[Taint, ...]] = {}
         """Taints that somebody put on a node that is well, to have pods off it."""
+        self._shut: dict[str, tuple[Taint, ...]] = {}
+        """Those that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
         self._devices: dict[str, dict[str, int]] = {}
         """Extended resources of each node."""
@@ -508,6 +515,11 @@ class World:
         expelled = self._expelling.pop(node.name, ())
         if expels:
             self._expelling[node.name] = expels
+        # What Kubernetes itself puts there, but for the cordon, comes and goes with the node's condition.
+        shuts = [one for one in node.taints if one.effect in HARD and not one.key.startswith("node.kubernetes.io/")]
+        self._shut.pop(node.name, None)
+        if shuts or node.unschedulable:
+            self._shut[node.name] = (*([CORDON] if node.unschedulable else ()), *shuts)
         self.apply(Put(node))
         if before != devices or expelled != expels:
             self._wake_those_on(node.name)
@@ -521,6 +533,7 @@ class World:
         self._unlaid |= self._neighbours.asking
         self._devices.pop(name, None)
         self._expelling.pop(name, None)
+        self._shut.pop(name, None)
         self._silence.gone(name)
         self._lost(name, 0)
         self.apply(Gone(Node, name))
@@ -738,6 +751,7 @@ class World:
         since: int | None = None
         unready: int | None = None
         message = found_none = ""
+        waits: PodView | None = None
         unplaced = 0
         gated: list[Key] = []
         stranded: list[Key] = []
@@ -776,7 +790,7 @@ class World:
                 if pod.unschedulable_since is not None and pod.pod_set not in pinned:
                     unplaced, found_none = unplaced + 1, found_none or pod.unschedulable_message
                 elif pod.unschedulable_since is not None and (since is None or pod.unschedulable_since < since):
-                    since, message = pod.unschedulable_since, pod.unschedulable_message
+                    since, message, waits = pod.unschedulable_since, pod.unschedulable_message, pod
         done = self._done_of_due(job, succeeded)
         missing = self._missing_since(job, workload, there + done, now)
         return PodTally(
@@ -788,6 +802,7 @@ class World:
             unready_since=unready,
             unschedulable_since=since,
             unschedulable_message=message,
+            shut_out=self._shut_out(waits, workload) if waits is not None and workload is not None else "",
             unplaced=unplaced,
             unplaced_message=found_none,
             gated=tuple(gated),
@@ -962,22 +977,37 @@ class World:
         out: dict[str, str] = {}
         if not self._expelling or value.admission is None:
             return out
-        shapes = {pod_set.name: pod_set.shape for pod_set in value.pod_sets}
         for given in value.admission.pod_sets:
             here = hosts.get(given.name, set())
             if not here & self._expelling.keys():
                 continue
-            tolerations = list(shapes[given.name].tolerations) if given.name in shapes else []
-            for name in value.admission.flavors_of(given):
-                flavor = self.state.flavor(name)
-                tolerations.extend(flavor.tolerations if flavor is not None else ())
-            for check in value.checks:
-                tolerations.extend(one for part, more in check.tolerations if part == given.name for one in more)
+            tolerations = self._tolerations(value, given)
             for node in here & self._expelling.keys():
-                taint = refused_taint(self._expelling[node], tuple(tolerations))
+                taint = refused_taint(self._expelling[node], tolerations)
                 if taint is not None:
-                    out[node] = f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+                    out[node] = _as_text(taint)
         return out
+
+    def _shut_out(self, pod: PodView, workload: WorkloadSeen) -> str:
+        """Why a pod that waits for its node cannot come to it, where somebody has closed that; else ""."""
+        value = workload.view.value
+        taints = self._shut.get(pod.pinned, ())
+        if CORDON in taints:
+            return f"node {pod.pinned} is cordoned"
+        for given in value.admission.pod_sets if value.admission is not None else ():
+            if given.name == pod.pod_set and (taint := refused_taint(taints, self._tolerations(value, given))):
+                return f"the taint {_as_text(taint)} keeps it off node {pod.pinned}"
+        return ""
+
+    def _tolerations(self, value: Workload, given: PodSetAssignment) -> tuple[Toleration, ...]:
+        """Of the pods of a pod set, as they are made."""
+        out = [one for pod_set in value.pod_sets if pod_set.name == given.name for one in pod_set.shape.tolerations]
+        for name in value.admission.flavors_of(given) if value.admission is not None else ():
+            flavor = self.state.flavor(name)
+            out.extend(flavor.tolerations if flavor is not None else ())
+        for check in value.checks:
+            out.extend(one for part, more in check.tolerations if part == given.name for one in more)
+        return tuple(out)
 
     def _lacks(self, key: Key, node: str) -> bool:
         """Has a node fewer devices than its gangs hold there, up to this one in the order of their admission?"""
@@ -1143,6 +1173,10 @@ def _carries(child: JobView) -> bool:
     """Does a stopped Job of a JobSet say what a start wrote into it, and may that be taken out?"""
     frozen = child.start_time_set or child.deleting or child.finished is not None
     return bool(child.marked_for) and child.suspended and not frozen
+
+
+def _as_text(taint: Taint) -> str:
+    return f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
 
 
 def _free(pod: PodView) -> bool:

@@ -883,6 +883,41 @@ def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(
     assert (tally.unplaced, tally.unplaced_message) == told
 
 
+DISRUPTED = Taint("karpenter.sh/disrupted", "", "NoSchedule")
+
+
+@pytest.mark.parametrize(
+    ("node", "tolerates", "why"),
+    [
+        (Node("n1", unschedulable=True, taints=(DISRUPTED,)), (), "node n1 is cordoned"),
+        (Node("n1", unschedulable=True), (Toleration("", "Exists"),), "node n1 is cordoned"),  # no gang goes there
+        (Node("n1", taints=(DISRUPTED,)), (), "the taint karpenter.sh/disrupted:NoSchedule keeps it off node n1"),
+        (Node("n1", taints=(DISRUPTED,)), (Toleration("karpenter.sh/disrupted", "Exists"),), ""),
+        (Node("n1", taints=(replace(DISRUPTED, effect="PreferNoSchedule"),)), (), ""),
+        (Node("n1", taints=(replace(DISRUPTED, key="node.kubernetes.io/disk-pressure"),)), (), ""),
+        (Node("n2", unschedulable=True), (), ""),
+    ],
+)
+@pytest.mark.parametrize("of_flavor", [False, True])
+def test_a_pod_whose_node_was_closed_to_new_pods_is_told_from_one_that_found_it_full(
+    node: Node, tolerates: tuple[Toleration, ...], why: str, of_flavor: bool
+) -> None:
+    setting = Setting()
+    setting.state.apply(Put(Flavor("f", tolerations=tolerates if of_flavor else ())))
+    shape = PodShape(tolerations=() if of_flavor else tolerates)
+    given = Admission("q", (replace(ON_N1, flavors=(("gpu", "f"),)),))
+    setting.world.workload_seen(seen(replace(HOLDS, admission=given, pod_sets=(PodSet("main", 2, shape),))))
+    setting.world.pod_seen(pod("a", ready=False, node="", pinned="n1", unschedulable_since=5))
+    setting.world.node_seen(node)
+    tally = setting.world.sight(KEY, 100).pods
+    assert (tally.unschedulable_since, tally.shut_out) == (5, why)
+    setting.world.node_seen(Node(node.name))
+    assert not setting.world.sight(KEY, 100).pods.shut_out
+    setting.world.node_seen(node)
+    setting.world.node_gone(node.name)
+    assert not setting.world.sight(KEY, 100).pods.shut_out
+
+
 def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs() -> None:
     """Kueue makes another one where a job that runs grows."""
     setting = Setting()
