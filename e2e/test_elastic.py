@@ -32,9 +32,10 @@ class Autoscaler(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(0.5):
-            pods, nodes = self._cp.list("pods"), {node["metadata"]["name"] for node in self._cp.list("nodes")}
+            pods, nodes = self._cp.list("pods"), self._cp.list("nodes")
             waiting = sum(entry_of(pod, "PodScheduled").get("reason") == "Unschedulable" for pod in pods)
-            idle = nodes - {pod["spec"].get("nodeName") for pod in pods}
+            open_ones = {node["metadata"]["name"] for node in nodes if not node["spec"].get("taints")}
+            idle = open_ones - {pod["spec"].get("nodeName") for pod in pods}
             if (more := min(waiting - len(idle), self._most - len(nodes))) > 0:
                 self._cp.add_nodes(more, labels=SPOT, prefix="spot", start=self._made)
                 self._made += more

@@ -556,6 +556,12 @@ class World:
         for key in sorted(self._free_on.get(node, ())):
             self._wake_pod(self._pods[key])
 
+    def miss_nodes(self) -> None:
+        """All nodes that there are have been seen: others on which pods of gangs stand went while nobody looked."""
+        there = {pod.node for pod in self._pods.values() if pod.workload_uid and pod.node and not pod.done}
+        for node in sorted(there - self.nodes):
+            self._lost(node, 0)
+
     def forget_nodes(self) -> None:
         """That are no more, and where nobody stood the last time either: a reservation that was on its way when its
         node went has come by then."""
@@ -991,6 +997,8 @@ class World:
     def _shut_out(self, pod: PodView, workload: WorkloadSeen) -> str:
         """Why a pod that waits for its node cannot come to it, where somebody has closed that; else ""."""
         value = workload.view.value
+        if pod.pinned and pod.pinned not in self.nodes:
+            return f"node {pod.pinned} is no more"
         taints = self._shut.get(pod.pinned, ())
         if CORDON in taints:
             return f"node {pod.pinned} is cordoned"

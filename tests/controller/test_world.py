@@ -895,7 +895,7 @@ DISRUPTED = Taint("karpenter.sh/disrupted", "", "NoSchedule")
         (Node("n1", taints=(DISRUPTED,)), (Toleration("karpenter.sh/disrupted", "Exists"),), ""),
         (Node("n1", taints=(replace(DISRUPTED, effect="PreferNoSchedule"),)), (), ""),
         (Node("n1", taints=(replace(DISRUPTED, key="node.kubernetes.io/disk-pressure"),)), (), ""),
-        (Node("n2", unschedulable=True), (), ""),
+        (Node("n2", unschedulable=True), (), "node n1 is no more"),
     ],
 )
 @pytest.mark.parametrize("of_flavor", [False, True])
@@ -911,11 +911,10 @@ def test_a_pod_whose_node_was_closed_to_new_pods_is_told_from_one_that_found_it_
     setting.world.node_seen(node)
     tally = setting.world.sight(KEY, 100).pods
     assert (tally.unschedulable_since, tally.shut_out) == (5, why)
-    setting.world.node_seen(Node(node.name))
+    setting.world.node_seen(Node("n1"))
     assert not setting.world.sight(KEY, 100).pods.shut_out
-    setting.world.node_seen(node)
-    setting.world.node_gone(node.name)
-    assert not setting.world.sight(KEY, 100).pods.shut_out
+    setting.world.node_gone("n1")
+    assert setting.world.sight(KEY, 100).pods.shut_out == "node n1 is no more"
 
 
 def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs() -> None:
@@ -1037,6 +1036,24 @@ def test_where_kube_scheduler_chooses_the_nodes_that_the_pods_are_on_are_the_gan
     setting.woken.clear()
     world.node_seen(Node("n1"))
     assert not setting.woken
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_node_that_went_while_nobody_looked_is_lost(chosen: bool) -> None:
+    setting = Setting()
+    world = setting.world
+    world.job_seen(replace(JOB, suspended=False))
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)) if chosen else GIVEN)))
+    world.pod_seen(pod("a", pinned="n1" if chosen else ""))
+    world.pod_seen(pod("over", node="n3", done=True))
+    world.pod_seen(pod("other", node="n4", workload_uid="", owner_uid="x", held_by="x"))
+    world.node_seen(Node("n2"))
+    assert world.sight(KEY, 1).lost_nodes == ()
+    setting.woken.clear()
+    world.miss_nodes()
+    assert world.lost_nodes == {"n1": 0}
+    assert world.sight(KEY, 1).lost_nodes == ("n1",)
+    assert KEY in setting.woken
 
 
 def test_a_node_that_is_no_more_is_remembered_for_who_may_still_come_to_it() -> None:
