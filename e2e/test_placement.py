@@ -1299,6 +1299,9 @@ def test_drains_and_disruption_budgets_are_honoured(muster: Installed) -> None:
         return live_by_gang(cp)[name] == 1 and not set(drained.values()) & set(chosen_nodes(found)["main"])
 
     cp.wait(lambda: elsewhere("moved"), 120, "the drained gang to run on another node")
+    told = [e["message"] for e in cp.list("events", "team-a") if e["reason"] == "Evicted"]
+    assert [f"node {drained['moved']} is cordoned" in message for message in told] == [True], told
+    assert "requeueState" not in (workload_of(cp, "team-a", "moved") or {})["status"], "it was no try of its own"
     cp.wait(done(cp, "jobs", "team-a", "guarded"), 90, "the guarded gang to finish where it was")
     assert finished(cp.get("jobs", "guarded", "team-a")) == "Complete"
     cp.wait(lambda: admitted(cp, "team-a", "late"), 30, "the next gang to start")

@@ -672,7 +672,7 @@ class Actuator:
         if step.backoff:
             status["requeueState"] = {
                 "count": tries + 1,
-                "requeueAt": rfc3339(now + 999 + backoff_ms(tries + 1, self._settings)),
+                "requeueAt": rfc3339(now + 999 + backoff_ms(tries + 1, self._settings, seen.uid)),
             }
         elif step.reason == "AdmissionCheck":
             # The checks say when to ask again; tries that they refuse are not counted against the gang.

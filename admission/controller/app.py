@@ -616,6 +616,7 @@ class Controller:
         """Decide and write; until cancelled. Raises Fenced when a write met the fence: somebody else may lead."""
         for informer in self.informers.values():
             await informer.synced.wait()
+        self.world.miss_nodes()
         self.leading = True
         self.actuator.leads()
         self.revision += 1

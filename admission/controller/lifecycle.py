@@ -24,6 +24,7 @@ timeouts, deactivation, stopped queues, admission checks, lost nodes, changes by
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from admission.engine.model import Check, CheckState, Reason, StopPolicy, Value, Workload
 from admission.jobs.kinds import JOBSET, JobView
@@ -78,6 +79,11 @@ class PodTally:
     """Since when the first of those that are not ready is not."""
     unschedulable_since: int | None = None
     unschedulable_message: str = ""
+    shut_out: str = ""
+    """Why that pod cannot come to its node, where somebody has closed that to new pods."""
+    unplaced: int = 0
+    """Pods whose node kube-scheduler is to choose, and for which it finds none."""
+    unplaced_message: str = ""
     gated: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of pods that wait for their host behind our scheduling gate."""
     stranded: tuple[tuple[str, str], ...] = ()
@@ -335,11 +341,13 @@ class Sight:
     stopped_by: str = ""
     """"ClusterQueue" or "LocalQueue"."""
     lost_nodes: tuple[str, ...] = ()
-    """Nodes of the reservation that are lost, have lost the devices that it holds there, or are `tainted`."""
+    """Nodes of the gang that are lost, have lost the devices that it holds there, or are `tainted`."""
     tainted: tuple[tuple[str, str], ...] = ()
     """(node, taint) of those `lost_nodes` that are well, and whose taint NoExecute takes the pods off them."""
+    unnamed: tuple[str, ...] = ()
+    """Those `lost_nodes` that its reservation does not name: kube-scheduler chose them."""
     lost_at: int | None = None
-    """When the next node of the reservation counts as lost, if it is not well before."""
+    """When the next node of the gang counts as lost, if it is not well before."""
     heard_since: int | None = 0
     """Since when not all nodes of the cluster are silent at once; None while they are (see `silence`)."""
     priority: int = 0
@@ -651,7 +659,9 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if emptied is not None and now >= emptied:
         return EvictWorkload(DEACTIVATED, "Its namespace is being deleted: no pods can be made there any more")
     if seen.lost_nodes and not _in_place(seen):
-        return EvictWorkload("NodeFailures", _loss(seen), nodes=_guilty(seen))
+        # Whoever leaves the choice to kube-scheduler can avoid none.
+        blamed = tuple(node for node in _guilty(seen) if node not in seen.unnamed)
+        return EvictWorkload("NodeFailures", _loss(seen), nodes=blamed)
     if workload.spec_hash and workload.spec_hash != job.spec_hash:
         return EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew")
     if job.suspended and not job.started and seen.queue and value.queue != seen.queue:
@@ -666,6 +676,10 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if over is not None:
         return over
     if pods.unschedulable_since is not None and now - pods.unschedulable_since >= settings.unschedulable_ms:
+        if pods.shut_out:
+            # Drained, mostly: neither a try that failed, nor a node that did.
+            why = f"A pod could not come to its node for {settings.unschedulable_ms // 1000} s: {pods.shut_out}"
+            return EvictWorkload("NodeFailures", why)
         return EvictWorkload(
             "PodsReadyTimeout",
             f"A pinned pod could not be scheduled for {settings.unschedulable_ms // 1000} s: "
@@ -685,7 +699,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if deadline is not None and now >= deadline:
         return EvictWorkload(
             "PodsReadyTimeout",
-            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}",
+            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}{_unplaced(pods)}",
             backoff=True,
             cause=phase,
         )
@@ -790,6 +804,12 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     return until, had, "WaitForStart"
 
 
+def _unplaced(pods: PodTally) -> str:
+    if not pods.unplaced:
+        return ""
+    return f"; kube-scheduler finds no node for {pods.unplaced} of them: {pods.unplaced_message}"
+
+
 def _deadline(seen: Sight, settings: Settings) -> int | None:
     """When a rule of `_own_eviction` could first hold with nothing else changing."""
     workload, pods = seen.workload, seen.pods
@@ -844,6 +864,9 @@ def _some(names: tuple[str, ...]) -> str:
     return f"node{'s' if len(names) > 1 else ''} {shown}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def backoff_ms(count: int, settings: Settings) -> int:
-    """The wait before the `count`-th requeue (from 1): the base, doubled each time, up to the maximum."""
-    return int(min(settings.backoff_base_ms * 2 ** min(count - 1, 32), settings.backoff_max_ms))
+def backoff_ms(count: int, settings: Settings, uid: str) -> int:
+    """The wait of a gang before its `count`-th requeue (from 1): the base, doubled each time, up to the maximum. Of it
+    each gang has its own share, half or more: those that came to share too few nodes, and so were evicted at
+    the same moment, would else be back at the same moment, and share them again."""
+    most = int(min(settings.backoff_base_ms * 2 ** min(count - 1, 32), settings.backoff_max_ms))
+    return most if settings.as_kueue else most - most * (crc32(uid.encode()) & 0xFF) // 512

@@ -10,7 +10,7 @@ from admission import quantity
 from admission.api.reasons import REASONS, Advice, advice_for, detail_of, reason_of
 from admission.controller.answers import Place, Standing, State, Unready
 from admission.controller.line import Told
-from admission.controller.unready import NOT_AS_PLANNED, NOT_STARTED, ON_PODS
+from admission.controller.unready import NODES_TO_COME, NODES_TO_MAKE, NOT_AS_PLANNED, NOT_STARTED, ON_PODS
 from admission.engine import model
 from admission.engine.model import Admission, Detail, Key, Reason, TopologyAssignment, Workload
 from admission.engine.project import sentence
@@ -245,11 +245,14 @@ def advice_on(
             "lacks comes back when the chart is installed again (helm upgrade).",
         )
     if standing.state is State.STARTING and unready:
+        owner = ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events.")
+        more = NOT_AS_PLANNED if unready[0].reason == "Unschedulable" else ""
+        if more and not any(place.nodes for place in standing.where):
+            owner, more = NODES_TO_COME, NODES_TO_MAKE
         return Advice(
             "It was admitted and started; it counts as running when all its pods are ready.",
-            ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events."),
-            "If they do not get ready in time, the gang is evicted and tried again later."
-            + (NOT_AS_PLANNED if unready[0].reason == "Unschedulable" else ""),
+            owner,
+            f"If they do not get ready in time, the gang is evicted and tried again later.{more}",
         )
     again = "Nothing: it is queued again by itself."
     if job.paused:

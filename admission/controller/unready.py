@@ -48,6 +48,18 @@ NOT_AS_PLANNED = (
     "or taken by pods of others."
 )
 
+NODES_TO_COME = (
+    "Wait: no nodes were set aside for it. They are chosen by kube-scheduler, which tells what it lacks, and an "
+    "autoscaler may have to make them first."
+)
+"""The same for pods on an elastic flavor, for their owner ..."""
+
+NODES_TO_MAKE = (
+    " Whether an autoscaler makes nodes for them stands in the Events of the pods (`kubectl describe pod POD`), also "
+    "why not: a pool at its maximum, say, or no stock."
+)
+"""... and for the platform team."""
+
 _ON_THE_WAY = ("ContainerCreating", "PodInitializing", "")
 
 

@@ -37,10 +37,12 @@ from admission.engine.model import (
     LabelSelector,
     Node,
     PodSet,
+    PodSetAssignment,
     PodUsage,
     Put,
     StopPolicy,
     Taint,
+    Toleration,
     Value,
     Workload,
     discard,
@@ -72,6 +74,9 @@ lost nodes are given up sooner."""
 LAID_AT_ONCE = 1000
 """Gangs that are looked at before one decision for what became of their volumes and neighbours; the others before the
 next: a tenant may have thousands that one pod concerns."""
+
+HARD = ("NoSchedule", "NoExecute")
+CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 _STRICTNESS = {StopPolicy.NONE: 0, StopPolicy.HOLD: 1, StopPolicy.HOLD_AND_DRAIN: 2}
 
@@ -188,6 +193,8 @@ class World:
         self._silent = False
         self._expelling: dict[str, tuple[Taint, ...]] = {}
         """Taints that somebody put on a node that is well, to have pods off it."""
+        self._shut: dict[str, tuple[Taint, ...]] = {}
+        """Those that keep new pods off it, a cordon among them."""
         self.nodes: set[str] = set()
         self._devices: dict[str, dict[str, int]] = {}
         """Extended resources of each node."""
@@ -206,6 +213,8 @@ class World:
         self._pods_of_owner: dict[Owner, dict[Key, PodView]] = {}
         """By a Job, a JobSet and a Workload alike: uids do not collide."""
         self._workloads_on: dict[str, set[Key]] = {}
+        self._free_on: dict[str, set[Key]] = {}
+        """Node -> pods of gangs that kube-scheduler put there."""
         self._missing: dict[JobKey, int] = {}
         """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._whole: dict[JobKey, tuple[str, int]] = {}
@@ -455,6 +464,7 @@ class World:
         self._pods[key] = pod
         for owner in _owners(pod):
             self._pods_of_owner.setdefault(owner, {})[key] = pod
+        self._stands_free(old, pod)
         if pod.usage is not None:
             self.apply(Put(pod.usage))
         elif old is not None and old.usage is not None:
@@ -467,6 +477,7 @@ class World:
         key = (pod.namespace, pod.name)
         old = self._pods.pop(key, None)
         self._disown(old or pod)
+        self._stands_free(old, None)
         if old is not None and old.usage is not None:
             self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), ())
@@ -477,6 +488,13 @@ class World:
         key = (pod.namespace, pod.name)
         for owner in _owners(pod):
             drop(self._pods_of_owner, owner, key)
+
+    def _stands_free(self, old: PodView | None, new: PodView | None) -> None:
+        """A pod of a gang whose node kube-scheduler chose comes to it, or is there no more."""
+        if old is not None and (new is None or not _free(new) or new.node != old.node):
+            discard(self._free_on, old.node, (old.namespace, old.name))
+        if new is not None and _free(new):
+            self._free_on.setdefault(new.node, set()).add((new.namespace, new.name))
 
     def node_seen(self, node: Node) -> None:
         self.nodes.add(node.name)
@@ -497,10 +515,14 @@ class World:
         expelled = self._expelling.pop(node.name, ())
         if expels:
             self._expelling[node.name] = expels
+        # What Kubernetes itself puts there, but for the cordon, comes and goes with the node's condition.
+        shuts = [one for one in node.taints if one.effect in HARD and not one.key.startswith("node.kubernetes.io/")]
+        self._shut.pop(node.name, None)
+        if shuts or node.unschedulable:
+            self._shut[node.name] = (*([CORDON] if node.unschedulable else ()), *shuts)
         self.apply(Put(node))
         if before != devices or expelled != expels:
-            for key in sorted(self._workloads_on.get(node.name, ())):
-                self._wake_workload(self.workloads[key])
+            self._wake_those_on(node.name)
 
     def node_gone(self, name: str) -> None:
         self.nodes.discard(name)
@@ -511,6 +533,7 @@ class World:
         self._unlaid |= self._neighbours.asking
         self._devices.pop(name, None)
         self._expelling.pop(name, None)
+        self._shut.pop(name, None)
         self._silence.gone(name)
         self._lost(name, 0)
         self.apply(Gone(Node, name))
@@ -524,10 +547,20 @@ class World:
         else:
             changed = node not in self.lost_nodes
             self.lost_nodes[node] = since
-        if not changed:
-            return
+        if changed:
+            self._wake_those_on(node)
+
+    def _wake_those_on(self, node: str) -> None:
         for key in sorted(self._workloads_on.get(node, ())):
             self._wake_workload(self.workloads[key])
+        for key in sorted(self._free_on.get(node, ())):
+            self._wake_pod(self._pods[key])
+
+    def miss_nodes(self) -> None:
+        """All nodes that there are have been seen: others on which pods of gangs stand went while nobody looked."""
+        there = {pod.node for pod in self._pods.values() if pod.workload_uid and pod.node and not pod.done}
+        for node in sorted(there - self.nodes):
+            self._lost(node, 0)
 
     def forget_nodes(self) -> None:
         """That are no more, and where nobody stood the last time either: a reservation that was on its way when its
@@ -583,9 +616,11 @@ class World:
         seen = self.workload_of(key)
         workload = seen.view if seen is not None else None
         policy, by = self._stopped(workload.value) if workload is not None else (StopPolicy.NONE, "")
-        gone, gone_until = self._gone(seen, now, runs=job is not None and not job.suspended)
+        hosts = self._hosts(job, seen) if self.lost_nodes or self._expelling else {}
+        everywhere = frozenset[str]().union(*hosts.values())
+        gone, gone_until = self._gone(seen, everywhere, now, runs=job is not None and not job.suspended)
         bare, bare_until = self._bare(seen, now)
-        tainted = self._tainted(workload.value) if workload is not None else {}
+        tainted = self._tainted(workload.value, hosts) if workload is not None else {}
         lost = tuple(sorted({*gone, *bare, *tainted}))
         priority = workload.value.priority if workload is not None else 0
         if job is not None and (not job.priority_class or job.priority_class in self.defaults.workload_priorities):
@@ -602,6 +637,7 @@ class World:
             stopped_by=by,
             lost_nodes=lost,
             tainted=tuple(sorted(tainted.items())),
+            unnamed=tuple(sorted({*lost} - _nodes_of(workload.value))) if workload is not None and lost else (),
             lost_at=min((at for at in (gone_until, bare_until) if at is not None), default=None),
             heard_since=self._silence.over_since,
             priority=priority,
@@ -720,7 +756,9 @@ class World:
         lost_until: int | None = None
         since: int | None = None
         unready: int | None = None
-        message = ""
+        message = found_none = ""
+        waits: PodView | None = None
+        unplaced = 0
         gated: list[Key] = []
         stranded: list[Key] = []
         pinned = _pinned(workload.view.value) if workload is not None else frozenset()
@@ -755,12 +793,10 @@ class World:
                     gated.append(key)
                 if standing and not pod.done and pod.node and pod.node not in standing:
                     stranded.append(key)
-                if (
-                    pod.unschedulable_since is not None
-                    and pod.pod_set in pinned
-                    and (since is None or pod.unschedulable_since < since)
-                ):
-                    since, message = pod.unschedulable_since, pod.unschedulable_message
+                if pod.unschedulable_since is not None and pod.pod_set not in pinned:
+                    unplaced, found_none = unplaced + 1, found_none or pod.unschedulable_message
+                elif pod.unschedulable_since is not None and (since is None or pod.unschedulable_since < since):
+                    since, message, waits = pod.unschedulable_since, pod.unschedulable_message, pod
         done = self._done_of_due(job, succeeded)
         missing = self._missing_since(job, workload, there + done, now)
         return PodTally(
@@ -772,6 +808,9 @@ class World:
             unready_since=unready,
             unschedulable_since=since,
             unschedulable_message=message,
+            shut_out=self._shut_out(waits, workload) if waits is not None and workload is not None else "",
+            unplaced=unplaced,
+            unplaced_message=found_none,
             gated=tuple(gated),
             stranded=tuple(stranded),
             beyond_since=_beyond(made, workload),
@@ -870,15 +909,33 @@ class World:
         since = self._spare[key] = self._spare.get(key, 0) or now
         return since
 
-    def _gone(self, seen: WorkloadSeen | None, now: int, *, runs: bool) -> tuple[list[str], int | None]:
-        """Nodes of a reservation that are lost. What runs is left where it is for a while, for many come back: with the
+    def _hosts(self, job: JobView | None, seen: WorkloadSeen | None) -> dict[str, set[str]]:
+        """pod set -> the nodes that it has: those that its reservation names; where that names none (kube-scheduler
+        chooses, on elastic flavors), those on which its pods are. Of a job that survives its pods the latter are left
+        to its controller, which makes them anew on whatever node there is."""
+        out: dict[str, set[str]] = {}
+        if seen is None or seen.view.value.admission is None:
+            return out
+        for given in seen.view.value.admission.pod_sets:
+            out[given.name] = {domain.values[-1] for domain in given.topology.domains} if given.topology else set()
+        if job is None or job.survives or not self.state.rules.capacity_unless_elastic or not self._free_on:
+            return out
+        for pod in self._pods_of_owner.get((seen.namespace, seen.uid), {}).values():
+            if _free(pod) and pod.pod_set in out and not pod.terminating:
+                out[pod.pod_set].add(pod.node)
+        return out
+
+    def _gone(
+        self, seen: WorkloadSeen | None, hosts: Collection[str], now: int, *, runs: bool
+    ) -> tuple[list[str], int | None]:
+        """Nodes of a gang that are lost. What runs is left where it is for a while, for many come back: with the
         next moment at which another counts. An API server that was away, or a network, has nodes not ready for some
         seconds when it is back, and Kubernetes itself deletes no pod at once: of the time that it takes (300 s, unless
         pods or the API server say otherwise) half is left to stop the gang. While all nodes are silent the time does
         not run, and it begins anew when the first is back: Kubernetes deletes nothing either."""
         if seen is None or seen.view.value.admission is None or not self.lost_nodes:
             return [], None
-        lost = sorted(_nodes_of(seen.view.value) & self.lost_nodes.keys())
+        lost = sorted(self.lost_nodes.keys() & hosts)
         wait = 0
         heard: int | None = 0
         if lost and runs:
@@ -920,28 +977,45 @@ class World:
                 until = due
         return out, until
 
-    def _tainted(self, value: Workload) -> dict[str, str]:
-        """Nodes of a reservation with a taint that takes its pods off them, and that taint. They are lost to the gang
+    def _tainted(self, value: Workload, hosts: Mapping[str, set[str]]) -> dict[str, str]:
+        """Nodes of a gang with a taint that takes its pods off them, and that taint. They are lost to the gang
         alone: kubelet ends its pods there, which are waited for."""
         out: dict[str, str] = {}
         if not self._expelling or value.admission is None:
             return out
-        shapes = {pod_set.name: pod_set.shape for pod_set in value.pod_sets}
         for given in value.admission.pod_sets:
-            here = {domain.values[-1] for domain in given.topology.domains} if given.topology is not None else set()
+            here = hosts.get(given.name, set())
             if not here & self._expelling.keys():
                 continue
-            tolerations = list(shapes[given.name].tolerations) if given.name in shapes else []
-            for name in value.admission.flavors_of(given):
-                flavor = self.state.flavor(name)
-                tolerations.extend(flavor.tolerations if flavor is not None else ())
-            for check in value.checks:
-                tolerations.extend(one for part, more in check.tolerations if part == given.name for one in more)
+            tolerations = self._tolerations(value, given)
             for node in here & self._expelling.keys():
-                taint = refused_taint(self._expelling[node], tuple(tolerations))
+                taint = refused_taint(self._expelling[node], tolerations)
                 if taint is not None:
-                    out[node] = f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+                    out[node] = _as_text(taint)
         return out
+
+    def _shut_out(self, pod: PodView, workload: WorkloadSeen) -> str:
+        """Why a pod that waits for its node cannot come to it, where somebody has closed that; else ""."""
+        value = workload.view.value
+        if pod.pinned and pod.pinned not in self.nodes:
+            return f"node {pod.pinned} is no more"
+        taints = self._shut.get(pod.pinned, ())
+        if CORDON in taints:
+            return f"node {pod.pinned} is cordoned"
+        for given in value.admission.pod_sets if value.admission is not None else ():
+            if given.name == pod.pod_set and (taint := refused_taint(taints, self._tolerations(value, given))):
+                return f"the taint {_as_text(taint)} keeps it off node {pod.pinned}"
+        return ""
+
+    def _tolerations(self, value: Workload, given: PodSetAssignment) -> tuple[Toleration, ...]:
+        """Of the pods of a pod set, as they are made."""
+        out = [one for pod_set in value.pod_sets if pod_set.name == given.name for one in pod_set.shape.tolerations]
+        for name in value.admission.flavors_of(given) if value.admission is not None else ():
+            flavor = self.state.flavor(name)
+            out.extend(flavor.tolerations if flavor is not None else ())
+        for check in value.checks:
+            out.extend(one for part, more in check.tolerations if part == given.name for one in more)
+        return tuple(out)
 
     def _lacks(self, key: Key, node: str) -> bool:
         """Has a node fewer devices than its gangs hold there, up to this one in the order of their admission?"""
@@ -1107,6 +1181,15 @@ def _carries(child: JobView) -> bool:
     """Does a stopped Job of a JobSet say what a start wrote into it, and may that be taken out?"""
     frozen = child.start_time_set or child.deleting or child.finished is not None
     return bool(child.marked_for) and child.suspended and not frozen
+
+
+def _as_text(taint: Taint) -> str:
+    return f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+
+
+def _free(pod: PodView) -> bool:
+    """Is it a gang's, on a node that its reservation did not name?"""
+    return bool(pod.workload_uid and pod.node) and not pod.pinned and not pod.done
 
 
 def _pinned(value: Workload) -> frozenset[str]:

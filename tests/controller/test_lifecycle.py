@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace as replace_in
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -675,6 +676,10 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             nodes=("n1",),
         ),
     ),
+    "nor is a node that kube-scheduler chose": (
+        Sight(job(**RUNNING), workload(**ADMITTED), queue="q", lost_nodes=("n1", "n2"), unnamed=("n2",)),
+        life.EvictWorkload("NodeFailures", "Lost nodes n1, n2", nodes=("n1",)),
+    ),
     "ran for its maximum": (
         Sight(job(**RUNNING), workload(**{**ADMITTED, "admitted_at": NOW - 10_000}, limit=10), queue="q"),
         life.EvictWorkload("Deactivated", OVER, deactivate=True, cause=TOO_LONG),
@@ -693,6 +698,20 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             cause="WaitForStart",
         ),
     ),
+    "one whose node was drained: no try of its own": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            PodTally(
+                live=2,
+                unschedulable_since=NOW - 10_000,
+                unschedulable_message="0/3 nodes",
+                shut_out="node n1 is cordoned",
+            ),
+            queue="q",
+        ),
+        life.EvictWorkload("NodeFailures", "A pod could not come to its node for 10 s: node n1 is cordoned"),
+    ),
     "pods not ready in time, counted from the last one made": (
         Sight(
             job(**RUNNING),
@@ -703,6 +722,21 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         life.EvictWorkload(
             "PodsReadyTimeout",
             "Only 1 of 2 pods are ready, and they had 60 s from the last one's creation",
+            backoff=True,
+            cause="WaitForStart",
+        ),
+    ),
+    "and what kube-scheduler says of those whose nodes it is to choose": (
+        Sight(
+            job(**RUNNING),
+            workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
+            PodTally(live=2, ready=1, last_created_at=NOW - 60_000, unplaced=1, unplaced_message="0/3 nodes"),
+            queue="q",
+        ),
+        life.EvictWorkload(
+            "PodsReadyTimeout",
+            "Only 1 of 2 pods are ready, and they had 60 s from the last one's creation; kube-scheduler finds no node "
+            "for 1 of them: 0/3 nodes",
             backoff=True,
             cause="WaitForStart",
         ),
@@ -896,10 +930,18 @@ def test_a_jobset_whose_controller_says_nothing_is_looked_at_when_it_is_waited_f
     assert next_step(seen, SETTINGS, NOW + 4_000).step == life.ReleaseWorkload()
 
 
-@given(st.integers(1, 200), st.integers(0, 10_000), st.integers(0, 100_000))
-def test_backoff_grows_to_its_bound(count: int, base: int, most: int) -> None:
+@given(st.integers(1, 200), st.integers(0, 10_000), st.integers(0, 100_000), st.uuids())
+def test_backoff_grows_to_its_bound(count: int, base: int, most: int, uid: UUID) -> None:
     settings = Settings(backoff_base_ms=base, backoff_max_ms=most)
-    assert backoff_ms(count, settings) <= backoff_ms(count + 1, settings) <= most
+    whole = backoff_ms(count, Settings(backoff_base_ms=base, backoff_max_ms=most, as_kueue=True), str(uid))
+    assert backoff_ms(count, settings, str(uid)) <= backoff_ms(count + 1, settings, str(uid)) <= most
+    assert whole / 2 <= backoff_ms(count, settings, str(uid)) <= whole
+
+
+def test_gangs_that_were_evicted_together_come_back_one_by_one() -> None:
+    """On an elastic flavor each got some of the nodes that all need, and who is there first gets all of them."""
+    uids = [f"27e2e6a4-9d1b-4b0c-8c5d-{n:012}" for n in range(4)]
+    assert len({backoff_ms(1, Settings(), uid) // 1000 for uid in uids}) == 4
 
 
 @given(

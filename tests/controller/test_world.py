@@ -102,9 +102,9 @@ def seen(value: Workload) -> WorkloadSeen:
 
 
 class Setting:
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules = MUSTER) -> None:
         self.woken: list[JobKey] = []
-        self.state = State(MUSTER)
+        self.state = State(rules)
         self.world = World(self.state, changed_job=self.woken.append, dirty=lambda: None)
         quotas = FlavorQuotas("f", (("gpu", Quota(4)),))
         queue = ClusterQueue("q", groups=(ResourceGroup(("gpu",), (quotas,)),), namespace_selector=LabelSelector())
@@ -868,14 +868,53 @@ def test_only_who_was_ready_as_a_whole_falls_behind(owner: JobView, succeeded: i
         assert (tally.ready, tally.behind_since) == (int(ready), None if ready else behind)
 
 
-@pytest.mark.parametrize(("chosen", "since"), [(True, 5), (False, None)])
-def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(chosen: bool, since: int | None) -> None:
+@pytest.mark.parametrize(("chosen", "since", "told"), [(True, 5, (0, "")), (False, None, (2, "no GPUs"))])
+def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(
+    chosen: bool, since: int | None, told: tuple[int, str]
+) -> None:
     """For the others nodes may have to be made first."""
     setting = Setting()
     given = Admission("q", (ON_N1,)) if chosen else GIVEN
     setting.world.workload_seen(seen(replace(HOLDS, admission=given)))
-    setting.world.pod_seen(pod("a", ready=False, unschedulable_since=5))
-    assert setting.world.sight(KEY, 100).pods.unschedulable_since == since
+    for name, said in (("a", ""), ("b", "no GPUs")):
+        setting.world.pod_seen(pod(name, ready=False, node="", unschedulable_since=5, unschedulable_message=said))
+    tally = setting.world.sight(KEY, 100).pods
+    assert tally.unschedulable_since == since
+    assert (tally.unplaced, tally.unplaced_message) == told
+
+
+DISRUPTED = Taint("karpenter.sh/disrupted", "", "NoSchedule")
+
+
+@pytest.mark.parametrize(
+    ("node", "tolerates", "why"),
+    [
+        (Node("n1", unschedulable=True, taints=(DISRUPTED,)), (), "node n1 is cordoned"),
+        (Node("n1", unschedulable=True), (Toleration("", "Exists"),), "node n1 is cordoned"),  # no gang goes there
+        (Node("n1", taints=(DISRUPTED,)), (), "the taint karpenter.sh/disrupted:NoSchedule keeps it off node n1"),
+        (Node("n1", taints=(DISRUPTED,)), (Toleration("karpenter.sh/disrupted", "Exists"),), ""),
+        (Node("n1", taints=(replace(DISRUPTED, effect="PreferNoSchedule"),)), (), ""),
+        (Node("n1", taints=(replace(DISRUPTED, key="node.kubernetes.io/disk-pressure"),)), (), ""),
+        (Node("n2", unschedulable=True), (), "node n1 is no more"),
+    ],
+)
+@pytest.mark.parametrize("of_flavor", [False, True])
+def test_a_pod_whose_node_was_closed_to_new_pods_is_told_from_one_that_found_it_full(
+    node: Node, tolerates: tuple[Toleration, ...], why: str, of_flavor: bool
+) -> None:
+    setting = Setting()
+    setting.state.apply(Put(Flavor("f", tolerations=tolerates if of_flavor else ())))
+    shape = PodShape(tolerations=() if of_flavor else tolerates)
+    given = Admission("q", (replace(ON_N1, flavors=(("gpu", "f"),)),))
+    setting.world.workload_seen(seen(replace(HOLDS, admission=given, pod_sets=(PodSet("main", 2, shape),))))
+    setting.world.pod_seen(pod("a", ready=False, node="", pinned="n1", unschedulable_since=5))
+    setting.world.node_seen(node)
+    tally = setting.world.sight(KEY, 100).pods
+    assert (tally.unschedulable_since, tally.shut_out) == (5, why)
+    setting.world.node_seen(Node("n1"))
+    assert not setting.world.sight(KEY, 100).pods.shut_out
+    setting.world.node_gone("n1")
+    assert setting.world.sight(KEY, 100).pods.shut_out == "node n1 is no more"
 
 
 def test_of_several_workloads_of_a_job_that_counts_by_which_it_runs() -> None:
@@ -962,6 +1001,59 @@ def test_a_reservation_by_the_label_of_hosts_is_on_the_nodes_that_have_it() -> N
     assert [domain.values for domain in given.topology.domains] == [("n1.example.com",)]
     world.node_seen(Node("n1.example.com", labels=((HOSTNAME_LABEL, "n1"),), lost_since=0))
     assert world.sight(KEY, 1 << 50).lost_nodes == ("n1.example.com",)
+
+
+@pytest.mark.parametrize(
+    ("rules", "job", "found", "lost"),
+    [
+        (MUSTER, JOB, pod("a"), ("n1",)),
+        (MUSTER, JOB, pod("a", node="n2"), ()),
+        (MUSTER, JOB, pod("a", done=True), ()),
+        (MUSTER, JOB, pod("a", terminating=True), ()),  # its Job makes another in its place, or fails
+        (MUSTER, replace(JOB, survives=True), pod("a"), ()),  # the same, and that is what its owner wants
+        (KUEUE, JOB, pod("a"), ()),
+    ],
+)
+@pytest.mark.parametrize("taint", [None, Taint("repair", "now", "NoExecute")])
+def test_where_kube_scheduler_chooses_the_nodes_that_the_pods_are_on_are_the_gangs(
+    rules: Rules, job: JobView, found: PodView, lost: tuple[str, ...], taint: Taint | None
+) -> None:
+    setting = Setting(rules)
+    world = setting.world
+    world.job_seen(replace(job, suspended=False))
+    world.pod_seen(found)
+    world.node_seen(Node("n1"))
+    world.node_seen(Node("n2"))
+    setting.woken.clear()
+    if taint is not None:
+        world.node_seen(Node("n1", taints=(taint,)))
+    else:
+        world.node_gone("n1")
+    sight = world.sight(KEY, 0)
+    assert (sight.lost_nodes, sight.unnamed) == (lost, lost)
+    assert (KEY in setting.woken) == (found.node == "n1" and not found.done)
+    world.pod_lost(found)
+    setting.woken.clear()
+    world.node_seen(Node("n1"))
+    assert not setting.woken
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_node_that_went_while_nobody_looked_is_lost(chosen: bool) -> None:
+    setting = Setting()
+    world = setting.world
+    world.job_seen(replace(JOB, suspended=False))
+    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)) if chosen else GIVEN)))
+    world.pod_seen(pod("a", pinned="n1" if chosen else ""))
+    world.pod_seen(pod("over", node="n3", done=True))
+    world.pod_seen(pod("other", node="n4", workload_uid="", owner_uid="x", held_by="x"))
+    world.node_seen(Node("n2"))
+    assert world.sight(KEY, 1).lost_nodes == ()
+    setting.woken.clear()
+    world.miss_nodes()
+    assert world.lost_nodes == {"n1": 0}
+    assert world.sight(KEY, 1).lost_nodes == ("n1",)
+    assert KEY in setting.woken
 
 
 def test_a_node_that_is_no_more_is_remembered_for_who_may_still_come_to_it() -> None:

@@ -197,7 +197,9 @@ class Flavors(Upheaval):
 
     def flavor(self, name: str) -> Json:
         spec: Json = {"nodeLabels": {"pool": "spot"}} if name == "spot" else {"nodeLabels": {"gpu": name}}
-        if name != "spot" and self.chance.random() < 0.8:
+        if name == "spot":
+            spec["elastic"] = self.chance.choice([None, True])
+        elif self.chance.random() < 0.8:
             spec["topologyName"] = "racks"
         return own("ResourceFlavor", name, spec)
 
@@ -222,6 +224,8 @@ class Flavors(Upheaval):
             ]
         )
         name = self.chance.choice(["spot", "spot", "spot", "h100", "a100"])
+        if name == "spot" and self.chance.random() < 0.3:
+            change = {"elastic": self.chance.choice([None, True])}
         await self.user.merge_patch(f"{OURS}/resourceflavors/{name}", {"spec": change})
 
     async def flavor_goes(self) -> None:

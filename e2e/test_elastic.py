@@ -1,0 +1,85 @@
+"""Elastic flavors on the real control plane: nodes that are made when pods wait for them, and go when they like."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from e2e.api_client import finished
+from e2e.control_plane import ControlPlane
+from e2e.gangs import GPU, entry_of, running_pods, workload_of
+from e2e.installed import Installed, cluster_queue, flavor, job, jobset, local_queue
+
+SPOT = {"gpu": "h100", "capacity": "spot"}
+
+
+class Autoscaler(threading.Thread):
+    """Makes a node for each pod that kube-scheduler has found none for, up to so many, and removes none: whoever pays
+    for them is patient for longer than a test."""
+
+    def __init__(self, cp: ControlPlane, most: int) -> None:
+        super().__init__(daemon=True)
+        self._cp, self._most, self._made, self._over = cp, most, 0, threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        self._over.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._over.wait(0.5):
+            pods, nodes = self._cp.list("pods"), self._cp.list("nodes")
+            waiting = sum(entry_of(pod, "PodScheduled").get("reason") == "Unschedulable" for pod in pods)
+            open_ones = {node["metadata"]["name"] for node in nodes if not node["spec"].get("taints")}
+            idle = open_ones - {pod["spec"].get("nodeName") for pod in pods}
+            if (more := min(waiting - len(idle), self._most - len(nodes))) > 0:
+                self._cp.add_nodes(more, labels=SPOT, prefix="spot", start=self._made)
+                self._made += more
+
+
+def spot(cp: ControlPlane) -> None:
+    cp.apply([flavor("spot", SPOT, elastic=True), cluster_queue("team-a", {GPU: 64}, "spot")])
+    cp.namespace("team-a")
+    cp.apply([local_queue("team-a", "team-a")])
+
+
+def pods_of(cp: ControlPlane, name: str) -> dict[str, str]:
+    """Name -> node of the pods of a gang that run."""
+    return {
+        pod["metadata"]["name"]: pod["spec"]["nodeName"]
+        for pod in running_pods(cp, "team-a")
+        if pod["metadata"]["name"].startswith(f"{name}-") and not pod["metadata"].get("deletionTimestamp")
+    }
+
+
+def test_gangs_whose_nodes_go_start_anew_as_a_whole_and_fail_nobody(muster: Installed) -> None:
+    """Kubernetes takes the pods off 40 s after a node was deleted, and a Job without retries fails with the first."""
+    cp = muster.cp
+    spot(cp)
+    muster.started()
+    with Autoscaler(cp, most=16):
+        cp.apply([job("team-a", name, 2, seconds=None) for name in ("deleted", "tainted", "untouched")])
+        cp.apply([jobset("team-a", "set", {"w": (2, 1)}, seconds=None)])
+        names = ("deleted", "tainted", "untouched", "set")
+        cp.wait(lambda: all(len(pods_of(cp, name)) == 2 for name in names), 60, "all to run")
+        first = {name: pods_of(cp, name) for name in names}
+        gone = {name: min(first[name].values()) for name in names if name != "untouched"}
+        cp.patch("node", gone["tainted"], {"spec": {"taints": [{"key": "reclaimed", "effect": "NoExecute"}]}})
+        for name in ("deleted", "set"):
+            cp.delete("node", gone[name])
+
+        def moved(name: str) -> bool:
+            now = pods_of(cp, name)
+            return len(now) == 2 and not set(now) & set(first[name]) and gone[name] not in now.values()
+
+        cp.wait(lambda: all(map(moved, ("deleted", "tainted", "set"))), 60, "them to run on others")
+    assert pods_of(cp, "untouched") == first["untouched"]
+    for name in names:
+        one = cp.find("jobs", name, "team-a") or cp.get("jobsets", name, "team-a")
+        assert (finished(one), one["status"].get("failed", 0), one["status"].get("restarts", 0)) == (None, 0, 0)
+        status = (workload_of(cp, "team-a", name) or {})["status"]
+        assert not status.get("avoidNodes"), "kube-scheduler chose them, and would again"
