@@ -281,8 +281,8 @@ def values_schema() -> Object:
 
 
 def switches(schema: Object, path: str = "") -> Iterator[str]:
-    """Values that templates look at as they are: switches, choices, numbers. Where `helm upgrade --reuse-values` puts the
-    defaults of an older chart in place of ours, a new one is not there: it would count as off, or fail to render."""
+    """Values that templates look at as they are: switches, choices, numbers. Where `helm upgrade --reuse-values` puts
+    an older chart's defaults in place of these, a new one is not there: it would count as off, or fail to render."""
     for key, inner in schema["properties"].items():
         at = f"{path}{key}"
         if at in ("global", "config"):
