@@ -69,8 +69,6 @@ def test_what_is_applied_again_writes_nothing_and_stops_nobody(muster: Installed
     cp.apply(queue, manager=TOOL)
     cp.wait(lambda: "missing ResourceFlavor(s): gpu" in _active(cp, "clusterqueues", "team-a"), 30, "it to be told")
     cp.apply([gpu, *rest], manager=TOOL)
-    for name in ("train", "set", "said-to-wait"):
-        cp.wait(lambda name=name: admitted(cp, "team-a", name), 30, f"{name} to be admitted")
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 5, 30, "all to run")
     with Prompt(cp, tmp_path) as prompt:
         ran = prompt.run(block(PAGE, "kubectl wait").text)
