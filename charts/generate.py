@@ -80,6 +80,21 @@ _AMOUNT: Object = {
     "minimum": 0,
     "pattern": r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$",
 }
+_PROMETHEUS_DURATION: Object = {
+    "type": "string",
+    "minLength": 1,
+    "pattern": "^(0|([0-9]+y)?([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?)$",
+}
+_RESOURCES: Object = {
+    "type": "object",
+    "propertyNames": {"enum": ["requests", "limits", "claims"]},
+    "additionalProperties": {"type": ["object", "array"], "additionalProperties": _AMOUNT},
+}
+_AFFINITY: Object = {
+    "type": "object",
+    "propertyNames": {"enum": ["nodeAffinity", "podAffinity", "podAntiAffinity"]},
+    "additionalProperties": _FREE,
+}
 _SELECTOR: Object = {
     "type": "object",
     "additionalProperties": False,
@@ -191,16 +206,26 @@ def values_schema() -> Object:
         ),
         identities=_object((), jobControllers=_USERS, jobsetControllers=_USERS),
         restrictPriorities={"type": "array", "items": _NAME},
-        refuseBarePods={"type": "array", "items": _TEXT},
+        refuseBarePods={"type": "array", "items": {"type": "string", "pattern": _LABEL_KEY}},
         replicas={"type": "integer", "minimum": 1, "maximum": 10},
-        resources=_FREE,
+        resources=_RESOURCES,
         priorityClassName=_TEXT,
         gangPriorityClass=_object((), create=_BOOL),
         podLabels=_LABELS,
         podAnnotations=_LABELS,
         nodeSelector=_LABELS,
-        tolerations={"type": "array", "items": _FREE},
-        affinity=_FREE,
+        tolerations={
+            "type": "array",
+            "items": _object(
+                (),
+                key=_TEXT,
+                operator=_choice("Exists", "Equal", "Lt", "Gt"),
+                value=_TEXT,
+                effect=_choice("NoSchedule", "PreferNoSchedule", "NoExecute"),
+                tolerationSeconds={"type": "integer"},
+            ),
+        },
+        affinity=_AFFINITY,
         extraArgs={"type": "array", "items": _TEXT},
         serviceAccount=_object((), annotations=_LABELS),
         rbac=_object((), aggregate=_BOOL, showLeader=_BOOL, queueAdmins={"type": "array", "items": _TEXT}),
@@ -217,7 +242,7 @@ def values_schema() -> Object:
         visibility=_object((), enabled=_BOOL),
         metrics=_object(
             (),
-            serviceMonitor=_object((), enabled=_choice("auto", True, False), interval=_TEXT, **monitor),
+            serviceMonitor=_object((), enabled=_choice("auto", True, False), interval=_PROMETHEUS_DURATION, **monitor),
             dashboards=_object((), enabled=_BOOL, annotations=_LABELS, **monitor),
             rules=_object(
                 (),
@@ -255,6 +280,19 @@ def values_schema() -> Object:
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the chart muster", **whole}
 
 
+def switches(schema: Object, path: str = "") -> Iterator[str]:
+    """Values that templates look at as they are: switches, choices, numbers. Where `helm upgrade --reuse-values` puts
+    an older chart's defaults in place of these, a new one is not there: it would count as off, or fail to render."""
+    for key, inner in schema["properties"].items():
+        at = f"{path}{key}"
+        if at in ("global", "config"):
+            continue
+        if "properties" in inner:
+            yield from switches(inner, f"{at}.")
+        elif "enum" in inner or inner["type"] in ("boolean", "integer"):
+            yield at
+
+
 # ---------------------------------------------------------------- files
 
 
@@ -271,6 +309,7 @@ def files() -> Iterator[tuple[str, str]]:
         ):
             yield f"{folder}/{part}.json", json.dumps(made, indent=1, ensure_ascii=False) + "\n"
     yield "files/namespaces.json", json.dumps(list(config.NEVER_GOVERNED), indent=1) + "\n"
+    yield "files/switches.json", json.dumps(list(switches(values_schema())), indent=1) + "\n"
     yield "files/rules.json", json.dumps(monitoring.rules(), indent=1, ensure_ascii=False) + "\n"
     for board in monitoring.DASHBOARDS:
         text = json.dumps(monitoring.grafana(board), indent=1, ensure_ascii=False)

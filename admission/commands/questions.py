@@ -52,18 +52,22 @@ def why(scope: Scope, job: str) -> None:
     raise click.exceptions.Exit(NO if found.standing.state.value in WAITS else 0)
 
 
-@click.command(epilog=examples("muster queues", "muster queues -A -o wide", "muster queues --watch"))
+@click.command(
+    epilog=examples("muster queues", "muster queues -A -o wide", "muster queues team-a team-b", "muster queues --watch")
+)
+@click.argument("queue", nargs=-1, shell_complete=names_of_kind("clusterqueues", "cohorts", "localqueues"))
 @asking(everywhere=True)
-def queues(scope: Scope) -> None:
+def queues(scope: Scope, queue: tuple[str, ...]) -> None:
     """Show the cohort tree: # used, . free, - lent, + borrowed beyond one's own.
 
-    LocalQueues (>) are those of one namespace, or of all with -A.
+    Of a cohort, what all below it have and hold together. LocalQueues (>) are those of one namespace, or of all with
+    -A. QUEUE is NAME, cohort/NAME, clusterqueue/NAME or localqueue/NAME: these alone, with what is below them.
     """
     from admission.controller import tell
 
     answer(
         scope,
-        lambda ask, where: ask.queues(None if scope.all_namespaces else where),
+        lambda ask, where: ask.queues(None if scope.all_namespaces else where, queue),
         lambda answer, _now: (
             tell.queues(answer, scope.output),
             [f"{row.kind.lower()}/{row.name}" for row in answer.rows],

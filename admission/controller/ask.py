@@ -491,8 +491,9 @@ class Ask:
         )
         return None if queues is None else Forest(queues, cohorts or (), self.names)
 
-    async def queues(self, namespace: str | None) -> Queues:
-        """The cohort tree with its queues, and the LocalQueues of a namespace (None: of all)."""
+    async def queues(self, namespace: str | None, wanted: Sequence[str] = ()) -> Queues:
+        """The cohort tree with its queues, and the LocalQueues of a namespace (None: of all). `wanted`: of these alone,
+        NAME or KIND/NAME, with all that is below them. Raises NotThere."""
         forest, locals_, leaderless = await asyncio.gather(
             self._forest(), self.read(self.local_queues, namespace), self.leaderless()
         )
@@ -503,9 +504,31 @@ class Ask:
         rows = [] if forest is None else forest.rows(below)
         for left in below.values():
             rows.extend(left)
+        if wanted:
+            rows = self._named(rows, wanted, namespace)
         proofs = [condition_of(raw, JOBS_HELD) for raw in forest.queues.values()] if forest is not None else []
         failed = next((text(proof.get("message")) for proof in proofs if proof.get("status") == "False"), "")
         return Queues(tuple(rows), self.hidden, leaderless, f"Jobs are not held: {failed}." if failed else "")
+
+    def _named(self, rows: Sequence[QueueRow], wanted: Sequence[str], namespace: str | None) -> list[QueueRow]:
+        """Of rows in the order of their tree those that are called so, each with what is below it, and no row twice."""
+        kept: dict[int, None] = {}
+        for said in wanted:
+            kind, _, name = said.rpartition("/")
+            kinds = [one for one in QUEUE_KINDS if not kind or kind.lower().split(".")[0] in QUEUE_KINDS[one]]
+            if not kinds:
+                raise NotThere(f"{kind!r} is no kind of queue: use one of {', '.join(QUEUE_KINDS).lower()}")
+            found = [at for at, row in enumerate(rows) if row.name == name and row.kind in kinds]
+            if not found and self._hidden:
+                raise NotSeen(f"you may not see {', '.join(self._hidden)}")
+            if not found:
+                where = f" in namespace {namespace!r}" if namespace and "LocalQueue" in kinds else ""
+                raise NotThere(f"there is no {' or '.join(kinds)} {name!r}{where}")
+            for at in found:
+                deep = rows[at].depth
+                below = next((i for i in range(at + 1, len(rows)) if rows[i].depth <= deep), len(rows))
+                kept.update(dict.fromkeys(range(at, below)))
+        return [rows[at] for at in sorted(kept)]
 
     # ------------------------------------------------------------ jobs
 
@@ -648,6 +671,14 @@ def resource_of(kind: JobKind) -> Kind:
 
 def _of_jobset(job: JobView) -> bool:
     return job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
+
+
+QUEUE_KINDS = {
+    "Cohort": ("cohort", "cohorts"),
+    "ClusterQueue": ("clusterqueue", "clusterqueues", "cq", "mcq"),
+    "LocalQueue": ("localqueue", "localqueues", "lq", "mlq"),
+}
+"""What a row of queues may be, and how that is named."""
 
 
 def _called(kind: JobKind) -> tuple[str, ...]:

@@ -32,6 +32,10 @@ from admission.names import Names
 
 log = structlog.get_logger("muster.webhook")
 
+PARTING_S = 3.0
+"""How long a replica that leaves answers over connections that are there; some are asked over by nobody."""
+PARTING_LOOKS = 60
+"""In that time, whether there are any left."""
 SERVICE = "muster-webhook"
 SECRET = "muster-webhook"  # noqa: S105 - a name
 _SECRETS = Kind("", "v1", "secrets", "Secret")
@@ -106,8 +110,18 @@ class Hooks:
                     log.warning("certificate not looked after", error=str(error))
         finally:
             if self._runner is not None:
+                await self._parted(self._runner)
                 await self._runner.cleanup()
             self.webhook.leaving = True
+
+    async def _parted(self, runner: web.AppRunner) -> None:
+        """The API server asks over connections that it keeps, also when no new ones come here any more; what it is just
+        asking as one is closed fails. So it is told with each answer to close them first."""
+        self.webhook.parting = True
+        for _ in range(PARTING_LOOKS):
+            if runner.server is None or not runner.server.connections:
+                return
+            await asyncio.sleep(PARTING_S / PARTING_LOOKS)
 
     async def restore(self) -> None:
         """Write the configurations again: somebody emptied them, as Helm does when it makes them anew, or changed them.

@@ -9,7 +9,7 @@ from typing import Any
 from admission import quantity
 from admission.controller.answers import QueueRow, Room
 from admission.controller.standing import condition_of
-from admission.engine.model import FlavorResource
+from admission.engine.model import FlavorResource, Usage
 from admission.engine.quota import QuotaNode, Tree
 from admission.jobs import values
 from admission.jobs.kinds import name_of, namespace_of, obj, objects, text, whole
@@ -39,7 +39,8 @@ class Forest:
         if node is None:
             return ()
         asked = dict(requests)
-        return tuple(_room(node, fr, asked[fr[1]]) for fr in node.quotas if fr[1] in asked)
+        own, held = node.nominal_of_all(), node.held_by_all()
+        return tuple(_room(node, fr, own, held, asked[fr[1]]) for fr in node.quotas if fr[1] in asked)
 
     def rows(self, below: dict[str, list[QueueRow]]) -> list[QueueRow]:
         """Of all, each behind its parent. `below`: LocalQueues by ClusterQueue, which are taken out."""
@@ -48,17 +49,17 @@ class Forest:
     def _rows(self, node: QuotaNode, depth: int, below: dict[str, list[QueueRow]]) -> list[QueueRow]:
         raw = (self.queues if node.is_queue else self._cohorts).get(node.name, {})
         status, active, why_not = _active(raw)
+        own, held = node.nominal_of_all(), node.held_by_all()
         pairs: dict[FlavorResource, None] = dict.fromkeys(node.quotas)
-        if not node.is_queue:
-            pairs.update(dict.fromkeys(sorted(node.subtree)))
+        pairs.update(dict.fromkeys(sorted(own)))
         # Gangs go on with a flavor that their queue names no more.
-        pairs.update(dict.fromkeys(sorted(fr for fr, held in node.usage.items() if held)))
+        pairs.update(dict.fromkeys(sorted(fr for fr, amount in held.items() if amount)))
         mine = QueueRow(
             kind="ClusterQueue" if node.is_queue else "Cohort",
             name=node.name,
             depth=depth,
             parent=node.parent.name if node.parent is not None else "",
-            room=tuple(_room(node, fr) for fr in pairs),
+            room=tuple(_room(node, fr, own, held) for fr in pairs),
             pending=whole(status.get("pendingWorkloads"), 0),
             admitted=whole(status.get("admittedWorkloads"), 0),
             share=None if node.parent is None else node.share().value_status(),
@@ -104,15 +105,14 @@ def _held(raw: Json) -> dict[FlavorResource, int]:
     return out
 
 
-def _room(node: QuotaNode, fr: FlavorResource, asked: int = 0) -> Room:
-    own = node.subtree.get(fr, 0)
-    used = node.usage.get(fr, 0)
+def _room(node: QuotaNode, fr: FlavorResource, own: Usage, held: Usage, asked: int = 0) -> Room:
+    """`own` and `held`: of the node and all below it, by pair."""
     ends = node.limit_of(fr, asked) if asked else ()
     return Room(
         flavor=fr[0],
         resource=fr[1],
-        nominal=own,
-        used=used,
+        nominal=own.get(fr, 0),
+        used=held.get(fr, 0),
         borrowed=node.borrowed(fr),
         lent=node.lent(fr),
         free=node.available(fr),

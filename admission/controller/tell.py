@@ -281,8 +281,8 @@ def bar(room: Room, width: int = _BAR) -> Text:
     """Used of own quota as `#`, what is lent as `-`, and what is borrowed, beyond the end, as `+`."""
     if room.nominal <= 0:
         return Text("+" * (width // 4) if room.borrowed else "", style="magenta")
-    scale = max(room.nominal, room.used) / width
-    used = round(min(room.used, room.nominal) / scale)
+    scale = max(room.nominal + room.borrowed, room.used) / width
+    used = round(min(room.used - room.borrowed, room.nominal) / scale)
     lent = min(round(room.lent / scale), max(0, round(room.nominal / scale) - used))
     own = round(room.nominal / scale)
     borrowed = max(1, round(room.borrowed / scale)) if room.borrowed else 0

@@ -51,6 +51,8 @@ class Webhook:
         self._identities = identities
         self._limits = limits
         self.app = web.Application(client_max_size=2 * BODY_LIMIT)
+        self.parting = False
+        """Who asks is to close the connection when it has its answer."""
         self.leaving = False
         """No more is reviewed: what this needs to answer is closed."""
         self.reviewed: dict[tuple[str, bool], int] = {}
@@ -96,7 +98,10 @@ class Webhook:
             key = (request.path, bool(response["allowed"]))
             self.reviewed[key] = self.reviewed.get(key, 0) + 1
             out = {"apiVersion": ADMISSION_API, "kind": "AdmissionReview", "response": response}
-            return web.Response(body=msgspec.json.encode(out), content_type="application/json")
+            answered = web.Response(body=msgspec.json.encode(out), content_type="application/json")
+            if self.parting:
+                answered.force_close()
+            return answered
 
         return handle
 

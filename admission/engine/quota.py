@@ -218,6 +218,22 @@ class QuotaNode:
 
     # ------------------------------------------------------------ amounts
 
+    def nominal_of_all(self) -> dict[FlavorResource, int]:
+        """Quota of this node and of all below it, with what lending limits keep to its owners."""
+        out: dict[FlavorResource, int] = {}
+        for node in self.subtree_nodes():
+            for fr, quota in node.quotas.items():
+                out[fr] = out.get(fr, 0) + quota.nominal
+        return out
+
+    def held_by_all(self) -> dict[FlavorResource, int]:
+        """What the ClusterQueues of the subtree hold, on whatever quota."""
+        out: dict[FlavorResource, int] = {}
+        for leaf in self.queues():
+            for fr, amount in leaf.usage.items():
+                out[fr] = out.get(fr, 0) + amount
+        return out
+
     def local_quota(self, fr: FlavorResource) -> int:
         """Quota that the lending limit keeps out of the parent's sight."""
         return self.local.get(fr, 0)

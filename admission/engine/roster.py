@@ -216,7 +216,7 @@ class Roster:
             admitted=admitted,
             reserved=reserved,
             used=used,
-            nominal=dict(node.subtree),
+            nominal=node.nominal_of_all(),
             lent={fr: node.lent(fr) for fr in node.subtree},
             order=tuple(dict.fromkeys((*(() if spec is None else _named(spec)), *frs))),
             weighted_share=node.share().value_status(),

@@ -51,10 +51,10 @@ class Family:
 
 
 _AMOUNTS = {
-    "nominal_quota": "Quota of its own; of a Cohort, with what its members share.",
+    "nominal_quota": "Quota of its own; of a Cohort, with that of all below it.",
     "reserved": "Held by gangs with a reservation, the admitted ones among them.",
     "used": "Held by gangs that are admitted.",
-    "borrowed": "Held beyond its own quota.",
+    "borrowed": "Held beyond its own quota; of a Cohort, beyond what is shared in it.",
     "lent": "Of its own quota, what its siblings hold.",
 }
 _OF_QUEUE = ("cluster_queue", "cohort", "flavor", "resource")

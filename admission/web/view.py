@@ -172,13 +172,14 @@ class View:
         else:
             active, _, why = state.cohort_active(name)
         spec = state.queues.get(name) if node.is_queue else None
+        own, held = node.nominal_of_all(), node.held_by_all()
         pairs = dict.fromkeys(numbers.order)
-        pairs.update(dict.fromkeys(sorted(node.subtree)))
+        pairs.update(dict.fromkeys(sorted(own)))
         rows.append(
             _row("ClusterQueue" if node.is_queue else "Cohort", name, depth, numbers)
             | {
                 "parent": node.parent.name if node.parent is not None else "",
-                "quota": [_quota(node, fr) for fr in pairs],
+                "quota": [_quota(node, fr, own.get(fr, 0), held.get(fr, 0)) for fr in pairs],
                 "share": numbers.weighted_share if node.parent is not None else None,
                 "active": active,
                 "message": "" if active else why,
@@ -378,11 +379,12 @@ def _used(fr: FlavorResource, amount: int) -> Json:
     return {"flavor": fr[0], "resource": fr[1], "used": amount, "texts": {"used": quantity.format(fr[1], amount)}}
 
 
-def _quota(node: QuotaNode, fr: FlavorResource) -> Json:
-    """Quota of one (flavor, resource); `used` has what is kept for somebody by a claim in it."""
+def _quota(node: QuotaNode, fr: FlavorResource, nominal: int, used: int) -> Json:
+    """Quota of one (flavor, resource), of the node and all below it; `used` has what is kept for somebody by a claim in
+    it."""
     amounts = {
-        "nominal": node.subtree.get(fr, 0),
-        "used": node.usage.get(fr, 0),
+        "nominal": nominal,
+        "used": used,
         "borrowed": node.borrowed(fr),
         "lent": node.lent(fr),
         "free": node.available(fr),

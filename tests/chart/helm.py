@@ -32,10 +32,12 @@ class RefusedError(Exception):
     """Helm would not render it; the text is what it says."""
 
 
-def template(values: Mapping[str, Any] | None = None, *, namespace: str = NAMESPACE) -> list[Object]:
+def template(
+    values: Mapping[str, Any] | None = None, *, namespace: str = NAMESPACE, path: Path = CHART
+) -> list[Object]:
     """The objects that the chart renders to, without a cluster."""
     if _sdk is not None:
-        with _sdk.Chart.load(CHART) as chart:
+        with _sdk.Chart.load(path) as chart:
             try:
                 chart.validate_schema(merged := chart.merge_values(dict(values or {})))
                 texts = chart.render(values=merged, name="muster", namespace=namespace)
@@ -45,7 +47,7 @@ def template(values: Mapping[str, Any] | None = None, *, namespace: str = NAMESP
     else:
         out = [
             _run(
-                ["template", "muster", str(CHART), "--namespace", namespace, "--kube-version", KUBE_VERSION],
+                ["template", "muster", str(path), "--namespace", namespace, "--kube-version", KUBE_VERSION],
                 values or {},
             )
         ]

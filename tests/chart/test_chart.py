@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -496,6 +497,13 @@ def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
         ({"quota": {"queues": {"a": {"spec": {"preemptions": {}}}}}}, "preemptions"),
         ({"quota": {"cohorts": {"a": {"spec": {"cohort": "b"}}}}}, "cohort"),
         ({"image": {"digest": "sha256:1"}}, "digest"),
+        ({"resources": {"limit": {"memory": "1Gi"}}}, "limit"),
+        ({"resources": {"limits": {"memory": "1GB"}}}, "/resources/limits/memory"),
+        ({"affinity": {"nodeAfinity": {}}}, "nodeAfinity"),
+        ({"tolerations": [{"key": "x", "operator": "Exist"}]}, "/tolerations/0/operator"),
+        ({"tolerations": [{"keys": "x"}]}, "keys"),
+        ({"refuseBarePods": ["nvidia.com/gpu' || true"]}, "/refuseBarePods/0"),
+        ({"metrics": {"serviceMonitor": {"interval": "30"}}}, "/metrics/serviceMonitor/interval"),
         ({"metrics": {"rules": {"longWaitSeconds": 604800}}}, "longWaitSeconds"),
         ({"config": {"leaderElection": {"leaderElect": False}}}, "leaderElect"),
         ({"visibility": {"enabled": True}, "config": {"web": {"tls": "none"}}}, "visibility.enabled: the API server"),
@@ -520,6 +528,22 @@ def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
 def test_what_is_wrong_is_refused_and_named(values: Object, told: str) -> None:
     with pytest.raises(RefusedError, match=re.escape(told)):
         template(values)
+
+
+@needs_helm
+@pytest.mark.parametrize("missing", ["visibility", "rbac.showLeader", "metrics.dashboards.enabled", "quota.only"])
+def test_defaults_of_an_older_chart_are_refused_where_they_lack_something(missing: str, tmp_path: Path) -> None:
+    """As --reuse-values has them. What is off without a word would else be noticed late."""
+    older = copy.deepcopy(DEFAULTS)
+    *above, last = missing.split(".")
+    holder = at(older, ".".join(above)) if above else older
+    assert isinstance(holder, dict)
+    del holder[last]
+    shutil.copytree(CHART, tmp_path / "muster")
+    (tmp_path / "muster" / "values.yaml").write_text(yaml.safe_dump(older))
+    for values in ({}, {"quota": {"flavors": {"any": {}}}}):
+        with pytest.raises(RefusedError, match=rf"the value {missing}[.a-z]* is missing: .*--reset-then-reuse-values"):
+            template(values, path=tmp_path / "muster")
 
 
 @needs_helm

@@ -848,6 +848,54 @@ async def test_the_tree_counts_what_is_held_of_a_flavor_that_its_queue_names_no_
     assert {room.flavor: room.used for room in rows["lab"].room} == {"h100": 32, "hopper": 0}
 
 
+async def test_a_cohort_shows_what_all_its_members_have_and_hold(world: World, tmp_path: Path) -> None:
+    """What a lending limit keeps to its owner too: as the metrics and the status of the Cohort count it."""
+    await lab(world)
+    kept = (await world.client.get("/apis/muster.dev/v1beta1/clusterqueues/team-a"))["spec"]["resourceGroups"]
+    kept[0]["flavors"][0]["resources"][0]["lendingLimit"] = "4"
+    await world.client.merge_patch("/apis/muster.dev/v1beta1/clusterqueues/team-a", {"spec": {"resourceGroups": kept}})
+    rows = {row.name: row for row in (await world.ask().queues("ml")).rows if row.kind == "Cohort"}
+    assert [(room.nominal, room.used, room.borrowed) for room in rows["lab"].room] == [(32, 32, 0)]
+    assert re.search(r"lab +h100 +nvidia.com/gpu +32 +32 +#{20}\|", (await run(world, tmp_path, "queues")).stdout)
+
+
+NAMED: dict[str, tuple[list[str], list[str]]] = {
+    "a name": (["team-b"], ["clusterqueue/team-b"]),
+    "a queue and its local queue": (["team-a"], ["clusterqueue/team-a", "localqueue/team-a"]),
+    "several, in the order of the tree": (
+        ["team-b", "clusterqueue/team-a"],
+        ["clusterqueue/team-a", "localqueue/team-a", "clusterqueue/team-b"],
+    ),
+    "one kind": (["lq/team-a"], ["localqueue/team-a"]),
+    "a cohort and one of its own": (
+        ["cohort/lab", "team-a"],
+        ["cohort/lab", "clusterqueue/team-a", "localqueue/team-a", "clusterqueue/team-b"],
+    ),
+    "in all namespaces": (["team-b", "-A"], ["clusterqueue/team-b", "localqueue/team-b"]),
+}
+
+
+@pytest.mark.parametrize(("asked", "shown"), NAMED.values(), ids=NAMED)
+async def test_queues_that_are_named(world: World, tmp_path: Path, asked: list[str], shown: list[str]) -> None:
+    await lab(world)
+    where = [] if "-A" in asked else ["-n", "ml"]
+    assert (await run(world, tmp_path, "queues", *asked, *where, "-o", "name")).stdout.split() == shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("nobody", "there is no Cohort or ClusterQueue or LocalQueue 'nobody' in namespace 'ml'"),
+        ("cohort/team-a", "there is no Cohort 'team-a'\n"),
+        ("lq/team-b", "there is no LocalQueue 'team-b' in namespace 'ml'"),
+        ("job/train", "'job' is no kind of queue: use one of cohort, clusterqueue, localqueue"),
+    ],
+)
+async def test_a_queue_that_is_not_there_is_named(world: World, tmp_path: Path, asked: str, told: str) -> None:
+    await lab(world)
+    assert told in (await run(world, tmp_path, "queues", "team-a", asked, "-n", "ml", code=3)).stderr
+
+
 async def test_queues_and_jobs_of_a_tenant(world: World, tmp_path: Path) -> None:
     await lab(world)
     world.denied = {"clusterqueues", "cohorts", "localqueues*"}
@@ -856,6 +904,9 @@ async def test_queues_and_jobs_of_a_tenant(world: World, tmp_path: Path) -> None
     assert answer.hidden == ("clusterqueues", "cohorts")
     on_screen = (await run(world, tmp_path, "top", "-n", "ml")).stdout
     assert "> ml/team-a" in on_screen, "a team's own queues, where it sees no others"
+    assert "> ml/team-a" in (await run(world, tmp_path, "queues", "team-a", "-n", "ml")).stdout
+    hidden = await run(world, tmp_path, "queues", "team-b", "-n", "ml", code=4)
+    assert "you may not see clusterqueues, cohorts" in hidden.stderr
     world.denied |= {"workloads*", "jobs*", "jobsets*"}
     everywhere = await run(world, tmp_path, "jobs", "-A")
     assert "You may not see: jobs of all namespaces, jobsets of all namespaces, workloads of all" in everywhere.stdout

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import aiohttp
 import pytest
 import yaml
 
@@ -118,6 +119,30 @@ async def replica(world: World, port: int) -> AsyncIterator[Hooks]:
         await asyncio.sleep(0)  # begun, or it would not end in good order
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_replica_that_leaves_answers_over_connections_that_are_kept(world: World, unused_tcp_port: int) -> None:
+    """And closes each with an answer: whoever asks meanwhile would fail, and with him a job's creation."""
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    url = f"https://127.0.0.1:{unused_tcp_port}/mutate-jobs"
+    review = {"request": {"uid": "u", "operation": "DELETE", "userInfo": {"username": "ann"}}}
+    async with replica(world, unused_tcp_port) as hooks:
+        trust = ssl.create_default_context(cadata=(await told(world)).decode())
+        running = asyncio.ensure_future(hooks.run())
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust, limit=1)) as kept:
+
+            async def asked() -> tuple[int, str]:
+                async with kept.post(url, json=review) as answer:
+                    await answer.read()
+                    return answer.status, answer.headers.get("Connection", "")
+
+            assert await asked() == (200, "")
+            running.cancel()
+            await asyncio.sleep(0)
+            assert await asked() == (200, "close")
+            await asyncio.gather(running, return_exceptions=True)
+            with pytest.raises(aiohttp.ClientConnectionError):
+                await asked()
 
 
 async def told(world: World) -> bytes:

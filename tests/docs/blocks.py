@@ -67,6 +67,7 @@ class Elsewhere:
 
 _GUIDE = "e2e/test_chart.py::test_the_guide_followed_from_install_to_removal_leaves_no_job_stuck"
 _TAKEN_OVER = "e2e/test_chart.py::test_kinds_that_were_applied_before_are_taken_over_and_nothing_is_lost"
+_GITOPS = "e2e/test_gitops.py::test_what_is_applied_again_writes_nothing_and_stops_nobody"
 _MIGRATE = "e2e/test_migrate.py::test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster"
 _BACK = "e2e/test_migrate.py::test_from_muster_back_to_kueue"
 _KUEUE_MODE = "e2e/test_chart.py::test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives"
@@ -85,6 +86,8 @@ ELSEWHERE = (
         "kubectl apply --server-side -k config",
         by="e2e/test_hold.py::test_the_installation_is_taken_as_it_is",
     ),
+    Elsewhere("docs/install.md", "kubectl wait", by=_GITOPS),
+    Elsewhere("docs/install.md", "local hs", because="Argo CD runs it; the conditions are those of e2e/test_gitops.py"),
     Elsewhere("docs/install.md", "kubectl apply --server-side -k crds", by=_TAKEN_OVER),
     Elsewhere("docs/install.md", "helm upgrade muster", by=_GUIDE),
     Elsewhere("docs/install.md", "for queue in", by=_GUIDE),

@@ -616,6 +616,12 @@ def test_what_a_cohort_borrows_is_beyond_what_its_members_have_and_share(
     for amounts in ("borrowed", "borrowed_used"):
         found = {name: getattr(numbers, amounts).get(gpus, 0) for name, numbers in told.items()}
         assert {name: amount for name, amount in found.items() if amount} == borrowed
+    # Own and used are of all below, whatever of it is shared: the one is to be read beside the other.
+    for name, own in (("research", 40), ("org", 48)):
+        node = state.ledger.tree.cohort(name)
+        assert node is not None
+        assert node.nominal_of_all()[gpus] == told[name].nominal[gpus] == own
+        assert node.held_by_all().get(gpus, 0) == told[name].reserved.get(gpus, 0) == vision + speech
 
 
 def test_numbers_tell_what_is_held_of_a_flavor_that_the_queue_names_no_more() -> None:

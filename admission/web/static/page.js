@@ -60,10 +60,10 @@ const places = (where) => where.map((part) => [
 const WIDTH = 200;
 
 function quotaBar(room) {
-  const whole = Math.max(room.nominal, room.used, 1);
+  const whole = Math.max(room.nominal + room.borrowed, room.used, 1);
   const wide = (amount) => Math.round((amount / whole) * WIDTH);
   const own = wide(room.nominal);
-  const used = wide(Math.min(room.used, room.nominal));
+  const used = wide(Math.min(room.used - room.borrowed, room.nominal));
   const lent = Math.min(wide(room.lent), own - used);
   const said = `${room.texts.used} of ${room.texts.nominal} used, ${room.texts.borrowed} borrowed, ${room.texts.lent} lent`;
   return s("svg", { class: "bar", viewBox: `0 0 ${WIDTH} 16`, preserveAspectRatio: "none", role: "img", "aria-label": said },
@@ -71,7 +71,7 @@ function quotaBar(room) {
     s("rect", { class: "own", width: own, height: 16 }),
     s("rect", { class: "used", width: used, height: 16 }),
     s("rect", { class: "lent", x: own - lent, width: lent, height: 16 }),
-    s("rect", { class: "borrowed", x: own, width: Math.max(0, wide(room.used) - own), height: 16 }),
+    s("rect", { class: "borrowed", x: own, width: Math.max(wide(room.borrowed), wide(room.used) - own), height: 16 }),
     s("line", { class: "edge", x1: own, x2: own, y1: 0, y2: 16 }));
 }
 

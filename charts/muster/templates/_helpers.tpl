@@ -13,6 +13,19 @@ app.kubernetes.io/name: muster
 app.kubernetes.io/component: controller
 {{- end }}
 
+{{/* Refuses the values of an older chart, which lack what is new in this one. */}}
+{{- define "muster.complete" -}}
+{{- range $path := .Files.Get "files/switches.json" | fromJsonArray -}}
+{{- $at := $.Values -}}
+{{- range splitList "." $path -}}
+{{- if not (and (kindIs "map" $at) (hasKey $at .)) -}}
+{{- fail (printf "the value %s is missing: --reuse-values keeps the defaults of the older chart; upgrade with --reset-then-reuse-values, or with --values and all that you set" $path) -}}
+{{- end -}}
+{{- $at = index $at . -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* What holds jobs here: policy or webhook. */}}
 {{- define "muster.hold" -}}
 {{- if ne .Values.hold "auto" -}}
