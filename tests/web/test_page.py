@@ -182,8 +182,11 @@ async def test_a_story_goes_from_creation_to_the_end(town: Running) -> None:
     await town.until(lambda: "owner" in town.running() and "borrower" not in town.running())
     await town.delete("team-b", "owner")
     await town.until(lambda: town.running() == {"borrower"})
-    story = (await town.get("/api/job", namespace="team-a", workload=name))["story"]
-    titles = [entry["what"] for entry in story]
+    titles: list[str] = []
+    async with asyncio.timeout(30):
+        while titles.count("Admitted") < 2:  # what is decided is written a little later
+            story = (await town.get("/api/job", namespace="team-a", workload=name))["story"]
+            titles = [entry["what"] for entry in story]
     assert titles[:3] == ["Created", "Quota and nodes reserved", "Admitted"]
     evicted = next(entry for entry in story if entry["what"] == "Evicted")
     assert "team-b" in evicted["message"]
@@ -276,8 +279,9 @@ async def test_many_pages_cost_one_answer_a_second(town: Running, monkeypatch: p
     jobs = View.jobs
     monkeypatch.setattr(View, "jobs", lambda *said, **more: computed.append(1) or jobs(*said, **more))
     monkeypatch.setattr(page, "FRESH_S", 1e9)
-    for _ in range(3):
-        assert (await town.get("/api/jobs", limit=7))["items"] == last["items"]
+    given, *others = [await town.get("/api/jobs", limit=7) for _ in range(3)]
+    assert given["items"]
+    assert others == [given, given]
     assert len(computed) == 1
     for number in range(100, page.MOST_ANSWERS + 105):
         await town.get("/api/jobs", limit=number)
