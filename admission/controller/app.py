@@ -19,7 +19,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -104,6 +104,8 @@ from admission.kube.informer import Informer
 from admission.names import ADMITTED, INVALID_JOB, REFUSED, STEP_FAILED, Names
 
 log = structlog.get_logger("muster")
+
+NODES = Kind("", "v1", "nodes", "Node", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +367,7 @@ class Controller:
             partial(decode.item, values.namespace, names),
             partial(self._on_item, Namespace),
         )
-        watch(Kind("", "v1", "nodes", "Node", False), partial(decode.item, values.node, names), self._on_node)
+        watch(NODES, partial(decode.item, values.node, names), self._on_node)
         watch(Kind("", "v1", "pods", "Pod"), partial(decode.pod, names), self._on_pod)
         watch(Kind("", "v1", "limitranges", "LimitRange"), decode.plain, self._on_limit_range, optional=True)
         watch(
@@ -616,7 +618,6 @@ class Controller:
         """Decide and write; until cancelled. Raises Fenced when a write met the fence: somebody else may lead."""
         for informer in self.informers.values():
             await informer.synced.wait()
-        self.world.miss_nodes()
         self.leading = True
         self.actuator.leads()
         self.revision += 1
@@ -642,6 +643,7 @@ class Controller:
                 group.create_task(self.stale.run(), name="queues")
                 group.create_task(self.keeper.run(), name="keep")
                 group.create_task(self._sweep(), name="sweep")
+                group.create_task(self._miss_nodes(), name="nodes")
                 group.create_task(self._check_books(), name="check")
         except BaseExceptionGroup as errors:
             if errors.split(Fenced)[1] is None:
@@ -656,6 +658,17 @@ class Controller:
             self._based_on.clear()
             self._by_others.clear()
             self._unmade.clear()
+
+    async def _miss_nodes(self) -> None:
+        """Nodes that went while nobody looked are lost. Pods and nodes are watched apart, and news of a node may come
+        after that of a pod on it: each is looked at live."""
+        for node in self.world.unknown_nodes():
+            pages = self.client.list_pages(NODES.path(), field_selector=f"metadata.name={node}", bare=True)
+            with suppress(ApiError, OSError, TimeoutError):  # told by the client; Kubernetes itself takes the pods off
+                async with aclosing(pages):
+                    there = [raw async for page in pages for raw in page.items]
+                if not there and node not in self.world.nodes:
+                    self.world.node_gone(node)
 
     async def _catch_up(self) -> None:
         """Until each job that was found has been looked at, but for those of namespaces whose writes take long."""

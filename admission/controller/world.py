@@ -556,11 +556,10 @@ class World:
         for key in sorted(self._free_on.get(node, ())):
             self._wake_pod(self._pods[key])
 
-    def miss_nodes(self) -> None:
-        """All nodes that there are have been seen: others on which pods of gangs stand went while nobody looked."""
+    def unknown_nodes(self) -> list[str]:
+        """On which pods of gangs stand: they went while nobody looked, or nothing has been heard of them yet."""
         there = {pod.node for pod in self._pods.values() if pod.workload_uid and pod.node and not pod.done}
-        for node in sorted(there - self.nodes):
-            self._lost(node, 0)
+        return sorted(there - self.nodes - self.lost_nodes.keys())
 
     def forget_nodes(self) -> None:
         """That are no more, and where nobody stood the last time either: a reservation that was on its way when its

@@ -569,6 +569,48 @@ def test_a_new_leader_stops_nothing_of_which_it_knows_the_start_before_the_reser
     assert starts == [1]
 
 
+@pytest.mark.parametrize(("went", "often"), [(False, 1), (True, 2)])
+def test_a_new_leader_tells_a_node_that_went_from_one_of_which_it_has_not_heard(
+    went: bool, often: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the one a gang runs on; from the other it is stopped, and started again elsewhere."""
+    starts: list[int] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
+        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+        first, second = scene.replicas
+        for one in scene.objects("", "nodes"):
+            await scene.user.merge_patch(f"/api/v1/nodes/{one['metadata']['name']}", {"spec": {"unschedulable": True}})
+        await asyncio.sleep(1)
+        monkeypatch.setattr(second.client.weather, "delay", lambda kind: 30.0 if kind == "Node" else 0.01)
+        await scene.user.create("/api/v1/nodes", node(0) | {"metadata": {**node(0)["metadata"], "name": "new"}})
+        await scene.user.create(PATHS["Job"], lasting("runs", 1))
+        await asyncio.sleep(5)
+        (pod,) = scene.objects("", "pods")
+        assert pod["spec"]["nodeName"] == "new"
+        if went:
+            await first.end()
+            await second.end()
+            await scene.user.delete("/api/v1/nodes/new")
+            await scene.user.merge_patch("/api/v1/nodes/n0", {"spec": {"unschedulable": None}})
+            second = scene.replica(Weather(random.Random(0)))
+            scene.replicas[:] = [second]
+        else:
+            await first.resign()
+        second.lead()
+        await asyncio.sleep(60)
+        starts.append(invariants.replay(scene.town.entries, at_end=False).figures.starts)
+        for one in scene.replicas:
+            await one.end()
+        await scene.town.end()
+
+    played(monkeypatch, 0, main)
+    assert starts == [often]
+
+
 @pytest.mark.parametrize("group", [MUSTER_GROUP, KUEUE_GROUP])
 def test_what_two_leaders_gave_away_twice_goes_back(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first knows nothing of the more urgent job, and neither knows what the other reserves."""

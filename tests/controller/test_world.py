@@ -1050,7 +1050,9 @@ def test_a_node_that_went_while_nobody_looked_is_lost(chosen: bool) -> None:
     world.node_seen(Node("n2"))
     assert world.sight(KEY, 1).lost_nodes == ()
     setting.woken.clear()
-    world.miss_nodes()
+    assert world.unknown_nodes() == ["n1"]
+    world.node_gone("n1")
+    assert world.unknown_nodes() == []
     assert world.lost_nodes == {"n1": 0}
     assert world.sight(KEY, 1).lost_nodes == ("n1",)
     assert KEY in setting.woken
