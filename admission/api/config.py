@@ -111,8 +111,8 @@ class RequeuingStrategy(Section):
     backoff_limit_count: Annotated[int, Field(ge=0)] | None = None
     """Deactivated after so many. Left out: never."""
     backoff_base_seconds: Annotated[int, Field(ge=0)] = 60
-    """Wait after the first eviction; doubled with each. Half of it or more, by gang, so that not all are back at once;
-    in Kueue mode all of it."""
+    """Wait after the first eviction; doubled with each. By gang up to an eighth more, so that not all are back at once;
+    in Kueue mode no more."""
     backoff_max_seconds: Annotated[int, Field(ge=0)] = 3600
     """At most so long."""
 

@@ -865,8 +865,12 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def backoff_ms(count: int, settings: Settings, uid: str) -> int:
-    """The wait of a gang before its `count`-th requeue (from 1): the base, doubled each time, up to the maximum. Of it
-    each gang has its own share, half or more: those that came to share too few nodes, and so were evicted at
-    the same moment, would else be back at the same moment, and share them again."""
-    most = int(min(settings.backoff_base_ms * 2 ** min(count - 1, 32), settings.backoff_max_ms))
-    return most if settings.as_kueue else most - most * (crc32(uid.encode()) & 0xFF) // 512
+    """The wait of a gang before its `count`-th requeue (from 1): the base, doubled each time, up to the maximum. Each
+    gang waits its own share of an eighth longer, or at the maximum shorter: those that came to share too few nodes, and
+    so were evicted at the same moment, would else be back at the same moment, and share them again."""
+    most = settings.backoff_max_ms
+    doubled = min(settings.backoff_base_ms * 2 ** min(count - 1, 32), most)
+    if settings.as_kueue:
+        return int(doubled)
+    share = crc32(uid.encode()) & 0xFF
+    return int(min(doubled + doubled * share // 2048, most - most * share // 2048))
