@@ -28,7 +28,7 @@ from admission.controller.lifecycle import (
     spare,
 )
 from admission.controller.silence import Silence
-from admission.engine.counts import refused_taint
+from admission.engine.counts import BY_CONDITION, CORDONED, KEEPS_OFF, refused_taint
 from admission.engine.model import (
     ClusterQueue,
     Event,
@@ -75,8 +75,7 @@ LAID_AT_ONCE = 1000
 """Gangs that are looked at before one decision for what became of their volumes and neighbours; the others before the
 next: a tenant may have thousands that one pod concerns."""
 
-HARD = ("NoSchedule", "NoExecute")
-CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+CORDON = Taint(CORDONED, "", "NoSchedule")
 
 _STRICTNESS = {StopPolicy.NONE: 0, StopPolicy.HOLD: 1, StopPolicy.HOLD_AND_DRAIN: 2}
 
@@ -516,7 +515,7 @@ class World:
         if expels:
             self._expelling[node.name] = expels
         # What Kubernetes itself puts there, but for the cordon, comes and goes with the node's condition.
-        shuts = [one for one in node.taints if one.effect in HARD and not one.key.startswith("node.kubernetes.io/")]
+        shuts = [one for one in node.taints if one.effect in KEEPS_OFF and not one.key.startswith(BY_CONDITION)]
         self._shut.pop(node.name, None)
         if shuts or node.unschedulable:
             self._shut[node.name] = (*([CORDON] if node.unschedulable else ()), *shuts)
@@ -990,7 +989,7 @@ class World:
             for node in here & self._expelling.keys():
                 taint = refused_taint(self._expelling[node], tolerations)
                 if taint is not None:
-                    out[node] = _as_text(taint)
+                    out[node] = taint.text
         return out
 
     def _shut_out(self, pod: PodView, workload: WorkloadSeen) -> str:
@@ -1003,7 +1002,7 @@ class World:
             return f"node {pod.pinned} is cordoned"
         for given in value.admission.pod_sets if value.admission is not None else ():
             if given.name == pod.pod_set and (taint := refused_taint(taints, self._tolerations(value, given))):
-                return f"the taint {_as_text(taint)} keeps it off node {pod.pinned}"
+                return f"the taint {taint.text} keeps it off node {pod.pinned}"
         return ""
 
     def _tolerations(self, value: Workload, given: PodSetAssignment) -> tuple[Toleration, ...]:
@@ -1180,10 +1179,6 @@ def _carries(child: JobView) -> bool:
     """Does a stopped Job of a JobSet say what a start wrote into it, and may that be taken out?"""
     frozen = child.start_time_set or child.deleting or child.finished is not None
     return bool(child.marked_for) and child.suspended and not frozen
-
-
-def _as_text(taint: Taint) -> str:
-    return f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
 
 
 def _free(pod: PodView) -> bool:

@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 
 KINDS = 64
 """So many sorts of pods are kept with what they would cost others."""
-_BY_CONDITION = "node.kubernetes.io/"
+KEEPS_OFF = ("NoSchedule", "NoExecute")
+"""Effects of taints that keep new pods off a node."""
+BY_CONDITION = "node.kubernetes.io/"
 """Of taints that tell of a node's condition ..."""
-_CORDONED = "node.kubernetes.io/unschedulable"
+CORDONED = "node.kubernetes.io/unschedulable"
 """... and that it is cordoned."""
 UNMENDED = 64
 """After so many changes counts are mended, even where they say enough as they are."""
@@ -75,7 +77,7 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
 def refused_taint(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]) -> Taint | None:
     """The first taint that keeps a pod off (PreferNoSchedule never does)."""
     for taint in taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(tolerations, taint):
+        if taint.effect in KEEPS_OFF and not tolerates(tolerations, taint):
             return taint
     return None
 
@@ -88,9 +90,9 @@ def keeps_off(node: Node, flavors: Iterable[Flavor]) -> tuple[str, ...]:
         dict.fromkeys(
             taint.key
             for taint in node.taints
-            if taint.effect in ("NoSchedule", "NoExecute")
-            and (node.ready or not taint.key.startswith(_BY_CONDITION))
-            and not (node.unschedulable and taint.key == _CORDONED)
+            if taint.effect in KEEPS_OFF
+            and (node.ready or not taint.key.startswith(BY_CONDITION))
+            and not (node.unschedulable and taint.key == CORDONED)
             and not any(taint in flavor.node_taints or tolerates(flavor.tolerations, taint) for flavor in own)
         )
     )

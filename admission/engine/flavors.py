@@ -28,7 +28,7 @@ from typing import TypeVar
 
 from admission.engine.booking import is_device
 from admission.engine.capacity import Placement, PlaceRequest
-from admission.engine.counts import tolerates
+from admission.engine.counts import refused_taint
 from admission.engine.ledger import Ledger
 from admission.engine.model import (
     Admission,
@@ -796,12 +796,9 @@ class _Scan:
             if why:
                 return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TOPOLOGY, limited_by=why, covers=covers)
             shape = pod_set.shape
-            for taint in flavor.node_taints:
-                if taint.effect in ("NoSchedule", "NoExecute") and not tolerates(
-                    (*shape.tolerations, *flavor.tolerations), taint
-                ):
-                    text = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
-                    return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TAINT, limited_by=text, covers=covers)
+            taint = refused_taint(flavor.node_taints, (*shape.tolerations, *flavor.tolerations))
+            if taint is not None:
+                return Shortfall(pod_set.name, name, "", Detail.FLAVOR_TAINT, limited_by=taint.text, covers=covers)
             # Only this flavor's own label keys say anything about it; what a pod asks of other keys, nodes decide.
             for key, value in shape.node_selector:
                 if key in labels and labels[key] != value:

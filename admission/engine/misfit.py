@@ -12,7 +12,8 @@ from admission.engine.booking import HOST_PORT
 from admission.engine.counts import refused_taint
 from admission.engine.fit import Fit, Part
 from admission.engine.model import Detail, Misfit
-from admission.engine.topology import Bools, Ints
+from admission.engine.table import Excluded
+from admission.engine.topology import Ints
 
 
 class Shortfall:
@@ -32,14 +33,14 @@ class Shortfall:
             message = f"its {part.request.count} pods would fit alone, but not beside the other pod sets"
         if (wanted := part.request.pod_set.shape.exclusive) is not None and not message:
             fit = len(self._own_domains(part, counts))
-            there = len(self.fit.table.column(wanted.key)[1])
+            there = len(table.column(wanted.key)[1])
             message = (
                 f"exclusive topology: each child job takes one {wanted.key} to itself, and {fit} of {there} hold the "
                 f"{wanted.pods} pod(s) of one and have no pod of another JobSet"
             )
             if shape.required is not None:
                 message += f"; the child jobs must be all within one {tree.levels[shape.required]}"
-            if stuck := sorted({self.fit.table.names[row] for row, _ in self.fit.lingering}):
+            if stuck := sorted({table.names[row] for row, _ in self.fit.lingering}):
                 shown = ", ".join(stuck[:3]) + (f" and {len(stuck) - 3} more" if len(stuck) > 3 else "")
                 message = (
                     f"exclusive topology: pods of it, or of a JobSet of its name before it, are not gone from "
@@ -57,16 +58,14 @@ class Shortfall:
             flavor=part.request.flavor,
             pods=part.request.count,
             placeable=min(placeable, part.request.count),
-            nodes=len(self.fit.table.names),
+            nodes=len(table.names),
             level=tree.levels[shape.required] if shape.required is not None else "",
             message=message,
         )
         if not self.fit.question.explain:
             return misfit
         nodes, excluded = self._excluded(part, counts)
-        fits = False
-        if not self.fit.empty:
-            fits = self._fits_when_empty()
+        fits = not self.fit.empty and self._fits_when_empty()
         detail, sound = Detail.NODES_SHORT, 0
         if not nodes:
             detail = Detail.NO_NODES
@@ -109,17 +108,9 @@ class Shortfall:
     def _excluded(self, part: Part, counts: Ints) -> tuple[int, tuple[tuple[str, int], ...]]:
         """Nodes of the flavor, and why each of them takes no pod: the first reason in this order."""
         table, wanted = self.fit.table, part.filter
-        left = table.pairs(wanted.labels)
-        nodes = int(left.sum())
-        out: dict[str, int] = {}
-
-        def exclude(why: str, mask: Bools) -> None:
-            nonlocal left
-            hit = int((left & mask).sum())
-            if hit:
-                out[why] = out.get(why, 0) + hit
-                left = left & ~mask
-
+        of_flavor = table.pairs(wanted.labels)
+        excluded = Excluded(of_flavor)
+        exclude = excluded.add
         exclude("not ready", np.array([not node.ready for node in table.nodes], dtype=np.bool_))
         exclude("cordoned", np.array([node.unschedulable for node in table.nodes], dtype=np.bool_))
         for taints, code in table.taint_classes().items():
@@ -142,4 +133,4 @@ class Shortfall:
         if (repelled := self.fit.repelled(part)) is not None:
             exclude("anti-affinity of other pods", repelled)
         exclude("one per domain", counts == 0)
-        return nodes, tuple(sorted(out.items()))
+        return int(of_flavor.sum()), tuple(sorted(excluded.by.items()))

@@ -223,6 +223,11 @@ class Taint(Value, frozen=True):
     value: str
     effect: str
 
+    @property
+    def text(self) -> str:
+        """As people write it."""
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
 
 class Toleration(Value, frozen=True):
     key: str = ""

@@ -36,6 +36,20 @@ CELLS = 1 << 24
 """So many numbers are kept of columns, masks and counts: 128 MiB."""
 
 
+class Excluded:
+    """How many of some rows or domains are left out, each for the first reason that is given for it."""
+
+    def __init__(self, left: Bools) -> None:
+        self._left = left
+        self.by: dict[str, int] = {}
+
+    def add(self, why: str, hit: Bools) -> None:
+        number = int((self._left & hit).sum())
+        if number:
+            self.by[why] = self.by.get(why, 0) + number
+            self._left = self._left & ~hit
+
+
 @dataclass(slots=True)
 class Paid:
     """One gang on one node: what its charge pays there and what its pods there hold."""

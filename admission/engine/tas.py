@@ -19,7 +19,7 @@ from admission.engine.counts import Filter, refused_taint
 from admission.engine.model import Detail, Domain, Misfit, TopologyAssignment, TopologyRequest
 from admission.engine.nodes import Placement, PlaceRequest, Question
 from admission.engine.profiles import Ask, Choice, Room, TooFew, measure
-from admission.engine.table import Leaves, Table
+from admission.engine.table import Excluded, Leaves, Table
 from admission.engine.topology import Bools, Ints, Take
 from admission.names import HOSTNAME_LABEL
 
@@ -458,23 +458,14 @@ class Tas:
 
     def _excluded(self, stand: _Stand, levels: tuple[str, ...]) -> list[str]:
         leaves, table = stand.leaves, self.table
-        left = np.ones(len(leaves.starts), dtype=np.bool_)
-        out: dict[str, int] = {}
-
-        def exclude(why: str, hit: Bools) -> None:
-            nonlocal left
-            number = int((left & hit).sum())
-            if number:
-                out[why] = out.get(why, 0) + number
-                left = left & ~hit
-
+        excluded = Excluded(np.ones(len(leaves.starts), dtype=np.bool_))
+        exclude = excluded.add
         if levels[-1] == HOSTNAME_LABEL:
             first = leaves.first
             for taints, code in table.taint_classes().items():
                 taint = refused_taint(taints, stand.filter.tolerations)
                 if taint is not None:
-                    value = f"={taint.value}" if taint.value else ""
-                    exclude(f'taint "{taint.key}{value}:{taint.effect}"', table.taints[first] == code)
+                    exclude(f'taint "{taint.text}"', table.taints[first] == code)
             exclude("nodeSelector", ~table.pairs(stand.filter.selector)[first])
             if stand.filter.affinity is not None:
                 exclude("affinity", ~table.affinity(stand.filter.affinity)[first])
@@ -482,7 +473,7 @@ class Tas:
             exclude("topologyDomain", ~stand.within)
         for name, amount in sorted(stand.per_pod):
             exclude(f'resource "{name}"', self._free(leaves, levels, name) < amount)
-        return [f"{why}: {number}" for why, number in out.items()]
+        return [f"{why}: {number}" for why, number in excluded.by.items()]
 
 
 def _leader_and_workers(group: Sequence[PlaceRequest]) -> tuple[PlaceRequest | None, PlaceRequest]:

@@ -172,7 +172,7 @@ class View:
         else:
             active, _, why = state.cohort_active(name)
         spec = state.queues.get(name) if node.is_queue else None
-        own, held = node.nominal_of_all(), node.held_by_all()
+        own, held = numbers.nominal, node.held_by_all()
         pairs = dict.fromkeys(numbers.order)
         pairs.update(dict.fromkeys(sorted(own)))
         rows.append(

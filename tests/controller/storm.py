@@ -8,9 +8,9 @@ import asyncio
 import base64
 import random  # noqa: TID251  # seeded, and not of the engine
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -36,6 +36,8 @@ from e2e.event_log import Entry
 from tests.controller import lab
 from tests.controller.lab import T0, Json
 from tests.kube.virtual import Loop
+
+T = TypeVar("T")
 
 RECORDED = {"Job", "JobSet", "Pod", "Node", "Workload", "ClusterQueue", "LocalQueue", "Cohort", "ResourceFlavor"}
 WRITE_S = 10.0
@@ -352,6 +354,21 @@ def in_virtual_time(monkeypatch: pytest.MonkeyPatch, loop: Loop, seed: int) -> N
     monkeypatch.setattr(app, "time", clock)
     monkeypatch.setattr(stale, "time", clock)
     monkeypatch.setattr(flow, "_chance", random.Random(f"pauses of {seed}"))
+
+
+def played(monkeypatch: pytest.MonkeyPatch, seed: int, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What comes of a story that is played in virtual time; nothing of it is left running."""
+    loop = Loop()
+    in_virtual_time(monkeypatch, loop, seed)
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(story())
+    finally:
+        while left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(left, timeout=60))
+        loop.close()
 
 
 def in_group(monkeypatch: pytest.MonkeyPatch, names: Names, *modules: ModuleType) -> None:

@@ -12,8 +12,7 @@ import pytest
 from admission.names import QUOTA_RESERVED
 from admission.sandbox.actors import RUN_TIME
 from tests.controller.lab import API, GPU, cluster_queue, job, local_queue, own
-from tests.controller.storm import Replica, Town, Weather, Wire, in_virtual_time
-from tests.kube.virtual import Loop
+from tests.controller.storm import Replica, Town, Weather, Wire, played
 
 NODE = {
     "apiVersion": "v1",
@@ -108,19 +107,6 @@ class Tenants:
         await self.town.end()
 
 
-def played(monkeypatch: pytest.MonkeyPatch, story: Callable[[], Any]) -> Any:
-    loop = Loop()
-    in_virtual_time(monkeypatch, loop, 1)
-    try:
-        return loop.run_until_complete(story())
-    finally:
-        while left := asyncio.all_tasks(loop):
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.wait(left, timeout=60))
-        loop.close()
-
-
 async def _started(noisy: int, hangs: Hangs | None, quota: int = 500) -> tuple[float, float, float]:
     tenants = Tenants(noisy)
     if hangs is not None:
@@ -141,8 +127,8 @@ async def _started(noisy: int, hangs: Hangs | None, quota: int = 500) -> tuple[f
 @pytest.mark.parametrize("quota", [500, 20])
 def test_who_hangs_delays_nobody_else(monkeypatch: pytest.MonkeyPatch, noisy: int, hangs: Hangs, quota: int) -> None:
     """quota: for all jobs of each, or for some, so that of the others is said why they wait."""
-    runs_alone, shown_alone, told_alone = played(monkeypatch, lambda: _started(0, None))
-    runs, shown, told = played(monkeypatch, lambda: _started(noisy, hangs, quota))
+    runs_alone, shown_alone, told_alone = played(monkeypatch, 1, lambda: _started(0, None))
+    runs, shown, told = played(monkeypatch, 1, lambda: _started(noisy, hangs, quota))
     assert runs <= runs_alone + 0.5
     assert shown <= shown_alone + 3.0
     assert told <= told_alone + 2.0
@@ -160,4 +146,4 @@ def test_a_new_leader_waits_for_none_of_who_hangs(monkeypatch: pytest.MonkeyPatc
         await tenants.end()
         return took
 
-    assert played(monkeypatch, story) < 4.0
+    assert played(monkeypatch, 1, story) < 4.0

@@ -10,7 +10,7 @@ import os
 import random  # noqa: TID251  # seeded, and not of the engine
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,8 +23,7 @@ from admission.sandbox.actors import FAIL, NODE_DOWN, RUN_TIME
 from e2e import invariants
 from tests.controller import upheavals
 from tests.controller.lab import API, GPU, NAMES, Json, local_queue, own
-from tests.controller.storm import Replica, Town, Weather, Wire, due, in_group, in_virtual_time
-from tests.kube.virtual import Loop
+from tests.controller.storm import Replica, Town, Weather, Wire, due, in_group, played
 
 SEEDS: dict[str, Sequence[int]] = {"muster": (0, 61, 72, 276), "kueue": (1,), "workloads": (1,)}
 """By whose rules. `workloads`: by Kueue's, and there are no jobs, but Workloads that tools make."""
@@ -172,6 +171,16 @@ class Storm:
                 await one.begin()
         self.replicas = [self.replica(self.weather[i]) for i in range(2)]
         self.replicas[0].lead()
+
+    async def opens(self) -> None:
+        """Queue a takes whoever comes."""
+        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
+        await self.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+
+    async def end(self) -> None:
+        for one in self.replicas:
+            await one.end()
+        await self.town.end()
 
     def replica(self, weather: Weather) -> Replica:
         return Replica(self.town, weather, workloads_only=self.workloads_only)
@@ -406,24 +415,8 @@ async def storm(seed: int, steps: int, *, workloads_only: bool = False) -> list[
     await made.rages(steps)
     await made.calms()
     found = await made.wrong()
-    for one in made.replicas:
-        await one.end()
-    await made.town.end()
+    await made.end()
     return found
-
-
-def played(monkeypatch: pytest.MonkeyPatch, seed: int, main: Callable[[], Awaitable[None]]) -> None:
-    loop = Loop()
-    in_virtual_time(monkeypatch, loop, seed)
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_until_complete(main())
-    finally:
-        while left := asyncio.all_tasks(loop):
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.wait(left, timeout=60))
-        loop.close()
 
 
 @pytest.mark.parametrize(("rules", "seed"), [(rules, seed) for rules in SEEDS for seed in SEEDS[rules]])
@@ -458,9 +451,7 @@ def test_a_workload_is_not_made_again_and_again_for_a_job_that_is_gone(monkeypat
         await scene.user.delete(path, propagation="Background")
         await asyncio.sleep(10)
         made.extend(path for verb, path in list(scene.town.requests)[before:] if (verb, path[-10:]) == MADE)
-        for one in scene.replicas:
-            await one.end()
-        await scene.town.end()
+        await scene.end()
 
     played(monkeypatch, 0, main)
     assert 2 <= len(made) <= 11
@@ -483,8 +474,7 @@ def test_a_new_leader_starts_nothing_by_a_reservation_that_was_taken_back(monkey
     async def main() -> None:
         scene = Storm(0)
         await scene.begin()
-        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
-        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+        await scene.opens()
         await scene.user.create(PATHS["Job"], lasting("runs", 1))
         await asyncio.sleep(5)
         scene.weather[1].lag = {"Workload": 1e6}
@@ -499,9 +489,7 @@ def test_a_new_leader_starts_nothing_by_a_reservation_that_was_taken_back(monkey
         scene.replicas[1].lead()
         await asyncio.sleep(5)
         found.extend(map(str, invariants.check(scene.town.entries, at_end=False)))
-        for one in scene.replicas:
-            await one.end()
-        await scene.town.end()
+        await scene.end()
 
     played(monkeypatch, 0, main)
     assert found == []
@@ -521,8 +509,7 @@ def test_a_jobset_is_not_over_while_pods_run_of_which_nothing_was_heard(monkeypa
     async def main() -> None:
         scene = Storm(0)
         await scene.begin()
-        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
-        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+        await scene.opens()
         scene.weather[0].lag = {"Pod": 30.0}
         parts = [part("runs", **{RUN_TIME: "48h"}), part("fails", **{RUN_TIME: "2s", FAIL: "true"})]
         meta = {"name": "both", "namespace": "ml", "labels": {NAMES.queue_label: "a"}}
@@ -533,9 +520,7 @@ def test_a_jobset_is_not_over_while_pods_run_of_which_nothing_was_heard(monkeypa
         found.extend(map(str, invariants.check(scene.town.entries, at_end=False)))
         (workload,) = scene.objects(NAMES.group, "workloads")
         ended.extend(one for one in workload["status"]["conditions"] if one["type"] == "Finished")
-        for one in scene.replicas:
-            await one.end()
-        await scene.town.end()
+        await scene.end()
 
     played(monkeypatch, 0, main)
     assert found == []
@@ -550,8 +535,7 @@ def test_a_new_leader_stops_nothing_of_which_it_knows_the_start_before_the_reser
     async def main() -> None:
         scene = Storm(0)
         await scene.begin()
-        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
-        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+        await scene.opens()
         monkeypatch.setattr(scene.weather[1], "delay", lambda kind: 30.0 if kind == "Workload" else 0.01)
         await scene.user.create(PATHS["Job"], lasting("runs", 1))
         await asyncio.sleep(2)
@@ -561,9 +545,7 @@ def test_a_new_leader_stops_nothing_of_which_it_knows_the_start_before_the_reser
         judge = invariants.replay(scene.town.entries, at_end=False)
         assert judge.violations == []
         starts.append(judge.figures.starts)
-        for one in scene.replicas:
-            await one.end()
-        await scene.town.end()
+        await scene.end()
 
     played(monkeypatch, 0, main)
     assert starts == [1]
@@ -579,8 +561,7 @@ def test_a_new_leader_tells_a_node_that_went_from_one_of_which_it_has_not_heard(
     async def main() -> None:
         scene = Storm(0)
         await scene.begin()
-        spec = queue("a", random.Random(1))["spec"] | {"stopPolicy": "None"}
-        await scene.user.merge_patch(f"{OURS}/clusterqueues/a", {"spec": spec})
+        await scene.opens()
         first, second = scene.replicas
         for one in scene.objects("", "nodes"):
             await scene.user.merge_patch(f"/api/v1/nodes/{one['metadata']['name']}", {"spec": {"unschedulable": True}})
@@ -603,9 +584,7 @@ def test_a_new_leader_tells_a_node_that_went_from_one_of_which_it_has_not_heard(
         second.lead()
         await asyncio.sleep(60)
         starts.append(invariants.replay(scene.town.entries, at_end=False).figures.starts)
-        for one in scene.replicas:
-            await one.end()
-        await scene.town.end()
+        await scene.end()
 
     played(monkeypatch, 0, main)
     assert starts == [often]
@@ -647,9 +626,7 @@ def test_what_two_leaders_gave_away_twice_goes_back(group: str, monkeypatch: pyt
         holders.append(held(scene))
         judged = {"group": group, "notice": 30.0, "rivalries": scene.town.rivalries}
         found.extend(map(str, invariants.check(scene.town.entries, **judged)))
-        for one in scene.replicas:
-            await one.end()
-        await scene.town.end()
+        await scene.end()
 
     played(monkeypatch, 0, main)
     assert found == []
@@ -680,9 +657,7 @@ def test_who_was_carried_over_with_what_he_has_keeps_it(monkeypatch: pytest.Monk
         await scene.user.merge_patch(f"{path}/carried/status", {"status": status})
         await asyncio.sleep(60)
         found.extend(scene.objects(NAMES.group, "workloads"))
-        for one in scene.replicas:
-            await one.end()
-        await scene.town.end()
+        await scene.end()
 
     played(monkeypatch, 0, main)
     assert [bool(one["status"].get("admission")) for one in found] == [True]
