@@ -89,9 +89,13 @@ def node(name: str, **allocatable: int) -> Node:
 
 
 def never_fits(verdict: Verdict) -> bool:
-    """Would not even empty nodes hold it."""
-    details = (verdict.why.detail, *(misfit.detail for misfit in verdict.why.misfits))
-    return Detail.NEVER_FITS_NODES in details
+    """Would not even empty nodes hold it: none, or those that may be used now."""
+    return any(not misfit.fits_when_empty for misfit in verdict.why.misfits)
+
+
+def _without_counts(verdict: Verdict) -> Verdict:
+    misfits = tuple(replace(misfit, placeable=0, excluded=(), sound=0) for misfit in verdict.why.misfits)
+    return replace(verdict, why=replace(verdict.why, misfits=misfits))
 
 
 class Town:
@@ -188,7 +192,8 @@ class Town:
                 if key in self.state.memos.stale() or (stray and never):
                     self.same_reason(key, other)
                 else:
-                    assert mine == theirs or self.told_as_first(key, mine, theirs), (mine, theirs)
+                    told = self.told_as_first(key, mine, theirs) or self.other_trees_came(mine, theirs)
+                    assert mine == theirs or told, (mine, theirs)
 
     def told_as_first(self, key: Key, mine: Verdict | None, theirs: Verdict | None) -> bool:
         """The first of a queue is told for whom room is claimed. That stays true, and said, when others come before."""
@@ -197,6 +202,15 @@ class Town:
         claims = {*self.state.ledger.claims, *self.state.ledger.aside}
         plain = replace(mine.why, detail=theirs.why.detail, subject=theirs.why.subject, until=theirs.why.until)
         return tuple(mine.why.subject.split("/")) in claims and replace(mine, why=plain) == theirs
+
+    def other_trees_came(self, mine: Verdict | None, theirs: Verdict | None) -> bool:
+        """Nodes are short still, by other numbers: what gangs of other trees took since helps nobody who waits."""
+        queue = self.state.ledger.tree.queue
+        nodes = [queue(value.admission.cluster_queue) for value in self.gangs() if value.admission is not None]
+        trees = {node.root for node in nodes if node is not None}
+        if mine is None or theirs is None or len(trees) < 2 or theirs.why.detail is not Detail.NODES_SHORT:
+            return False
+        return _without_counts(mine) == _without_counts(theirs)
 
     def by_turns(self, plan: Plan) -> bool:
         """Was something decided for gangs that have been passed over for long, beside room that is kept for others?
