@@ -815,7 +815,7 @@ class State:
             if before.get(name) != self._activity.get(name) or took.get(name) != self._takes.get(name):
                 for local in self._roster.locals_of(name):
                     self._unsettled.update(self._roster.waiting_in.get(local, ()))
-        # What is no different from before may have been different meanwhile, and most who wait still wait for their turn.
+        # What is no different from before may have been different meanwhile; and most still wait for their turn.
         waiting = (self.workloads.get(key) for key in self._unsettled)
         judged = [gang for gang in waiting if gang is not None and gang.admission is None]
         for gang in sorted((g for g in judged if self._why_not(g) != self._blocked.get(g.key)), key=lambda g: g.key):

@@ -208,7 +208,9 @@ class Town:
         queue = self.state.ledger.tree.queue
         nodes = [queue(value.admission.cluster_queue) for value in self.gangs() if value.admission is not None]
         trees = {node.root for node in nodes if node is not None}
-        if mine is None or theirs is None or len(trees) < 2 or theirs.why.detail is not Detail.NODES_SHORT:
+        if mine is None or theirs is None or len(trees) < 2:
+            return False
+        if any(misfit.detail is not Detail.NODES_SHORT for misfit in theirs.why.misfits):
             return False
         return _without_counts(mine) == _without_counts(theirs)
 
