@@ -40,6 +40,9 @@ from e2e.event_log import DELETED, Entry, EventLog
 from e2e.quantities import Resources, milli, pod_requests, resources
 from e2e.quota_tree import QuotaTree, Usage
 
+LISTED_DEVICES = "e2e/listed-devices"
+"""Annotation of a node whose devices a driver lists: how many of each resource that makes, as a JSON resource list."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Violation:
@@ -561,6 +564,7 @@ class Judge:
         if node not in self._nodes:
             return
         has = resources((self._nodes[node].get("status") or {}).get("allocatable"))
+        has |= resources(json.loads(self._nodes[node]["metadata"].get("annotations", {}).get(LISTED_DEVICES, "{}")))
         for resource, amount in requests.items():
             listed = resource in has or resource != "pods"
             if listed and amount > 0 and self._load[node][resource] > has[resource]:

@@ -378,6 +378,8 @@ class Controller:
         )
         for stored, convert_stored in decode.STORED:
             watch(stored, partial(decode.item, convert_stored, names), self._on_storage, optional=True, withheld=True)
+        for listed, convert_listed in decode.LISTED:
+            watch(listed, partial(decode.item, convert_listed, names), self._on_devices, optional=True, withheld=True)
 
     def _decode_job(self, kind: Any, raw: msgspec.Raw) -> JobView:
         return decode.job(kind, self.names, raw, self.recent, every=bool(self.world.default_queue))
@@ -481,6 +483,14 @@ class Controller:
 
     def _on_storage(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
         self.world.storage_changed(old.value if old is not None else None, new.value if new is not None else None)
+
+    def _on_devices(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
+        devices = self.world.devices
+        told = dict(devices.not_understood)
+        self.world.devices_changed(old.value if old is not None else None, new.value if new is not None else None)
+        for name, why in devices.not_understood.items():
+            if name not in told:
+                log.warning("no devices of this class count", device_class=name, error=why)
 
     def _bad(self, kind: str, key: Key, error: Exception) -> None:
         log.warning("object left out", kind=kind, namespace=key[0], name=key[1], error=str(error))

@@ -77,6 +77,7 @@ from admission.names import (
 
 if TYPE_CHECKING:
     from admission.api.lint import Document
+    from admission.jobs.devices import Devices, Listed
 
 Json = dict[str, Any]
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
@@ -628,13 +629,30 @@ class Ask:
             self.read(self.kind("resourceflavors", "ResourceFlavor", namespaced=False)),
             self.read(self.kind("topologies", "Topology", namespaced=False)),
         )
+        devices = await self.devices()
         if raw_nodes is None:
             raise NotSeen("you may not see the nodes of this cluster (list nodes)")
         from admission.controller.occupancy import Occupancy
 
-        there = Occupancy(raw_nodes, raw_topologies or (), raw_workloads or (), raw_pods or (), self.names)
+        there = Occupancy(raw_nodes, raw_topologies or (), raw_workloads or (), raw_pods or (), self.names, devices)
         flavors = [values.flavor(raw, self.names)[0] for raw in raw_flavors or ()]
         return Nodes(there.rows(flavors), there.largest(flavors, per_pod), there.resources, self.hidden)
+
+    async def devices(self) -> Devices:
+        """Those that drivers list, where a class makes them an extended resource."""
+        from admission.controller.decode import LISTED
+        from admission.jobs.devices import CLASS, DeviceClass, Devices
+
+        hidden = dict(self._hidden)
+        listed: list[Listed] = []
+        for kind, convert in LISTED:
+            found = await self.read(kind)
+            if kind.kind == CLASS:
+                self._hidden = hidden  # it matters only where there are some
+            listed += [convert(raw, self.names)[0] for raw in found or ()]
+            if not any(isinstance(one, DeviceClass) and one.resource for one in listed):
+                break
+        return Devices(listed)
 
     # ------------------------------------------------------------ lint
 

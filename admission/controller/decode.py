@@ -21,7 +21,7 @@ from admission.controller.defaults import PriorityClassSeen
 from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, WorkloadSeen
 from admission.engine.model import Pairs, PodSet
-from admission.jobs import pins, values, volumes
+from admission.jobs import devices, pins, values, volumes
 from admission.jobs.kinds import KINDS, JobKind, JobView, millis, obj, objects, texts, view
 from admission.jobs.requests import of_jobset
 from admission.kube.client import Kind
@@ -41,6 +41,12 @@ STORED = (
     (Kind("storage.k8s.io", "v1", "storageclasses", volumes.CLASS, False), volumes.storage_class),
 )
 """What says where volumes are."""
+LISTED = (
+    (Kind("resource.k8s.io", "v1", "deviceclasses", devices.CLASS, False), devices.device_class),
+    (Kind("resource.k8s.io", "v1", "resourceslices", devices.SLICE, False), devices.resource_slice),
+    (Kind("resource.k8s.io", "v1", "resourceclaims", devices.CLAIM), devices.resource_claim),
+)
+"""What says which devices there are."""
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 
 

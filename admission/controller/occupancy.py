@@ -15,6 +15,7 @@ from admission.engine.capacity import Capacity, PlaceRequest, place, takes
 from admission.engine.counts import keeps_off
 from admission.engine.model import MUSTER, Flavor, Misfit, Node, PodSet, PodShape
 from admission.jobs import values
+from admission.jobs.devices import Devices
 from admission.jobs.kinds import obj, texts
 from admission.names import Names
 
@@ -42,6 +43,7 @@ class Occupancy:
         workloads: Iterable[Json],
         pods: Iterable[Json],
         names: Names,
+        devices: Devices,
     ) -> None:
         self._book = Capacity()
         self._owners: dict[str, str] = {}
@@ -49,7 +51,7 @@ class Occupancy:
         self._lost: dict[str, tuple[tuple[str, int], ...]] = {}
         for raw in nodes:
             node = values.node(raw, names)[0]
-            self._book.put_node(node)
+            self._book.put_node(devices.laid_on(node))
             self._lost[node.name] = _lost(raw, node)
         for raw in topologies:
             self._book.put_topology(values.topology(raw, names)[0])
@@ -63,9 +65,11 @@ class Occupancy:
             usage = values.pod_usage(raw, names)
             if usage is not None:
                 self._book.put_pod(usage)
+        for usage in devices.held():
+            self._book.put_pod(usage)
         there = {name for node in self._book.nodes() for name, amount in node.allocatable if amount}
-        devices = sorted(name for name in there if "/" in name)
-        self.resources = tuple(devices) or tuple(name for name in ("cpu", "memory") if name in there)
+        named = sorted(name for name in there if "/" in name)
+        self.resources = tuple(named) or tuple(name for name in ("cpu", "memory") if name in there)
         """Devices (resources with a domain, as nvidia.com/gpu) where there are any; else cpu and memory."""
 
     def rows(self, flavors: Sequence[Flavor]) -> tuple[NodeRow, ...]:

@@ -23,11 +23,25 @@ from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, 
 from admission.controller.decode import STORED
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
-from admission.engine.model import Admit, Assumed, Claim, Detail, Evict, Key, Put, Reason, Rules, Verdict, Workload
+from admission.engine.model import (
+    Admit,
+    Assumed,
+    Claim,
+    Detail,
+    Evict,
+    Key,
+    Node,
+    Put,
+    Reason,
+    Rules,
+    Verdict,
+    Workload,
+)
 from admission.engine.model import Why as Cause
 from admission.engine.project import sentence
 from admission.engine.state import State
 from admission.jobs import values, volumes
+from admission.jobs.devices import Devices
 from admission.jobs.kinds import (
     JOB,
     JOBSET,
@@ -251,6 +265,7 @@ class _Cluster:
     names: Names
     found: Mapping[str, list[Json] | None]
     """By plural; None of what the asker may not see."""
+    devices: Devices
 
     def of(self, plural: str) -> list[Json]:
         return self.found[plural] or []
@@ -268,7 +283,10 @@ class _Cluster:
         state = State(rules)
         for plural, convert in _FOLDED.items():
             for raw in self.of(plural):
-                state.apply(Put(convert(raw, self.names)[0]))
+                value = convert(raw, self.names)[0]
+                state.apply(Put(self.devices.laid_on(value) if isinstance(value, Node) else value))
+        for held in self.devices.held():
+            state.apply(Put(held))
         standing: dict[Who, tuple[Stand, ...]] = {("gang", *other.key): stands_of(other) for other, _ in self.gangs}
         listed = {job for _, job in self.gangs}  # one that was created may have its Workload by now
         before = [one for one in earlier if one.called not in listed]
@@ -320,7 +338,9 @@ async def _read(ask: Ask, namespace: str) -> _Cluster:
         PRIORITY_CLASSES,
     )
     lists = await asyncio.gather(*(ask.read(one, namespace if one is LIMIT_RANGES else None) for one in kinds))
-    return _Cluster(ask.names, {one.plural: found for one, found in zip(kinds, lists, strict=True)})
+    return _Cluster(
+        ask.names, {one.plural: found for one, found in zip(kinds, lists, strict=True)}, await ask.devices()
+    )
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ from admission.engine.model import (
 )
 from admission.engine.state import State
 from admission.engine.trial import required_checks
+from admission.jobs.devices import Devices, Listed
 from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.values import LOST_TAINTS
@@ -173,6 +174,11 @@ class World:
         self._same_defaults: dict[str, str] = {}
         """Workloads (uid) that say the same with other defaults than they were written with, and with which."""
         self.storage = Storage()
+        self.devices = Devices()
+        self._offered: dict[str, Node] = {}
+        """Nodes as they are, without the devices of drivers."""
+        self._held_by: dict[Key, tuple[PodUsage, ...]] = {}
+        """What claims hold of devices."""
         self.looks_at_volumes = True
         self._volumes_of: dict[Key, frozenset[Source]] = {}
         """What the Workloads that name claims depend on ..."""
@@ -390,6 +396,23 @@ class World:
         if self._unlaid:
             self._dirty()
 
+    def devices_changed(self, old: Listed | None, new: Listed | None) -> None:
+        """A class, some devices or a claim on them came, changed or went."""
+        if old == new:
+            return
+        touched = self.devices.change(old, new)
+        for name in sorted(touched.nodes & self._offered.keys()):
+            self.node_seen(self._offered[name])
+        for claim in sorted(touched.claims):
+            before, now = self._held_by.pop(claim, ()), self.devices.held_by(claim)
+            if now:
+                self._held_by[claim] = now
+            for gone in {usage.key for usage in before} - {usage.key for usage in now}:
+                self.apply(Gone(PodUsage, gone))
+            for usage in now:
+                if usage not in before:
+                    self.apply(Put(usage))
+
     def lay(self, *, seen: bool) -> None:
         """Lay what became of volumes, and of pods of others, on those whom it concerns. Not `seen`: volumes may not be,
         and nothing is known of them."""
@@ -497,6 +520,8 @@ class World:
 
     def node_seen(self, node: Node) -> None:
         self.nodes.add(node.name)
+        self._offered[node.name] = node
+        node = self.devices.laid_on(node)
         labels = dict(node.labels)
         if self._node_labels.get(node.name) != labels:
             self._node_labels[node.name] = labels
@@ -525,6 +550,7 @@ class World:
 
     def node_gone(self, name: str) -> None:
         self.nodes.discard(name)
+        self._offered.pop(name, None)
         self._deserted.discard(name)
         host = self._node_labels.pop(name, {}).get(HOSTNAME_LABEL, name)
         if self._node_by_host.get(host) == name:

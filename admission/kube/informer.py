@@ -98,8 +98,8 @@ class Informer(Generic[T]):
     decode: raw JSON of one object -> T; it may raise. on_change: (None, new) added, (old, new) changed, (old, None)
     gone. on_bad: called with the key and the error of what could not be decoded. optional: a kind that is not served
     (its CRD is not installed) counts as empty, and is looked for again every `absent_retry` seconds. withheld: so does
-    one that may not be listed. watch_seconds: range of the watch's own timeout. stall_seconds: reconnect after that
-    much silence; servers send a bookmark each minute.
+    one that may not be listed, but what was seen of it stays. watch_seconds: range of the watch's own timeout.
+    stall_seconds: reconnect after that much silence; servers send a bookmark each minute.
     backoff: (base, cap) of the pauses, seconds; shorter ones where nobody answers. clock, sleep: monotonic seconds, and
     waiting for some.
     """
@@ -306,7 +306,7 @@ class Informer(Generic[T]):
         withheld = self._withheld and isinstance(error, Forbidden)
         if withheld or isinstance(error, NotFound):
             self._absent += 1
-            if self._optional and (not self.store or self._absent >= 3):
+            if self._optional and (not self.store or (self._absent >= 3 and not withheld)):
                 # Once may be a server that has not yet read its CRDs: a full copy is emptied only for good reason.
                 for key in list(self.store):
                     self._remove(key)

@@ -47,6 +47,7 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.state import State
+from admission.jobs import devices
 from admission.jobs.kinds import JobView
 from admission.jobs.volumes import Claim, Volume
 from admission.names import HOSTNAME_LABEL
@@ -1079,3 +1080,40 @@ def test_a_node_that_is_no_more_is_remembered_for_who_may_still_come_to_it() -> 
     for _ in range(2):
         world.forget_nodes()
     assert world.lost_nodes == {}
+
+
+def test_what_a_driver_lists_is_room_on_its_node_and_what_a_claim_holds_is_taken() -> None:
+    world = World(State(MUSTER), changed_job=lambda key: None, dirty=lambda: None)
+    gpus = devices.DeviceClass("gpu", gpu := "example.com/gpu")
+    claim = devices.Claim("others", "mine", ((("d", "n0"), "gpu-1"),))
+
+    def listed(many: int) -> devices.Slice:
+        return devices.Slice("n0", ("d", "n0"), devices=tuple(devices.Device(f"gpu-{i}", "n0") for i in range(many)))
+
+    def free() -> int | None:
+        return world.state.ledger.nodes.free("n0").get(gpu)
+
+    node = Node("n0", allocatable=(("cpu", 8000), ("pods", 100)), ready=True)
+    world.node_seen(node)
+    assert free() is None
+    world.devices_changed(None, listed(2))
+    world.devices_changed(None, gpus)
+    assert free() == 2
+    world.devices_changed(None, claim)
+    assert free() == 1
+    world.node_seen(replace(node, labels=(("zone", "a"),)))
+    assert free() == 1
+    world.devices_changed(listed(2), listed(4))
+    assert free() == 3
+    world.devices_changed(claim, devices.Claim("others", "mine"))
+    assert free() == 4
+    world.devices_changed(devices.Claim("others", "mine"), claim)
+    world.devices_changed(gpus, None)
+    assert free() is None
+    world.devices_changed(None, gpus)
+    world.node_gone("n0")
+    world.devices_changed(listed(4), listed(1))
+    assert world.state.ledger.nodes.node("n0") is None
+    world.node_seen(node)
+    assert free() == 1
+    assert world.state.drift() == []

@@ -16,6 +16,8 @@ from admission.api import lint
 from admission.api.config import load_config
 from admission.api.kinds import BY_NAME, validate_object
 from admission.cli import cli
+from admission.engine.model import Node
+from admission.jobs import devices
 from admission.names import Names
 from charts.monitoring import ALERTS
 from tests.chart.helm import needs_helm, template
@@ -183,6 +185,11 @@ def test_a_manifest_is_right(one: Block) -> None:
             assert load_config(one.text)
         elif document["kind"] in BY_NAME:
             assert validate_object(document, Names(), strict=True) == []
+        elif document["kind"] == "DeviceClass":
+            gpu = devices.Device("gpu-0", "n0", (("attributes", "gpu.nvidia.com", "type", "gpu"),))
+            listed = devices.Slice("n0", ("gpu.nvidia.com", "n0"), devices=(gpu,))
+            there = devices.Devices([devices.device_class(document, Names())[0], listed])
+            assert there.laid_on(Node("n0")).allocatable == (("nvidia.com/gpu", 1),)
         else:
             assert (document["kind"], Names().queue_label in document["metadata"]["labels"]) == ("Job", True)
     read, found = lint.read(one.text, one.page)

@@ -388,11 +388,15 @@ async def test_what_may_be_withheld_counts_as_absent_until_it_may_be_listed(serv
     server.put("x")
     server.faults += [answer(403)] * 3
     with capture_logs() as lines:
-        async with informing(client, optional=True, withheld=True) as (informer, _, _):
+        async with informing(client, optional=True, withheld=True) as (informer, seen, _):
             assert informer.absent
             assert informer.store == {}
             await settle(lambda: same(informer, server))
             assert not informer.absent
+            server.faults += [answer(403)] * 5
+            informer.relist()
+            await settle(lambda: not server.faults and bool(server.watches))
+            assert seen.log == ["+x:u1"]
     assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
         "may not be listed, and is gone without"
     ]

@@ -1,0 +1,99 @@
+"""Devices that a DRA driver lists, and that the real scheduler gives to pods which ask for the extended resource."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from click.testing import CliRunner
+
+from admission.cli import cli
+from e2e.control_plane import ControlPlane
+from e2e.gangs import GPU, admitted, reason, running_pods, teams
+from e2e.installed import Installed, job
+from e2e.invariants import LISTED_DEVICES
+
+DRIVER = "gpu.nvidia.com"
+Json = dict[str, Any]
+
+
+def of_driver(kind: str, name: str, namespace: str = "", **rest: Any) -> Json:
+    meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": meta, **rest}
+
+
+def driver_installed(cp: ControlPlane) -> None:
+    """Its classes: whole GPUs, which pods may ask for as nvidia.com/gpu, and parts of them."""
+    for name, kind, resource in ((DRIVER, "gpu", {"extendedResourceName": GPU}), ("mig.nvidia.com", "mig", {})):
+        picks = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == '{kind}'"
+        cp.apply([of_driver("DeviceClass", name, spec={"selectors": [{"cel": {"expression": picks}}], **resource})])
+
+
+def listed(cp: ControlPlane, node: str, gpus: int, generation: int = 1) -> None:
+    """What the driver of a node lists: its GPUs, and a part of one more."""
+    kinds = ["gpu"] * gpus + ["mig"]
+    devices = [
+        {"name": f"{kind}-{i}", "attributes": {"type": {"string": kind}, "uuid": {"string": f"{node}-{i}"}}}
+        for i, kind in enumerate(kinds)
+    ]
+    cp.patch("nodes", node, {"metadata": {"annotations": {LISTED_DEVICES: json.dumps({GPU: gpus})}}})
+    pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
+    cp.apply(
+        [
+            of_driver(
+                "ResourceSlice",
+                f"{node}-gpus",
+                spec={"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices},
+            )
+        ]
+    )
+
+
+def claimed(cp: ControlPlane, node: str) -> None:
+    """A pod of nobody's on this node, that holds one of its GPUs by a claim."""
+    request = {"name": "one", "exactly": {"deviceClassName": DRIVER}}
+    cp.namespace("others")
+    cp.apply([of_driver("ResourceClaim", "mine", "others", spec={"devices": {"requests": [request]}})])
+    spec = {
+        "nodeSelector": {"kubernetes.io/hostname": node},
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}],
+        "containers": [{"name": "c", "image": "c", "resources": {"claims": [{"name": "gpu"}]}}],
+    }
+    cp.apply([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "others"}, "spec": spec}])
+    cp.wait(lambda: running_pods(cp, "others"), 30, "the scheduler to give it a GPU")
+
+
+def free(cp: ControlPlane) -> dict[str, tuple[int, int]]:
+    """GPUs of each node, and how many are free, as `muster nodes` says."""
+    given = ["nodes", "-o", "json", "--kubeconfig", str(cp.kubeconfig())]
+    rows = json.loads(CliRunner().invoke(cli, given, catch_exceptions=False).stdout)["rows"]
+    return {row["name"]: (dict(row["capacity"])[GPU], dict(row["free"])[GPU]) for row in rows}
+
+
+def test_gangs_go_where_a_driver_lists_devices(muster: Installed) -> None:
+    cp = muster.cp
+    driver_installed(cp)
+    cp.add_nodes(2, gpus=0, labels={"gpu": "h100"}, prefix="listed")
+    cp.add_nodes(1, gpus=2, labels={"gpu": "h100"}, prefix="plugin")
+    for node in ("listed-0", "listed-1"):
+        listed(cp, node, 4)
+    teams(cp, {"team-a": 64})
+    muster.started()
+    claimed(cp, "listed-1")
+    cp.wait(lambda: free(cp) == {"listed-0": (4, 4), "listed-1": (4, 3), "plugin-0": (2, 2)}, 10, "what is free")
+
+    cp.apply([job("team-a", "large", 3, gpus=3, seconds=None), job("team-a", "both", 2, gpus=3, seconds=None)])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "the scheduler to run the gang that fits")
+    assert admitted(cp, "team-a", "both")
+    cp.wait(lambda: reason(cp, "team-a", "large")[0] == "TopologyPlacementFailed", 20, "the other to be told why")
+    cp.apply([job("team-a", "small", 1, gpus=2, seconds=None)])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 30, "the one beside it")
+    hosts = sorted(pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a"))
+    assert hosts == ["listed-0", "listed-1", "plugin-0"]
+    assert free(cp) == {"listed-0": (4, 1), "listed-1": (4, 0), "plugin-0": (2, 0)}
+
+    listed(cp, "listed-0", 8, generation=2)
+    cp.delete("jobs", "both", "team-a")
+    cp.add_nodes(1, gpus=0, labels={"gpu": "h100"}, prefix="new")
+    listed(cp, "new-0", 4)
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 4, 30, "the large one to run when there is room")

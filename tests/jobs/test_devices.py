@@ -1,0 +1,248 @@
+"""What devices of DRA drivers make room for on nodes, from objects as the API has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admission.engine.model import Node
+from admission.jobs import devices
+from admission.jobs.devices import Devices, Listed
+from admission.names import Names
+
+NAMES = Names()
+Json = dict[str, Any]
+DRIVER, GPU, POOL = "gpu.example.com", "example.com/gpu", "n0"
+OF_DRIVER = f"device.driver == '{DRIVER}'"
+A_GPU = f"{OF_DRIVER} && device.attributes['{DRIVER}'].type == 'gpu'"
+
+
+def device_class(*expressions: str, name: str = "gpu", resource: str = GPU, created: str = "") -> Json:
+    spec: Json = {"selectors": [{"cel": {"expression": one}} for one in expressions]}
+    if resource:
+        spec["extendedResourceName"] = resource
+    stamp = created or "2026-01-01T00:00:00Z"
+    return {"kind": "DeviceClass", "metadata": {"name": name, "creationTimestamp": stamp}, "spec": spec}
+
+
+def device(name: str, taint: str = "", node: str = "", capacity: str = "80Gi", **attributes: Any) -> Json:
+    said = {"type": "gpu", **attributes}
+    kinds = {bool: "bool", int: "int", str: "string"}
+    out: Json = {
+        "name": name,
+        "attributes": {at: v if isinstance(v, dict) else {kinds[type(v)]: v} for at, v in said.items()},
+        "capacity": {"memory": {"value": capacity}},
+    }
+    if taint:
+        out["taints"] = [{"key": "example.com/broken", "effect": taint}]
+    return out | ({"nodeName": node} if node else {})
+
+
+def slice_of(*there: Json, name: str = "", generation: int = 1, of: int = 1, **said: Any) -> Json:
+    where = {"driver": DRIVER, "nodeName": "n0", **said}
+    pool = {"name": POOL, "generation": generation, "resourceSliceCount": of}
+    return {
+        "kind": "ResourceSlice",
+        "metadata": {"name": name or f"s-{there[0]['name']}"},
+        "spec": {**where, "pool": pool, "devices": list(there)},
+    }
+
+
+def claim(*held: str, extended: bool = False, admin: bool = False) -> Json:
+    results = [{"driver": DRIVER, "pool": POOL, "device": one, "adminAccess": admin} for one in held]
+    notes = {"resource.kubernetes.io/extended-resource-claim": "true"} if extended else {}
+    meta = {"namespace": "ns", "name": f"c-{'-'.join(held)}", "annotations": notes}
+    return {"kind": "ResourceClaim", "metadata": meta, "status": {"allocation": {"devices": {"results": results}}}}
+
+
+READ = {
+    "DeviceClass": devices.device_class,
+    "ResourceSlice": devices.resource_slice,
+    "ResourceClaim": devices.resource_claim,
+}
+
+
+def read(raw: Json) -> Any:
+    return READ[raw["kind"]](raw, NAMES)[0]
+
+
+def room(*objects: Json, node: str = "n0", has: dict[str, int] | None = None) -> dict[str, int]:
+    there = Devices()
+    for raw in objects:
+        there.change(None, read(raw))
+    out = dict(there.laid_on(Node(node, allocatable=tuple(sorted((has or {}).items())))).allocatable)
+    for usage in there.held():
+        if usage.node == node:
+            for resource, amount in usage.requests:
+                out[resource] -= amount
+    return out
+
+
+TWO = slice_of(device("a"), device("b"), name="two")
+
+
+@pytest.mark.parametrize(
+    ("objects", "gpus"),
+    [
+        pytest.param([device_class(A_GPU), TWO], 2, id="those that the class picks"),
+        pytest.param([device_class(A_GPU), slice_of(device("a"), device("b", type="part"))], 1, id="and no others"),
+        pytest.param([device_class(), TWO], 2, id="a class without selectors picks all"),
+        pytest.param([device_class(OF_DRIVER, f"!({A_GPU})"), TWO], 0, id="all selectors must hold"),
+        pytest.param([device_class(A_GPU), slice_of(device("a"), driver="other.example.com")], 0, id="another driver"),
+        pytest.param([device_class(A_GPU, resource=""), TWO], None, id="a class for claims alone"),
+        pytest.param([TWO], None, id="no class"),
+        pytest.param([device_class(A_GPU), TWO, claim("a")], 1, id="a claim holds one"),
+        pytest.param([device_class(A_GPU), TWO, claim("a"), claim("b")], 0, id="two claims hold both"),
+        pytest.param([device_class(A_GPU), TWO, claim("a", extended=True)], 2, id="pods that hold it are counted"),
+        pytest.param([device_class(A_GPU), TWO, claim("a", admin=True)], 2, id="who only looks holds nothing"),
+        pytest.param([device_class(A_GPU), slice_of(device("a"), device("b", "NoSchedule"))], 1, id="tainted"),
+        pytest.param(
+            [device_class(A_GPU), slice_of(device("a"), device("b", "NoSchedule")), claim("b")], 1, id="and claimed"
+        ),
+        pytest.param([device_class(A_GPU), slice_of(device("a"), device("b", "NoExecute"))], 1, id="tainted to expel"),
+        pytest.param([device_class(A_GPU), slice_of(device("a"), device("b", "None"))], 2, id="a taint that tells"),
+        pytest.param([device_class(A_GPU), slice_of(device("a"), of=2)], 0, id="half a pool"),
+        pytest.param(
+            [device_class(A_GPU), slice_of(device("a"), of=2), slice_of(device("b"), of=2)], 2, id="all of it"
+        ),
+        pytest.param(
+            [device_class(A_GPU), slice_of(device("a"), generation=1), slice_of(device("b"), generation=2)],
+            1,
+            id="what is left of an older generation does not count",
+        ),
+        pytest.param([device_class(A_GPU), slice_of(device("a"), nodeName="n1")], None, id="on another node"),
+        pytest.param([device_class(A_GPU), slice_of(device("a"), nodeName="", allNodes=True)], None, id="on all nodes"),
+        pytest.param(
+            [
+                device_class(A_GPU),
+                slice_of(device("a", node="n0"), device("b", node="n1"), nodeName="", perDeviceNodeSelection=True),
+            ],
+            1,
+            id="each device on its own node",
+        ),
+        pytest.param(
+            [
+                device_class("device.driver == 'none'", name="old"),
+                device_class(A_GPU, name="z", created="2026-02-01T00:00:00Z"),
+                TWO,
+            ],
+            2,
+            id="the newest class of a resource",
+        ),
+        pytest.param(
+            [device_class(A_GPU, name="a"), device_class("device.driver == 'none'", name="b"), TWO],
+            2,
+            id="of one second the first by name",
+        ),
+    ],
+)
+def test_counts(objects: list[Json], gpus: int | None) -> None:
+    assert room(*objects) == ({} if gpus is None else {GPU: gpus})
+    assert room(*reversed(objects)) == ({} if gpus is None else {GPU: gpus})
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [
+        (f"device.capacity['{DRIVER}'].memory.compareTo(quantity('40Gi')) >= 0", True),
+        (f"device.capacity['{DRIVER}'].memory.isLessThan(quantity('80Gi'))", False),
+        (f"device.capacity['{DRIVER}'].memory.isGreaterThan(quantity('79.5Gi'))", True),
+        (f"device.attributes['{DRIVER}'].driverVersion.compareTo(semver('570.1.0')) >= 0", True),
+        (f"device.attributes['{DRIVER}'].driverVersion.isGreaterThan(semver('571.0.0'))", False),
+        (f"device.attributes['{DRIVER}'].model.startsWith('H1') && device.attributes['{DRIVER}'].index < 4", True),
+        (f"device.attributes['{DRIVER}'].healthy", True),
+        (f"device.attributes['{DRIVER}'].model.matches('^H[0-9]+$')", True),
+        ("'rail' in device.attributes['net.example.com']", True),
+        ("'rail' in device.attributes['other.example.com']", False),
+        ("device.attributes['net.example.com'].rail in ['r1', 'r2']", True),
+        ("device.attributes['other.example.com'].rail == 'r1'", False),
+        (f"device.attributes['{DRIVER}'].model == 3", False),
+        (f"device.attributes['{DRIVER}'].model", False),
+    ],
+)
+def test_selectors(expression: str, holds: bool) -> None:
+    one = device("a", model="H100", index=3, healthy=True, driverVersion={"version": "570.86.15"})
+    one["attributes"]["net.example.com/rail"] = {"string": "r1"}
+    assert room(device_class(expression), slice_of(one)) == {GPU: int(holds)}
+
+
+@pytest.mark.parametrize("expression", ["device.driver ==", "device.driver.frobnicated()", "nonsense", "1 + 1"])
+def test_what_is_not_understood_picks_nothing_and_says_so(expression: str) -> None:
+    there = Devices()
+    for raw in (device_class(expression), TWO):
+        there.change(None, read(raw))
+    node = Node("n0")
+    assert there.laid_on(node).allocatable == ((GPU, 0),)
+    assert list(there.not_understood) == ([] if expression == "1 + 1" else ["gpu"])
+    there.change(read(device_class(expression)), read(device_class(A_GPU)))
+    assert there.laid_on(node).allocatable == ((GPU, 2),)
+    assert not there.not_understood
+
+
+def test_a_device_closed_to_pods_to_come_is_not_lost_to_those_that_have_it() -> None:
+    there = Devices(read(raw) for raw in (device_class(A_GPU), slice_of(device("a"), device("b", "NoSchedule"))))
+    assert there.laid_on(Node("n0")).allocatable == ((GPU, 2),)
+    assert [(usage.node, usage.requests) for usage in there.held()] == [("n0", ((GPU, 1),))]
+
+
+@pytest.mark.parametrize(("own", "gpus"), [({}, 2), ({GPU: 0}, 2), ({GPU: 5}, 5), ({"cpu": 4000}, 2)])
+def test_what_the_node_itself_offers_comes_first(own: dict[str, int], gpus: int) -> None:
+    assert room(device_class(A_GPU), TWO, has=own) == {**own, GPU: gpus}
+
+
+CLAIMS = ("c-a0", "c-a1", "c-b0", "c-c2")
+names = st.sampled_from("abc")
+listed = st.one_of(
+    st.builds(lambda n, e: device_class(e, name=n), names, st.sampled_from([A_GPU, OF_DRIVER, "true", "oops("])),
+    st.builds(
+        lambda n, there, of, generation, node: slice_of(
+            *(device(f"{n}{i}", taint, type=kind) for i, (kind, taint) in enumerate(there)),
+            name=n,
+            of=of,
+            generation=generation,
+            nodeName=node,
+        ),
+        names,
+        st.lists(
+            st.tuples(st.sampled_from(["gpu", "part"]), st.sampled_from(["", "", "NoSchedule", "NoExecute"])),
+            min_size=1,
+            max_size=3,
+        ),
+        st.integers(1, 2),
+        st.integers(1, 2),
+        st.sampled_from(["n0", "n1"]),
+    ),
+    st.builds(claim, st.sampled_from(["a0", "a1", "b0", "c2"]), extended=st.booleans()),
+)
+
+
+@given(st.lists(st.tuples(listed, st.booleans()), max_size=12))
+def test_what_came_and_went_leaves_what_is_there(news: list[tuple[Json, bool]]) -> None:
+    """And nothing changes but where it was said that it may."""
+
+    def seen(there: Devices) -> dict[Any, Any]:
+        nodes = {name: there.laid_on(Node(name)) for name in ("n0", "n1")}
+        claims = [*(("ns", name) for name in CLAIMS), *(("", name) for name in "abc")]
+        return nodes | {claim: there.held_by(claim) for claim in claims}
+
+    there, held = Devices(), dict[tuple[str, str], Json]()
+    before = seen(there)
+    for raw, stays in news:
+        key = (raw["kind"], raw["metadata"]["name"])
+        old, new = held.pop(key, None), raw if stays else None
+        touched = there.change(None if old is None else read(old), None if new is None else read(new))
+        if new is not None:
+            held[key] = new
+        now = seen(there)
+        changed = {key for key in now.keys() | before.keys() if now.get(key) != before.get(key)}
+        assert changed <= touched.nodes | touched.claims
+        before = now
+    fresh = Devices()
+    objects: list[Listed] = [read(raw) for raw in held.values()]
+    for value in objects:
+        fresh.change(None, value)
+    assert seen(fresh) == before
+    assert fresh.not_understood.keys() <= there.not_understood.keys()
