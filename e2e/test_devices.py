@@ -63,6 +63,10 @@ def claimed(cp: ControlPlane, node: str) -> None:
     cp.wait(lambda: running_pods(cp, "others"), 30, "the scheduler to give it a GPU")
 
 
+def linted(cp: ControlPlane) -> str:
+    return CliRunner().invoke(cli, ["lint", "--cluster", "--kubeconfig", str(cp.kubeconfig())]).output
+
+
 def free(cp: ControlPlane) -> dict[str, tuple[int, int]]:
     """GPUs of each node, and how many are free, as `muster nodes` says."""
     given = ["nodes", "-o", "json", "--kubeconfig", str(cp.kubeconfig())]
@@ -80,6 +84,7 @@ def test_gangs_go_where_a_driver_lists_devices(muster: Installed) -> None:
     teams(cp, {"team-a": 64})
     muster.started()
     claimed(cp, "listed-1")
+    assert "its 3 nodes have 10" in linted(cp)
     cp.wait(lambda: free(cp) == {"listed-0": (4, 4), "listed-1": (4, 3), "plugin-0": (2, 2)}, 10, "what is free")
 
     cp.apply([job("team-a", "large", 3, gpus=3, seconds=None), job("team-a", "both", 2, gpus=3, seconds=None)])

@@ -677,7 +677,20 @@ class Ask:
             PRIORITY_CLASSES,
         ]
         lists = await asyncio.gather(*(self.read(kind) for kind in kinds))
-        return [Document(raw, CLUSTER) for found in lists for raw in found or ()]
+        devices = await self.devices()
+        return [
+            Document(self._with_devices(raw, devices) if raw["kind"] == NODES.kind else raw, CLUSTER)
+            for found in lists
+            for raw in found or ()
+        ]
+
+    def _with_devices(self, raw: Json, devices: Devices) -> Json:
+        """A node, as if its kubelet counted what drivers list."""
+        node = values.node(raw, self.names)[0]
+        listed = set(devices.laid_on(node).allocatable) - set(node.allocatable)
+        status = obj(raw.get("status"))
+        there = obj(status.get("allocatable")) | {resource: str(amount) for resource, amount in listed}
+        return {**raw, "status": {**status, "allocatable": there}} if listed else raw
 
 
 # ---------------------------------------------------------------- reading objects
