@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from admission.controller.lifecycle import EvictWorkload
 from admission.controller.statuses import Statuses
 from admission.engine.model import Evict, EvictReason
 from admission.jobs.values import rfc3339
@@ -140,22 +141,33 @@ async def test_pods_that_fail_on_their_nodes_say_nothing_of_the_flavor(world: Wo
         assert "next time" not in entry(found, "Evicted")["message"]
 
 
-@pytest.mark.parametrize(("waits", "after"), [(0, None), (1, ["demand"])])
-async def test_who_ran_comes_back_in_its_queues_order(world: World, waits: int, after: list[str] | None) -> None:
-    """No write of its own says that it runs: it is forgotten with the eviction that ends it."""
+@pytest.mark.parametrize(
+    ("waits", "loses", "after"),
+    [(1, False, ["demand"]), (1, True, ["demand", "spot"]), (0, False, None), (0, True, ["spot"])],
+)
+async def test_who_ran_comes_back_in_its_queues_order(
+    world: World, waits: int, loses: bool, after: list[str] | None
+) -> None:
+    """No write of its own says that it runs: what was before is forgotten with the eviction that ends it. `loses`: that
+    is for nodes that it lost, and of which no others came."""
     await a_gang(world, "spot demand", "demand", waits=waits)
+    key = ("Job", "ml", "train")
     async with running(world, at=T0 + 100_000) as controller:
 
         async def looked_at() -> bool:
-            tally = controller.world.sight(("Job", "ml", "train"), T0 + 100_000).pods
+            tally = controller.world.sight(key, T0 + 100_000).pods
             return (tally.live, tally.ready) == (2, 2 - waits)
 
         async def evicts() -> bool:
             (gang,) = controller.world.workloads.values()
             assert gang.view.value.out_of_stock == ("demand",)
-            why = EvictReason.IN_COHORT_RECLAMATION
             with suppress(Conflict):
-                await controller.actuator.carry_out(Evict(gang.key, gang.uid, why, ("ml", "other"), "u", "team-a"))
+                if loses:
+                    step = EvictWorkload("PodsReadyTimeout", "Late", True, out_of_stock=("spot",))
+                    await controller.actuator.take(key, step)
+                else:
+                    why = EvictReason.IN_COHORT_RECLAMATION
+                    await controller.actuator.carry_out(Evict(gang.key, gang.uid, why, ("ml", "other"), "u", "team-a"))
                 return True
             return False
 
