@@ -801,7 +801,8 @@ class Why(Value, frozen=True):
     shortfalls: tuple[Shortfall, ...] = ()
     misfits: tuple[Misfit, ...] = ()
     subject: str = ""
-    """Name of what the detail speaks of: the missing queue, the head in front, the gang that holds the claim."""
+    """Name of what the detail speaks of: the missing queue, the head in front, the gang that holds the claim, the
+    flavor that is tried first after a backoff."""
     until: int = 0
     """When the detail is a time (backoff, claim); 0 for a claim that holds until its gang starts."""
 

@@ -953,7 +953,7 @@ class State:
             return None
         why = self._blocked.get(key)
         if why is None and key in self._sleeping:
-            why = Why(Reason.SUSPENDED, Detail.BACKOFF, until=self._sleeping[key])
+            why = Why(Reason.SUSPENDED, Detail.BACKOFF, subject=self._next_turn(gang), until=self._sleeping[key])
         if why is not None:
             queue = self.queues.get(self.queue_of(gang)) if why.detail is Detail.NAMESPACE_NOT_SELECTED else None
             asked = () if queue is None else self.demand(gang, queue).told
@@ -969,6 +969,14 @@ class State:
         if memo is not None:
             return replace(memo.verdict, key=key)
         return Verdict(key, Standing.ACTIVE, Why(Reason.PENDING_EVALUATION, Detail.NEXT_CYCLE))
+
+    def _next_turn(self, gang: Workload) -> str:
+        """Which flavors a gang tries first that got no nodes on others, where it has a choice."""
+        out = set(gang.out_of_stock)
+        if not out:
+            return ""
+        turns = self.turns(gang, self.queue_of(gang), [pod_set.name for pod_set in gang.pod_sets])
+        return ", ".join(turn[0] for turn in turns if len(turn) > 1 and not out.isdisjoint(turn))
 
     def untold(self, most: int) -> list[Verdict]:
         """Verdicts of gangs that stand aside, joined a parked bucket or stand behind a strict head, and that no cycle
