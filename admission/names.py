@@ -59,7 +59,7 @@ JOBS_HELD = "JobsHeld"
 
 
 _NOT_IN_KUEUE = {
-    "Workload": frozenset({"claim", "avoidNodes", "fairEvictions", "decision"}),
+    "Workload": frozenset({"claim", "avoidNodes", "outOfStock", "fairEvictions", "decision"}),
     "Cohort": frozenset({"conditions", "flavorsReservation", "flavorsUsage"}),
 }
 

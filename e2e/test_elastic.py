@@ -6,17 +6,21 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from click.testing import CliRunner
+
+from admission.cli import cli
 from e2e.api_client import finished
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, entry_of, running_pods, workload_of
 from e2e.installed import Installed, cluster_queue, flavor, job, jobset, local_queue
 
 SPOT = {"gpu": "h100", "capacity": "spot"}
+RESERVED = {"gpu": "h100", "capacity": "reserved"}
 
 
 class Autoscaler(threading.Thread):
-    """Makes a node for each pod that kube-scheduler has found none for, up to so many, and removes none: whoever pays
-    for them is patient for longer than a test."""
+    """Makes a spot node for each pod that kube-scheduler has found none for and that may be on one, up to so many, and
+    removes none: whoever pays for them is patient for longer than a test."""
 
     def __init__(self, cp: ControlPlane, most: int) -> None:
         super().__init__(daemon=True)
@@ -33,7 +37,12 @@ class Autoscaler(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(0.5):
             pods, nodes = self._cp.list("pods"), self._cp.list("nodes")
-            waiting = sum(entry_of(pod, "PodScheduled").get("reason") == "Unschedulable" for pod in pods)
+            waiting = sum(
+                entry_of(pod, "PodScheduled").get("reason") == "Unschedulable"
+                and pod["spec"].get("nodeSelector", {}).items() <= SPOT.items()
+                for pod in pods
+            )
+            nodes = [node for node in nodes if SPOT.items() <= node["metadata"]["labels"].items()]
             open_ones = {node["metadata"]["name"] for node in nodes if not node["spec"].get("taints")}
             idle = open_ones - {pod["spec"].get("nodeName") for pod in pods}
             if (more := min(waiting - len(idle), self._most - len(nodes))) > 0:
@@ -83,3 +92,30 @@ def test_gangs_whose_nodes_go_start_anew_as_a_whole_and_fail_nobody(muster: Inst
         assert (finished(one), one["status"].get("failed", 0), one["status"].get("restarts", 0)) == (None, 0, 0)
         status = (workload_of(cp, "team-a", name) or {})["status"]
         assert not status.get("avoidNodes"), "kube-scheduler chose them, and would again"
+
+
+def test_a_gang_that_gets_no_nodes_on_one_flavor_is_tried_on_the_next(muster: Installed) -> None:
+    """Of the reserved pool there is one node for two pods, and no autoscaler makes another."""
+    cp = muster.cp
+    queue = cluster_queue("team-a", {GPU: 64}, "reserved")
+    (group,) = queue["spec"]["resourceGroups"]
+    group["flavors"].append({**group["flavors"][0], "name": "spot"})
+    cp.apply([flavor("reserved", RESERVED, elastic=True), flavor("spot", SPOT, elastic=True), queue])
+    cp.namespace("team-a")
+    cp.apply([local_queue("team-a", "team-a")])
+    cp.add_nodes(1, labels=RESERVED, prefix="reserved")
+    again = {"timeout": "5s", "recoveryTimeout": "5s", "requeuingStrategy": {"backoffBaseSeconds": 5}}
+    muster.started(config={"waitForPodsReady": again})
+
+    def told() -> str:
+        return str(entry_of(workload_of(cp, "team-a", "any"), "Evicted").get("message", ""))
+
+    with Autoscaler(cp, most=8):
+        cp.apply([job("team-a", "any", 2, seconds=None)])
+        cp.wait(lambda: told().endswith("Flavor spot is tried first next time"), 40, "it to give its place up")
+        assert (workload_of(cp, "team-a", "any") or {})["status"]["outOfStock"] == ["reserved"]
+        given = ["why", "any", "--namespace", "team-a", "--kubeconfig", str(cp.kubeconfig())]
+        assert " ".join(told().split()) in " ".join(CliRunner().invoke(cli, given).output.split())
+        assert any(told() in event.get("message", "") for event in cp.list("events", "team-a"))
+        cp.wait(lambda: len(pods_of(cp, "any")) == 2, 60, "it to run where there are nodes")
+        assert all(node.startswith("spot") for node in pods_of(cp, "any").values())

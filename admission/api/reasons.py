@@ -246,7 +246,7 @@ DETAILS: Mapping[Detail, Advice] = {
     ),
     Detail.BACKOFF: Advice(
         "It was evicted because it did not get ready, or a check asked for time; it is tried again at a set time.",
-        "See the history for why it did not get ready (image, volumes, crashing pods).",
+        "See the history for why it did not get ready (image, volumes, crashing pods, no nodes).",
         "",
         r"before it is tried again",
         (Reason.SUSPENDED,),

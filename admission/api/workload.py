@@ -364,6 +364,10 @@ class WorkloadStatus(Model):
     avoid_nodes: Annotated[list[AvoidedNode], Field(max_length=256), ListMap(("node",))] | None = opt(
         "Nodes where it did not start."
     )
+    out_of_stock: Annotated[list[ObjectName], Field(max_length=64, json_schema_extra=ATOMIC)] | None = opt(
+        "Elastic flavors on which it was started and got no nodes, the one where that is longest ago first. They are "
+        "tried after the others, in this order."
+    )
     fair_evictions: Annotated[list[Time], Field(max_length=16, json_schema_extra=ATOMIC)] | None = opt(
         "When it was evicted by fair sharing, the last times."
     )

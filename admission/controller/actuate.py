@@ -75,6 +75,8 @@ _ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
 _PODS = Kind("", "v1", "pods", "Pod")
 _MOST_RESOURCES = 64
 """Of a pod set, in status.resourceRequests: the API server stores no more. Its template says them, too."""
+_MOST_FLAVORS = 64
+"""In status.outOfStock; of so many, who was there first is asked again."""
 
 WRITTEN = (
     "podSets",
@@ -193,6 +195,7 @@ class Actuator:
                     seen = await self._write_checks(seen, [check for check in listed if check in entries])
             case Evict():
                 _count_eviction(status, *evicted_as(decision.reason))
+                _take_turns(status, ran=self._world.ran_whole(seen))
                 if decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
                     # What promises R6 and R8 count; older ones than the window are dropped by age there.
                     status["fairEvictions"] = [*(status.get("fairEvictions") or ()), rfc3339(now)][-16:]
@@ -534,7 +537,7 @@ class Actuator:
         # By no apply: what another manager wrote would stay.
         forgotten: dict[str, Any] = {"requeueState": None}
         if not self._names.as_kueue:
-            forgotten["accumulatedPastExecutionTimeSeconds"] = None
+            forgotten |= {"accumulatedPastExecutionTimeSeconds": None, "outOfStock": None}
         patch = {
             "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
             "status": forgotten,
@@ -665,7 +668,10 @@ class Actuator:
             return
         now = self._now()
         told = _evicted_for(step)
-        status = with_conditions(seen.status, [(EVICTED, True, told, step.message)], now, seen.generation)
+        status = with_conditions(seen.status, (), now, seen.generation)
+        _take_turns(status, step.out_of_stock, ran=self._world.ran_whole(seen))
+        message = f"{step.message}{self._next_flavors(seen.view.value, step.out_of_stock, status)}"
+        status = with_conditions(status, [(EVICTED, True, told, message)], now, seen.generation)
         _count_eviction(status, step.reason, step.cause)
         if step.nodes:
             status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, step.nodes, now))
@@ -681,7 +687,24 @@ class Actuator:
             status["requeueState"] = {**(status.get("requeueState") or {}), **again}
         await self._apply_status(seen, status)
         self._became(seen.key, EVICTED, step.reason, step.cause)
-        self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{told}: {step.message}"),))
+        self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{told}: {message}"),))
+
+    def _next_flavors(self, gang: Workload, new: Sequence[str], status: dict[str, Any]) -> str:
+        """Where a gang is tried next that got no nodes on these flavors, in words."""
+        admission = gang.admission
+        if not new or admission is None:
+            return ""
+        again = replace(gang, out_of_stock=tuple(status.get("outOfStock") or ()))
+        had = [part.name for part in admission.pod_sets if any(flavor in new for _, flavor in part.flavors)]
+        said = ""
+        for turn in self._world.state.turns(again, admission.cluster_queue, had):
+            if turn and not set(new).isdisjoint(turn):
+                said += (
+                    f". Flavor {turn[0]} is tried first next time"
+                    if len(turn) > 1
+                    else f". Its queue has no flavor but {turn[0]} that it may use, which is tried again"
+                )
+        return said
 
     async def _evict_waiting(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> None:
         """Evicted without having held anything: a condition, and its tries are forgotten. Why it waits is said in the
@@ -694,6 +717,7 @@ class Actuator:
         status = with_conditions(seen.status, changes, now, seen.generation)
         _count_eviction(status, step.reason, step.cause)
         status.pop("requeueState", None)
+        status.pop("outOfStock", None)
         if checks := status.get("admissionChecks"):
             status["admissionChecks"] = [
                 _asked_again(check, now) if check["state"] != "Pending" else check for check in checks
@@ -768,6 +792,7 @@ class Actuator:
         deactivated = reason.startswith(DEACTIVATED)
         if deactivated:
             status.pop("requeueState", None)
+            status.pop("outOfStock", None)
         if deactivated and not self._names.as_kueue:
             # Its owner may let it run again: then for as long as anybody.
             status.pop("accumulatedPastExecutionTimeSeconds", None)
@@ -1061,6 +1086,15 @@ def blamed(held: Sequence[AvoidedNode], nodes: Sequence[str], now: int) -> list[
             else AvoidedNode(node, now, "")
         )
     return sorted(known.values(), key=lambda entry: (-entry.until, entry.node))[:64]
+
+
+def _take_turns(status: dict[str, Any], new: Sequence[str] = (), *, ran: bool) -> None:
+    """Into a status: the flavors that had no nodes for a gang that is evicted now. `ran`: all of its pods were ready
+    since it was admitted, and what was before is over; these are the last."""
+    held = [] if ran else [name for name in status.get("outOfStock") or () if name not in new]
+    status.pop("outOfStock", None)
+    if out := [*held, *new][-_MOST_FLAVORS:]:
+        status["outOfStock"] = out
 
 
 def _pause_ms(check: dict[str, Any]) -> int:

@@ -25,6 +25,7 @@ _OURS = (
     "schedulingStats",
     "accumulatedPastExecutionTimeSeconds",
     "avoidNodes",
+    "outOfStock",
     "resourceRequests",
     "reclaimablePods",
     "unhealthyNodes",

@@ -84,6 +84,8 @@ class PodTally:
     unplaced: int = 0
     """Pods whose node kube-scheduler is to choose, and for which it finds none."""
     unplaced_message: str = ""
+    out_of_stock: tuple[str, ...] = ()
+    """Elastic flavors on which they wait for it."""
     gated: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of pods that wait for their host behind our scheduling gate."""
     stranded: tuple[tuple[str, str], ...] = ()
@@ -155,8 +157,8 @@ class Reprioritize:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTries:
-    """Whoever is set active again begins anew: its tries are not counted, it waits for no backoff, and it may run for
-    its maximum (in Kueue mode for what is left of it)."""
+    """Whoever is set active again begins anew: its tries are not counted, it waits for no backoff, it tries the flavors
+    in its queue's order, and it may run for its maximum (in Kueue mode for what is left of it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,8 @@ class EvictWorkload:
     """Why it is deactivated, or did not get ready: a word for programs."""
     nodes: tuple[str, ...] = ()
     """Nodes to blame."""
+    out_of_stock: tuple[str, ...] = ()
+    """Elastic flavors on which it got no nodes for some of its pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -702,6 +706,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
             f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}{_unplaced(pods)}",
             backoff=True,
             cause=phase,
+            out_of_stock=() if settings.as_kueue else pods.out_of_stock,
         )
     return None
 

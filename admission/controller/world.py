@@ -8,7 +8,7 @@ namespace, name); its Workload by (namespace, name); the two find each other by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from admission.controller.lifecycle import (
     spare,
 )
 from admission.controller.silence import Silence
+from admission.engine.booking import is_device
 from admission.engine.counts import BY_CONDITION, CORDONED, KEEPS_OFF, refused_taint
 from admission.engine.model import (
     ClusterQueue,
@@ -783,6 +784,7 @@ class World:
         message = found_none = ""
         waits: PodView | None = None
         unplaced = 0
+        unplaced_sets: set[str] = set()
         gated: list[Key] = []
         stranded: list[Key] = []
         pinned = _pinned(workload.view.value) if workload is not None else frozenset()
@@ -819,6 +821,7 @@ class World:
                     stranded.append(key)
                 if pod.unschedulable_since is not None and pod.pod_set not in pinned:
                     unplaced, found_none = unplaced + 1, found_none or pod.unschedulable_message
+                    unplaced_sets.add(pod.pod_set)
                 elif pod.unschedulable_since is not None and (since is None or pod.unschedulable_since < since):
                     since, message, waits = pod.unschedulable_since, pod.unschedulable_message, pod
         done = self._done_of_due(job, succeeded)
@@ -835,6 +838,7 @@ class World:
             shut_out=self._shut_out(waits, workload) if waits is not None and workload is not None else "",
             unplaced=unplaced,
             unplaced_message=found_none,
+            out_of_stock=self._elastic_of(workload, unplaced_sets),
             gated=tuple(gated),
             stranded=tuple(stranded),
             beyond_since=_beyond(made, workload),
@@ -845,7 +849,24 @@ class World:
             strangers=strangers,
         )
 
+    def ran_whole(self, workload: WorkloadSeen) -> bool:
+        """Were all pods of a gang seen ready in the admission that it holds."""
+        key = self._job_by_uid.get(workload.view.value.job_uid)
+        return key is not None and self._whole.get(key) == (workload.uid, workload.view.value.admitted_at)
+
     # ------------------------------------------------------------ inside
+
+    def _elastic_of(self, workload: WorkloadSeen | None, pod_sets: Set[str]) -> tuple[str, ...]:
+        """Elastic flavors whose nodes these pod sets of a reservation wait for, by name: those of their devices, if
+        they have any."""
+        admission = None if workload is None else workload.view.value.admission
+        out: set[str] = set()
+        for given in () if admission is None else admission.pod_sets:
+            if given.name in pod_sets:
+                found = ((resource, self.state.flavor(name)) for resource, name in given.flavors)
+                elastic = {resource: flavor.name for resource, flavor in found if flavor is not None and flavor.elastic}
+                out |= {name for resource, name in elastic.items() if is_device(resource)} or set(elastic.values())
+        return tuple(sorted(out))
 
     def _done_of_due(self, job: JobView | None, succeeded: Mapping[str, int]) -> int:
         """Pods that have succeeded and are among those that are due: their Job does not say so yet, or its JobSet, of

@@ -1,11 +1,11 @@
 """Which flavor for which resource of which pod set, and on which nodes: the scan.
 
 All pod sets of a topology group, and all resources of one resource group of the ClusterQueue, get the same flavor. The
-flavors of the group are tried in the queue's order. A flavor that the pods could never use (taints, node labels,
-topology) is passed over; for the others each resource gets a Mode from quota: it fits, it fits once others are evicted
-(the *oracle* simulates that), or it cannot fit. The flavor is as good as its worst resource. The scan stops at the
-first flavor that is good enough by the queue's fungibility, else it keeps the best seen; how far it came is the
-*cursor*, and the next scan of this gang goes on behind it.
+flavors of the group are tried in the queue's order, but those last on which the gang got no nodes before (`in_turn`). A
+flavor that the pods could never use (taints, node labels, topology) is passed over; for the others each resource gets a
+Mode from quota: it fits, it fits once others are evicted (the *oracle* simulates that), or it cannot fit. The flavor is
+as good as its worst resource. The scan stops at the first flavor that is good enough by the queue's fungibility, else
+it keeps the best seen; how far it came is the *cursor*, and the next scan of this gang goes on behind it.
 
 When quota is found for all pod sets, the nodes are asked, for all of them at once. Quota without nodes is as good as
 eviction could make it: PREEMPT if an empty cluster would hold the gang, else NO_FIT. Where node capacity decides for
@@ -25,6 +25,8 @@ from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property
 from typing import TypeVar
+
+from msgspec import structs
 
 from admission.engine.booking import is_device
 from admission.engine.capacity import Placement, PlaceRequest
@@ -157,7 +159,7 @@ class Demand(Value, frozen=True):
 
     requests: tuple[PodSetRequest, ...]
     first: Mapping[FlavorResource, int]
-    """What it would take in the first flavors of the queue, over all pod sets: only for an order, not for the book."""
+    """What it would take in the flavors that it tries first, over all pod sets: only for an order, not for the book."""
 
     @property
     def told(self) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
@@ -168,8 +170,22 @@ class Demand(Value, frozen=True):
         )
 
 
+def in_turn(queue: ClusterQueue, out_of_stock: Sequence[str]) -> ClusterQueue:
+    """The queue as a gang sees it that got no nodes on these flavors: they are the last of each group, the one where
+    that is longest ago first. So flavors take turns."""
+    if not out_of_stock:
+        return queue
+    last = {name: i for i, name in enumerate(out_of_stock, 1)}
+    groups = [
+        structs.replace(group, flavors=tuple(sorted(group.flavors, key=lambda flavor: last.get(flavor.name, 0))))
+        for group in queue.groups
+    ]
+    return structs.replace(queue, groups=tuple(groups))
+
+
 def demand(workload: Workload, queue: ClusterQueue, rules: Rules) -> Demand:
     asked = requests(workload, queue, rules)
+    queue = in_turn(queue, workload.out_of_stock)
     flavor = {resource: group.flavors[0].name for group in queue.groups if group.flavors for resource in group.covered}
     first: dict[FlavorResource, int] = {}
     for request in asked:
@@ -783,6 +799,14 @@ class _Scan:
         allowed = self.workload.allowed_flavors
         return allowed is not None and flavor not in allowed
 
+    def open_to(self, members: list[PodSetRequest], group: ResourceGroup) -> tuple[str, ...]:
+        """The flavors of a group that pods of these sets could use."""
+        return tuple(
+            flavor.name
+            for flavor in group.flavors
+            if not self._skipped(flavor.name, members, "") and self._barred(flavor.name, members, group) is None
+        )
+
     def _barred(self, name: str, members: list[PodSetRequest], group: ResourceGroup) -> Shortfall | None:
         """Why pods of these sets could never use the flavor, whatever is free."""
         flavor = self.flavors.get(name)
@@ -1121,7 +1145,7 @@ def assign(
     with ledger.suspended(workload.key):
         return _Scan(
             ledger=ledger,
-            queue=queue,
+            queue=in_turn(queue, workload.out_of_stock),
             node=node,
             cursor=cursor,
             oracle=oracle,
@@ -1137,6 +1161,42 @@ def assign(
             stood=stood,
             later=later,
         ).run(pod_sets)
+
+
+def turns(
+    ledger: Ledger,
+    queue: ClusterQueue,
+    workload: Workload,
+    among: Collection[str],
+    flavors: Mapping[str, Flavor],
+    rules: Rules,
+    topologies: Mapping[str, Topology],
+) -> list[tuple[str, ...]]:
+    """Of each group of a queue: the flavors that these pod sets of a gang (`among`, by name) could all use if they were
+    free, in the order in which they are tried. None of a queue that the ledger's tree does not have."""
+    node = ledger.tree.queue(queue.name)
+    if node is None:
+        return []
+    scan = _Scan(
+        ledger=ledger,
+        queue=in_turn(queue, workload.out_of_stock),
+        node=node,
+        cursor=(),
+        oracle=lambda node, fr, amount: (Mode.NO_FIT, 0),
+        workload=workload,
+        flavors=flavors,
+        rules=rules,
+        topologies=topologies,
+        avoid=(),
+        pinned=None,
+        replaces=None,
+        delay=None,
+        place=False,
+        stood=None,
+        later=False,
+    )
+    members = [asked for asked in requests(workload, queue, rules) if asked.pod_set.name in among]
+    return [scan.open_to(members, group) for group in scan.queue.groups]
 
 
 def nodes_for(

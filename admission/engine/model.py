@@ -516,6 +516,9 @@ class Workload(Value, frozen=True):
     """(pod set, resource, index of the flavor last tried): where the flavor scan goes on."""
     cursor_generation: int = 0
     avoid: tuple[AvoidedNode, ...] = ()
+    out_of_stock: tuple[str, ...] = ()
+    """Elastic flavors on which it was started and got no nodes, the one where that is longest ago first. The scan comes
+    to them last, in this order."""
     lost_nodes: tuple[str, ...] = ()
     """Nodes of its admission that are to be replaced in place."""
     fair_evictions: tuple[int, ...] = ()
@@ -798,7 +801,8 @@ class Why(Value, frozen=True):
     shortfalls: tuple[Shortfall, ...] = ()
     misfits: tuple[Misfit, ...] = ()
     subject: str = ""
-    """Name of what the detail speaks of: the missing queue, the head in front, the gang that holds the claim."""
+    """Name of what the detail speaks of: the missing queue, the head in front, the gang that holds the claim, the
+    flavor that is tried first after a backoff."""
     until: int = 0
     """When the detail is a time (backoff, claim); 0 for a claim that holds until its gang starts."""
 

@@ -186,7 +186,8 @@ def sentence(why: Why) -> str:
     if why.detail in _FIXED:
         return _FIXED[why.detail].format(subject=why.subject)
     if why.detail is Detail.BACKOFF:
-        return f"Waits until {_time(why.until)} before it is tried again"
+        where = f", on flavor {why.subject} first" if why.subject else ""
+        return f"Waits until {_time(why.until)} before it is tried again{where}"
     if why.detail is Detail.CLAIMED:
         if why.subject == "it":
             ends = f"the claim holds until {_time(why.until)}" if why.until else "the claim holds until it starts"

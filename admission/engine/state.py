@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from admission.engine import activity, order
 from admission.engine.activity import Activity
 from admission.engine.booking import mark_of, marked
-from admission.engine.flavors import Demand, demand
+from admission.engine.flavors import Demand, demand, turns
 from admission.engine.in_flight import InFlight
 from admission.engine.ledger import Charge, Ledger, charge_of, claim_of
 from admission.engine.line import Line, Memo, Used
@@ -95,9 +95,9 @@ class State:
         """uid of a gang -> when others were evicted for it that have not been admitted since."""
 
         self._in_flight = InFlight()
-        self._scans: dict[Key, tuple[str, tuple[tuple[str, str, int], ...], int, object]] = {}
-        """Of those whose scan of flavors stopped half-way: (uid, cursor, its generation, the book at its beginning). On
-        no object: who remembers nothing begins anew."""
+        self._scans: dict[Key, tuple[tuple[str, object], tuple[tuple[str, str, int], ...], int, object]] = {}
+        """Of those whose scan of flavors stopped half-way: (whose, cursor, its generation, the book at its beginning).
+        On no object: who remembers nothing begins anew."""
         self._blocked: dict[Key, Why] = {}
         self._untold: dict[Key, None] = {}
         self._entry: dict[Key, tuple[str, int, QueueKey]] = {}
@@ -476,7 +476,7 @@ class State:
         if value is None:
             return
         scan = self._scans.get(value.key)
-        if scan is not None and scan[0] == value.uid and value.admission is None:
+        if scan is not None and scan[0] == _order_of(value) and value.admission is None:
             value = replace(value, cursor=scan[1], cursor_generation=scan[2])
         self._show(value.key, value)
 
@@ -755,6 +755,7 @@ class State:
                 gang.pod_sets,
                 gang.effective_priority,
                 gang.allowed_flavors,
+                gang.out_of_stock,
                 gang.reclaimable,
                 gang.avoid,
                 gang.preemption_gated,
@@ -874,6 +875,14 @@ class State:
         self._demands[entry[1]] = (queue, gang, found)
         return found
 
+    def turns(self, gang: Workload, queue: str, among: Collection[str]) -> list[tuple[str, ...]]:
+        """Of each group of a ClusterQueue: the flavors that these pod sets of a gang could all use, in the order in
+        which they are tried."""
+        spec = self.queues.get(queue)
+        if spec is None:
+            return []
+        return turns(self.ledger, spec, gang, among, self.flavors, self.rules, self.topologies)
+
     def place_in(self, queue: str, key: Key) -> QueueKey | None:
         """Where a gang stands in line in this queue, if it does."""
         entry = self._entry.get(key)
@@ -944,7 +953,7 @@ class State:
             return None
         why = self._blocked.get(key)
         if why is None and key in self._sleeping:
-            why = Why(Reason.SUSPENDED, Detail.BACKOFF, until=self._sleeping[key])
+            why = Why(Reason.SUSPENDED, Detail.BACKOFF, subject=self._next_turn(gang), until=self._sleeping[key])
         if why is not None:
             queue = self.queues.get(self.queue_of(gang)) if why.detail is Detail.NAMESPACE_NOT_SELECTED else None
             asked = () if queue is None else self.demand(gang, queue).told
@@ -960,6 +969,14 @@ class State:
         if memo is not None:
             return replace(memo.verdict, key=key)
         return Verdict(key, Standing.ACTIVE, Why(Reason.PENDING_EVALUATION, Detail.NEXT_CYCLE))
+
+    def _next_turn(self, gang: Workload) -> str:
+        """Which flavors a gang tries first that got no nodes on others, where it has a choice."""
+        out = set(gang.out_of_stock)
+        if not out:
+            return ""
+        turns = self.turns(gang, self.queue_of(gang), [pod_set.name for pod_set in gang.pod_sets])
+        return ", ".join(turn[0] for turn in turns if len(turn) > 1 and not out.isdisjoint(turn))
 
     def untold(self, most: int) -> list[Verdict]:
         """Verdicts of gangs that stand aside, joined a parked bucket or stand behind a strict head, and that no cycle
@@ -981,7 +998,7 @@ class State:
         gang = self.workloads[key]
         *_, began = self._scans.pop(key, ("", (), 0, book))
         if cursor:
-            self._scans[key] = (gang.uid, cursor, generation, began)
+            self._scans[key] = (_order_of(gang), cursor, generation, began)
         if gang.cursor != cursor:
             self.workloads[key] = replace(gang, cursor=cursor, cursor_generation=generation)
         return began != book
@@ -1057,6 +1074,11 @@ def _alike(one: Workload, other: Workload) -> bool:
         and one.reclaimable == other.reclaimable
         and not other.evicted
     )
+
+
+def _order_of(gang: Workload) -> tuple[str, object]:
+    """For whom a cursor counts: in another order of the flavors it stands for others."""
+    return gang.uid, gang.out_of_stock
 
 
 def _delayed(gang: Workload) -> bool:

@@ -694,7 +694,7 @@ def _child_pods(asked: Json, count: int) -> int:
 
 _RARE = frozenset(
     {"admissionChecks", "requeueState", "reclaimablePods", "preemptionGates", "avoidNodes",
-     "unhealthyNodes", "fairEvictions", "claim"}
+     "outOfStock", "unhealthyNodes", "fairEvictions", "claim"}
 )  # fmt: skip
 
 
@@ -717,6 +717,7 @@ def _said_rarely(spec: Json, status: Json, problems: list[str]) -> dict[str, Any
             )
             for e in objects(status.get("avoidNodes"))
         ),
+        "out_of_stock": tuple(dict.fromkeys(text(name) for name in items(status.get("outOfStock")) if text(name))),
         "lost_nodes": tuple(text(e.get("name")) for e in objects(status.get("unhealthyNodes"))),
         "fair_evictions": tuple(millis(stamp) for stamp in items(status.get("fairEvictions")) if millis(stamp)),
         "claims": claim_value(status.get("claim")),

@@ -744,6 +744,7 @@ ROWS: list[Row] = [
                 "what is remembered",
                 {
                     "status.avoidNodes": [{"node": "n1", "until": NOW, "reason": "Unready"}],
+                    "status.outOfStock": ["spot", "on-demand"],
                     "status.requeueState": {"count": 2, "requeueAt": NOW},
                     "status.schedulingStats": {
                         "evictions": [{"reason": "Preempted", "underlyingCause": "", "count": 1}]
@@ -780,6 +781,7 @@ ROWS: list[Row] = [
                 "is no quantity",
                 _MATCH,
             ),
+            ("a flavor that no object can be called", {"status.outOfStock": ["No"]}, "is no object name", _MATCH),
             ("node avoided twice", {"status.avoidNodes": [{"node": "n"}, {"node": "n"}]}, "Duplicate value"),
             (
                 "check state",

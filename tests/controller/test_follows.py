@@ -190,10 +190,10 @@ async def test_a_pause_that_ends_before_the_gang_has_left_ends(world: World) -> 
 async def test_whoever_is_set_active_again_begins_anew(world: World) -> None:
     await a_town(world, 4)
     made = await world.put(job("train", "main"))
-    status = {"requeueState": {"count": 7, "requeueAt": "2030-01-01T00:00:00Z"}}
+    status = {"requeueState": {"count": 7, "requeueAt": "2030-01-01T00:00:00Z"}, "outOfStock": ["h100"]}
     await world.put(workload(made, status, queue="main", active=False))
     async with running(world):
-        await until(reads(world, lambda raw: "requeueState" not in raw["status"]))
+        await until(reads(world, lambda raw: raw["status"].keys().isdisjoint({"requeueState", "outOfStock"})))
 
 
 ENDS: dict[str, Callable[[World, Json], Any]] = {

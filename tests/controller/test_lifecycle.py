@@ -77,6 +77,8 @@ STOPPED: dict[str, Any] = {"suspended": True, "suspended_condition": True, "star
 CHILDREN = (("Job", "ns", "set-a-0"),)
 STARTS_IN_ORDER: dict[str, Any] = {**RUNNING, "kind": "JobSet", "suspended_condition": True}
 STUCK: dict[str, Any] = {"kind": "JobSet", "suspended_condition": False, "active": 1}
+LATE: dict[str, Any] = {"live": 2, "ready": 1, "last_created_at": NOW - 59_000}
+UNPLACED: dict[str, Any] = {"unplaced": 1, "unplaced_message": "0/3 nodes", "out_of_stock": ("spot",)}
 LEAVING_FOR_LONG: dict[str, Any] = {**LEAVING, "evicted_at": NOW - 5_000}
 
 ROWS: dict[str, tuple[Sight, Any]] = {
@@ -730,7 +732,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(
             job(**RUNNING),
             workload(**{**ADMITTED, "admitted_at": NOW - 100_000}),
-            PodTally(live=2, ready=1, last_created_at=NOW - 60_000, unplaced=1, unplaced_message="0/3 nodes"),
+            PodTally(**{**LATE, "last_created_at": NOW - 60_000}, **UNPLACED),
             queue="q",
         ),
         life.EvictWorkload(
@@ -739,6 +741,7 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             "for 1 of them: 0/3 nodes",
             backoff=True,
             cause="WaitForStart",
+            out_of_stock=("spot",),
         ),
     ),
     "of a job that goes on with others as many are done as it has at a time": (
@@ -862,9 +865,6 @@ def test_what_is_due_for_who_waits_in_kueue_mode(name: str) -> None:
     assert life.bare_step(seen, StopPolicy.NONE, "", settings, NOW, ("c",)).step == wanted
 
 
-LATE = {"live": 2, "ready": 1, "last_created_at": NOW - 59_000}
-
-
 @pytest.mark.parametrize(
     ("recovery", "tally", "at", "cause"),
     [
@@ -888,6 +888,19 @@ def test_in_kueue_mode_who_was_ready_has_the_time_to_recover_alone(
         due = next_step(seen, settings, at).step
         assert isinstance(due, life.EvictWorkload)
         assert (due.reason, due.cause, due.backoff) == ("PodsReadyTimeout", cause, True)
+
+
+@pytest.mark.parametrize(("as_kueue", "out"), [(False, ("spot",)), (True, ())])
+def test_a_flavor_is_out_of_stock_for_who_loses_its_nodes_too_but_kueue_has_no_word_for_it(
+    as_kueue: bool, out: tuple[str, ...]
+) -> None:
+    value = workload(**{**ADMITTED, "admitted_at": NOW - 100_000})
+    behind = {"behind_since": NOW - 70_000, "missing_since": NOW - 70_000}
+    tally = PodTally(**{**LATE, **behind, "last_created_at": NOW - 90_000}, **UNPLACED)
+    settings = replace_in(SETTINGS, as_kueue=as_kueue, recovery_ms=60_000)
+    due = next_step(Sight(job(**RUNNING), value, tally, queue="q"), settings, NOW).step
+    assert isinstance(due, life.EvictWorkload)
+    assert (due.reason, due.cause, due.out_of_stock) == ("PodsReadyTimeout", "WaitForRecovery", out)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ JOB = JobView(
     started=True,
 )
 KEY = ("Job", "ns", "train")
+GPU = "nvidia.com/gpu"
 
 
 def pod(name: str, **said: Any) -> PodView:
@@ -882,6 +883,59 @@ def test_only_a_pod_whose_node_was_chosen_is_to_be_scheduled_soon(
     tally = setting.world.sight(KEY, 100).pods
     assert tally.unschedulable_since == since
     assert (tally.unplaced, tally.unplaced_message) == told
+
+
+CLOUD = tuple(Flavor(name, elastic=name != "solid") for name in ("spot", "demand", "cores", "solid"))
+
+
+@pytest.mark.parametrize(
+    ("given", "waits", "out"),
+    [
+        ({"main": {GPU: "spot"}}, ["main"], ("spot",)),
+        ({"main": {GPU: "spot"}}, [], ()),
+        ({"main": {GPU: "solid"}}, ["main"], ()),
+        ({"main": {GPU: "gone"}}, ["main"], ()),
+        # The nodes that bring the devices are those that do not come.
+        ({"main": {GPU: "spot", "cpu": "cores"}}, ["main"], ("spot",)),
+        ({"main": {GPU: "solid", "cpu": "cores"}}, ["main"], ("cores",)),
+        ({"main": {"cpu": "cores", "memory": "demand"}}, ["main"], ("cores", "demand")),
+        # Of several pod sets, of those alone that wait.
+        ({"lead": {"cpu": "cores"}, "main": {GPU: "spot"}}, ["main"], ("spot",)),
+        ({"lead": {GPU: "spot"}, "main": {GPU: "demand"}}, ["lead", "main", "main"], ("demand", "spot")),
+    ],
+)
+def test_a_flavor_is_out_of_stock_on_which_kube_scheduler_finds_no_node(
+    given: dict[str, dict[str, str]], waits: list[str], out: tuple[str, ...]
+) -> None:
+    setting = Setting()
+    for flavor in CLOUD:
+        setting.state.apply(Put(flavor))
+    sets = tuple(PodSetAssignment(name, tuple(sorted(flavors.items())), (), 2) for name, flavors in given.items())
+    setting.world.workload_seen(seen(replace(HOLDS, admission=Admission("q", sets))))
+    setting.world.pod_seen(pod("runs", pod_set=next(iter(given))))
+    for number, name in enumerate(waits):
+        waiting = {"ready": False, "node": "", "unschedulable_since": 5}
+        setting.world.pod_seen(pod(f"p{number}", pod_set=name, **waiting))
+    setting.world.pod_seen(pod("crashes", ready=False, pod_set="main", unready_since=5))
+    assert setting.world.sight(KEY, 100).pods.out_of_stock == out
+
+
+def test_whether_a_gang_ran_is_known_of_the_admission_that_it_holds() -> None:
+    world = Setting().world
+    world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1))
+
+    def ran(value: Workload, **said: Any) -> bool:
+        world.workload_seen(seen(value))
+        world.pod_seen(pod("a", **said))
+        world.sight(KEY, 100)
+        return world.ran_whole(world.workloads["ns", "w"])
+
+    assert not ran(HOLDS, ready=False)
+    assert ran(HOLDS)
+    assert ran(HOLDS, ready=False), "and was ready then"
+    assert ran(replace(HOLDS, evicted="NodeFailures"), ready=False), "on its way out"
+    assert not ran(replace(HOLDS, admitted_at=9), ready=False)
+    assert not ran(replace(HOLDS, job_uid=""))
 
 
 DISRUPTED = Taint("karpenter.sh/disrupted", "", "NoSchedule")

@@ -11,7 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from admission.engine.flavors import Assignment, Cursor, Mode, Oracle, assign, holds, is_preferred, reduce, requests
+from admission.engine.flavors import (
+    Assignment,
+    Cursor,
+    Mode,
+    Oracle,
+    assign,
+    demand,
+    holds,
+    is_preferred,
+    reduce,
+    requests,
+    turns,
+)
 from admission.engine.ledger import Charge, Ledger
 from admission.engine.model import (
     KUEUE,
@@ -376,6 +388,50 @@ def test_allowed_flavors_and_pinned_flavors_narrow_the_scan() -> None:
     assert (none.mode, none.reason) == (Mode.NO_FIT, Reason.NO_MATCHING_FLAVOR)
 
 
+THREE = group(["gpu"], one=[4], two=[8], three=[8])
+
+
+@pytest.mark.parametrize(
+    ("out", "full", "first", "flavor"),
+    [
+        ("", "", "one", "one"),
+        ("one", "", "two", "two"),
+        ("two", "", "one", "one"),
+        ("one two", "", "three", "three"),
+        ("one two three", "", "one", "one"),
+        ("two three one", "", "two", "two"),
+        ("gone one", "", "two", "two"),
+        # Only those have quota on which it got no nodes.
+        ("two one", "three", "three", "two"),
+        ("one two", "two three", "three", "one"),
+    ],
+)
+def test_flavors_on_which_it_got_no_nodes_are_tried_last_in_turn(out: str, full: str, first: str, flavor: str) -> None:
+    setting = Setting(THREE, used={"q": {(name, "gpu"): 8 for name in full.split()}})
+    workload = gang(pods(each={"gpu": 2}), out_of_stock=tuple(out.split()))
+    assert chosen(setting.assign(workload))["main"]["gpu"] == flavor
+    assert demand(workload, setting.queue, MUSTER).first == {(first, "gpu"): 2}
+
+
+def test_of_each_group_the_flavors_that_a_gang_could_use_are_told_in_turn() -> None:
+    setting = Setting(
+        group(["gpu"], one=[4], two=[8], three=[8]),
+        group(["cpu"], small=[4], large=[4]),
+        flavors=[Flavor("three", node_labels=(("zone", "a"),)), Flavor("large", node_taints=(HARD,))],
+    )
+
+    def told(out: tuple[str, ...], **more: Any) -> list[str]:
+        workload = gang(pods(each={"gpu": 1}, node_selector=(("zone", "b"),)), pods("other"), out_of_stock=out, **more)
+        known = setting.flavors, setting.rules, setting.topologies
+        return [" ".join(names) for names in turns(setting.ledger, setting.queue, workload, ["main"], *known)]
+
+    assert told(()) == ["one two", "small"]
+    assert told(("one", "small")) == ["two one", "small"]
+    assert told(("one",), allowed_flavors=frozenset({"one"})) == ["one", ""]
+    setting.ledger.set_queues([], [])
+    assert told(()) == []
+
+
 def test_a_flavor_that_nobody_has_is_said() -> None:
     setting = Setting(TWO)
     del setting.flavors["one"]
@@ -663,6 +719,34 @@ def situations(draw: st.DrawFn) -> tuple[Setting, Workload]:
         for i in range(draw(st.integers(1, 2)))
     ]
     return setting, gang(*sets)
+
+
+@given(
+    situations(),
+    st.permutations(["f0", "f1", "f2", "gone"]),
+    st.integers(0, 4),
+    st.sampled_from([Mode.NO_CANDIDATES, Mode.PREEMPT, Mode.RECLAIM]),
+)
+@settings(max_examples=200, deadline=None)
+def test_flavors_that_take_turns_are_tried_as_by_a_queue_that_names_them_in_that_order(
+    situation: tuple[Setting, Workload], names: list[str], many: int, answer: Mode
+) -> None:
+    """To the end of the scan, cursor for cursor."""
+    setting, workload = situation
+    out = tuple(names[:many])
+    (only,) = setting.queue.groups
+    by_name = {flavor.name: flavor for flavor in only.flavors}
+    ordered = [*(name for name in by_name if name not in out), *(name for name in out if name in by_name)]
+    written = replace(setting.queue, groups=(replace(only, flavors=tuple(by_name[name] for name in ordered)),))
+
+    def looks(queue: ClusterQueue, workload: Workload) -> list[Assignment]:
+        setting.queue = queue
+        found = [setting.assign(workload, answer=(answer, 0))]
+        while found[-1].pending_flavors and len(found) < 8:
+            found.append(setting.assign(workload, found[-1].cursor, (answer, 0)))
+        return found
+
+    assert looks(setting.queue, replace(workload, out_of_stock=out)) == looks(written, workload)
 
 
 @given(situations(), st.sampled_from([Mode.NO_CANDIDATES, Mode.PREEMPT, Mode.RECLAIM]))

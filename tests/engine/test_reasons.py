@@ -371,6 +371,26 @@ def test_who_was_evicted_has_waited_since_then(more: dict[str, object], seconds:
     assert admit.waited_ms == seconds * SECOND
 
 
+@pytest.mark.parametrize(
+    ("out", "only", "where"),
+    [
+        ((), "", ""),
+        ((F,), "", ", on flavor g first"),
+        ((F, "g"), "", f", on flavor {F} first"),
+        (("h",), "", ""),
+        ((F,), F, ""),
+    ],
+)
+def test_who_waits_for_its_next_try_is_told_where_that_is(out: tuple[str, ...], only: str, where: str) -> None:
+    """h is of another queue; where it may use one flavor only there is nothing to tell."""
+    town = Town(*elastic(F, "g", "h"), queue("a", "", [(F, {"gpu": 4}), ("g", {"gpu": 4})]))
+    allowed = frozenset({only}) if only else None
+    town.put(gang("x", "a", requeue_at=START + 60 * SECOND, out_of_stock=out, allowed_flavors=allowed))
+    told = town.state.explain(("ns", "x"))
+    assert told is not None
+    assert sentence(told.why).endswith(f"before it is tried again{where}")
+
+
 TWO: list[tuple[str, dict[str, int | Quota]]] = [(F, {"cpu": 8, "gpu": 8})]
 APART = (*groups([("g", {"cpu": 8})]), *groups([(F, {"gpu": 8})]))
 

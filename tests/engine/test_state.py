@@ -554,6 +554,39 @@ def test_gangs_that_are_alike_but_for_their_labels_part_when_somebody_keeps_one_
     assert "loud" in town.admitted()
 
 
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE])
+def test_what_one_is_refused_who_tries_the_flavors_in_another_order_may_have(rules: Rules) -> None:
+    """The small pod sets take what they come to first, and leave room for the large one or not."""
+    town = Town(*elastic("x", "y"), queue("a", "", [("x", {"gpu": 3}), ("y", {"gpu": 1})]), rules=rules)
+
+    def of_three(name: str, created: int, **more: object) -> Workload:
+        made = gang(name, "a", created=created, **more)
+        sets = (replace(made.pod_sets[0], name=f"s{i}", count=count) for i, count in enumerate((1, 1, 2)))
+        return replace(made, pod_sets=tuple(sets))
+
+    town.put(of_three("first", 0))
+    town.settle()
+    assert town.admitted() == []
+    town.put(of_three("alike", 1), of_three("other", 2, out_of_stock=("x",)))
+    town.settle()
+    assert town.admitted() == ["other"]
+    given = town.gang("other").admission
+    assert given is not None
+    assert [part.flavors for part in given.pod_sets] == [(("gpu", flavor),) for flavor in "yxx"]
+
+
+def test_a_scan_that_stopped_half_way_begins_anew_when_the_flavors_are_in_another_order() -> None:
+    town = Town(*elastic("x", "y"), queue("a", "", [("x", {"gpu": 1}), ("y", {"gpu": 1})]), rules=KUEUE)
+    town.put(gang("g", "a"))
+    town.state.advance(town.now)
+    town.state.scanned(("ns", "g"), (("main", "gpu", 0),), 0, (0, 0))
+    assert town.state.workloads["ns", "g"].cursor
+    town.state.apply(Put(replace(town.gang("g"), preemption_gated=True)))
+    assert town.state.workloads["ns", "g"].cursor, "what else changes, the flavors before it were tried"
+    town.state.apply(Put(replace(town.gang("g"), out_of_stock=("x",))))
+    assert not town.state.workloads["ns", "g"].cursor
+
+
 @pytest.mark.parametrize(
     ("others_left", "itself_left", "first"),
     [(300, 0, "mine"), (300, 200, "mine"), (100, 200, "urgent"), (0, 0, "urgent")],

@@ -112,6 +112,7 @@ def test_what_a_decision_remembers_comes_back() -> None:
         "admission": values.admission_object(ADMISSION),
         "claim": values.claim_object(claim),
         "avoidNodes": values.avoid_object(avoid),
+        "outOfStock": ["spot", "reserved", "spot"],
         "requeueState": {"requeueAt": "2026-01-01T00:00:02Z"},
     }
     raw = {"metadata": {"namespace": "a", "name": "w", "uid": "u"}, "spec": {"podSets": []}, "status": status}
@@ -119,6 +120,7 @@ def test_what_a_decision_remembers_comes_back() -> None:
     assert problems == ()
     assert (seen.admission, seen.claims) == (ADMISSION, claim)
     assert (seen.avoid, seen.evicted, seen.evicted_for) == (avoid, "Preempted", "abc")
+    assert seen.out_of_stock == ("spot", "reserved")
     assert (seen.reserved_at, seen.evicted_at, seen.requeue_at) == (
         1_767_225_600_000,
         1_767_225_601_000,
@@ -246,6 +248,7 @@ FIELDS = [
     "requeueState",
     "claim",
     "avoidNodes",
+    "outOfStock",
     "taints",
     "allocatable",
     "nodeLabels",
