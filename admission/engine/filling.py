@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from admission.engine import flavors as scan
 from admission.engine import order
 from admission.engine.flavors import Assignment, Mode
-from admission.engine.ledger import charge_of, claim_of, first_to_end
+from admission.engine.ledger import Held, charge_of, claim_of, first_to_end
 from admission.engine.line import Memo, Used
 from admission.engine.model import (
     CLAIM_VICTIMS,
@@ -89,6 +89,9 @@ class Filling(Run):
         """Who let others have their turn first, at which version of the book, and what came of looking at it."""
         self.shortened: set[str] = set()
         """Queues whose first gang was admitted in the turn that is on."""
+        self.taken_back: dict[Key, tuple[Held, bool]] = {}
+        """Claims that the gang whose turn it is needs ended, and whether they were only set aside. They end when it
+        goes, or another in its place; who was found to come may still be kept away (`_come_back`)."""
         self.passed = 0
         """Turns in which a look at the book said no again."""
         self.reached: set[str] = set()
@@ -273,22 +276,29 @@ class Filling(Run):
         if not claims and trial.assignment is not None:
             beside = self._beside_kept(trial) if self.ledger.aside else self._or_over_claims(trial)
             if beside is None:
+                self._leave_claims()
                 self._looked = looked, trial
                 return  # others have their turn first
             trial = beside
         self.place(trial)
         claims = claims or gang.key in self.ledger.aside
+        decided = len(self.decisions)
         if self._able(trial) and gang.evicted == "Preempted" and not claims and self.rules.promises:
             trial = self._come_back(trial)
         if trial.mode is Mode.FIT:
             self.admit(trial)
             self.ledger.give_up(gang.key)
+            self._end_claims(decided)
             walk.next()
             return
         if trial.found.enough and not gang.preemption_gated and self._claim_room(trial):
             self.ledger.give_up(gang.key)
+            self._end_claims(decided)
             walk.leave_waiting()
             return
+        if len(self.decisions) > decided:
+            self._end_claims(decided)
+        self._leave_claims()
         if claims:
             self._wait(walk, bucket, trial)
             return
@@ -760,7 +770,7 @@ class Filling(Run):
                         better, known = again, True
                         continue
                     ledger.unclaim(key)
-                    self._drop(key)
+                    self.taken_back[key] = held, key in ledger.aside
                 if not known:
                     self.steps -= 1  # it was counted when it was found to fit
                     better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
@@ -847,6 +857,24 @@ class Filling(Run):
         return all(not mine.exceeds(fr, rest.get(fr, 0)) for fr in usage) and all(
             at.borrowing(usage) for at in theirs.path() if at not in around
         )
+
+    def _leave_claims(self) -> None:
+        """Nobody takes what was claimed, after all."""
+        for held, aside in self.taken_back.values():
+            if aside:
+                self.ledger.set_aside(held.charge, held.until)
+            else:
+                self.ledger.claim(held.charge, held.until, held.victims)
+        self.taken_back.clear()
+
+    def _end_claims(self, before: int) -> None:
+        """What was claimed is taken: the claims end before what was decided from there on."""
+        taken = self.decisions[before:]
+        del self.decisions[before:]
+        for key in self.taken_back:
+            self._drop(key)
+        self.taken_back.clear()
+        self.decisions += taken
 
     def _drop(self, key: Key) -> None:
         """Its claim ends now."""
