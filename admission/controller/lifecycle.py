@@ -454,9 +454,9 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
 
 
 def _start(seen: Sight, settings: Settings, now: int) -> Next:
-    """A job that ran before it was held (before there was anybody to hold it, say) starts when its pods of then are gone.
-    Its controller may not have seen yet that it was to stop, and would go on with them: nobody has placed them, nor
-    counts them as the gang's, which would be sent back for having none that is ready."""
+    """A job that ran before it was held (before there was anybody to hold it, say) starts when its pods of then are
+    gone. Its controller may not have seen yet that it was to stop, and would go on with them: nobody has placed them,
+    and none counts as the gang's, which would be sent back as if it had none that is ready."""
     workload, pods = seen.workload, seen.pods
     assert workload is not None
     until = workload.value.admitted_at + settings.acknowledge_ms
