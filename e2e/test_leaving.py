@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -330,3 +331,34 @@ def test_policies_that_are_taken_away_are_missed_and_are_seen_again(muster: Inst
         Installed.install(cp)
         cp.apply(more)
         cp.wait(lambda: held()[0] == "True", 30, f"{name} to be seen again")
+
+
+def test_what_ran_before_anybody_held_it_starts_anew_once_its_pods_are_gone(
+    installed: ControlPlane, tmp_path: Path
+) -> None:
+    cp = installed
+    cp.clean()
+    Installed.install(cp)
+    cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 32})
+    cp.delete("mutatingadmissionpolicybindings", "muster-hold")
+    cp.delete("validatingadmissionpolicybindings", "muster-jobs")
+
+    early = [jobset("team-a", f"early-{n}", {"w": (2, 1)}, gpus=1, seconds=None) for n in range(8)]
+
+    def slips() -> bool:
+        return not cp.create(early[0], dryRun="All")["spec"].get("suspend")
+
+    cp.wait(slips, 30, "labelled jobs to be held no more")
+    cp.create_all(early)
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 16, 30, "them to run")
+    Installed.install(cp)
+    with Installed(cp, tmp_path) as muster:
+        muster.started()  # the JobSets are stopped and admitted within a moment, often before their controller saw it
+
+        def placed() -> bool:
+            pods = [p for p in running_pods(cp, "team-a") if "deletionTimestamp" not in p["metadata"]]
+            return len(pods) == 16 and all(NAMES.workload_uid_label in pod["metadata"]["labels"] for pod in pods)
+
+        cp.wait(placed, 30, "all pods to be those of a start of Muster's")
+        assert not muster.trouble()

@@ -15,7 +15,8 @@ own count, and no live pod by owner. Of a JobSet, which another controller start
 its Jobs as well; that one of them goes on acknowledges its start, too, for one whose Jobs start in order says
 Suspended=False with the last of them. Its controller may be stuck (a Job of it is refused, say) and stop nothing: after
 the same bound its Jobs are stopped for it, and it is gone with them. Pods on a node that has been gone for long are not
-waited for.
+waited for. What a job left behind that ran before it was held is gone, in the same sense and within the same bound,
+before the job is started.
 
 Decisions about who is admitted or evicted for whom are the engine's; what is decided here concerns one job alone:
 timeouts, deactivation, stopped queues, admission checks, lost nodes, changes by its owner.
@@ -443,7 +444,7 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return Next(SuspendJob("not admitted"))
         return Next(_on_checks(value, seen.required))
     if job.suspended:
-        return Next(StartJob())
+        return _start(seen, settings, now)
     if _in_place(seen):
         if set(seen.lost_nodes) - set(value.lost_nodes):
             return Next(ReplaceNodes(seen.lost_nodes, _guilty(seen)))
@@ -454,6 +455,18 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
     if seen.spare_since is not None and now >= seen.spare_since + settings.give_back_ms:
         return Next(GiveBack(spare(job, value)))
     return Next(None, _deadline(seen, settings))
+
+
+def _start(seen: Sight, settings: Settings, now: int) -> Next:
+    """A job that ran before it was held (before there was anybody to hold it, say) starts when its pods of then are
+    gone. Its controller may not have seen yet that it was to stop, and would go on with them: nobody has placed them,
+    and none counts as the gang's, which would be sent back as if it had none that is ready."""
+    workload, pods = seen.workload, seen.pods
+    assert workload is not None
+    until = workload.value.admitted_at + settings.acknowledge_ms
+    if (seen.going or pods.live) and now < until:
+        return Next(None, until if pods.lost_until is None else min(until, pods.lost_until))
+    return Next(StopPods(seen.going, ()) if seen.going else StartJob())
 
 
 def bare_step(

@@ -245,6 +245,22 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         life.AdmitWorkload(),
     ),
     "admitted and held: start": (Sight(job(), workload(**ADMITTED), queue="q"), life.StartJob()),
+    "admitted and held, with pods from before it was held: they go first": (
+        Sight(job(), workload(**ADMITTED), PodTally(live=1), queue="q"),
+        None,
+    ),
+    "the same, and they do not go for long: start": (
+        Sight(job(), workload(**{**ADMITTED, "admitted_at": NOW - 5_000}), PodTally(live=1), queue="q"),
+        life.StartJob(),
+    ),
+    "admitted and held, a Job of the JobSet goes on from before: its controller stops it": (
+        Sight(job(**STUCK), workload(**ADMITTED), queue="q", going=CHILDREN),
+        None,
+    ),
+    "the same, and its controller is stuck: it is stopped": (
+        Sight(job(**STUCK), workload(**{**ADMITTED, "admitted_at": NOW - 5_000}), queue="q", going=CHILDREN),
+        life.StopPods(CHILDREN, ()),
+    ),
     "admitted, but changed since": (
         Sight(job(spec_hash="h2"), workload(**ADMITTED), queue="q"),
         life.EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew"),
