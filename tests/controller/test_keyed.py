@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.controller.keyed import KeyedQueue
+from tests.kube.virtual import virtually
 
 Key = tuple[str, int]
 
@@ -222,6 +224,25 @@ def test_who_takes_for_ever_leaves_workers_to_others() -> None:
     alone, beside, quick = asyncio.run(run())
     assert (alone, quick) == (32, 500)
     assert 1 <= beside < 16
+
+
+@pytest.mark.parametrize("asked", [(10.0, 20.0), (20.0, 10.0), (20.0, 10.0, 15.0), (10.0, 10.0)])
+def test_of_the_times_asked_for_a_key_the_earliest_alone_counts(asked: tuple[float, ...]) -> None:
+    worked: list[float] = []
+
+    async def main() -> None:
+        async def work(_: str) -> None:
+            worked.append(asyncio.get_running_loop().time())
+
+        queue: KeyedQueue[str] = KeyedQueue(work, 1)
+        running = asyncio.ensure_future(queue.run())
+        for seconds in asked:
+            queue.add_after("a", seconds)
+        await asyncio.sleep(60)
+        running.cancel()
+
+    virtually(main)
+    assert worked == [10.0]
 
 
 def test_a_key_that_asks_for_no_later_time_leaves_no_timer() -> None:

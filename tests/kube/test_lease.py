@@ -201,12 +201,16 @@ def test_a_clean_stop_hands_over_without_waiting_and_only_after_the_work_has_end
         pytest.param(60.0, 7.0, SETTLE_S + 7.0, id="both"),
     ],
 )
-def test_a_stop_waits_for_the_last_writes_before_the_lease_is_given_up(under_way: float, doubtful: float, waits: float):
+@pytest.mark.parametrize("renewed", [0, 1])
+def test_a_stop_waits_for_the_last_writes_before_the_lease_is_given_up(
+    under_way: float, doubtful: float, waits: float, renewed: int
+):
     async def main() -> None:
         books, log = Books(), []
         one = Machine(books, name="one")
         task, work = start(one, log)
-        await asyncio.sleep(3)
+        await asyncio.sleep(renewed * 2 + 1)
+        assert len(books.history) == renewed + 1
         one.under_way, one.doubtful = under_way, doubtful
         one.calls.clear()
         task.cancel()
@@ -233,6 +237,9 @@ def test_a_leader_that_goes_silent_is_fenced_before_the_next_one_writes(fault):
             one.awake.clear()
         else:
             one.reachable = False
+        while not two.elector.leading:
+            await asyncio.sleep(0.1)
+        assert not two.elector.may_write(), "what the former leader sent may still be under way"
         await asyncio.sleep(60)
         assert two.elector.may_write()
         # Its last renewal is at most a retry before the fault; then the duration, a retry, and a write's limit.
