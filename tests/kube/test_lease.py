@@ -218,6 +218,7 @@ def test_a_stop_waits_for_the_last_writes_before_the_lease_is_given_up(
         assert one.calls == ["settle", "get", "put"]
         assert 0 <= asyncio.get_running_loop().time() - work.ended[0] - waits < 0.1
         assert books.lease["spec"]["holderIdentity"] == ""
+        assert books.lease["spec"]["leaseDurationSeconds"] == 1, "the least that the API server takes"
 
     virtually(main)
 
