@@ -529,6 +529,58 @@ def test_no_nodes_and_no_topology_are_answers_too(rules: Rules) -> None:
     assert place(book, [asks(0)], rules=rules) == {}
 
 
+LAYERED = replace(KUEUE, gates=KUEUE.gates | {"TASMultiLayerTopology"})
+NO_SIZE = "slice topology requested, but slice size not provided"
+
+
+@pytest.mark.parametrize(
+    ("rules", "asked", "why"),
+    [
+        (MUSTER, {"required": "shelf"}, "topology 'net' has no level shelf"),
+        (MUSTER, {"slice_required": "rack", "slice_size": 0}, NO_SIZE),
+        (MUSTER, {"slice_required": "rack", "slice_size": 5}, "12 pods are no whole slices of 5"),
+        (MUSTER, {"slices": (("rack", 6), (HOST, 4))}, "slices of 4 do not nest in slices of 6"),
+        (MUSTER, {"slices": ((HOST, 6), ("rack", 2))}, "slices of 2 do not nest in slices of 6"),
+        (MUSTER, {"slices": (("rack", 6), ("rack", 2))}, "slices of 2 do not nest in slices of 6"),
+        (
+            MUSTER,
+            {"required": "rack", "slice_required": "block", "slice_size": 6},
+            "slices of level block are wider than level rack",
+        ),
+        (KUEUE, {"required": "shelf"}, "no requested topology level: shelf"),
+        (KUEUE, {"slice_required": "rack", "slice_size": 0}, NO_SIZE),
+        (KUEUE, {"slice_required": "shelf", "slice_size": 2}, "no requested topology level for slices: shelf"),
+        (
+            KUEUE,
+            {"required": "rack", "slice_required": "block", "slice_size": 6},
+            "podset slice topology block is above the podset topology rack",
+        ),
+        (
+            LAYERED,
+            {"slices": (("rack", 6), ("shelf", 2))},
+            "no requested topology level for additional slice layer: shelf",
+        ),
+        (
+            LAYERED,
+            {"slices": (("rack", 6), ("rack", 2))},
+            "additional slice layer topology rack must be at a lower level than rack",
+        ),
+        (
+            LAYERED,
+            {"slices": (("rack", 6), (HOST, 4))},
+            "additional slice layer size 4 must evenly divide parent layer size 6",
+        ),
+        (LAYERED, {"slices": (("rack", 6), (HOST, 1))}, None),
+        (LAYERED, {"required": "rack", "slice_required": "rack", "slice_size": 6}, None),
+        (MUSTER, {"required": "rack", "slice_required": "rack", "slice_size": 6}, None),
+        (MUSTER, {"slices": (("rack", 6), (HOST, 1))}, None),
+    ],
+)
+def test_what_cannot_be_asked_of_a_topology_is_said(rules: Rules, asked: dict[str, Any], why: str | None) -> None:
+    got = place(fabric({"b": {"r": [8, 8]}}), [asks(12, topology=TopologyRequest(**asked))], rules=rules)
+    assert (got.message if isinstance(got, Misfit) else None) == why
+
+
 # ---------------------------------------------------------------- JobSet's exclusive placement
 
 
