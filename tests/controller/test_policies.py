@@ -75,6 +75,8 @@ def test_what_is_meant_for_some_namespaces_leaves_the_others_alone() -> None:
         if not policy["kind"].endswith("Binding"):
             where = DEFAULTED if name == "muster-default-queue" else WHERE if name.endswith("-namespaces") else {}
             assert policy["spec"]["matchConstraints"]["namespaceSelector"] == where, name
+            asks = {one["name"] for one in policy["spec"].get("matchConditions", ())}
+            assert not (where == WHERE and "queued" in asks), "there a job without a label is queued too"
 
 
 def test_no_expression_asks_the_authorizer_too_often() -> None:

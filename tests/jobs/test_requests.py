@@ -467,6 +467,11 @@ def test_what_is_no_number_is_told(size: str) -> None:
             '[{"topology": "net/block", "size": 8}, {"topology": "net/rack", "size": 2}]',
             (("net/block", 8), ("net/rack", 2)),
         ),
+        (
+            '[{"topology": "a", "size": 8}, {"topology": "b", "size": 4}, {"topology": "c", "size": 2}]',
+            (("a", 8), ("b", 4), ("c", 2)),
+        ),
+        (str([{"topology": level, "size": 8} for level in "abcd"]).replace("'", '"'), ()),
         ("[]", ()),
         ("no JSON", ()),
         ("[" * 50_000, ()),

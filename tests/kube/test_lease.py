@@ -35,7 +35,9 @@ class Books:
 class Machine:
     """A process on a machine of its own: its clocks may be off, its network may fail, and it may freeze."""
 
-    def __init__(self, books: Books, *, name: str, offset: float = 0.0, rate: float = 1.0, wall: float = 0.0) -> None:
+    def __init__(
+        self, books: Books, *, name: str, offset: float = 0.0, rate: float = 1.0, wall: float = 0.0, lasts: float = 15.0
+    ) -> None:
         self.books = books
         self.write_timeout = WRITE_TIMEOUT
         self.awake = asyncio.Event()
@@ -54,6 +56,7 @@ class Machine:
             "muster",
             "controller",
             identity=name,
+            lease_duration=lasts,
             clock=lambda: (loop.time() - self.stood_still) * rate + offset,
             wall=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=loop.time() + wall),
             sleep=self.sleep,
@@ -259,6 +262,26 @@ def test_a_leader_that_goes_silent_is_fenced_before_the_next_one_writes(fault):
         assert gap >= WRITE_TIMEOUT
         assert books.lease["spec"]["leaseTransitions"] == 1
         assert len(first.began) == 1
+
+    virtually(main)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(60.0, 15.0), (15.0, 60.0)])
+def test_of_two_durations_the_longer_one_is_waited_for(theirs, ours):
+    """As while another configuration is rolled out."""
+
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = Machine(books, name="one", lasts=theirs), Machine(books, name="two", lasts=ours)
+        start(one, log)
+        await asyncio.sleep(1)
+        start(two, log)
+        await asyncio.sleep(30)
+        one.awake.clear()
+        await asyncio.sleep(50)
+        assert not two.elector.leading
+        await asyncio.sleep(30)
+        assert two.elector.may_write()
 
     virtually(main)
 
