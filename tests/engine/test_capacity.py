@@ -624,6 +624,12 @@ def test_each_child_job_gets_a_domain_of_its_own(request_: PlaceRequest, wanted:
         assert where(got) == wanted
 
 
+def test_child_jobs_follow_each_other_in_the_order_of_the_tree() -> None:
+    """However their racks are called: neighbours in rank are near each other."""
+    got = place(fabric({"b1": {"y": [4], "z": [4]}, "b2": {"a": [4]}}), [children(3, 4)], rules=MUSTER)
+    assert list(where(got)) == ["y-0", "z-0", "a-0"]
+
+
 def test_no_other_jobset_shares_a_domain_and_jobs_may() -> None:
     book = fabric(RACKS)
     mine, plain, job = children(1, 4), asks(4, of_jobset=True), asks(4)
