@@ -947,6 +947,9 @@ async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
     assert named[0] == "job/high"
     empty = (await run(world, tmp_path, "jobs", "-n", "web")).stdout
     assert "No jobs that name a queue in namespace web: -A shows those of all namespaces." in empty
+    world.denied = {"jobs"}
+    hidden = {row.name: row.state for row in (await world.ask().jobs("ml")).rows}
+    assert hidden == {"high": State.WAITING, "low": State.WAITING, "runs": State.STARTING}, "by their Workloads alone"
 
 
 async def test_the_map_of_nodes(world: World, tmp_path: Path) -> None:
