@@ -505,6 +505,28 @@ def test_broken_slices_are_mended_where_they_stand() -> None:
     assert where(got) == {"r-0": 2, "r-2": 2, "s-1": 2, "s-2": 2}
 
 
+@pytest.mark.parametrize(("left", "want"), [([2, 2], {"r-0": 2, "r-2": 2}), ([1, 1], None)])
+def test_slices_within_broken_slices_stay_whole_too(left: list[int], want: dict[str, int] | None) -> None:
+    book = fabric({"b": {"r": [2, 2, *left]}})
+    asked = asks(4, topology=TopologyRequest(slices=(("rack", 4), (HOST, 2))))
+    before = admitted({"w": {"r-0": 2, "r-1": 2}})
+    book.charge(("ns", "g"), "g", before, {"w": takes(asked.pod_set.shape, dict(asked.per_pod))})
+    got = place(book, [asked], rules=MUSTER, previous=before, lost=["r-1"], avoid=["r-1"])
+    assert (where(got) if isinstance(got, Placement) else None) == want
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE])
+@pytest.mark.parametrize("level", ["rack", HOST])
+def test_nobody_is_put_on_a_node_that_is_to_be_avoided(rules: Rules, level: str) -> None:
+    book = fabric({"b": {"r": [4, 4, 5], "s": [2]}})
+    asked = asks(4, topology=TopologyRequest(required=level))
+    first, second = ("r-0", "r-1")
+    assert where(place(book, [asked], rules=rules)) == {first: 4}
+    assert where(place(book, [asked], rules=rules, avoid=[first])) == {second: 4}
+    assert where(place(book, [asked], rules=rules, avoid=[first, second])) == {"r-2": 4}
+    assert isinstance(place(book, [asked], rules=rules, avoid=[first, second, "r-2"]), Misfit)
+
+
 def test_growth_keeps_what_stands() -> None:
     book = fabric({"b": {"r": [4, 4, 4]}})
     before = admitted({"w": {"r-1": 3}})
