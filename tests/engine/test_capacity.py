@@ -682,6 +682,7 @@ def test_no_other_jobset_shares_a_domain_and_jobs_may() -> None:
     assert where(place(book, [children(1, 1)], rules=MUSTER)) == {"r-0": 1}
     book.put_pod(PodUsage(("x", "q"), "q", "r-1", (), of_jobset=True, exclusive_key="block"))
     assert where(place(book, [asks(7, of_jobset=True)], rules=MUSTER)) == {"t-0": 7}
+    assert isinstance(place(book, [asks(8, of_jobset=True)], rules=MUSTER), Misfit), "u-0 is barred by its rack"
     for key in (("x", "p"), ("x", "q")):
         book.remove_pod(key)
     for name in ("other", "plain", "job"):
