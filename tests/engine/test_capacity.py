@@ -477,6 +477,15 @@ def test_leader_and_workers_share_the_tightest_domain() -> None:
     assert where(got, "workers") == {"s-0": 4}
 
 
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE])
+@pytest.mark.parametrize("third", [3, 4])
+def test_a_third_pod_set_finds_what_leader_and_workers_leave(rules: Rules, third: int) -> None:
+    group = TopologyRequest(required="rack", group="g")
+    asked = [asks(1, name="leader", topology=group), asks(4, name="workers", topology=group), asks(third, name="third")]
+    got = place(fabric({"b": {"r": [8]}}), asked, rules=rules)
+    assert isinstance(got, Placement) is (third == 3)
+
+
 # ---------------------------------------------------------------- nodes that die
 
 
@@ -593,6 +602,7 @@ NO_SIZE = "slice topology requested, but slice size not provided"
             "additional slice layer size 4 must evenly divide parent layer size 6",
         ),
         (LAYERED, {"slices": (("rack", 6), (HOST, 1))}, None),
+        (KUEUE, {"slices": (("rack", 6), (HOST, 4))}, None),
         (LAYERED, {"required": "rack", "slice_required": "rack", "slice_size": 6}, None),
         (MUSTER, {"required": "rack", "slice_required": "rack", "slice_size": 6}, None),
         (MUSTER, {"slices": (("rack", 6), (HOST, 1))}, None),

@@ -613,6 +613,26 @@ def test_exclusive_topology_needs_an_index_for_every_pod(change: Json, said: str
     assert pod_set.shape.exclusive is None
 
 
+@pytest.mark.parametrize(
+    ("word", "key", "sound"),
+    [
+        ("podAffinity", "net/block", False),
+        ("podAntiAffinity", "net/block", False),
+        ("podAntiAffinity", "kubernetes.io/hostname", True),
+    ],
+)
+def test_exclusive_topology_beside_what_a_gang_asks_of_itself(word: str, key: str, sound: bool) -> None:
+    raw = copy.deepcopy(EXCLUSIVE_JOBSET)
+    raw["metadata"]["annotations"] = {TOPOLOGY_KEY: "net/rack"}
+    pod = raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    pod["metadata"] = {"labels": {"app": "x"}}
+    own = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": "x"}}}
+    pod["spec"]["affinity"] = {word: {"requiredDuringSchedulingIgnoredDuringExecution": [own]}}
+    (pod_set,), _ = pod_sets(build_workload(JOBSET, raw, NAMES)[0]["spec"]["podSets"], NAMES, "ns")
+    why = "exclusive topology beside a gang's affinity to itself cannot be honoured: drop the affinity"
+    assert pod_set.shape.refused == ("" if sound else why)
+
+
 def test_a_pod_says_whether_it_is_of_a_jobset_and_exclusive() -> None:
     pod = {"metadata": {"name": "p", "namespace": "ns", "labels": {}, "annotations": {TOPOLOGY_KEY: "net/rack"}}}
     pod["spec"] = {"nodeName": "n", "containers": []}
