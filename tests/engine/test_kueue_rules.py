@@ -83,7 +83,7 @@ def test_a_closed_preemption_gate_holds_back_only_who_would_evict(
 
 USED = {"more": 5.0, "less": 1.0, "as much": 5.0}
 PAIRS: dict[str, tuple[tuple[str, str, dict[str, int | str]], tuple[str, str, dict[str, int | str]], bool | None]] = {
-    # ClusterQueue, LocalQueue and fields of who goes first, and of who goes then; with usage only, without only, or both
+    # ClusterQueue, LocalQueue and fields of who goes first, and of who goes then; with usage only, without, or both
     "who leaves already": (("own", "less", {"priority": 9, "evicted": "Preempted"}), ("b", "more", {}), None),
     "who is of another queue": (("b", "less", {"priority": 9}), ("own", "more", {}), None),
     "whose LocalQueue used more": (("b", "more", {"priority": 9}), ("b", "less", {}), True),

@@ -608,8 +608,9 @@ def test_exclusive_topology_needs_an_index_for_every_pod(change: Json, said: str
     raw = copy.deepcopy(EXCLUSIVE_JOBSET)
     raw["metadata"]["annotations"] = {TOPOLOGY_KEY: "net/rack"}
     raw["spec"]["replicatedJobs"][0]["template"]["spec"] |= change
-    (pod_set,), _ = pod_sets(build_workload(JOBSET, raw, NAMES)[0]["spec"]["podSets"], NAMES, "ns")
+    (pod_set,), problems = pod_sets(build_workload(JOBSET, raw, NAMES)[0]["spec"]["podSets"], NAMES, "ns")
     assert said in pod_set.shape.refused
+    assert problems == (f"pod set w: {pod_set.shape.refused}",)
     assert pod_set.shape.exclusive is None
 
 
