@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -20,13 +20,14 @@ Key = tuple[str, int]
 
 @asynccontextmanager
 async def _running(queue: KeyedQueue[Any]) -> AsyncIterator[None]:
-    """Until all of it is worked off."""
+    """Until all of it is worked off; raises what a worker raised."""
     task = asyncio.create_task(queue.run())
     yield
-    while not queue.idle:
+    while not (queue.idle or task.done()):
         await asyncio.sleep(0)
     task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 async def _worked(keys: list[Key], workers: int) -> list[Key]:
@@ -108,6 +109,38 @@ def test_who_presses_has_every_other_turn(adds: list[tuple[str, int, bool]], mor
         for at, one in enumerate(pressed[1:], 1):
             if pressed[at - 1] == one:
                 assert (not one) not in pressed[at:], "two turns, and others wait"
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=6), st.lists(st.integers(0, 2), max_size=12))
+def test_who_came_to_press_while_it_waited_is_worked_on_by_one_at_a_time(
+    adds: list[tuple[int, bool]], more: list[int]
+) -> None:
+    """It stands in both lines, and is added again while it is worked on."""
+    at_work: Counter[int] = Counter()
+    most = 0
+
+    async def work(key: int) -> None:
+        nonlocal most
+        at_work[key] += 1
+        most = max(most, *at_work.values())
+        if more:
+            queue.add(more.pop())
+        await asyncio.sleep(0)
+        at_work[key] -= 1
+
+    pressing: set[int] = set()
+    queue: KeyedQueue[int] = KeyedQueue(work, 3, presses=pressing.__contains__)
+    for key, presses in adds:
+        if presses:
+            pressing.add(key)
+        queue.add(key)
+
+    async def run() -> None:
+        async with _running(queue):
+            pass
+
+    asyncio.run(run())
+    assert most <= 1
 
 
 def test_a_key_that_is_added_while_it_is_worked_on_comes_back() -> None:
