@@ -26,19 +26,22 @@ _SIGNS_OTHERS = x509.KeyUsage(
 
 
 class Authority:
-    """Issues certificates into a folder. `ca.crt` there is what clients trust."""
+    """Issues certificates into a folder. `ca.crt` there is what clients trust. `plain`: as those of older clusters are,
+    which say neither what their keys are for nor by which key they were signed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, plain: bool = False) -> None:
         self.folder = folder
+        self._plain = plain
         folder.mkdir(parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "muster-e2e")])
-        certificate = (
-            _builder(self._name, self._name, self._key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(_SIGNS_OTHERS, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+        certificate = _builder(self._name, self._name, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
+        if not plain:
+            identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+            certificate = certificate.add_extension(_SIGNS_OTHERS, critical=True)
+            certificate = certificate.add_extension(identifier, critical=False)
         self.ca_file = folder / "ca.crt"
         self.ca_file.write_bytes(_pem(certificate.sign(self._key, hashes.SHA256())))
 
@@ -69,7 +72,7 @@ class Authority:
         builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
         # Python checks certificates strictly from 3.13 on, and wants to be told by which key they were signed.
         signed = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        builder = builder.add_extension(signed, critical=False)
+        builder = builder if self._plain else builder.add_extension(signed, critical=False)
         if alternatives is not None:
             builder = builder.add_extension(alternatives, critical=False)
         certificate = self.folder / f"{file}.crt"

@@ -135,7 +135,7 @@ class Flow:
         try:
             await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if not place.cancelled():  # it was given a place all the same
                 self.leave(lane)
             raise
 

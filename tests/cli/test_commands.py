@@ -912,7 +912,7 @@ async def test_release_all(world: World, tmp_path: Path) -> None:
     assert flavor["metadata"]["finalizers"] == ["example.com/other"]
     started = dict.fromkeys(("waits", "evicted", "unlabelled", "left", "empty"), False)
     assert await suspended() == {**before, **started}
-    for name in ("left", "empty"):
+    for name in ("left", "empty", "runs", "unlabelled"):
         left = (await world.client.get(f"{JOBS}/{name}"))["metadata"].get("labels", {})
         assert not {NAMES.ungoverned_label, NAMES.queue_label} & left.keys()
     after = await world.client.get(f"{JOBS}/evicted")

@@ -558,7 +558,8 @@ async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, nam
     assert (await world.ask().why("train", "ml")).hidden == ("pods in namespace ml",)
 
 
-async def test_why_a_gang_that_nodes_are_made_for_is_not_ready(world: World) -> None:
+@pytest.mark.parametrize("name", ["kube-scheduler refuses it", "no image"])
+async def test_why_a_gang_that_nodes_are_made_for_is_not_ready(world: World, name: str) -> None:
     await lab(world)
     made = await world.put(job("train", pods=1, status={**STARTED, "active": 1, "ready": 0}))
     given = admission("n1", pods=1)
@@ -566,13 +567,16 @@ async def test_why_a_gang_that_nodes_are_made_for_is_not_ready(world: World) -> 
     uid = (await world.put(workload(made, {"conditions": [RESERVED, ADMITTED_], "admission": given})))["metadata"][
         "uid"
     ]
-    one = pod("train-0", **UNREADY["kube-scheduler refuses it"][0])
+    one = pod("train-0", **UNREADY[name][0])
     one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
     await world.put(one)
     answer = await world.ask().why("train", "ml")
-    assert [(bad.reason, bad.message) for bad in answer.unready] == [("Unschedulable", "0/4 nodes")]
-    assert answer.owner.startswith("Wait: no nodes were set aside for it")
-    assert "autoscaler" in answer.platform
+    _, reason, message, advice = UNREADY[name]
+    assert [(bad.reason, bad.message) for bad in answer.unready] == [(reason, message)]
+    to_come = reason == "Unschedulable"
+    assert answer.owner.startswith("Wait: no nodes were set aside for it") is to_come
+    assert (advice in answer.owner) is not to_come
+    assert ("autoscaler" in answer.platform) is to_come
     assert "muster nodes" not in answer.platform
 
 
@@ -943,6 +947,9 @@ async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
     assert named[0] == "job/high"
     empty = (await run(world, tmp_path, "jobs", "-n", "web")).stdout
     assert "No jobs that name a queue in namespace web: -A shows those of all namespaces." in empty
+    world.denied = {"jobs"}
+    hidden = {row.name: row.state for row in (await world.ask().jobs("ml")).rows}
+    assert hidden == {"high": State.WAITING, "low": State.WAITING, "runs": State.STARTING}, "by their Workloads alone"
 
 
 async def test_the_map_of_nodes(world: World, tmp_path: Path) -> None:

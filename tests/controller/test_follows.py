@@ -226,6 +226,20 @@ async def test_a_workload_with_our_finalizer_goes_when_nothing_is_left_of_it(
         await until(gone)
 
 
+async def test_a_workload_without_its_owners_name_is_of_a_job_all_the_same(world: World) -> None:
+    """Whoever deletes a job and lets its dependents be takes its name from them."""
+    await a_town(world, 4)
+    nameless = workload(await world.put(job("train", "main")), {}, queue="main")
+    del nameless["metadata"]["ownerReferences"]
+    made = await world.put(nameless)
+    async with running(world, leads=False) as controller:
+        await until(lambda: settled(controller, made))
+        seen = controller.world.workloads["ml", made["metadata"]["name"]]
+        assert not await controller.actuator.job_is_gone(seen)
+        await world.client.delete(f"{JOBS}/train", propagation="Background")
+        assert await controller.actuator.job_is_gone(seen)
+
+
 async def settled(controller: Controller, made: Json) -> bool:
     return ("ml", made["metadata"]["name"]) in controller.world.workloads
 

@@ -5,26 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.controller.keyed import KeyedQueue
+from tests.kube.virtual import virtually
 
 Key = tuple[str, int]
 
 
 @asynccontextmanager
 async def _running(queue: KeyedQueue[Any]) -> AsyncIterator[None]:
-    """Until all of it is worked off."""
+    """Until all of it is worked off; raises what a worker raised."""
     task = asyncio.create_task(queue.run())
     yield
-    while not queue.idle:
+    while not (queue.idle or task.done()):
         await asyncio.sleep(0)
     task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 async def _worked(keys: list[Key], workers: int) -> list[Key]:
@@ -106,6 +109,38 @@ def test_who_presses_has_every_other_turn(adds: list[tuple[str, int, bool]], mor
         for at, one in enumerate(pressed[1:], 1):
             if pressed[at - 1] == one:
                 assert (not one) not in pressed[at:], "two turns, and others wait"
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=6), st.lists(st.integers(0, 2), max_size=12))
+def test_who_came_to_press_while_it_waited_is_worked_on_by_one_at_a_time(
+    adds: list[tuple[int, bool]], more: list[int]
+) -> None:
+    """It stands in both lines, and is added again while it is worked on."""
+    at_work: Counter[int] = Counter()
+    most = 0
+
+    async def work(key: int) -> None:
+        nonlocal most
+        at_work[key] += 1
+        most = max(most, *at_work.values())
+        if more:
+            queue.add(more.pop())
+        await asyncio.sleep(0)
+        at_work[key] -= 1
+
+    pressing: set[int] = set()
+    queue: KeyedQueue[int] = KeyedQueue(work, 3, presses=pressing.__contains__)
+    for key, presses in adds:
+        if presses:
+            pressing.add(key)
+        queue.add(key)
+
+    async def run() -> None:
+        async with _running(queue):
+            pass
+
+    asyncio.run(run())
+    assert most <= 1
 
 
 def test_a_key_that_is_added_while_it_is_worked_on_comes_back() -> None:
@@ -222,6 +257,25 @@ def test_who_takes_for_ever_leaves_workers_to_others() -> None:
     alone, beside, quick = asyncio.run(run())
     assert (alone, quick) == (32, 500)
     assert 1 <= beside < 16
+
+
+@pytest.mark.parametrize("asked", [(10.0, 20.0), (20.0, 10.0), (20.0, 10.0, 15.0), (10.0, 10.0)])
+def test_of_the_times_asked_for_a_key_the_earliest_alone_counts(asked: tuple[float, ...]) -> None:
+    worked: list[float] = []
+
+    async def main() -> None:
+        async def work(_: str) -> None:
+            worked.append(asyncio.get_running_loop().time())
+
+        queue: KeyedQueue[str] = KeyedQueue(work, 1)
+        running = asyncio.ensure_future(queue.run())
+        for seconds in asked:
+            queue.add_after("a", seconds)
+        await asyncio.sleep(60)
+        running.cancel()
+
+    virtually(main)
+    assert worked == [10.0]
 
 
 def test_a_key_that_asks_for_no_later_time_leaves_no_timer() -> None:

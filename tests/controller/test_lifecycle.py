@@ -964,6 +964,7 @@ def test_backoff_grows_to_its_bound(count: int, base: int, most: int, uid: UUID)
     settings = Settings(backoff_base_ms=base, backoff_max_ms=most)
     whole = backoff_ms(count, Settings(backoff_base_ms=base, backoff_max_ms=most, as_kueue=True), str(uid))
     assert backoff_ms(count, settings, str(uid)) <= backoff_ms(count + 1, settings, str(uid)) <= most
+    assert whole == min(base * 2 ** (count - 1), most)
     assert whole * 7 / 8 <= backoff_ms(count, settings, str(uid)) <= whole * 9 / 8
 
 

@@ -14,7 +14,8 @@ from admission.names import KUEUE_GROUP, Names
 ROOT = Path(__file__).parents[2]
 NAMES = Names()
 WHERE = {"matchLabels": {"muster": "governed"}}
-SETTINGS = Settings(governed_namespaces=WHERE, defaulted_namespaces=WHERE)
+DEFAULTED = {"matchLabels": {"muster": "defaulted"}}
+SETTINGS = Settings(governed_namespaces=WHERE, defaulted_namespaces=DEFAULTED)
 
 
 @pytest.mark.parametrize("part", sorted(policies.PARTS))
@@ -66,6 +67,16 @@ def test_every_policy_is_bound_fails_closed_and_what_holds_takes_no_parameters()
         assert spec["failurePolicy"] == ("Ignore" if open_ else "Fail")
     names = [(o["kind"], o["metadata"]["name"]) for o in made]
     assert len(set(names)) == len(names)
+
+
+def test_what_is_meant_for_some_namespaces_leaves_the_others_alone() -> None:
+    for policy in policies.policies(NAMES, SETTINGS):
+        name = policy["metadata"]["name"]
+        if not policy["kind"].endswith("Binding"):
+            where = DEFAULTED if name == "muster-default-queue" else WHERE if name.endswith("-namespaces") else {}
+            assert policy["spec"]["matchConstraints"]["namespaceSelector"] == where, name
+            asks = {one["name"] for one in policy["spec"].get("matchConditions", ())}
+            assert not (where == WHERE and "queued" in asks), "there a job without a label is queued too"
 
 
 def test_no_expression_asks_the_authorizer_too_often() -> None:

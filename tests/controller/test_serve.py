@@ -25,6 +25,7 @@ from admission.api import crd
 from admission.api.config import load_config
 from admission.controller import certificates, rival
 from admission.controller.certificates import CA_CERT, CERT, KEY
+from admission.controller.hold import Held, Mode, policies_served, prove
 from admission.controller.policies import priority_class
 from admission.controller.serve import Replica, serve, told_by_loop
 from admission.controller.setup import settings_of
@@ -284,6 +285,69 @@ async def test_the_class_of_gangs_is_missed_without_which_their_pods_are_refused
         await until(missed)
         await client.create(CLASSES, priority_class(NAMES))
         await until(proven)
+
+
+class Judge(Cluster):
+    """An API server that holds jobs or not, with some of its policies there; `says`: the status of what it answers."""
+
+    holds = True
+    there: tuple[str, ...] = ()
+    says = 200
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        if self.says != 200 and (request.method == "POST" or "/mutatingadmissionpolicies" in request.path):
+            return web.json_response({"kind": "Status", "code": self.says, "message": "no!"}, status=self.says)
+        if "admissionpolicies" in request.path:
+            return web.json_response({"items": [{"metadata": {"name": name}} for name in self.there]})
+        if request.method == "POST" and request.query.get("dryRun") == "All":
+            made = await request.json()
+            return web.json_response({**made, "spec": {**made["spec"], "suspend": self.holds}}, status=201)
+        return await super()._route(request)
+
+
+FOUR = ("a", "b", "c", "d")
+GUARD = "ValidatingAdmissionPolicy"
+GONE = ", and not all that guards it is there: install"
+INSTALL = "; are the policies installed? kubectl apply -f config/policies.yaml, or the chart's"
+
+
+@pytest.mark.parametrize(
+    ("mode", "holds", "there", "says", "told"),
+    [
+        ("policy", True, FOUR, 200, "a labelled Job is held by policy"),
+        ("webhook", True, FOUR, 200, "a labelled Job is held by webhook"),
+        ("webhook", False, FOUR, 200, "a labelled Job was not held (webhook)"),
+        ("policy", False, FOUR, 200, f"a labelled Job was not held (policy){INSTALL}"),
+        ("policy", True, FOUR[:3], 200, f"a labelled Job is held by policy{GONE} {GUARD} d again"),
+        (
+            "webhook",
+            False,
+            (),
+            200,
+            f"a labelled Job was not held (webhook){GONE} {GUARD} a, {GUARD} b, {GUARD} c and 1 more again",
+        ),
+        ("policy", True, FOUR, 403, "the dry run was refused (403 Forbidden: no!)"),
+        ("policy", True, FOUR[1:], 403, f"the dry run was refused{GONE} {GUARD} a again (403 Forbidden: no!)"),
+    ],
+)
+async def test_what_the_proof_of_the_hold_says(
+    mode: Mode, holds: bool, there: tuple[str, ...], says: int, told: str
+) -> None:
+    wanted = [{"kind": GUARD, "metadata": {"name": name}} for name in FOUR]
+    async with Judge() as cluster, Client.plain(cluster.url, token="admin-token") as client:
+        cluster.holds, cluster.there, cluster.says = holds, there, says
+        found = await prove(client, NAMES, "default", mode, wanted=wanted)
+    surely = holds and there == FOUR and says == 200
+    assert found == Held(mode, surely, told)
+    assert found.reason == f"{'HeldBy' if surely else 'NotHeldBy'}{mode.capitalize()}"
+
+
+@pytest.mark.parametrize(("says", "served"), [(200, True), (403, True), (404, False)])
+async def test_whether_an_api_server_has_policies_that_hold(says: int, served: bool) -> None:
+    """One that forbids to look at them has them."""
+    async with Judge() as cluster, Client.plain(cluster.url, token="admin-token") as client:
+        cluster.says = says
+        assert await policies_served(client) is served
 
 
 class Away(Cluster):

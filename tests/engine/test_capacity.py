@@ -216,19 +216,20 @@ def test_a_refused_constraint_is_never_placed_and_elastic_flavors_need_no_nodes(
     assert place(book, [asks(99, flavor=Flavor("plain"))], rules=KUEUE) == {}
 
 
-def test_would_fit_an_empty_cluster() -> None:
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE])
+def test_would_fit_an_empty_cluster(rules: Rules) -> None:
     book = fabric({"b": {"r": [8, 8]}})
     full = asks(16)
     book.charge(("ns", "g"), "g", admitted({"w": {"r-0": 8}}), {"w": takes(full.pod_set.shape, dict(full.per_pod))})
-    got = place(book, [full], rules=MUSTER)
+    got = place(book, [full], rules=rules)
     assert isinstance(got, Misfit)
     assert (got.placeable, got.detail, got.fits_when_empty) == (8, Detail.NODES_SHORT, True)
-    assert dict(got.excluded) == {GPU: 1}
-    assert where(place(book, [full], rules=MUSTER, empty=True)) == {"r-0": 8, "r-1": 8}
-    assert where(place(book, [full], rules=MUSTER, without=[("ns", "g")])) == {"r-0": 8, "r-1": 8}
+    assert dict(got.excluded) == ({GPU: 1} if rules is MUSTER else {}), "Kueue's rule says it in its message"
+    assert where(place(book, [full], rules=rules, empty=True)) == {"r-0": 8, "r-1": 8}
+    assert where(place(book, [full], rules=rules, without=[("ns", "g")])) == {"r-0": 8, "r-1": 8}
     assert book.free("r-0")[GPU] == 0
     book.put_pod(PodUsage(("kube-system", "daemon"), "d", "r-1", ((GPU, 1),)))
-    never = place(book, [full], rules=MUSTER)
+    never = place(book, [full], rules=rules)
     assert isinstance(never, Misfit)
     assert never.detail is Detail.NEVER_FITS_NODES
 
@@ -477,6 +478,15 @@ def test_leader_and_workers_share_the_tightest_domain() -> None:
     assert where(got, "workers") == {"s-0": 4}
 
 
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE])
+@pytest.mark.parametrize("third", [3, 4])
+def test_a_third_pod_set_finds_what_leader_and_workers_leave(rules: Rules, third: int) -> None:
+    group = TopologyRequest(required="rack", group="g")
+    asked = [asks(1, name="leader", topology=group), asks(4, name="workers", topology=group), asks(third, name="third")]
+    got = place(fabric({"b": {"r": [8]}}), asked, rules=rules)
+    assert isinstance(got, Placement) is (third == 3)
+
+
 # ---------------------------------------------------------------- nodes that die
 
 
@@ -505,6 +515,28 @@ def test_broken_slices_are_mended_where_they_stand() -> None:
     assert where(got) == {"r-0": 2, "r-2": 2, "s-1": 2, "s-2": 2}
 
 
+@pytest.mark.parametrize(("left", "want"), [([2, 2], {"r-0": 2, "r-2": 2}), ([1, 1], None)])
+def test_slices_within_broken_slices_stay_whole_too(left: list[int], want: dict[str, int] | None) -> None:
+    book = fabric({"b": {"r": [2, 2, *left]}})
+    asked = asks(4, topology=TopologyRequest(slices=(("rack", 4), (HOST, 2))))
+    before = admitted({"w": {"r-0": 2, "r-1": 2}})
+    book.charge(("ns", "g"), "g", before, {"w": takes(asked.pod_set.shape, dict(asked.per_pod))})
+    got = place(book, [asked], rules=MUSTER, previous=before, lost=["r-1"], avoid=["r-1"])
+    assert (where(got) if isinstance(got, Placement) else None) == want
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE])
+@pytest.mark.parametrize("level", ["rack", HOST])
+def test_nobody_is_put_on_a_node_that_is_to_be_avoided(rules: Rules, level: str) -> None:
+    book = fabric({"b": {"r": [4, 4, 5], "s": [2]}})
+    asked = asks(4, topology=TopologyRequest(required=level))
+    first, second = ("r-0", "r-1")
+    assert where(place(book, [asked], rules=rules)) == {first: 4}
+    assert where(place(book, [asked], rules=rules, avoid=[first])) == {second: 4}
+    assert where(place(book, [asked], rules=rules, avoid=[first, second])) == {"r-2": 4}
+    assert isinstance(place(book, [asked], rules=rules, avoid=[first, second, "r-2"]), Misfit)
+
+
 def test_growth_keeps_what_stands() -> None:
     book = fabric({"b": {"r": [4, 4, 4]}})
     before = admitted({"w": {"r-1": 3}})
@@ -527,6 +559,59 @@ def test_no_nodes_and_no_topology_are_answers_too(rules: Rules) -> None:
     book = fabric({"b": {"r": [8]}})
     assert isinstance(place(book, [asks(1, topology=TopologyRequest(required="shelf"))], rules=rules), Misfit)
     assert place(book, [asks(0)], rules=rules) == {}
+
+
+LAYERED = replace(KUEUE, gates=KUEUE.gates | {"TASMultiLayerTopology"})
+NO_SIZE = "slice topology requested, but slice size not provided"
+
+
+@pytest.mark.parametrize(
+    ("rules", "asked", "why"),
+    [
+        (MUSTER, {"required": "shelf"}, "topology 'net' has no level shelf"),
+        (MUSTER, {"slice_required": "rack", "slice_size": 0}, NO_SIZE),
+        (MUSTER, {"slice_required": "rack", "slice_size": 5}, "12 pods are no whole slices of 5"),
+        (MUSTER, {"slices": (("rack", 6), (HOST, 4))}, "slices of 4 do not nest in slices of 6"),
+        (MUSTER, {"slices": ((HOST, 6), ("rack", 2))}, "slices of 2 do not nest in slices of 6"),
+        (MUSTER, {"slices": (("rack", 6), ("rack", 2))}, "slices of 2 do not nest in slices of 6"),
+        (
+            MUSTER,
+            {"required": "rack", "slice_required": "block", "slice_size": 6},
+            "slices of level block are wider than level rack",
+        ),
+        (KUEUE, {"required": "shelf"}, "no requested topology level: shelf"),
+        (KUEUE, {"slice_required": "rack", "slice_size": 0}, NO_SIZE),
+        (KUEUE, {"slice_required": "shelf", "slice_size": 2}, "no requested topology level for slices: shelf"),
+        (
+            KUEUE,
+            {"required": "rack", "slice_required": "block", "slice_size": 6},
+            "podset slice topology block is above the podset topology rack",
+        ),
+        (
+            LAYERED,
+            {"slices": (("rack", 6), ("shelf", 2))},
+            "no requested topology level for additional slice layer: shelf",
+        ),
+        (
+            LAYERED,
+            {"slices": (("rack", 6), ("rack", 2))},
+            "additional slice layer topology rack must be at a lower level than rack",
+        ),
+        (
+            LAYERED,
+            {"slices": (("rack", 6), (HOST, 4))},
+            "additional slice layer size 4 must evenly divide parent layer size 6",
+        ),
+        (LAYERED, {"slices": (("rack", 6), (HOST, 1))}, None),
+        (KUEUE, {"slices": (("rack", 6), (HOST, 4))}, None),
+        (LAYERED, {"required": "rack", "slice_required": "rack", "slice_size": 6}, None),
+        (MUSTER, {"required": "rack", "slice_required": "rack", "slice_size": 6}, None),
+        (MUSTER, {"slices": (("rack", 6), (HOST, 1))}, None),
+    ],
+)
+def test_what_cannot_be_asked_of_a_topology_is_said(rules: Rules, asked: dict[str, Any], why: str | None) -> None:
+    got = place(fabric({"b": {"r": [8, 8]}}), [asks(12, topology=TopologyRequest(**asked))], rules=rules)
+    assert (got.message if isinstance(got, Misfit) else None) == why
 
 
 # ---------------------------------------------------------------- JobSet's exclusive placement
@@ -572,6 +657,12 @@ def test_each_child_job_gets_a_domain_of_its_own(request_: PlaceRequest, wanted:
         assert where(got) == wanted
 
 
+def test_child_jobs_follow_each_other_in_the_order_of_the_tree() -> None:
+    """However their racks are called: neighbours in rank are near each other."""
+    got = place(fabric({"b1": {"y": [4], "z": [4]}, "b2": {"a": [4]}}), [children(3, 4)], rules=MUSTER)
+    assert list(where(got)) == ["y-0", "z-0", "a-0"]
+
+
 def test_no_other_jobset_shares_a_domain_and_jobs_may() -> None:
     book = fabric(RACKS)
     mine, plain, job = children(1, 4), asks(4, of_jobset=True), asks(4)
@@ -602,6 +693,7 @@ def test_no_other_jobset_shares_a_domain_and_jobs_may() -> None:
     assert where(place(book, [children(1, 1)], rules=MUSTER)) == {"r-0": 1}
     book.put_pod(PodUsage(("x", "q"), "q", "r-1", (), of_jobset=True, exclusive_key="block"))
     assert where(place(book, [asks(7, of_jobset=True)], rules=MUSTER)) == {"t-0": 7}
+    assert isinstance(place(book, [asks(8, of_jobset=True)], rules=MUSTER), Misfit), "u-0 is barred by its rack"
     for key in (("x", "p"), ("x", "q")):
         book.remove_pod(key)
     for name in ("other", "plain", "job"):

@@ -233,6 +233,26 @@ def test_young_gangs_are_spared_by_fair_sharing_but_not_by_reclaim() -> None:
     assert "b0" in reclaims.admitted()
 
 
+@pytest.mark.parametrize(
+    ("ago", "safe"),
+    [((10,), 0), ((50, 10), 10), ((59, 58), 1), ((55, 50, 10), 10), ((60, 10), 0), ((120, 90), 0)],
+)
+def test_who_was_sent_twice_within_an_hour_is_spared_until_it_is_over(ago: tuple[int, ...], safe: int) -> None:
+    """Minutes ago of each eviction for fairness; minutes for which nobody is sent again."""
+    town = _two((0, 0), 12)
+    for i in range(4):
+        town.put(gang(f"a{i}", "a", 3, created=i))
+    town.settle()
+    town.now = now = town.now + 3 * HOUR
+    for i in range(4):
+        town.put(replace(town.gang(f"a{i}"), fair_evictions=tuple(now - minutes * 60 * SECOND for minutes in ago)))
+    town.put(gang("b0", "b", 3, created=now - START))
+    for early, gone in ((1, 0), (0, 1))[not safe :]:
+        plan = decide(town.state, now + safe * 60 * SECOND - early, BUDGET)
+        assert sum(isinstance(one, Evict) for one in plan.decisions) == gone
+        assert gone or (plan.next_at and plan.next_at <= now + safe * 60 * SECOND)
+
+
 def test_who_was_evicted_of_late_does_not_keep_others_like_it_from_their_share() -> None:
     town = _two((0, 0), 4)
     for i in range(4):

@@ -33,7 +33,7 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.project import Projection, project
-from admission.engine.victims import Preemptor
+from admission.engine.victims import Preemptor, ordered
 from admission.names import HOSTNAME_LABEL
 from tests.engine.town import BUDGET, START, Town, cohort, elastic, gang, node, queue
 
@@ -79,6 +79,34 @@ def test_a_closed_preemption_gate_holds_back_only_who_would_evict(
     got, _ = shown(town, "new")
     assert expected.items() <= conditions(got).items()
     assert ("BlockedOnPreemptionGates" in conditions(got)) == ("BlockedOnPreemptionGates" in expected)
+
+
+USED = {"more": 5.0, "less": 1.0, "as much": 5.0}
+PAIRS: dict[str, tuple[tuple[str, str, dict[str, int | str]], tuple[str, str, dict[str, int | str]], bool | None]] = {
+    # ClusterQueue, LocalQueue and fields of who goes first, and of who goes then; with usage only, without, or both
+    "who leaves already": (("own", "less", {"priority": 9, "evicted": "Preempted"}), ("b", "more", {}), None),
+    "who is of another queue": (("b", "less", {"priority": 9}), ("own", "more", {}), None),
+    "whose LocalQueue used more": (("b", "more", {"priority": 9}), ("b", "less", {}), True),
+    "whose priority is lower, by nobody's usage": (("b", "less", {}), ("b", "more", {"priority": 9}), False),
+    "of two queues: lower priority": (("b", "less", {}), ("c", "more", {"priority": 9}), None),
+    "of equal usage: lower priority": (("b", "more", {}), ("b", "as much", {"priority": 9}), None),
+    "of one LocalQueue: lower priority": (("b", "more", {}), ("b", "more", {"priority": 9}), None),
+    "of unknown usage: lower priority": (("b", "unknown", {}), ("b", "more", {"priority": 9}), None),
+    "the newer one": (("b", "more", {"reserved_at": 9}), ("b", "more", {"reserved_at": 5}), None),
+    "what is being reserved now": (("b", "more", {}), ("b", "more", {"reserved_at": 5}), None),
+    "the uid": (("b", "more", {}), ("b", "more", {}), None),
+}
+
+
+@pytest.mark.parametrize("row", PAIRS)
+def test_the_order_of_victims(row: str) -> None:
+    *pair, by_usage = PAIRS[row]
+    first, second = (gang(name, local, **said) for name, (_, local, said) in zip("xy", pair, strict=True))
+    queue_of = {first.key: pair[0][0], second.key: pair[1][0]}
+    for usage in (lambda one: USED.get(one.queue), None):
+        for given in ([first, second], [second, first]):
+            if by_usage in (None, usage is not None):
+                assert ordered(given, "own", START, queue_of, usage) == [first, second]
 
 
 def test_when_the_gate_opens_the_condition_goes() -> None:

@@ -213,6 +213,23 @@ def test_only_the_lost_pods_of_a_gang_that_survives_their_loss_are_placed_anew()
     assert [(what, who) for what, who, _ in rest] == [], "one node is left, and it asks for two"
 
 
+@pytest.mark.parametrize("leaving", [False, True], ids=["stays", "leaves"])
+def test_who_lost_nodes_has_a_turn_though_many_before_it_find_none(leaving: bool) -> None:
+    """Whatever changes on nodes between cycles may have given those before it other nodes."""
+    stood = {f"g{i}": (f"n{i}", f"k{i}") for i in range(9)}
+    state = town({"r": [host for name in stood for host in stood[name]], "s": ["n", "k", "free"]})
+    stood["last"] = ("n", "k")
+    for name, (lost, kept) in stood.items():
+        one = on(gang(name, 2, asked=TopologyRequest(required="rack")), lost, kept)
+        state.apply(Put(hit(one) if leaving else replace(one, lost_nodes=(lost,))))
+        lose(state, "s" if name == "last" else "r", lost)
+    found = []
+    for cycle in range(8):
+        found += decided(decide(state, 500 + cycle, 4))
+        state.apply(Put(node("other", "t", ready=False, lost_since=cycle + 1)))
+    assert found[:1] == [("Claim" if leaving else "Replace", "last", ["free", "k"])]
+
+
 @pytest.mark.parametrize(
     ("created", "gone"),
     [pytest.param(10, ["run"], id="older than who runs"), pytest.param(70, [], id="newer, too")],

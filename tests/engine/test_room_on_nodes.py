@@ -80,6 +80,28 @@ def test_who_may_evict_comes_back_when_the_rest_of_a_node_becomes_free(another: 
     assert town.admitted() == ["wants"]
 
 
+@pytest.mark.parametrize("another", ["a pod of nobody's", "a gang of another tree"])
+def test_who_waits_for_a_rack_comes_back_when_its_nodes_have_room_together(another: str) -> None:
+    """Where racks are the lowest level, none of a rack's nodes need have room for a pod alone."""
+    town = Town(
+        Topology("racks", ("rack",)),
+        Flavor(F, topology="racks"),
+        *(replace(node(name, gpu=4), labels=((HOST, name), ("rack", "r"))) for name in ("n1", "n2")),
+        queue("q", "", [(F, {"gpu": 80})]),
+        queue("apart", "", [(F, {"gpu": 80})]),
+        rules=KUEUE,
+    )
+    beside = stray("p", "n1", gpu=4) if another == "a pod of nobody's" else gang("beside", "apart", each={"gpu": 4})
+    town.put(beside)
+    town.settle()
+    town.put(gang("wants", "q", each={"gpu": 6}, created=1))
+    town.settle()
+    assert "wants" in town.pending()
+    town.remove(type(beside), beside.key)
+    town.settle()
+    assert town.admitted() == ["wants"]
+
+
 def test_a_pod_of_nobodys_changes_what_empty_nodes_would_hold() -> None:
     town = Town(Flavor(F), node("n1", gpu=4), queue("q", "", [(F, {"gpu": 80})]))
     town.put(gang("runs", "q", 4))

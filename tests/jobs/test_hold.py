@@ -480,6 +480,13 @@ def test_a_pod_is_pinned_once_and_then_good(made: Json) -> None:
     assert validate_pod(None, made, BY_JOB, NAMES) == SAY.pod_unpinned
     assert validate_pod(None, pinned, TENANT, NAMES) == SAY.pod_marker
     assert validate_pod(None, {**pinned, "metadata": {**pinned["metadata"], "ownerReferences": []}}, BY_JOB, NAMES)
+    for change in ({"priorityClassName": ""}, {"affinity": {}, "schedulingGates": []}):
+        less = {**pinned, "spec": {**pinned["spec"], **change}}
+        left = "affinity" in change and made["metadata"]["annotations"][NAMES.pin_form_annotation] == "domain"
+        assert validate_pod(None, less, BY_JOB, NAMES) == (None if left else SAY.pod_unpinned)
+    again = copy.deepcopy(pinned)
+    again["metadata"]["annotations"][NAMES.hosts_annotation] = "a"
+    assert validate_pod(None, again, BY_JOB, NAMES) == SAY.pod_unpinned
 
 
 PATIENT = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": PATIENCE_S}

@@ -91,6 +91,8 @@ INDEXED_4 = {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
         ({"parallelism": 4, "completions": 4}, {"succeeded": 1, "active": 3}, (("main", 3),)),
         ({"parallelism": 4, "completions": 10}, {"succeeded": 3, "active": 4}, ()),
         ({"parallelism": 4, "completions": 10}, {"succeeded": 7, "active": 3}, (("main", 3),)),
+        # One has failed, and another will be made in its place.
+        ({"parallelism": 4, "completions": 10}, {"succeeded": 7, "failed": 1, "active": 2}, (("main", 3),)),
         # Indexes have failed whose pods were deleted, and these take their time to end.
         (INDEXED_4, {"failedIndexes": "0-2", "failed": 3, "active": 1, "terminating": 3}, ()),
         (INDEXED_4, {"failedIndexes": "0-2", "failed": 3, "active": 1, "terminating": 1}, (("main", 2),)),

@@ -81,7 +81,7 @@ def test_the_nodes_that_others_leave_are_those_of_kube_scheduler(
                 laid[int(key[1])] = told.laid_on(asking[int(key[1])])
         elif what == "asks":
             assert isinstance(value, PodShape)
-            asking[i] = Workload("ns", str(i), pod_sets=(PodSet("main", 1, value),))
+            asking[i] = Workload("ns", str(i), pod_sets=(PodSet("main", 1, value), PodSet("plain", 1, PodShape())))
             laid[i] = told.laid_on(asking[i])
         elif i in asking:
             told.forget(("ns", str(i)))
@@ -94,4 +94,5 @@ def test_the_nodes_that_others_leave_are_those_of_kube_scheduler(
                 if terms is None or any(all(meets(node, need) for need in term) for term in terms)
             }
             wanted = {node.name for node in NODES if allowed(gang.pod_sets[0].shape, there, node)}
+            assert laid[number].pod_sets[1] is gang.pod_sets[1], "it has no rules"
             assert got == wanted, (gang.pod_sets[0].shape, there)

@@ -467,6 +467,11 @@ def test_what_is_no_number_is_told(size: str) -> None:
             '[{"topology": "net/block", "size": 8}, {"topology": "net/rack", "size": 2}]',
             (("net/block", 8), ("net/rack", 2)),
         ),
+        (
+            '[{"topology": "a", "size": 8}, {"topology": "b", "size": 4}, {"topology": "c", "size": 2}]',
+            (("a", 8), ("b", 4), ("c", 2)),
+        ),
+        (str([{"topology": level, "size": 8} for level in "abcd"]).replace("'", '"'), ()),
         ("[]", ()),
         ("no JSON", ()),
         ("[" * 50_000, ()),
@@ -603,9 +608,30 @@ def test_exclusive_topology_needs_an_index_for_every_pod(change: Json, said: str
     raw = copy.deepcopy(EXCLUSIVE_JOBSET)
     raw["metadata"]["annotations"] = {TOPOLOGY_KEY: "net/rack"}
     raw["spec"]["replicatedJobs"][0]["template"]["spec"] |= change
-    (pod_set,), _ = pod_sets(build_workload(JOBSET, raw, NAMES)[0]["spec"]["podSets"], NAMES, "ns")
+    (pod_set,), problems = pod_sets(build_workload(JOBSET, raw, NAMES)[0]["spec"]["podSets"], NAMES, "ns")
     assert said in pod_set.shape.refused
+    assert problems == (f"pod set w: {pod_set.shape.refused}",)
     assert pod_set.shape.exclusive is None
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "sound"),
+    [
+        ("podAffinity", "net/block", False),
+        ("podAntiAffinity", "net/block", False),
+        ("podAntiAffinity", "kubernetes.io/hostname", True),
+    ],
+)
+def test_exclusive_topology_beside_what_a_gang_asks_of_itself(word: str, key: str, sound: bool) -> None:
+    raw = copy.deepcopy(EXCLUSIVE_JOBSET)
+    raw["metadata"]["annotations"] = {TOPOLOGY_KEY: "net/rack"}
+    pod = raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    pod["metadata"] = {"labels": {"app": "x"}}
+    own = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": "x"}}}
+    pod["spec"]["affinity"] = {word: {"requiredDuringSchedulingIgnoredDuringExecution": [own]}}
+    (pod_set,), _ = pod_sets(build_workload(JOBSET, raw, NAMES)[0]["spec"]["podSets"], NAMES, "ns")
+    why = "exclusive topology beside a gang's affinity to itself cannot be honoured: drop the affinity"
+    assert pod_set.shape.refused == ("" if sound else why)
 
 
 def test_a_pod_says_whether_it_is_of_a_jobset_and_exclusive() -> None:

@@ -75,6 +75,23 @@ def test_of_nodes_only_the_name_is_stored() -> None:
     assert values.topology_assignment(values.topology_assignment_object(racks)) == racks
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"valuesPerLevel": [{"universal": "r"}, {"individual": {"roots": ["c"]}}], "podCounts": {"universal": 1}},
+        {"valuesPerLevel": [{"individual": {"roots": ["r"]}}, {"universal": "c"}], "podCounts": {"universal": 1}},
+        {"valuesPerLevel": [{"universal": "r"}, {"universal": "c"}], "podCounts": {"individual": [1]}},
+        {"valuesPerLevel": [{"universal": "r"}, {"universal": "c"}]},
+        {"valuesPerLevel": [{"universal": "r"}], "podCounts": {"universal": 1}},
+    ],
+    ids=["fewer nodes", "fewer racks", "fewer counts", "no counts", "a level too few"],
+)
+def test_what_does_not_add_up_in_a_placement_is_passed_over(part: dict[str, Any]) -> None:
+    good = {"domainCount": 1, "valuesPerLevel": [{"universal": "r"}, {"universal": "n"}], "podCounts": {"universal": 3}}
+    stored = {"levels": ["rack", HOSTNAME_LABEL], "slices": [{"domainCount": 2, **part}, good]}
+    assert values.topology_assignment(stored) == TopologyAssignment(("rack", HOSTNAME_LABEL), (Domain(("r", "n"), 3),))
+
+
 ADMISSION = Admission(
     "team-a",
     (
@@ -114,6 +131,10 @@ def test_what_a_decision_remembers_comes_back() -> None:
         "avoidNodes": values.avoid_object(avoid),
         "outOfStock": ["spot", "reserved", "spot"],
         "requeueState": {"requeueAt": "2026-01-01T00:00:02Z"},
+        "fairEvictions": ["2026-01-01T00:00:03Z", "2026-01-01T00:00:04Z"],
+        "unhealthyNodes": [{"name": "n2"}],
+        "reclaimablePods": [{"name": "main", "count": 1}],
+        "accumulatedPastExecutionTimeSeconds": 5,
     }
     raw = {"metadata": {"namespace": "a", "name": "w", "uid": "u"}, "spec": {"podSets": []}, "status": status}
     seen, problems = values.workload(raw, NAMES)
@@ -126,7 +147,27 @@ def test_what_a_decision_remembers_comes_back() -> None:
         1_767_225_601_000,
         1_767_225_602_000,
     )
+    assert (seen.fair_evictions, seen.lost_nodes) == ((1_767_225_603_000, 1_767_225_604_000), ("n2",))
+    assert (seen.reclaimable, seen.run_ms) == ((("main", 1),), 5000)
     assert not seen.admitted
+
+
+@pytest.mark.parametrize(
+    ("said", "boost"),
+    [
+        ("50", 50),
+        ("-50", -50),
+        ("2147483647", 2147483647),
+        ("-2147483648", -2147483648),
+        ("2147483648", 0),
+        ("-2147483649", 0),
+        ("1.5", 0),
+        ("", 0),
+    ],
+)
+def test_a_boost_is_a_number_of_32_bits_or_none(said: str, boost: int) -> None:
+    made = {"metadata": {"annotations": {NAMES.priority_boost_annotation: said}}}
+    assert values.workload(made, NAMES)[0].priority_boost == boost
 
 
 def test_a_bad_queue_is_a_queue_with_problems() -> None:

@@ -6,6 +6,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -492,11 +493,12 @@ async def test_who_gives_up_on_a_plugin_leaves_it_to_the_others(server: Server):
 
 
 @pytest.fixture
-async def kubeconfig(tmp_path: Path) -> AsyncIterator[tuple[Path, Authority]]:
+async def kubeconfig(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[tuple[Path, Authority]]:
     """Of a server that knows callers by their certificates, and no "old" any more once something was deleted; it
-    answers with the name."""
-    authority = Authority(tmp_path)
+    answers with the name. Parameter: are its certificates plain."""
+    authority = Authority(tmp_path, plain=getattr(request, "param", False))
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.ca_file))
+    tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
     tls.load_cert_chain(*authority.server("server"))
     tls.verify_mode = ssl.CERT_REQUIRED
     refused: set[str] = set()
@@ -548,6 +550,21 @@ async def test_a_client_certificate_that_is_renewed_in_place_is_shown(kubeconfig
         _lay(path, authority, "new")
         assert await client.delete("/x", attempts=1) == {"name": "new"}  # it was said 401 first
         assert await client.get("/x", attempts=1) == {"name": "new"}
+
+
+@pytest.mark.parametrize("kubeconfig", [True, False], indirect=True, ids=["plain", "whole"])
+async def test_the_authority_of_an_older_cluster_is_trusted(kubeconfig: tuple[Path, Authority], monkeypatch):
+    """Python from 3.13 on wants more of certificates than those have that many clusters made for themselves."""
+    ordinary = ssl.create_default_context
+
+    def strict(*args: Any, **more: Any) -> ssl.SSLContext:
+        made = ordinary(*args, **more)
+        made.verify_flags |= ssl.VERIFY_X509_STRICT
+        return made
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    async with await Client.from_kubeconfig(str(kubeconfig[0])) as client:
+        assert await client.get("/x", attempts=1) == {"name": "old"}
 
 
 async def test_requests_in_flight_are_bounded_and_waiting_ones_can_be_cancelled(server: Server):

@@ -154,6 +154,8 @@ def test_what_goes_on_is_told_at_once_then_ever_more_seldom(steps):
     assert told.over() is None
     at[0] += 2000
     assert told.due()
+    at[0] += 10
+    assert told.due(), "so long after it was over, it begins anew"
 
 
 @given(st.lists(st.floats(0.01, 5), min_size=10, max_size=300))

@@ -47,6 +47,24 @@ def test_there_is_a_place_for_who_comes(most: int, lanes: int) -> None:
         assert held["0"] >= most * 5 // 8 or most < 8, "it is not much that is kept for who may come"
 
 
+@given(st.integers(1, 48), st.lists(st.sampled_from("abc"), max_size=60), st.integers(0, 60))
+def test_what_is_given_back_leaves_no_trace(most: int, taken: list[str], kept: int) -> None:
+    """Who went on and off holds what the others left it, as if nobody had come before."""
+    shares, fresh = Shares(most), Shares(most)
+    for lane in taken:
+        shares.take(lane)
+    for lane in taken[kept:]:
+        shares.give_back(lane)
+    for lane in taken[:kept]:
+        fresh.take(lane)
+    assert shares.total == fresh.total == len(taken[:kept])
+    for lane in "abcd" * most:
+        assert shares.may_take(lane) == fresh.may_take(lane)
+        if fresh.may_take(lane):
+            shares.take(lane)
+            fresh.take(lane)
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30),
     st.lists(st.sets(st.sampled_from("abc")), max_size=40),

@@ -35,7 +35,9 @@ class Books:
 class Machine:
     """A process on a machine of its own: its clocks may be off, its network may fail, and it may freeze."""
 
-    def __init__(self, books: Books, *, name: str, offset: float = 0.0, rate: float = 1.0, wall: float = 0.0) -> None:
+    def __init__(
+        self, books: Books, *, name: str, offset: float = 0.0, rate: float = 1.0, wall: float = 0.0, lasts: float = 15.0
+    ) -> None:
         self.books = books
         self.write_timeout = WRITE_TIMEOUT
         self.awake = asyncio.Event()
@@ -54,6 +56,7 @@ class Machine:
             "muster",
             "controller",
             identity=name,
+            lease_duration=lasts,
             clock=lambda: (loop.time() - self.stood_still) * rate + offset,
             wall=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=loop.time() + wall),
             sleep=self.sleep,
@@ -201,12 +204,16 @@ def test_a_clean_stop_hands_over_without_waiting_and_only_after_the_work_has_end
         pytest.param(60.0, 7.0, SETTLE_S + 7.0, id="both"),
     ],
 )
-def test_a_stop_waits_for_the_last_writes_before_the_lease_is_given_up(under_way: float, doubtful: float, waits: float):
+@pytest.mark.parametrize("renewed", [0, 1])
+def test_a_stop_waits_for_the_last_writes_before_the_lease_is_given_up(
+    under_way: float, doubtful: float, waits: float, renewed: int
+):
     async def main() -> None:
         books, log = Books(), []
         one = Machine(books, name="one")
         task, work = start(one, log)
-        await asyncio.sleep(3)
+        await asyncio.sleep(renewed * 2 + 1)
+        assert len(books.history) == renewed + 1
         one.under_way, one.doubtful = under_way, doubtful
         one.calls.clear()
         task.cancel()
@@ -214,6 +221,7 @@ def test_a_stop_waits_for_the_last_writes_before_the_lease_is_given_up(under_way
         assert one.calls == ["settle", "get", "put"]
         assert 0 <= asyncio.get_running_loop().time() - work.ended[0] - waits < 0.1
         assert books.lease["spec"]["holderIdentity"] == ""
+        assert books.lease["spec"]["leaseDurationSeconds"] == 1, "the least that the API server takes"
 
     virtually(main)
 
@@ -233,6 +241,9 @@ def test_a_leader_that_goes_silent_is_fenced_before_the_next_one_writes(fault):
             one.awake.clear()
         else:
             one.reachable = False
+        while not two.elector.leading:
+            await asyncio.sleep(0.1)
+        assert not two.elector.may_write(), "what the former leader sent may still be under way"
         await asyncio.sleep(60)
         assert two.elector.may_write()
         # Its last renewal is at most a retry before the fault; then the duration, a retry, and a write's limit.
@@ -251,6 +262,26 @@ def test_a_leader_that_goes_silent_is_fenced_before_the_next_one_writes(fault):
         assert gap >= WRITE_TIMEOUT
         assert books.lease["spec"]["leaseTransitions"] == 1
         assert len(first.began) == 1
+
+    virtually(main)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(60.0, 15.0), (15.0, 60.0)])
+def test_of_two_durations_the_longer_one_is_waited_for(theirs, ours):
+    """As while another configuration is rolled out."""
+
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = Machine(books, name="one", lasts=theirs), Machine(books, name="two", lasts=ours)
+        start(one, log)
+        await asyncio.sleep(1)
+        start(two, log)
+        await asyncio.sleep(30)
+        one.awake.clear()
+        await asyncio.sleep(50)
+        assert not two.elector.leading
+        await asyncio.sleep(30)
+        assert two.elector.may_write()
 
     virtually(main)
 
