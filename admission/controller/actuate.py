@@ -570,6 +570,7 @@ class Actuator:
             self._names,
             can_rank=self.options.can_rank,
             checks=value.checks,
+            tainted=self._world.tainted_flavors(),
         )
         if started.problems:
             # What was reserved is not what the job asks for now: reserve anew.

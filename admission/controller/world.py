@@ -582,6 +582,13 @@ class World:
         for key in sorted(self._free_on.get(node, ())):
             self._wake_pod(self._pods[key])
 
+    def tainted_flavors(self) -> set[str]:
+        """Flavors of which some node has a taint that takes pods off it (but those of nodes that are lost)."""
+        there = [self._node_labels.get(node, {}).items() for node in self._expelling]
+        return {
+            name for name, flavor in self.state.flavors.items() if any(set(flavor.node_labels) <= on for on in there)
+        }
+
     def unknown_nodes(self) -> list[str]:
         """On which pods of gangs stand: they went while nobody looked, or nothing has been heard of them yet."""
         there = {pod.node for pod in self._pods.values() if pod.workload_uid and pod.node and not pod.done}

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -224,12 +224,14 @@ def start(
     *,
     can_rank: bool,
     checks: Sequence[Check] = (),
+    tainted: Collection[str] = (),
 ) -> Start:
     """The write that starts a held job as it was admitted.
 
     `can_rank`: policies or the webhook rewrite pods as they are created. `checks` may add to pod templates: labels,
     annotations, node selectors and tolerations. They add only: where the template, a flavor or another check says
-    otherwise of the same key, or the key is one of ours, the job is refused.
+    otherwise of the same key, or the key is one of ours, the job is refused. `tainted`: flavors of which some node has
+    a taint that takes pods off it; pods whose nodes kube-scheduler chooses are kept from those.
     """
     owned = owners_form(raw, names)
     slots = kind.slots(owned)
@@ -262,6 +264,9 @@ def start(
     for slot in slots:
         assignment = given[slot.pod_set]
         selector, tolerations = _additions(slot.pod_set, on[slot.pod_set], checks)
+        elastic = {flavor.name for flavor in on[slot.pod_set] if flavor.elastic and assignment.topology is None}
+        if not elastic.isdisjoint(tainted):
+            tolerations.append(_impatient(names))
         form, hosts = _form(slot, assignment, can_rank=can_rank and not survives, budget=budget)
         listed = ",".join(hosts)
         budget -= len(listed)
@@ -321,6 +326,13 @@ def start(
         {"op": "add", "path": "/spec/suspend", "value": False},
     ]
     return Start(patch)
+
+
+def _impatient(names: Names) -> Toleration:
+    """Of a taint that no node has. Pods are given some minutes on a node whose taint would take them off at once, so
+    that the gang is stopped whole, but not those that tolerate some such taint for good; and kube-scheduler puts pods
+    with a few minutes onto tainted nodes as well."""
+    return Toleration(f"{names.group}/no-such-taint", "Exists", "", "NoExecute")
 
 
 def _additions(

@@ -21,6 +21,7 @@ from admission.engine.model import (
     TopologyAssignment,
 )
 from admission.jobs import pins
+from admission.jobs.hold import mutate_pod
 from admission.jobs.kinds import JOB, JOBSET, JobKind, owners_form, view
 from admission.jobs.pins import open_hosts, pinned_affinity, rank_host, restore, start, suspend, ungate
 from admission.names import HOSTNAME_LABEL, JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, Names
@@ -126,6 +127,28 @@ def test_a_job_is_started_by_rank_in_one_write() -> None:
     assert template["spec"]["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     seen = view(JOB, made, NAMES)
     assert (seen.started, seen.started_for, seen.gates) == (True, "w", False)
+
+
+@pytest.mark.parametrize(
+    ("elastic", "tainted", "hosts", "bears"),
+    [
+        (True, ("gpu",), {"driver": 1, "workers": 4}, False),
+        (True, ("other",), {"driver": 1, "workers": 4}, True),
+        (False, ("gpu",), {"driver": 1, "workers": 4}, True),
+        (True, ("gpu",), {"driver": ["a"], "workers": ["b", "c", "d", "e"]}, True),
+    ],
+)
+def test_pods_whose_nodes_are_not_chosen_are_kept_from_tainted_ones(
+    elastic: bool, tainted: Sequence[str], hosts: dict[str, Any], bears: bool
+) -> None:
+    """kube-scheduler puts a pod onto a node whose taint it bears for some minutes."""
+    flavors = {"gpu": replace(FLAVORS["gpu"], elastic=elastic)}
+    plan = start(JOBSET, jobset(), "w", admission(**hosts), flavors, NAMES, can_rank=True, tainted=tainted)
+    for entry in patched(jobset(), plan.patch)["spec"]["replicatedJobs"]:
+        pod = copy.deepcopy(entry["template"]["spec"]["template"])
+        pod["metadata"]["labels"] |= {JOB_COMPLETION_INDEX: "0", JOBSET_JOB_INDEX_LABEL: "0"}
+        given = patched(pod, mutate_pod(pod, NAMES))["spec"]["tolerations"]
+        assert any("tolerationSeconds" in one for one in given) == bears
 
 
 def test_a_jobset_gets_the_same_keys_at_every_start() -> None:
