@@ -49,7 +49,7 @@ JOBSET_NAMESPACE = "jobset-system"
 JOBSET_USER = f"system:serviceaccount:{JOBSET_NAMESPACE}:jobset-controller-manager"
 MAKERS = ("cronjobs", "deployments", "statefulsets", "daemonsets", "replicasets")  # who makes jobs and pods
 KEPT_NAMESPACES = frozenset({"default", "kube-system", "kube-public", "kube-node-lease", JOBSET_NAMESPACE})
-MANAGED_GROUPS = frozenset({"muster.dev", "kueue.x-k8s.io", "resource.k8s.io"})
+MANAGED_GROUPS = frozenset({"muster.dev", "kueue.x-k8s.io"})
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 KWOK_LABEL = {"type": "kwok"}  # kwok plays the kubelet of nodes with this label

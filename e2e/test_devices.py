@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from click.testing import CliRunner
@@ -22,11 +24,17 @@ def of_driver(kind: str, name: str, namespace: str = "", **rest: Any) -> Json:
     return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": meta, **rest}
 
 
-def driver_installed(cp: ControlPlane) -> None:
+@contextmanager
+def driver(cp: ControlPlane) -> Iterator[None]:
     """Its classes: whole GPUs, which pods may ask for as nvidia.com/gpu, and parts of them."""
     for name, kind, resource in ((DRIVER, "gpu", {"extendedResourceName": GPU}), ("mig.nvidia.com", "mig", {})):
         picks = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == '{kind}'"
         cp.apply([of_driver("DeviceClass", name, spec={"selectors": [{"cel": {"expression": picks}}], **resource})])
+    try:
+        yield
+    finally:
+        for plural in ("deviceclasses", "resourceslices"):
+            cp.delete_all(f"{plural}.resource.k8s.io")
 
 
 def listed(cp: ControlPlane, node: str, gpus: int, generation: int = 1) -> None:
@@ -76,29 +84,29 @@ def free(cp: ControlPlane) -> dict[str, tuple[int, int]]:
 
 def test_gangs_go_where_a_driver_lists_devices(muster: Installed) -> None:
     cp = muster.cp
-    driver_installed(cp)
-    cp.add_nodes(2, gpus=0, labels={"gpu": "h100"}, prefix="listed")
-    cp.add_nodes(1, gpus=2, labels={"gpu": "h100"}, prefix="plugin")
-    for node in ("listed-0", "listed-1"):
-        listed(cp, node, 4)
-    teams(cp, {"team-a": 64})
-    muster.started()
-    claimed(cp, "listed-1")
-    assert "its 3 nodes have 10" in linted(cp)
-    cp.wait(lambda: free(cp) == {"listed-0": (4, 4), "listed-1": (4, 3), "plugin-0": (2, 2)}, 10, "what is free")
+    with driver(cp):
+        cp.add_nodes(2, gpus=0, labels={"gpu": "h100"}, prefix="listed")
+        cp.add_nodes(1, gpus=2, labels={"gpu": "h100"}, prefix="plugin")
+        for node in ("listed-0", "listed-1"):
+            listed(cp, node, 4)
+        teams(cp, {"team-a": 64})
+        muster.started()
+        claimed(cp, "listed-1")
+        assert "its 3 nodes have 10" in linted(cp)
+        cp.wait(lambda: free(cp) == {"listed-0": (4, 4), "listed-1": (4, 3), "plugin-0": (2, 2)}, 10, "what is free")
 
-    cp.apply([job("team-a", "large", 3, gpus=3, seconds=None), job("team-a", "both", 2, gpus=3, seconds=None)])
-    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "the scheduler to run the gang that fits")
-    assert admitted(cp, "team-a", "both")
-    cp.wait(lambda: reason(cp, "team-a", "large")[0] == "TopologyPlacementFailed", 20, "the other to be told why")
-    cp.apply([job("team-a", "small", 1, gpus=2, seconds=None)])
-    cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 30, "the one beside it")
-    hosts = sorted(pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a"))
-    assert hosts == ["listed-0", "listed-1", "plugin-0"]
-    assert free(cp) == {"listed-0": (4, 1), "listed-1": (4, 0), "plugin-0": (2, 0)}
+        cp.apply([job("team-a", "large", 3, gpus=3, seconds=None), job("team-a", "both", 2, gpus=3, seconds=None)])
+        cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "the scheduler to run the gang that fits")
+        assert admitted(cp, "team-a", "both")
+        cp.wait(lambda: reason(cp, "team-a", "large")[0] == "TopologyPlacementFailed", 20, "the other to be told why")
+        cp.apply([job("team-a", "small", 1, gpus=2, seconds=None)])
+        cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 30, "the one beside it")
+        hosts = sorted(pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a"))
+        assert hosts == ["listed-0", "listed-1", "plugin-0"]
+        assert free(cp) == {"listed-0": (4, 1), "listed-1": (4, 0), "plugin-0": (2, 0)}
 
-    listed(cp, "listed-0", 8, generation=2)
-    cp.delete("jobs", "both", "team-a")
-    cp.add_nodes(1, gpus=0, labels={"gpu": "h100"}, prefix="new")
-    listed(cp, "new-0", 4)
-    cp.wait(lambda: len(running_pods(cp, "team-a")) == 4, 30, "the large one to run when there is room")
+        listed(cp, "listed-0", 8, generation=2)
+        cp.delete("jobs", "both", "team-a")
+        cp.add_nodes(1, gpus=0, labels={"gpu": "h100"}, prefix="new")
+        listed(cp, "new-0", 4)
+        cp.wait(lambda: len(running_pods(cp, "team-a")) == 4, 30, "the large one to run when there is room")
