@@ -90,7 +90,12 @@ def test_gangs_go_where_a_driver_lists_devices(muster: Installed) -> None:
         for node in ("listed-0", "listed-1"):
             listed(cp, node, 4)
         teams(cp, {"team-a": 64})
-        muster.started()
+        odd = {"cel": {"expression": f"cel.bind(d, device.driver, d == '{DRIVER}')"}}
+        spec = {"extendedResourceName": "example.com/odd", "selectors": [odd]}
+        cp.apply([of_driver("DeviceClass", "odd", spec=spec)])
+        replica = muster.started()
+        said = [line["device_class"] for line in replica.lines() if line["event"] == "no devices of this class count"]
+        assert said == ["odd"]
         claimed(cp, "listed-1")
         assert "its 3 nodes have 10" in linted(cp)
         cp.wait(lambda: free(cp) == {"listed-0": (4, 4), "listed-1": (4, 3), "plugin-0": (2, 2)}, 10, "what is free")

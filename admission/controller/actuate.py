@@ -195,7 +195,7 @@ class Actuator:
                     seen = await self._write_checks(seen, [check for check in listed if check in entries])
             case Evict():
                 _count_eviction(status, *evicted_as(decision.reason))
-                _take_turns(status, ran=self._world.ran_whole(seen))
+                _keep_turns(status, _turns(status, ran=self._world.ran_whole(seen)))
                 if decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
                     # What promises R6 and R8 count; older ones than the window are dropped by age there.
                     status["fairEvictions"] = [*(status.get("fairEvictions") or ()), rfc3339(now)][-16:]
@@ -669,10 +669,10 @@ class Actuator:
             return
         now = self._now()
         told = _evicted_for(step)
-        status = with_conditions(seen.status, (), now, seen.generation)
-        _take_turns(status, step.out_of_stock, ran=self._world.ran_whole(seen))
-        message = f"{step.message}{self._next_flavors(seen.view.value, step.out_of_stock, status)}"
-        status = with_conditions(status, [(EVICTED, True, told, message)], now, seen.generation)
+        turns = _turns(seen.status, step.out_of_stock, ran=self._world.ran_whole(seen))
+        message = f"{step.message}{self._next_flavors(seen.view.value, step.out_of_stock, turns)}"
+        status = with_conditions(seen.status, [(EVICTED, True, told, message)], now, seen.generation)
+        _keep_turns(status, turns)
         _count_eviction(status, step.reason, step.cause)
         if step.nodes:
             status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, step.nodes, now))
@@ -690,12 +690,12 @@ class Actuator:
         self._became(seen.key, EVICTED, step.reason, step.cause)
         self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{told}: {message}"),))
 
-    def _next_flavors(self, gang: Workload, new: Sequence[str], status: dict[str, Any]) -> str:
+    def _next_flavors(self, gang: Workload, new: Sequence[str], turns: Sequence[str]) -> str:
         """Where a gang is tried next that got no nodes on these flavors, in words."""
         admission = gang.admission
         if not new or admission is None:
             return ""
-        again = replace(gang, out_of_stock=tuple(status.get("outOfStock") or ()))
+        again = replace(gang, out_of_stock=tuple(turns))
         had = [part.name for part in admission.pod_sets if any(flavor in new for _, flavor in part.flavors)]
         said = ""
         for turn in self._world.state.turns(again, admission.cluster_queue, had):
@@ -1089,13 +1089,17 @@ def blamed(held: Sequence[AvoidedNode], nodes: Sequence[str], now: int) -> list[
     return sorted(known.values(), key=lambda entry: (-entry.until, entry.node))[:64]
 
 
-def _take_turns(status: dict[str, Any], new: Sequence[str] = (), *, ran: bool) -> None:
-    """Into a status: the flavors that had no nodes for a gang that is evicted now. `ran`: all of its pods were ready
-    since it was admitted, and what was before is over; these are the last."""
+def _turns(status: Mapping[str, Any], new: Sequence[str] = (), *, ran: bool) -> list[str]:
+    """The flavors that had no nodes for a gang that is evicted now. `ran`: all of its pods were ready since it was
+    admitted, and what was before is over; these are the last."""
     held = [] if ran else [name for name in status.get("outOfStock") or () if name not in new]
+    return [*held, *new][-_MOST_FLAVORS:]
+
+
+def _keep_turns(status: dict[str, Any], turns: list[str]) -> None:
     status.pop("outOfStock", None)
-    if out := [*held, *new][-_MOST_FLAVORS:]:
-        status["outOfStock"] = out
+    if turns:
+        status["outOfStock"] = turns
 
 
 def _pause_ms(check: dict[str, Any]) -> int:

@@ -280,6 +280,8 @@ class Controller:
             now=now,
             options=options,
         )
+        self._classes_told: dict[str, str] = {}
+        """Device classes that are not understood, and why, as the log has it."""
         self.informers: dict[str, Informer[Any]] = {}
         self._build_informers(() if workloads_only else KIND_OF.values(), judges=judges)
         self.keeper = Keeper(client, names, self.state, self.informers, self.events)
@@ -452,6 +454,7 @@ class Controller:
         if new is not None:
             if new.value is not None and (old is None or old.value != new.value):
                 self.world.node_seen(new.value)
+                self._tell_of_classes()
         elif old is not None:
             self.world.node_gone(old.name)
 
@@ -485,11 +488,14 @@ class Controller:
         self.world.storage_changed(old.value if old is not None else None, new.value if new is not None else None)
 
     def _on_devices(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
-        devices = self.world.devices
-        told = dict(devices.not_understood)
         self.world.devices_changed(old.value if old is not None else None, new.value if new is not None else None)
-        for name, why in devices.not_understood.items():
-            if name not in told:
+        self._tell_of_classes()
+
+    def _tell_of_classes(self) -> None:
+        """What is wrong with a class of devices shows when there are some, and a node that has them."""
+        told, self._classes_told = self._classes_told, dict(self.world.devices.not_understood)
+        for name, why in self._classes_told.items():
+            if told.get(name) != why:
                 log.warning("no devices of this class count", device_class=name, error=why)
 
     def _bad(self, kind: str, key: Key, error: Exception) -> None:

@@ -629,11 +629,11 @@ class Ask:
             self.read(self.kind("resourceflavors", "ResourceFlavor", namespaced=False)),
             self.read(self.kind("topologies", "Topology", namespaced=False)),
         )
-        devices = await self.devices()
         if raw_nodes is None:
             raise NotSeen("you may not see the nodes of this cluster (list nodes)")
         from admission.controller.occupancy import Occupancy
 
+        devices = await self.devices()
         there = Occupancy(raw_nodes, raw_topologies or (), raw_workloads or (), raw_pods or (), self.names, devices)
         flavors = [values.flavor(raw, self.names)[0] for raw in raw_flavors or ()]
         return Nodes(there.rows(flavors), there.largest(flavors, per_pod), there.resources, self.hidden)

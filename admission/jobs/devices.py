@@ -29,7 +29,7 @@ from admission.jobs.kinds import Json, millis, name_of, namespace_of, obj, objec
 from admission.names import Names
 from admission.quantity import QuantityError, parse_plain
 
-KINDS = CLASS, SLICE, CLAIM = "DeviceClass", "ResourceSlice", "ResourceClaim"
+CLASS, SLICE, CLAIM = "DeviceClass", "ResourceSlice", "ResourceClaim"
 _FOR_EXTENDED_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
 _VERSION = re.compile(r"(?<![\w-])\d+")
 _MAP_KEY = re.compile(r"""\[\s*(['"])([^'"\\]+)\1\s*\]""")
