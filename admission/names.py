@@ -220,8 +220,14 @@ class Names:
 
     @cached_property
     def defaults_annotation(self) -> str:
-        """On a Workload: hash of what LimitRanges and RuntimeClasses had added when its spec was written."""
+        """On a Workload: hash of what was added to the pods of its job when its spec was written."""
         return f"{self.group}/defaults-hash"
+
+    @cached_property
+    def claimed_devices_annotation(self) -> str:
+        """On a pod template in a Workload: [[DeviceClass, extended resource, devices], ...], what each pod asks for by
+        its claims."""
+        return f"{self.group}/claimed-devices"
 
     @cached_property
     def allowed_flavors_annotation(self) -> str:

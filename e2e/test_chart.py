@@ -408,7 +408,7 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
     cp.clean()
     objects = release.install(
         config={**where, "defaultQueueName": "main", "holdProofPeriod": "1s"},
-        refuseBarePods=["nvidia.com/gpu", "memory", "deviceclass.resource.kubernetes.io/gpu"],
+        refuseBarePods=["nvidia.com/gpu", "memory", "deviceclass.resource.kubernetes.io/gpu", "resourceClaims"],
     )
     cp.namespace("governed", {"muster": "governed"})
     cp.namespace("free")
@@ -426,13 +426,14 @@ def test_governed_namespaces_queue_all_jobs_and_keep_bare_gpu_pods_out(plane: Co
 
     cp.wait(refused, 20, "the policy to be seen")
     cp.create(pod("governed", 0), dryRun="All")
-    starts, whole, claims = (pod("governed", 0) for _ in range(3))
+    starts, whole, claims, named = (pod("governed", 0) for _ in range(4))
     starts["spec"]["initContainers"] = pod_template(1)["spec"]["containers"]
     starts["spec"]["initContainers"][0]["name"] = "i"
     whole["spec"]["resources"] = {"requests": {"memory": "1Gi"}}  # of the pod, and of no container
     # A device by its class, with no claim.
     claims["spec"]["containers"][0]["resources"] = {"limits": {"deviceclass.resource.kubernetes.io/gpu": "1"}}
-    for asks in (starts, whole, claims):
+    named["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "two"}]
+    for asks in (starts, whole, claims, named):
         with pytest.raises(ApiError, match="make a Job or a JobSet"):
             cp.create(asks, dryRun="All")
     cp.create(pod("governed", 0))

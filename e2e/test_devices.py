@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from admission.cli import cli
 from e2e.control_plane import ControlPlane
-from e2e.gangs import GPU, admitted, reason, running_pods, teams
-from e2e.installed import Installed, job
+from e2e.gangs import GPU, admitted, reason, running_pods, teams, workload_of
+from e2e.installed import Installed, job, pod_template
 from e2e.invariants import LISTED_DEVICES
 
 DRIVER = "gpu.nvidia.com"
@@ -115,3 +115,78 @@ def test_gangs_go_where_a_driver_lists_devices(muster: Installed) -> None:
         cp.add_nodes(1, gpus=0, labels={"gpu": "h100"}, prefix="new")
         listed(cp, "new-0", 4)
         cp.wait(lambda: len(running_pods(cp, "team-a")) == 4, 30, "the large one to run when there is room")
+
+
+def template(namespace: str, name: str, gpus: int, **request: Any) -> Json:
+    exactly = {"deviceClassName": DRIVER, "count": gpus, **request}
+    spec = {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
+    return of_driver("ResourceClaimTemplate", name, namespace, spec={"spec": spec})
+
+
+def claiming(name: str, pods: int, source: Json) -> Json:
+    """A Job whose pods get their devices by claims."""
+    spec = {
+        "restartPolicy": "Never",
+        "resourceClaims": [{"name": "gpus", **source}],
+        "containers": [{"name": "c", "image": "c", "resources": {"claims": [{"name": "gpus"}]}}],
+    }
+    note = pod_template(seconds=None)["metadata"]
+    return job("team-a", name, pods, template={"metadata": note, "spec": spec}, backoffLimit=6)
+
+
+def told(cp: ControlPlane, name: str) -> str:
+    """What the owner of a job was told."""
+    return str([one["message"] for one in cp.list("events", "team-a") if one["involvedObject"]["name"] == name])
+
+
+def submitted(cp: ControlPlane, asked: Json) -> str:
+    """What `muster submit` foretells of a job."""
+    given = ["submit", "-", "--kubeconfig", str(cp.kubeconfig())]
+    return CliRunner().invoke(cli, given, input=json.dumps(asked)).output
+
+
+def used(cp: ControlPlane, name: str) -> str | None:
+    """GPUs that a job was admitted for."""
+    status = (workload_of(cp, "team-a", name) or {}).get("status") or {}
+    found = [one.get("resourceUsage") or {} for one in (status.get("admission") or {}).get("podSetAssignments") or ()]
+    return found[0].get(GPU) if found else None
+
+
+def test_what_pods_ask_for_by_claims_is_counted(muster: Installed) -> None:
+    cp = muster.cp
+    with driver(cp):
+        cp.add_nodes(2, gpus=0, labels={"gpu": "h100"}, prefix="listed")
+        cp.add_nodes(2, gpus=4, labels={"gpu": "h100"}, prefix="plugin")
+        for node in ("listed-0", "listed-1"):
+            listed(cp, node, 4)
+        teams(cp, {"team-a": 13})
+        muster.started()
+        of_two = {"resourceClaimTemplateName": "two"}
+        cp.apply([claiming("first", 3, of_two)])
+        cp.wait(lambda: "ResourceClaimTemplate 'two' does not exist" in told(cp, "first"), 20, "to be told")
+        assert "ResourceClaimTemplate 'two' does not exist" in submitted(cp, claiming("asked", 3, of_two))
+        cp.apply([template("team-a", "two", 2)])
+        cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 30, "the scheduler to run all of it")
+        assert {pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a")} == {"listed-0", "listed-1"}
+        assert used(cp, "first") == "6"
+        assert "would start now" in submitted(cp, claiming("asked", 1, of_two))
+        cp.wait(lambda: sum(there[1] for there in free(cp).values()) == 10, 10, "what is free")
+
+        cp.apply([claiming("many", 4, of_two), claiming("shared", 1, {"resourceClaimName": "mine"})])
+        cp.wait(lambda: "eeds 8 nvidia.com/gpu" in reason(cp, "team-a", "many")[1], 20, "quota to count them")
+        cp.wait(lambda: "a claim that pods share is not counted" in told(cp, "shared"), 20, "to be told")
+        cp.delete("jobs", "many", "team-a")
+        # Of the nodes with room two have none for claims.
+        cp.apply([claiming("next", 2, of_two)])
+        kept_out = f"2 kept out by no devices of class {DRIVER}"
+        cp.wait(lambda: kept_out in reason(cp, "team-a", "next")[1], 20, "to be told of nodes")
+        cp.delete("jobs", "first", "team-a")
+        cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "it to run when there is room")
+
+        # What it asked for when it was admitted holds, whatever its template becomes.
+        cp.delete("resourceclaimtemplates.resource.k8s.io", "two", "team-a")
+        cp.apply([template("team-a", "two", 4)])
+        cp.delete("pods", running_pods(cp, "team-a")[0]["metadata"]["name"], "team-a")
+        more = "asks for this by its claims: 4 nvidia.com/gpu, and 2 were counted"
+        cp.wait(lambda: more in told(cp, "next"), 30, "it to be sent back")
+        cp.wait(lambda: f'"{GPU}",4' in str(workload_of(cp, "team-a", "next")), 20, "it to be counted anew")

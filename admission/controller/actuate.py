@@ -456,6 +456,7 @@ class Actuator:
             queue=self._world.queue_of(job),
             limit_ranges=self._world.defaults.limits_of(job.namespace),
             runtime_classes=self._world.defaults.runtime_classes,
+            devices=self._world.devices,
             limits=self.options.limits,
         )
         if job.priority_class and job.priority_class not in self._world.defaults.workload_priorities:
@@ -558,7 +559,7 @@ class Actuator:
         if not self._world.same_defaults(job, seen):
             wanted = await self._asked_for(key, job)
             if wanted is None or _shapes(self._pod_sets(wanted)) != _shapes(value.pod_sets):
-                because = "A LimitRange or RuntimeClass was changed after its reservation; it is reserved anew"
+                because = "What is added to its pods was changed after its reservation; it is reserved anew"
                 await self._evict(seen, lifecycle.EvictWorkload("OutOfSync", because))
                 return
         started = pins.start(

@@ -1,10 +1,12 @@
-"""What a cluster adds to the pods of a job that do not say it themselves: LimitRanges, RuntimeClasses and priority."""
+"""What a cluster adds to the pods of a job that do not say it themselves: LimitRanges, RuntimeClasses, what claims made
+from ResourceClaimTemplates ask for, and priority."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from admission.jobs.devices import Devices
 from admission.jobs.kinds import JobView
 from admission.jobs.requests import class_mark, defaults_mark, limits_mark
 
@@ -24,7 +26,8 @@ class PriorityClassSeen:
 class Defaults:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
         self.workload_priorities: dict[str, int] = {}
         self._pod_priorities: dict[str, int] = {}
         self._pod_priority_defaults: dict[str, int] = {}
@@ -79,12 +82,16 @@ class Defaults:
         return [value for _, value in sorted(self._limit_ranges.get(namespace, {}).items(), key=lambda one: one[0])]
 
     def mark_of(self, job: JobView) -> str:
-        """What LimitRanges and RuntimeClasses add to its pods, as a mark; "" for nothing."""
+        """What is added to its pods, but for priority, as a mark; "" for nothing."""
         limits = self._limits_marks.get(job.namespace, "")
-        if not limits and not job.runtime_classes:
+        if not limits and not job.runtime_classes and not job.claim_templates:
             return ""
         absent = class_mark(None)
-        return defaults_mark(limits, [(name, self._class_marks.get(name, absent)) for name in job.runtime_classes])
+        return defaults_mark(
+            limits,
+            [(name, self._class_marks.get(name, absent)) for name in job.runtime_classes],
+            [(name, self._devices.mark(job.namespace, name)) for name in job.claim_templates],
+        )
 
     def priority(self, job: JobView) -> tuple[int, str, str]:
         """(value, kind, name) of the class that gives the job its priority. A class nobody has counts 0; a job that

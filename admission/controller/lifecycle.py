@@ -93,6 +93,8 @@ class PodTally:
     """(namespace, name) of pods on nodes that are no longer in the reservation."""
     beyond_since: int | None = None
     """Since when more pods of it are on nodes than were admitted, those that still end among them; 0: far more."""
+    claims_more: str = ""
+    """A pod of it that holds more devices by its claims than were counted, in words."""
     missing_since: int | None = None
     """Since when fewer pods are there than are due."""
     behind_since: int | None = None
@@ -375,7 +377,7 @@ class Sight:
     given_twice: str = ""
     """What of its reservation another leader had given away at the same time; "": nothing."""
     same_defaults: bool = True
-    """LimitRanges and RuntimeClasses add to its pods what they added when the Workload was written."""
+    """What is added to its pods (`Defaults.mark_of`) is what was when the Workload was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -712,6 +714,8 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
             f"{pods.live} pods of it run or are still ending, and {admitted} were admitted: they were deleted and made "
             "anew beside those that end, or were taken from their Job",
         )
+    if pods.claims_more:
+        return EvictWorkload("OutOfSync", pods.claims_more, backoff=True)
     deadline, had, phase = _ready_deadline(seen, settings)
     if deadline is not None and now >= deadline:
         return EvictWorkload(

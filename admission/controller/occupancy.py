@@ -61,11 +61,8 @@ class Occupancy:
             if value.admission is not None and not value.finished:
                 shapes = {pod_set.name: takes(pod_set.shape) for pod_set in value.pod_sets}
                 self._book.charge(value.key, value.uid, value.admission, shapes)
-        for raw in pods:
-            usage = values.pod_usage(raw, names)
-            if usage is not None:
-                self._book.put_pod(usage)
-        for usage in devices.held():
+        there_are = [usage for raw in pods if (usage := values.pod_usage(raw, names)) is not None]
+        for usage in (*there_are, *devices.held(there_are)):
             self._book.put_pod(usage)
         there = {name for node in self._book.nodes() for name, amount in node.allocatable if amount}
         named = sorted(name for name in there if "/" in name)

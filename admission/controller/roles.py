@@ -85,8 +85,12 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             # Where volumes are, and so the pods that name them.
             rule("", ["persistentvolumeclaims", "persistentvolumes"], _WATCH),
             rule("storage.k8s.io", ["storageclasses"], _WATCH),
-            # Which devices nodes have, where drivers list them.
-            rule("resource.k8s.io", ["deviceclasses", "resourceclaims", "resourceslices"], _WATCH),
+            # Which devices nodes have, where drivers list them, and what pods ask for by claims.
+            rule(
+                "resource.k8s.io",
+                ["deviceclasses", "resourceclaims", "resourceclaimtemplates", "resourceslices"],
+                _WATCH,
+            ),
             rule("node.k8s.io", ["runtimeclasses"], _WATCH),
             rule("scheduling.k8s.io", ["priorityclasses"], _WATCH),
             # Whether Kueue leads over the same objects, in whatever namespace it is.

@@ -20,7 +20,7 @@ from msgspec import structs
 from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
 from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, resource_of
-from admission.controller.decode import STORED
+from admission.controller.decode import LISTED, STORED
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
 from admission.engine.model import (
@@ -31,6 +31,7 @@ from admission.engine.model import (
     Evict,
     Key,
     Node,
+    PodUsage,
     Put,
     Reason,
     Rules,
@@ -41,11 +42,12 @@ from admission.engine.model import Why as Cause
 from admission.engine.project import sentence
 from admission.engine.state import State
 from admission.jobs import values, volumes
-from admission.jobs.devices import Devices
+from admission.jobs.devices import CLASS, TEMPLATE, Devices
 from admission.jobs.kinds import (
     JOB,
     JOBSET,
     JobKind,
+    claim_templates,
     claims_made,
     kind_of,
     name_of,
@@ -213,6 +215,9 @@ async def _decided(
         return _waits(seen, Cause(Reason.ON_HOLD, subject=f"LocalQueue {seen.queue}"))
 
     cluster = await _read(ask, seen.namespace)
+    if hidden := await _claimed(ask, kind, made, seen.namespace, cluster.devices):
+        said = f"you may not see {hidden}, which say what its pods ask for by their claims; the queue is there"
+        return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
     runtimes = cluster.found[RUNTIME_CLASSES.plural]
     value, problems = build_workload(
         kind,
@@ -221,6 +226,7 @@ async def _decided(
         priority=_priority(made, kind, ask, cluster.of("workloadpriorityclasses"), cluster.of(PRIORITY_CLASSES.plural)),
         limit_ranges=cluster.of(LIMIT_RANGES.plural),
         runtime_classes=None if runtimes is None else {name_of(raw): raw for raw in runtimes},
+        devices=cluster.devices,
     )
     if problems:
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
@@ -285,21 +291,22 @@ class _Cluster:
             for raw in self.of(plural):
                 value = convert(raw, self.names)[0]
                 state.apply(Put(self.devices.laid_on(value) if isinstance(value, Node) else value))
-        for held in self.devices.held():
-            state.apply(Put(held))
         standing: dict[Who, tuple[Stand, ...]] = {("gang", *other.key): stands_of(other) for other, _ in self.gangs}
         listed = {job for _, job in self.gangs}  # one that was created may have its Workload by now
         before = [one for one in earlier if one.called not in listed]
         for one in before:
             if one.admit is not None:
                 standing["gang", *one.gang.key] = stands_of(structs.replace(one.gang, admission=one.admit.admission))
+        running: list[PodUsage] = []
         for raw in self.of("pods"):
             usage = values.pod_usage(raw, self.names)
             if usage is not None:
-                state.apply(Put(usage))
+                running.append(usage)
                 if not usage.workload_uid:
                     labels = tuple(sorted(texts(obj(raw.get("metadata")).get("labels")).items()))
                     standing["pod", *usage.key] = (Stand(usage.key[0], labels, (usage.node,)),)
+        for usage in (*running, *self.devices.held(running)):
+            state.apply(Put(usage))
         labelled = {name_of(raw): texts(obj(raw.get("metadata")).get("labels")) for raw in self.of("nodes")}
         neighbours = Neighbours(standing.items, lambda node: labelled.get(node, {}))
         called: dict[Key, str] = {}
@@ -358,6 +365,22 @@ class _Stored:
         """Another gang, as far as is known what its volumes allow."""
         known = not self.unseen and (self.everywhere or gang.namespace == self.namespace)
         return self.storage.laid_on(gang)[0] if known and not gang.finished else gang
+
+
+async def _claimed(ask: Ask, kind: JobKind, made: Json, namespace: str, devices: Devices) -> str:
+    """Read the ResourceClaimTemplates that a job names; "", or what the asker may not see of what says what they ask
+    for."""
+    templates, convert = next(one for one in LISTED if one[0].kind == TEMPLATE)
+    named = sorted({name for slot in kind.slots(made) for name in claim_templates(slot.template)})
+    if named and await ask.read(next(one for one, _ in LISTED if one.kind == CLASS)) is None:
+        return "deviceclasses"
+    for name in named:
+        raw = await ask.read_one(templates, name, namespace)
+        if raw is not None:
+            devices.change(None, convert(raw, ask.names)[0])
+        elif f"{TEMPLATE} {namespace}/{name}" in ask.hidden:
+            return f"{TEMPLATE} {name}"
+    return ""
 
 
 async def _stored(ask: Ask, gang: Workload, others: list[Workload], made: Json) -> _Stored:

@@ -171,15 +171,17 @@ class World:
         self._reserved = reserved
         self.jobs: dict[JobKey, JobView] = {}
         self.workloads: dict[Key, WorkloadSeen] = {}
-        self.defaults = Defaults()
+        self.devices = Devices()
+        self.defaults = Defaults(self.devices)
         self._same_defaults: dict[str, str] = {}
         """Workloads (uid) that say the same with other defaults than they were written with, and with which."""
         self.storage = Storage()
-        self.devices = Devices()
         self._offered: dict[str, Node] = {}
         """Nodes as they are, without the devices of drivers."""
         self._held_by: dict[Key, tuple[PodUsage, ...]] = {}
         """What claims hold of devices."""
+        self._claiming: dict[Key, set[JobKey]] = {}
+        """Jobs by the ResourceClaimTemplates that they name."""
         self.looks_at_volumes = True
         self._volumes_of: dict[Key, frozenset[Source]] = {}
         """What the Workloads that name claims depend on ..."""
@@ -263,6 +265,10 @@ class World:
         if job.started_for:
             self._started_for.add(job.started_for)
         self._changed_job(key)
+        if old is not None:
+            self._claims_no_more(old)
+        for name in job.claim_templates:
+            self._claiming.setdefault((job.namespace, name), set()).add(key)
         if old is not None and old.owner != job.owner:
             self._part(old)
         if job.owner is not None and _of_jobset(job):
@@ -278,10 +284,15 @@ class World:
             self._missing.pop(key, None)
             self._whole.pop(key, None)
             self._behind.pop(key, None)
+            self._claims_no_more(held)
         self._job_by_uid.pop(job.uid, None)
         self._started_for.discard(job.started_for)
         self._changed_job(key)
         self._part(job)
+
+    def _claims_no_more(self, job: JobView) -> None:
+        for name in job.claim_templates:
+            discard(self._claiming, (job.namespace, name), (job.kind, job.namespace, job.name))
 
     def _part(self, job: JobView) -> None:
         """A Job is no longer one of its JobSet's."""
@@ -405,14 +416,26 @@ class World:
         for name in sorted(touched.nodes & self._offered.keys()):
             self.node_seen(self._offered[name])
         for claim in sorted(touched.claims):
-            before, now = self._held_by.pop(claim, ()), self.devices.held_by(claim)
-            if now:
-                self._held_by[claim] = now
-            for gone in {usage.key for usage in before} - {usage.key for usage in now}:
-                self.apply(Gone(PodUsage, gone))
-            for usage in now:
-                if usage not in before:
-                    self.apply(Put(usage))
+            self._claim_changed(claim)
+        for template in sorted(touched.templates):
+            for key in sorted(self._claiming.get(template, ())):
+                self._changed_job(key)
+
+    def _claim_changed(self, claim: Key) -> None:
+        """What it holds is another, or of another: of a gang, if it was made for a pod of it that is there."""
+        name, uid = self.devices.pod_of(claim)
+        pod = self._pods.get((claim[0], name))
+        usage = pod.usage if pod is not None and pod.uid == uid else None
+        before, now = self._held_by.pop(claim, ()), self.devices.held_by(claim, usage)
+        if now:
+            self._held_by[claim] = now
+        for gone in {usage.key for usage in before} - {usage.key for usage in now}:
+            self.apply(Gone(PodUsage, gone))
+        for usage in now:
+            if usage not in before:
+                self.apply(Put(usage))
+        if pod is not None and pod.workload_uid:
+            self._wake_pod(pod)
 
     def lay(self, *, seen: bool) -> None:
         """Lay what became of volumes, and of pods of others, on those whom it concerns. Not `seen`: volumes may not be,
@@ -495,6 +518,9 @@ class World:
         self._stands(("pod", *key), _stand(pod))
         self._lay(pod)
         self._wake_pod(pod)
+        if old is None or (old.uid, old.usage) != (pod.uid, pod.usage):
+            self._claims_of(old)
+            self._claims_of(pod)
 
     def pod_lost(self, pod: PodView) -> None:
         key = (pod.namespace, pod.name)
@@ -506,6 +532,12 @@ class World:
         self._stands(("pod", *key), ())
         self._lay(old or pod)
         self._wake_pod(pod)
+        self._claims_of(old)
+
+    def _claims_of(self, pod: PodView | None) -> None:
+        """A pod came or went, and what its claims hold with it."""
+        for claim in self.devices.made_for(pod.namespace, (pod.name, pod.uid)) if pod is not None else ():
+            self._claim_changed(claim)
 
     def _disown(self, pod: PodView) -> None:
         key = (pod.namespace, pod.name)
@@ -788,7 +820,7 @@ class World:
         lost_until: int | None = None
         since: int | None = None
         unready: int | None = None
-        message = found_none = ""
+        message = found_none = claims_more = ""
         waits: PodView | None = None
         unplaced = 0
         unplaced_sets: set[str] = set()
@@ -805,6 +837,8 @@ class World:
                 given_up = pod.terminating and standing and pod.node not in standing
                 if until is not None and pod.node and not given_up:
                     made.append(pod.created_at)
+                if workload is not None:
+                    claims_more = claims_more or self._claims_more(pod, workload.view.value)
                 if not pod.terminating:
                     maker = self._job_by_uid.get(pod.held_by)
                     if maker is None or self.jobs[maker].deleting:
@@ -849,12 +883,24 @@ class World:
             gated=tuple(gated),
             stranded=tuple(stranded),
             beyond_since=_beyond(made, workload),
+            claims_more=claims_more,
             missing_since=missing,
             behind_since=self._behind_since(job, workload, ready + done, now),
             stray=tuple(stray),
             unled=tuple(sorted(unled)),
             strangers=strangers,
         )
+
+    def _claims_more(self, pod: PodView, value: Workload) -> str:
+        """Does a pod ask for more by its claims than its pod set was admitted for, in words. Their template may have
+        been another when they were made than when they were counted."""
+        owner = pod.name, pod.uid
+        if not self.devices.made_for(pod.namespace, owner):
+            return ""
+        counted = next((dict(one.shape.requests) for one in value.pod_sets if one.name == pod.pod_set), {})
+        more = self.devices.beyond(pod.namespace, owner, counted)
+        said = f"Pod {pod.name} asks for this by its claims: {more}; their ResourceClaimTemplate was another then"
+        return said if more else ""
 
     def ran_whole(self, workload: WorkloadSeen) -> bool:
         """Were all pods of a gang seen ready in the admission that it holds."""

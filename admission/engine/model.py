@@ -269,6 +269,19 @@ class Namespace(Value, frozen=True):
 
 # ---------------------------------------------------------------- nodes and pods
 
+_OF_CLASS = "device class "
+
+
+def of_class_label(name: str) -> str:
+    """What stands among the labels of a node that has devices of a DeviceClass to give. No label of Kubernetes has a
+    space."""
+    return _OF_CLASS + name
+
+
+def class_of_label(key: str) -> str:
+    """The DeviceClass that a label stands for; "" for those of Kubernetes."""
+    return key.removeprefix(_OF_CLASS) if key.startswith(_OF_CLASS) else ""
+
 
 class Node(Value, frozen=True):
     name: str
@@ -342,8 +355,9 @@ class PodShape(Value, frozen=True, eq=False):
     """Per pod, sorted, as Kubernetes counts: init and sidecar containers, overhead, pod level, limits as requests."""
     node_selector: Pairs = ()
     affinity: tuple[tuple[Requirement, ...], ...] | None = None
-    """Required node affinity: any of the terms, all requirements of it; a key `metadata.name` is the node's name.
-    None: no affinity. An empty tuple matches no node, as in Kubernetes."""
+    """Required node affinity: any of the terms, all requirements of it; a key `metadata.name` is the node's name, and
+    one of `of_class_label` says that it has such devices. None: no affinity. An empty tuple matches no node, as in
+    Kubernetes."""
     tolerations: tuple[Toleration, ...] = ()
     host_ports: tuple[str, ...] = ()
     """As "80", or "53/UDP"."""

@@ -5,8 +5,13 @@ ResourceSlice, and a DeviceClass picks some by CEL and may name the extended res
 then gives such a pod devices of the class wherever the node itself offers none of the resource (KEP-5004; its plugin
 DynamicResources). So that is what a node has room for here as well: the devices on it that the class picks, of pools
 whose newest generation is there in full, without those whose taints expel pods. What a ResourceClaim holds is taken, as
-if a pod had asked for it, and so is what a taint keeps from pods to come. Claims that kube-scheduler makes for extended
-resources are left out, for their pods do ask. Of several classes that name one resource the newest counts.
+if a pod had asked for it, and so is what a taint keeps from pods to come. Of a claim that kube-scheduler makes for
+extended resources only what its pod does not ask for: anybody can write a claim that looks like one. Of several classes
+that name one resource the newest counts.
+
+Pods that name ResourceClaimTemplates ask for devices as well, and get a claim each, made from the template by
+kube-controller-manager. They count as if they asked for so many of the resource that the class names (`Devices.asked`),
+on nodes that have the resource from listed devices. What such a claim holds is its gang's.
 
 Left to kube-scheduler: devices that share counters with others (parts of a GPU beside the whole), devices that more
 than one node reaches, and the names `deviceclass.resource.kubernetes.io/CLASS`, by which a class can be asked for
@@ -16,7 +21,7 @@ whether it names a resource or not: nobody can tell for which of two names a dev
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -24,18 +29,21 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from admission.engine.model import Key, Node, PodUsage, drop
-from admission.jobs.kinds import Json, millis, name_of, namespace_of, obj, objects, text, texts
+from admission.engine.model import Key, Node, PodUsage, drop, of_class_label
+from admission.jobs.kinds import Json, millis, name_of, namespace_of, obj, objects, text, texts, whole
 from admission.names import Names
-from admission.quantity import QuantityError, parse_plain
+from admission.quantity import QuantityError, parse_plain, saturate
 
-CLASS, SLICE, CLAIM = "DeviceClass", "ResourceSlice", "ResourceClaim"
+CLASS, SLICE, CLAIM, TEMPLATE = "DeviceClass", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate"
 _FOR_EXTENDED_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
+_FROM_TEMPLATE = "resource.kubernetes.io/pod-claim-name"
 _VERSION = re.compile(r"(?<![\w-])\d+")
 _MAP_KEY = re.compile(r"""\[\s*(['"])([^'"\\]+)\1\s*\]""")
 
 Pool = tuple[str, str]
 """(driver, name)."""
+Owner = tuple[str, str]
+"""(name, uid) of a pod."""
 Amounts = tuple[tuple[str, int], ...]
 Said = str | int | bool | tuple[int, ...]
 Fact = tuple[str, str, str, Said]
@@ -81,6 +89,18 @@ class Slice:
         return Claim("", self.name, tuple((self.pool, device.name) for device in self.devices if device.closed))
 
 
+class Asks(NamedTuple):
+    """What a claim asks for."""
+
+    devices: tuple[tuple[str, int], ...] = ()
+    """(class, how many)."""
+    refused: str = ""
+    """What of it cannot be counted, in words."""
+
+
+_NOTHING = Asks()
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A ResourceClaim, for the devices that it holds beside what pods ask for."""
@@ -88,13 +108,40 @@ class Claim:
     namespace: str
     name: str
     holds: tuple[tuple[Pool, str], ...] = ()
+    pod: Owner = ("", "")
+    """For which Kubernetes made it."""
+    extended: bool = False
+    """Made for the extended resources that its pod asks for, which count as the pod's."""
+    asks: Asks = _NOTHING
 
     @property
     def key(self) -> Key:
         return self.namespace, self.name
 
 
-Listed = DeviceClass | Slice | Claim
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A ResourceClaimTemplate."""
+
+    namespace: str
+    name: str
+    asks: Asks = _NOTHING
+    """Each claim that is made from it."""
+
+    @property
+    def key(self) -> Key:
+        return self.namespace, self.name
+
+
+class Asked(NamedTuple):
+    """What each pod asks for by its claims."""
+
+    devices: tuple[tuple[str, str, int], ...] = ()
+    """(class, resource, devices), sorted."""
+    problems: tuple[str, ...] = ()
+
+
+Listed = DeviceClass | Slice | Claim | Template
 
 
 # ---------------------------------------------------------------- as the API has them
@@ -134,13 +181,48 @@ def resource_slice(raw: Json, names: Names) -> tuple[Slice, tuple[str, ...]]:
 def resource_claim(raw: Json, names: Names) -> tuple[Claim, tuple[str, ...]]:
     del names
     results = objects(obj(obj(obj(raw.get("status")).get("allocation")).get("devices")).get("results"))
-    counted = texts(obj(raw.get("metadata")).get("annotations")).get(_FOR_EXTENDED_RESOURCE) == "true"
+    notes = texts(obj(raw.get("metadata")).get("annotations"))
     holds = [
         ((text(one.get("driver")), text(one.get("pool"))), text(one.get("device")))
         for one in results
-        if not counted and one.get("adminAccess") is not True
+        if one.get("adminAccess") is not True
     ]
-    return Claim(namespace_of(raw), name_of(raw), tuple(sorted(holds))), ()
+    owners = objects(obj(raw.get("metadata")).get("ownerReferences"))
+    pod = next((one for one in owners if one.get("kind") == "Pod" and one.get("controller") is True), {})
+    owner = text(pod.get("name")), text(pod.get("uid"))
+    # Whoever writes a template says what annotations its claims have, but for this one, which tells them.
+    extended = notes.get(_FOR_EXTENDED_RESOURCE) == "true" and _FROM_TEMPLATE not in notes
+    asks = _asks(obj(raw.get("spec")))
+    return Claim(namespace_of(raw), name_of(raw), tuple(sorted(holds)), owner, extended, asks), ()
+
+
+def claim_template(raw: Json, names: Names) -> tuple[Template, tuple[str, ...]]:
+    del names
+    return Template(namespace_of(raw), name_of(raw), _asks(obj(obj(raw.get("spec")).get("spec")))), ()
+
+
+def _asks(spec: Json) -> Asks:
+    """Of a claim's spec."""
+    asks: dict[str, int] = {}
+    refused: list[str] = []
+    for request in objects(obj(spec.get("devices")).get("requests")):
+        exactly, name = obj(request.get("exactly")), text(request.get("name"))
+        of_class = text(exactly.get("deviceClassName"))
+        if exactly.get("adminAccess") is True:
+            continue  # it takes no device from anybody
+        if not of_class:
+            refused.append(
+                f"request {name} leaves open which devices it gets (firstAvailable): ask for one class exactly"
+            )
+        elif exactly.get("allocationMode") == "All":
+            refused.append(f"request {name} asks for all devices of a node: write how many (count)")
+        elif exactly.get("selectors"):
+            refused.append(f"request {name} selects devices itself: ask for a DeviceClass that does")
+        elif exactly.get("capacity"):
+            refused.append(f"request {name} asks for parts of devices (capacity): ask for whole ones")
+        else:
+            asks[of_class] = asks.get(of_class, 0) + whole(exactly.get("count"), 1)
+    return Asks(tuple(sorted(asks.items())), "; ".join(refused))
 
 
 def _facts(driver: str, device: Json) -> Iterable[Fact]:
@@ -227,6 +309,7 @@ class Touched(NamedTuple):
 
     nodes: set[str]
     claims: set[Key]
+    templates: set[Key]
 
 
 class Devices:
@@ -240,8 +323,11 @@ class Devices:
         self._on: dict[str, dict[str, Slice]] = {}
         """Node -> the slices with devices of it."""
         self._claims: dict[Key, Claim] = {}
-        """Those that hold something."""
+        """Those that hold something, or were made for a pod."""
         self._holding: dict[Pool, dict[Key, Claim]] = {}
+        self._of_pod: dict[tuple[str, Owner], dict[Key, Claim]] = {}
+        """(namespace, pod) -> the claims that were made for it."""
+        self._templates: dict[Key, Template] = {}
         self._room: dict[str, Amounts] = {}
         """Of nodes, what was found on them."""
         for one in listed:
@@ -261,6 +347,8 @@ class Devices:
                 self._let_go(old.closes)
             case Claim():
                 self._let_go(old)
+            case Template():
+                self._templates.pop(old.key, None)
         match new:
             case DeviceClass():
                 self._classes[new.name] = new
@@ -271,37 +359,114 @@ class Devices:
                 self._hold(new.closes)
             case Claim():
                 self._hold(new)
+            case Template():
+                self._templates[new.key] = new
         also = self._reached(new)
-        touched = Touched(touched.nodes | also.nodes, touched.claims | also.claims)
+        touched = Touched(touched.nodes | also.nodes, touched.claims | also.claims, touched.templates | also.templates)
         for node in touched.nodes:
             self._room.pop(node, None)
         return touched
 
     def _hold(self, claim: Claim) -> None:
-        if claim.holds:
+        if claim.holds or claim.pod[1]:
             self._claims[claim.key] = claim
+        if claim.pod[1]:
+            self._of_pod.setdefault((claim.namespace, claim.pod), {})[claim.key] = claim
         for pool, _ in claim.holds:
             self._holding.setdefault(pool, {})[claim.key] = claim
 
     def _let_go(self, claim: Claim) -> None:
         self._claims.pop(claim.key, None)
+        drop(self._of_pod, (claim.namespace, claim.pod), claim.key)
         for pool, _ in claim.holds:
             drop(self._holding, pool, claim.key)
 
     def _reached(self, value: Listed | None) -> Touched:
         match value:
-            case DeviceClass() if value.resource:
-                return Touched(set(self._on), set(self._claims))
+            case DeviceClass(resource=""):
+                return Touched(set(), set(), set(self._templates))
+            case DeviceClass():
+                return Touched(set(self._on), set(self._claims), set(self._templates))
             case Slice():
                 slices = (value, *self._of_pool.get(value.pool, {}).values())
                 nodes = {device.node for one in slices for device in one.devices}
-                return Touched(nodes - {""}, {value.closes.key, *self._holding.get(value.pool, ())})
+                return Touched(nodes - {""}, {value.closes.key, *self._holding.get(value.pool, ())}, set())
             case Claim():
-                return Touched(set(), {value.key})
-        return Touched(set(), set())
+                return Touched(set(), {value.key}, set())
+            case Template():
+                return Touched(set(), set(), {value.key})
+        return Touched(set(), set(), set())
 
-    def held_by(self, claim: Key) -> tuple[PodUsage, ...]:
-        """What a claim takes of nodes: as much as a pod would that asks for so many."""
+    def asked(self, namespace: str, claims: Iterable[Json]) -> Asked:
+        """What a pod of this namespace asks for by its spec.resourceClaims, and what keeps it from being counted."""
+        asked: dict[str, int] = {}
+        problems: list[str] = []
+        for entry in claims:
+            name = text(entry.get("resourceClaimTemplateName"))
+            template = self._templates.get((namespace, name))
+            if not name:
+                problems.append(
+                    f"resourceClaims {text(entry.get('name'))}: a claim that pods share is not counted: name a "
+                    "ResourceClaimTemplate, of which each pod has one of its own"
+                )
+            elif template is None:
+                problems.append(f"ResourceClaimTemplate {name!r} does not exist")
+            elif template.asks.refused:
+                problems.append(f"ResourceClaimTemplate {name!r}: {template.asks.refused}")
+            else:
+                for of_class, count in template.asks.devices:
+                    asked[of_class] = saturate(asked.get(of_class, 0) + count)
+        problems += [why for name in sorted(asked) if (why := self._uncounted(name))]
+        if problems:
+            return Asked(problems=tuple(dict.fromkeys(problems)))
+        return Asked(tuple((name, self._classes[name].resource, count) for name, count in sorted(asked.items())))
+
+    def _uncounted(self, of_class: str) -> str:
+        """Why claims on devices of a class cannot be counted; "" if they can."""
+        found = self._classes.get(of_class)
+        if found is None:
+            return f"DeviceClass {of_class!r} does not exist"
+        if not found.resource:
+            return (
+                f"DeviceClass {of_class!r} has no extendedResourceName, by which quota would count its devices: ask "
+                "those who run the cluster to write one"
+            )
+        counts = self._by_resource()[found.resource].name
+        if counts != of_class:
+            return (
+                f"{found.resource} is counted by DeviceClass {counts!r}, which is newer than {of_class!r}: ask for that"
+            )
+        return ""
+
+    def mark(self, namespace: str, template: str) -> str:
+        """Changes when what a template of this name asks for does."""
+        return str(self.asked(namespace, [{"resourceClaimTemplateName": template}]))
+
+    def made_for(self, namespace: str, pod: Owner) -> list[Key]:
+        """Claims that were made for a pod, by name."""
+        return sorted(self._of_pod.get((namespace, pod), ()))
+
+    def pod_of(self, claim: Key) -> Owner:
+        """For which a claim was made; ("", "") for none."""
+        return self._claims[claim].pod if claim in self._claims else ("", "")
+
+    def beyond(self, namespace: str, pod: Owner, counted: Mapping[str, int]) -> str:
+        """What a pod asks for by the claims that were made for it, where that is more than was counted (resource ->
+        devices), in words; "" if not."""
+        asked: dict[str, int] = {}
+        for claim in self._of_pod.get((namespace, pod), {}).values():
+            if claim.asks.refused:
+                return claim.asks.refused
+            for of_class, count in claim.asks.devices:
+                known = self._classes.get(of_class)
+                resource = known.resource if known is not None else ""
+                asked[resource or of_class] = saturate(asked.get(resource or of_class, 0) + count)
+        more = (name for name in sorted(asked) if asked[name] > counted.get(name, 0))
+        return next((f"{asked[name]} {name}, and {counted.get(name, 0)} were counted" for name in more), "")
+
+    def held_by(self, claim: Key, pod: PodUsage | None = None) -> tuple[PodUsage, ...]:
+        """What a claim takes of nodes: as much as a pod would that asks for so many. `pod`: for which it was made, if
+        that is there and bound; if it is of a gang, so is what the claim takes."""
         held: dict[str, dict[str, int]] = {}
         classes = self._by_resource()
         for pool, name in self._claims[claim].holds if claim in self._claims else ():
@@ -311,16 +476,25 @@ class Devices:
                     amounts = held.setdefault(device.node, {})
                     for resource, picking in classes.items():
                         amounts[resource] = amounts.get(resource, 0) + self._is_of(picking, pool[0], device)
+        if pod is not None and claim in self._claims and self._claims[claim].extended:
+            amounts = held.get(pod.node, {})
+            for resource, amount in pod.requests:
+                if resource in amounts:
+                    amounts[resource] = max(0, amounts[resource] - amount)
+        gang = pod.workload_uid if pod is not None else ""
         namespace, name = claim
         return tuple(
-            PodUsage((f"{namespace}/resourceclaims", f"{name}/{node}"), "", node, tuple(sorted(amounts.items())))
+            PodUsage((f"{namespace}/resourceclaims", f"{name}/{node}"), "", node, tuple(sorted(amounts.items())), gang)
             for node, amounts in sorted(held.items())
+            if any(amounts.values())
         )
 
-    def held(self) -> Iterator[PodUsage]:
-        """By all claims."""
+    def held(self, pods: Iterable[PodUsage] = ()) -> Iterator[PodUsage]:
+        """By all claims, where these pods are there."""
+        there = {(pod.key, pod.uid): pod for pod in pods}
         for claim in sorted(self._claims):
-            yield from self.held_by(claim)
+            name, uid = self._claims[claim].pod
+            yield from self.held_by(claim, there.get(((claim[0], name), uid)))
 
     def laid_on(self, node: Node) -> Node:
         """The node, with what its devices make room for where it offers none of the resource itself."""
@@ -330,8 +504,16 @@ class Devices:
         if room is None:
             room = self._room[node.name] = self._found(node.name)
         own = dict(node.allocatable)
-        laid = own | {resource: amount for resource, amount in room if not own.get(resource)}
-        return node if laid == own else replace(node, allocatable=tuple(sorted(laid.items())))
+        laid = {resource: amount for resource, amount in room if not own.get(resource)}
+        if not laid:
+            return node
+        classes = self._by_resource()
+        labels = ((of_class_label(classes[resource].name), "") for resource, amount in laid.items() if amount)
+        return replace(
+            node,
+            allocatable=tuple(sorted({**own, **laid}.items())),
+            labels=tuple(sorted((*node.labels, *labels))),
+        )
 
     def _found(self, node: str) -> Amounts:
         """Resources, and how many devices there are for each."""

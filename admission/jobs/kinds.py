@@ -152,6 +152,8 @@ class JobView(Value, frozen=True):
     """priorityClassName of its (first) pod template."""
     runtime_classes: tuple[str, ...] = ()
     """That its pod templates name."""
+    claim_templates: tuple[str, ...] = ()
+    """ResourceClaimTemplates that they name."""
     owner: tuple[str, str, str] | None = None
     """(apiVersion, kind, uid) of its controller."""
     suspended: bool = False
@@ -221,6 +223,12 @@ def items(value: Any) -> list[Any]:
 
 def objects(value: Any) -> list[Json]:
     return [item for item in items(value) if isinstance(item, dict)]
+
+
+def claim_templates(template: Json) -> list[str]:
+    """ResourceClaimTemplates that a pod template names."""
+    claims = objects(obj(template.get("spec")).get("resourceClaims"))
+    return [name for one in claims if (name := text(one.get("resourceClaimTemplateName")))]
 
 
 def whole(value: Any, default: int) -> int:
@@ -662,6 +670,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         runtime_classes=tuple(
             sorted({name for slot in slots if (name := text(obj(slot.template.get("spec")).get("runtimeClassName")))})
         ),
+        claim_templates=tuple(sorted({name for slot in slots for name in claim_templates(slot.template)})),
         owner=None
         if owner is None
         else (text(owner.get("apiVersion")), text(owner.get("kind")), text(owner.get("uid"))),

@@ -28,6 +28,7 @@ from admission.engine.model import (
     Requirement,
     Toleration,
     TopologyRequest,
+    of_class_label,
 )
 from admission.jobs.kinds import JOB, JobKind, Json, digits, items, json_of, obj, objects, text, texts, whole
 from admission.names import (
@@ -241,6 +242,25 @@ def _with_defaults(pod_spec: Json, limit_ranges: Iterable[Json]) -> Json:
     return out
 
 
+def with_devices(template: Json, names: Names, devices: Sequence[tuple[str, str, int]]) -> Json:
+    """A template whose pods name claims, with what they ask for by them: (class, resource, devices)."""
+    meta = obj(template.get("metadata"))
+    said = json.dumps(devices, separators=(",", ":"))
+    notes = {**obj(meta.get("annotations")), names.claimed_devices_annotation: said}
+    return {**template, "metadata": {**meta, "annotations": notes}}
+
+
+def _claimed(template: Json, names: Names) -> list[tuple[str, str, int]] | None:
+    """The same as it was written; None where that was not done, or cannot be read."""
+    notes = texts(obj(template.get("metadata")).get("annotations"))
+    said = json_of(notes.get(names.claimed_devices_annotation, ""))
+    if not isinstance(said, list):
+        return None
+    out = [(text(one[0]), text(one[1]), one[2]) for one in said if isinstance(one, list) and len(one) == 3]
+    good = all(of_class and resource and isinstance(count, int) and count > 0 for of_class, resource, count in out)
+    return out if good and len(out) == len(said) else None
+
+
 def complete(template: Json, *, limit_ranges: Sequence[Json] = (), runtime_class: Json | None = None) -> Json:
     """The template with what the API server will add to its pods. The argument is not changed."""
     spec = obj(template.get("spec"))
@@ -274,11 +294,12 @@ def class_mark(runtime_class: Json | None) -> str:
     return _mark(said) if any(said) else ""
 
 
-def defaults_mark(limits: str, classes: Iterable[tuple[str, str]]) -> str:
-    """One hash for what the API server adds to pods of a job; "" for nothing. classes: (name, `class_mark`) of the
-    RuntimeClasses that it names."""
+def defaults_mark(limits: str, classes: Iterable[tuple[str, str]], claims: Iterable[tuple[str, str]] = ()) -> str:
+    """One hash for what is added to pods of a job; "" for nothing. classes: (name, `class_mark`) of the RuntimeClasses
+    that it names; claims: (name, `Devices.mark`) of the ResourceClaimTemplates."""
     said = sorted(pair for pair in classes if pair[1])
-    return _mark([limits, said]) if limits or said else ""
+    asked = sorted(claims)
+    return _mark([limits, said, *([asked] if asked else [])]) if limits or said or asked else ""
 
 
 def _mark(said: object) -> str:
@@ -767,8 +788,12 @@ def shape_of(
     if exclusive is not None and (together or apart - {HOSTNAME_LABEL}):
         refused.append("exclusive topology beside a gang's affinity to itself cannot be honoured: drop the affinity")
     if items(spec.get("resourceClaims")):
-        uncounted.append("resourceClaims are not counted yet: ask for the device as an extended resource")
-        refused += uncounted[-1:]
+        if (devices := _claimed(template, names)) is None:
+            uncounted.append("resourceClaims are not counted: nothing says how many devices they ask for")
+            refused += uncounted[-1:]
+        for of_class, resource, count in devices or ():
+            requests[resource] = saturate(requests.get(resource, 0) + count)
+            terms = both(terms, ((Requirement(of_class_label(of_class), "Exists"),),))
     return PodShape(
         # A request of nothing stays: it takes no room, but the queue gives it a flavor where it covers the resource.
         requests=tuple(sorted(requests.items())),

@@ -13,7 +13,22 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from admission.jobs.kinds import JobKind, Json, Slot, digits, items, labels_of, obj, owners_form, spec_hash, text, texts
+from admission.jobs.devices import Devices
+from admission.jobs.kinds import (
+    JobKind,
+    Json,
+    Slot,
+    claim_templates,
+    digits,
+    items,
+    labels_of,
+    obj,
+    objects,
+    owners_form,
+    spec_hash,
+    text,
+    texts,
+)
 from admission.jobs.requests import (
     LIMITS,
     Limits,
@@ -24,6 +39,7 @@ from admission.jobs.requests import (
     excess,
     limits_mark,
     topology_request,
+    with_devices,
 )
 from admission.names import JOBSET_NO_SCHEDULE_TAINT, JOBSET_NODE_SELECTOR, Names
 
@@ -53,10 +69,13 @@ def build_workload(
     priority_ref: PriorityRef | None = None,
     limit_ranges: Sequence[Json] = (),
     runtime_classes: Mapping[str, Json] | None = None,
+    devices: Devices | None = None,
     limits: Limits = LIMITS,
 ) -> tuple[Json, tuple[str, ...]]:
-    """(the Workload to create, problems in words). `queue` counts where the job names none."""
+    """(the Workload to create, problems in words). `queue` counts where the job names none. `devices` knows what the
+    claims of its pods ask for; without, such a Workload is admitted nowhere."""
     meta = obj(raw.get("metadata"))
+    namespace = text(meta.get("namespace"))
     owned = owners_form(raw, names)
     labels, annotations = texts(meta.get("labels")), texts(meta.get("annotations"))
     slots = kind.slots(owned)
@@ -64,6 +83,7 @@ def build_workload(
     problems = list(excess(kind, owned, limits))
     pod_sets = []
     classes: dict[str, str] = {}
+    claims: dict[str, str] = {}
     least = annotations.get(names.min_parallelism_annotation, "")
     for slot in slots:
         spec = obj(slot.template.get("spec"))
@@ -79,6 +99,11 @@ def build_workload(
             "count": slot.count,
             "template": complete(as_made(slot), limit_ranges=limit_ranges, runtime_class=runtime_class),
         }
+        if devices is not None and items(spec.get("resourceClaims")):
+            asked = devices.asked(namespace, objects(spec.get("resourceClaims")))
+            problems.extend(f"pod set {slot.pod_set}: {problem}" for problem in asked.problems)
+            claims |= {name: devices.mark(namespace, name) for name in claim_templates(slot.template)}
+            entry["template"] = with_devices(entry["template"], names, asked.devices)
         request, wrong = topology_request(
             said,
             names,
@@ -125,7 +150,7 @@ def build_workload(
     if limit is not None:
         spec_out["maximumExecutionTimeSeconds"] = limit
     notes = {names.spec_hash_annotation: spec_hash(slots, kind.size(owned))}
-    if added := defaults_mark(limits_mark(limit_ranges), classes.items()):
+    if added := defaults_mark(limits_mark(limit_ranges), classes.items(), claims.items()):
         notes[names.defaults_annotation] = added
     if labels.get(names.pause_label) == "true":
         notes[names.pause_label] = "true"
@@ -136,7 +161,7 @@ def build_workload(
         "kind": "Workload",
         "metadata": {
             "name": workload_name(kind, name, uid),
-            "namespace": text(meta.get("namespace")),
+            "namespace": namespace,
             "labels": {names.job_uid_label: uid},
             "annotations": notes,
             "ownerReferences": [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from random import Random  # noqa: TID251  # seeded
 from typing import Any
 
@@ -1171,3 +1173,71 @@ def test_what_a_driver_lists_is_room_on_its_node_and_what_a_claim_holds_is_taken
     world.node_seen(node)
     assert free() == 1
     assert world.state.drift() == []
+
+
+def test_who_names_a_template_is_looked_at_when_what_it_asks_for_changes() -> None:
+    setting = Setting()
+    world, woken = setting.world, setting.woken
+    claiming = replace(JOB, claim_templates=("two",))
+    two = devices.Template("ns", "two", devices.Asks((("gpu", 2),)))
+    gpu = devices.DeviceClass("gpu", GPU)
+    world.job_seen(claiming)
+    changes: list[tuple[devices.Listed | None, devices.Listed | None]] = [
+        (None, two),
+        (None, gpu),
+        (gpu, dataclasses.replace(gpu, created=1)),  # nothing that it asks for
+        (two, dataclasses.replace(two, asks=devices.Asks((("gpu", 3),)))),
+        (dataclasses.replace(gpu, created=1), None),
+    ]
+    marks = [world.defaults.mark_of(claiming)]
+    for old, new in changes:
+        woken.clear()
+        world.devices_changed(old, new)
+        assert woken == [KEY]
+        marks.append(world.defaults.mark_of(claiming))
+    assert [one != other for one, other in itertools.pairwise(marks)] == [True, True, False, True, True]
+    woken.clear()
+    world.devices_changed(None, devices.Template("ns", "another"))
+    world.devices_changed(None, devices.Template("other", "two"))
+    world.job_seen(JOB)
+    woken.clear()
+    world.devices_changed(None, two)
+    assert woken == []
+
+
+def test_a_gang_whose_claims_ask_for_more_than_was_counted_goes_back() -> None:
+    setting = Setting()
+    world = setting.world
+    counted = PodShape(requests=((GPU, 2),))
+    world.workload_seen(seen(replace(HOLDS, pod_sets=(PodSet("main", 2, counted),))))
+    world.devices_changed(None, devices.DeviceClass("gpu", GPU))
+    slices = devices.Slice("n1", ("d", "n1"), devices=tuple(devices.Device(f"gpu-{i}", "n1") for i in range(4)))
+    world.devices_changed(None, slices)
+    world.node_seen(Node("n1"))
+    mine = PodUsage(("ns", "a"), "a", "n1", (), workload_uid="w1")
+    held = (("d", "n1"), "gpu-0"), (("d", "n1"), "gpu-1")
+
+    def claims(of: str) -> str:
+        said = setting.state.ledger.nodes.pod(("ns/resourceclaims", f"{of}/n1"))
+        return "" if said is None else said.workload_uid or "of nobody"
+
+    def tally() -> str:
+        return world.tally(JOB, world.workloads["ns", "w"], 0).claims_more
+
+    # Before its pod is known a claim is somebody's.
+    fair = devices.Claim("ns", "c", held, ("a", "a"), asks=devices.Asks((("gpu", 2),)))
+    world.devices_changed(None, fair)
+    assert claims("c") == "of nobody"
+    world.pod_seen(pod("a", usage=mine))
+    assert (claims("c"), tally()) == ("w1", "")
+    more = devices.Claim("ns", "d", (), ("a", "a"), asks=devices.Asks((("gpu", 1),)))
+    setting.woken.clear()
+    world.devices_changed(None, more)
+    assert f"Pod a asks for this by its claims: 3 {GPU}, and 2 were counted" in tally()
+    assert set(setting.woken) == {KEY}
+    step = next_step(world.sight(KEY, 0), Settings(), 0).step
+    assert (type(step).__name__, getattr(step, "reason", "")) == ("EvictWorkload", "OutOfSync")
+    world.devices_changed(more, None)
+    assert tally() == ""
+    world.pod_lost(pod("a"))
+    assert claims("c") == "of nobody"

@@ -190,6 +190,8 @@ def test_a_manifest_is_right(one: Block) -> None:
             listed = devices.Slice("n0", ("gpu.nvidia.com", "n0"), devices=(gpu,))
             there = devices.Devices([devices.device_class(document, Names())[0], listed])
             assert there.laid_on(Node("n0")).allocatable == (("nvidia.com/gpu", 1),)
+        elif document["kind"] == "ResourceClaimTemplate":
+            assert devices.claim_template(document, Names())[0].asks == devices.Asks((("gpu.nvidia.com", 2),))
         else:
             assert (document["kind"], Names().queue_label in document["metadata"]["labels"]) == ("Job", True)
     read, found = lint.read(one.text, one.page)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.engine.model import Node
+from admission.engine.model import Node, PodUsage
 from admission.jobs import devices
 from admission.jobs.devices import Devices, Listed
 from admission.names import Names
@@ -51,17 +52,43 @@ def slice_of(*there: Json, name: str = "", generation: int = 1, of: int = 1, **s
     }
 
 
-def claim(*held: str, extended: bool = False, admin: bool = False) -> Json:
+def claim(
+    *held: str,
+    extended: bool = False,
+    admin: bool = False,
+    generated: bool = False,
+    pod: str = "",
+    requests: Sequence[Json] = (),
+) -> Json:
     results = [{"driver": DRIVER, "pool": POOL, "device": one, "adminAccess": admin} for one in held]
     notes = {"resource.kubernetes.io/extended-resource-claim": "true"} if extended else {}
-    meta = {"namespace": "ns", "name": f"c-{'-'.join(held)}", "annotations": notes}
-    return {"kind": "ResourceClaim", "metadata": meta, "status": {"allocation": {"devices": {"results": results}}}}
+    notes |= {"resource.kubernetes.io/pod-claim-name": "gpu"} if generated else {}
+    meta: Json = {"namespace": "ns", "name": f"c-{'-'.join(held)}", "annotations": notes}
+    if pod:
+        meta["ownerReferences"] = [{"kind": "Pod", "name": pod, "uid": f"uid-{pod}", "controller": True}]
+    allocation = {"devices": {"results": results}}
+    spec = {"devices": {"requests": list(requests)}}
+    return {"kind": "ResourceClaim", "metadata": meta, "spec": spec, "status": {"allocation": allocation}}
+
+
+def request(count: int = 1, of: str = "gpu", **said: Any) -> Json:
+    return {"name": "one", "exactly": {"deviceClassName": of, "count": count, **said}}
+
+
+def template(*requests: Json, name: str = "t") -> Json:
+    meta = {"namespace": "ns", "name": name}
+    return {
+        "kind": "ResourceClaimTemplate",
+        "metadata": meta,
+        "spec": {"spec": {"devices": {"requests": list(requests)}}},
+    }
 
 
 READ = {
     "DeviceClass": devices.device_class,
     "ResourceSlice": devices.resource_slice,
     "ResourceClaim": devices.resource_claim,
+    "ResourceClaimTemplate": devices.claim_template,
 }
 
 
@@ -69,12 +96,14 @@ def read(raw: Json) -> Any:
     return READ[raw["kind"]](raw, NAMES)[0]
 
 
-def room(*objects: Json, node: str = "n0", has: dict[str, int] | None = None) -> dict[str, int]:
+def room(
+    *objects: Json, node: str = "n0", has: dict[str, int] | None = None, pods: Sequence[PodUsage] = ()
+) -> dict[str, int]:
     there = Devices()
     for raw in objects:
         there.change(None, read(raw))
     out = dict(there.laid_on(Node(node, allocatable=tuple(sorted((has or {}).items())))).allocatable)
-    for usage in there.held():
+    for usage in (*pods, *there.held(pods)):
         if usage.node == node:
             for resource, amount in usage.requests:
                 out[resource] -= amount
@@ -96,7 +125,7 @@ TWO = slice_of(device("a"), device("b"), name="two")
         pytest.param([TWO], None, id="no class"),
         pytest.param([device_class(A_GPU), TWO, claim("a")], 1, id="a claim holds one"),
         pytest.param([device_class(A_GPU), TWO, claim("a"), claim("b")], 0, id="two claims hold both"),
-        pytest.param([device_class(A_GPU), TWO, claim("a", extended=True)], 2, id="pods that hold it are counted"),
+        pytest.param([device_class(A_GPU), TWO, claim("a", extended=True)], 1, id="for a pod that is no more"),
         pytest.param([device_class(A_GPU), TWO, claim("a", admin=True)], 2, id="who only looks holds nothing"),
         pytest.param([device_class(A_GPU), slice_of(device("a"), device("b", "NoSchedule"))], 1, id="tainted"),
         pytest.param(
@@ -142,6 +171,93 @@ TWO = slice_of(device("a"), device("b"), name="two")
 def test_counts(objects: list[Json], gpus: int | None) -> None:
     assert room(*objects) == ({} if gpus is None else {GPU: gpus})
     assert room(*reversed(objects)) == ({} if gpus is None else {GPU: gpus})
+
+
+@pytest.mark.parametrize(
+    ("one", "asks", "free"),
+    [
+        pytest.param(claim("a", extended=True, pod="p"), 1, 1, id="what the pod asks for is held once"),
+        pytest.param(claim("a", "b", extended=True, pod="p"), 1, 0, id="more than it asks for is held all the same"),
+        pytest.param(claim("a", extended=True, pod="p"), 0, 1, id="said of a pod that asks for none"),
+        pytest.param(claim("a", extended=True, pod="p", generated=True), 1, 0, id="said by who wrote the template"),
+        pytest.param(claim("a", extended=True, pod="other"), 1, 0, id="for another pod"),
+        pytest.param(claim("a", pod="p"), 1, 0, id="by a claim of its own, besides"),
+    ],
+)
+def test_a_claim_for_extended_resources_is_held_by_its_pod(one: Json, asks: int, free: int) -> None:
+    pod = PodUsage(("ns", "p"), "uid-p", "n0", ((GPU, asks),))
+    assert room(device_class(A_GPU), TWO, one, pods=[pod])[GPU] == free
+
+
+def test_what_the_claims_of_a_gang_hold_is_its_own() -> None:
+    pod = PodUsage(("ns", "p"), "uid-p", "n0", (), workload_uid="w")
+    there = Devices(map(read, [device_class(A_GPU), TWO, claim("a", pod="p")]))
+    assert [(usage.workload_uid, usage.requests) for usage in there.held([pod])] == [("w", ((GPU, 1),))]
+    assert [usage.workload_uid for usage in there.held()] == [""]
+
+
+BY_TEMPLATE = {"name": "gpus", "resourceClaimTemplateName": "t"}
+
+
+@pytest.mark.parametrize(
+    ("objects", "claims", "said"),
+    [
+        pytest.param([template(request(2))], [BY_TEMPLATE], 2, id="as many as it says"),
+        pytest.param([template({"name": "x", "exactly": {"deviceClassName": "gpu"}})], [BY_TEMPLATE], 1, id="or one"),
+        pytest.param([template(request(2), request(1))], [BY_TEMPLATE], 3, id="in all requests"),
+        pytest.param([template(request(2))], [BY_TEMPLATE, BY_TEMPLATE], 4, id="of each claim"),
+        pytest.param([template(request(2), request(8, adminAccess=True))], [BY_TEMPLATE], 2, id="to look takes none"),
+        pytest.param([], [BY_TEMPLATE], "ResourceClaimTemplate 't' does not exist", id="no template"),
+        pytest.param([], [{"name": "mine", "resourceClaimName": "c"}], "claim that pods share", id="a claim of many"),
+        pytest.param([template(request(of="none"))], [BY_TEMPLATE], "DeviceClass 'none' does not exist", id="no class"),
+        pytest.param(
+            [template(request(of="bare")), device_class(name="bare", resource="")],
+            [BY_TEMPLATE],
+            "DeviceClass 'bare' has no extendedResourceName",
+            id="a class that quota cannot count",
+        ),
+        pytest.param(
+            [template(request()), device_class(name="newer", created="2026-02-01T00:00:00Z")],
+            [BY_TEMPLATE],
+            f"{GPU} is counted by DeviceClass 'newer'",
+            id="a class that another has taken over from",
+        ),
+        pytest.param([template(request(allocationMode="All"))], [BY_TEMPLATE], "write how many", id="all there are"),
+        pytest.param([template(request(selectors=[{}]))], [BY_TEMPLATE], "selects devices itself", id="by CEL"),
+        pytest.param([template(request(capacity={"requests": {}}))], [BY_TEMPLATE], "whole ones", id="parts"),
+        pytest.param(
+            [template({"name": "any", "firstAvailable": [{"deviceClassName": "gpu"}]})],
+            [BY_TEMPLATE],
+            "request any leaves open which devices it gets",
+            id="one of several",
+        ),
+    ],
+)
+def test_what_pods_ask_for_by_claims(objects: list[Json], claims: list[Json], said: int | str) -> None:
+    asked = Devices(map(read, [device_class(), *objects])).asked("ns", claims)
+    if isinstance(said, int):
+        assert asked == ((("gpu", GPU, said),), ())
+    else:
+        assert asked.devices == ()
+        assert said in asked.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("requests", "counted", "more"),
+    [
+        pytest.param([request(2)], 2, "", id="as counted"),
+        pytest.param([request(3)], 2, f"3 {GPU}, and 2 were counted", id="more"),
+        pytest.param([request(1), request(2)], 2, f"3 {GPU}, and 2 were counted", id="in two requests"),
+        pytest.param([request(of="other")], 2, "1 other, and 0 were counted", id="of another class"),
+        pytest.param([request(allocationMode="All")], 2, "asks for all devices of a node", id="without number"),
+    ],
+)
+def test_a_claim_that_asks_for_more_than_was_counted(requests: list[Json], counted: int, more: str) -> None:
+    there = Devices(map(read, [device_class(), claim(pod="p", requests=requests), claim("z", pod="q")]))
+    said = there.beyond("ns", ("p", "uid-p"), {GPU: counted})
+    assert more in said
+    assert bool(more) == bool(said)
+    assert not there.beyond("ns", ("p", "another"), {})
 
 
 @pytest.mark.parametrize(
@@ -215,7 +331,8 @@ listed = st.one_of(
         st.integers(1, 2),
         st.sampled_from(["n0", "n1"]),
     ),
-    st.builds(claim, st.sampled_from(["a0", "a1", "b0", "c2"]), extended=st.booleans()),
+    st.builds(claim, st.sampled_from(["a0", "a1", "b0", "c2"]), extended=st.booleans(), pod=st.sampled_from(["", "p"])),
+    st.builds(lambda n, of: template(request(of=of), name=n), st.sampled_from("de"), names),
 )
 
 
@@ -226,7 +343,9 @@ def test_what_came_and_went_leaves_what_is_there(news: list[tuple[Json, bool]]) 
     def seen(there: Devices) -> dict[Any, Any]:
         nodes = {name: there.laid_on(Node(name)) for name in ("n0", "n1")}
         claims = [*(("ns", name) for name in CLAIMS), *(("", name) for name in "abc")]
-        return nodes | {claim: there.held_by(claim) for claim in claims}
+        asked = {("template", "ns", name): there.mark("ns", name) for name in "de"}
+        made = {("pod", "p"): there.made_for("ns", ("p", "uid-p"))}
+        return nodes | {claim: there.held_by(claim) for claim in claims} | asked | made
 
     there, held = Devices(), dict[tuple[str, str], Json]()
     before = seen(there)
@@ -238,7 +357,9 @@ def test_what_came_and_went_leaves_what_is_there(news: list[tuple[Json, bool]]) 
             held[key] = new
         now = seen(there)
         changed = {key for key in now.keys() | before.keys() if now.get(key) != before.get(key)}
-        assert changed <= touched.nodes | touched.claims
+        of_pods = {("pod", "p")} if touched.claims else set()
+        templates = {("template", *key) for key in touched.templates}
+        assert changed <= touched.nodes | touched.claims | of_pods | templates
         before = now
     fresh = Devices()
     objects: list[Listed] = [read(raw) for raw in held.values()]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
 from fractions import Fraction
@@ -10,18 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from admission.controller.defaults import Defaults
 from admission.engine.model import (
     Admission,
     AvoidedNode,
     ClaimRecord,
     Domain,
     PodSetAssignment,
+    PodShape,
     Quota,
+    Requirement,
     StopPolicy,
     TopologyAssignment,
+    of_class_label,
 )
 from admission.jobs import values
-from admission.jobs.kinds import JOB
+from admission.jobs.devices import Asks, DeviceClass, Devices, Template
+from admission.jobs.kinds import JOB, view
 from admission.jobs.pins import start
 from admission.jobs.workload import build_workload, matches, workload_name
 from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, Names
@@ -349,6 +355,35 @@ def test_a_workload_says_what_its_job_says() -> None:
     assert values.workload(made, NAMES)[0].gated == "held back by x"
     for change in ({"parallelism": 3}, {"completions": 5}):
         assert not matches(made, JOB, {**raw, "spec": {**raw["spec"], **change}}, NAMES)
+
+
+def test_what_its_pods_ask_for_by_claims_stands_in_the_workload() -> None:
+    """Whatever its owner writes there."""
+    raw = job(parallelism=2, completions=2)
+    template = raw["spec"]["template"]
+    template["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "two"}]
+    template["metadata"] = {"annotations": {NAMES.claimed_devices_annotation: "[]"}}
+    before = copy.deepcopy(raw)
+    gpu = DeviceClass("gpu.example.com", "example.com/gpu")
+    where = raw["metadata"]["namespace"]
+    two, three = (Devices([gpu, Template(where, "two", Asks((("gpu.example.com", count),)))]) for count in (2, 3))
+
+    def shape(devices: Devices | None) -> PodShape:
+        made, problems = build_workload(JOB, raw, NAMES, devices=devices)
+        assert problems == ()
+        assert raw == before
+        if devices is not None:
+            said = made["metadata"]["annotations"][NAMES.defaults_annotation]
+            assert said == Defaults(devices).mark_of(view(JOB, raw, NAMES))
+        return values.workload(made, NAMES)[0].pod_sets[0].shape
+
+    own = dict(shape(None).requests)
+    assert dict(shape(two).requests) == {**own, "example.com/gpu": 2}
+    assert dict(shape(three).requests) == {**own, "example.com/gpu": 3}
+    assert shape(two).affinity == ((Requirement(of_class_label("gpu.example.com"), "Exists"),),)
+    assert shape(two).refused == ""
+    _, problems = build_workload(JOB, raw, NAMES, devices=Devices([gpu]))
+    assert problems == ("pod set main: ResourceClaimTemplate 'two' does not exist",)
 
 
 def test_a_running_job_is_still_what_was_reserved() -> None:
