@@ -184,6 +184,8 @@ class Resources(Section):
 
     exclude_resource_prefixes: Annotated[list[str], Field(max_length=64)] = []
     """Resources that no quota counts, by how their names begin."""
+    exclude_device_classes: Annotated[list[str], Field(max_length=64)] = []
+    """DeviceClasses of which what pods ask for by claims is counted neither in quota nor on nodes."""
     transformations: Annotated[list[Transformation], Field(max_length=64)] = []
     """Requests that count as other resources: {input, strategy, multiplyBy, outputs}."""
     quota_check_strategy: Literal["BlockUndeclared", "IgnoreUndeclared"] = "BlockUndeclared"

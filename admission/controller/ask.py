@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -638,8 +638,9 @@ class Ask:
         flavors = [values.flavor(raw, self.names)[0] for raw in raw_flavors or ()]
         return Nodes(there.rows(flavors), there.largest(flavors, per_pod), there.resources, self.hidden)
 
-    async def devices(self) -> Devices:
-        """Those that drivers list, where a class makes them an extended resource."""
+    async def devices(self, excluded: Collection[str] = ()) -> Devices:
+        """Those that drivers list, where a class makes them an extended resource. `excluded`: classes of which claims
+        are not counted."""
         from admission.controller.decode import LISTED
         from admission.jobs.devices import CLASS, TEMPLATE, DeviceClass, Devices
 
@@ -654,7 +655,7 @@ class Ask:
             listed += [convert(raw, self.names)[0] for raw in found or ()]
             if not any(isinstance(one, DeviceClass) and one.resource for one in listed):
                 break
-        return Devices(listed)
+        return Devices(listed, excluded)
 
     # ------------------------------------------------------------ lint
 

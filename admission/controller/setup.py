@@ -46,6 +46,7 @@ def rules_of(config: Configuration) -> Rules:
         rules,
         ignore_undeclared=config.resources.quota_check_strategy == "IgnoreUndeclared",
         excluded_prefixes=tuple(config.resources.exclude_resource_prefixes),
+        excluded_classes=frozenset(config.resources.exclude_device_classes),
         transformations=transformations,
         evict_stamp=config.wait_for_pods_ready.requeuing_strategy.timestamp == "Eviction",
     )

@@ -214,7 +214,7 @@ async def _decided(
     if stop not in ("", "None"):
         return _waits(seen, Cause(Reason.ON_HOLD, subject=f"LocalQueue {seen.queue}"))
 
-    cluster = await _read(ask, seen.namespace)
+    cluster = await _read(ask, seen.namespace, rules)
     if hidden := await _claimed(ask, kind, made, seen.namespace, cluster.devices):
         said = f"you may not see {hidden}, which say what its pods ask for by their claims; the queue is there"
         return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
@@ -322,7 +322,7 @@ class _Cluster:
         return state, called
 
 
-async def _read(ask: Ask, namespace: str) -> _Cluster:
+async def _read(ask: Ask, namespace: str, rules: Rules) -> _Cluster:
     """For a job of this namespace."""
 
     def ours(plural: str, kind: str) -> Kind:
@@ -346,7 +346,9 @@ async def _read(ask: Ask, namespace: str) -> _Cluster:
     )
     lists = await asyncio.gather(*(ask.read(one, namespace if one is LIMIT_RANGES else None) for one in kinds))
     return _Cluster(
-        ask.names, {one.plural: found for one, found in zip(kinds, lists, strict=True)}, await ask.devices()
+        ask.names,
+        {one.plural: found for one, found in zip(kinds, lists, strict=True)},
+        await ask.devices(rules.excluded_classes),
     )
 
 

@@ -171,7 +171,7 @@ class World:
         self._reserved = reserved
         self.jobs: dict[JobKey, JobView] = {}
         self.workloads: dict[Key, WorkloadSeen] = {}
-        self.devices = Devices()
+        self.devices = Devices(excluded=state.rules.excluded_classes)
         self.defaults = Defaults(self.devices)
         self._same_defaults: dict[str, str] = {}
         """Workloads (uid) that say the same with other defaults than they were written with, and with which."""

@@ -652,6 +652,8 @@ class Rules(Value, frozen=True):
     """Behaviours that Kueue guards by a feature gate and that users of its configuration may switch."""
     excluded_prefixes: tuple[str, ...] = ()
     """Resources whose name starts so are not counted."""
+    excluded_classes: frozenset[str] = frozenset()
+    """DeviceClasses of which claims are not counted."""
     transformations: tuple[Transformation, ...] = ()
 
 

@@ -21,7 +21,7 @@ whether it names a resource or not: nobody can tell for which of two names a dev
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -94,8 +94,8 @@ class Asks(NamedTuple):
 
     devices: tuple[tuple[str, int], ...] = ()
     """(class, how many)."""
-    refused: str = ""
-    """What of it cannot be counted, in words."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """(class or "", what of it cannot be counted, in words)."""
 
 
 _NOTHING = Asks()
@@ -204,25 +204,26 @@ def claim_template(raw: Json, names: Names) -> tuple[Template, tuple[str, ...]]:
 def _asks(spec: Json) -> Asks:
     """Of a claim's spec."""
     asks: dict[str, int] = {}
-    refused: list[str] = []
+    refused: list[tuple[str, str]] = []
     for request in objects(obj(spec.get("devices")).get("requests")):
         exactly, name = obj(request.get("exactly")), text(request.get("name"))
         of_class = text(exactly.get("deviceClassName"))
         if exactly.get("adminAccess") is True:
             continue  # it takes no device from anybody
+        why = ""
         if not of_class:
-            refused.append(
-                f"request {name} leaves open which devices it gets (firstAvailable): ask for one class exactly"
-            )
+            why = "leaves open which devices it gets (firstAvailable): ask for one class exactly"
         elif exactly.get("allocationMode") == "All":
-            refused.append(f"request {name} asks for all devices of a node: write how many (count)")
+            why = "asks for all devices of a node: write how many (count)"
         elif exactly.get("selectors"):
-            refused.append(f"request {name} selects devices itself: ask for a DeviceClass that does")
+            why = "selects devices itself: ask for a DeviceClass that does"
         elif exactly.get("capacity"):
-            refused.append(f"request {name} asks for parts of devices (capacity): ask for whole ones")
+            why = "asks for parts of devices (capacity): ask for whole ones"
+        if why:
+            refused.append((of_class, f"request {name} {why}"))
         else:
             asks[of_class] = asks.get(of_class, 0) + whole(exactly.get("count"), 1)
-    return Asks(tuple(sorted(asks.items())), "; ".join(refused))
+    return Asks(tuple(sorted(asks.items())), tuple(refused))
 
 
 def _facts(driver: str, device: Json) -> Iterable[Fact]:
@@ -315,7 +316,9 @@ class Touched(NamedTuple):
 class Devices:
     """Classes, slices and claims as they are now. `listed`: those that are there."""
 
-    def __init__(self, listed: Iterable[Listed] = ()) -> None:
+    def __init__(self, listed: Iterable[Listed] = (), excluded: Collection[str] = ()) -> None:
+        """excluded: classes of which claims are not counted."""
+        self._excluded = excluded
         self.not_understood: dict[str, str] = {}
         """Class that picks none, for its selectors could not be evaluated -> why."""
         self._classes: dict[str, DeviceClass] = {}
@@ -411,15 +414,20 @@ class Devices:
                 )
             elif template is None:
                 problems.append(f"ResourceClaimTemplate {name!r} does not exist")
-            elif template.asks.refused:
-                problems.append(f"ResourceClaimTemplate {name!r}: {template.asks.refused}")
             else:
-                for of_class, count in template.asks.devices:
+                devices, refused = self._counted(template.asks)
+                problems += [f"ResourceClaimTemplate {name!r}: {why}" for why in refused]
+                for of_class, count in devices:
                     asked[of_class] = saturate(asked.get(of_class, 0) + count)
         problems += [why for name in sorted(asked) if (why := self._uncounted(name))]
         if problems:
             return Asked(problems=tuple(dict.fromkeys(problems)))
         return Asked(tuple((name, self._classes[name].resource, count) for name, count in sorted(asked.items())))
+
+    def _counted(self, asks: Asks) -> tuple[list[tuple[str, int]], list[str]]:
+        """What of a claim is to be counted, and what cannot be."""
+        devices = [(of_class, count) for of_class, count in asks.devices if of_class not in self._excluded]
+        return devices, [why for of_class, why in asks.refused if of_class not in self._excluded]
 
     def _uncounted(self, of_class: str) -> str:
         """Why claims on devices of a class cannot be counted; "" if they can."""
@@ -455,9 +463,10 @@ class Devices:
         devices), in words; "" if not."""
         asked: dict[str, int] = {}
         for claim in self._of_pod.get((namespace, pod), {}).values():
-            if claim.asks.refused:
-                return claim.asks.refused
-            for of_class, count in claim.asks.devices:
+            devices, refused = self._counted(claim.asks)
+            if refused:
+                return refused[0]
+            for of_class, count in devices:
                 known = self._classes.get(of_class)
                 resource = known.resource if known is not None else ""
                 asked[resource or of_class] = saturate(asked.get(resource or of_class, 0) + count)

@@ -50,6 +50,7 @@ def test_resources_of_the_file_reach_the_rules() -> None:
             + """\
 resources:
   excludeResourcePrefixes: [networking.example.com/, example.org/]
+  excludeDeviceClasses: [channel.example.com]
   transformations:
   - {input: nvidia.com/mig-4g.20gb, strategy: Replace, outputs: {example.com/gpu-memory: 20Gi, credits: 500m}}
   - {input: credits-per-gpu, multiplyBy: nvidia.com/gpu, outputs: {credits: 1}}
@@ -57,6 +58,7 @@ resources:
         )
     )
     assert rules.excluded_prefixes == ("networking.example.com/", "example.org/")
+    assert rules.excluded_classes == {"channel.example.com"}
     assert rules.transformations == (
         Transformation(
             input="nvidia.com/mig-4g.20gb",

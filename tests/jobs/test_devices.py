@@ -231,10 +231,16 @@ BY_TEMPLATE = {"name": "gpus", "resourceClaimTemplateName": "t"}
             "request any leaves open which devices it gets",
             id="one of several",
         ),
+        pytest.param(
+            [template(request(2), request(of="channel", allocationMode="All"), request(of="channel"))],
+            [BY_TEMPLATE],
+            2,
+            id="of a class that is not counted, whatever it asks for",
+        ),
     ],
 )
 def test_what_pods_ask_for_by_claims(objects: list[Json], claims: list[Json], said: int | str) -> None:
-    asked = Devices(map(read, [device_class(), *objects])).asked("ns", claims)
+    asked = Devices(map(read, [device_class(), *objects]), ["channel"]).asked("ns", claims)
     if isinstance(said, int):
         assert asked == ((("gpu", GPU, said),), ())
     else:
@@ -250,10 +256,11 @@ def test_what_pods_ask_for_by_claims(objects: list[Json], claims: list[Json], sa
         pytest.param([request(1), request(2)], 2, f"3 {GPU}, and 2 were counted", id="in two requests"),
         pytest.param([request(of="other")], 2, "1 other, and 0 were counted", id="of another class"),
         pytest.param([request(allocationMode="All")], 2, "asks for all devices of a node", id="without number"),
+        pytest.param([request(2), request(of="channel", allocationMode="All")], 2, "", id="of one that is not counted"),
     ],
 )
 def test_a_claim_that_asks_for_more_than_was_counted(requests: list[Json], counted: int, more: str) -> None:
-    there = Devices(map(read, [device_class(), claim(pod="p", requests=requests), claim("z", pod="q")]))
+    there = Devices(map(read, [device_class(), claim(pod="p", requests=requests), claim("z", pod="q")]), ["channel"])
     said = there.beyond("ns", ("p", "uid-p"), {GPU: counted})
     assert more in said
     assert bool(more) == bool(said)
