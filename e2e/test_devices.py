@@ -160,7 +160,7 @@ def test_what_pods_ask_for_by_claims_is_counted(muster: Installed) -> None:
         for node in ("listed-0", "listed-1"):
             listed(cp, node, 4)
         teams(cp, {"team-a": 13})
-        muster.started()
+        replica = muster.started()
         of_two = {"resourceClaimTemplateName": "two"}
         cp.apply([claiming("first", 3, of_two)])
         cp.wait(lambda: "ResourceClaimTemplate 'two' does not exist" in told(cp, "first"), 20, "to be told")
@@ -172,6 +172,10 @@ def test_what_pods_ask_for_by_claims_is_counted(muster: Installed) -> None:
         assert "would start now" in submitted(cp, claiming("asked", 1, of_two))
         cp.wait(lambda: sum(there[1] for there in free(cp).values()) == 10, 10, "what is free")
 
+        # Who comes after it finds its gangs' claims, and counts none of them twice.
+        replica.stop()
+        muster.started()
+        first = {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")}
         cp.apply([claiming("many", 4, of_two), claiming("shared", 1, {"resourceClaimName": "mine"})])
         cp.wait(lambda: "eeds 8 nvidia.com/gpu" in reason(cp, "team-a", "many")[1], 20, "quota to count them")
         cp.wait(lambda: "a claim that pods share is not counted" in told(cp, "shared"), 20, "to be told")
@@ -180,6 +184,7 @@ def test_what_pods_ask_for_by_claims_is_counted(muster: Installed) -> None:
         cp.apply([claiming("next", 2, of_two)])
         kept_out = f"2 kept out by no devices of class {DRIVER}"
         cp.wait(lambda: kept_out in reason(cp, "team-a", "next")[1], 20, "to be told of nodes")
+        assert {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")} == first
         cp.delete("jobs", "first", "team-a")
         cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "it to run when there is room")
 
