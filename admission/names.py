@@ -226,7 +226,7 @@ class Names:
     @cached_property
     def claimed_devices_annotation(self) -> str:
         """On a pod template in a Workload: [[DeviceClass, extended resource, devices], ...], what each pod asks for by
-        its claims."""
+        its claims; or, as JSON, too, a sentence why that is not known."""
         return f"{self.group}/claimed-devices"
 
     @cached_property

@@ -233,6 +233,8 @@ async def _decided(
     # Of two that are made in the same second the order is that of the uids.
     value["metadata"] |= {"uid": f"what-if-{len(earlier):06}", "creationTimestamp": values.rfc3339(ask.now)}
     gang, _ = values.workload(value, names)
+    if gang.unclear:
+        return _waits(seen, Cause(Reason.GATED, Detail.CLAIMS_UNCLEAR, subject=gang.unclear))
     stored = await _stored(ask, gang, [other for other, _ in cluster.gangs], made)
     if STORED[0][0].plural not in stored.unseen and (lacks := stored.storage.lacks(gang)):
         return _waits(seen, Cause(Reason.GATED, Detail.VOLUME_PENDING, subject=lacks))

@@ -39,6 +39,7 @@ from admission.engine.model import (
     Node,
     PodSet,
     PodSetAssignment,
+    PodShape,
     PodUsage,
     Put,
     StopPolicy,
@@ -897,8 +898,8 @@ class World:
         owner = pod.name, pod.uid
         if not self.devices.made_for(pod.namespace, owner):
             return ""
-        counted = next((dict(one.shape.requests) for one in value.pod_sets if one.name == pod.pod_set), {})
-        more = self.devices.beyond(pod.namespace, owner, counted)
+        shape = next((one.shape for one in value.pod_sets if one.name == pod.pod_set), PodShape())
+        more = self.devices.beyond(pod.namespace, owner, shape.claimed, dict(shape.requests))
         said = f"Pod {pod.name} asks for this by its claims: {more}; their ResourceClaimTemplate was another then"
         return said if more else ""
 

@@ -373,6 +373,10 @@ class PodShape(Value, frozen=True, eq=False):
     uncounted: str = ""
     """What its pods take that no quota can say, in words (part of `refused`): admitted nowhere, also not where nodes
     are not looked at."""
+    claimed: tuple[tuple[str, str, int], ...] = ()
+    """(DeviceClass, resource, devices) that a pod asks for by claims; they are in `requests`, too."""
+    unclear: str = ""
+    """Why it is not known how many that are, in words."""
     apart: tuple[AntiAffinity, ...] = ()
     """The same as `one_per_domain`, as it binds pods of others."""
     namespace: str = ""
@@ -401,6 +405,8 @@ class PodShape(Value, frozen=True, eq=False):
             self.exclusive,
             self.refused,
             self.uncounted,
+            self.claimed,
+            self.unclear,
             self.apart,
             self.preferences,
         )
@@ -522,6 +528,8 @@ class Workload(Value, frozen=True):
     """Why the queue must not consider it (admission gate of its owner); "" when it may."""
     unbound: str = ""
     """What it waits for of its volumes, in words; "" when nothing is missing that its pods name."""
+    unclear: str = ""
+    """Why it is not known what its pods ask for by claims, in words; "" when it is."""
     preemption_gated: bool = False
     """It may evict nobody yet."""
     blocked_on_gates: bool = False
@@ -761,6 +769,7 @@ class Detail(Enum):
     VARIANT_ADMITTED = "MoreFavorableVariantAdmitted"
     WORKLOAD_DELETED = "WorkloadDeleted"
     VOLUME_PENDING = "WaitingForVolume"
+    CLAIMS_UNCLEAR = "ClaimsNotCounted"
     PAUSED = "Paused"
 
 

@@ -604,7 +604,8 @@ class State:
     def _claim(self, gang: Workload) -> None:
         record = gang.claims
         assert record is not None
-        away = not gang.active or gang.gated or gang.unbound or gang.namespace in self.terminating
+        held = gang.gated or gang.unbound or gang.unclear
+        away = not gang.active or held or gang.namespace in self.terminating
         if away or not self.rules.promises:
             return
         self._claims[gang.key] = (record.until, gang)
@@ -725,6 +726,8 @@ class State:
             return Why(Reason.GATED, subject=gang.gated)
         if gang.unbound:
             return Why(Reason.GATED, Detail.VOLUME_PENDING, subject=gang.unbound)
+        if gang.unclear:
+            return Why(Reason.GATED, Detail.CLAIMS_UNCLEAR, subject=gang.unclear)
         if gang.namespace in self.terminating:
             return Why(Reason.MISCONFIGURED, Detail.NAMESPACE_TERMINATING, subject=gang.namespace)
         local = self.local_queues.get((gang.namespace, gang.queue))

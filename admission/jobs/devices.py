@@ -36,6 +36,7 @@ from admission.quantity import QuantityError, parse_plain, saturate
 
 CLASS, SLICE, CLAIM, TEMPLATE = "DeviceClass", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate"
 _FOR_EXTENDED_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
+_IMPLICIT = "deviceclass.resource.kubernetes.io/"
 _FROM_TEMPLATE = "resource.kubernetes.io/pod-claim-name"
 _VERSION = re.compile(r"(?<![\w-])\d+")
 _MAP_KEY = re.compile(r"""\[\s*(['"])([^'"\\]+)\1\s*\]""")
@@ -458,20 +459,34 @@ class Devices:
         """For which a claim was made; ("", "") for none."""
         return self._claims[claim].pod if claim in self._claims else ("", "")
 
-    def beyond(self, namespace: str, pod: Owner, counted: Mapping[str, int]) -> str:
-        """What a pod asks for by the claims that were made for it, where that is more than was counted (resource ->
-        devices), in words; "" if not."""
-        asked: dict[str, int] = {}
+    def beyond(
+        self, namespace: str, pod: Owner, claimed: Iterable[tuple[str, str, int]], requests: Mapping[str, int]
+    ) -> str:
+        """What a pod asks for by the claims that were made for it, where that is more than was counted, in words; "" if
+        not. `claimed`: (class, resource, devices) that were counted for claims; `requests`: all that was counted, these
+        among them, by resource. What a class is asked by may have become another meanwhile."""
+        counted, besides = dict[str, int](), dict(requests)
+        for of_class, resource, count in claimed:
+            counted[of_class] = counted.get(of_class, 0) + count
+            besides[resource] = besides.get(resource, 0) - count
+        asked: dict[tuple[bool, str], int] = {}
         for claim in self._of_pod.get((namespace, pod), {}).values():
             devices, refused = self._counted(claim.asks)
             if refused:
                 return refused[0]
             for of_class, count in devices:
-                known = self._classes.get(of_class)
-                resource = known.resource if known is not None else ""
-                asked[resource or of_class] = saturate(asked.get(resource or of_class, 0) + count)
-        more = (name for name in sorted(asked) if asked[name] > counted.get(name, 0))
-        return next((f"{asked[name]} {name}, and {counted.get(name, 0)} were counted" for name in more), "")
+                key = claim.extended, of_class
+                asked[key] = saturate(asked.get(key, 0) + count)
+        for (extended, of_class), count in sorted(asked.items()):
+            may = counted.get(of_class, 0)
+            if extended:
+                resource = self._classes[of_class].resource if of_class in self._classes else ""
+                if not resource:
+                    continue  # nobody knows by what name its pod asked
+                may = sum(besides.get(name, 0) for name in (resource, f"{_IMPLICIT}{of_class}"))
+            if count > may:
+                return f"{count} of {of_class}, and {may} were counted"
+        return ""
 
     def held_by(self, claim: Key, pod: PodUsage | None = None) -> tuple[PodUsage, ...]:
         """What a claim takes of nodes: as much as a pod would that asks for so many. `pod`: for which it was made, if

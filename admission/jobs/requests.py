@@ -53,6 +53,9 @@ NODE_NAME = "metadata.name"
 Terms = tuple[tuple[Requirement, ...], ...]
 """Required node affinity: any of the terms, all requirements of it."""
 
+Claimed = tuple[tuple[str, str, int], ...]
+"""(DeviceClass, extended resource, devices) that a pod asks for by claims."""
+
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _POD_LEVEL = ("cpu", "memory")
 _OF_ONE_CHILD = frozenset({*LABELS_OF_JOB, JOBSET_JOB_KEY_LABEL})
@@ -242,21 +245,21 @@ def _with_defaults(pod_spec: Json, limit_ranges: Iterable[Json]) -> Json:
     return out
 
 
-def with_devices(template: Json, names: Names, devices: Sequence[tuple[str, str, int]]) -> Json:
-    """A template whose pods name claims, with what they ask for by them: (class, resource, devices)."""
+def with_devices(template: Json, names: Names, asked: Claimed | str) -> Json:
+    """A template whose pods name claims, with what they ask for by them, or why that is not known."""
     meta = obj(template.get("metadata"))
-    said = json.dumps(devices, separators=(",", ":"))
+    said = json.dumps(asked, separators=(",", ":"), ensure_ascii=False)
     notes = {**obj(meta.get("annotations")), names.claimed_devices_annotation: said}
     return {**template, "metadata": {**meta, "annotations": notes}}
 
 
-def _claimed(template: Json, names: Names) -> list[tuple[str, str, int]] | None:
+def _claimed(template: Json, names: Names) -> Claimed | str | None:
     """The same as it was written; None where that was not done, or cannot be read."""
     notes = texts(obj(template.get("metadata")).get("annotations"))
     said = json_of(notes.get(names.claimed_devices_annotation, ""))
     if not isinstance(said, list):
-        return None
-    out = [(text(one[0]), text(one[1]), one[2]) for one in said if isinstance(one, list) and len(one) == 3]
+        return said if isinstance(said, str) and said else None
+    out = tuple((text(one[0]), text(one[1]), one[2]) for one in said if isinstance(one, list) and len(one) == 3)
     good = all(of_class and resource and isinstance(count, int) and count > 0 for of_class, resource, count in out)
     return out if good and len(out) == len(said) else None
 
@@ -787,11 +790,18 @@ def shape_of(
     exclusive = _exclusive(template, namespace, child_pods, refused)
     if exclusive is not None and (together or apart - {HOSTNAME_LABEL}):
         refused.append("exclusive topology beside a gang's affinity to itself cannot be honoured: drop the affinity")
+    claimed: Claimed = ()
+    unclear = ""
     if items(spec.get("resourceClaims")):
-        if (devices := _claimed(template, names)) is None:
+        said = _claimed(template, names)
+        if said is None:
             uncounted.append("resourceClaims are not counted: nothing says how many devices they ask for")
             refused += uncounted[-1:]
-        for of_class, resource, count in devices or ():
+        elif isinstance(said, str):
+            unclear = said
+        else:
+            claimed = said
+        for of_class, resource, count in claimed:
             requests[resource] = saturate(requests.get(resource, 0) + count)
             terms = both(terms, ((Requirement(of_class_label(of_class), "Exists"),),))
     return PodShape(
@@ -812,6 +822,8 @@ def shape_of(
         claims=_claims(spec),
         refused="; ".join(refused),
         uncounted="; ".join(uncounted),
+        claimed=claimed,
+        unclear=unclear,
     )
 
 

@@ -101,9 +101,9 @@ def build_workload(
         }
         if devices is not None and items(spec.get("resourceClaims")):
             asked = devices.asked(namespace, objects(spec.get("resourceClaims")))
-            problems.extend(f"pod set {slot.pod_set}: {problem}" for problem in asked.problems)
+            unclear = "; ".join(asked.problems)
             claims |= {name: devices.mark(namespace, name) for name in claim_templates(slot.template)}
-            entry["template"] = with_devices(entry["template"], names, asked.devices)
+            entry["template"] = with_devices(entry["template"], names, unclear or asked.devices)
         request, wrong = topology_request(
             said,
             names,

@@ -1208,7 +1208,7 @@ def test_who_names_a_template_is_looked_at_when_what_it_asks_for_changes() -> No
 def test_a_gang_whose_claims_ask_for_more_than_was_counted_goes_back() -> None:
     setting = Setting()
     world = setting.world
-    counted = PodShape(requests=((GPU, 2),))
+    counted = PodShape(requests=((GPU, 2),), claimed=(("gpu", GPU, 2),))
     world.workload_seen(seen(replace(HOLDS, pod_sets=(PodSet("main", 2, counted),))))
     world.devices_changed(None, devices.DeviceClass("gpu", GPU))
     slices = devices.Slice("n1", ("d", "n1"), devices=tuple(devices.Device(f"gpu-{i}", "n1") for i in range(4)))
@@ -1233,7 +1233,7 @@ def test_a_gang_whose_claims_ask_for_more_than_was_counted_goes_back() -> None:
     more = devices.Claim("ns", "d", (), ("a", "a"), asks=devices.Asks((("gpu", 1),)))
     setting.woken.clear()
     world.devices_changed(None, more)
-    assert f"Pod a asks for this by its claims: 3 {GPU}, and 2 were counted" in tally()
+    assert "Pod a asks for this by its claims: 3 of gpu, and 2 were counted" in tally()
     assert set(setting.woken) == {KEY}
     step = next_step(world.sight(KEY, 0), Settings(), 0).step
     assert (type(step).__name__, getattr(step, "reason", "")) == ("EvictWorkload", "OutOfSync")

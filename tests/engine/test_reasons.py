@@ -229,6 +229,11 @@ ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
         Reason.GATED,
         Detail.VOLUME_PENDING,
     ),
+    "claims": (
+        lambda: put_new(alone(), unclear="ResourceClaimTemplate 'two' does not exist"),
+        Reason.GATED,
+        Detail.CLAIMS_UNCLEAR,
+    ),
     "backoff": (backing_off, Reason.SUSPENDED, Detail.BACKOFF),
     "retry": (lambda: asking(CheckState.RETRY), Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING),
     "rejected": (lambda: asking(CheckState.REJECTED), Reason.PENDING_EVALUATION, Detail.CHECKS_PENDING),

@@ -293,6 +293,7 @@ def test_whoever_stands_aside_is_told_why() -> None:
         "off": (gang("off", "a", active=False), Reason.DEACTIVATED, Detail.NONE),
         "gated": (gang("gated", "a", gated="owner"), Reason.GATED, Detail.NONE),
         "dry": (gang("dry", "a", unbound="its claim is not there"), Reason.GATED, Detail.VOLUME_PENDING),
+        "unclear": (gang("unclear", "a", unclear="its template is not there"), Reason.GATED, Detail.CLAIMS_UNCLEAR),
         "later": (gang("later", "a", requeue_at=START + 60_000), Reason.SUSPENDED, Detail.BACKOFF),
         "lame": (gang("lame", "lame"), Reason.MISCONFIGURED, Detail.CLUSTER_QUEUE_INACTIVE),
     }

@@ -252,19 +252,38 @@ def test_what_pods_ask_for_by_claims(objects: list[Json], claims: list[Json], sa
     ("requests", "counted", "more"),
     [
         pytest.param([request(2)], 2, "", id="as counted"),
-        pytest.param([request(3)], 2, f"3 {GPU}, and 2 were counted", id="more"),
-        pytest.param([request(1), request(2)], 2, f"3 {GPU}, and 2 were counted", id="in two requests"),
-        pytest.param([request(of="other")], 2, "1 other, and 0 were counted", id="of another class"),
+        pytest.param([request(3)], 2, "3 of gpu, and 2 were counted", id="more"),
+        pytest.param([request(1), request(2)], 2, "3 of gpu, and 2 were counted", id="in two requests"),
+        pytest.param([request(of="other")], 2, "1 of other, and 0 were counted", id="of another class"),
         pytest.param([request(allocationMode="All")], 2, "asks for all devices of a node", id="without number"),
         pytest.param([request(2), request(of="channel", allocationMode="All")], 2, "", id="of one that is not counted"),
     ],
 )
 def test_a_claim_that_asks_for_more_than_was_counted(requests: list[Json], counted: int, more: str) -> None:
     there = Devices(map(read, [device_class(), claim(pod="p", requests=requests), claim("z", pod="q")]), ["channel"])
-    said = there.beyond("ns", ("p", "uid-p"), {GPU: counted})
+    claimed = [("gpu", GPU, counted)]
+    said = there.beyond("ns", ("p", "uid-p"), claimed, {GPU: counted})
     assert more in said
     assert bool(more) == bool(said)
-    assert not there.beyond("ns", ("p", "another"), {})
+    assert not there.beyond("ns", ("p", "another"), [], {})
+    there.change(read(device_class()), read(device_class(resource="")))  # nothing that those who run could help
+    assert there.beyond("ns", ("p", "uid-p"), claimed, {GPU: counted}) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "asks", "more"),
+    [
+        pytest.param(2, {GPU: 3}, "", id="what the pod asks for besides"),
+        pytest.param(3, {GPU: 3}, "3 of gpu, and 2 were counted", id="more than that"),
+        pytest.param(3, {GPU: 3, "deviceclass.resource.kubernetes.io/gpu": 1}, "", id="by both names"),
+    ],
+)
+def test_a_claim_for_extended_resources_that_asks_for_more_than_its_pod(count: int, asks: Json, more: str) -> None:
+    one = claim(pod="p", extended=True, requests=[request(count)])
+    there = Devices(map(read, [device_class(), one, claim("z", pod="p", requests=[request(1)])]))
+    assert there.beyond("ns", ("p", "uid-p"), [("gpu", GPU, 1)], asks) == more
+    there.change(read(device_class()), None)
+    assert there.beyond("ns", ("p", "uid-p"), [("gpu", GPU, 1)], asks) == ""
 
 
 @pytest.mark.parametrize(

@@ -382,8 +382,10 @@ def test_what_its_pods_ask_for_by_claims_stands_in_the_workload() -> None:
     assert dict(shape(three).requests) == {**own, "example.com/gpu": 3}
     assert shape(two).affinity == ((Requirement(of_class_label("gpu.example.com"), "Exists"),),)
     assert shape(two).refused == ""
-    _, problems = build_workload(JOB, raw, NAMES, devices=Devices([gpu]))
-    assert problems == ("pod set main: ResourceClaimTemplate 'two' does not exist",)
+    assert shape(two).claimed == (("gpu.example.com", "example.com/gpu", 2),)
+    assert shape(Devices([gpu])).unclear == "ResourceClaimTemplate 'two' does not exist"
+    made, _ = build_workload(JOB, raw, NAMES, devices=Devices([gpu]))
+    assert values.workload(made, NAMES)[0].unclear == "ResourceClaimTemplate 'two' does not exist"
 
 
 def test_a_running_job_is_still_what_was_reserved() -> None:
