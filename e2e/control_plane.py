@@ -520,11 +520,16 @@ class ControlPlane(ApiClient):
         if played and not ready:  # kwok's timers of these pods are cancelled before it forgets the node
             self._mark_pods(name, {"metadata": {"annotations": {LOST: "true"}}})
         renewed = self._lease_renewed(name)
-        self.patch("node", name, {"metadata": {"labels": {label: value if ready else None}}})
         status, reason = ("True", "KubeletReady") if ready else ("Unknown", "NodeStatusUnknown")
         message = "kwok plays this kubelet" if ready else "Kubelet stopped posting node status."
-        body = {"status": {"conditions": [_ready(status, reason, message)]}}
+        body: Object = {"status": {"conditions": [_ready(status, reason, message)]}}
+        mark: Object = {"metadata": {"labels": {label: value if ready else None}}}
+        # kwok is to see no node of its own that is not ready: it would make it ready, and say since its creation.
+        if not ready:
+            self.patch("node", name, mark)
         self.patch("node", name, body, subresource="status", content_type=STRATEGIC)
+        if ready:
+            self.patch("node", name, mark)
         pod_status = _ready("True", "", "") if ready else _ready("False", "NodeNotReady", "Node is not ready")
         pod_status.pop("lastHeartbeatTime")
         self._mark_pods(name, {"status": {"conditions": [pod_status]}}, "status")
