@@ -40,7 +40,7 @@ from typing import Any, Self
 import yaml
 
 from e2e import build
-from e2e.api_client import STRATEGIC, ApiClient, ApiError, Object, Objects, condition, merged
+from e2e.api_client import METADATA_ONLY, STRATEGIC, ApiClient, ApiError, Object, Objects, Resource, condition, merged
 from e2e.credentials import Authority
 from e2e.processes import Process, wait_ready
 
@@ -520,11 +520,16 @@ class ControlPlane(ApiClient):
         if played and not ready:  # kwok's timers of these pods are cancelled before it forgets the node
             self._mark_pods(name, {"metadata": {"annotations": {LOST: "true"}}})
         renewed = self._lease_renewed(name)
-        self.patch("node", name, {"metadata": {"labels": {label: value if ready else None}}})
         status, reason = ("True", "KubeletReady") if ready else ("Unknown", "NodeStatusUnknown")
         message = "kwok plays this kubelet" if ready else "Kubelet stopped posting node status."
-        body = {"status": {"conditions": [_ready(status, reason, message)]}}
+        body: Object = {"status": {"conditions": [_ready(status, reason, message)]}}
+        mark: Object = {"metadata": {"labels": {label: value if ready else None}}}
+        # kwok is to see no node of its own that is not ready: it would make it ready, and say since its creation.
+        if not ready:
+            self.patch("node", name, mark)
         self.patch("node", name, body, subresource="status", content_type=STRATEGIC)
+        if ready:
+            self.patch("node", name, mark)
         pod_status = _ready("True", "", "") if ready else _ready("False", "NodeNotReady", "Node is not ready")
         pod_status.pop("lastHeartbeatTime")
         self._mark_pods(name, {"status": {"conditions": [pod_status]}}, "status")
@@ -571,6 +576,8 @@ class ControlPlane(ApiClient):
                 list(pool.map(self._purge, [kind] * 2, ["default", None]))
             list(pool.map(self._purge, ["nodes", *(f"{r.plural}.{r.group}" for r in mine if not r.namespaced)]))
             list(pool.map(self._remove_namespace, doomed))
+            left = [r for r in self.resources() if r.namespaced and "deletecollection" in r.verbs]
+            list(pool.map(self._empty, left, [set(doomed)] * len(left)))
         leftovers = ("nodes", "pods", "jobs")
         self.wait(lambda: not any(self.list(kind) for kind in leftovers), 30, "the cluster to be empty")
 
@@ -610,9 +617,12 @@ class ControlPlane(ApiClient):
                 if error.status not in (404, 409):
                     raise
         self.wait(lambda: self.find("namespace", namespace) is None, 30, f"namespace {namespace} to go")
-        for resource in self.resources():
-            if resource.namespaced and "deletecollection" in resource.verbs and resource.plural != "bindings":
-                self.request("DELETE", resource.path(namespace), params={"propagationPolicy": "Background"})
+
+    def _empty(self, resource: Resource, namespaces: set[str]) -> None:
+        """Delete all of a resource in these namespaces, which are no more."""
+        there = self.request("GET", resource.path(), accept=METADATA_ONLY)["items"] or ()
+        for namespace in sorted(namespaces & {item["metadata"]["namespace"] for item in there}):
+            self.request("DELETE", resource.path(namespace), params={"propagationPolicy": "Background"})
 
     # -- processes and figures -----------------------------------------------------------------------------------
 

@@ -27,19 +27,20 @@ import yaml
 from admission.api import crd
 from admission.controller import policies
 from admission.names import Names
-from e2e.api_client import ApiError, Object
+from e2e.api_client import METADATA_ONLY, ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.event_log import EventLog
 from e2e.forked import SOURCES, Forked, Loaded
 
 NAMES = Names()
 HOME = "muster-system"
-METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 USER = f"system:serviceaccount:{HOME}:muster-controller"
 
 
-_as_left: WeakKeyDictionary[ControlPlane, dict[tuple[str, str], tuple[str, int]]] = WeakKeyDictionary()
-"""What was installed on a control plane, by kind and name, with uid and version."""
+Key = tuple[str, str, str]
+
+_as_left: WeakKeyDictionary[ControlPlane, dict[Key, tuple[str, int]]] = WeakKeyDictionary()
+"""What was installed on a control plane, by kind, namespace and name, with uid and version."""
 
 
 @cache
@@ -47,17 +48,20 @@ def _definitions() -> tuple[Object, ...]:
     return tuple(yaml.safe_load(text) for text in crd.files(NAMES).values())
 
 
-def _versions(cp: ControlPlane) -> dict[tuple[str, str], tuple[str, int]]:
-    """Of all that `Installed.install` makes and that is there: the generation of its spec, or, where a kind counts
-    none, the version of the whole."""
+def _key(obj: Object) -> Key:
+    return obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _versions(cp: ControlPlane, made: Sequence[Object]) -> dict[Key, tuple[str, int]]:
+    """Of these objects those that are there: the generation of the spec, or, where a kind counts none, the version of
+    the whole."""
     out = {}
-    made = (*_definitions(), *policies.objects(NAMES))
-    wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in made}
+    wanted = {_key(obj) for obj in made}
     for resource in {cp.resource_of(obj) for obj in made}:
         for item in cp.request("GET", resource.path(), accept=METADATA_ONLY)["items"] or ():
-            meta = item["metadata"]
-            if (resource.kind, meta["name"]) in wanted:
-                out[resource.kind, meta["name"]] = meta["uid"], int(meta.get("generation") or meta["resourceVersion"])
+            meta, key = item["metadata"], _key({**item, "kind": resource.kind})
+            if key in wanted:
+                out[key] = meta["uid"], int(meta.get("generation") or meta["resourceVersion"])
     return out
 
 
@@ -143,13 +147,16 @@ class Installed:
 
     @staticmethod
     def install(cp: ControlPlane) -> None:
-        """CRDs, policies, roles; waits until the policies hold. Where nobody changed what was installed before, nothing
-        is written."""
-        if cp in _as_left and _as_left[cp] == _versions(cp):
+        """CRDs, policies, roles; waits until the policies hold. Of what was installed before only what somebody changed
+        or removed is written."""
+        made = (*_definitions(), *policies.objects(NAMES))
+        left, there = _as_left.get(cp, {}), _versions(cp, made)
+        wanted = [obj for obj in made if _key(obj) not in there or there[_key(obj)] != left.get(_key(obj))]
+        if not wanted:
             return
-        cp.apply(_definitions())
+        cp.apply(obj for obj in wanted if obj in _definitions())
         cp.namespace(HOME)
-        cp.apply(policies.objects(NAMES))
+        cp.apply(obj for obj in wanted if obj not in _definitions())
 
         def holds() -> bool:
             probe = {
@@ -158,13 +165,10 @@ class Installed:
                 "metadata": {"name": "probe", "namespace": "default", "labels": {NAMES.queue_label: "probe"}},
                 "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "c"}]}}},
             }
-            answer = json.loads(
-                cp.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input=json.dumps(probe))
-            )
-            return bool(answer["spec"].get("suspend"))
+            return bool(cp.create(probe, dryRun="All")["spec"].get("suspend"))
 
         cp.wait(holds, 30, "the policies to hold a labelled Job")
-        _as_left[cp] = _versions(cp)
+        _as_left[cp] = _versions(cp, made)
 
     def start(self, identity: str | None = None, *, config: Mapping[str, Any] | None = None) -> Replica:
         """Start a replica. `config`: keys of the configuration file over the test's defaults."""

@@ -13,8 +13,9 @@ from e2e.forked import SOURCES
 def test_the_real_control_plane_keeps_the_contract_of_the_sandbox(cp: ControlPlane) -> None:
     cp.clean()
     cp.add_nodes(2, gpus=8)
+    # Two at a time, for they mostly wait.
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/contract", "-k", "real", "-p", "no:cacheprovider", "-n", "0"],
+        [sys.executable, "-m", "pytest", "tests/contract", "-k", "real", "-p", "no:cacheprovider", "-n", "2"],
         cwd=SOURCES,
         env={**os.environ, "MUSTER_CONTRACT_KUBECONFIG": str(cp.kubeconfig())},
         capture_output=True,

@@ -63,6 +63,7 @@ def test_what_changed_while_nobody_led_is_taken_in_and_nobody_is_stopped_for_it(
     cp.wait(lambda: all(reason(cp, team, "waits")[0] for team in TEAMS), 60, "the others to be told why they wait")
     before = live_pods(cp)
     leader.kill()
+    muster.forget_leader()
 
     # A queue is renamed: the LocalQueue is made anew, and the old one goes when it may. Until then the new one is on
     # hold, for its quota is there twice.

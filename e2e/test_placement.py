@@ -1063,14 +1063,18 @@ def test_nodes_that_are_silent_for_a_moment_take_nobody_along(muster: Installed)
     cp.apply([job("team-a", "runs", 2, seconds=None)])
     cp.wait(lambda: live_by_gang(cp)["runs"] == 2, 60, "it to run")
     before = {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")}
-    for name in names:
-        cp.set_node_ready(name, False, wait=False)
+
+    def together(ready: bool) -> None:
+        """Each takes its own time, and they come and go at one moment."""
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            list(pool.map(lambda name: cp.set_node_ready(name, ready, wait=False), names))
+
+    together(False)
     cp.apply([job("team-a", "waits", 1)])
     cp.wait(lambda: "2 not ready" in reason(cp, "team-a", "waits")[1], 20, "the controller to have seen it")
     time.sleep(8)
     assert not entry_of(workload_of(cp, "team-a", "runs"), "Evicted")
-    with concurrent.futures.ThreadPoolExecutor() as pool:  # each waits for its kubelet, and they are back together
-        list(pool.map(lambda name: cp.set_node_ready(name, True, wait=False), names))
+    together(True)
     cp.wait(lambda: "not ready" not in reason(cp, "team-a", "waits")[1], 20, "the controller to have seen them back")
     log.catch_up()
     assert figures(log).evictions == 0

@@ -697,9 +697,9 @@ def test_a_namespace_goes_with_all_in_it(api: Api) -> None:
     answer = api.call("POST", api.path("configmaps"), config_map("late"))
     assert refusal(answer) == (403, "Forbidden")
     assert answer[1]["details"]["causes"][0]["reason"] == "NamespaceTerminating"
-    api.until(lambda: api.ok("GET", api.path("configmaps", "held"))["metadata"].get("deletionTimestamp"))
+    api.until(lambda: api.ok("GET", api.path("configmaps", "held"))["metadata"].get("deletionTimestamp"), 60)
     api.ok("PATCH", api.path("configmaps", "held"), {"metadata": {"finalizers": None}}, MERGE)
-    api.until(lambda: api.call("GET", f"/api/v1/namespaces/{name}")[0] == 404)
+    api.until(lambda: api.call("GET", f"/api/v1/namespaces/{name}")[0] == 404, 60)
 
 
 def test_delete_collection(api: Api) -> None:
