@@ -311,7 +311,7 @@ class World:
             self._dirty()
         if seen.view.value.admission is None:
             self._given_twice.pop(seen.uid, None)
-        elif counted is None or counted.admission is None:
+        elif not seen.view.value.finished and (counted is None or counted.admission is None):
             self._reserved(seen.key)
         self._wake_workload(seen)
         waited, self._waited = self._waited, self.state.anybody_waits

@@ -745,6 +745,29 @@ def test_what_was_decided_and_comes_back_is_no_reason_to_decide(rules: Rules, co
     assert said, "the page is told"
 
 
+@pytest.mark.parametrize(
+    ("was", "comes", "told"),
+    [
+        (WAITS, WRITTEN, True),
+        (None, WRITTEN, True),
+        (WRITTEN, replace(WRITTEN, priority=3), False),
+        (replace(WRITTEN, finished=True), replace(WRITTEN, finished=True, active=False), False),
+        (None, replace(WRITTEN, finished=True), False),
+    ],
+)
+def test_room_that_nobody_decided_here_to_give_is_what_another_gave(
+    was: Workload | None, comes: Workload, told: bool
+) -> None:
+    """One that has finished still says what it had, and holds nothing."""
+    said: list[Key] = []
+    world = World(State(KUEUE), changed_job=lambda key: None, dirty=lambda: None, reserved=said.append)
+    if was is not None:
+        world.workload_seen(seen(was))
+    said.clear()
+    world.workload_seen(seen(comes))
+    assert said == [WRITTEN.key] * told
+
+
 def test_a_job_of_a_gang_that_is_gone_is_stopped() -> None:
     world = World(State(MUSTER), changed_job=lambda key: None, dirty=lambda: None)
     world.job_seen(replace(CHILD, owner=None))
