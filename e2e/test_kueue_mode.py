@@ -244,6 +244,27 @@ def test_a_workload_with_kueues_finalizer_goes_when_it_is_deleted_and_holds_noth
     cp.wait(lambda: left() == [], 20, "it to go when it has stopped")
 
 
+def test_a_workload_follows_its_priority_class(admitter: Admitter) -> None:
+    """Of a kind that is somebody else's: nobody but who queues them writes it anew when the class has another value."""
+    cp = admitter.cp
+    high = {"apiVersion": VERSION, "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}}
+    cp.apply(high | {"value": 100})
+    flavor(cp)
+    queue(cp, "a", cohort="alone")
+    for name, cores in (("runs", 20), ("waits", 20)):
+        made = workload("a", name, cores=cores, priority=100)
+        made["spec"]["priorityClassRef"] = {"group": GROUP, "kind": "WorkloadPriorityClass", "name": "high"}
+        cp.create(made)
+        cp.wait(lambda: all_are(cp, "Admitted", ("a", "runs")), 30, "the first to be admitted")
+    cp.create(workload("a", "other", cores=20, priority=50))
+    cp.apply(high | {"value": 10})
+    for name in ("runs", "waits"):
+        cp.wait(lambda name=name: cp.get(WORKLOADS, name, "a")["spec"]["priority"] == 10, 20, f"{name} to follow")  # type: ignore[misc]
+    cp.wait(lambda: all_are(cp, "Evicted", ("a", "runs")), 30, "it to make room for the one that comes before it now")
+    stopped(cp, "a", "runs")
+    cp.wait(lambda: all_are(cp, "Admitted", ("a", "other")), 30, "that one to be admitted")
+
+
 def test_a_gang_is_placed_within_the_level_that_it_asks_for(admitter: Admitter) -> None:
     cp = admitter.cp
     size = load.Size("test", 1, 1, (), racks=2, hosts=2)

@@ -253,7 +253,8 @@ class Actuator:
             case lifecycle.CompareWorkload():
                 await self._compare(key, _there(job), _there(seen))
             case lifecycle.Reprioritize():
-                await self._reprioritize(_there(job), _there(seen))
+                value, _, name = self._world.defaults.priority(_there(job))
+                await self._reprioritize(_there(seen), value, name)
             case lifecycle.ForgetTries():
                 await self._forget_tries(_there(seen))
             case lifecycle.Reactivate():
@@ -333,6 +334,9 @@ class Actuator:
                 await self._forget_tries(seen)
             case lifecycle.Reactivate():
                 await self._reactivate(seen)
+            case lifecycle.Reprioritize():
+                name = seen.view.priority_class
+                await self._reprioritize(seen, self._world.defaults.workload_priorities[name], name)
             case lifecycle.LetWorkloadGo():
                 await self.let_go(seen)
             case _:
@@ -525,8 +529,7 @@ class Actuator:
         path = self._workloads.path(seen.namespace, seen.name)
         self._learn("Workload", await self._client.merge_patch(path, patch, strict=self._strict))
 
-    async def _reprioritize(self, job: JobView, seen: WorkloadSeen) -> None:
-        value, _, name = self._world.defaults.priority(job)
+    async def _reprioritize(self, seen: WorkloadSeen, value: int, name: str) -> None:
         patch = {
             "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
             "spec": {"priority": value, "priorityClassRef": {"name": name}},

@@ -155,7 +155,8 @@ class CompareWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Reprioritize:
-    """The class of a gang that holds quota has another value now, or the job names another class."""
+    """The class of a gang that holds quota, or that no job stands behind, has another value now; or the job names
+    another class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,14 +480,18 @@ def bare_step(
     now: int,
     required: tuple[str, ...] | None = None,
     given_twice: str = "",
+    class_value: int | None = None,
 ) -> Next:
     """The same for a Workload that somebody made without a job that Muster knows. Whoever runs it starts at Admitted,
-    stops at Evicted, and says by taking status.admission away that nothing of it runs any more."""
+    stops at Evicted, and says by taking status.admission away that nothing of it runs any more. class_value: of the
+    WorkloadPriorityClass that it names; None: it names none that there is."""
     value = workload.value
     if _may_vanish(workload):
         return Next(LetWorkloadGo())
+    promoted = class_value is not None and class_value != value.priority and not workload.deleting
     if value.admission is None and not value.finished:
-        return Next(_while_it_waits(workload, settings, required, now))
+        step = _while_it_waits(workload, settings, required, now)
+        return Next(Reprioritize() if step is None and promoted else step)
     if value.finished or (workload.deleting and not workload.kept):
         return NOTHING
     if value.evicted:
@@ -496,6 +501,8 @@ def bare_step(
         leaves = EvictWorkload("OutOfSync", given_twice)
     if leaves is not None:
         return Next(leaves)
+    if promoted:
+        return Next(Reprioritize())
     if not value.admitted:
         return Next(_on_checks(value, required))
     if workload.max_execution_s is None:

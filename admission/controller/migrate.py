@@ -257,9 +257,9 @@ async def _put_quota(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run
         dry_run=dry_run,
     )
     nodes = [texts(obj(node.get("metadata")).get("labels")) for node in await ask.read(NODES) or ()]
-    flavors = {name_of(one): obj(one.get("spec")) for one in translated if one.get("kind") == "ResourceFlavor"}
+    said = {f"{text(one.get('kind')).lower()}/{name_of(one)}": one for one in given}
     rows += refused
-    rows += [row if row.did is Did.REFUSED else _with_note(row, flavors, nodes) for row in put.rows]
+    rows += [row if row.did is Did.REFUSED else _with_note(row, said.get(row.subject, {}), nodes) for row in put.rows]
     return Changes(tuple(rows), dry_run, ask.hidden)
 
 
@@ -282,12 +282,18 @@ def _checks_of_kueue(given: Sequence[Json], there: Sequence[Json]) -> list[Chang
     return rows
 
 
-def _with_note(row: Change, flavors: dict[str, Json], nodes: list[dict[str, str]]) -> Change:
-    """What will be decided otherwise than before."""
+def _with_note(row: Change, given: Json, nodes: list[dict[str, str]]) -> Change:
+    """What will be decided otherwise than before. given: Kueue's object."""
     kind, _, name = row.subject.partition("/")
-    note = ""
-    if kind == "resourceflavor" and name in flavors:
-        wanted = texts(flavors[name].get("nodeLabels"))
+    spec, note = obj(given.get("spec")), ""
+    if kind == "admissioncheck":
+        note = f"queues that ask it admit nobody until {text(spec.get('controllerName'))} makes it Active, and answers,"
+        note += f" in {MUSTER.group}, too"
+    if kind == "clusterqueue" and row.did is Did.CREATED and obj(given.get("metadata")).get("deletionTimestamp"):
+        note = "it is being deleted, and Kueue lets nobody in any more; Muster will: write stopPolicy: Hold into its "
+        note += "spec before --apply"
+    if kind == "resourceflavor" and given:
+        wanted = texts(spec.get("nodeLabels"))
         if not any(all(labels.get(key) == value for key, value in wanted.items()) for labels in nodes):
             note = "no node has its labels now, and Muster admits onto nodes that are there: set spec.elastic where "
             note += "they are made"

@@ -323,7 +323,7 @@ class World:
             self._dirty()
         if seen.view.value.admission is None:
             self._given_twice.pop(seen.uid, None)
-        elif counted is None or counted.admission is None:
+        elif not seen.view.value.finished and (counted is None or counted.admission is None):
             self._reserved(seen.key)
         self._wake_workload(seen)
         waited, self._waited = self._waited, self.state.anybody_waits
@@ -667,6 +667,9 @@ class World:
         self.defaults.priority_seen(seen, ours=ours)
         for key in self.jobs:
             self._changed_job(key)
+        for one in self.workloads.values() if ours else ():
+            if one.view.priority_class == seen.name and self.is_bare(one):
+                self._changed_job((ORPHAN, *one.key))
 
     def priority_lost(self, seen: PriorityClassSeen, *, ours: bool) -> None:
         self.defaults.priority_lost(seen, ours=ours)
@@ -1216,7 +1219,8 @@ class World:
             return NOTHING
         value = seen.view.value
         twice = self._given_twice.get(seen.uid, "")
-        return bare_step(seen.view, *self._stopped(value), settings, now, self._required(value), twice)
+        to = self.defaults.workload_priorities.get(seen.view.priority_class)
+        return bare_step(seen.view, *self._stopped(value), settings, now, self._required(value), twice, to)
 
     def _children_of(self, job: JobView) -> Collection[JobKey]:
         """Jobs of a JobSet."""

@@ -1111,6 +1111,26 @@ def test_what_is_due_for_a_workload_without_a_job_by_the_checks_of_its_queue(nam
     assert life.bare_step(seen, StopPolicy.NONE, "", SETTINGS, NOW, required).step == step
 
 
+@pytest.mark.parametrize(
+    ("seen", "step"),
+    [
+        pytest.param(workload(), life.Reprioritize(), id="it waits"),
+        pytest.param(workload(**RESERVED, checks=(PENDING,)), life.Reprioritize(), id="it is reserved"),
+        pytest.param(workload(**ADMITTED), life.Reprioritize(), id="it runs"),
+        pytest.param(workload(**LEAVING), None, id="it leaves"),
+        pytest.param(workload(**ADMITTED, finished=True), None, id="it has finished"),
+        pytest.param(workload(deleting=True), None, id="it is being deleted"),
+        pytest.param(workload(checks=(RETRY,)), life.AskAgain(), id="something else is due first"),
+    ],
+)
+def test_a_workload_without_a_job_follows_its_priority_class(seen: WorkloadView, step: Any) -> None:
+    def due(value: int | None) -> Any:
+        return life.bare_step(seen, StopPolicy.NONE, "", SETTINGS, NOW, class_value=value).step
+
+    assert due(seen.value.priority + 1) == step
+    assert due(seen.value.priority) == due(None) == (None if step == life.Reprioritize() else step)
+
+
 def test_a_workload_without_a_job_is_looked_at_again_when_its_time_is_over():
     seen = workload(**ADMITTED, limit=60, run_ms=10_000)
     at = life.bare_step(seen, StopPolicy.NONE, "", SETTINGS, NOW).at

@@ -934,6 +934,11 @@ QUOTA: dict[str, tuple[list[Json], list[Json], list[tuple[str, str, str]]]] = {
         [FAR],
         [("clusterqueue/x", "refused", "it asks the admission check far")],
     ),
+    "a check that somebody else answers": (
+        [theirs("AdmissionCheck", {"controllerName": "example.com/budget"})],
+        [],
+        [("admissioncheck/x", "created", "until example.com/budget makes it Active, and answers, in muster.dev, too")],
+    ),
     "what there is no kind for": (
         [theirs("MultiKueueConfig", {"clusters": ["far"]})],
         [],
@@ -963,11 +968,24 @@ async def test_files_and_the_cluster_are_told_the_same_of(kueue, name):
     for row, (subject, did, says) in zip(said, rows, strict=True):
         assert (row.subject, row.did.value) == (subject, did)
         assert says in row.message if says else not row.message
-    if name.startswith(("a flavor", "the queue")):
+    if name.startswith(("a flavor", "the queue", "a check that somebody")):
         for one in files:
             await kueue.put(one)
         assert (await from_cluster(kueue.ask(), apply=False)).rows == said
         assert (await from_files(kueue.ask(), files, "ml", apply=True)).rows == said, "and it is done"
+
+
+async def test_a_queue_that_is_being_deleted_is_told_to_let_others_in_again(kueue):
+    await kueue.put(FLAVOR_)
+    await kueue.put(theirs("ClusterQueue", SPEC, finalizers=[KUEUE.finalizer]))
+
+    async def said() -> str:
+        rows = (await from_cluster(kueue.ask(), apply=False)).rows
+        return next(row.message for row in rows if row.subject == "clusterqueue/x")
+
+    assert not await said()
+    await kueue.client.delete(f"/apis/{KUEUE.api_version}/clusterqueues/x")
+    assert "stopPolicy: Hold" in await said()
 
 
 OWNED: dict[str, tuple[str, Json, str]] = {

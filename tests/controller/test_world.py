@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from admission.controller.actuate import AVOID_MS, blamed
 from admission.controller.defaults import PriorityClassSeen
-from admission.controller.lifecycle import Next, Settings, SuspendJob, WorkloadView, next_step
+from admission.controller.lifecycle import Next, Reprioritize, Settings, SuspendJob, WorkloadView, next_step
 from admission.controller.silence import Silence
 from admission.controller.world import NODE_GONE_MS, ORPHAN, JobKey, PodView, WorkloadSeen, World
 from admission.engine.model import (
@@ -747,6 +747,29 @@ def test_what_was_decided_and_comes_back_is_no_reason_to_decide(rules: Rules, co
     assert said, "the page is told"
 
 
+@pytest.mark.parametrize(
+    ("was", "comes", "told"),
+    [
+        (WAITS, WRITTEN, True),
+        (None, WRITTEN, True),
+        (WRITTEN, replace(WRITTEN, priority=3), False),
+        (replace(WRITTEN, finished=True), replace(WRITTEN, finished=True, active=False), False),
+        (None, replace(WRITTEN, finished=True), False),
+    ],
+)
+def test_room_that_nobody_decided_here_to_give_is_what_another_gave(
+    was: Workload | None, comes: Workload, told: bool
+) -> None:
+    """One that has finished still says what it had, and holds nothing."""
+    said: list[Key] = []
+    world = World(State(KUEUE), changed_job=lambda key: None, dirty=lambda: None, reserved=said.append)
+    if was is not None:
+        world.workload_seen(seen(was))
+    said.clear()
+    world.workload_seen(seen(comes))
+    assert said == [WRITTEN.key] * told
+
+
 def test_a_job_of_a_gang_that_is_gone_is_stopped() -> None:
     world = World(State(MUSTER), changed_job=lambda key: None, dirty=lambda: None)
     world.job_seen(replace(CHILD, owner=None))
@@ -1035,6 +1058,18 @@ def test_the_checks_of_a_reservation_are_those_of_its_queue(
     setting.state.apply(Put(replace(queue, checks=rules)))
     setting.world.workload_seen(seen(replace(HOLDS, admission=given, admitted=False)))
     assert setting.world.sight(KEY, 100).required == required
+
+
+@pytest.mark.parametrize(("name", "ours"), [("high", True), ("low", True), ("high", False)])
+def test_a_waiting_workload_without_a_job_is_looked_at_when_its_class_changes(name: str, ours: bool) -> None:
+    setting = Setting()
+    waits = seen(replace(HOLDS, name="x", uid="x", job_uid="", admission=None, admitted=False))
+    setting.world.workload_seen(replace(waits, view=replace(waits.view, priority_class="high")))
+    setting.woken.clear()
+    setting.world.priority_seen(PriorityClassSeen("", name, "u", "1", 7), ours=ours)
+    follows = name == "high" and ours
+    assert ((ORPHAN, "ns", "x") in setting.woken) == follows
+    assert setting.world.bare(("ns", "x"), Settings(), 100).step == (Reprioritize() if follows else None)
 
 
 @pytest.mark.parametrize("state", CheckState)
