@@ -620,7 +620,12 @@ class ControlPlane(ApiClient):
 
     def _empty(self, resource: Resource, namespaces: set[str]) -> None:
         """Delete all of a resource in these namespaces, which are no more."""
-        there = self.request("GET", resource.path(), accept=METADATA_ONLY)["items"] or ()
+        try:
+            there = self.request("GET", resource.path(), accept=METADATA_ONLY)["items"] or ()
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return  # discovery shows a kind for some time after its CRD has gone
         for namespace in sorted(namespaces & {item["metadata"]["namespace"] for item in there}):
             self.request("DELETE", resource.path(namespace), params={"propagationPolicy": "Background"})
 

@@ -945,9 +945,10 @@ def test_a_pod_that_is_alone_is_spread_and_takes_ports_as_kube_scheduler_has_it(
         template["spec"]["containers"][0]["ports"] = [{"containerPort": 53, "hostPort": 53, "protocol": "UDP"}]
         return job("team-a", name, 1, template=template)
 
-    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    claims = [{"name": "gpu", "resourceClaimName": "gpu"}]
     cp.apply([job("team-a", "claims", 1, template=pod_template(1, None, resourceClaims=claims))])
-    cp.wait(lambda: "ResourceClaims are not counted" in reason(cp, "team-a", "claims")[1], 30, "it to be told why not")
+    told = "a claim that pods share is not counted"
+    cp.wait(lambda: told in reason(cp, "team-a", "claims")[1], 30, "it to be told why not")
     cp.apply([spread("alone", **{"batch.kubernetes.io/job-name": "alone"}), spread("counted", app="web")])
     cp.wait(lambda: live_by_gang(cp) == {"alone": 1}, 60, "the one that nobody else is counted with to run")
     assert chosen_nodes(workload_of(cp, "team-a", "alone") or {})["main"] == ["zoned-0"]
