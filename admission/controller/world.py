@@ -901,6 +901,8 @@ class World:
         owner = pod.name, pod.uid
         if not self.devices.made_for(pod.namespace, owner):
             return ""
+        if any(one.shape.uncounted for one in value.pod_sets):
+            return ""  # somebody else admitted it (Kueue, before an import), and nothing says what was counted
         shape = next((one.shape for one in value.pod_sets if one.name == pod.pod_set), PodShape())
         more = self.devices.beyond(pod.namespace, owner, shape.claimed, dict(shape.requests))
         said = f"Pod {pod.name} asks for this by its claims: {more}; their ResourceClaimTemplate was another then"

@@ -1272,6 +1272,10 @@ def test_a_gang_whose_claims_ask_for_more_than_was_counted_goes_back() -> None:
     assert set(setting.woken) == {KEY}
     step = next_step(world.sight(KEY, 0), Settings(), 0).step
     assert (type(step).__name__, getattr(step, "reason", "")) == ("EvictWorkload", "OutOfSync")
+    # Who was imported as it ran, so that nothing says what was counted, runs on.
+    world.workload_seen(seen(replace(HOLDS, pod_sets=(PodSet("main", 2, replace(counted, uncounted="claims")),))))
+    assert tally() == ""
+    world.workload_seen(seen(replace(HOLDS, pod_sets=(PodSet("main", 2, counted),))))
     world.devices_changed(more, None)
     assert tally() == ""
     world.pod_lost(pod("a"))
