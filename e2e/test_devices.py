@@ -57,18 +57,28 @@ def listed(cp: ControlPlane, node: str, gpus: int, generation: int = 1) -> None:
     )
 
 
+def pod_of(source: Json, **rest: Any) -> Json:
+    """The spec of a pod that gets its devices by a claim."""
+    containers = [{"name": "c", "image": "c", "resources": {"claims": [{"name": "gpus"}]}}]
+    return {"resourceClaims": [{"name": "gpus", **source}], "containers": containers, **rest}
+
+
 def claimed(cp: ControlPlane, node: str) -> None:
     """A pod of nobody's on this node, that holds one of its GPUs by a claim."""
     request = {"name": "one", "exactly": {"deviceClassName": DRIVER}}
     cp.namespace("others")
     cp.apply([of_driver("ResourceClaim", "mine", "others", spec={"devices": {"requests": [request]}})])
-    spec = {
-        "nodeSelector": {"kubernetes.io/hostname": node},
-        "resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}],
-        "containers": [{"name": "c", "image": "c", "resources": {"claims": [{"name": "gpu"}]}}],
-    }
+    spec = pod_of({"resourceClaimName": "mine"}, nodeSelector={"kubernetes.io/hostname": node})
     cp.apply([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "others"}, "spec": spec}])
     cp.wait(lambda: running_pods(cp, "others"), 30, "the scheduler to give it a GPU")
+
+
+def nodes(cp: ControlPlane, plugins: int, gpus: int) -> None:
+    """Two whose four GPUs a driver lists, and so many that have some by a device plugin."""
+    cp.add_nodes(2, gpus=0, labels={"gpu": "h100"}, prefix="listed")
+    cp.add_nodes(plugins, gpus=gpus, labels={"gpu": "h100"}, prefix="plugin")
+    for node in ("listed-0", "listed-1"):
+        listed(cp, node, 4)
 
 
 def linted(cp: ControlPlane) -> str:
@@ -85,10 +95,7 @@ def free(cp: ControlPlane) -> dict[str, tuple[int, int]]:
 def test_gangs_go_where_a_driver_lists_devices(muster: Installed) -> None:
     cp = muster.cp
     with driver(cp):
-        cp.add_nodes(2, gpus=0, labels={"gpu": "h100"}, prefix="listed")
-        cp.add_nodes(1, gpus=2, labels={"gpu": "h100"}, prefix="plugin")
-        for node in ("listed-0", "listed-1"):
-            listed(cp, node, 4)
+        nodes(cp, plugins=1, gpus=2)
         teams(cp, {"team-a": 64})
         odd = {"cel": {"expression": f"cel.bind(d, device.driver, d == '{DRIVER}')"}}
         spec = {"extendedResourceName": "example.com/odd", "selectors": [odd]}
@@ -125,13 +132,9 @@ def template(namespace: str, name: str, gpus: int, **request: Any) -> Json:
 
 def claiming(name: str, pods: int, source: Json) -> Json:
     """A Job whose pods get their devices by claims."""
-    spec = {
-        "restartPolicy": "Never",
-        "resourceClaims": [{"name": "gpus", **source}],
-        "containers": [{"name": "c", "image": "c", "resources": {"claims": [{"name": "gpus"}]}}],
-    }
     note = pod_template(seconds=None)["metadata"]
-    return job("team-a", name, pods, template={"metadata": note, "spec": spec}, backoffLimit=6)
+    template = {"metadata": note, "spec": pod_of(source, restartPolicy="Never")}
+    return job("team-a", name, pods, template=template, backoffLimit=6)
 
 
 def told(cp: ControlPlane, name: str) -> str:
@@ -155,10 +158,7 @@ def used(cp: ControlPlane, name: str) -> str | None:
 def test_what_pods_ask_for_by_claims_is_counted(muster: Installed) -> None:
     cp = muster.cp
     with driver(cp):
-        cp.add_nodes(2, gpus=0, labels={"gpu": "h100"}, prefix="listed")
-        cp.add_nodes(2, gpus=4, labels={"gpu": "h100"}, prefix="plugin")
-        for node in ("listed-0", "listed-1"):
-            listed(cp, node, 4)
+        nodes(cp, plugins=2, gpus=4)
         teams(cp, {"team-a": 13})
         replica = muster.started()
         of_two = {"resourceClaimTemplateName": "two"}

@@ -380,7 +380,7 @@ class Controller:
         )
         for stored, convert_stored in decode.STORED:
             watch(stored, partial(decode.item, convert_stored, names), self._on_storage, optional=True, withheld=True)
-        for listed, convert_listed in decode.LISTED:
+        for listed, convert_listed in (*decode.LISTED, decode.CLAIM_TEMPLATES):
             watch(listed, partial(decode.item, convert_listed, names), self._on_devices, optional=True, withheld=True)
 
     def _decode_job(self, kind: Any, raw: msgspec.Raw) -> JobView:

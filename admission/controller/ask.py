@@ -642,13 +642,11 @@ class Ask:
         """Those that drivers list, where a class makes them an extended resource. `excluded`: classes of which claims
         are not counted."""
         from admission.controller.decode import LISTED
-        from admission.jobs.devices import CLASS, TEMPLATE, DeviceClass, Devices
+        from admission.jobs.devices import CLASS, DeviceClass, Devices
 
         hidden = dict(self._hidden)
         listed: list[Listed] = []
         for kind, convert in LISTED:
-            if kind.kind == TEMPLATE:
-                continue  # of those that are asked about
             found = await self.read(kind)
             if kind.kind == CLASS:
                 self._hidden = hidden  # it matters only where there are some

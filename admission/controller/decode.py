@@ -45,9 +45,13 @@ LISTED = (
     (Kind("resource.k8s.io", "v1", "deviceclasses", devices.CLASS, False), devices.device_class),
     (Kind("resource.k8s.io", "v1", "resourceslices", devices.SLICE, False), devices.resource_slice),
     (Kind("resource.k8s.io", "v1", "resourceclaims", devices.CLAIM), devices.resource_claim),
-    (Kind("resource.k8s.io", "v1", "resourceclaimtemplates", devices.TEMPLATE), devices.claim_template),
 )
-"""What says which devices there are, and who asks for some by claims."""
+"""What says which devices there are."""
+CLAIM_TEMPLATES = (
+    Kind("resource.k8s.io", "v1", "resourceclaimtemplates", devices.TEMPLATE),
+    devices.claim_template,
+)
+"""What pods ask for by claims."""
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 
 

@@ -150,7 +150,7 @@ class UpdateWorkload:
 
 @dataclass(frozen=True, slots=True)
 class CompareWorkload:
-    """See whether what LimitRanges and RuntimeClasses add now makes another Workload, and write that."""
+    """See whether what is added to its pods now (`Defaults.mark_of`) makes another Workload, and write that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from msgspec import structs
 from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
 from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, resource_of
-from admission.controller.decode import LISTED, STORED
+from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
 from admission.engine.model import (
@@ -42,7 +42,7 @@ from admission.engine.model import Why as Cause
 from admission.engine.project import sentence
 from admission.engine.state import State
 from admission.jobs import values, volumes
-from admission.jobs.devices import CLASS, TEMPLATE, Devices
+from admission.jobs.devices import Devices
 from admission.jobs.kinds import (
     JOB,
     JOBSET,
@@ -374,16 +374,17 @@ class _Stored:
 async def _claimed(ask: Ask, kind: JobKind, made: Json, namespace: str, devices: Devices) -> str:
     """Read the ResourceClaimTemplates that a job names; "", or what the asker may not see of what says what they ask
     for."""
-    templates, convert = next(one for one in LISTED if one[0].kind == TEMPLATE)
+    (classes, _), *_ = LISTED
+    templates, convert = CLAIM_TEMPLATES
     named = sorted({name for slot in kind.slots(made) for name in claim_templates(slot.template)})
-    if named and await ask.read(next(one for one, _ in LISTED if one.kind == CLASS)) is None:
-        return "deviceclasses"
+    if named and await ask.read(classes) is None:
+        return classes.plural
     for name in named:
         raw = await ask.read_one(templates, name, namespace)
         if raw is not None:
             devices.change(None, convert(raw, ask.names)[0])
-        elif f"{TEMPLATE} {namespace}/{name}" in ask.hidden:
-            return f"{TEMPLATE} {name}"
+        elif f"{templates.kind} {namespace}/{name}" in ask.hidden:
+            return f"{templates.kind} {name}"
     return ""
 
 

@@ -659,7 +659,7 @@ class World:
                 self._changed_job(key)
 
     def says_the_same(self, seen: WorkloadSeen, job: JobView) -> None:
-        """With what LimitRanges and RuntimeClasses add now, the Workload would be no other."""
+        """With what is added to its pods now, the Workload would be no other."""
         self._same_defaults[seen.uid] = self.defaults.mark_of(job)
         self._changed_job((job.kind, job.namespace, job.name))
 
@@ -768,7 +768,7 @@ class World:
                 self._lay_ghost(uid)
 
     def same_defaults(self, job: JobView, seen: WorkloadSeen) -> bool:
-        """Do LimitRanges and RuntimeClasses add to its pods what they added when the Workload was written?"""
+        """Is added to its pods what was when the Workload was written?"""
         now = self.defaults.mark_of(job)
         return now == seen.view.defaults or now == self._same_defaults.get(seen.uid)
 

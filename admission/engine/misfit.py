@@ -11,7 +11,7 @@ from admission.engine import topology
 from admission.engine.booking import HOST_PORT
 from admission.engine.counts import refused_taint
 from admission.engine.fit import Fit, Part
-from admission.engine.model import Detail, Misfit, class_of_label
+from admission.engine.model import Detail, Misfit, of_class_label
 from admission.engine.table import Excluded
 from admission.engine.topology import Ints
 
@@ -120,9 +120,8 @@ class Shortfall:
         exclude("node selector", ~table.pairs(wanted.selector))
         if wanted.affinity is not None:
             pod = part.request.pod_set.shape
-            keys = {need.key for term in wanted.affinity for need in term if class_of_label(need.key)}
-            for key in sorted(keys):
-                exclude(f"no devices of class {class_of_label(key)}", table.column(key)[0] < 0)
+            for name, _, _ in pod.claimed:
+                exclude(f"no devices of class {name}", table.column(of_class_label(name))[0] < 0)
             also = [*(["volumes"] if pod.claims else []), *(["pods of others"] if pod.apart or pod.near else [])]
             exclude(" or ".join(["node affinity", *also]), ~table.affinity(wanted.affinity))
         avoided = np.zeros(len(table.names), dtype=np.bool_)

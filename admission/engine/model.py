@@ -269,18 +269,14 @@ class Namespace(Value, frozen=True):
 
 # ---------------------------------------------------------------- nodes and pods
 
-_OF_CLASS = "device class "
+Claimed = tuple[tuple[str, str, int], ...]
+"""(DeviceClass, extended resource, devices) that a pod asks for by claims, sorted."""
 
 
 def of_class_label(name: str) -> str:
     """What stands among the labels of a node that has devices of a DeviceClass to give. No label of Kubernetes has a
     space."""
-    return _OF_CLASS + name
-
-
-def class_of_label(key: str) -> str:
-    """The DeviceClass that a label stands for; "" for those of Kubernetes."""
-    return key.removeprefix(_OF_CLASS) if key.startswith(_OF_CLASS) else ""
+    return f"device class {name}"
 
 
 class Node(Value, frozen=True):
@@ -373,8 +369,8 @@ class PodShape(Value, frozen=True, eq=False):
     uncounted: str = ""
     """What its pods take that no quota can say, in words (part of `refused`): admitted nowhere, also not where nodes
     are not looked at."""
-    claimed: tuple[tuple[str, str, int], ...] = ()
-    """(DeviceClass, resource, devices) that a pod asks for by claims; they are in `requests`, too."""
+    claimed: Claimed = ()
+    """They are in `requests`, too."""
     unclear: str = ""
     """Why it is not known how many that are, in words."""
     apart: tuple[AntiAffinity, ...] = ()
@@ -528,8 +524,6 @@ class Workload(Value, frozen=True):
     """Why the queue must not consider it (admission gate of its owner); "" when it may."""
     unbound: str = ""
     """What it waits for of its volumes, in words; "" when nothing is missing that its pods name."""
-    unclear: str = ""
-    """Why it is not known what its pods ask for by claims, in words; "" when it is."""
     preemption_gated: bool = False
     """It may evict nobody yet."""
     blocked_on_gates: bool = False
@@ -563,6 +557,11 @@ class Workload(Value, frozen=True):
     def effective_priority(self) -> int:
         """By which it is ordered, and by which it may evict or be evicted; `priority` is what the spec says."""
         return self.priority + self.priority_boost
+
+    @property
+    def unclear(self) -> str:
+        """Why it is not known what its pods ask for by claims, in words; "" when it is."""
+        return next((one.shape.unclear for one in self.pod_sets if one.shape.unclear), "")
 
 
 CLAIM_VICTIMS = 1024

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from admission.engine.model import Key, Node, PodUsage, drop, of_class_label
+from admission.engine.model import Claimed, Key, Node, PodUsage, drop, of_class_label
 from admission.jobs.kinds import Json, millis, name_of, namespace_of, obj, objects, text, texts, whole
 from admission.names import Names
 from admission.quantity import QuantityError, parse_plain, saturate
@@ -137,8 +137,7 @@ class Template:
 class Asked(NamedTuple):
     """What each pod asks for by its claims."""
 
-    devices: tuple[tuple[str, str, int], ...] = ()
-    """(class, resource, devices), sorted."""
+    devices: Claimed = ()
     problems: tuple[str, ...] = ()
 
 
@@ -459,11 +458,9 @@ class Devices:
         """For which a claim was made; ("", "") for none."""
         return self._claims[claim].pod if claim in self._claims else ("", "")
 
-    def beyond(
-        self, namespace: str, pod: Owner, claimed: Iterable[tuple[str, str, int]], requests: Mapping[str, int]
-    ) -> str:
+    def beyond(self, namespace: str, pod: Owner, claimed: Claimed, requests: Mapping[str, int]) -> str:
         """What a pod asks for by the claims that were made for it, where that is more than was counted, in words; "" if
-        not. `claimed`: (class, resource, devices) that were counted for claims; `requests`: all that was counted, these
+        not. `claimed`: what was counted for claims; `requests`: all that was counted, these
         among them, by resource. What a class is asked by may have become another meanwhile."""
         counted, besides = dict[str, int](), dict(requests)
         for of_class, resource, count in claimed:

@@ -22,6 +22,7 @@ from functools import lru_cache
 
 from admission.engine.model import (
     AntiAffinity,
+    Claimed,
     Exclusive,
     LabelSelector,
     PodShape,
@@ -52,9 +53,6 @@ NODE_NAME = "metadata.name"
 
 Terms = tuple[tuple[Requirement, ...], ...]
 """Required node affinity: any of the terms, all requirements of it."""
-
-Claimed = tuple[tuple[str, str, int], ...]
-"""(DeviceClass, extended resource, devices) that a pod asks for by claims."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _POD_LEVEL = ("cpu", "memory")

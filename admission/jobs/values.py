@@ -791,7 +791,6 @@ def workload(
         if why == "NodeFailures"
         else None,
         blocked_on_gates=BLOCKED_ON_GATES in true,
-        unclear=next((one.shape.unclear for one in read[0] if one.shape.unclear), ""),
         run_ms=whole(status.get("accumulatedPastExecutionTimeSeconds"), 0) * 1000,
         job_uid=labels.get(names.job_uid_label, ""),
         **(_said_in_meta(meta, names) if meta.keys() & {"annotations", "ownerReferences"} else {}),

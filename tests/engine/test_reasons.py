@@ -230,7 +230,7 @@ ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
         Detail.VOLUME_PENDING,
     ),
     "claims": (
-        lambda: put_new(alone(), unclear="ResourceClaimTemplate 'two' does not exist"),
+        lambda: put_new(alone(), pod_sets=(PodSet("main", 1, PodShape(unclear="ResourceClaimTemplate two: none")),)),
         Reason.GATED,
         Detail.CLAIMS_UNCLEAR,
     ),

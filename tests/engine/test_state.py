@@ -38,6 +38,7 @@ from admission.engine.model import (
     Plan,
     PodSet,
     PodSetAssignment,
+    PodShape,
     PodUsage,
     Put,
     Quota,
@@ -286,6 +287,7 @@ def test_versions_between_may_never_be_seen() -> None:
 
 def test_whoever_stands_aside_is_told_why() -> None:
     town = small()
+    gone = PodShape(unclear="its template is not there")
     rows = {
         "lost": (gang("lost", "nowhere"), Reason.MISCONFIGURED, Detail.QUEUE_MISSING),
         "orphan": (gang("orphan", "points-nowhere"), Reason.MISCONFIGURED, Detail.CLUSTER_QUEUE_MISSING),
@@ -293,7 +295,11 @@ def test_whoever_stands_aside_is_told_why() -> None:
         "off": (gang("off", "a", active=False), Reason.DEACTIVATED, Detail.NONE),
         "gated": (gang("gated", "a", gated="owner"), Reason.GATED, Detail.NONE),
         "dry": (gang("dry", "a", unbound="its claim is not there"), Reason.GATED, Detail.VOLUME_PENDING),
-        "unclear": (gang("unclear", "a", unclear="its template is not there"), Reason.GATED, Detail.CLAIMS_UNCLEAR),
+        "unclear": (
+            replace(gang("unclear", "a"), pod_sets=(PodSet("main", 1, gone),)),
+            Reason.GATED,
+            Detail.CLAIMS_UNCLEAR,
+        ),
         "later": (gang("later", "a", requeue_at=START + 60_000), Reason.SUSPENDED, Detail.BACKOFF),
         "lame": (gang("lame", "lame"), Reason.MISCONFIGURED, Detail.CLUSTER_QUEUE_INACTIVE),
     }

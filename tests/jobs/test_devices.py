@@ -261,11 +261,11 @@ def test_what_pods_ask_for_by_claims(objects: list[Json], claims: list[Json], sa
 )
 def test_a_claim_that_asks_for_more_than_was_counted(requests: list[Json], counted: int, more: str) -> None:
     there = Devices(map(read, [device_class(), claim(pod="p", requests=requests), claim("z", pod="q")]), ["channel"])
-    claimed = [("gpu", GPU, counted)]
+    claimed = (("gpu", GPU, counted),)
     said = there.beyond("ns", ("p", "uid-p"), claimed, {GPU: counted})
     assert more in said
     assert bool(more) == bool(said)
-    assert not there.beyond("ns", ("p", "another"), [], {})
+    assert not there.beyond("ns", ("p", "another"), (), {})
     there.change(read(device_class()), read(device_class(resource="")))  # nothing that those who run could help
     assert there.beyond("ns", ("p", "uid-p"), claimed, {GPU: counted}) == said
 
@@ -281,9 +281,9 @@ def test_a_claim_that_asks_for_more_than_was_counted(requests: list[Json], count
 def test_a_claim_for_extended_resources_that_asks_for_more_than_its_pod(count: int, asks: Json, more: str) -> None:
     one = claim(pod="p", extended=True, requests=[request(count)])
     there = Devices(map(read, [device_class(), one, claim("z", pod="p", requests=[request(1)])]))
-    assert there.beyond("ns", ("p", "uid-p"), [("gpu", GPU, 1)], asks) == more
+    assert there.beyond("ns", ("p", "uid-p"), (("gpu", GPU, 1),), asks) == more
     there.change(read(device_class()), None)
-    assert there.beyond("ns", ("p", "uid-p"), [("gpu", GPU, 1)], asks) == ""
+    assert there.beyond("ns", ("p", "uid-p"), (("gpu", GPU, 1),), asks) == ""
 
 
 @pytest.mark.parametrize(
