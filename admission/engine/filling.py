@@ -32,6 +32,7 @@ from admission.engine.model import (
     Decision,
     Detail,
     Evict,
+    FlavorResource,
     Key,
     PreemptionPolicy,
     Reason,
@@ -725,8 +726,9 @@ class Filling(Run):
 
     def _over_claims(self, trial: Trial) -> Trial:
         """What others claim is in its way? A gang within nominal quota, of its queue or of the cohort on its side,
-        takes back what is only claimed, and borrowed: it might evict them as soon as they have it. Any other waits, and
-        the first of its queue is told for whom."""
+        takes back what is only claimed, and borrowed: it might evict them as soon as they have it. As few as give room
+        lose their claims, the lowest priority and the newest first. Any other waits, and the first of its queue is told
+        for whom."""
         ledger = self.ledger
         root = trial.node.root
         assert trial.assignment is not None
@@ -736,9 +738,7 @@ class Filling(Run):
             return trial
         usage = trial.assignment.usage
         entitled = _within_nominal(trial.node, usage)
-        borrowed = [
-            key for key in claims if self._borrowed(key, root) and (entitled or self._entitled_against(trial, key))
-        ]
+        borrowed = [key for key in self._borrowed(claims, root) if entitled or self._entitled_against(trial, key)]
         if (
             borrowed
             and self._simple(trial.gang, trial.queue)
@@ -834,12 +834,31 @@ class Filling(Run):
         free = mine.available_without(usage, held)
         return all(free[fr] >= amount for fr, amount in usage.items())
 
-    def _borrowed(self, key: Key, root: QuotaNode) -> bool:
-        held = self.ledger.claims[key]
-        node = self.ledger.tree.queue(held.charge.queue)
-        if node is None or node.root is not root:
-            return False
-        return node.borrowing(fr for fr, _ in held.charge.usage)
+    def _borrowed(self, claims: list[Key], root: QuotaNode) -> list[Key]:
+        """Those of these claims, in queues under this root, that are beyond the quota of their queue: the oldest of the
+        highest priority first, and in this order as many are within as there is quota for."""
+        ledger, workloads = self.ledger, self.state.workloads
+        beside: dict[str, dict[FlavorResource, int]] = {}
+        suspects: list[tuple[Key, Held, QuotaNode]] = []
+        for key in claims:
+            held = ledger.claims[key]
+            queue, usage = held.charge.queue, held.charge.usage
+            node = ledger.tree.queue(queue)
+            if node is not None and node.root is root and node.borrowing(fr for fr, _ in usage):
+                suspects.append((key, held, node))
+                used = beside.setdefault(queue, dict(node.usage))
+                for fr, amount in usage:
+                    used[fr] -= amount
+        suspects.sort(key=lambda one: (-workloads[one[0]].effective_priority, one[1].until, one[0]))
+        beyond = []
+        for key, held, node in suspects:
+            used = beside[held.charge.queue]
+            if any(used[fr] + amount > node.subtree.get(fr, 0) for fr, amount in held.charge.usage):
+                beyond.append(key)
+                continue
+            for fr, amount in held.charge.usage:
+                used[fr] += amount
+        return beyond
 
     def _entitled_against(self, trial: Trial, key: Key) -> bool:
         """Might a gang that is beyond the quota of its queue, and within that of the cohort on its side, evict the

@@ -215,3 +215,31 @@ def waits_for_what_is_free(town: Town) -> Key | None:
             return key
         free -= wanted
     return None
+
+
+@pytest.mark.parametrize(
+    ("quota", "theirs", "last", "priorities", "lost"),
+    [
+        ((4, 4), [3, 3], 4, (0, 0), "a1"),  # a0 is within the quota of its queue
+        ((0, 8), [1, 1], 3, (0, 0), "a1"),  # both borrow: the newest
+        ((0, 8), [1, 1], 3, (0, 5), "a0"),  # the lowest priority
+    ],
+)
+def test_who_takes_back_what_is_claimed_ends_the_last_claims_beyond_quota(
+    quota: tuple[int, int], theirs: list[int], last: int, priorities: tuple[int, int], lost: str
+) -> None:
+    """c holds everything, and gangs of it leave for two of a. Then one of b comes, within its quota."""
+    town = Town(*elastic("f"), cohort("all"))
+    for name, nominal in zip("abc", (quota[0], 4, quota[1]), strict=True):
+        town.put(queue(name, "all", [("f", {"gpu": nominal})]))
+    town.put(*(gang(f"c{i:02}", "c", created=i) for i in range(12)))
+    town.settle()
+    town.now += 600 * SECOND
+    for i, (gpus, priority) in enumerate(zip(theirs, priorities, strict=True)):
+        town.put(gang(f"a{i}", "a", gpus, created=20 + i, priority=priority))
+    town.cycle()
+    assert [town.gang(f"a{i}").claims is not None for i in range(2)] == [True, True]
+    town.put(gang("b", "b", last, created=30))
+    town.cycle()
+    ended = [d.key[1] for d in town.log if isinstance(d, Claim) and d.record.until <= town.now]
+    assert ended == [lost]
