@@ -376,10 +376,14 @@ class Filling(Run):
                 # Of other trees nothing but nodes is kept, and they do not matter.
                 mine = self.ledger.aside_under(trial.node.root)
                 untried.intersection_update(mine)
-            if self._able(beside) or not untried:
-                beside = self._or_over_claims(beside)
             self.place(beside)
-        good = self._able(beside)
+        if not untried and beside.mode is not Mode.FIT:
+            if able and (freed := self._freed(trial, but)) is not None:
+                return freed
+            with self.ledger.beside(but, trial.node.root):
+                beside = self._or_over_claims(beside)
+                self.place(beside)
+        good = self._able(beside) if not untried else beside.mode is Mode.FIT
         beside.beside = able and not good
         if beside.beside:
             beside.why = self._but_for(beside.why, next(key for _, key in around if key not in but))
@@ -393,15 +397,20 @@ class Filling(Run):
         if untried:
             self._ask_again(untried)
             return None
+        return self._freed(trial, but, nodes=False) or beside
+
+    def _freed(self, trial: Trial, but: set[Key], *, nodes: bool = True) -> Trial | None:
+        """What comes of evicting others; None if nothing does. What they must give up for it was never free, and they
+        do not go for those for whom room is kept: only the quota that is free now is kept from it, and the `nodes`."""
+        gang = trial.gang
         if not self._may_evict(gang):
-            return beside
-        # What others must give up for it was never free: only the room that is free now is kept from it.
-        with self.ledger.beside(but, trial.node.root, free=True):
+            return None
+        with self.ledger.beside(but, trial.node.root, free=True, nodes=nodes):
             usage = {} if trial.assignment is None else trial.assignment.usage
             if self._simple(gang, trial.queue) and not self.state.memos.may_take(trial.queue.name, usage):
-                return beside
+                return None
             freed = self.look(gang, trial.queue)
-        return freed if freed.found.victims else beside
+        return freed if freed.found.enough and freed.mode is not Mode.FIT else None
 
     @staticmethod
     def _but_for(why: Why, first: Key) -> Why:
@@ -766,7 +775,8 @@ class Filling(Run):
                         known = False
                         continue
                     again = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
-                    if self._able(again):
+                    # Others left for a claim with victims; what is only set aside is worth nobody's going.
+                    if self._able(again) and (held.victims or set(again.found.victims) <= set(better.found.victims)):
                         better, known = again, True
                         continue
                     ledger.unclaim(key)

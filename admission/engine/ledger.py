@@ -449,23 +449,22 @@ class Ledger:
         return 0 if held.charge.key in self.aside else held.until
 
     @contextmanager
-    def beside(self, but: Set[Key], root: QuotaNode, *, free: bool = False) -> Iterator[None]:
+    def beside(self, but: Set[Key], root: QuotaNode, *, free: bool = False, nodes: bool = True) -> Iterator[None]:
         """With all room taken that is set aside, but for that of some: of those in the tree of `root` as claims in the
-        book, of the others on nodes; or with as much of their quota as is `free` now, and no nodes. Who is unclaimed
-        inside has nothing set aside any more."""
+        book, with no more of their quota than is `free` now if only that is asked for; of the others on nodes. Without
+        `nodes` none are taken. Who is unclaimed inside has nothing set aside any more."""
         entered = [key for key in self.aside_under(root) if key not in but]
         start = len(self._journal)
         before = self._spared, self._lazy
-        self._spared = None if free else frozenset(self.aside.keys() & but)
+        self._spared = frozenset(self.aside.keys() & but) if nodes else None
         self._lazy = {}
         for key in entered:
             held = self.aside[key]
-            if free:
-                self._enter_free(held)
-            else:
-                self.unclaim(key)
-                self._lazy[key] = held
-                self._enter(held)
+            taken = self._as_far_as_free(held) if free else held
+            self.unclaim(key)
+            if nodes:
+                self._lazy[key] = taken
+            self._enter(taken)
         try:
             yield
         finally:
@@ -480,16 +479,15 @@ class Ledger:
             del self._journal[start:]
             self._restore(first)
 
-    def _enter_free(self, held: Held) -> None:
-        """Claim as much of its quota as is free now."""
+    def _as_far_as_free(self, held: Held) -> Held:
+        """The quota of a claim that is free now."""
         root = self._root_of(held)
         at = (0 if root is None else self._versions.get(root, 0), id(held))
         known = self._free_parts.get(at)
         if known is None or known[0] is not held:
             part = Held(self.as_far_as_free(held.charge), held.until)
             known = self._free_parts[at] = (held, part)
-        self.unclaim(held.charge.key)
-        self._enter(known[1])
+        return known[1]
 
     def usage_by_queue(self, charges: Iterable[Charge]) -> dict[QuotaNode, dict[FlavorResource, int]]:
         """What these gangs hold of quota, added up for each ClusterQueue that is there."""

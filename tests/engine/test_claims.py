@@ -243,3 +243,26 @@ def test_who_takes_back_what_is_claimed_ends_the_last_claims_beyond_quota(
     town.cycle()
     ended = [d.key[1] for d in town.log if isinstance(d, Claim) and d.record.until <= town.now]
     assert ended == [lost]
+
+
+@pytest.mark.parametrize("on_nodes", [False, True])
+@pytest.mark.parametrize("free", [0, 2])
+def test_nobody_goes_for_what_is_kept_for_one_who_was_passed_over(on_nodes: bool, free: int) -> None:
+    """c borrows, and room is kept for a gang of 7 of b, which would borrow as well. Then one of a comes, within its
+    quota, and finds what is free kept: it has evicted what it needs, and not what the other lacks."""
+    there = (Flavor("f"), *(node(f"n{i:02}", gpu=1) for i in range(12))) if on_nodes else elastic("f")
+    town = Town(*there, cohort("all"), *(queue(name, "all", [("f", {"gpu": 4})]) for name in "abc"))
+    town.put(*(gang(f"c{i:02}", "c", created=i) for i in range(12 - free)))
+    town.settle()
+    town.put(gang("big", "b", 7, created=20))
+    for _ in range(12):
+        town.now += 60 * SECOND
+        town.cycle()
+    assert town.gang("big").claims is not None, "it has been passed over"
+    town.put(gang("small", "a", created=town.now - START))
+    town.cycle()
+    assert len(town.evictions) == 1
+    town.leave()
+    town.cycle()
+    assert town.gang("small").admitted
+    assert town.gang("big").claims is not None
