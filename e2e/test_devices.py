@@ -145,6 +145,11 @@ def claiming(name: str, pods: int, source: Json) -> Json:
     return job("team-a", name, pods, template=template, backoffLimit=6)
 
 
+def running(cp: ControlPlane, name: str) -> list[Json]:
+    """Pods of a Job that run."""
+    return [pod for pod in running_pods(cp, "team-a") if pod["metadata"]["labels"]["job-name"] == name]
+
+
 def told(cp: ControlPlane, name: str) -> str:
     """What the owner of a job was told."""
     return str([one["message"] for one in cp.list("events", "team-a") if one["involvedObject"]["name"] == name])
@@ -195,12 +200,12 @@ def test_what_pods_ask_for_by_claims_is_counted(muster: Installed) -> None:
         cp.wait(lambda: kept_out in reason(cp, "team-a", "next")[1], 20, "to be told of nodes")
         assert {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")} == first
         cp.delete("jobs", "first", "team-a")
-        cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "it to run when there is room")
+        cp.wait(lambda: len(running(cp, "next")) == 2, 30, "it to run when there is room")
 
         # What it asked for when it was admitted holds, whatever its template becomes.
         cp.delete("resourceclaimtemplates.resource.k8s.io", "two", "team-a")
         cp.apply([template("team-a", "two", 4)])
-        cp.delete("pods", running_pods(cp, "team-a")[0]["metadata"]["name"], "team-a")
+        cp.delete("pods", running(cp, "next")[0]["metadata"]["name"], "team-a")
         more = f"asks for this by its claims: 4 of {DRIVER}, and 2 were counted"
         cp.wait(lambda: more in told(cp, "next"), 30, "it to be sent back")
         cp.wait(lambda: f'"{GPU}",4' in str(workload_of(cp, "team-a", "next")), 20, "it to be counted anew")
@@ -231,21 +236,24 @@ def test_a_class_is_counted_by_its_own_name_or_by_the_resource_that_it_names(mus
         cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 30, "the scheduler to run all of it")
         assert {pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a")} == {"listed-0", "listed-1"}
         assert used(cp, "claims", PARTS_BY_CLASS) == "3"
+        cp.apply([cluster_queue("team-b", {PARTS_BY_CLASS: 4})])
+        assert f"have together 8 {PARTS_BY_CLASS} of flavor gpu, and its 3 nodes have 4" in linted(cp)
+        cp.delete("clusterqueues", "team-b")
         assert sorted(free(cp, PARTS_BY_CLASS).values()) == [(2, 0), (2, 1)]
         assert "would start now" in submitted(cp, asking("asked", 1, {PARTS_BY_CLASS: 1}))
         assert f"eeds 2 {PARTS_BY_CLASS}" in submitted(cp, asking("asked", 2, {PARTS_BY_CLASS: 1}))
         cp.apply([asking("parts", 2, {PARTS_BY_CLASS: 1})])
         cp.wait(lambda: f"eeds 2 {PARTS_BY_CLASS}" in reason(cp, "team-a", "parts")[1], 20, "quota to count it")
         cp.delete("jobs", "claims", "team-a")
-        cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "it to run when there is room")
+        cp.wait(lambda: len(running(cp, "parts")) == 2, 30, "it to run when there is room")
         assert used(cp, "parts", PARTS_BY_CLASS) == "2"
         cp.wait(lambda: sum(there[1] for there in free(cp, PARTS_BY_CLASS).values()) == 2, 10, "what is free")
 
         # One that names a resource: as of that, where a driver lists its devices.
         cp.apply([asking("whole", 2, {GPU_BY_CLASS: 2, GPU: 1})])
-        cp.wait(lambda: len(running_pods(cp, "team-a")) == 4, 30, "the scheduler to run it")
+        cp.wait(lambda: len(running(cp, "whole")) == 2, 30, "the scheduler to run it")
         assert used(cp, "whole") == "6"
-        assert {pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a")} == {"listed-0", "listed-1"}
+        assert {pod["spec"]["nodeName"] for pod in running(cp, "whole")} == {"listed-0", "listed-1"}
         cp.wait(lambda: sum(there[1] for there in free(cp).values()) == 6, 10, "what is free")
         cp.apply([asking("many", 1, {GPU_BY_CLASS: 3}), asking("none", 1, {f"{OF_DEVICE_CLASS}none": 1})])
         cp.wait(lambda: f"eeds 3 {GPU}" in reason(cp, "team-a", "many")[1], 20, "quota to count it")
@@ -260,7 +268,7 @@ def test_a_class_is_counted_by_its_own_name_or_by_the_resource_that_it_names(mus
         cp.apply([cluster_queue("team-a", {GPU: 9, "nvidia.com/mig": 4}, cohortName="all")])
         cp.delete("jobs", "later", "team-a")
         cp.apply([asking("later", 2, {PARTS_BY_CLASS: 1})])
-        cp.wait(lambda: len(running_pods(cp, "team-a")) == 6, 30, "the rest to run")
+        cp.wait(lambda: len(running(cp, "later")) == 2, 30, "the rest to run")
         assert used(cp, "later", "nvidia.com/mig") == "2"
         assert before < {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")}
         assert all(free == 0 for _, free in free(cp, "nvidia.com/mig").values())

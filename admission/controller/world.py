@@ -1154,8 +1154,15 @@ class World:
                 held[name] = held.get(name, 0) + amount
             if (value.namespace, value.name) == key:
                 short = (name for name in mine if held[name] > has.get(name, 0))
-                return any(name in has or not self.devices.renamed(node, name) for name in short)
+                return any(name in has or not self._renamed(value, node, name) for name in short)
         return False
+
+    def _renamed(self, value: Workload, node: str, resource: str) -> bool:
+        """Has a gang devices on a node that drivers list and that no class counts by this name any more?"""
+        if resource in self.devices.counting:
+            return False
+        pods = self._pods_of_owner.get((value.namespace, value.uid), {}).values()
+        return any(pod.node == node and self.devices.has(pod.namespace, (pod.name, pod.uid), node) for pod in pods)
 
     def _stopped(self, value: Workload) -> tuple[StopPolicy, str]:
         local = self.state.local_queue((value.namespace, value.queue))

@@ -522,9 +522,12 @@ class Devices:
                 return f"{count} of {of_class}, and {may} were counted"
         return ""
 
-    def renamed(self, node: str, resource: str) -> bool:
-        """Are there devices on a node while none is counted by this name: they may be there under another."""
-        return node in self._on and resource not in self.counting
+    def has(self, namespace: str, pod: Owner, node: str) -> bool:
+        """Has a pod any of the devices that are listed on a node, by the claims that were made for it."""
+        claims = self._of_pod.get((namespace, pod), {}).values()
+        held = {one for claim in claims for one in claim.holds}
+        pools = {pool for pool, _ in held}
+        return any((pool, one.name) in held and one.node == node for pool in pools for one in self._current(pool))
 
     def held_by(self, claim: Key, pod: PodUsage | None = None) -> tuple[PodUsage, ...]:
         """What a claim takes of nodes: as much as a pod would that asks for so many. `pod`: for which it was made, if

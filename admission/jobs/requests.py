@@ -276,18 +276,15 @@ def _claimed(template: Json, names: Names) -> Claimed | str | None:
     return out if good and len(out) == len(said) else None
 
 
-def by_class_name(requests: Mapping[str, int]) -> list[str]:
-    """DeviceClasses of which some devices are among these requests, by the classes' own names."""
-    asked = sorted(name for name, amount in requests.items() if amount and name.startswith(OF_DEVICE_CLASS))
-    return [name.removeprefix(OF_DEVICE_CLASS) for name in asked]
-
-
 def asked_by_class_name(template: Json) -> list[str]:
-    """The same of a pod template; none where its requests cannot be read."""
+    """DeviceClasses of which a pod template asks for some devices by the classes' own names; none where its requests
+    cannot be read."""
+    classes = device_classes(template)
     try:
-        return by_class_name(pod_requests(obj(template.get("spec")))) if device_classes(template) else []
+        requests = pod_requests(obj(template.get("spec"))) if classes else {}
     except QuantityError:
         return []
+    return sorted(name for name in classes if requests.get(f"{OF_DEVICE_CLASS}{name}"))
 
 
 def complete(template: Json, *, limit_ranges: Sequence[Json] = (), runtime_class: Json | None = None) -> Json:
@@ -819,7 +816,7 @@ def shape_of(
     claimed: Claimed = ()
     unclear = ""
     claims = bool(items(spec.get("resourceClaims")))
-    if claims or by_class_name(requests):
+    if claims or asked_by_class_name(template):
         said = _claimed(template, names)
         if said is None and claims:
             uncounted.append("resourceClaims are not counted: nothing says how many devices they ask for")

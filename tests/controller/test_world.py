@@ -1239,37 +1239,55 @@ def test_a_class_that_names_no_resource_is_room_while_a_queue_has_quota_of_it() 
 
 
 @pytest.mark.parametrize(
-    ("held", "before", "after", "lost"),
+    ("held", "before", "after", "kept"),
     [
-        pytest.param(GPU, GPU, "", False, id="the class loses its name"),
-        pytest.param(f"{OF_DEVICE_CLASS}gpu", "", GPU, False, id="it gets one"),
-        pytest.param(GPU, GPU, "example.com/other", False, id="it gets another"),
-        pytest.param(GPU, GPU, GPU, True, id="the devices go"),
+        pytest.param(GPU, GPU, "", True, id="the class loses its name"),
+        pytest.param(f"{OF_DEVICE_CLASS}gpu", "", GPU, True, id="it gets one"),
+        pytest.param(GPU, GPU, "example.com/other", True, id="it gets another"),
+        pytest.param(GPU, GPU, None, True, id="it is gone"),
+        pytest.param("example.com/nic", GPU, "", False, id="they were others"),
+        pytest.param(GPU, GPU, GPU, False, id="they are gone"),
     ],
 )
 def test_whose_class_is_called_otherwise_has_not_lost_its_devices(
-    held: str, before: str, after: str, lost: bool
+    held: str, before: str, after: str | None, kept: bool
 ) -> None:
+    """Neither are they free."""
     setting = Setting()
     world = setting.world
-    old = devices.DeviceClass("gpu", before)
-    two = devices.Slice("n1", ("d", "n1"), devices=tuple(devices.Device(f"gpu-{i}", "n1") for i in range(4)))
-    quotas = FlavorQuotas("f", ((held, Quota(4)),))
-    world.apply(Put(ClusterQueue("q", groups=(ResourceGroup((held,), (quotas,)),))))
-    world.node_seen(Node("n1", allocatable=(("pods", 110),)))
-    world.devices_changed(None, two)
+    old, new = devices.DeviceClass("gpu", before), None if after is None else devices.DeviceClass("gpu", after)
+    four = devices.Slice("n1", ("d", "n1"), devices=tuple(devices.Device(f"gpu-{i}", "n1") for i in range(4)))
+    names = {held, f"{OF_DEVICE_CLASS}gpu"}
+    quotas = FlavorQuotas("f", tuple((name, Quota(4)) for name in names))
+    world.apply(Put(ClusterQueue("q", groups=(ResourceGroup(tuple(names), (quotas,)),))))
+    world.node_seen(Node("n1", allocatable=(("example.com/nic", 3), ("pods", 110))))
+    world.devices_changed(None, four)
     world.devices_changed(None, old)
-    on = replace(ON_N1, usage=((held, 4),))
-    world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (on,)), admitted=True)))
+    on = replace(ON_N1, usage=((held, 3),))
+    shape = PodShape(requests=((held, 3),))
+    value = replace(HOLDS, admission=Admission("q", (on,)), admitted=True, pod_sets=(PodSet("main", 1, shape),))
+    world.workload_seen(seen(value))
+    mine = PodUsage(("ns", "a"), "a", "n1", ((held, 3),), workload_uid="w1")
+    world.pod_seen(pod("a", usage=mine))
+    if held != "example.com/nic":
+        holds = tuple((four.pool, one.name) for one in four.devices[:3])
+        world.devices_changed(None, devices.Claim("ns", "c", holds, ("a", "a"), extended=True))
     assert world.sight(KEY, 1000).lost_nodes == ()
-    world.devices_changed(old, devices.DeviceClass("gpu", after))
-    if lost:
-        world.devices_changed(two, dataclasses.replace(two, devices=two.devices[:1]))
+
+    world.devices_changed(old, new)
+    if held == "example.com/nic":
+        world.node_seen(Node("n1", allocatable=(("pods", 110),)))
+    elif not kept:
+        world.devices_changed(four, dataclasses.replace(four, devices=four.devices[:1]))
+    elif new is not None:
+        assert world.state.ledger.nodes.free("n1")[new.counted_as] == 1
     world.sight(KEY, 2000)
-    assert world.sight(KEY, 2000 + NODE_GONE_MS).lost_nodes == (("n1",) if lost else ())
-    world.devices_changed(dataclasses.replace(two, devices=two.devices[:1]) if lost else two, None)
-    world.sight(KEY, 3000 + NODE_GONE_MS)
-    assert world.sight(KEY, 3000 + 2 * NODE_GONE_MS).lost_nodes == ("n1",)
+    assert world.sight(KEY, 2000 + NODE_GONE_MS).lost_nodes == (() if kept else ("n1",))
+    if kept:
+        world.devices_changed(four, None)
+        world.sight(KEY, 3000 + NODE_GONE_MS)
+        assert world.sight(KEY, 3000 + 2 * NODE_GONE_MS).lost_nodes == ("n1",)
+    assert world.state.drift() == []
 
 
 def test_who_asks_by_the_name_of_a_class_is_looked_at_when_that_counts_otherwise() -> None:

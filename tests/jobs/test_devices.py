@@ -404,6 +404,13 @@ def test_a_claim_for_what_its_pod_asks_for_by_the_name_of_a_class(
     assert there.beyond("ns", ("p", "uid-p"), tuple(counted), asks) == more
 
 
+def test_a_claim_is_compared_with_what_was_counted_whichever_class_has_that_name_now() -> None:
+    one = claim(pod="p", extended=True, requests=[request(3)])
+    there = Devices(map(read, [device_class(resource="example.com/new"), device_class(name="other"), one]))
+    assert there.beyond("ns", ("p", "uid-p"), (("gpu", GPU, 0),), {GPU: 3}) == ""
+    assert there.beyond("ns", ("p", "uid-p"), (), {GPU: 3}) == "3 of gpu, and 0 were counted"
+
+
 @pytest.mark.parametrize(
     ("expression", "holds"),
     [
