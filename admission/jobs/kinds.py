@@ -239,7 +239,7 @@ def device_classes(template: Json) -> list[str]:
     spec, names = obj(template.get("spec")), set[str]()
     for container in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))):
         resources = obj(container.get("resources"))
-        names.update(obj(resources.get("requests")), obj(resources.get("limits")))
+        names.update(map(str, (*obj(resources.get("requests")), *obj(resources.get("limits")))))
     return [name.removeprefix(OF_DEVICE_CLASS) for name in names if name.startswith(OF_DEVICE_CLASS)]
 
 
