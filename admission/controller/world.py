@@ -1153,16 +1153,16 @@ class World:
             for name, amount in mine.items():
                 held[name] = held.get(name, 0) + amount
             if (value.namespace, value.name) == key:
-                short = (name for name in mine if held[name] > has.get(name, 0))
-                return any(name in has or not self._renamed(value, node, name) for name in short)
+                short = [name for name in mine if held[name] > has.get(name, 0)]
+                known = self.devices.counting
+                return any(name in known for name in short) or (bool(short) and not self._renamed(value, node, mine))
         return False
 
-    def _renamed(self, value: Workload, node: str, resource: str) -> bool:
-        """Has a gang devices on a node that drivers list and that no class counts by this name any more?"""
-        if resource in self.devices.counting:
-            return False
+    def _renamed(self, value: Workload, node: str, names: Collection[str]) -> bool:
+        """Has a gang devices on a node whose class was counted by one of these names and is not any more?"""
         pods = self._pods_of_owner.get((value.namespace, value.uid), {}).values()
-        return any(pod.node == node and self.devices.has(pod.namespace, (pod.name, pod.uid), node) for pod in pods)
+        here = ((pod.namespace, (pod.name, pod.uid)) for pod in pods if pod.node == node)
+        return any(self.devices.has_of_others(namespace, pod, node, names) for namespace, pod in here)
 
     def _stopped(self, value: Workload) -> tuple[StopPolicy, str]:
         local = self.state.local_queue((value.namespace, value.queue))

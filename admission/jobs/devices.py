@@ -522,12 +522,15 @@ class Devices:
                 return f"{count} of {of_class}, and {may} were counted"
         return ""
 
-    def has(self, namespace: str, pod: Owner, node: str) -> bool:
-        """Has a pod any of the devices that are listed on a node, by the claims that were made for it."""
-        claims = self._of_pod.get((namespace, pod), {}).values()
-        held = {one for claim in claims for one in claim.holds}
-        pools = {pool for pool, _ in held}
-        return any((pool, one.name) in held and one.node == node for pool in pools for one in self._current(pool))
+    def has_of_others(self, namespace: str, pod: Owner, node: str, names: Collection[str]) -> bool:
+        """Has a pod devices that are listed on a node by a claim on a class that is counted by none of these names."""
+        for claim in self._of_pod.get((namespace, pod), {}).values():
+            classes = (self._classes.get(of_class) for of_class, _ in self._counted(claim.asks)[0])
+            if any(one is None or one.counted_as not in names for one in classes):
+                held, pools = set(claim.holds), {pool for pool, _ in claim.holds}
+                if any((at, one.name) in held and one.node == node for at in pools for one in self._current(at)):
+                    return True
+        return False
 
     def held_by(self, claim: Key, pod: PodUsage | None = None) -> tuple[PodUsage, ...]:
         """What a claim takes of nodes: as much as a pod would that asks for so many. `pod`: for which it was made, if

@@ -1238,55 +1238,56 @@ def test_a_class_that_names_no_resource_is_room_while_a_queue_has_quota_of_it() 
     assert world.state.drift() == []
 
 
+BY_CLASS, NIC = f"{OF_DEVICE_CLASS}gpu", "example.com/nic"
+
+
 @pytest.mark.parametrize(
-    ("held", "before", "after", "kept"),
+    ("held", "before", "after", "gone", "kept"),
     [
-        pytest.param(GPU, GPU, "", True, id="the class loses its name"),
-        pytest.param(f"{OF_DEVICE_CLASS}gpu", "", GPU, True, id="it gets one"),
-        pytest.param(GPU, GPU, "example.com/other", True, id="it gets another"),
-        pytest.param(GPU, GPU, None, True, id="it is gone"),
-        pytest.param("example.com/nic", GPU, "", False, id="they were others"),
-        pytest.param(GPU, GPU, GPU, False, id="they are gone"),
+        pytest.param([GPU], GPU, "", "", True, id="the class loses its name"),
+        pytest.param([BY_CLASS], "", GPU, "", True, id="it gets one"),
+        pytest.param([GPU], GPU, "example.com/other", "", True, id="it gets another"),
+        pytest.param([GPU], GPU, None, "", True, id="it is gone"),
+        pytest.param([GPU], GPU, GPU, "listed", False, id="they are gone"),
+        pytest.param([GPU], GPU, "", "listed", False, id="under whatever name"),
+        pytest.param([NIC, GPU], GPU, GPU, NIC, False, id="others are, of a device plugin"),
+        pytest.param([NIC], "", "", NIC, False, id="and its claims are of no quota"),
     ],
 )
 def test_whose_class_is_called_otherwise_has_not_lost_its_devices(
-    held: str, before: str, after: str | None, kept: bool
+    held: list[str], before: str, after: str | None, gone: str, kept: bool
 ) -> None:
     """Neither are they free."""
-    setting = Setting()
+    excluded = frozenset({"gpu"} if held == [NIC] else ())
+    setting = Setting(replace(MUSTER, excluded_classes=excluded))
     world = setting.world
     old, new = devices.DeviceClass("gpu", before), None if after is None else devices.DeviceClass("gpu", after)
     four = devices.Slice("n1", ("d", "n1"), devices=tuple(devices.Device(f"gpu-{i}", "n1") for i in range(4)))
-    names = {held, f"{OF_DEVICE_CLASS}gpu"}
-    quotas = FlavorQuotas("f", tuple((name, Quota(4)) for name in names))
-    world.apply(Put(ClusterQueue("q", groups=(ResourceGroup(tuple(names), (quotas,)),))))
-    world.node_seen(Node("n1", allocatable=(("example.com/nic", 3), ("pods", 110))))
+    quotas = FlavorQuotas("f", ((BY_CLASS, Quota(4)), (GPU, Quota(4)), (NIC, Quota(4))))
+    world.apply(Put(ClusterQueue("q", groups=(ResourceGroup((BY_CLASS, GPU, NIC), (quotas,)),))))
+    # Where there was a device plugin before, the kubelet goes on to say that it has none.
+    world.node_seen(Node("n1", allocatable=((NIC, 3), (GPU, 0), ("pods", 110))))
     world.devices_changed(None, four)
     world.devices_changed(None, old)
-    on = replace(ON_N1, usage=((held, 3),))
-    shape = PodShape(requests=((held, 3),))
-    value = replace(HOLDS, admission=Admission("q", (on,)), admitted=True, pod_sets=(PodSet("main", 1, shape),))
-    world.workload_seen(seen(value))
-    mine = PodUsage(("ns", "a"), "a", "n1", ((held, 3),), workload_uid="w1")
-    world.pod_seen(pod("a", usage=mine))
-    if held != "example.com/nic":
-        holds = tuple((four.pool, one.name) for one in four.devices[:3])
-        world.devices_changed(None, devices.Claim("ns", "c", holds, ("a", "a"), extended=True))
+    asked = tuple((name, 3) for name in sorted(held))
+    admission, shape = Admission("q", (replace(ON_N1, count=1, usage=asked),)), PodShape(requests=asked)
+    world.workload_seen(seen(replace(HOLDS, admission=admission, admitted=True, pod_sets=(PodSet("main", 1, shape),))))
+    world.pod_seen(pod("a", usage=PodUsage(("ns", "a"), "a", "n1", asked, workload_uid="w1")))
+    holds = tuple((four.pool, one.name) for one in four.devices[:3])
+    asks = devices.Asks((("gpu", 3),))
+    world.devices_changed(None, devices.Claim("ns", "c", holds, ("a", "a"), held != [NIC], asks))
     assert world.sight(KEY, 1000).lost_nodes == ()
 
-    world.devices_changed(old, new)
-    if held == "example.com/nic":
-        world.node_seen(Node("n1", allocatable=(("pods", 110),)))
-    elif not kept:
-        world.devices_changed(four, dataclasses.replace(four, devices=four.devices[:1]))
+    if new != old:
+        world.devices_changed(old, new)
+    if gone == NIC:
+        world.node_seen(Node("n1", allocatable=((NIC, 0), (GPU, 0), ("pods", 110))))
+    elif gone:
+        world.devices_changed(four, None)
     elif new is not None:
         assert world.state.ledger.nodes.free("n1")[new.counted_as] == 1
     world.sight(KEY, 2000)
     assert world.sight(KEY, 2000 + NODE_GONE_MS).lost_nodes == (() if kept else ("n1",))
-    if kept:
-        world.devices_changed(four, None)
-        world.sight(KEY, 3000 + NODE_GONE_MS)
-        assert world.sight(KEY, 3000 + 2 * NODE_GONE_MS).lost_nodes == ("n1",)
     assert world.state.drift() == []
 
 
