@@ -37,6 +37,8 @@ JOBSET_NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 """With the annotation above: nodes were labelled for each child job, and the JobSet controller selects them."""
 JOBSET_NAMESPACED_JOB_LABEL = "alpha.jobset.sigs.k8s.io/namespaced-job"
 JOBSET_NO_SCHEDULE_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
+OF_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
+"""With the name of a DeviceClass behind it: the resource by which pods may ask for its devices in any case."""
 
 # Condition types of a Workload, ClusterQueue and LocalQueue (the same in both groups).
 QUOTA_RESERVED = "QuotaReserved"
@@ -226,7 +228,8 @@ class Names:
     @cached_property
     def claimed_devices_annotation(self) -> str:
         """On a pod template in a Workload: [[DeviceClass, extended resource, devices], ...], what each pod asks for by
-        its claims; or, as JSON, too, a sentence why that is not known."""
+        its claims, and none for a class that it asks for by that one's own name; or, as JSON, too, a sentence why that
+        is not known."""
         return f"{self.group}/claimed-devices"
 
     @cached_property

@@ -339,13 +339,13 @@ DETAILS: Mapping[Detail, Advice] = {
         (Reason.GATED,),
     ),
     Detail.CLAIMS_UNCLEAR: Advice(
-        "A ResourceClaimTemplate that its pods name is not there, or asks for what no quota counts. It holds nothing "
-        "meanwhile, and goes on by itself once it can be counted.",
+        "A ResourceClaimTemplate or DeviceClass by which its pods ask for devices is not there, or cannot be counted. "
+        "It holds nothing meanwhile, and goes on by itself once it can be.",
         "Make the template that the sentence names, or make the job anew with one that asks for whole devices of one "
         "class.",
-        "Give the DeviceClass that the sentence names an extendedResourceName, or leave its claims out of quota in the "
-        "configuration file (resources.excludeDeviceClasses).",
-        r"ask for by claims cannot be counted",
+        "Make the DeviceClass that the sentence names, or leave its claims out of quota in the configuration file "
+        "(resources.excludeDeviceClasses).",
+        r"its pods ask for (by claims )?cannot be counted",
         (Reason.GATED,),
     ),
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ from admission.controller.unready import (
     told_why,
     unready_of,
 )
-from admission.engine.model import Check, CheckState, Detail, Key, Reason, Workload
+from admission.engine.model import MUSTER, Check, CheckState, Detail, Key, Reason, Rules, Workload
 from admission.jobs import values
 from admission.jobs.hold import not_queued
 from admission.jobs.kinds import (
@@ -633,27 +633,31 @@ class Ask:
             raise NotSeen("you may not see the nodes of this cluster (list nodes)")
         from admission.controller.occupancy import Occupancy
 
-        devices = await self.devices()
+        devices = await self.devices(None)
         there = Occupancy(raw_nodes, raw_topologies or (), raw_workloads or (), raw_pods or (), self.names, devices)
         flavors = [values.flavor(raw, self.names)[0] for raw in raw_flavors or ()]
         return Nodes(there.rows(flavors), there.largest(flavors, per_pod), there.resources, self.hidden)
 
-    async def devices(self, excluded: Collection[str] = ()) -> Devices:
-        """Those that drivers list, where a class makes them an extended resource. `excluded`: classes of which claims
-        are not counted."""
+    async def devices(self, queues: Iterable[Json] | None, rules: Rules = MUSTER) -> Devices:
+        """Those that drivers list, where a class counts them. `queues`: the ClusterQueues; None: they are read, if it
+        depends on them."""
         from admission.controller.decode import LISTED
-        from admission.jobs.devices import CLASS, DeviceClass, Devices
+        from admission.jobs.devices import CLASS, DeviceClass, Devices, of_classes
 
         hidden = dict(self._hidden)
         listed: list[Listed] = []
+        quotas: set[str] = set()
         for kind, convert in LISTED:
             found = await self.read(kind)
+            listed += [convert(raw, self.names)[0] for raw in found or ()]
             if kind.kind == CLASS:
                 self._hidden = hidden  # it matters only where there are some
-            listed += [convert(raw, self.names)[0] for raw in found or ()]
-            if not any(isinstance(one, DeviceClass) and one.resource for one in listed):
-                break
-        return Devices(listed, excluded)
+                if queues is None and any(isinstance(one, DeviceClass) and not one.resource for one in listed):
+                    queues = await self.read(self.kind("clusterqueues", "ClusterQueue", namespaced=False))
+                quotas.update(*(of_classes(values.cluster_queue(raw, self.names)[0]) for raw in queues or ()))
+                if not Devices(listed, rules, quotas).counting:
+                    break
+        return Devices(listed, rules, quotas)
 
     # ------------------------------------------------------------ lint
 
@@ -678,7 +682,8 @@ class Ask:
             PRIORITY_CLASSES,
         ]
         lists = await asyncio.gather(*(self.read(kind) for kind in kinds))
-        devices = await self.devices()
+        queues, *_ = lists
+        devices = await self.devices(queues or ())
         return [
             Document(self._with_devices(raw, devices) if raw["kind"] == NODES.kind else raw, CLUSTER)
             for found in lists

@@ -84,13 +84,13 @@ class Defaults:
     def mark_of(self, job: JobView) -> str:
         """What is added to its pods, but for priority, as a mark; "" for nothing."""
         limits = self._limits_marks.get(job.namespace, "")
-        if not limits and not job.runtime_classes and not job.claim_templates:
+        if not (limits or job.runtime_classes or job.claim_templates or job.device_classes):
             return ""
         absent = class_mark(None)
         return defaults_mark(
             limits,
             [(name, self._class_marks.get(name, absent)) for name in job.runtime_classes],
-            [(name, self._devices.mark(job.namespace, name)) for name in job.claim_templates],
+            self._devices.marks(job.namespace, job.claim_templates, job.device_classes).items(),
         )
 
     def priority(self, job: JobView) -> tuple[int, str, str]:

@@ -49,6 +49,7 @@ from admission.jobs.kinds import (
     JobKind,
     claim_templates,
     claims_made,
+    device_classes,
     kind_of,
     name_of,
     namespace_of,
@@ -216,7 +217,7 @@ async def _decided(
 
     cluster = await _read(ask, seen.namespace, rules)
     if hidden := await _claimed(ask, kind, made, seen.namespace, cluster.devices):
-        said = f"you may not see {hidden}, which say what its pods ask for by their claims; the queue is there"
+        said = f"you may not see {hidden}, which say what devices its pods ask for; the queue is there"
         return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
     runtimes = cluster.found[RUNTIME_CLASSES.plural]
     value, problems = build_workload(
@@ -347,11 +348,8 @@ async def _read(ask: Ask, namespace: str, rules: Rules) -> _Cluster:
         PRIORITY_CLASSES,
     )
     lists = await asyncio.gather(*(ask.read(one, namespace if one is LIMIT_RANGES else None) for one in kinds))
-    return _Cluster(
-        ask.names,
-        {one.plural: found for one, found in zip(kinds, lists, strict=True)},
-        await ask.devices(rules.excluded_classes),
-    )
+    found = {one.plural: found for one, found in zip(kinds, lists, strict=True)}
+    return _Cluster(ask.names, found, await ask.devices(found["clusterqueues"] or (), rules))
 
 
 @dataclass(frozen=True)
@@ -372,12 +370,13 @@ class _Stored:
 
 
 async def _claimed(ask: Ask, kind: JobKind, made: Json, namespace: str, devices: Devices) -> str:
-    """Read the ResourceClaimTemplates that a job names; "", or what the asker may not see of what says what they ask
-    for."""
+    """Read the ResourceClaimTemplates that a job names; "", or what the asker may not see of what says what devices its
+    pods ask for."""
     (classes, _), *_ = LISTED
     templates, convert = CLAIM_TEMPLATES
     named = sorted({name for slot in kind.slots(made) for name in claim_templates(slot.template)})
-    if named and await ask.read(classes) is None:
+    by_class = any(device_classes(slot.template) for slot in kind.slots(made))
+    if (named or by_class) and await ask.read(classes) is None:
         return classes.plural
     for name in named:
         raw = await ask.read_one(templates, name, namespace)

@@ -53,7 +53,7 @@ from admission.engine.model import (
 )
 from admission.engine.state import State
 from admission.engine.trial import required_checks
-from admission.jobs.devices import Devices, Listed
+from admission.jobs.devices import Devices, Listed, Touched, of_classes
 from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.values import LOST_TAINTS
@@ -172,7 +172,7 @@ class World:
         self._reserved = reserved
         self.jobs: dict[JobKey, JobView] = {}
         self.workloads: dict[Key, WorkloadSeen] = {}
-        self.devices = Devices(excluded=state.rules.excluded_classes)
+        self.devices = Devices(rules=state.rules)
         self.defaults = Defaults(self.devices)
         self._same_defaults: dict[str, str] = {}
         """Workloads (uid) that say the same with other defaults than they were written with, and with which."""
@@ -182,7 +182,9 @@ class World:
         self._held_by: dict[Key, tuple[PodUsage, ...]] = {}
         """What claims hold of devices."""
         self._claiming: dict[Key, set[JobKey]] = {}
-        """Jobs by the ResourceClaimTemplates that they name."""
+        """Jobs by what they ask devices for by, as in `Touched.asks`."""
+        self._quotas_of_classes: dict[str, frozenset[str]] = {}
+        """ClusterQueues with quota of DeviceClasses by their own names, and these."""
         self.looks_at_volumes = True
         self._volumes_of: dict[Key, frozenset[Source]] = {}
         """What the Workloads that name claims depend on ..."""
@@ -248,6 +250,19 @@ class World:
         """Fold one fact into the engine's State."""
         self.state.apply(event)
         self._dirty()
+        match event:
+            case Put(ClusterQueue() as queue):
+                self._quotas_name(queue.name, of_classes(queue))
+            case Gone(kind, str() as name) if kind is ClusterQueue:
+                self._quotas_name(name, frozenset())
+
+    def _quotas_name(self, queue: str, resources: frozenset[str]) -> None:
+        """Of these DeviceClasses a queue has quota now, by their own names."""
+        before = self._quotas_of_classes.pop(queue, frozenset())
+        if resources:
+            self._quotas_of_classes[queue] = resources
+        if before != resources:
+            self._touched(self.devices.quotas_name(frozenset().union(*self._quotas_of_classes.values())))
 
     def _as_decided(self, before: Workload | None, now: Workload | None) -> bool:
         """Is this the admission that the engine counted already, and has since got its times? Nobody who waits gains
@@ -268,8 +283,8 @@ class World:
         self._changed_job(key)
         if old is not None:
             self._claims_no_more(old)
-        for name in job.claim_templates:
-            self._claiming.setdefault((job.namespace, name), set()).add(key)
+        for asked in _devices_asked(job):
+            self._claiming.setdefault(asked, set()).add(key)
         if old is not None and old.owner != job.owner:
             self._part(old)
         if job.owner is not None and _of_jobset(job):
@@ -292,8 +307,8 @@ class World:
         self._part(job)
 
     def _claims_no_more(self, job: JobView) -> None:
-        for name in job.claim_templates:
-            discard(self._claiming, (job.namespace, name), (job.kind, job.namespace, job.name))
+        for asked in _devices_asked(job):
+            discard(self._claiming, asked, (job.kind, job.namespace, job.name))
 
     def _part(self, job: JobView) -> None:
         """A Job is no longer one of its JobSet's."""
@@ -413,13 +428,16 @@ class World:
         """A class, some devices or a claim on them came, changed or went."""
         if old == new:
             return
-        touched = self.devices.change(old, new)
+        self._touched(self.devices.change(old, new))
+
+    def _touched(self, touched: Touched) -> None:
+        """What devices there are, are held and are asked for is to be looked at."""
         for name in sorted(touched.nodes & self._offered.keys()):
             self.node_seen(self._offered[name])
         for claim in sorted(touched.claims):
             self._claim_changed(claim)
-        for template in sorted(touched.templates):
-            for key in sorted(self._claiming.get(template, ())):
+        for asked in sorted(touched.asks & self._claiming.keys()):
+            for key in sorted(self._claiming[asked]):
                 self._changed_job(key)
 
     def _claim_changed(self, claim: Key) -> None:
@@ -1135,8 +1153,16 @@ class World:
             for name, amount in mine.items():
                 held[name] = held.get(name, 0) + amount
             if (value.namespace, value.name) == key:
-                return any(held[name] > has.get(name, 0) for name in mine)
+                short = [name for name in mine if held[name] > has.get(name, 0)]
+                known = self.devices.counting
+                return any(name in known for name in short) or (bool(short) and not self._renamed(value, node, mine))
         return False
+
+    def _renamed(self, value: Workload, node: str, names: Collection[str]) -> bool:
+        """Has a gang devices on a node whose class was counted by one of these names and is not any more?"""
+        pods = self._pods_of_owner.get((value.namespace, value.uid), {}).values()
+        here = ((pod.namespace, (pod.name, pod.uid)) for pod in pods if pod.node == node)
+        return any(self.devices.has_of_others(namespace, pod, node, names) for namespace, pod in here)
 
     def _stopped(self, value: Workload) -> tuple[StopPolicy, str]:
         local = self.state.local_queue((value.namespace, value.queue))
@@ -1297,6 +1323,11 @@ def _pinned(value: Workload) -> frozenset[str]:
     """Pod sets of a reservation for which nodes were chosen. Pods of others may have to wait until nodes are made."""
     admission = value.admission
     return frozenset(given.name for given in admission.pod_sets if given.topology) if admission else frozenset()
+
+
+def _devices_asked(job: JobView) -> list[Key]:
+    """By what a job asks for devices of classes."""
+    return [*((job.namespace, name) for name in job.claim_templates), *(("", name) for name in job.device_classes)]
 
 
 def _nodes_of(value: Workload) -> frozenset[str]:

@@ -270,7 +270,8 @@ class Namespace(Value, frozen=True):
 # ---------------------------------------------------------------- nodes and pods
 
 Claimed = tuple[tuple[str, str, int], ...]
-"""(DeviceClass, extended resource, devices) that a pod asks for by claims, sorted."""
+"""(DeviceClass, resource by which it is counted, devices) that a pod asks for by claims, sorted; 0 devices of a class
+that it asks for by that one's own name alone, as which it is counted, too."""
 
 
 def of_class_label(name: str) -> str:

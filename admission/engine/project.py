@@ -271,7 +271,7 @@ _FIXED = {
     Detail.CHECKS_PENDING: "An admission check asked for a retry or refused; it waits for that to be cleared",
     Detail.INVALID: "{subject}",
     Detail.VOLUME_PENDING: "{subject}",
-    Detail.CLAIMS_UNCLEAR: "What its pods ask for by claims cannot be counted: {subject}",
+    Detail.CLAIMS_UNCLEAR: "The devices that its pods ask for cannot be counted: {subject}",
 }
 
 

@@ -1,21 +1,23 @@
 """Devices that DRA drivers hand out, as room on nodes.
 
 A device plugin tells its node how many devices there are (`status.allocatable`). A DRA driver lists each of them in a
-ResourceSlice, and a DeviceClass picks some by CEL and may name the extended resource that pods ask for. kube-scheduler
-then gives such a pod devices of the class wherever the node itself offers none of the resource (KEP-5004; its plugin
+ResourceSlice, and a DeviceClass picks some by CEL. Pods ask for these by the extended resource that the class names, or
+by the class's own name, `deviceclass.resource.kubernetes.io/CLASS`, which every class has. kube-scheduler then gives
+such a pod devices of the class wherever the node itself offers none of the resource (KEP-5004; its plugin
 DynamicResources). So that is what a node has room for here as well: the devices on it that the class picks, of pools
 whose newest generation is there in full, without those whose taints expel pods. What a ResourceClaim holds is taken, as
 if a pod had asked for it, and so is what a taint keeps from pods to come. Of a claim that kube-scheduler makes for
-extended resources only what its pod does not ask for: anybody can write a claim that looks like one. Of several classes
-that name one resource the newest counts.
+extended resources only what its pod does not ask for: anybody can write a claim that looks like one.
 
-Pods that name ResourceClaimTemplates ask for devices as well, and get a claim each, made from the template by
-kube-controller-manager. They count as if they asked for so many of the resource that the class names (`Devices.asked`),
-on nodes that have the resource from listed devices. What such a claim holds is its gang's.
+A class is counted by one name: the resource that it names, or its own name if it names none. Of several that name one
+resource the newest counts. By their own names only those are laid on nodes of which somebody can have any
+(`Devices.quotas_name`). Pods that ask by its own name for a class that names a resource count as if they asked for
+that, on nodes that have it from listed devices. So do pods that name ResourceClaimTemplates, and get a claim each, made
+from the template by kube-controller-manager (`Devices.asked`). What such a claim holds is its gang's.
 
-Left to kube-scheduler: devices that share counters with others (parts of a GPU beside the whole), devices that more
-than one node reaches, and the names `deviceclass.resource.kubernetes.io/CLASS`, by which a class can be asked for
-whether it names a resource or not: nobody can tell for which of two names a device is still free.
+Left to kube-scheduler: devices that share counters with others (parts of a GPU beside the whole), and devices that more
+than one node reaches. A device that two classes pick which are counted by two names is free by both until a claim holds
+it.
 """
 
 from __future__ import annotations
@@ -29,14 +31,13 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from admission.engine.model import Claimed, Key, Node, PodUsage, drop, of_class_label
+from admission.engine.model import MUSTER, Claimed, ClusterQueue, Key, Node, PodUsage, Rules, drop, of_class_label
 from admission.jobs.kinds import Json, millis, name_of, namespace_of, obj, objects, text, texts, whole
-from admission.names import Names
+from admission.names import OF_DEVICE_CLASS, Names
 from admission.quantity import QuantityError, parse_plain, saturate
 
 CLASS, SLICE, CLAIM, TEMPLATE = "DeviceClass", "ResourceSlice", "ResourceClaim", "ResourceClaimTemplate"
 _FOR_EXTENDED_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
-_IMPLICIT = "deviceclass.resource.kubernetes.io/"
 _FROM_TEMPLATE = "resource.kubernetes.io/pod-claim-name"
 _VERSION = re.compile(r"(?<![\w-])\d+")
 _MAP_KEY = re.compile(r"""\[\s*(['"])([^'"\\]+)\1\s*\]""")
@@ -55,11 +56,20 @@ Fact = tuple[str, str, str, Said]
 class DeviceClass:
     name: str
     resource: str = ""
-    """The extended resource by which pods ask for one of its devices; "" if only claims do."""
+    """The extended resource by which pods ask for one of its devices; "" if it names none."""
     created: int = 0
     """Unix milliseconds."""
     selectors: tuple[str, ...] = ()
     """CEL expressions over `device`, all of which pick it."""
+
+    @property
+    def own_name(self) -> str:
+        """The resource by which pods may ask for its devices, whether it names one or not."""
+        return f"{OF_DEVICE_CLASS}{self.name}"
+
+    @property
+    def counted_as(self) -> str:
+        return self.resource or self.own_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,7 @@ class Template:
 
 
 class Asked(NamedTuple):
-    """What each pod asks for by its claims."""
+    """What each pod asks for of classes."""
 
     devices: Claimed = ()
     problems: tuple[str, ...] = ()
@@ -305,20 +315,29 @@ def _picks(expression: str, driver: str, facts: tuple[Fact, ...]) -> bool:
         raise NotUnderstoodError(str(error).partition("\n")[0]) from None
 
 
+def of_classes(queue: ClusterQueue) -> frozenset[str]:
+    """What it has quota of that are DeviceClasses by their own names."""
+    return frozenset(name for group in queue.groups for name in group.covered if name.startswith(OF_DEVICE_CLASS))
+
+
 class Touched(NamedTuple):
     """What may be another after a change."""
 
     nodes: set[str]
     claims: set[Key]
-    templates: set[Key]
+    asks: set[Key]
+    """(namespace, ResourceClaimTemplate), or ("", DeviceClass) for what is asked of a class by its own name."""
 
 
 class Devices:
     """Classes, slices and claims as they are now. `listed`: those that are there."""
 
-    def __init__(self, listed: Iterable[Listed] = (), excluded: Collection[str] = ()) -> None:
-        """excluded: classes of which claims are not counted."""
-        self._excluded = excluded
+    def __init__(self, listed: Iterable[Listed] = (), rules: Rules = MUSTER, quotas: Collection[str] = ()) -> None:
+        """quotas: see `quotas_name`."""
+        self._excluded = rules.excluded_classes
+        self._beside_quotas = "" if rules.ignore_undeclared else rules.excluded_prefixes
+        self._transformed = frozenset(one.input for one in rules.transformations)
+        self._in_quotas = frozenset(quotas)
         self.not_understood: dict[str, str] = {}
         """Class that picks none, for its selectors could not be evaluated -> why."""
         self._classes: dict[str, DeviceClass] = {}
@@ -333,12 +352,25 @@ class Devices:
         self._templates: dict[Key, Template] = {}
         self._room: dict[str, Amounts] = {}
         """Of nodes, what was found on them."""
+        self._counting_now: dict[str, DeviceClass] | None = None
         for one in listed:
             self.change(None, one)
+
+    def quotas_name(self, resources: Collection[str]) -> Touched:
+        """Take in which resources there are quotas of. Of classes without an extended resource only those that can be
+        had are counted on nodes: drivers list thousands of devices that nobody asks for."""
+        changed = self._in_quotas.symmetric_difference(resources)
+        self._in_quotas = frozenset(resources)
+        self._counting_now = None
+        if not any(one.own_name in changed and not one.resource for one in self._classes.values()):
+            return Touched(set(), set(), set())
+        self._room.clear()
+        return Touched(set(self._on), set(self._claims), set())
 
     def change(self, old: Listed | None, new: Listed | None) -> Touched:
         """Take in that one came, changed or went."""
         touched = self._reached(old)
+        self._counting_now = None
         match old:
             case DeviceClass():
                 self._classes.pop(old.name, None)
@@ -365,7 +397,7 @@ class Devices:
             case Template():
                 self._templates[new.key] = new
         also = self._reached(new)
-        touched = Touched(touched.nodes | also.nodes, touched.claims | also.claims, touched.templates | also.templates)
+        touched = Touched(touched.nodes | also.nodes, touched.claims | also.claims, touched.asks | also.asks)
         for node in touched.nodes:
             self._room.pop(node, None)
         return touched
@@ -386,10 +418,11 @@ class Devices:
 
     def _reached(self, value: Listed | None) -> Touched:
         match value:
-            case DeviceClass(resource=""):
-                return Touched(set(), set(), set(self._templates))
             case DeviceClass():
-                return Touched(set(self._on), set(self._claims), set(self._templates))
+                asks = self._templates.keys() | {("", name) for name in (value.name, *self._classes)}
+                if not value.resource and not self._may_be_had(value):
+                    return Touched(set(), set(), asks)
+                return Touched(set(self._on), set(self._claims), asks)
             case Slice():
                 slices = (value, *self._of_pool.get(value.pool, {}).values())
                 nodes = {device.node for one in slices for device in one.devices}
@@ -400,9 +433,10 @@ class Devices:
                 return Touched(set(), set(), {value.key})
         return Touched(set(), set(), set())
 
-    def asked(self, namespace: str, claims: Iterable[Json]) -> Asked:
-        """What a pod of this namespace asks for by its spec.resourceClaims, and what keeps it from being counted."""
-        asked: dict[str, int] = {}
+    def asked(self, namespace: str, claims: Iterable[Json], classes: Iterable[str] = ()) -> Asked:
+        """What a pod of this namespace asks for by its spec.resourceClaims, and of `classes` by their own names, and
+        what keeps it from being counted."""
+        asked = dict.fromkeys(classes, 0)
         problems: list[str] = []
         for entry in claims:
             name = text(entry.get("resourceClaimTemplateName"))
@@ -422,7 +456,7 @@ class Devices:
         problems += [why for name in sorted(asked) if (why := self._uncounted(name))]
         if problems:
             return Asked(problems=tuple(dict.fromkeys(problems)))
-        return Asked(tuple((name, self._classes[name].resource, count) for name, count in sorted(asked.items())))
+        return Asked(tuple((name, self._classes[name].counted_as, count) for name, count in sorted(asked.items())))
 
     def _counted(self, asks: Asks) -> tuple[list[tuple[str, int]], list[str]]:
         """What of a claim is to be counted, and what cannot be."""
@@ -430,25 +464,22 @@ class Devices:
         return devices, [why for of_class, why in asks.refused if of_class not in self._excluded]
 
     def _uncounted(self, of_class: str) -> str:
-        """Why claims on devices of a class cannot be counted; "" if they can."""
+        """Why devices of a class cannot be counted; "" if they can."""
         found = self._classes.get(of_class)
         if found is None:
             return f"DeviceClass {of_class!r} does not exist"
-        if not found.resource:
-            return (
-                f"DeviceClass {of_class!r} has no extendedResourceName, by which quota would count its devices: ask "
-                "those who run the cluster to write one"
-            )
-        counts = self._by_resource()[found.resource].name
-        if counts != of_class:
+        if found.resource and (counts := self.counting[found.resource].name) != of_class:
             return (
                 f"{found.resource} is counted by DeviceClass {counts!r}, which is newer than {of_class!r}: ask for that"
             )
         return ""
 
-    def mark(self, namespace: str, template: str) -> str:
-        """Changes when what a template of this name asks for does."""
-        return str(self.asked(namespace, [{"resourceClaimTemplateName": template}]))
+    def marks(self, namespace: str, templates: Iterable[str], classes: Iterable[str]) -> dict[str, str]:
+        """Of templates, and of classes that are asked for by their own names: a mark of each, by name, that changes
+        when what it asks for does."""
+        asked = {name: self.asked(namespace, [{"resourceClaimTemplateName": name}]) for name in templates}
+        asked |= {f"{OF_DEVICE_CLASS}{name}": self.asked(namespace, (), [name]) for name in classes}
+        return {name: str(one) for name, one in asked.items()}
 
     def made_for(self, namespace: str, pod: Owner) -> list[Key]:
         """Claims that were made for a pod, by name."""
@@ -460,12 +491,15 @@ class Devices:
 
     def beyond(self, namespace: str, pod: Owner, claimed: Claimed, requests: Mapping[str, int]) -> str:
         """What a pod asks for by the claims that were made for it, where that is more than was counted, in words; "" if
-        not. `claimed`: what was counted for claims; `requests`: all that was counted, these
-        among them, by resource. What a class is asked by may have become another meanwhile."""
-        counted, besides = dict[str, int](), dict(requests)
+        not. `claimed`: what was counted for claims; `requests`: all that was counted, these among them, by resource.
+        The name of a class may have become another meanwhile, and may have been any by which none is counted now."""
+        counted, besides, names = dict[str, int](), dict(requests), dict[str, set[str]]()
         for of_class, resource, count in claimed:
             counted[of_class] = counted.get(of_class, 0) + count
             besides[resource] = besides.get(resource, 0) - count
+            names.setdefault(of_class, set()).add(resource)
+        extended = (name for name in besides if "/" in name and not name.startswith(OF_DEVICE_CLASS))
+        nameless = {name for name in extended if name not in self.counting}
         asked: dict[tuple[bool, str], int] = {}
         for claim in self._of_pod.get((namespace, pod), {}).values():
             devices, refused = self._counted(claim.asks)
@@ -474,22 +508,35 @@ class Devices:
             for of_class, count in devices:
                 key = claim.extended, of_class
                 asked[key] = saturate(asked.get(key, 0) + count)
-        for (extended, of_class), count in sorted(asked.items()):
+        for (by_name, of_class), count in sorted(asked.items()):
             may = counted.get(of_class, 0)
-            if extended:
-                resource = self._classes[of_class].resource if of_class in self._classes else ""
-                if not resource:
+            if by_name:
+                found = self._classes.get(of_class)
+                if found is None:
                     continue  # nobody knows by what name its pod asked
-                may = sum(besides.get(name, 0) for name in (resource, f"{_IMPLICIT}{of_class}"))
+                by = names.get(of_class, set()) | {found.counted_as, found.own_name}
+                may = sum(besides.get(name, 0) for name in by)
+                if not found.resource or not may:
+                    may += sum(besides[name] for name in nameless - by)
             if count > may:
                 return f"{count} of {of_class}, and {may} were counted"
         return ""
+
+    def has_of_others(self, namespace: str, pod: Owner, node: str, names: Collection[str]) -> bool:
+        """Has a pod devices that are listed on a node by a claim on a class that is counted by none of these names."""
+        for claim in self._of_pod.get((namespace, pod), {}).values():
+            classes = (self._classes.get(of_class) for of_class, _ in self._counted(claim.asks)[0])
+            if any(one is None or one.counted_as not in names for one in classes):
+                held, pools = set(claim.holds), {pool for pool, _ in claim.holds}
+                if any((at, one.name) in held and one.node == node for at in pools for one in self._current(at)):
+                    return True
+        return False
 
     def held_by(self, claim: Key, pod: PodUsage | None = None) -> tuple[PodUsage, ...]:
         """What a claim takes of nodes: as much as a pod would that asks for so many. `pod`: for which it was made, if
         that is there and bound; if it is of a gang, so is what the claim takes."""
         held: dict[str, dict[str, int]] = {}
-        classes = self._by_resource()
+        classes = self.counting
         for pool, name in self._claims[claim].holds if claim in self._claims else ():
             for device in self._current(pool):
                 # One that is closed is taken as such, whoever holds it.
@@ -528,7 +575,7 @@ class Devices:
         laid = {resource: amount for resource, amount in room if not own.get(resource)}
         if not laid:
             return node
-        classes = self._by_resource()
+        classes = self.counting
         labels = ((of_class_label(classes[resource].name), "") for resource, amount in laid.items() if amount)
         return replace(
             node,
@@ -538,7 +585,7 @@ class Devices:
 
     def _found(self, node: str) -> Amounts:
         """Resources, and how many devices there are for each."""
-        classes = self._by_resource()
+        classes = self.counting
         out = dict.fromkeys(classes, 0)
         for pool in sorted({one.pool for one in self._on[node].values()}):
             for device in self._current(pool):
@@ -555,10 +602,20 @@ class Devices:
         if current and len(current) >= max(one.of for one in current):
             yield from (device for one in current for device in one.devices)
 
-    def _by_resource(self) -> dict[str, DeviceClass]:
-        """Of the classes that name a resource the newest, or the first by name of those of one second."""
-        named = (one for one in self._classes.values() if one.resource)
-        return {one.resource: one for one in sorted(named, key=lambda c: (-c.created, c.name), reverse=True)}
+    @property
+    def counting(self) -> dict[str, DeviceClass]:
+        """Resource -> the class that counts it: of those that name it the newest, or the first by name of those of one
+        second; its own name, of one that names none."""
+        if self._counting_now is None:
+            there = (one for one in self._classes.values() if one.resource or self._may_be_had(one))
+            ordered = sorted(there, key=lambda c: (-c.created, c.name), reverse=True)
+            self._counting_now = {one.counted_as: one for one in ordered}
+        return self._counting_now
+
+    def _may_be_had(self, of: DeviceClass) -> bool:
+        """By its own name: a quota is of that, or what is asked for by it needs none."""
+        name = of.own_name
+        return name in self._in_quotas or name in self._transformed or name.startswith(self._beside_quotas)
 
     def _is_of(self, picking: DeviceClass, driver: str, device: Device) -> bool:
         try:

@@ -31,6 +31,7 @@ from admission.names import (
     JOBSET_NAME_LABEL,
     JOBSET_NODE_SELECTOR,
     JOBSET_REPLICATED_JOB_LABEL,
+    OF_DEVICE_CLASS,
     Names,
 )
 
@@ -154,6 +155,8 @@ class JobView(Value, frozen=True):
     """That its pod templates name."""
     claim_templates: tuple[str, ...] = ()
     """ResourceClaimTemplates that they name."""
+    device_classes: tuple[str, ...] = ()
+    """DeviceClasses that they ask for by the classes' own names."""
     owner: tuple[str, str, str] | None = None
     """(apiVersion, kind, uid) of its controller."""
     suspended: bool = False
@@ -229,6 +232,15 @@ def claim_templates(template: Json) -> list[str]:
     """ResourceClaimTemplates that a pod template names."""
     claims = objects(obj(template.get("spec")).get("resourceClaims"))
     return [name for one in claims if (name := text(one.get("resourceClaimTemplateName")))]
+
+
+def device_classes(template: Json) -> list[str]:
+    """DeviceClasses that a pod template asks for by their own names."""
+    spec, names = obj(template.get("spec")), set[str]()
+    for container in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))):
+        resources = obj(container.get("resources"))
+        names.update(map(str, (*obj(resources.get("requests")), *obj(resources.get("limits")))))
+    return [name.removeprefix(OF_DEVICE_CLASS) for name in names if name.startswith(OF_DEVICE_CLASS)]
 
 
 def whole(value: Any, default: int) -> int:
@@ -671,6 +683,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
             sorted({name for slot in slots if (name := text(obj(slot.template.get("spec")).get("runtimeClassName")))})
         ),
         claim_templates=tuple(sorted({name for slot in slots for name in claim_templates(slot.template)})),
+        device_classes=tuple(sorted({name for slot in slots for name in device_classes(slot.template)})),
         owner=None
         if owner is None
         else (text(owner.get("apiVersion")), text(owner.get("kind")), text(owner.get("uid"))),

@@ -31,7 +31,20 @@ from admission.engine.model import (
     TopologyRequest,
     of_class_label,
 )
-from admission.jobs.kinds import JOB, JobKind, Json, digits, items, json_of, obj, objects, text, texts, whole
+from admission.jobs.kinds import (
+    JOB,
+    JobKind,
+    Json,
+    device_classes,
+    digits,
+    items,
+    json_of,
+    obj,
+    objects,
+    text,
+    texts,
+    whole,
+)
 from admission.names import (
     HOSTNAME_LABEL,
     JOB_COMPLETION_INDEX,
@@ -44,6 +57,7 @@ from admission.names import (
     JOBSET_REPLICATED_JOB_LABEL,
     JOBSET_UID_LABEL,
     LABELS_OF_JOB,
+    OF_DEVICE_CLASS,
     Names,
 )
 from admission.quantity import QuantityError, format_resources, parse, saturate
@@ -244,7 +258,7 @@ def _with_defaults(pod_spec: Json, limit_ranges: Iterable[Json]) -> Json:
 
 
 def with_devices(template: Json, names: Names, asked: Claimed | str) -> Json:
-    """A template whose pods name claims, with what they ask for by them, or why that is not known."""
+    """A template whose pods ask for devices of DeviceClasses, with what they ask for, or why that is not known."""
     meta = obj(template.get("metadata"))
     said = json.dumps(asked, separators=(",", ":"), ensure_ascii=False)
     notes = {**obj(meta.get("annotations")), names.claimed_devices_annotation: said}
@@ -258,8 +272,19 @@ def _claimed(template: Json, names: Names) -> Claimed | str | None:
     if not isinstance(said, list):
         return said if isinstance(said, str) and said else None
     out = tuple((text(one[0]), text(one[1]), one[2]) for one in said if isinstance(one, list) and len(one) == 3)
-    good = all(of_class and resource and isinstance(count, int) and count > 0 for of_class, resource, count in out)
+    good = all(of_class and resource and isinstance(count, int) and count >= 0 for of_class, resource, count in out)
     return out if good and len(out) == len(said) else None
+
+
+def asked_by_class_name(template: Json) -> list[str]:
+    """DeviceClasses of which a pod template asks for some devices by the classes' own names; none where its requests
+    cannot be read."""
+    classes = device_classes(template)
+    try:
+        requests = pod_requests(obj(template.get("spec"))) if classes else {}
+    except QuantityError:
+        return []
+    return sorted(name for name in classes if requests.get(f"{OF_DEVICE_CLASS}{name}"))
 
 
 def complete(template: Json, *, limit_ranges: Sequence[Json] = (), runtime_class: Json | None = None) -> Json:
@@ -297,7 +322,7 @@ def class_mark(runtime_class: Json | None) -> str:
 
 def defaults_mark(limits: str, classes: Iterable[tuple[str, str]], claims: Iterable[tuple[str, str]] = ()) -> str:
     """One hash for what is added to pods of a job; "" for nothing. classes: (name, `class_mark`) of the RuntimeClasses
-    that it names; claims: (name, `Devices.mark`) of the ResourceClaimTemplates."""
+    that it names; claims: `Devices.marks`."""
     said = sorted(pair for pair in classes if pair[1])
     asked = sorted(claims)
     return _mark([limits, said, *([asked] if asked else [])]) if limits or said or asked else ""
@@ -790,17 +815,20 @@ def shape_of(
         refused.append("exclusive topology beside a gang's affinity to itself cannot be honoured: drop the affinity")
     claimed: Claimed = ()
     unclear = ""
-    if items(spec.get("resourceClaims")):
+    claims = bool(items(spec.get("resourceClaims")))
+    if claims or asked_by_class_name(template):
         said = _claimed(template, names)
-        if said is None:
+        if said is None and claims:
             uncounted.append("resourceClaims are not counted: nothing says how many devices they ask for")
             refused += uncounted[-1:]
         elif isinstance(said, str):
             unclear = said
         else:
-            claimed = said
+            claimed = said or ()
         for of_class, resource, count in claimed:
-            requests[resource] = saturate(requests.get(resource, 0) + count)
+            # What is asked for by the name of the class is of the same devices.
+            by_name = requests.pop(f"{OF_DEVICE_CLASS}{of_class}", 0)
+            requests[resource] = saturate(requests.get(resource, 0) + by_name + count)
             terms = both(terms, ((Requirement(of_class_label(of_class), "Exists"),),))
     return PodShape(
         # A request of nothing stays: it takes no room, but the queue gives it a flavor where it covers the resource.

@@ -19,6 +19,7 @@ from admission.jobs.kinds import (
     Json,
     Slot,
     claim_templates,
+    device_classes,
     digits,
     items,
     labels_of,
@@ -32,6 +33,7 @@ from admission.jobs.kinds import (
 from admission.jobs.requests import (
     LIMITS,
     Limits,
+    asked_by_class_name,
     by_child,
     class_mark,
     complete,
@@ -99,11 +101,13 @@ def build_workload(
             "count": slot.count,
             "template": complete(as_made(slot), limit_ranges=limit_ranges, runtime_class=runtime_class),
         }
-        if devices is not None and items(spec.get("resourceClaims")):
-            asked = devices.asked(namespace, objects(spec.get("resourceClaims")))
+        by_name = asked_by_class_name(entry["template"])
+        if devices is not None and (items(spec.get("resourceClaims")) or by_name):
+            asked = devices.asked(namespace, objects(spec.get("resourceClaims")), by_name)
             unclear = "; ".join(asked.problems)
-            claims |= {name: devices.mark(namespace, name) for name in claim_templates(slot.template)}
             entry["template"] = with_devices(entry["template"], names, unclear or asked.devices)
+        if devices is not None:
+            claims |= devices.marks(namespace, claim_templates(slot.template), device_classes(slot.template))
         request, wrong = topology_request(
             said,
             names,

@@ -27,6 +27,7 @@ from admission.controller import tell, whatif
 from admission.engine.model import Detail, Reason, Why
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client, NotFound, Unavailable
+from admission.names import OF_DEVICE_CLASS
 from tests.controller.lab import (
     ADMITTED_,
     GPU,
@@ -775,6 +776,14 @@ async def test_submit_with_claims_and_the_rights_of_a_tenant(world: World, tmp_p
     world.denied = {"persistentvolumeclaims"}
     blind = await run(world, tmp_path, "submit", written(tmp_path, mounting("train", "none")), code=4)
     assert "you may not see persistentvolumeclaims" in blind.stdout
+
+
+async def test_submit_where_nothing_says_how_a_class_of_devices_is_counted(world: World, tmp_path: Path) -> None:
+    await alone(world)
+    made = job("train", gpus=0)
+    made["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {f"{OF_DEVICE_CLASS}gpu": "1"}}
+    told = await run(world, tmp_path, "submit", written(tmp_path, made), code=4)
+    assert "you may not see deviceclasses, which say what devices its pods ask for" in told.stdout
 
 
 async def test_submit_looks_at_pods_of_others_that_its_own_rules_select(world: World, tmp_path: Path) -> None:

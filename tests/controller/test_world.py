@@ -30,6 +30,7 @@ from admission.engine.model import (
     Event,
     Flavor,
     FlavorQuotas,
+    Gone,
     Key,
     LabelSelector,
     LocalQueue,
@@ -52,7 +53,7 @@ from admission.engine.state import State
 from admission.jobs import devices
 from admission.jobs.kinds import JobView
 from admission.jobs.volumes import Claim, Volume
-from admission.names import HOSTNAME_LABEL
+from admission.names import HOSTNAME_LABEL, OF_DEVICE_CLASS
 
 GIVEN = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (("gpu", 2),), 2),))
 HOLDS = Workload(
@@ -1208,6 +1209,107 @@ def test_what_a_driver_lists_is_room_on_its_node_and_what_a_claim_holds_is_taken
     world.node_seen(node)
     assert free() == 1
     assert world.state.drift() == []
+
+
+def test_a_class_that_names_no_resource_is_room_while_a_queue_has_quota_of_it() -> None:
+    world = World(State(MUSTER), changed_job=lambda key: None, dirty=lambda: None)
+    name = f"{OF_DEVICE_CLASS}gpu"
+    listed = devices.Slice("n0", ("d", "n0"), devices=tuple(devices.Device(f"gpu-{i}", "n0") for i in range(2)))
+    world.node_seen(Node("n0", allocatable=(("cpu", 8000), ("pods", 100))))
+    for one in (listed, devices.DeviceClass("gpu"), devices.Claim("others", "mine", ((("d", "n0"), "gpu-1"),))):
+        world.devices_changed(None, one)
+
+    def free() -> int | None:
+        return world.state.ledger.nodes.free("n0").get(name)
+
+    def put(queue: str, *resources: str) -> None:
+        quotas = FlavorQuotas("f", tuple((resource, Quota(4)) for resource in resources))
+        world.apply(Put(ClusterQueue(queue, groups=(ResourceGroup(resources, (quotas,)),))))
+
+    put("a", "cpu", GPU)
+    assert free() is None
+    put("b", "cpu", name)
+    put("c", name)
+    assert free() == 1
+    put("b", "cpu")
+    assert free() == 1
+    world.apply(Gone(ClusterQueue, "c"))
+    assert free() is None
+    assert world.state.drift() == []
+
+
+BY_CLASS, NIC = f"{OF_DEVICE_CLASS}gpu", "example.com/nic"
+
+
+@pytest.mark.parametrize(
+    ("held", "before", "after", "gone", "kept"),
+    [
+        pytest.param([GPU], GPU, "", "", True, id="the class loses its name"),
+        pytest.param([BY_CLASS], "", GPU, "", True, id="it gets one"),
+        pytest.param([GPU], GPU, "example.com/other", "", True, id="it gets another"),
+        pytest.param([GPU], GPU, None, "", True, id="it is gone"),
+        pytest.param([GPU], GPU, GPU, "listed", False, id="they are gone"),
+        pytest.param([GPU], GPU, "", "listed", False, id="under whatever name"),
+        pytest.param([NIC, GPU], GPU, GPU, NIC, False, id="others are, of a device plugin"),
+        pytest.param([NIC], "", "", NIC, False, id="and its claims are of no quota"),
+    ],
+)
+def test_whose_class_is_called_otherwise_has_not_lost_its_devices(
+    held: list[str], before: str, after: str | None, gone: str, kept: bool
+) -> None:
+    """Neither are they free."""
+    excluded = frozenset({"gpu"} if held == [NIC] else ())
+    setting = Setting(replace(MUSTER, excluded_classes=excluded))
+    world = setting.world
+    old, new = devices.DeviceClass("gpu", before), None if after is None else devices.DeviceClass("gpu", after)
+    four = devices.Slice("n1", ("d", "n1"), devices=tuple(devices.Device(f"gpu-{i}", "n1") for i in range(4)))
+    quotas = FlavorQuotas("f", ((BY_CLASS, Quota(4)), (GPU, Quota(4)), (NIC, Quota(4))))
+    world.apply(Put(ClusterQueue("q", groups=(ResourceGroup((BY_CLASS, GPU, NIC), (quotas,)),))))
+    # Where there was a device plugin before, the kubelet goes on to say that it has none.
+    world.node_seen(Node("n1", allocatable=((NIC, 3), (GPU, 0), ("pods", 110))))
+    world.devices_changed(None, four)
+    world.devices_changed(None, old)
+    asked = tuple((name, 3) for name in sorted(held))
+    admission, shape = Admission("q", (replace(ON_N1, count=1, usage=asked),)), PodShape(requests=asked)
+    world.workload_seen(seen(replace(HOLDS, admission=admission, admitted=True, pod_sets=(PodSet("main", 1, shape),))))
+    world.pod_seen(pod("a", usage=PodUsage(("ns", "a"), "a", "n1", asked, workload_uid="w1")))
+    holds = tuple((four.pool, one.name) for one in four.devices[:3])
+    asks = devices.Asks((("gpu", 3),))
+    world.devices_changed(None, devices.Claim("ns", "c", holds, ("a", "a"), held != [NIC], asks))
+    assert world.sight(KEY, 1000).lost_nodes == ()
+
+    if new != old:
+        world.devices_changed(old, new)
+    if gone == NIC:
+        world.node_seen(Node("n1", allocatable=((NIC, 0), (GPU, 0), ("pods", 110))))
+    elif gone:
+        world.devices_changed(four, None)
+    elif new is not None:
+        assert world.state.ledger.nodes.free("n1")[new.counted_as] == 1
+    world.sight(KEY, 2000)
+    assert world.sight(KEY, 2000 + NODE_GONE_MS).lost_nodes == (() if kept else ("n1",))
+    assert world.state.drift() == []
+
+
+def test_who_asks_by_the_name_of_a_class_is_looked_at_when_that_counts_otherwise() -> None:
+    setting = Setting()
+    world, woken = setting.world, setting.woken
+    asking = replace(JOB, device_classes=("gpu",))
+    world.job_seen(asking)
+    plain, named = devices.DeviceClass("gpu"), devices.DeviceClass("gpu", GPU)
+    newer = devices.DeviceClass("newer", GPU, created=1)
+    marks = [world.defaults.mark_of(asking)]
+    for old, new in ((None, plain), (plain, named), (None, newer), (newer, None), (named, None)):
+        woken.clear()
+        world.devices_changed(old, new)
+        assert woken == [KEY]
+        marks.append(world.defaults.mark_of(asking))
+    assert all(one != other for one, other in itertools.pairwise(marks))
+    assert world.defaults.mark_of(JOB) == ""
+    world.job_seen(JOB)
+    woken.clear()
+    world.devices_changed(None, plain)
+    assert woken == []
 
 
 def test_who_names_a_template_is_looked_at_when_what_it_asks_for_changes() -> None:

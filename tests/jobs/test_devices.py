@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.engine.model import Node, PodUsage
+from admission.engine.model import MUSTER, Node, PodUsage, Rules, Transformation
 from admission.jobs import devices
 from admission.jobs.devices import Devices, Listed
-from admission.names import Names
+from admission.names import OF_DEVICE_CLASS, Names
 
 NAMES = Names()
 Json = dict[str, Any]
 DRIVER, GPU, POOL = "gpu.example.com", "example.com/gpu", "n0"
+BARE, OWN_NAME = f"{OF_DEVICE_CLASS}bare", f"{OF_DEVICE_CLASS}gpu"
+NO_CHANNELS = Rules(excluded_classes=frozenset({"channel"}))
 OF_DRIVER = f"device.driver == '{DRIVER}'"
 A_GPU = f"{OF_DRIVER} && device.attributes['{DRIVER}'].type == 'gpu'"
 
@@ -97,9 +99,14 @@ def read(raw: Json) -> Any:
 
 
 def room(
-    *objects: Json, node: str = "n0", has: dict[str, int] | None = None, pods: Sequence[PodUsage] = ()
+    *objects: Json,
+    node: str = "n0",
+    has: dict[str, int] | None = None,
+    pods: Sequence[PodUsage] = (),
+    rules: Rules = MUSTER,
+    quotas: Sequence[str] = (),
 ) -> dict[str, int]:
-    there = Devices()
+    there = Devices(rules=rules, quotas=quotas)
     for raw in objects:
         there.change(None, read(raw))
     out = dict(there.laid_on(Node(node, allocatable=tuple(sorted((has or {}).items())))).allocatable)
@@ -196,6 +203,71 @@ def test_what_the_claims_of_a_gang_hold_is_its_own() -> None:
     assert [usage.workload_uid for usage in there.held()] == [""]
 
 
+NAMED, NAMELESS = device_class(A_GPU), device_class(A_GPU, resource="")
+ANY = device_class(OF_DRIVER, name="any", resource="")
+
+
+@pytest.mark.parametrize(
+    ("objects", "rules", "quotas", "free"),
+    [
+        pytest.param([NAMELESS, TWO], MUSTER, [OWN_NAME], {OWN_NAME: 2}, id="a class that names no resource"),
+        pytest.param([NAMELESS, TWO, claim("a")], MUSTER, [OWN_NAME], {OWN_NAME: 1}, id="a claim holds one"),
+        pytest.param([NAMELESS, TWO], MUSTER, [], {}, id="of which nobody can have any"),
+        pytest.param([NAMED, TWO], MUSTER, [OWN_NAME], {GPU: 2}, id="one that names a resource is counted by that"),
+        pytest.param(
+            [NAMED, ANY, TWO, claim("a")],
+            MUSTER,
+            [f"{OF_DEVICE_CLASS}any"],
+            {GPU: 1, f"{OF_DEVICE_CLASS}any": 1},
+            id="two classes pick the device that a claim holds",
+        ),
+        pytest.param([NAMELESS, TWO], Rules(ignore_undeclared=True), [], {OWN_NAME: 2}, id="no quota is needed"),
+        pytest.param([NAMELESS, TWO], Rules(excluded_prefixes=(OWN_NAME,)), [], {OWN_NAME: 2}, id="nor counted"),
+        pytest.param(
+            [NAMELESS, TWO], Rules(transformations=(Transformation(OWN_NAME),)), [], {OWN_NAME: 2}, id="or of another"
+        ),
+    ],
+)
+def test_a_class_counts_by_its_own_name(objects: list[Json], rules: Rules, quotas: list[str], free: Json) -> None:
+    assert room(*objects, rules=rules, quotas=quotas) == free
+    assert room(*reversed(objects), rules=rules, quotas=quotas) == free
+
+
+@pytest.mark.parametrize(
+    ("of", "asks", "free"),
+    [
+        pytest.param(NAMELESS, {OWN_NAME: 2}, {OWN_NAME: 0}, id="what the pod asks for is held once"),
+        pytest.param(NAMELESS, {OWN_NAME: 1}, {OWN_NAME: 0}, id="more than that is held all the same"),
+        pytest.param(NAMELESS, {GPU: 2}, {OWN_NAME: 0}, id="asked for by a name that it has no more"),
+        pytest.param(NAMED, {OWN_NAME: 2}, {GPU: 0}, id="as of the named resource"),
+        pytest.param(NAMED, {OWN_NAME: 1, GPU: 1}, {GPU: 0}, id="by both names"),
+    ],
+)
+def test_pods_may_ask_by_the_name_of_a_class(of: Json, asks: dict[str, int], free: dict[str, int]) -> None:
+    there = Devices(map(read, [of, TWO, claim("a", "b", extended=True, pod="p")]), quotas=[OWN_NAME])
+    pod = PodUsage(("ns", "p"), "uid-p", "n0", tuple(sorted(asks.items())))
+    out = dict(there.laid_on(Node("n0")).allocatable)
+    for usage in (pod, *there.held([pod])):
+        for resource, amount in usage.requests:
+            out[resource] = out.get(resource, 0) - amount
+    assert {resource: out[resource] for resource in free} == free
+
+
+def test_quota_of_a_class_may_come_and_go() -> None:
+    there = Devices(map(read, [NAMELESS, TWO, claim("a"), device_class(A_GPU, name="other")]))
+
+    def seen() -> tuple[tuple[tuple[str, int], ...], list[tuple[tuple[str, int], ...]]]:
+        return there.laid_on(Node("n0")).allocatable, [usage.requests for usage in there.held()]
+
+    assert seen() == (((GPU, 2),), [((GPU, 1),)])
+    both = (OWN_NAME, f"{OF_DEVICE_CLASS}other", f"{OF_DEVICE_CLASS}none")
+    assert there.quotas_name(both)[:2] == ({"n0"}, {("ns", "c-a")})
+    assert seen() == (((OWN_NAME, 2), (GPU, 2)), [((OWN_NAME, 1), (GPU, 1))])
+    assert not any(there.quotas_name([OWN_NAME])), "of a class that is not counted by it"
+    assert there.quotas_name([])[:2] == ({"n0"}, {("ns", "c-a")})
+    assert seen() == (((GPU, 2),), [((GPU, 1),)])
+
+
 BY_TEMPLATE = {"name": "gpus", "resourceClaimTemplateName": "t"}
 
 
@@ -210,12 +282,6 @@ BY_TEMPLATE = {"name": "gpus", "resourceClaimTemplateName": "t"}
         pytest.param([], [BY_TEMPLATE], "ResourceClaimTemplate 't' does not exist", id="no template"),
         pytest.param([], [{"name": "mine", "resourceClaimName": "c"}], "claim that pods share", id="a claim of many"),
         pytest.param([template(request(of="none"))], [BY_TEMPLATE], "DeviceClass 'none' does not exist", id="no class"),
-        pytest.param(
-            [template(request(of="bare")), device_class(name="bare", resource="")],
-            [BY_TEMPLATE],
-            "DeviceClass 'bare' has no extendedResourceName",
-            id="a class that quota cannot count",
-        ),
         pytest.param(
             [template(request()), device_class(name="newer", created="2026-02-01T00:00:00Z")],
             [BY_TEMPLATE],
@@ -240,12 +306,37 @@ BY_TEMPLATE = {"name": "gpus", "resourceClaimTemplateName": "t"}
     ],
 )
 def test_what_pods_ask_for_by_claims(objects: list[Json], claims: list[Json], said: int | str) -> None:
-    asked = Devices(map(read, [device_class(), *objects]), ["channel"]).asked("ns", claims)
+    asked = Devices(map(read, [device_class(), *objects]), NO_CHANNELS).asked("ns", claims)
     if isinstance(said, int):
         assert asked == ((("gpu", GPU, said),), ())
     else:
         assert asked.devices == ()
         assert said in asked.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("classes", "claims", "said"),
+    [
+        pytest.param(["gpu"], [], [("gpu", GPU, 0)], id="as of the resource that it names"),
+        pytest.param(["bare"], [], [("bare", BARE, 0)], id="or by that name"),
+        pytest.param(["gpu"], [BY_TEMPLATE], [("bare", BARE, 2), ("gpu", GPU, 0)], id="besides"),
+        pytest.param(["bare"], [BY_TEMPLATE], [("bare", BARE, 2)], id="and of the same class"),
+        pytest.param(["channel"], [], [("channel", f"{OF_DEVICE_CLASS}channel", 0)], id="only claims can be left out"),
+        pytest.param(["none"], [], "DeviceClass 'none' does not exist", id="no class"),
+        pytest.param(["old"], [], f"{GPU} is counted by DeviceClass 'gpu'", id="a class that does not count"),
+    ],
+)
+def test_what_pods_ask_for_by_the_names_of_classes(
+    classes: list[str], claims: list[Json], said: list[tuple[str, str, int]] | str
+) -> None:
+    there = [device_class(created="2026-02-01T00:00:00Z"), device_class(name="old"), template(request(2, of="bare"))]
+    there += [device_class(name=name, resource="") for name in ("bare", "channel")]
+    asked = Devices(map(read, there), NO_CHANNELS).asked("ns", claims, classes)
+    if isinstance(said, str):
+        assert asked.devices == ()
+        assert said in asked.problems[0]
+    else:
+        assert asked == (tuple(said), ())
 
 
 @pytest.mark.parametrize(
@@ -260,7 +351,7 @@ def test_what_pods_ask_for_by_claims(objects: list[Json], claims: list[Json], sa
     ],
 )
 def test_a_claim_that_asks_for_more_than_was_counted(requests: list[Json], counted: int, more: str) -> None:
-    there = Devices(map(read, [device_class(), claim(pod="p", requests=requests), claim("z", pod="q")]), ["channel"])
+    there = Devices(map(read, [device_class(), claim(pod="p", requests=requests), claim("z", pod="q")]), NO_CHANNELS)
     claimed = (("gpu", GPU, counted),)
     said = there.beyond("ns", ("p", "uid-p"), claimed, {GPU: counted})
     assert more in said
@@ -284,6 +375,40 @@ def test_a_claim_for_extended_resources_that_asks_for_more_than_its_pod(count: i
     assert there.beyond("ns", ("p", "uid-p"), (("gpu", GPU, 1),), asks) == more
     there.change(read(device_class()), None)
     assert there.beyond("ns", ("p", "uid-p"), (("gpu", GPU, 1),), asks) == ""
+
+
+@pytest.mark.parametrize(
+    ("named", "counted", "asks", "more"),
+    [
+        pytest.param("", [], {OWN_NAME: 3}, "", id="by its name"),
+        pytest.param("", [("gpu", OWN_NAME, 0)], {OWN_NAME: 3}, "", id="as it was counted"),
+        pytest.param("", [], {OWN_NAME: 2}, "3 of gpu, and 2 were counted", id="more than that"),
+        pytest.param("", [("gpu", OWN_NAME, 2)], {OWN_NAME: 4}, "3 of gpu, and 2 were counted", id="besides claims"),
+        pytest.param("", [], {"cpu": 9, "memory": 9}, "3 of gpu, and 0 were counted", id="by no name"),
+        pytest.param(GPU, [("gpu", GPU, 0)], {GPU: 3}, "", id="as of the resource that it names"),
+        pytest.param(GPU, [("gpu", GPU, 0)], {GPU: 2}, "3 of gpu, and 2 were counted", id="more of that"),
+        pytest.param(GPU, [("gpu", OWN_NAME, 0)], {OWN_NAME: 3}, "", id="it has got a name since"),
+        pytest.param("", [("gpu", GPU, 0)], {GPU: 3}, "", id="it has lost it"),
+        pytest.param("", [], {GPU: 3}, "", id="and was asked for by that"),
+        pytest.param("", [("gpu", GPU, 0)], {GPU: 2}, "3 of gpu, and 2 were counted", id="for no more"),
+        pytest.param("example.com/new", [], {GPU: 3}, "", id="it has another"),
+        pytest.param("example.com/new", [], {GPU: 2}, "3 of gpu, and 2 were counted", id="and no more by that"),
+        pytest.param(GPU, [], {GPU: 2, "rdma/hca": 8}, "3 of gpu, and 2 were counted", id="or of a device plugin"),
+    ],
+)
+def test_a_claim_for_what_its_pod_asks_for_by_the_name_of_a_class(
+    named: str, counted: list[tuple[str, str, int]], asks: dict[str, int], more: str
+) -> None:
+    one = claim(pod="p", extended=True, requests=[request(3)])
+    there = Devices(map(read, [device_class(resource=named), one]))
+    assert there.beyond("ns", ("p", "uid-p"), tuple(counted), asks) == more
+
+
+def test_a_claim_is_compared_with_what_was_counted_whichever_class_has_that_name_now() -> None:
+    one = claim(pod="p", extended=True, requests=[request(3)])
+    there = Devices(map(read, [device_class(resource="example.com/new"), device_class(name="other"), one]))
+    assert there.beyond("ns", ("p", "uid-p"), (("gpu", GPU, 0),), {GPU: 3}) == ""
+    assert there.beyond("ns", ("p", "uid-p"), (), {GPU: 3}) == "3 of gpu, and 0 were counted"
 
 
 @pytest.mark.parametrize(
@@ -338,7 +463,12 @@ def test_what_the_node_itself_offers_comes_first(own: dict[str, int], gpus: int)
 CLAIMS = ("c-a0", "c-a1", "c-b0", "c-c2")
 names = st.sampled_from("abc")
 listed = st.one_of(
-    st.builds(lambda n, e: device_class(e, name=n), names, st.sampled_from([A_GPU, OF_DRIVER, "true", "oops("])),
+    st.builds(
+        lambda n, e, resource: device_class(e, name=n, resource=resource),
+        names,
+        st.sampled_from([A_GPU, OF_DRIVER, "true", "oops("]),
+        st.sampled_from([GPU, GPU, ""]),
+    ),
     st.builds(
         lambda n, there, of, generation, node: slice_of(
             *(device(f"{n}{i}", taint, type=kind) for i, (kind, taint) in enumerate(there)),
@@ -369,11 +499,13 @@ def test_what_came_and_went_leaves_what_is_there(news: list[tuple[Json, bool]]) 
     def seen(there: Devices) -> dict[Any, Any]:
         nodes = {name: there.laid_on(Node(name)) for name in ("n0", "n1")}
         claims = [*(("ns", name) for name in CLAIMS), *(("", name) for name in "abc")]
-        asked = {("template", "ns", name): there.mark("ns", name) for name in "de"}
+        asked = {("asks", "ns", name): there.marks("ns", name, ()) for name in "de"}
+        asked |= {("asks", "", name): there.marks("", (), name) for name in "abc"}
         made = {("pod", "p"): there.made_for("ns", ("p", "uid-p"))}
         return nodes | {claim: there.held_by(claim) for claim in claims} | asked | made
 
-    there, held = Devices(), dict[tuple[str, str], Json]()
+    quotas = [f"{OF_DEVICE_CLASS}a"]
+    there, held = Devices(quotas=quotas), dict[tuple[str, str], Json]()
     before = seen(there)
     for raw, stays in news:
         key = (raw["kind"], raw["metadata"]["name"])
@@ -384,10 +516,9 @@ def test_what_came_and_went_leaves_what_is_there(news: list[tuple[Json, bool]]) 
         now = seen(there)
         changed = {key for key in now.keys() | before.keys() if now.get(key) != before.get(key)}
         of_pods = {("pod", "p")} if touched.claims else set()
-        templates = {("template", *key) for key in touched.templates}
-        assert changed <= touched.nodes | touched.claims | of_pods | templates
+        assert changed <= touched.nodes | touched.claims | of_pods | {("asks", *key) for key in touched.asks}
         before = now
-    fresh = Devices()
+    fresh = Devices(quotas=quotas)
     objects: list[Listed] = [read(raw) for raw in held.values()]
     for value in objects:
         fresh.change(None, value)

@@ -30,11 +30,12 @@ from admission.jobs.devices import Asks, DeviceClass, Devices, Template
 from admission.jobs.kinds import JOB, view
 from admission.jobs.pins import start
 from admission.jobs.workload import build_workload, matches, workload_name
-from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, Names
+from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, OF_DEVICE_CLASS, Names
 from tests.jobs.test_kinds import job
 from tests.jobs.test_pins import patched
 
 NAMES = Names()
+BY_CLASS = f"{OF_DEVICE_CLASS}gpu"
 Json = dict[str, Any]
 CASES = Path(os.environ.get("CONFORMANCE", "/work/shared/conformance")) / "cases"
 
@@ -386,6 +387,52 @@ def test_what_its_pods_ask_for_by_claims_stands_in_the_workload() -> None:
     assert shape(Devices([gpu])).unclear == "ResourceClaimTemplate 'two' does not exist"
     made, _ = build_workload(JOB, raw, NAMES, devices=Devices([gpu]))
     assert values.workload(made, NAMES)[0].unclear == "ResourceClaimTemplate 'two' does not exist"
+
+
+@pytest.mark.parametrize(
+    ("resources", "claims", "of_class", "counted"),
+    [
+        ({"limits": {BY_CLASS: "2"}}, [], DeviceClass("gpu", "example.com/gpu"), {"example.com/gpu": 2}),
+        ({"limits": {BY_CLASS: "2"}}, [], DeviceClass("gpu"), {BY_CLASS: 2}),
+        (
+            {"requests": {BY_CLASS: "2", "example.com/gpu": "1"}},
+            ["three"],
+            DeviceClass("gpu", "example.com/gpu"),
+            {"example.com/gpu": 6},
+        ),
+        ({"requests": {BY_CLASS: "2"}}, ["three"], DeviceClass("gpu"), {BY_CLASS: 5}),
+        ({"requests": {BY_CLASS: "0"}}, [], DeviceClass("gpu", "example.com/gpu"), None),
+        ({"requests": {BY_CLASS: "2"}}, [], None, "DeviceClass 'gpu' does not exist"),
+    ],
+)
+def test_what_its_pods_ask_for_by_the_name_of_a_class(
+    resources: dict[str, Any], claims: list[str], of_class: DeviceClass | None, counted: dict[str, int] | str | None
+) -> None:
+    """Whatever its owner writes as counted."""
+    raw = job(parallelism=2, completions=2)
+    template = raw["spec"]["template"]
+    template["spec"]["containers"] = [{"name": "c", "resources": resources}]
+    template["spec"]["resourceClaims"] = [{"name": name, "resourceClaimTemplateName": name} for name in claims]
+    template["metadata"] = {"annotations": {NAMES.claimed_devices_annotation: '[["gpu","example.com/none",0]]'}}
+    three = Template(raw["metadata"]["namespace"], "three", Asks((("gpu", 3),)))
+    devices = Devices([three, *([of_class] if of_class is not None else [])])
+    made, problems = build_workload(JOB, raw, NAMES, devices=devices)
+    assert problems == ()
+    said = made["metadata"]["annotations"][NAMES.defaults_annotation]
+    assert said == Defaults(devices).mark_of(view(JOB, raw, NAMES))
+    value, _ = values.workload(made, NAMES)
+    shape = value.pod_sets[0].shape
+    assert value.unclear == (counted if isinstance(counted, str) else "")
+    if isinstance(counted, dict):
+        assert dict(shape.requests) == counted
+        assert shape.affinity == ((Requirement(of_class_label("gpu"), "Exists"),),)
+    elif counted is None:
+        assert (dict(shape.requests), shape.affinity) == ({BY_CLASS: 0}, None)
+    # Of one that was written before classes counted nothing is taken for another.
+    if not claims:
+        del made["spec"]["podSets"][0]["template"]["metadata"]["annotations"]
+        plain = values.workload(made, NAMES)[0].pod_sets[0].shape
+        assert (set(dict(plain.requests)), plain.uncounted) == ({BY_CLASS}, "")
 
 
 def test_a_running_job_is_still_what_was_reserved() -> None:
