@@ -183,7 +183,8 @@ class Resources(Section):
     """What requests count as."""
 
     exclude_resource_prefixes: Annotated[list[str], Field(max_length=64)] = []
-    """Resources that no quota counts, by how their names begin."""
+    """Resources that no quota counts, by how their names begin. For a gang that asks for nothing else no nodes are set
+    aside."""
     exclude_device_classes: Annotated[list[str], Field(max_length=64)] = []
     """DeviceClasses of which what pods ask for by claims is counted neither in quota nor on nodes."""
     transformations: Annotated[list[Transformation], Field(max_length=64)] = []
