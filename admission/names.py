@@ -277,6 +277,11 @@ class Names:
         return "muster-controller"
 
     @property
+    def config_map(self) -> str:
+        """Of the chart, with the controller's configuration file as `config.yaml`."""
+        return "muster-controller"
+
+    @property
     def rival_lease(self) -> str:
         """Of the leader of Kueue's controller, where its objects are managed here; "" in Muster's own group."""
         return f"c1f6bfd2.{KUEUE_GROUP}" if self.group == KUEUE_GROUP else ""

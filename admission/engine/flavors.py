@@ -394,7 +394,7 @@ def _explicit(topology: TopologyRequest | None) -> bool:
 
 
 _NO_LEVELS = (
-    "it must stand within a level of a topology, which comes with a flavor, and gets no flavor, for it asks for nothing "
+    "it must be within a level of a topology, which comes with a flavor, and gets none, for it asks for nothing "
     "that quota counts: ask for something that the ClusterQueue has quota for, or leave the annotation out"
 )
 

@@ -594,6 +594,24 @@ async def test_submit(world: World, tmp_path: Path, name: str) -> None:
     assert [item async for page in world.client.list_pages(JOBS) for item in page.items] == []
 
 
+async def test_submit_decides_by_the_rules_of_the_controller(world: World, tmp_path: Path) -> None:
+    """Those that its ConfigMap says, and else it tells that it did not know them."""
+    await alone(world)
+    made = job("train", pods=3)
+    made["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1"
+    file = written(tmp_path, made)
+    told = await run(world, tmp_path, "submit", file, code=1)
+    assert ("ResourceNotCovered" in told.stdout, told.stderr) == (True, "")
+    config = {"config.yaml": "resources: {excludeResourcePrefixes: [cpu]}"}
+    meta = {"name": "muster-controller", "namespace": "muster-system"}
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
+    await world.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": config})
+    assert "would start now" in (await run(world, tmp_path, "submit", file)).stdout
+    world.denied = {"configmaps"}
+    told = await run(world, tmp_path, "submit", file, code=1)
+    assert "may not read ConfigMap muster-system/muster-controller: judged by the rules of the preset" in told.stderr
+
+
 async def test_submit_creates_after_it_said_what_will_happen(world: World, tmp_path: Path) -> None:
     """The first takes all nodes that are free, and the second, by what is stored then, waits behind it."""
     await alone(world)
