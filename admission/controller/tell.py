@@ -181,6 +181,8 @@ def why(answer: Why, now: int) -> RenderableType:
         facts.add_row("reason", seen.reason + (f" ({seen.detail})" if seen.detail else ""))
     if seen.message:
         facts.add_row("because" if seen.state is not State.FINISHED else "result", seen.message)
+    if answer.so_far:
+        facts.add_row("so far", answer.so_far)
     for place_ in seen.where:
         facts.add_row(f"pods {place_.pod_set}", _where(place_.count, place_.flavors, place_.nodes, wide=True))
     for name, state, message in answer.checks:
