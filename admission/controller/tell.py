@@ -122,13 +122,13 @@ def amounts(given: Iterable[tuple[str, int]]) -> str:
 
 
 def short(resource: str, amount: int) -> str:
-    """An amount for people: bytes with one digit after the point at most, negative ones too."""
+    """An amount for people: bytes, and CPUs from ten on, with one digit after the point at most, negative ones too."""
     if amount < 0:
         return "-" + short(resource, -amount)
     if resource in ("memory", "ephemeral-storage") and amount >= 2**30:
         return f"{amount / 2**30:.1f}".removesuffix(".0") + "Gi"
     if resource == "cpu" and amount >= 10_000:
-        return str(amount // 1000)
+        return f"{amount / 1000:.1f}".removesuffix(".0")
     return quantity.format(resource, amount)
 
 

@@ -24,6 +24,7 @@ from admission.cli import cli
 from admission.commands import options
 from admission.commands.options import forbidden
 from admission.controller import tell, whatif
+from admission.controller.tell import short
 from admission.engine.model import Detail, Reason, Why
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client, NotFound, Unavailable
@@ -547,6 +548,22 @@ def test_input_that_is_no_text_is_told_in_a_line(command: str) -> None:
 async def test_create_queue_says_how_quota_is_written(world: World, tmp_path: Path, quota: str) -> None:
     given = [part for one in quota.split(" ") for part in ("--quota", one)]
     await run(world, tmp_path, "create", "queue", "a", *given, code=2)
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "shown"),
+    [
+        ("cpu", 2500, "2500m"),
+        ("cpu", 10_000, "10"),
+        ("cpu", 10_900, "10.9"),  # what asks for it does not fit 10
+        ("cpu", -10_500, "-10.5"),
+        ("memory", 3 * 2**40 // 2, "1536Gi"),
+        ("memory", 500 * 10**9, "465.7Gi"),
+        (GPU, 16, "16"),
+    ],
+)
+def test_amounts_for_people(resource: str, amount: int, shown: str) -> None:
+    assert short(resource, amount) == shown
 
 
 # ---------------------------------------------------------------- submit
