@@ -180,7 +180,7 @@ class Transformation(Section):
 
 
 class Resources(Section):
-    """What requests count as."""
+    """What requests count as. What a gang holds stays as it was counted when it got it."""
 
     exclude_resource_prefixes: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=64)] = []
     """Resources that no quota counts, by how their names begin. For a gang that asks for nothing else no nodes are set
