@@ -52,6 +52,8 @@ FINISHED = "Finished"
 ACTIVE = "Active"
 INVALID_JOB = "InvalidJob"
 """Of an Event: a job that is held and gets no Workload, for what it says cannot be queued."""
+UNKNOWN_KEY = "UnknownKey"
+"""Of an Event: a job goes on without a label or annotation of our group that says nothing where it stands."""
 REFUSED = "Refused"
 """Of an Event: the API server refuses what is due for a job."""
 STEP_FAILED = "StepFailed"
@@ -209,6 +211,36 @@ class Names:
     def group_name_annotation(self) -> str:
         return f"{self.group}/podset-group-name"
 
+    @cached_property
+    def said_by_owners(self) -> dict[str, frozenset[str]]:
+        """What an owner of jobs may write, by where it is read: "label" or "annotation", of the job or its pod
+        templates alike."""
+        return {
+            "label": frozenset(
+                (self.queue_label, self.priority_class_label, self.max_exec_time_label, self.pause_label)
+            ),
+            "annotation": frozenset(
+                (
+                    self.min_parallelism_annotation,
+                    self.replace_lost_pods_annotation,
+                    self.gated_by_annotation,
+                    self.required_topology_annotation,
+                    self.preferred_topology_annotation,
+                    self.unconstrained_topology_annotation,
+                    self.slice_required_topology_annotation,
+                    self.slice_size_annotation,
+                    self.slice_layers_annotation,
+                    self.group_name_annotation,
+                )
+            ),
+        }
+
+    @cached_property
+    def all_keys(self) -> frozenset[str]:
+        """Every label and annotation that is read or written anywhere."""
+        said = (name for name in dir(type(self)) if name.endswith(("_label", "_annotation")))
+        return frozenset(str(getattr(self, name)) for name in said)
+
     # Labels, annotations and finalizer of Workloads.
     @cached_property
     def job_uid_label(self) -> str:
@@ -277,6 +309,11 @@ class Names:
 
     @property
     def lease_name(self) -> str:
+        return "muster-controller"
+
+    @property
+    def config_map(self) -> str:
+        """Of the chart, with the controller's configuration file as `config.yaml`."""
         return "muster-controller"
 
     @property

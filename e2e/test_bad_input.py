@@ -101,7 +101,7 @@ WAITS: dict[str, tuple[Object, str, str]] = {
     ),
     "an exponent beyond all numbers": (
         _asking(jobset("team-a", "exponent", {"w": (1, 1)}), {GPU: "1", "cpu": "1E999999999"}),
-        "NoMatchingFlavor",
+        "TopologyPlacementFailed",
         "exponent out of range",
     ),
     "a resource without quota": (

@@ -180,11 +180,12 @@ class Transformation(Section):
 
 
 class Resources(Section):
-    """What requests count as."""
+    """What requests count as. What a gang holds stays as it was counted when it got it."""
 
-    exclude_resource_prefixes: Annotated[list[str], Field(max_length=64)] = []
-    """Resources that no quota counts, by how their names begin."""
-    exclude_device_classes: Annotated[list[str], Field(max_length=64)] = []
+    exclude_resource_prefixes: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=64)] = []
+    """Resources that no quota counts, by how their names begin. For a gang that asks for nothing else no nodes are set
+    aside."""
+    exclude_device_classes: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=64)] = []
     """DeviceClasses of which what pods ask for by claims is counted neither in quota nor on nodes."""
     transformations: Annotated[list[Transformation], Field(max_length=64)] = []
     """Requests that count as other resources: {input, strategy, multiplyBy, outputs}."""

@@ -830,8 +830,8 @@ class _Fleet:
 
     def _flavor_nodes(self, name: str, spec: Json, document: Document) -> None:
         nodes = self._nodes_of(spec)
-        if spec.get("elastic"):
-            return
+        if spec.get("elastic") or (document.deleted and not self._users(name)):
+            return  # no nodes are counted on, or none any more
         labels = spec.get("nodeLabels") or {}
         if not nodes:
             hints = []
@@ -927,7 +927,7 @@ class _Fleet:
         for key, spec in self.specs["ClusterQueue"].items():
             document = self.named["ClusterQueue"][key]
             name = key[1]
-            if name not in targets:
+            if name not in targets and not document.deleted:
                 self.say(
                     document,
                     ("metadata", "name"),

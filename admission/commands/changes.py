@@ -381,16 +381,16 @@ def import_(scope: Scope, files: tuple[str, ...], apply: bool, source: str | Non
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option("--create", is_flag=True, help="Create it afterwards, whether it would start or wait.")
 @click.option(
-    "--config", type=click.Path(), help="The controller's configuration file, if its rules are not the preset."
+    "--config", type=click.Path(), help="The controller's configuration file, where you may not read its ConfigMap."
 )
 @asking(watch=False)
 def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | None) -> None:
     """Say whether a job would start now and on which nodes, else why not; then create it, with --create.
 
     The API server checks the manifest by a dry run, and the Jobs of a JobSet, which it else sees as they are made;
-    the engine decides on what the cluster holds now. To know, one must be allowed to read nodes, pods and queues of the
-    whole cluster; who may not is told what can be known. Of several jobs each is judged as if those before it were
-    created.
+    the engine decides on what the cluster holds now, by the rules that the controller's ConfigMap says, where you may
+    read it. To know, one must be allowed to read nodes, pods and queues of the whole cluster; who may not is told what
+    can be known. Of several jobs each is judged as if those before it were created.
     """
     documents, wrong = manifests(files)
     for finding in wrong:
@@ -408,14 +408,13 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
     seen: list[Any] = []
 
     async def work(session: Session) -> None:
-        from admission.engine.model import KUEUE, MUSTER
-        from admission.names import KUEUE_GROUP
+        from admission.api.config import ConfigError, load_config
+        from admission.controller.setup import rules_of
 
-        rules = KUEUE if session.names.group == KUEUE_GROUP else MUSTER
-        if config is not None:
-            from admission.api.config import ConfigError, load_config
-            from admission.controller.setup import rules_of
-
+        unread = ""
+        if config is None:
+            rules, unread = await _rules(session)
+        else:
             try:
                 rules = rules_of(load_config(Path(config)))
             except (ConfigError, ValueError, OSError) as error:
@@ -427,6 +426,8 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
             if create and one.answer is not whatif.Foresight.REFUSED:
                 one = await whatif.create(ask, document.obj, one, earlier)
             seen.append(one)
+        if unread and any(one.answer.value in ("starts", "waits") for one in seen):
+            print(f"muster: {unread}", file=sys.stderr)
 
     try:
         run(scope, work, "asking the engine")
@@ -437,6 +438,25 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
     _tell_foreseen(scope, seen)
     codes = {"starts": 0, "unmanaged": 0, "waits": NO, "refused": 3, "unknown": NO_CLUSTER}
     raise click.exceptions.Exit(max(0 if one.created else codes[one.answer.value] for one in seen))
+
+
+async def _rules(session: Session) -> tuple[Any, str]:
+    """Those that the controller decides by, as its ConfigMap says, or of the preset; and why it is not those of a
+    ConfigMap that is there."""
+    from admission.api.config import ConfigError, Configuration, load_config
+    from admission.controller.setup import rules_of
+    from admission.kube.client import Forbidden, NotFound
+
+    name, said, unread = session.names.config_map, Configuration(), ""
+    try:
+        found = await session.client.get(f"/api/v1/namespaces/{session.home}/configmaps/{name}")
+        said = load_config(str((found.get("data") or {}).get("config.yaml", "")))
+    except NotFound:
+        pass
+    except (Forbidden, ConfigError) as error:
+        why = "you may not read" if isinstance(error, Forbidden) else "this version cannot read"
+        unread = f"{why} ConfigMap {session.home}/{name}: judged by the rules of the preset, see --config"
+    return rules_of(said.of_group(session.names.group)), unread
 
 
 def _tell_foreseen(scope: Scope, seen: list[Any]) -> None:

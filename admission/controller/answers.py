@@ -151,6 +151,8 @@ class Why:
     """The numbers behind the reason, as the controller has them now."""
     checks: tuple[tuple[str, str, str], ...] = ()
     """(admission check, state, message)."""
+    so_far: str = ""
+    """How often it was evicted, its pods failed or its JobSet began anew; "" where nothing of it happened."""
     unready: tuple[Unready, ...] = ()
     """Of a gang that was started: pods that are not ready, the most frequent reason first."""
     history: tuple[Happening, ...] = ()

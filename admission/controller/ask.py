@@ -33,6 +33,7 @@ from admission.controller.standing import (
     condition_of,
     conditions_of,
     newest,
+    so_far,
     standing_of,
 )
 from admission.controller.unready import (
@@ -286,6 +287,9 @@ class Ask:
                     of_jobs = _last_said(await self._of_children(kind, job) or events, "FailedCreate")
                     unready = tuple(told_why(one, of_jobs or _last_said(events, JOBS_REFUSED)) for one in unready)
                 standing = replace(standing, ready=job.ready_of(standing.pods))
+                if pods:  # a status comes after its pods
+                    runs = not job.suspended and job.ready >= job.pods_expected
+                    standing = replace(standing, state=State.RUNNING if runs else State.STARTING)
         pods_seen, off = not self._unseen("pods"), not value.active
         advice = advice_on(standing, job, self.names, unready, pods_seen=pods_seen, off=off)
         if advice is not None and standing.state is State.RESERVED:
@@ -298,6 +302,7 @@ class Ask:
             room=room,
             lacks=told.numbers if told is not None else (),
             checks=tuple((check.name, check.state.value, check.message) for check in value.checks),
+            so_far=so_far(workload, raw),
             unready=unready if standing.state in (State.STARTING, State.RUNNING, State.LEAVING) else (),
             history=_history(raw, workload, [*events, *of_workload]),
             hidden=self.hidden,

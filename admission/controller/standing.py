@@ -132,6 +132,32 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     )
 
 
+def so_far(workload: Json, job: Json) -> str:
+    """How often a gang was evicted, and how often it failed of itself: events of it are kept for an hour only."""
+    spec, status = obj(job.get("spec")), obj(job.get("status"))
+    out = []
+    evictions: dict[str, int] = {}
+    for entry in objects(obj(obj(workload.get("status")).get("schedulingStats")).get("evictions")):
+        reason = text(entry.get("reason"))
+        evictions[reason] = evictions.get(reason, 0) + whole(entry.get("count"), 0)
+    if evictions:
+        by = ", ".join(f"{reason} {count}" for reason, count in sorted(evictions.items()))
+        out.append(f"evicted {_times(sum(evictions.values()))} ({by})")
+    if restarts := whole(status.get("restarts"), 0):
+        used = whole(status.get("restartsCountTowardsMax"), 0)
+        most = whole(obj(spec.get("failurePolicy")).get("maxRestarts"), 0)
+        out.append(f"begun anew {_times(restarts)} by its failurePolicy ({used} of maxRestarts {most})")
+    if failed := whole(status.get("failed"), 0):
+        limits = [f"{key} {spec[key]}" for key in ("backoffLimit", "backoffLimitPerIndex") if spec.get(key) is not None]
+        of = f" ({', '.join(limits)})" if limits else ""
+        out.append(f"{failed} pod{'' if failed == 1 else 's'} failed{of}")
+    return "; ".join(out)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def _requests(raw: Json, value: Workload) -> tuple[tuple[str, int], ...]:
     """What the gang asks for in all: as the controller counted it, else as its pod templates say."""
     total: dict[str, int] = {}

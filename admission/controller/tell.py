@@ -122,13 +122,13 @@ def amounts(given: Iterable[tuple[str, int]]) -> str:
 
 
 def short(resource: str, amount: int) -> str:
-    """An amount for people: bytes with one digit after the point at most, negative ones too."""
+    """An amount for people: bytes, and CPUs from ten on, with one digit after the point at most, negative ones too."""
     if amount < 0:
         return "-" + short(resource, -amount)
     if resource in ("memory", "ephemeral-storage") and amount >= 2**30:
         return f"{amount / 2**30:.1f}".removesuffix(".0") + "Gi"
     if resource == "cpu" and amount >= 10_000:
-        return str(amount // 1000)
+        return f"{amount / 1000:.1f}".removesuffix(".0")
     return quantity.format(resource, amount)
 
 
@@ -181,6 +181,8 @@ def why(answer: Why, now: int) -> RenderableType:
         facts.add_row("reason", seen.reason + (f" ({seen.detail})" if seen.detail else ""))
     if seen.message:
         facts.add_row("because" if seen.state is not State.FINISHED else "result", seen.message)
+    if answer.so_far:
+        facts.add_row("so far", answer.so_far)
     for place_ in seen.where:
         facts.add_row(f"pods {place_.pod_set}", _where(place_.count, place_.flavors, place_.nodes, wide=True))
     for name, state, message in answer.checks:

@@ -2,8 +2,8 @@
 
 The same engine that decides in the controller is asked, on a State that is built from what the API server holds now, by
 one who may read it. The API server is asked first, by a dry run, whether it would take the job at all. Rules are those
-of the preset, unless the controller's configuration file is given: what it leaves out or transforms counts otherwise
-here than there.
+of the controller's ConfigMap, where the asker may read it, or of the configuration file that is given; else of the
+preset, and then what the controller leaves out or transforms counts otherwise here than there.
 """
 
 from __future__ import annotations

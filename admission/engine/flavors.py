@@ -393,6 +393,19 @@ def _explicit(topology: TopologyRequest | None) -> bool:
     )
 
 
+_NO_LEVELS = (
+    "it must be within a level of a topology, which comes with a flavor, and gets none, for it asks for nothing "
+    "that quota counts: ask for something that the ClusterQueue has quota for, or leave the annotation out"
+)
+
+
+def _must_stand(topology: TopologyRequest | None) -> bool:
+    """Does a pod set ask for a place without which it may not start."""
+    return topology is not None and bool(
+        topology.required or topology.slice_required or topology.slices or topology.group
+    )
+
+
 def is_preferred(one: tuple[Mode, int], other: tuple[Mode, int], fungibility: Fungibility) -> bool:
     """Is a flavor of (mode, borrowing height) `one` better than one of `other`."""
     (mode, height), (other_mode, other_height) = one, other
@@ -942,12 +955,13 @@ class _Scan:
 
     def _nodes(self, assignment: Assignment) -> bool:
         """Ask the nodes, and let their answer count. True: the scan shall be done again with what they said."""
+        bare = not any(choice.flavors for choice in assignment.pod_sets)
         for choice in assignment.pod_sets if self.rules.pack_against_fragmentation else ():
-            pods, uncounted = choice.request.count, choice.request.pod_set.shape.uncounted
-            if pods and uncounted:
-                # No book has it, so that no room would do, on elastic flavors either.
-                said = Misfit(choice.name, "", pods, 0, detail=Detail.CONSTRAINT_REFUSED, message=uncounted)
-                choice.misfits = (said,)
+            pods, pod_set = choice.request.count, choice.request.pod_set
+            # What no book has, no room would do for, on elastic flavors either.
+            refused = pod_set.shape.uncounted or (_NO_LEVELS if bare and _must_stand(pod_set.topology) else "")
+            if pods and refused:
+                choice.misfits = (Misfit(choice.name, "", pods, 0, detail=Detail.CONSTRAINT_REFUSED, message=refused),)
                 choice._set_mode(Mode.NO_FIT)
                 assignment.mode = Mode.NO_FIT
                 return False
@@ -1040,7 +1054,9 @@ class _Scan:
                 overall = _worse(overall, Reason.NO_MATCHING_FLAVOR)
                 continue
             if not choice.attempts:
-                overall = _worse(overall, Reason.NO_MATCHING_FLAVOR)
+                # What asks for nothing that quota counts needs no flavor: there nodes alone said no.
+                nodes_alone = choice.misfits and not choice.shortfalls
+                overall = _worse(overall, Reason.PLACEMENT_FAILED if nodes_alone else Reason.NO_MATCHING_FLAVOR)
                 continue
             if any(not short.flavor for short in choice.shortfalls):
                 overall = _worse(overall, Reason.NO_MATCHING_FLAVOR)  # a resource that the queue does not cover

@@ -733,6 +733,31 @@ def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list
     return seconds if good else None, problems
 
 
+def unknown_keys(kind: JobKind, raw: Json, names: Names) -> tuple[str, ...]:
+    """Labels and annotations of our group, on a job and on its pod templates, that nobody reads where they stand. In
+    Kueue's group none: others have keys there."""
+    if names.as_kueue:
+        return ()
+    from difflib import get_close_matches
+
+    out: dict[str, None] = {}
+    said = names.said_by_owners
+    places = [(obj(raw.get("metadata")), ""), *((obj(s.template.get("metadata")), " of pods") for s in kind.slots(raw))]
+    for meta, whose in places:
+        for form, other in (("label", "annotation"), ("annotation", "label")):
+            for key in sorted(texts(meta.get(f"{form}s"))):
+                if not key.startswith(f"{names.group}/") or key in said[form]:
+                    continue
+                if key in said[other]:
+                    out[f"{form} {key}{whose}, which is read as {other} only"] = None
+                elif key not in names.all_keys:
+                    near = get_close_matches(key, sorted(said[form] | said[other]), 1)
+                    out[
+                        f"{form} {key}{whose}, which is not known" + (f" (did you mean {near[0]}?)" if near else "")
+                    ] = None
+    return tuple(out)
+
+
 def _marked_for(raw: Json, names: Names) -> str:
     meta = obj(obj(obj(raw.get("spec")).get("template")).get("metadata"))
     return texts(meta.get("labels")).get(names.workload_uid_label, "")

@@ -127,6 +127,9 @@ def test_what_follows_from_the_group(text: str, group: str, preset: str, default
             "admissionFairSharing: {resourceWeights: {cpu: -1}}",
             "admissionFairSharing.resourceWeights.cpu: -1 is too small",
         ),
+        # It begins every name, so that nothing would be counted at all.
+        ("resources: {excludeResourcePrefixes: ['']}", "resources.excludeResourcePrefixes[0]: empty"),
+        ("resources: {excludeDeviceClasses: ['']}", "resources.excludeDeviceClasses[0]: empty"),
         ("resources: {transformations: [{input: a}, {input: a}]}", "a is transformed twice"),
         ("resources: {transformations: [{input: a, outputs: {b: -1}}]}", "write an amount from 0"),
         ("leaderElection: {leaseDuration: 5s}", "leaseDuration > renewDeadline > retryPeriod"),

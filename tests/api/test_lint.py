@@ -278,6 +278,15 @@ ROWS: dict[str, str] = {
     )
     + flavor("h100")
     + flavor("old").replace("  name: old\n", f"  name: old\n  deletionTimestamp: {GONE_AT}\n"),
+    "a flavor and a queue that were renamed, and go with their last gangs": queue("a", ("h100", {"nominalQuota": 4}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + flavor("old", "nodeLabels: {gpu-type: old}").replace(
+        "  name: old\n", f"  name: old\n  deletionTimestamp: {GONE_AT}\n"
+    )
+    + (head("ClusterQueue", "b") + f"  {SOUND}\n" + quotas(("h100", {"nominalQuota": 4}))).replace(
+        "  name: b\n", f"  name: b\n  deletionTimestamp: {GONE_AT} # <- queue-deleted\n"
+    )
+    + node("n1", 8),
     "priorities above the gangs'": priority("muster-gang", "1000", "Never")
     + priority("vip", "1001 # <- priority-above-gangs", "PreemptLowerPriority")
     + priority("quiet", "1001", "Never")

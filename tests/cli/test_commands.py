@@ -24,6 +24,7 @@ from admission.cli import cli
 from admission.commands import options
 from admission.commands.options import forbidden
 from admission.controller import tell, whatif
+from admission.controller.tell import short
 from admission.engine.model import Detail, Reason, Why
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client, NotFound, Unavailable
@@ -550,6 +551,22 @@ async def test_create_queue_says_how_quota_is_written(world: World, tmp_path: Pa
     await run(world, tmp_path, "create", "queue", "a", *given, code=2)
 
 
+@pytest.mark.parametrize(
+    ("resource", "amount", "shown"),
+    [
+        ("cpu", 2500, "2500m"),
+        ("cpu", 10_000, "10"),
+        ("cpu", 10_900, "10.9"),  # what asks for it does not fit 10
+        ("cpu", -10_500, "-10.5"),
+        ("memory", 3 * 2**40 // 2, "1536Gi"),
+        ("memory", 500 * 10**9, "465.7Gi"),
+        (GPU, 16, "16"),
+    ],
+)
+def test_amounts_for_people(resource: str, amount: int, shown: str) -> None:
+    assert short(resource, amount) == shown
+
+
 # ---------------------------------------------------------------- submit
 
 
@@ -593,6 +610,24 @@ async def test_submit(world: World, tmp_path: Path, name: str) -> None:
     shown = (await run(world, tmp_path, "submit", file, code=code)).stdout
     assert message in shown
     assert [item async for page in world.client.list_pages(JOBS) for item in page.items] == []
+
+
+async def test_submit_decides_by_the_rules_of_the_controller(world: World, tmp_path: Path) -> None:
+    """Those that its ConfigMap says, and else it tells that it did not know them."""
+    await alone(world)
+    made = job("train", pods=3)
+    made["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1"
+    file = written(tmp_path, made)
+    told = await run(world, tmp_path, "submit", file, code=1)
+    assert ("ResourceNotCovered" in told.stdout, told.stderr) == (True, "")
+    config = {"config.yaml": "resources: {excludeResourcePrefixes: [cpu]}"}
+    meta = {"name": "muster-controller", "namespace": "muster-system"}
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
+    await world.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": config})
+    assert "would start now" in (await run(world, tmp_path, "submit", file)).stdout
+    world.denied = {"configmaps"}
+    told = await run(world, tmp_path, "submit", file, code=1)
+    assert "may not read ConfigMap muster-system/muster-controller: judged by the rules of the preset" in told.stderr
 
 
 async def test_submit_creates_after_it_said_what_will_happen(world: World, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from admission.cli import cli
 from admission.controller import tell
 from admission.controller.answers import State
 from admission.controller.ask import NotThere, names_of
+from admission.controller.standing import so_far
 from admission.controller.unready import staying
 from admission.engine.model import Detail, EvictReason, Misfit, Reason, Shortfall, Why
 from admission.engine.project import sentence
@@ -507,6 +508,55 @@ async def test_how_many_pods_of_those_that_run_at_a_time_are_ready(world: World,
     (row,) = (await world.ask().jobs("ml")).rows
     assert row.ready is not None
     assert row.ready <= row.pods
+
+
+SO_FAR: dict[str, tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]], str]] = {
+    "nothing": ({}, {}, [], ""),
+    "a pod failed": ({"backoffLimit": 6}, {"failed": 1}, [], "1 pod failed (backoffLimit 6)"),
+    "indexes failed": (
+        {"backoffLimit": 9, "backoffLimitPerIndex": 2},
+        {"failed": 3},
+        [],
+        "3 pods failed (backoffLimit 9, backoffLimitPerIndex 2)",
+    ),
+    "evicted": (
+        {},
+        {},
+        [
+            {"reason": "Preempted", "underlyingCause": "InClusterQueue", "count": 1},
+            {"reason": "Preempted", "underlyingCause": "InCohortReclamation", "count": 2},
+            {"reason": "NodeFailures", "underlyingCause": "", "count": 1},
+        ],
+        "evicted 4 times (NodeFailures 1, Preempted 3)",
+    ),
+    "all begins anew": (
+        {"failurePolicy": {"maxRestarts": 5}},
+        {"restarts": 7, "restartsCountTowardsMax": 4},
+        [{"reason": "PodsReadyTimeout", "underlyingCause": "", "count": 1}],
+        "evicted once (PodsReadyTimeout 1); begun anew 7 times by its failurePolicy (4 of maxRestarts 5)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SO_FAR)
+def test_what_went_wrong_so_far_is_counted(name: str) -> None:
+    spec, status, evictions, told = SO_FAR[name]
+    gang = {"status": {"schedulingStats": {"evictions": evictions}}}
+    assert so_far(gang, {"spec": spec, "status": status}) == told
+
+
+async def test_a_gang_runs_when_its_pods_do_whatever_its_status_says_yet(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    made = await world.put(job("train", pods=1, status={**STARTED, "active": 1, "ready": 0, "failed": 2}))
+    started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=1)}
+    uid = (await world.put(workload(made, started)))["metadata"]["uid"]
+    one = pod("train-0", **READY)
+    one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+    await world.put(one)
+    shown = (await run(world, tmp_path, "why", "train", "-n", "ml")).stdout
+    assert "train runs" in shown
+    assert "(1 of 1 pods ready)" in shown
+    assert re.search("so far +2 pods failed", shown)
 
 
 async def test_why_says_which_pods_of_a_jobset_start_later_and_what_refuses_its_jobs(world: World) -> None:

@@ -119,9 +119,24 @@ async def test_who_says_what_cannot_be_read_is_told_and_holds_no_place(world: Wo
         await until(reads(world, lambda raw: raw["spec"].get("maximumExecutionTimeSeconds") == 300))
 
 
-async def told(world: World) -> list[str]:
+async def told(world: World, reason: str = "InvalidJob") -> list[str]:
     events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-    return [one["message"] for one in events if one["reason"] == "InvalidJob"]
+    return [one["message"] for one in events if one["reason"] == reason]
+
+
+async def test_who_misspells_a_key_is_told_once_and_goes_on(world: World) -> None:
+    await a_town(world, 16)
+    async with running(world):
+        made = job("train", "main")
+        made["metadata"]["annotations"] = {"muster.dev/replace-lost-pod": "true"}
+        await world.put(made)
+        (message,) = await until(lambda: told(world, "UnknownKey"))
+        assert message == (
+            "It goes on without: annotation muster.dev/replace-lost-pod, which is not known "
+            f"(did you mean {NAMES.replace_lost_pods_annotation}?)"
+        )
+        await until(reads(world, lambda raw: bool(raw.get("status", {}).get("admission"))))
+        assert len(await told(world, "UnknownKey")) == 1
 
 
 async def test_who_says_what_cannot_be_read_while_it_runs_is_told(world: World) -> None:

@@ -40,6 +40,7 @@ from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang
 
 F = "f"
 MINUTE = 60 * SECOND
+NO_CPU = replace(MUSTER, excluded_prefixes=("cpu",))
 ONE: list[tuple[str, dict[str, int | Quota]]] = [(F, {"gpu": 4})]
 LOWER = Preemption(within_cluster_queue=PreemptionPolicy.LOWER_PRIORITY)
 
@@ -192,6 +193,14 @@ def no_slices() -> Town:
     return town
 
 
+def uncounted(shape: PodShape, *beside: PodSet, **more: object) -> Town:
+    """Its cpus are left out of quota."""
+    town = Town(Flavor(F, topology="t"), Topology("t", ("zone",)), queue("a", "", ONE), rules=NO_CPU)
+    town.put(replace(node("n0", gpu=4, cpu=2), labels=(("kubernetes.io/hostname", "n0"), ("zone", "z"))))
+    town.put(replace(gang("new", "a"), pod_sets=(PodSet("main", 1, shape, **more), *beside)))  # type: ignore[arg-type]
+    return town
+
+
 ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
     "no local queue": (lambda: put_new(Town()), Reason.MISCONFIGURED, Detail.QUEUE_MISSING),
     "no queue": (
@@ -281,6 +290,16 @@ ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
         ),
         Reason.PLACEMENT_FAILED,
         Detail.CONSTRAINT_REFUSED,
+    ),
+    "levels that come with no flavor": (
+        lambda: uncounted(PodShape(requests=(("cpu", 1),)), topology=TopologyRequest(required="zone")),
+        Reason.PLACEMENT_FAILED,
+        Detail.CONSTRAINT_REFUSED,
+    ),
+    "nodes too small for what no quota counts": (
+        lambda: uncounted(PodShape(requests=(("cpu", 3),)), PodSet("gpus", 1, PodShape(requests=(("gpu", 1),)))),
+        Reason.PLACEMENT_FAILED,
+        Detail.NEVER_FITS_NODES,
     ),
     "invalid": (no_slices, Reason.PLACEMENT_FAILED, Detail.INVALID),
 }

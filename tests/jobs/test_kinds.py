@@ -312,6 +312,42 @@ def test_labels_that_say_how_long_a_job_runs(said: dict[str, str], limit: int | 
     assert (seen.max_execution_s, made["spec"].get("maximumExecutionTimeSeconds")) == (limit, limit)
 
 
+TOPOLOGY = NAMES.required_topology_annotation
+
+
+@pytest.mark.parametrize(
+    ("meta", "pods", "told"),
+    [
+        ({}, {"annotations": {TOPOLOGY: "rack", "example.com/x": "y"}}, []),
+        ({"annotations": {TOPOLOGY: "rack", NAMES.inverse_annotation: "{}"}}, {}, []),
+        # The API server takes the labels of the template for a Job that has none.
+        ({}, {"labels": {NAMES.queue_label: "q"}}, []),
+        (
+            {},
+            {"annotations": {f"{TOPOLOGY[:-2]}": "rack"}},
+            [f"annotation {TOPOLOGY[:-2]} of pods, which is not known"],
+        ),
+        ({"labels": {"muster.dev/priority-clas": "x"}}, {}, [f"(did you mean {NAMES.priority_class_label}?)"]),
+        ({"annotations": {NAMES.pause_label: "true"}}, {}, [f"annotation {NAMES.pause_label}, which is read as label"]),
+        ({}, {"labels": {TOPOLOGY: "rack"}}, [f"label {TOPOLOGY} of pods, which is read as annotation only"]),
+        ({"labels": {"muster.dev/zzz": "x"}}, {}, ["label muster.dev/zzz, which is not known"]),
+    ],
+)
+def test_what_says_nothing_where_it_stands(meta: Json, pods: Json, told: list[str]) -> None:
+    made = job()
+    made["metadata"] |= meta
+    made["spec"]["template"]["metadata"] = pods
+    found = kinds.unknown_keys(JOB, made, NAMES)
+    assert len(found) == len(told)
+    assert all(part in one for part, one in zip(told, found, strict=True))
+    assert kinds.unknown_keys(JOB, made, Names("kueue.x-k8s.io")) == ()
+    of_two = jobset(("a", 1, 1), ("b", 1, 1))
+    for entry in of_two["spec"]["replicatedJobs"]:
+        entry["template"]["spec"]["template"] = made["spec"]["template"]
+    of_two["metadata"] |= meta
+    assert kinds.unknown_keys(JOBSET, of_two, NAMES) == found
+
+
 def test_kind_of() -> None:
     assert [kind_of(job()), kind_of(jobset()), kind_of({"kind": "Job", "apiVersion": "v1"})] == [JOB, JOBSET, None]
 
