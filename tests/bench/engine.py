@@ -11,6 +11,7 @@ growth    the same with 1,000 to 100,000 gangs waiting: how much longer the firs
 nodes     the same with 1,000 to 10,000 nodes.
 depth     the same with cohorts one to five deep.
 kueue     bulk and steady under Kueue's rules, a third of the gangs.
+churn     four hours of a busy town of 150 nodes, in town time: who is evicted, what work is lost (`tests.bench.days`).
 restart   from list pages as the API server encodes them (10,000 nodes, 100,000 pods, 100,000 Jobs and their Workloads)
           to the first Plan: decoding, the controller's World, the engine's State, one decision. Memory at its end.
 decode    microseconds to decode one object of each kind.
@@ -343,6 +344,14 @@ def kueue(size: Size) -> dict[str, float]:
         "kueue_quiet_after_finish_ms": figures["quiet_after_finish_ms"],
         "kueue_trials_after_finish_count": figures["trials_after_finish_count"],
     }
+
+
+def churn(size: Size) -> dict[str, float]:
+    from tests.bench import days
+
+    full_size = size.queues >= FULL_QUEUES
+    here = dataclasses.replace(size, queues=20, cohorts=2, nodes=150) if full_size else days.SMALL
+    return days.churn(here, hours=4).figures()
 
 
 def _beyond(size: Size, waiting: int) -> Size:
@@ -852,6 +861,7 @@ QUESTIONS: dict[str, Callable[[Size], dict[str, float]]] = {
     "bulk": bulk,
     "steady": steady,
     "kueue": kueue,
+    "churn": churn,
     "growth": growth,
     "nodes": by_nodes,
     "depth": by_depth,
