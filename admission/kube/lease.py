@@ -158,7 +158,14 @@ class LeaderElector:
             await self._sleep(max(0.0, min(self._retry, expires - self._clock())))
             if self._clock() >= expires:
                 raise LeadershipLost("not renewed in time")
-            if not await self._try(expires) and self.holder not in {"", self.identity}:
+            trying = asyncio.ensure_future(self._try(expires))
+            try:
+                took = await asyncio.shield(trying)
+            except asyncio.CancelledError:
+                # Cut off, it could still be applied after the lease was read for its release, which would fail then.
+                await trying
+                raise
+            if not took and self.holder not in {"", self.identity}:
                 raise LeadershipLost(f"taken by {self.holder}")
 
     # --- one try -----------------------------------------------------------------------------------------------------

@@ -226,6 +226,27 @@ def test_a_stop_waits_for_the_last_writes_before_the_lease_is_given_up(
     virtually(main)
 
 
+def test_a_stop_lets_a_renewal_that_is_under_way_be_answered():
+    """Cut off, the API server could still apply it, after the lease was read for its release."""
+
+    async def main() -> None:
+        books, log = Books(), []
+        one = Machine(books, name="one")
+        task, _ = start(one, log)
+        await asyncio.sleep(1)
+        before = len(books.history)
+        one.calls.clear()
+        while one.calls != ["put"]:
+            await asyncio.sleep(0.001)
+        assert len(books.history) == before
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert [spec["holderIdentity"] for spec in books.history[before:]] == [one.elector.identity, ""]
+        assert not one.elector.may_write()
+
+    virtually(main)
+
+
 @pytest.mark.parametrize("fault", ["frozen", "cut off"])
 def test_a_leader_that_goes_silent_is_fenced_before_the_next_one_writes(fault):
     async def main() -> None:
