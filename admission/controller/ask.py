@@ -288,8 +288,7 @@ class Ask:
                     unready = tuple(told_why(one, of_jobs or _last_said(events, JOBS_REFUSED)) for one in unready)
                 standing = replace(standing, ready=job.ready_of(standing.pods))
                 if pods:  # a status comes after its pods
-                    runs = not job.suspended and job.ready >= job.pods_expected
-                    standing = replace(standing, state=State.RUNNING if runs else State.STARTING)
+                    standing = replace(standing, state=State.RUNNING if job.runs else State.STARTING)
         pods_seen, off = not self._unseen("pods"), not value.active
         advice = advice_on(standing, job, self.names, unready, pods_seen=pods_seen, off=off)
         if advice is not None and standing.state is State.RESERVED:

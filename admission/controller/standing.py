@@ -76,8 +76,7 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     elif value.admission is not None and value.evicted:
         state, shown = State.LEAVING, evicted
     elif value.admitted:
-        ready = job is not None and not job.suspended and job.ready >= job.pods_expected
-        state, shown = (State.RUNNING if ready else State.STARTING), admitted
+        state, shown = (State.RUNNING if job is not None and job.runs else State.STARTING), admitted
     elif value.admission is not None:
         state, shown = State.RESERVED, reserved
     elif job is not None and not job.suspended:

@@ -848,7 +848,7 @@ class Filling(Run):
         """Those of these claims, in queues under this root, that are beyond the quota of their queue: the oldest of the
         highest priority first, and in this order as many are within as there is quota for."""
         ledger, workloads = self.ledger, self.state.workloads
-        beside: dict[str, dict[FlavorResource, int]] = {}
+        used_beside: dict[str, dict[FlavorResource, int]] = {}
         suspects: list[tuple[Key, Held, QuotaNode]] = []
         for key in claims:
             held = ledger.claims[key]
@@ -856,13 +856,13 @@ class Filling(Run):
             node = ledger.tree.queue(queue)
             if node is not None and node.root is root and node.borrowing(fr for fr, _ in usage):
                 suspects.append((key, held, node))
-                used = beside.setdefault(queue, dict(node.usage))
+                used = used_beside.setdefault(queue, dict(node.usage))
                 for fr, amount in usage:
                     used[fr] -= amount
         suspects.sort(key=lambda one: (-workloads[one[0]].effective_priority, one[1].until, one[0]))
         beyond = []
         for key, held, node in suspects:
-            used = beside[held.charge.queue]
+            used = used_beside[held.charge.queue]
             if any(used[fr] + amount > node.subtree.get(fr, 0) for fr, amount in held.charge.usage):
                 beyond.append(key)
                 continue

@@ -370,7 +370,8 @@ class Devices:
     def change(self, old: Listed | None, new: Listed | None) -> Touched:
         """Take in that one came, changed or went."""
         touched = self._reached(old)
-        self._counting_now = None
+        if isinstance(old, DeviceClass) or isinstance(new, DeviceClass):
+            self._counting_now = None
         match old:
             case DeviceClass():
                 self._classes.pop(old.name, None)

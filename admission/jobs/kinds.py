@@ -201,6 +201,11 @@ class JobView(Value, frozen=True):
     """It says that it survives the loss of a pod, and a pod that fails does not end it."""
     problems: tuple[str, ...] = ()
 
+    @property
+    def runs(self) -> bool:
+        """Is it started, and every pod that is due ready."""
+        return not self.suspended and self.ready >= self.pods_expected
+
     def ready_of(self, pods: int) -> int:
         """Pods of a gang that has so many at a time which are ready, or done with none to follow."""
         # For a moment a job counts a pod beside the one that takes over from it.

@@ -292,8 +292,7 @@ class View:
         elif not gang.admitted:
             state_, since = "reserved", gang.reserved_at
         else:
-            running = job is not None and not job.suspended and job.ready >= job.pods_expected
-            state_, since = ("running" if running else "starting"), gang.admitted_at
+            state_, since = ("running" if job is not None and job.runs else "starting"), gang.admitted_at
         checks = [c for c in gang.checks if not gang.admitted]
         message = "; ".join(f"{c.name}: {c.state.value} {c.message}".strip() for c in checks)
         return out | {

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from admission.engine.cycle import decide
 from admission.engine.model import Admit, Assumed, Evict, Gone, Key, Put, Workload
-from tests.bench.engine import BUDGET, GPU, NOW, SHAPES, Size, gang, queue_name, town
+from tests.bench.engine import BUDGET, GPU, MEAN_GPUS, NOW, Size, gang, queue_name, town
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 RUNS_MS = 40 * MINUTE_MS
 """In the mean, nearly."""
 BUSY_MS, LEAVES_MS = 3 * HOUR_MS, 30_000
 LOAD, OF_THE_BUSY = 1.1, 0.85
-SMALL = Size(queues=10, cohorts=1, nodes=60)
+FULL, SMALL = Size(queues=20, cohorts=2, nodes=150), Size(queues=10, cohorts=1, nodes=60)
 
 
 @dataclass
@@ -57,8 +57,7 @@ def churn(size: Size, hours: float, seed: int = 1) -> Churn:
     """So long in a town of this size, which is empty at first."""
     dice, numbers, out = random.Random(seed), count(), Churn()
     state, now = town(size), NOW
-    mean = sum(pods * each * weight for pods, each, weight in SHAPES) / sum(weight for *_, weight in SHAPES)
-    rate = LOAD * size.nodes * 8 / (mean * RUNS_MS)
+    rate = LOAD * size.nodes * 8 / (MEAN_GPUS * RUNS_MS)
     busy = set(range(0, size.queues, 2))
     runs: dict[Key, int] = {}
     began: dict[Key, int] = {}
@@ -114,6 +113,6 @@ def churn(size: Size, hours: float, seed: int = 1) -> Churn:
                     at(now + LEAVES_MS, "has left", value.key)
             for_whom = {decision.preemptor for decision in plan.decisions if isinstance(decision, Evict)}
             out.asked_gpus += sum(gpus(state.workloads[key]) for key in for_whom)
-        if plan.next_at is not None and (not due or due[0][0] > plan.next_at):
+        if plan.next_at is not None and due[0][0] > plan.next_at:
             at(max(plan.next_at, now + 15_000), "looks again")
     return out

@@ -88,6 +88,8 @@ BUDGET = 500
 """Trials per cycle: what the controller gives, where they cost little."""
 SHAPES = ((1, 1, 40), (1, 2, 15), (1, 4, 15), (1, 8, 15), (2, 8, 8), (4, 8, 5), (8, 8, 2))
 """(pods, GPUs of each, how often): most gangs are small, most GPUs are asked for by large ones."""
+MEAN_GPUS = sum(pods * gpus * weight for pods, gpus, weight in SHAPES) / sum(weight for *_, weight in SHAPES)
+"""Of a gang."""
 FULL_QUEUES = 1_000
 
 
@@ -349,15 +351,12 @@ def kueue(size: Size) -> dict[str, float]:
 def churn(size: Size) -> dict[str, float]:
     from tests.bench import days
 
-    full_size = size.queues >= FULL_QUEUES
-    here = dataclasses.replace(size, queues=20, cohorts=2, nodes=150) if full_size else days.SMALL
-    return days.churn(here, hours=4).figures()
+    return days.churn(days.FULL if size.queues >= FULL_QUEUES else days.SMALL, hours=4).figures()
 
 
 def _beyond(size: Size, waiting: int) -> Size:
     """So many gangs that about `waiting` are left when the nodes are full."""
-    mean = sum(pods * gpus * weight for pods, gpus, weight in SHAPES) / sum(weight for *_, weight in SHAPES)
-    return dataclasses.replace(size, pending=int(size.nodes * 8 / mean) + waiting)
+    return dataclasses.replace(size, pending=int(size.nodes * 8 / MEAN_GPUS) + waiting)
 
 
 def growth(size: Size) -> dict[str, float]:
