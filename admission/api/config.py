@@ -148,12 +148,13 @@ _STRATEGIES = (
 
 
 class FairSharing(Section):
-    preemption_strategies: list[Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]] = list(_STRATEGIES[0])  # type: ignore[arg-type]
-    """What must hold for an eviction for fairness; the second is tried where the first finds nobody."""
+    preemption_strategies: list[Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]] | None = None
+    """Whose share must hold against the evictor's for an eviction for fairness: that of the victim's side once it is
+    gone, or that of before. Left out: LessThanOrEqualToFinalShare; with the preset kueue both, one after the other."""
 
     @model_validator(mode="after")
     def _legal(self) -> FairSharing:
-        if tuple(self.preemption_strategies) not in _STRATEGIES:
+        if self.preemption_strategies is not None and tuple(self.preemption_strategies) not in _STRATEGIES:
             legal = ", or ".join(f"[{', '.join(one)}]" for one in _STRATEGIES)
             raise PydanticCustomError("strategies", "preemptionStrategies: write {legal}", {"legal": legal})
         return self

@@ -21,8 +21,10 @@ def rules_of(config: Configuration) -> Rules:
     """The preset, changed by what the file says of fairness and resources."""
     rules = KUEUE if config.preset == "kueue" else MUSTER
     if config.fair_sharing is not None:
-        chosen = tuple(Strategies(name) for name in config.fair_sharing.preemption_strategies)
-        rules = replace(rules, fair_sharing=True, strategies=chosen)
+        rules = replace(rules, fair_sharing=True)
+        if config.fair_sharing.preemption_strategies is not None:
+            chosen = tuple(Strategies(name) for name in config.fair_sharing.preemption_strategies)
+            rules = replace(rules, strategies=chosen)
     usage = config.admission_fair_sharing
     if usage is not None:
         rules = replace(

@@ -628,7 +628,9 @@ class Rules(Value, frozen=True):
     """Gangs that are switched off, gated, or in a LocalQueue that is stopped count as pending."""
     promises: bool = True
     """R3 on the final victim set, R5 (freed room is claimed), R7 (no thrash) bind eviction."""
-    strategies: tuple[Strategies, ...] = (Strategies.FINAL, Strategies.INITIAL)
+    strategies: tuple[Strategies, ...] = (Strategies.FINAL,)
+    """Which share test lets one that borrows evict another. INITIAL lets small gangs send large ones, whose work is
+    lost: an option (R3)."""
     usage_fairness: UsageFairness | None = None
     ignore_undeclared: bool = False
     """Resources that a queue does not cover are not counted, instead of refusing the gang."""
@@ -676,6 +678,7 @@ KUEUE = Rules(
     pack_against_fragmentation=False,
     count_kept_out=False,
     promises=False,
+    strategies=(Strategies.FINAL, Strategies.INITIAL),
 )
 
 

@@ -30,6 +30,7 @@ from admission.engine.model import (
     Reason,
     Replace,
     ResourceGroup,
+    Rules,
     Standing,
     Strategy,
     Taint,
@@ -38,7 +39,7 @@ from admission.engine.model import (
     TopologyRequest,
     Workload,
 )
-from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, node, queue
+from tests.engine.town import BUDGET, INITIAL_TOO, SECOND, START, Town, cohort, elastic, gang, node, queue
 
 F, HOST = "f", "kubernetes.io/hostname"
 HOUR = 3600 * SECOND
@@ -155,8 +156,8 @@ def test_h2_a_child_is_not_starved_by_its_sibling() -> None:
 # ---------------------------------------------------------------- eviction
 
 
-def _two(nominal: tuple[int, int], total: int = 0, **more: object) -> Town:
-    town = Town(*elastic(F), cohort("root", "", [(F, {"gpu": total})]))
+def _two(nominal: tuple[int, int], total: int = 0, rules: Rules = MUSTER, **more: object) -> Town:
+    town = Town(*elastic(F), cohort("root", "", [(F, {"gpu": total})]), rules=rules)
     for name, amount in zip("ab", nominal, strict=True):
         town.put(queue(name, "root", [(F, {"gpu": amount})], **more))
     return town
@@ -175,7 +176,7 @@ def test_k4_gives_back_half() -> None:
 
 
 def test_k5_initial_share_once_and_no_way_back() -> None:
-    town = _two((0, 0), 12)
+    town = _two((0, 0), 12, INITIAL_TOO)
     for i in range(3):
         town.put(gang(f"a{i}", "a", 4, created=i))
     town.settle()
@@ -185,6 +186,23 @@ def test_k5_initial_share_once_and_no_way_back() -> None:
     assert shares(town) == {"a": 1, "b": 1}
     town.now += HOUR
     assert town.settle() == 0
+
+
+def test_k5_by_the_final_share_alone_room_is_kept_and_nobody_goes() -> None:
+    """The second of `a` would leave it with less than `b` then has. What comes after ten minutes stands behind."""
+    town = _two((0, 0), 12)
+    for i in range(3):
+        town.put(gang(f"a{i}", "a", 4, created=i))
+    town.settle()
+    town.now += HOUR
+    town.put(gang("b", "b", 6, created=town.now - START))
+    assert town.settle() == 0
+    town.now += HOUR
+    town.put(*(gang(f"a{i}", "a", 4, created=town.now - START) for i in (3, 4)))
+    for name, left in ("a2", {"a": 2}), ("a1", {"a": 1, "b": 1}):
+        town.remove(Workload, ("ns", name))
+        assert town.settle() == 0
+        assert shares(town) == left
 
 
 def test_k6_nothing_is_evicted_in_vain() -> None:
@@ -350,7 +368,7 @@ def test_x6_shares_that_an_admission_does_not_raise_make_no_loop(nested: bool) -
 
 def test_the_newest_is_not_taken_where_only_another_would_do() -> None:
     """The newest borrower may go, but makes too little room; with it gone the other one might not. Alone it may."""
-    town = Town(*elastic(F), cohort("root", "", [(F, {"cpu": 2, "gpu": 2})]))
+    town = Town(*elastic(F), cohort("root", "", [(F, {"cpu": 2, "gpu": 2})]), rules=INITIAL_TOO)
     town.put(queue("a", "root", [(F, {"cpu": 1, "gpu": 4})], weight=Fraction(1, 2)))
     town.put(queue("b", "root", [(F, {"cpu": 2, "gpu": 0})]), queue("c", "root", [(F, {"cpu": 2, "gpu": 2})]))
     town.put(gang("old", "c", 3, each={"gpu": 1, "cpu": 1}), gang("a1", "a", each={"gpu": 4, "cpu": 1}, created=1))
@@ -402,6 +420,7 @@ def test_nobody_comes_back_only_to_be_evicted_again() -> None:
         node("n2", cpu=4, gpu=3),
         node("n3", cpu=5, gpu=4),
         gang("first", "a", each={"cpu": 4}),
+        rules=INITIAL_TOO,
     )
     town.settle()
     town.put(gang("a1", "a", each={"cpu": 3}), gang("c1", "c", 3))

@@ -17,8 +17,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from admission.engine.model import Claim, Evict, EvictReason, Preemption, PreemptionPolicy, Quota, Workload
-from tests.engine.town import SECOND, Town, cohort, elastic, gang, queue
+from admission.engine.model import (
+    MUSTER,
+    Claim,
+    Evict,
+    EvictReason,
+    Preemption,
+    PreemptionPolicy,
+    Quota,
+    Rules,
+    Strategies,
+    Workload,
+)
+from tests.engine.town import INITIAL_TOO, SECOND, Town, cohort, elastic, gang, queue
 
 HOUR = 3600 * SECOND
 RESOURCES = ("gpu", "cpu")
@@ -34,6 +45,7 @@ class Tree:
     weight: dict[str, Fraction]
     limit: dict[str, int | None]
     within: dict[str, bool]
+    rules: Rules
 
     def path(self, name: str) -> list[str]:
         out = [name]
@@ -106,7 +118,7 @@ class Tree:
             return True  # within the nominal quota of its queue, or of its side
         share, before = self.share(side, after, resources), self.share(other, after, resources)
         final = self.share(other, [*rest, new], resources)
-        return final < before and (share <= final or share < before)
+        return final < before and (share <= final or (Strategies.INITIAL in self.rules.strategies and share < before))
 
     def lawful(
         self,
@@ -153,6 +165,7 @@ def trees(draw: st.DrawFn) -> Tree:
         weight={name: draw(st.sampled_from((Fraction(1), Fraction(2), Fraction(1, 2)))) for name in parent},
         limit={name: draw(st.sampled_from((None, None, None, 0, 2))) for name in LEAVES},
         within={name: draw(st.booleans()) for name in LEAVES},
+        rules=draw(st.sampled_from((MUSTER, INITIAL_TOO))),
     )
 
 
@@ -169,7 +182,7 @@ GANGS = st.lists(
 
 
 def town_of(tree: Tree) -> Town:
-    town = Town(*elastic("f"))
+    town = Town(*elastic("f"), rules=tree.rules)
     for name in ("root", "inner"):
         quota: dict[str, int | Quota] = {**tree.nominal[name]}
         town.put(replace(cohort(name, tree.parent[name], [("f", quota)]), weight=tree.weight[name]))

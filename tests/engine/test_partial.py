@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from admission.engine.model import Detail, Flavor, Quota, Reason, Workload
-from tests.engine.town import SECOND, START, Town, cohort, elastic, gang, node, queue
+from tests.engine.town import INITIAL_TOO, SECOND, START, Town, cohort, elastic, gang, node, queue
 
 MINUTE = 60 * SECOND
 
@@ -22,7 +22,7 @@ def may_shrink(value: Workload, least: int) -> Workload:
 def test_time_that_makes_a_smaller_size_lawful_wakes_it(pods: int, least: int) -> None:
     """Its victim is spared in its first minutes. Two pods fit the cohort, more never do."""
     free = queue("a", "root", [("f", {"gpu": 0})]), queue("c", "root", [("f", {"gpu": 0})])
-    town = Town(*elastic("f"), cohort("root", "", [("f", {"gpu": 4})]), *free)
+    town = Town(*elastic("f"), cohort("root", "", [("f", {"gpu": 4})]), *free, rules=INITIAL_TOO)
     town.twin = True
     town.put(gang("a1", "a", each={"gpu": 4}))
     town.cycle()
@@ -39,7 +39,7 @@ def test_time_that_makes_a_smaller_size_lawful_wakes_it(pods: int, least: int) -
 @pytest.mark.parametrize("flavors", [("f", "g"), ("g", "f")])
 def test_time_that_makes_a_flavor_lawful_wakes_it(flavors: tuple[str, str]) -> None:
     """In `f` its victim is spared in its first minutes; in `g` nobody may ever go for it, and the search ends there."""
-    town = Town(*elastic(*flavors), cohort("root", "", [("f", {"gpu": 4}), ("g", {"gpu": 2})]))
+    town = Town(*elastic(*flavors), cohort("root", "", [("f", {"gpu": 4}), ("g", {"gpu": 2})]), rules=INITIAL_TOO)
     town.put(*(queue(name, "root", [(flavor, {"gpu": 0})]) for name, flavor in (("a", "f"), ("b", "g"))))
     town.put(queue("c", "root", [(flavor, {"gpu": 0}) for flavor in flavors]))
     town.twin = True

@@ -36,12 +36,13 @@ from admission.engine.model import (
     PreemptionPolicy,
     Quota,
     Reason,
+    Rules,
     Strategy,
     Workload,
 )
 from admission.engine.quota import QuotaNode
 from admission.engine.trial import Trial
-from tests.engine.town import BUDGET, SECOND, START, Town, below_common, cohort, gang, node, queue
+from tests.engine.town import BUDGET, INITIAL_TOO, SECOND, START, Town, below_common, cohort, gang, node, queue
 
 EXAMPLES = 10_000 if os.environ.get("THOROUGH") else 300
 MINUTE = 60 * SECOND
@@ -94,9 +95,10 @@ class Cluster(RuleBasedStateMachine):
         values=trees(),
         twin=st.sampled_from((False, False, False, False, True)),
         budget=st.sampled_from((BUDGET, BUDGET, 1, 3)),
+        rules=st.sampled_from((MUSTER, INITIAL_TOO)),
     )
-    def start(self, values: list[Any], twin: bool, budget: int = BUDGET) -> None:
-        self.town = Town(*values)
+    def start(self, values: list[Any], twin: bool, budget: int = BUDGET, rules: Rules = INITIAL_TOO) -> None:
+        self.town = Town(*values, rules=rules)
         self.town.budget = budget
         self.town.twin = twin or EXAMPLES > 300
         self.solid = any(isinstance(value, Node) for value in values)

@@ -39,6 +39,7 @@ from admission.engine.model import (
     Reason,
     ResourceGroup,
     Rules,
+    Strategies,
     Verdict,
     Workload,
 )
@@ -49,6 +50,8 @@ from admission.names import HOSTNAME_LABEL
 SECOND = 1000
 START = 1_000_000 * SECOND
 BUDGET = 100_000
+INITIAL_TOO = replace(MUSTER, strategies=(Strategies.FINAL, Strategies.INITIAL))
+"""Muster's rules with the option by which a small gang may send a large one."""
 
 
 def queue(
