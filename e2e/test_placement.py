@@ -298,12 +298,15 @@ def network(cp: ControlPlane, racks: int = 8, per_rack: int = 4) -> dict[str, tu
 
     The names of the nodes say nothing."""
     where = {}
+    size = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
+    nodes = []
     for rack in range(racks):
-        labels = {"gpu": "h100", "net/block": f"b{rack // 2}", "net/rack": f"r{rack}"}
         for i in range(per_rack):
-            name = f"{(rack * per_rack + i) * 37 % 101:03}"
-            cp.add_nodes(1, labels=labels, prefix="n", start=int(name))
-            where[f"n-{int(name)}"] = (f"b{rack // 2}", f"r{rack}")
+            name, block = f"n-{(rack * per_rack + i) * 37 % 101}", f"b{rack // 2}"
+            where[name] = (block, f"r{rack}")
+            meta = {"name": name, "labels": {"gpu": "h100", "net/block": block, "net/rack": f"r{rack}"}}
+            nodes.append({"metadata": meta, "status": {"capacity": size, "allocatable": size}})
+    cp.add_node_objects(nodes)
     teams(cp, {"team-a": 1_000})
     cp.apply(NET)
     return where
