@@ -226,7 +226,7 @@ def test_random_gangs_land_where_they_were_sent(muster: Installed) -> None:
     cp.apply(NET)
     cp.apply([cluster_queue("team-a", quota), local_queue("team-a", "team-a")])
     # With the lease that a cluster has: an API server under this load is slow.
-    muster.started(config={"leaderElection": {}})
+    muster.started(config={"leaderElection": {}}, tuning={})
     began = time.monotonic()
     cp.create_all(list(random_gangs(GANGS)))
     told_at = began
@@ -485,7 +485,7 @@ def test_pods_that_are_made_again_get_their_slot_with_no_write_of_ours(muster: I
     cp, log = muster.cp, muster.log
     assert log is not None
     network(cp, racks=4, per_rack=8)
-    muster.started()
+    muster.started(tuning={})
     ignore = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
     restarted = jobset("team-a", "restarted", {"w": (2, 2)}, gpus=4, seconds=None, failurePolicy={"maxRestarts": 3})
     blocking = {"maxRestarts": 3, "restartStrategy": "BlockingRecreate"}
