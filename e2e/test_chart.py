@@ -38,6 +38,7 @@ from e2e.forked import SOURCES
 from e2e.gangs import admitted, done, entry_of, reason, workload_of
 from e2e.installed import (
     HOME,
+    SOON_TOLD,
     USER,
     Installed,
     Replica,
@@ -188,9 +189,9 @@ class Charted(Installed):
         identity: str | None = None,
         *,
         config: Mapping[str, Any] | None = None,
-        tuning: Mapping[str, float] | None = None,
+        tuning: Mapping[str, float] = SOON_TOLD,
     ) -> Replica:
-        """With what the chart gave, and no `tuning`."""
+        """With the file that the chart gave."""
         assert config is None
         said = self.config()
         path = self.folder / f"muster-{len(self.replicas)}.yaml"
@@ -200,7 +201,7 @@ class Charted(Installed):
         arguments += ["--namespace", HOME]
         if said["hold"] == "webhook":
             arguments += ["--webhook-url", f"https://127.0.0.1:{said['webhook']['port']}"]
-        replica = Replica(loaded().start(arguments, log, cwd=SOURCES), log)
+        replica = Replica(loaded().start(arguments, log, cwd=SOURCES, tuning=tuning), log)
         self.replicas.append(replica)
         return replica
 
