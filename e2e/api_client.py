@@ -329,10 +329,11 @@ class ApiClient:
         timeout: float = 30.0,
         what: str = "",
         *,
-        every: float = 0.05,
+        every: float | None = None,
         describe: Callable[[], Any] | None = None,
     ) -> T:
-        """Until `predicate` answers something true, which is returned.
+        """Until `predicate` answers something true, which is returned. It is asked `every` so many seconds; left out:
+        at first 20 times a second, later less, for whoever asks takes from a small machine what others wait for.
 
         An AssertionError or ApiError of the predicate counts as not yet; the last one, the last answer and what
         `describe` says go into the message of the failure.
@@ -347,9 +348,10 @@ class ApiClient:
                 last = f"last answer: {_short(answer)}"
             except (ApiError, AssertionError, LookupError, OSError) as caught:
                 last = f"last: {caught!r}"
-            if time.monotonic() - began > timeout:
+            waited = time.monotonic() - began
+            if waited > timeout:
                 break
-            time.sleep(every)
+            time.sleep(min(max(0.05, waited / 20), 0.5) if every is None else every)
         lines = [f"waited {timeout:g} s for {what or getattr(predicate, '__name__', 'a condition')}"]
         lines.append(f"  {last}")
         if describe is not None:

@@ -23,17 +23,23 @@ USERS = {"tenant": ("tenants",), "muster": ("controllers",)}
 """Somebody with rights in one namespace, and somebody with the controller's."""
 LONGEST = (
     "test_fairness_and_crashes",
-    "test_hold",
-    "test_chart",
     "test_placement",
-    "test_quota_contract",
+    "test_chart",
     "test_traps",
+    "test_quota_contract",
+    "test_migrate",
+    "test_hold",
+    "test_older",
     "test_leaving",
-    "test_visibility",
-    "test_contract",
+    "test_slow_writes",
+    "test_docs",
     "test_demo",
+    "test_day_two",
+    "test_put_back",
+    "test_control_plane",
+    "test_contract",
 )
-"""Modules that are begun first, so that no worker is left with one at the end."""
+"""Modules of a minute and more, which are begun first, so that no worker is left with one at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

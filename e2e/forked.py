@@ -1,5 +1,6 @@
 """`muster` forked from a process that has its libraries loaded: to load them takes two seconds of CPU, to fork a
-hundredth. It is the program itself, with the streams, folder, arguments and environment that it is given.
+hundredth. It is the program itself, with the streams, folder, arguments and environment that it is given. `tuning`: of
+the controller's `Tuning`, what differs from what users have.
 
     with Loaded() as loaded:
         controller = loaded.start(["controller", "--kubeconfig", ...], log, cwd=SOURCES)
@@ -10,6 +11,7 @@ What was forked ends with what it was forked from, and that with whoever started
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import itertools
 import json
@@ -20,7 +22,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -103,11 +105,13 @@ class Loaded:
         self._server.wait(10)
         self._server.stdout.close()
 
-    def start(self, arguments: Sequence[str], log: Path, *, cwd: Path) -> Forked:
+    def start(
+        self, arguments: Sequence[str], log: Path, *, cwd: Path, tuning: Mapping[str, float] | None = None
+    ) -> Forked:
         """`muster` with these arguments; what it prints goes to `log`."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(self.address)
-        said = json.dumps([str(cwd), list(arguments), dict(os.environ)]).encode()
+        said = json.dumps([str(cwd), list(arguments), dict(os.environ), dict(tuning or {})]).encode()
         with log.open("wb") as out, Path(os.devnull).open("rb") as nothing:
             streams = [nothing.fileno(), out.fileno(), out.fileno()]
             socket.send_fds(connection, [len(said).to_bytes(8, "big")], streams)
@@ -116,8 +120,8 @@ class Loaded:
 
 
 def serve(name: str) -> None:
-    """Fork a `muster` for each connection, with the streams, folder, arguments and environment that it sends. It says
-    its pid, 8 bytes, and at its end its exit code, one byte."""
+    """Fork a `muster` for each connection, with the streams, folder, arguments, environment and tuning that it sends.
+    It says its pid, 8 bytes, and at its end its exit code, one byte."""
     os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # as the program does
     from admission import cli
     from admission.controller import change, migrate, serve, tell, whatif
@@ -147,7 +151,15 @@ def serve(name: str) -> None:
                 os.close(stream)
 
 
-def _one(command: Any, connection: socket.socket, streams: list[int], cwd: str, said: list[str], env: Any) -> None:
+def _one(
+    command: Any,
+    connection: socket.socket,
+    streams: list[int],
+    cwd: str,
+    said: list[str],
+    env: dict[str, str],
+    tuning: dict[str, float] | None = None,
+) -> None:
     """In the child: be that command, to its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs tests in the background has it ignored
@@ -161,6 +173,8 @@ def _one(command: Any, connection: socket.socket, streams: list[int], cwd: str, 
     connection.sendall(os.getpid().to_bytes(8, "big"))
     code = 1
     try:
+        if tuning:
+            _tune(tuning)
         command(said, prog_name="muster")
         code = 0
     except SystemExit as end:
@@ -174,6 +188,18 @@ def _one(command: Any, connection: socket.socket, streams: list[int], cwd: str, 
         os.close(number)
     connection.sendall(bytes([code & 255]))
     os._exit(0)
+
+
+def _tune(tuning: dict[str, float]) -> None:
+    """The controller that starts in this process has these instead of its own."""
+    from admission.api.config import Configuration
+    from admission.controller import serve, setup
+
+    def tuned(config: Any) -> Any:
+        return dataclasses.replace(setup.tuning_of(config), **tuning)  # type: ignore[arg-type]
+
+    tuned(Configuration())  # a name that it does not have ends it here
+    vars(serve)["tuning_of"] = tuned
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ def admitted(cp: ControlPlane, namespace: str, name: str) -> bool:
 
 def done(cp: ControlPlane, kind: str, namespace: str, *names: str) -> Callable[[], bool]:
     def look() -> bool:
-        return all(finished(cp.get(kind, name, namespace)) for name in names)
+        there = {one["metadata"]["name"]: one for one in cp.list(kind, namespace)}
+        return all(finished(there[name]) for name in names)
 
     return look
 

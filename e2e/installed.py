@@ -35,6 +35,8 @@ from e2e.forked import SOURCES, Forked, Loaded
 NAMES = Names()
 HOME = "muster-system"
 USER = f"system:serviceaccount:{HOME}:muster-controller"
+SOON_TOLD = {"explain_after_s": 1.0}
+"""Who waits is told why after a second instead of five, which only spare a write for who starts within them."""
 
 
 Key = tuple[str, str, str]
@@ -66,7 +68,7 @@ def _versions(cp: ControlPlane, made: Sequence[Object]) -> dict[Key, tuple[str, 
 
 
 @cache
-def _loaded() -> Loaded:
+def loaded() -> Loaded:
     """What the controllers of this process are forked from, and end with."""
     return Loaded().__enter__()
 
@@ -74,7 +76,7 @@ def _loaded() -> Loaded:
 class Replica:
     """One controller process."""
 
-    def __init__(self, process: Forked | subprocess.Popen[bytes], log: Path, credential: str = "") -> None:
+    def __init__(self, process: Forked, log: Path, credential: str = "") -> None:
         self.process = process
         self.log = log
         self.credential = credential
@@ -170,8 +172,15 @@ class Installed:
         cp.wait(holds, 30, "the policies to hold a labelled Job")
         _as_left[cp] = _versions(cp, made)
 
-    def start(self, identity: str | None = None, *, config: Mapping[str, Any] | None = None) -> Replica:
-        """Start a replica. `config`: keys of the configuration file over the test's defaults."""
+    def start(
+        self,
+        identity: str | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        tuning: Mapping[str, float] = SOON_TOLD,
+    ) -> Replica:
+        """Start a replica. `config`: keys of the configuration file over the test's defaults. `tuning`: what of its
+        `Tuning` differs from what users have; {} where a test counts writes."""
         number = len(self.replicas)
         path = self.folder / f"muster-{number}.yaml"
         said: dict[str, Any] = {
@@ -188,14 +197,20 @@ class Installed:
         log = self.folder / f"muster-{number}.log"
         arguments = ["controller", "--kubeconfig", str(kubeconfig), "--namespace", HOME, "--config", str(path)]
         arguments += ["--identity", identity or f"replica-{number}-{time.monotonic_ns()}", "--log-level", "debug"]
-        process = _loaded().start(arguments, log, cwd=SOURCES)
+        process = loaded().start(arguments, log, cwd=SOURCES, tuning=tuning)
         replica = Replica(process, log, _credential(kubeconfig))
         self.replicas.append(replica)
         return replica
 
-    def started(self, identity: str | None = None, *, config: Mapping[str, Any] | None = None) -> Replica:
+    def started(
+        self,
+        identity: str | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        tuning: Mapping[str, float] = SOON_TOLD,
+    ) -> Replica:
         """Start a replica and wait until it leads."""
-        replica = self.start(identity, config=config)
+        replica = self.start(identity, config=config, tuning=tuning)
 
         def leads() -> bool:
             if not replica.running:

@@ -20,7 +20,8 @@ from typing import Self
 
 from e2e.build import ensure
 from e2e.control_plane import ControlPlane
-from e2e.forked import SOURCES, Loaded
+from e2e.forked import SOURCES
+from e2e.installed import loaded
 
 HAS_HELM = shutil.which("helm") is not None or importlib.util.find_spec("helm_python") is not None
 _SHIM = """#!{python} -ISs
@@ -38,14 +39,14 @@ sys.exit((ask.recv(1) or b"\\xff")[0])
 
 class Prompt:
     """See the module. Commands run in `folder` with the rights of an admin, and leave nothing outside of it but in the
-    cluster: it is their HOME too."""
+    cluster: it is their HOME too. Those that go on end with it."""
 
     def __init__(self, cp: ControlPlane, folder: Path, *, cwd: Path = SOURCES) -> None:
         self.cwd = cwd
         bin_folder = folder / "bin"
         bin_folder.mkdir()
-        self._loaded = Loaded()
-        _script(bin_folder / "muster", _SHIM.format(python=sys.executable, address=self._loaded.address))
+        self._going: list[subprocess.Popen[bytes]] = []
+        _script(bin_folder / "muster", _SHIM.format(python=sys.executable, address=loaded().address))
         if HAS_HELM and shutil.which("helm") is None:
             _script(bin_folder / "helm", f'#!/bin/sh\nPYTHONPATH={SOURCES} exec {sys.executable} -m e2e.helm "$@"\n')
         (bin_folder / "kubectl").symlink_to(ensure(["kubectl"], say=False)["kubectl"])
@@ -57,13 +58,15 @@ class Prompt:
         }
 
     def __enter__(self) -> Self:
-        self._loaded.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._loaded.__exit__(kind, error, trace)
+        for process in self._going:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(20)
 
     def run(self, text: str, *, shell: str = "bash", typed: str = "") -> subprocess.CompletedProcess[str]:
         """The lines of a block, in one shell; its exit code is the last line's. Standard error is part of stdout.
@@ -89,9 +92,12 @@ class Prompt:
     def start(self, text: str, log: Path) -> subprocess.Popen[bytes]:
         """One command, which goes on: until it is sent a signal."""
         with log.open("wb") as out:
-            return subprocess.Popen(
-                ["bash", "-c", f"exec {text}"], cwd=self.cwd, env=self.environment, stdout=out, stderr=out
+            self._going.append(
+                subprocess.Popen(
+                    ["bash", "-c", f"exec {text}"], cwd=self.cwd, env=self.environment, stdout=out, stderr=out
+                )
             )
+        return self._going[-1]
 
     def until_interrupted(self, text: str, shows: str) -> int:
         """Run a command until it has printed `shows`, and interrupt it as a person does; its exit code."""

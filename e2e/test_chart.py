@@ -14,7 +14,6 @@ import importlib.util
 import json
 import shutil
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +38,7 @@ from e2e.forked import SOURCES
 from e2e.gangs import admitted, done, entry_of, reason, workload_of
 from e2e.installed import (
     HOME,
+    SOON_TOLD,
     USER,
     Installed,
     Replica,
@@ -46,6 +46,7 @@ from e2e.installed import (
     flavor,
     job,
     jobset,
+    loaded,
     local_queue,
     pod_template,
     undefine,
@@ -183,20 +184,24 @@ class Charted(Installed):
             "webhook": {"host": "127.0.0.1", "port": free_port()},
         }
 
-    def start(self, identity: str | None = None, *, config: Mapping[str, Any] | None = None) -> Replica:
+    def start(
+        self,
+        identity: str | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        tuning: Mapping[str, float] = SOON_TOLD,
+    ) -> Replica:
+        """With the file that the chart gave."""
         assert config is None
         said = self.config()
         path = self.folder / f"muster-{len(self.replicas)}.yaml"
         path.write_text(yaml.safe_dump(said))
         log = self.folder / f"muster-{len(self.replicas)}.log"
-        arguments = ["--config", str(path), "--kubeconfig", str(self.cp.kubeconfig(USER)), "--namespace", HOME]
+        arguments = ["controller", "--config", str(path), "--kubeconfig", str(self.cp.kubeconfig(USER))]
+        arguments += ["--namespace", HOME]
         if said["hold"] == "webhook":
             arguments += ["--webhook-url", f"https://127.0.0.1:{said['webhook']['port']}"]
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "admission.cli", "controller", *arguments], stdout=out, stderr=out, cwd=SOURCES
-            )
-        replica = Replica(process, log)
+        replica = Replica(loaded().start(arguments, log, cwd=SOURCES, tuning=tuning), log)
         self.replicas.append(replica)
         return replica
 

@@ -132,9 +132,10 @@ def test_the_commands_of_a_platform_engineer_and_of_a_tenant(
     assert (placed["standing"]["ready"], placed["unready"]) == (2, [])
 
     # Those that wait: for quota, and behind the one that does, which is called by the name of its job.
+    time.sleep(1.1)  # the order in a queue is by times of creation, which are whole seconds
     people("submit", str(files["next"]), "--create", user=TENANT)
     cp.wait(lambda: state("next") == "waiting", 30, "the second to wait")
-    time.sleep(1.1)  # the order in a queue is by times of creation, which are whole seconds
+    time.sleep(1.1)
     people("submit", str(files["small"]), "--create", user=TENANT)
 
     def why(name: str) -> str:

@@ -169,7 +169,8 @@ def test_components_pause_die_and_return(cp: ControlPlane) -> None:
     assert "nodeName" not in pods_of(cp, "one")[0]["spec"]
     cp.resume("kube-scheduler")
     ends(cp, job("one"))
-    for name in ("kube-apiserver", "etcd", "kwok"):
+    # Who has lost its server tries again after a wait that doubles, to a minute: it begins anew, too.
+    for name in ("kube-apiserver", "etcd", "kwok", "jobset-controller", "kube-controller-manager", "kube-scheduler"):
         cp.kill(name)
         cp.restart(name)
     cp.create(job("two", pods=1))

@@ -10,7 +10,6 @@ import functools
 import json
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -93,24 +92,19 @@ def test_what_a_page_says_runs(muster: Installed, prompt: Prompt, page: str, tmp
     next(following)
     going: list[subprocess.Popen[bytes]] = []
     log = tmp_path / "controller.log"
-    try:
-        for one in played(page):
-            if "muster controller" in one.text:
-                # It goes on. The ports of the page may be taken here; everything else is as it says.
-                going.append(prompt.start(f"{one.text.strip()} --config {config} --log-format console", log))
-                continue
-            # Whoever asks about a job gets 1 when it waits, which it may.
-            text = re.sub(r"(?m)^(\S*muster why .*)$", r"\1 || test $? = 1", one.text)
-            ran = prompt.run(f"set -eo pipefail\n{text}")
-            reading.said += ran.stdout
-            assert ran.returncode == 0, f"{one.where}\n{text}\n{ran.stdout}"
-        next(following, None)
-        assert all(process.poll() is None for process in going)
-        assert not going or ("leading" in log.read_text() and '{"' not in log.read_text()), "lines for people"
-    finally:
-        for process in going:
-            process.send_signal(signal.SIGINT)
-            process.wait(20)
+    for one in played(page):
+        if "muster controller" in one.text:
+            # It goes on. The ports of the page may be taken here; everything else is as it says.
+            going.append(prompt.start(f"{one.text.strip()} --config {config} --log-format console", log))
+            continue
+        # Whoever asks about a job gets 1 when it waits, which it may.
+        text = re.sub(r"(?m)^(\S*muster why .*)$", r"\1 || test $? = 1", one.text)
+        ran = prompt.run(f"set -eo pipefail\n{text}")
+        reading.said += ran.stdout
+        assert ran.returncode == 0, f"{one.where}\n{text}\n{ran.stdout}"
+    next(following, None)
+    assert all(process.poll() is None for process in going)
+    assert not going or ("leading" in log.read_text() and '{"' not in log.read_text()), "lines for people"
 
 
 # ---------------------------------------------------------------- the examples of the commands

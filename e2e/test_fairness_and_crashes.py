@@ -96,7 +96,7 @@ def _writes(cp: ControlPlane, since: int) -> collections.Counter[str]:
 
 def test_a_plain_run_costs_four_writes_a_job(muster: Installed) -> None:
     cp = muster.cp
-    muster.started()
+    muster.started(tuning={})
     cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 64})
     mark = cp.audit_mark()
@@ -181,19 +181,19 @@ def test_killed_at_twenty_moments_it_loses_nothing_and_doubles_nothing(muster: I
     moments = [n for n in range(1, 11) for _ in (0, 1)]
     for life, moment in enumerate(moments):
         if life == 10:  # the owner's first gangs come: on a slow machine nobody had borrowed yet
-            replica = muster.start()
+            replica = muster.start(tuning={})
             cp.wait(lambda: _held(cp, "team-a") > 32, 90, "the borrower to hold more than its own")
             replica.kill()
             muster.forget_leader()
         cp.create_all(gangs[2 * life : 2 * life + 2])
         began = cp.audit_mark()
-        replica = muster.start()
+        replica = muster.start(tuning={})
         # Each life ends right after another write: the first, the second, and so on.
         seen = lambda since=began, n=moment: _written(cp, since) >= n  # noqa: E731
         cp.wait(seen, 90, f"write {moment} of life {life}", every=0.005)
         replica.kill()
         muster.forget_leader()
-    muster.started()
+    muster.started(tuning={})
     for team in ("team-a", "team-b"):
         for kind in ("jobs", "jobsets"):
             mine = [g["metadata"]["name"] for g in gangs if g["metadata"]["namespace"] == team]
@@ -227,11 +227,11 @@ def test_killed_at_twenty_moments_it_loses_nothing_and_doubles_nothing(muster: I
 
 def test_a_leader_that_was_paused_past_its_lease_writes_nothing_more(muster: Installed) -> None:
     cp = muster.cp
-    first = muster.started("first")
+    first = muster.started("first", tuning={})
     cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 32, "team-b": 32})
     mark = cp.audit_mark()
-    second = muster.start("second")
+    second = muster.start("second", tuning={})
     cp.create_all([job("team-a", f"early-{n}", 1 + n % 3, seconds=3) for n in range(8)])
     cp.wait(lambda: _written(cp, mark) > 6, 20, "the leader to be in the middle of things", every=0.005)
     first.pause()
@@ -298,7 +298,7 @@ def test_a_busy_leader_that_is_told_to_stop_hands_over_with_its_writes_answered(
     cp, log = muster.cp, muster.log
     assert log is not None
     patient: dict[str, Any] = {"leaderElection": {}}  # on a slow machine nobody else is to lose the Lease
-    leaders = [muster.started("leader-0", config=patient)]
+    leaders = [muster.started("leader-0", config=patient, tuning={})]
     cp.add_nodes(8, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 64})
     names = [f"job-{n}" for n in range(240)]
@@ -306,7 +306,7 @@ def test_a_busy_leader_that_is_told_to_stop_hands_over_with_its_writes_answered(
     cp.create_all([job("team-a", name, 1, gpus=4, seconds=1) for name in names])
     for moment in (20, 31, 42):
         leader, mark = leaders[-1], cp.audit_mark()
-        leaders.append(muster.start(f"leader-{len(leaders)}", config=patient))
+        leaders.append(muster.start(f"leader-{len(leaders)}", config=patient, tuning={}))
         wrote = lambda by=leader, since=mark, n=moment: len(_writes_of(cp.audit_events(since), by)) >= n  # noqa: E731
         cp.wait(wrote, 60, f"{moment} writes of {leader.log.stem}")
         assert leader.terminate() == 0

@@ -226,7 +226,7 @@ def test_random_gangs_land_where_they_were_sent(muster: Installed) -> None:
     cp.apply(NET)
     cp.apply([cluster_queue("team-a", quota), local_queue("team-a", "team-a")])
     # With the lease that a cluster has: an API server under this load is slow.
-    muster.started(config={"leaderElection": {}})
+    muster.started(config={"leaderElection": {}}, tuning={})
     began = time.monotonic()
     cp.create_all(list(random_gangs(GANGS)))
     told_at = began
@@ -298,12 +298,15 @@ def network(cp: ControlPlane, racks: int = 8, per_rack: int = 4) -> dict[str, tu
 
     The names of the nodes say nothing."""
     where = {}
+    size = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
+    nodes = []
     for rack in range(racks):
-        labels = {"gpu": "h100", "net/block": f"b{rack // 2}", "net/rack": f"r{rack}"}
         for i in range(per_rack):
-            name = f"{(rack * per_rack + i) * 37 % 101:03}"
-            cp.add_nodes(1, labels=labels, prefix="n", start=int(name))
-            where[f"n-{int(name)}"] = (f"b{rack // 2}", f"r{rack}")
+            name, block = f"n-{(rack * per_rack + i) * 37 % 101}", f"b{rack // 2}"
+            where[name] = (block, f"r{rack}")
+            meta = {"name": name, "labels": {"gpu": "h100", "net/block": block, "net/rack": f"r{rack}"}}
+            nodes.append({"metadata": meta, "status": {"capacity": size, "allocatable": size}})
+    cp.add_node_objects(nodes)
     teams(cp, {"team-a": 1_000})
     cp.apply(NET)
     return where
@@ -482,7 +485,7 @@ def test_pods_that_are_made_again_get_their_slot_with_no_write_of_ours(muster: I
     cp, log = muster.cp, muster.log
     assert log is not None
     network(cp, racks=4, per_rack=8)
-    muster.started()
+    muster.started(tuning={})
     ignore = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
     restarted = jobset("team-a", "restarted", {"w": (2, 2)}, gpus=4, seconds=None, failurePolicy={"maxRestarts": 3})
     blocking = {"maxRestarts": 3, "restartStrategy": "BlockingRecreate"}

@@ -99,7 +99,7 @@ def _given_up(cp: ControlPlane, since: int) -> int:
 )
 def test_who_hangs_delays_nobody_else(muster: Installed, noisy: int, group: str, resource: str) -> None:
     cp = muster.cp
-    muster.started()
+    muster.started(tuning={})
     cp.add_nodes(26, gpus=8, labels={"gpu": "h100"})
     names = [f"noisy-{i}" for i in range(noisy)]
     teams(cp, {**dict.fromkeys(names, 64), "quiet": 8})

@@ -61,7 +61,7 @@ def test_a_real_clusters_nodes_and_a_real_day(muster: Installed) -> None:
     for team in ("team-a", "team-b", "team-c"):
         cp.namespace(team)
         cp.apply([cluster_queue(team, share, cohortName="all"), local_queue(team, team)])
-    muster.started(config={"leaderElection": {}})
+    muster.started(config={"leaderElection": {}}, tuning={})
     mark = cp.audit_mark()
     began = time.monotonic()
     with ThreadPoolExecutor(8) as pool:

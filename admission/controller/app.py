@@ -659,6 +659,7 @@ class Controller:
                 group.create_task(self.stale.run(), name="queues")
                 group.create_task(self.keeper.run(), name="keep")
                 group.create_task(self._sweep(), name="sweep")
+                group.create_task(self._lay_ghosts(), name="ghosts")
                 group.create_task(self._miss_nodes(), name="nodes")
                 group.create_task(self._check_books(), name="check")
         except BaseExceptionGroup as errors:
@@ -1073,7 +1074,6 @@ class Controller:
         while True:
             for seen in self.world.orphans():
                 self._sweep_soon(seen)
-            self.world.lay_ghosts(self.now())
             everybody = self._everybody()
             lasts = max(self.tuning.sweep_s, len(everybody) / self.tuning.swept_per_s)
             parts = max(1, min(len(everybody), int(lasts)))
@@ -1085,6 +1085,12 @@ class Controller:
             self.stale.add_all()
             if self._volumes_seen != self.world.looks_at_volumes:
                 self._pace.changed()
+
+    async def _lay_ghosts(self) -> None:
+        """What deleted Workloads hold on lost nodes is free as soon as these count as gone: no event says so."""
+        while True:
+            await asyncio.sleep(1.0)
+            self.world.lay_ghosts(self.now())
 
     async def _check_books(self) -> None:
         """The books against a fresh computation from the same facts, and the copies, one in each turn, against what

@@ -17,6 +17,7 @@ from admission.controller.app import Controller, Tuning
 from admission.controller.change import held_back
 from admission.controller.lifecycle import Settings
 from admission.engine.model import MUSTER, LabelSelector, Requirement
+from admission.jobs.values import rfc3339
 from admission.kube.client import Fenced, NotFound
 from tests.controller import lab
 from tests.controller.lab import NAMES, World, cluster_queue, job, local_queue, own
@@ -48,7 +49,13 @@ PLURALS = {
 
 @asynccontextmanager
 async def running(
-    world: World, *, leads: bool = True, explain_after_s: float = 0.0, at: int = lab.NOW, **options: Any
+    world: World,
+    *,
+    leads: bool = True,
+    explain_after_s: float = 0.0,
+    sweep_s: float = 30.0,
+    at: int = lab.NOW,
+    **options: Any,
 ) -> AsyncIterator[Controller]:
     controller = Controller(
         world.client,
@@ -56,7 +63,7 @@ async def running(
         rules=MUSTER,
         settings=Settings(),
         options=Options(can_rank=True),
-        tuning=Tuning(explain_after_s=explain_after_s),
+        tuning=Tuning(explain_after_s=explain_after_s, sweep_s=sweep_s),
         now=lambda: at,
         **options,
     )
@@ -545,3 +552,48 @@ async def test_who_leads_and_who_does_not_any_more_is_a_change(world: World) -> 
         await asyncio.gather(leading, return_exceptions=True)
         assert not controller.leading
         assert controller.revision > before
+
+
+async def test_what_a_deleted_job_holds_on_a_lost_node_is_free_when_that_counts_as_gone(world: World) -> None:
+    """And not at the next look at everybody, which is seldom."""
+    for one in (NODE, own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}), cluster_queue("team-a", 16)):
+        await world.put(one)
+    await world.put({**NODE, "metadata": {**NODE["metadata"], "name": "other"}})
+    await world.put(local_queue("main", "team-a"))
+    workloads, pods = f"/apis/{NAMES.api_version}/namespaces/ml/workloads", "/api/v1/namespaces/ml/pods"
+
+    async def admitted(name: str) -> dict[str, Any]:
+        for one in (await world.client.get(workloads))["items"]:
+            if one["metadata"]["ownerReferences"][0]["name"] == name and one.get("status", {}).get("admission"):
+                return one
+        return {}
+
+    async with running(world, sweep_s=3600.0) as controller:
+        await world.put(job("old", "main"))
+        held = await until(lambda: admitted("old"))
+        labels = {NAMES.managed_label: "true", NAMES.workload_uid_label: held["metadata"]["uid"]}
+        meta = {"name": "p", "namespace": "ml", "finalizers": ["example.com/kubelet"]}
+        meta["labels"] = {**labels, NAMES.pod_set_label: "main"}
+        spec = {**lab.template(8)["spec"], "nodeName": "n"}
+        await world.put({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        await world.client.delete(f"{pods}/p")
+        silent = {"type": "Ready", "status": "Unknown", "lastTransitionTime": rfc3339(lab.NOW)}
+        node = await world.client.get("/api/v1/nodes/n")
+        await world.client.put("/api/v1/nodes/n/status", {**node, "status": {**NODE["status"], "conditions": [silent]}})
+
+        async def lingers() -> bool:
+            pod = controller.informers["Pod"].store.get(("ml", "p"))
+            return bool(controller.world.lost_nodes) and pod is not None and pod.terminating
+
+        await until(lingers)
+        await world.client.delete(f"{JOBS}/old")
+        await world.client.delete(f"{workloads}/{held['metadata']['name']}")
+        await world.put(job("next", "main"))
+
+        async def waits() -> bool:
+            return any(one.get("status") for one in (await world.client.get(workloads))["items"])
+
+        await until(waits)
+        assert not await admitted("next")
+        controller.now = lambda: lab.NOW + controller.world.lost_after_ms
+        await until(lambda: admitted("next"))

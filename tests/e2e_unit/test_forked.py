@@ -40,6 +40,9 @@ def test_it_runs_and_ends_as_the_program_does(tmp_path: Path) -> None:
         refused = loaded.start(["controller", "--config", "wrong"], tmp_path / "refused", cwd=tmp_path)
         assert refused.wait(30) == 2
         assert "noSuchKey" in (tmp_path / "refused").read_text()
+        mistuned = loaded.start(["version"], tmp_path / "mistuned", cwd=tmp_path, tuning={"no_such_figure": 1.0})
+        assert mistuned.wait(30) == 1
+        assert "no_such_figure" in (tmp_path / "mistuned").read_text()
         for process, log in going:
             while not log.read_text():  # that it does not answer
                 assert process.poll() is None
