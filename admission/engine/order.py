@@ -119,14 +119,23 @@ def _ties(share: Share) -> _Ties:
     return _NO_TIES if share is NOTHING_BORROWED else _Ties(share)
 
 
+def _of_its_own(node: QuotaNode, asked: Usage) -> float:
+    """How much of its own quota of what is asked for is in use, of the resource of which it is most; 1 where it has
+    none."""
+    used, subtree = node.usage, node.subtree
+    return max([used.get(fr, 0) / quota if (quota := subtree.get(fr, 0)) else 1.0 for fr in asked], default=1.0)
+
+
 def ranks(
     queue: QuotaNode, gang: Workload, usage: Usage, rules: Rules, requested: frozenset[FlavorResource] | None = None
 ) -> dict[str, Rank]:
     """Per node of the queue's path below the root (by name, `queue:` or `cohort:` before it), how it stands when
     `gang`, which would take `usage`, is what it sends.
 
-    Progressive filling: the share before, then with the gang added; where both are equal, the same over all resources,
-    so that a gang that does not use the dominant one still counts. Else: who borrows nothing of what is asked for
+    Progressive filling: the share before. Among those who borrow nothing yet: who still would not with the gang, then
+    who has used least of its own (else who has all of its quota in use borrows first, a little, and gives it back to
+    who has not). Then the share with the gang added; where all are equal, both over all resources, so that a gang that
+    does not use the dominant one still counts. Else: who borrows nothing of what is asked for
     (where that is a rule), then the share with the gang added. Then higher priority, then age.
     """
     resources = frozenset(fr[1] for fr in usage) if rules.contested_share else None
@@ -142,7 +151,8 @@ def ranks(
     for node, rest in Tree.rising(queue, usage):
         counted = None if node.is_queue else resources
         before, after = node.share(None, counted), node.share(rest, counted)
-        out[node.label] = (before, after, _ties(before), _ties(after), *age)
+        own = 0.0 if before.borrowing or not after.borrowing else _of_its_own(node, rest)
+        out[node.label] = (before, own, after, _ties(before), _ties(after), *age)
     return out
 
 

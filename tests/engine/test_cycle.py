@@ -205,6 +205,18 @@ def test_k5_by_the_final_share_alone_room_is_kept_and_nobody_goes() -> None:
         assert shares(town) == left
 
 
+@pytest.mark.parametrize(("of_a", "first"), [(2, "a"), (8, "b")])
+def test_who_has_used_least_of_its_own_borrows_first(of_a: int, first: str) -> None:
+    """With its gang `a` would borrow more than `b` with its own; and there is room for one of the two."""
+    town = _two((8, 8))
+    town.put(gang("a0", "a", of_a), gang("b0", "b", 8))
+    town.settle()
+    town.put(gang("a1", "a", 10, created=1), gang("b1", "b", 2, created=2))
+    town.put(cohort("root", "", [(F, {"gpu": 4 + of_a - 2})]))
+    assert town.settle() == 0
+    assert town.pending() == ["b1" if first == "a" else "a1"]
+
+
 def test_k6_nothing_is_evicted_in_vain() -> None:
     town = _two((0, 0), 12)
     for i in range(3):

@@ -503,7 +503,7 @@ def test_who_claimed_room_in_a_decision_has_no_second_turn_with_those_like_it() 
     values = [
         Flavor("f"),
         cohort("root", "", [("f", {"gpu": 6, "cpu": 1})]),
-        cohort("inner", "root", [("f", {"gpu": 3, "cpu": 0})]),
+        cohort("inner", "root", [("f", {"gpu": 3, "cpu": 1})]),
         queue("a", "inner", [("f", {"gpu": 2, "cpu": 2})], strategy=Strategy.STRICT_FIFO, weight=Fraction(2)),
         queue("b", "inner", [("f", {"gpu": Quota(6, 1), "cpu": 2})], weight=Fraction(2)),
         queue("c", "inner", [("f", {"gpu": 3, "cpu": Quota(1, 2)})], strategy=Strategy.STRICT_FIFO, weight=Fraction(2)),
@@ -682,7 +682,7 @@ def test_what_is_short_beside_kept_room_may_be_short_without_it_too() -> None:
     machine.arrive(where="a", many=3, pods=2, asks=(2, 2), priority=5, backoff=0)  # g010 to g012
     machine.wait(minutes=12)
     machine.arrive(where="a", many=4, pods=1, asks=(1, 3), priority=0, backoff=0)  # g013 to g016
-    machine.arrive(where="d", many=1, pods=3, asks=(1, 0), priority=5, backoff=3)
+    machine.arrive(where="d", many=1, pods=4, asks=(1, 0), priority=5, backoff=3)
     machine.one_cycle()
     machine.freeze()
     other = machine.town.fresh()
@@ -877,10 +877,10 @@ def test_among_those_passed_over_the_first_turn_may_hang_on_one_that_never_fits(
         queue("a", "inner", [("f", {"gpu": Quota(1, 3), "cpu": 0})]),
         queue("b", "inner", [("f", {"gpu": Quota(0, 1), "cpu": Quota(0, 0)})]),
         queue("c", "root", [("f", {"gpu": 2, "cpu": 5})]),
-        queue("d", "root", [("f", {"gpu": 4, "cpu": 0})]),
+        queue("d", "root", [("f", {"gpu": 3, "cpu": 0})]),
     ]
     machine.start(values=values, twin=True)
-    come(machine, ("a", 1, 2, (1, 0), 0, 0), ("d", 2, 3, (1, 0), 0, 1), ("b", 1, 1, (2, 0), 0, 0))
+    come(machine, ("a", 1, 2, (1, 0), 0, 0), ("d", 2, 3, (1, 0), 0, 1), ("b", 1, 3, (2, 0), 0, 0))
     come(machine, ("a", 1, 1, (3, 0), 5, 0))
     machine.teardown()
     waits = [machine.town.gang(name) for name in ("g001", "g003")]
