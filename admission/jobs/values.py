@@ -623,13 +623,13 @@ def _checks(status: Json, problems: list[str]) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _boost(said: str) -> int:
-    """A 32-bit number, or nothing."""
+def boost_of(said: str) -> int | None:
+    """The 32-bit number that an annotation says; None where that is none."""
     try:
         boost = int(said)
     except ValueError:
-        return 0
-    return boost if -(2**31) <= boost < 2**31 else 0
+        return None
+    return boost if -(2**31) <= boost < 2**31 else None
 
 
 def _preemptor(entry: Json | None) -> str:
@@ -734,7 +734,7 @@ def _said_in_meta(meta: Json, names: Names) -> dict[str, Any]:
         "allowed_flavors": None if allowed is None else frozenset(f.strip() for f in allowed.split(",") if f.strip()),
         "gated": f"held back by {gated}" if gated else "",
         "parent_uid": text(parent.get("uid")),
-        "priority_boost": _boost(annotations.get(names.priority_boost_annotation, "")),
+        "priority_boost": boost_of(annotations.get(names.priority_boost_annotation, "")) or 0,
     }
 
 

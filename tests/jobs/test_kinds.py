@@ -312,14 +312,14 @@ def test_labels_that_say_how_long_a_job_runs(said: dict[str, str], limit: int | 
     assert (seen.max_execution_s, made["spec"].get("maximumExecutionTimeSeconds")) == (limit, limit)
 
 
-TOPOLOGY = NAMES.required_topology_annotation
+TOPOLOGY, REPLACE = NAMES.required_topology_annotation, NAMES.replace_lost_pods_annotation
 
 
 @pytest.mark.parametrize(
     ("meta", "pods", "told"),
     [
         ({}, {"annotations": {TOPOLOGY: "rack", "example.com/x": "y"}}, []),
-        ({"annotations": {TOPOLOGY: "rack", NAMES.inverse_annotation: "{}"}}, {}, []),
+        ({"annotations": {REPLACE: "true", NAMES.inverse_annotation: "{}"}}, {}, []),
         # The API server takes the labels of the template for a Job that has none.
         ({}, {"labels": {NAMES.queue_label: "q"}}, []),
         (
@@ -331,21 +331,70 @@ TOPOLOGY = NAMES.required_topology_annotation
         ({"annotations": {NAMES.pause_label: "true"}}, {}, [f"annotation {NAMES.pause_label}, which is read as label"]),
         ({}, {"labels": {TOPOLOGY: "rack"}}, [f"label {TOPOLOGY} of pods, which is read as annotation only"]),
         ({"labels": {"muster.dev/zzz": "x"}}, {}, ["label muster.dev/zzz, which is not known"]),
+        ({"annotations": {TOPOLOGY: "rack"}}, {}, [f"annotation {TOPOLOGY}, which is read of pod templates only"]),
+        # Some tools put the same on a job and its pods.
+        ({"annotations": {TOPOLOGY: "rack"}}, {"annotations": {TOPOLOGY: "rack"}}, []),
+        ({}, {"annotations": {REPLACE: "true"}}, [f"annotation {REPLACE} of pods, which is read of the job only"]),
+        ({}, {"labels": {NAMES.pause_label: "true"}}, [f"label {NAMES.pause_label} of pods, which is read of the job"]),
+        (
+            {"annotations": {NAMES.priority_boost_annotation: "5", NAMES.selector_annotation: "a=b"}},
+            {},
+            [f"annotation {NAMES.priority_boost_annotation}, which is read of Workloads only"],
+        ),
     ],
 )
 def test_what_says_nothing_where_it_stands(meta: Json, pods: Json, told: list[str]) -> None:
     made = job()
     made["metadata"] |= meta
     made["spec"]["template"]["metadata"] = pods
-    found = kinds.unknown_keys(JOB, made, NAMES)
+    found = view(JOB, made, NAMES, every=True).unknown_keys
     assert len(found) == len(told)
     assert all(part in one for part, one in zip(told, found, strict=True))
-    assert kinds.unknown_keys(JOB, made, Names("kueue.x-k8s.io")) == ()
+    assert view(JOB, made, Names("kueue.x-k8s.io"), every=True).unknown_keys == ()
     of_two = jobset(("a", 1, 1), ("b", 1, 1))
     for entry in of_two["spec"]["replicatedJobs"]:
         entry["template"]["spec"]["template"] = made["spec"]["template"]
     of_two["metadata"] |= meta
-    assert kinds.unknown_keys(JOBSET, of_two, NAMES) == found
+    assert view(JOBSET, of_two, NAMES, every=True).unknown_keys == found
+
+
+IGNORING = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
+
+
+@pytest.mark.parametrize("group", ["muster.dev", "kueue.x-k8s.io"])
+@pytest.mark.parametrize(
+    ("kind", "spec", "key", "values", "told"),
+    [
+        (JOB, {}, "replace_lost_pods", ("true", "false", ""), ""),
+        (JOB, {}, "replace_lost_pods", ("yes", "True", "1"), "is neither 'true' nor 'false'"),
+        (JOB, {"backoffLimit": 0}, "replace_lost_pods", ("false", ""), ""),
+        (JOB, {"backoffLimit": 0}, "replace_lost_pods", ("true",), "give that a backoffLimit above 0"),
+        (JOB, {"backoffLimit": 0, "podFailurePolicy": IGNORING}, "replace_lost_pods", ("true",), ""),
+        (JOB, {}, "min_parallelism", ("1",), ""),
+        (JOBSET, {}, "min_parallelism", ("1",), "which is read of Jobs only"),
+        (JOB, {}, "unconstrained_topology", (*kinds.KUEUES_YES_OR_NO, ""), ""),
+        (JOB, {}, "unconstrained_topology", ("yes", "tRue"), "is neither 'true' nor 'false'"),
+    ],
+)
+def test_a_value_that_is_none_is_told(
+    group: str, kind: kinds.JobKind, spec: Json, key: str, values: tuple[str, ...], told: str
+) -> None:
+    names = Names(group)
+    annotation = getattr(names, f"{key}_annotation")
+    for value in values:
+        made = job() if kind is JOB else jobset(("a", 1, 1))
+        pods = made["spec"]["template"] if kind is JOB else _pods_of(made, 0)
+        made["spec"] |= spec
+        holder = pods if key == "unconstrained_topology" else made
+        holder.setdefault("metadata", {})["annotations"] = {annotation: value}
+        found = view(kind, made, names, every=True).unknown_keys
+        assert bool(found) == bool(told)
+        assert all(told in one and annotation in one for one in found)
+
+
+def _pods_of(made: Json, index: int) -> Json:
+    pods: Json = made["spec"]["replicatedJobs"][index]["template"]["spec"]["template"]
+    return pods
 
 
 def test_kind_of() -> None:
