@@ -66,6 +66,8 @@ class Slot:
     volumes: tuple[tuple[str, str], ...] = ()
     """(volume, PersistentVolumeClaim) that it adds."""
     replicas: int = 1
+    per_job: int = 0
+    """Pods of each child job, done or not, that it has at a time; 0 where there are no child jobs."""
 
     def live_ranks(self) -> list[int]:
         """Ranks that are still to run, in order; empty without ranks."""
@@ -485,27 +487,55 @@ def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
     slots = []
     name = name_of(raw)
     made = claims_made(raw)
+    succeeded = _jobs_done(raw)
     for index, entry in _replicated(raw):
         spec = obj(obj(entry.get("template")).get("spec"))
         parallelism, completions, indexed = _job_size({"completionMode": "Indexed", **spec})
         replicas = whole(entry.get("replicas"), 1)
         pods = parallelism if completions is None else min(parallelism, completions)
         ranked = indexed and completions is not None and parallelism >= completions
+        # Of a few that are done nobody says which.
+        over = 0 < replicas <= succeeded.get(text(entry.get("name")), 0)
+        ranks = replicas * (completions or 0) if ranked else None
         slots.append(
             Slot(
                 pod_set=text(entry.get("name")),
                 path=("spec", "replicatedJobs", str(index), "template", "spec", "template"),
                 template=obj(spec.get("template")),
-                count=replicas * pods,
-                ranks=replicas * (completions or 0) if ranked else None,
+                count=0 if over else replicas * pods,
+                ranks=ranks,
+                done=((0, ranks - 1),) if over and ranks else (),
                 stride=completions or 0 if ranked else 0,
                 labels=((JOBSET_NAME_LABEL, name), (JOBSET_REPLICATED_JOB_LABEL, text(entry.get("name")))),
                 notes=_exclusive_notes(raw, entry),
                 volumes=_mounted(obj(obj(spec.get("template")).get("spec")), made),
                 replicas=replicas,
+                per_job=pods,
             )
         )
     return tuple(slots)
+
+
+def _jobs_done(raw: Json) -> dict[str, int]:
+    """Replicated job -> child jobs that are done and do not run again, whether the set is stopped and started anew or
+    not. A set that restarts makes them anew, so that nothing of it can be given away before its end; so does any set
+    with those that are deleted once they are done."""
+    spec, status = obj(raw.get("spec")), obj(raw.get("status"))
+    policy = obj(spec.get("failurePolicy"))
+    if whole(policy.get("maxRestarts"), 0) > 0 or any(
+        rule.get("action") == "RestartJobSetAndIgnoreMaxRestarts" for rule in objects(policy.get("rules"))
+    ):
+        return {}
+    made_anew = {
+        text(entry.get("name"))
+        for _, entry in _replicated(raw)
+        if obj(obj(entry.get("template")).get("spec")).get("ttlSecondsAfterFinished") is not None
+    }
+    return {
+        name: whole(entry.get("succeeded"), 0)
+        for entry in objects(status.get("replicatedJobsStatus"))
+        if (name := text(entry.get("name"))) not in made_anew
+    }
 
 
 def claims_made(raw: Json) -> dict[str, tuple[str, Json]]:
@@ -545,11 +575,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     entries = {text(entry.get("name")): entry for _, entry in _replicated(raw)}
     replicas_of = {slot.pod_set: slot.replicas for slot in reversed(slots)}
     in_order = obj(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
-    # A set that restarts runs everything again, so nothing of it can be given away before its end.
-    policy = obj(spec.get("failurePolicy"))
-    restarts = whole(policy.get("maxRestarts"), 0) > 0 or any(
-        rule.get("action") == "RestartJobSetAndIgnoreMaxRestarts" for rule in objects(policy.get("rules"))
-    )
+    over = _jobs_done(raw)
     due = active = ready = succeeded = 0
     before_ready = True
     left = []
@@ -557,7 +583,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         state = by_name.get(slot.pod_set, {})
         jobs_done = min(whole(state.get("succeeded"), 0), slot.replicas)
         jobs_ready = whole(state.get("ready"), 0) + jobs_done
-        per_job = slot.count // slot.replicas if slot.replicas else 0
+        per_job = slot.per_job
         # The set counts its child jobs; a child is ready, or done, with all of its pods.
         active += whole(state.get("active"), 0) * per_job
         ready += whole(state.get("ready"), 0) * per_job
@@ -573,8 +599,8 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         if not waits:
             due += (slot.replicas - jobs_done) * per_job
         before_ready = before_ready and jobs_ready >= slot.replicas
-        if jobs_done and not restarts:
-            left.append((slot.pod_set, (slot.replicas - jobs_done) * per_job))
+        if jobs_over := min(over.get(slot.pod_set, 0), slot.replicas):
+            left.append((slot.pod_set, (slot.replicas - jobs_over) * per_job))
     done, failed = condition(raw, "Completed"), condition(raw, "Failed")
     end = done or failed
     return Outcome(
@@ -585,7 +611,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         finished=None if end is None else "Succeeded" if done is not None else "Failed",
         message=text(end.get("message")) if end is not None else "",
         due=due,
-        at_once=sum(slot.count for slot in slots),
+        at_once=sum(slot.replicas * slot.per_job for slot in slots),
         left=tuple(left),
     )
 

@@ -166,6 +166,35 @@ def test_what_of_a_jobset_is_due(spec: Json, states: list[Json], due: int, left:
     assert seen.left == left
 
 
+@pytest.mark.parametrize(
+    ("spec", "child", "states", "counts"),
+    [
+        ({}, {}, [], (4, 4)),
+        ({}, {}, [{"name": "data", "succeeded": 2}], (0, 4)),
+        # Of a few that are done nobody says which.
+        ({}, {}, [{"name": "data", "succeeded": 1}], (4, 4)),
+        # These make what is done anew.
+        ({"failurePolicy": {"maxRestarts": 1}}, {}, [{"name": "data", "succeeded": 2}], (4, 4)),
+        ({}, {"ttlSecondsAfterFinished": 60}, [{"name": "data", "succeeded": 2}], (4, 4)),
+    ],
+)
+def test_a_jobset_asks_for_what_its_controller_would_still_run(
+    spec: Json, child: Json, states: list[Json], counts: tuple[int, int]
+) -> None:
+    raw = jobset(("data", 2, 2), ("train", 1, 4), status={"replicatedJobsStatus": states}, **spec)
+    raw["spec"]["replicatedJobs"][0]["template"]["spec"] |= child
+    template = _pods_of(raw, 0)
+    template["metadata"] = {"annotations": {NAMES.required_topology_annotation: "rack"}}
+    seen, (made, problems) = view(JOBSET, raw, NAMES), build_workload(JOBSET, raw, NAMES)
+    data, train = made["spec"]["podSets"]
+    assert seen.counts == (("data", counts[0]), ("train", counts[1]))
+    assert (data["count"], train["count"], problems) == (*counts, ())
+    assert (data.get("topologyRequest") is not None) == (counts[0] > 0)
+    told = bool(states) and not spec and not child
+    assert seen.left == ((("data", 4 - 2 * states[0]["succeeded"]),) if told else ())
+    assert len(JOBSET.slots(raw)[0].live_ranks()) == counts[0]
+
+
 @pytest.mark.parametrize(("status", "due"), [(None, 1), ("Ready", 1), ("Complete", 1)])
 def test_a_set_that_depends_on_another_is_not_due_before_it(status: str | None, due: int) -> None:
     raw = jobset(("driver", 1, 1), ("workers", 2, 2))
@@ -440,17 +469,17 @@ def test_whatever_an_object_says_there_is_a_view(raw: Json) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "active", "ready", "succeeded"),
+    ("told", "active", "ready", "succeeded", "count"),
     [
-        ({"active": 2}, 6, 0, 0),
-        ({"active": 2, "ready": 1}, 6, 3, 0),
-        ({"active": 1, "ready": 1, "succeeded": 1}, 3, 3, 3),
-        ({"succeeded": 2}, 0, 0, 6),
+        ({"active": 2}, 6, 0, 0, 6),
+        ({"active": 2, "ready": 1}, 6, 3, 0, 6),
+        ({"active": 1, "ready": 1, "succeeded": 1}, 3, 3, 3, 6),
+        ({"succeeded": 2}, 0, 0, 6, 0),
     ],
 )
 def test_a_jobset_counts_pods_and_not_its_child_jobs(
-    told: dict[str, int], active: int, ready: int, succeeded: int
+    told: dict[str, int], active: int, ready: int, succeeded: int, count: int
 ) -> None:
     raw = jobset(("workers", 2, 3), status={"replicatedJobsStatus": [{"name": "workers", **told}]})
     seen = view(JOBSET, raw, NAMES)
-    assert (seen.active, seen.ready, seen.succeeded, seen.counts) == (active, ready, succeeded, (("workers", 6),))
+    assert (seen.active, seen.ready, seen.succeeded, seen.counts) == (active, ready, succeeded, (("workers", count),))
