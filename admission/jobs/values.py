@@ -16,6 +16,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from admission.engine.model import (
     Admission,
     AdmissionCheck,
@@ -671,6 +673,8 @@ def pod_sets(
             many=count > 1,
             child_pods=_child_pods(obj(entry.get("topologyRequest")), count),
         )
+        if shape.refused and not count:
+            shape = replace(shape, refused="")  # there are no pods of which that could be asked
         if shape.refused:
             problems.append(f"pod set {text(entry.get('name')) or MAIN}: {shape.refused}")
         least = entry.get("minCount")

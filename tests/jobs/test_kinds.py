@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admission.jobs import kinds
+from admission.jobs import kinds, values
 from admission.jobs.kinds import JOB, JOBSET, KINDS, kind_of, view
 from admission.jobs.workload import build_workload
 from admission.names import Names
@@ -193,6 +193,21 @@ def test_a_jobset_asks_for_what_its_controller_would_still_run(
     told = bool(states) and not spec and not child
     assert seen.left == ((("data", 4 - 2 * states[0]["succeeded"]),) if told else ())
     assert len(JOBSET.slots(raw)[0].live_ranks()) == counts[0]
+
+
+@pytest.mark.parametrize("notes", [{}, {"alpha.jobset.sigs.k8s.io/node-selector": "true"}])
+def test_of_a_set_that_is_done_nothing_is_refused(notes: Json) -> None:
+    """Exclusive placement wants to know how many pods each child job has."""
+    raw = jobset(("data", 2, 2), ("train", 1, 4))
+    for entry in raw["spec"]["replicatedJobs"]:
+        entry["template"]["spec"]["completionMode"] = "Indexed"
+    raw["metadata"]["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack", **notes}
+    for succeeded in (0, 2):
+        raw["status"]["replicatedJobsStatus"] = [{"name": "data", "succeeded": succeeded}]
+        value, problems = values.workload(build_workload(JOBSET, raw, NAMES)[0], NAMES)
+        assert problems == ()
+        assert [part.shape.refused for part in value.pod_sets] == ["", ""]
+        assert value.pod_sets[1].shape.exclusive is not None
 
 
 @pytest.mark.parametrize(("status", "due"), [(None, 1), ("Ready", 1), ("Complete", 1)])
@@ -392,7 +407,7 @@ IGNORING = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "Disrupt
 
 @pytest.mark.parametrize("group", ["muster.dev", "kueue.x-k8s.io"])
 @pytest.mark.parametrize(
-    ("kind", "spec", "key", "values", "told"),
+    ("kind", "spec", "key", "written", "told"),
     [
         (JOB, {}, "replace_lost_pods", ("true", "false", ""), ""),
         (JOB, {}, "replace_lost_pods", ("yes", "True", "1"), "is neither 'true' nor 'false'"),
@@ -406,11 +421,11 @@ IGNORING = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "Disrupt
     ],
 )
 def test_a_value_that_is_none_is_told(
-    group: str, kind: kinds.JobKind, spec: Json, key: str, values: tuple[str, ...], told: str
+    group: str, kind: kinds.JobKind, spec: Json, key: str, written: tuple[str, ...], told: str
 ) -> None:
     names = Names(group)
     annotation = getattr(names, f"{key}_annotation")
-    for value in values:
+    for value in written:
         made = job() if kind is JOB else jobset(("a", 1, 1))
         pods = made["spec"]["template"] if kind is JOB else _pods_of(made, 0)
         made["spec"] |= spec
