@@ -587,7 +587,7 @@ class Controller:
         young = (one for one in self.world.workloads.values() if one.view.value.reserved_at >= since)
         among = [one.key for one in young if self._decided_by_us(one)]
         for key, (flavor, resource), much in self.state.overdrawn(among):
-            amount = f"{quantity.format(resource, much)} {resource} of flavor {flavor}"
+            amount = f"{quantity.words(resource, much, digits=3)[0]} {resource} of flavor {flavor}"
             why = f"{amount} too much for ClusterQueue {self.numbers.queue_of_gang(key)}; it is reserved anew"
             self.world.give_back_twice(key, f"Two leaders gave the same room away: {why}")
 
