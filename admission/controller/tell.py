@@ -404,6 +404,9 @@ def _ails(row: NodeRow) -> str:
     said = ["not ready"] if not row.ready else ["cordoned"] if row.cordoned else []
     said += [f"taint {key}" for key in row.taints]
     said += [f"{short(resource, amount)} {resource} not allocatable" for resource, amount in row.lost]
+    for resource, amount, other in row.renamed:
+        since = f"count as {other} now" if other else "are of a DeviceClass that is gone"
+        said.append(f"{short(resource, amount)} {resource} {since}")
     return f" ({', '.join(said)})" if said else ""
 
 
