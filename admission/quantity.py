@@ -147,17 +147,23 @@ def format(resource: str, amount: int) -> str:  # noqa: A001 - read as quantity.
     return str(amount)
 
 
-def words(resource: str, *amounts: int, digits: int = 1) -> tuple[str, ...]:
-    """Amounts of one resource for people who read them beside each other; all are quantities. With few digits they are
-    exact; else as many stand after the point as are asked for, and more, or all, where different amounts would read the
-    same. Rounded down: who asks for what is said to be there gets it.
+def words(resource: str, *amounts: int, digits: int = 1, like: Iterable[int] = ()) -> tuple[str, ...]:
+    """Amounts of one resource for people who read them beside each other; all are quantities. With few digits they
+    are exact; else as many stand after the point as are asked for, and more, or all, where different ones would read
+    the same. Rounded down: who asks for what is said to be there gets it. Bytes are told in Ki to Ei, or in k
+    to E where all of `like` (default: the amounts) are short in these alone.
 
     >>> words("memory", 8 * 2**30, 8 * 2**30 - 2**10, 253 * 10**9)
     ('8Gi', '7.99Gi', '235.6Gi')
+    >>> words("memory", 253 * 10**9, 5 * 10**8)
+    ('253G', '500M')
     """
+    wanted = list(like) or amounts
+    by_tens = not all(_short(one, _BINARY) for one in wanted) and all(_short(one, _DECIMAL) for one in wanted)
+    units = _DECIMAL if by_tens else _BINARY
     told: dict[int, str] = {}
     for places in range(digits, _MOST_DIGITS + 1):
-        told = {amount: _rounded(resource, amount, places) for amount in amounts}
+        told = {amount: _rounded(resource, amount, places, units) for amount in amounts}
         if len(set(told.values())) == len(told):
             break
     else:
@@ -168,19 +174,23 @@ def words(resource: str, *amounts: int, digits: int = 1) -> tuple[str, ...]:
 _MOST_DIGITS = 3
 
 
-def _rounded(resource: str, amount: int, digits: int) -> str:
+def _short(amount: int, units: Iterable[tuple[int, str]]) -> str:
+    """The exact text, where that has four digits at most; else ""."""
+    unit, suffix = next((one for one in units if amount and amount % one[0] == 0), (1, ""))
+    return f"{amount // unit}{suffix}" if abs(amount // unit) < 10_000 else ""
+
+
+def _rounded(resource: str, amount: int, digits: int, units: tuple[tuple[int, str], ...]) -> str:
     if amount < 0:
-        return "-" + _rounded(resource, -amount, digits)
+        return "-" + _rounded(resource, -amount, digits, units)
     if resource == "cpu":
         # Below ten as Kubernetes writes parts of them.
         return format(resource, amount) if amount < 10_000 else _decimals(amount, 1000, digits)
-    exact = format(resource, amount)
     if not _counts_bytes(resource, amount):
+        return format(resource, amount)
+    if exact := _short(amount, units):
         return exact
-    binary = format("memory", amount)
-    if len(binary.rstrip("KMGTPEi")) <= 4:
-        return binary
-    unit, suffix = next((unit, suffix) for unit, suffix in _BINARY if amount >= unit)
+    unit, suffix = next((unit, suffix) for unit, suffix in units if amount >= unit)
     return _decimals(amount, unit, digits + (amount < 10 * unit)) + suffix
 
 

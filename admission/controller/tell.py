@@ -299,8 +299,8 @@ def queues(answer: Queues, form: str = "text") -> RenderableType:
             if room is None:
                 cells += ["", "", "", "", ""]
             else:
-                own = short(room.resource, room.nominal) if row.kind != "LocalQueue" else ""
-                cells += [room.flavor, room.resource, short(room.resource, room.used), own]
+                used, own = quantity.words(room.resource, room.used, room.nominal)
+                cells += [room.flavor, room.resource, used, own if row.kind != "LocalQueue" else ""]
                 cells.append(bar(room) if row.kind != "LocalQueue" else "")
             counts = row.kind != "Cohort" and first
             cells += [str(row.pending) if counts else "", str(row.admitted) if counts else ""]
@@ -377,16 +377,17 @@ def nodes(answer: Nodes, form: str = "text") -> RenderableType:
         free = dict(row.free)
         first = True
         for resource, whole in row.capacity or (("", 0),):
-            held = [(who, dict(parts).get(resource, 0)) for who, parts in row.gangs]
+            held = [(who, n) for who, parts in row.gangs if (n := dict(parts).get(resource, 0))]
             name = Text(row.name + _ails(row), style=_node_colour(row))
             left = free.get(resource, 0)
+            said, of, *parts_said = quantity.words(resource, left, whole, *(n for _, n in held))
             table.add_row(
                 name if first else "",
                 ", ".join(row.flavors) if first else "",
                 resource,
-                *(quantity.words(resource, left, whole) if resource else ("", "")),
+                *((said, of) if resource else ("", "")),
                 _cells(whole, left),
-                ", ".join(f"{who} {short(resource, n)}" for who, n in held if n),
+                ", ".join(f"{who} {part}" for (who, _), part in zip(held, parts_said, strict=True)),
             )
             first = False
     out: list[RenderableType] = [table]

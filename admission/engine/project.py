@@ -312,7 +312,9 @@ def shortfall_sentence(short: Shortfall) -> str:
     never = short.detail is Detail.NEVER_FITS_QUOTA
     numbers = {short.requested, short.nominal}
     numbers |= {short.nominal + short.borrowable, short.borrowable} if never else {own, borrow, now, free}
-    said = dict(zip(numbers, quantity.words(short.resource, *numbers, digits=3), strict=True))
+    # In the units of what does not change from moment to moment.
+    like = short.requested, short.nominal
+    said = dict(zip(numbers, quantity.words(short.resource, *numbers, digits=3, like=like), strict=True))
     asked = f"needs {said[short.requested]} {short.resource} of flavor {short.flavor}"
     if never:
         text = (

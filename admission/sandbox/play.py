@@ -765,9 +765,9 @@ async def _stay(stage: Stage, console: Console, page: int) -> None:
     kept = Path.cwd() / "build" / "demo.kubeconfig"
     kept.parent.mkdir(exist_ok=True)
     kept.write_bytes(stage.kubeconfig.read_bytes())
-    # Whoever has Python alone has these commands, and no kubectl.
+    muster = Path(sys.executable).parent / "muster"  # of those who have no kubectl
     console.print(
-        f"\nStaying up until Ctrl-C. Try:\n  export KUBECONFIG={kept}\n  {Path(sys.executable).parent / 'muster'} queues\n"
+        f"\nStaying up until Ctrl-C. Try:\n  export KUBECONFIG={kept}\n  {muster} queues\n"
         f"  kubectl get clusterqueues,workloads -A\n{_page(stage, page)}",
         soft_wrap=True,
     )

@@ -559,7 +559,8 @@ async def test_create_queue_says_how_quota_is_written(world: World, tmp_path: Pa
         ("cpu", 10_900, "10.9"),  # what asks for it does not fit 10
         ("cpu", -10_500, "-10.5"),
         ("memory", 3 * 2**40 // 2, "1536Gi"),
-        ("memory", 500 * 10**9, "465.6Gi"),
+        ("memory", 500 * 10**9, "500G"),
+        ("memory", 500 * 10**9 + 1, "465.6Gi"),
         (GPU, 16, "16"),
     ],
 )

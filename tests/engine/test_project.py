@@ -230,6 +230,9 @@ GI = 2**30
         (GPU, (16, 1024, 800_000), "16 1024 800k"),
         ("pods", (2**20,), "1048576"),
         ("memory", (-3 * GI,), "-3Gi"),
+        # As they were written, where all of them were written so.
+        ("memory", (112 * 10**9, 100 * 10**9, 5 * 10**8), "112G 100G 500M"),
+        ("memory", (112 * 10**9, 64 * GI), "104.3Gi 64Gi"),
     ],
 )
 def test_amounts_in_words(resource: str, amounts: tuple[int, ...], said: str) -> None:
@@ -251,6 +254,12 @@ def test_amounts_in_words_are_quantities_that_tell_them_apart(resource: str, amo
             assert amount * 0.99 - 1 <= text <= amount
         # None reads as more than one that is larger.
         assert sorted(read) == [one for _, one in sorted(zip(amounts, read, strict=True))]
+
+
+def test_amounts_are_told_in_the_units_of_those_that_stay() -> None:
+    """Else each change of what is used would be news."""
+    left = words("memory", 12 * 10**9, 10**10 - GI, digits=3, like=(12 * 10**9, 10**11))
+    assert left == ("12G", "8.9262G")
 
 
 def test_what_is_short_never_reads_as_enough() -> None:
