@@ -509,6 +509,8 @@ def foreseen(answers: Sequence[Foreseen], form: str = "text") -> RenderableType:
             facts.add_row("  evicts", ", ".join(seen.evicts))
         for check in seen.checks:
             facts.add_row("  check", check)
+        for said in seen.without:
+            facts.add_row("  goes on without", said)
         for who, what in (("  you", seen.owner), ("  platform team", seen.platform)):
             if what:
                 facts.add_row(who, what)

@@ -613,6 +613,16 @@ async def test_submit(world: World, tmp_path: Path, name: str) -> None:
     assert [item async for page in world.client.list_pages(JOBS) for item in page.items] == []
 
 
+async def test_submit_names_what_the_job_would_go_on_without(world: World, tmp_path: Path) -> None:
+    await alone(world)
+    made = job("train", pods=3)
+    made["metadata"]["annotations"] = {NAMES.replace_lost_pods_annotation: "yes"}
+    shown = (await run(world, tmp_path, "submit", written(tmp_path, made))).stdout
+    assert "would start now" in shown
+    assert "goes on without" in shown
+    assert "whose value 'yes' is neither 'true' nor 'false'" in shown
+
+
 async def test_submit_decides_by_the_rules_of_the_controller(world: World, tmp_path: Path) -> None:
     """Those that its ConfigMap says, and else it tells that it did not know them."""
     await alone(world)
