@@ -212,18 +212,18 @@ class Names:
         return f"{self.group}/podset-group-name"
 
     @cached_property
-    def said_by_owners(self) -> dict[str, frozenset[str]]:
-        """What an owner of jobs may write, by where it is read: "label" or "annotation", of the job or its pod
-        templates alike."""
+    def said_by_owners(self) -> dict[tuple[str, str], frozenset[str]]:
+        """What an owner of jobs may write, by where it is read: ("label" or "annotation", "job" or "pods")."""
         return {
-            "label": frozenset(
+            ("label", "job"): frozenset(
                 (self.queue_label, self.priority_class_label, self.max_exec_time_label, self.pause_label)
             ),
-            "annotation": frozenset(
+            ("label", "pods"): frozenset(),
+            ("annotation", "job"): frozenset(
+                (self.min_parallelism_annotation, self.replace_lost_pods_annotation, self.gated_by_annotation)
+            ),
+            ("annotation", "pods"): frozenset(
                 (
-                    self.min_parallelism_annotation,
-                    self.replace_lost_pods_annotation,
-                    self.gated_by_annotation,
                     self.required_topology_annotation,
                     self.preferred_topology_annotation,
                     self.unconstrained_topology_annotation,

@@ -128,11 +128,15 @@ _BINARY = ((2**60, "Ei"), (2**50, "Pi"), (2**40, "Ti"), (2**30, "Gi"), (2**20, "
 _DECIMAL = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
+def is_bytes(resource: str) -> bool:
+    return resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-")
+
+
 def format(resource: str, amount: int) -> str:  # noqa: A001 - read as quantity.format
     """The canonical text of an amount: the largest suffix that keeps it a whole number; binary for bytes."""
     if resource == "cpu":
         return f"{amount}m" if amount % 1000 else str(amount // 1000)
-    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+    if is_bytes(resource):
         for unit, suffix in _BINARY:
             if amount and amount % unit == 0:
                 return f"{amount // unit}{suffix}"
@@ -141,6 +145,63 @@ def format(resource: str, amount: int) -> str:  # noqa: A001 - read as quantity.
         if amount and amount % unit == 0 and resource != "pods":
             return f"{amount // unit}{suffix}"
     return str(amount)
+
+
+def words(resource: str, *amounts: int, digits: int = 1, like: Iterable[int] = ()) -> tuple[str, ...]:
+    """Amounts of one resource for people who read them beside each other; all are quantities. With few digits they
+    are exact; else as many stand after the point as are asked for, and more, or all, where different ones would read
+    the same. Rounded down: who asks for what is said to be there gets it. Bytes are told in Ki to Ei, or in k
+    to E where all of `like` (default: the amounts) are short in these alone.
+
+    >>> words("memory", 8 * 2**30, 8 * 2**30 - 2**10, 253 * 10**9)
+    ('8Gi', '7.99Gi', '235.6Gi')
+    >>> words("memory", 253 * 10**9, 5 * 10**8)
+    ('253G', '500M')
+    """
+    wanted = list(like) or amounts
+    by_tens = not all(_short(one, _BINARY) for one in wanted) and all(_short(one, _DECIMAL) for one in wanted)
+    units = _DECIMAL if by_tens else _BINARY
+    told: dict[int, str] = {}
+    for places in range(digits, _MOST_DIGITS + 1):
+        told = {amount: _rounded(resource, amount, places, units) for amount in amounts}
+        if len(set(told.values())) == len(told):
+            break
+    else:
+        told = {amount: format(resource, amount) for amount in amounts}
+    return tuple(told[amount] for amount in amounts)
+
+
+_MOST_DIGITS = 3
+
+
+def _short(amount: int, units: Iterable[tuple[int, str]]) -> str:
+    """The exact text, where that has four digits at most; else ""."""
+    unit, suffix = next((one for one in units if amount and amount % one[0] == 0), (1, ""))
+    return f"{amount // unit}{suffix}" if abs(amount // unit) < 10_000 else ""
+
+
+def _rounded(resource: str, amount: int, digits: int, units: tuple[tuple[int, str], ...]) -> str:
+    if amount < 0:
+        return "-" + _rounded(resource, -amount, digits, units)
+    if resource == "cpu":
+        # Below ten as Kubernetes writes parts of them.
+        return format(resource, amount) if amount < 10_000 else _decimals(amount, 1000, digits)
+    if not _counts_bytes(resource, amount):
+        return format(resource, amount)
+    if exact := _short(amount, units):
+        return exact
+    unit, suffix = next((unit, suffix) for unit, suffix in units if amount >= unit)
+    return _decimals(amount, unit, digits + (amount < 10 * unit)) + suffix
+
+
+def _counts_bytes(resource: str, amount: int) -> bool:
+    """Memory of devices, too, which others' resources count: no other amount is so large and so even."""
+    return is_bytes(resource) or (resource != "pods" and amount > 0 and amount % 2**20 == 0)
+
+
+def _decimals(amount: int, unit: int, digits: int) -> str:
+    whole, rest = divmod(amount * 10**digits // unit, 10**digits)
+    return f"{whole}.{rest:0{digits}d}".rstrip("0").removesuffix(".")
 
 
 def parse_fraction(resource: str, quantity: str | int | float) -> float:

@@ -282,6 +282,8 @@ class Judge:
         if job["kind"] == "Job":  # its only pod set may have any name
             left = _completions(job) - self._ended.get(uid, 0)
             held, needed = {"": sum(held.values())}, {"": min(sum(needed.values()), left)}
+        else:  # of what is done nothing runs again, unless the set restarts
+            needed = {k: v for k, v in needed.items() if held.get(k) or k not in _over(job)}
         if {k: v for k, v in held.items() if v} != {k: v for k, v in needed.items() if v}:
             self._violation("I3", name, f"needs pods {needed} and has reserved {held}", once=uid)
         self._requests(uid, name, job, self.reservations[holder])
@@ -770,6 +772,13 @@ def pod_sets(job: Object) -> dict[str, int]:
         return {"": _pods_of(job["spec"])}
     sets = job["spec"].get("replicatedJobs") or ()
     return {r["name"]: int(r.get("replicas", 1)) * _pods_of(r["template"].get("spec") or {}) for r in sets}
+
+
+def _over(jobset: Object) -> set[str]:
+    """Parts of a JobSet of which all Jobs have succeeded."""
+    parts, status = jobset["spec"].get("replicatedJobs") or (), jobset.get("status") or {}
+    done = {one["name"]: one.get("succeeded", 0) for one in status.get("replicatedJobsStatus") or ()}
+    return {part["name"] for part in parts if done.get(part["name"], 0) >= int(part.get("replicas", 1))}
 
 
 def templates(job: Object) -> dict[str, Object]:

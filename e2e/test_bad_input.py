@@ -34,6 +34,11 @@ def _inside(obj: Object, labels: Mapping[str, str]) -> Object:
     return obj
 
 
+def _saying(obj: Object, annotations: Mapping[str, str]) -> Object:
+    obj["metadata"]["annotations"] = dict(annotations)
+    return obj
+
+
 def _template(**metadata: Any) -> Object:
     template = pod_template(1)
     template["metadata"] = metadata
@@ -131,6 +136,9 @@ WAITS: dict[str, tuple[Object, str, str]] = {
 RUNS: dict[str, Object] = {
     "suspend: false of its own": job("team-b", "eager", suspend=False),
     "nothing to do": job("team-b", "idle", 0),
+    "an annotation with a value that is none": _saying(
+        job("team-b", "wordy"), {NAMES.replace_lost_pods_annotation: "yes"}
+    ),
     "no requests": job("team-b", "frugal", template=_with(pod_template(), {})),
     "a quota with a decimal suffix": job("team-b", "plain", queue="decimal"),
 }
@@ -212,6 +220,11 @@ def test_what_is_wrong_is_refused_or_told_and_nobody_else_waits(muster: Installe
         lambda: "at most 1024 KiB together" in str([e["message"] for e in cp.list("events", "team-b")]),
         20,
         "the job that is too large to be told so",
+    )
+    cp.wait(
+        lambda: "neither 'true' nor 'false'" in str([e["message"] for e in cp.list("events", "team-b")]),
+        20,
+        "what says nothing to be told",
     )
     for obj in RUNS.values():
         cp.wait(done(cp, "jobs", "team-b", obj["metadata"]["name"]), 30, f"{obj['metadata']['name']} to run")

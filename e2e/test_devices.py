@@ -272,3 +272,11 @@ def test_a_class_is_counted_by_its_own_name_or_by_the_resource_that_it_names(mus
         assert used(cp, "later", "nvidia.com/mig") == "2"
         assert before < {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")}
         assert all(free == 0 for _, free in free(cp, "nvidia.com/mig").values())
+
+        # One loses its name: nobody has more than there is, and the devices are told by their other one.
+        cp.apply([cluster_queue("team-a", {GPU: 9, GPU_BY_CLASS: 8, "nvidia.com/mig": 4}, cohortName="all")])
+        cp.apply([device_class(DRIVER, "gpu")])
+        cp.wait(lambda: sum(there[1] for there in free(cp, GPU_BY_CLASS).values()) == 2, 20, "them to count as that")
+        assert all(left >= 0 for _, left in free(cp).values())
+        said = CliRunner().invoke(cli, ["nodes", "--kubeconfig", str(cp.kubeconfig())]).stdout
+        assert f"3 {GPU} count as {GPU_BY_CLASS} now" in " ".join(said.split())

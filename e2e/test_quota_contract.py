@@ -307,6 +307,20 @@ def test_pods_that_are_done_give_their_quota_to_whoever_waits(muster: Installed)
     usage = status_of(cp, "clusterqueues", "team-a")["flavorsUsage"][0]["resources"][0]["total"]
     assert int(usage) <= 32
     cp.wait(done(cp, "jobs", "team-a", "next"), 30, "it to run beside the first")
+    # Stopped and started anew it asks for what will run: its controller makes no Job anew that is done.
+    made = {one["metadata"]["name"]: one["metadata"]["uid"] for one in cp.list("jobs", "team-a")}
+    cp.apply(cluster_queue("team-a", {GPU: 16}, stopPolicy="HoldAndDrain"))
+    cp.wait(lambda: cp.list("pods", "team-a", fieldSelector="status.phase=Running") == [], 30, "it to be evicted")
+
+    def asks() -> bool:
+        spec = workload_of(cp, "team-a", "first")["spec"]  # type: ignore[index]
+        return [(one["name"], one["count"]) for one in spec["podSets"]] == [("long", 2), ("short", 0)]
+
+    cp.wait(asks, 30, "it to ask for less")
+    cp.apply(cluster_queue("team-a", {GPU: 16}))
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 30, "the long part to run again, in half of what it had")
+    assert {one["metadata"]["name"]: one["metadata"]["uid"] for one in cp.list("jobs", "team-a")} == made
+    stays(lambda: admitted(cp, "team-a", "first") and len(running_pods(cp, "team-a")) == 2, True, 3)
 
 
 # ---------------------------------------------------------------- admission checks

@@ -895,12 +895,13 @@ class _Fleet:
                     else f"{_some([g.node.name for g in quotas if g.quota.nominal])} have together"
                 )
                 amount = given.quota.nominal if alone else total
+                wanted, had = quantity.words(resource, amount, there, digits=3)
                 self.say(
                     given.document,
                     (*given.path, "nominalQuota"),
                     "quota-above-nodes",
                     Severity.WARNING,
-                    f"{who} {given.amount(amount)} {resource} of flavor {flavor}, and {nodes} {given.amount(there)}",
+                    f"{who} {wanted} {resource} of flavor {flavor}, and {nodes} {had}",
                     f"lower nominalQuota by {given.amount(amount - there)}, or add nodes (elastic: true if an "
                     "autoscaler does)",
                 )

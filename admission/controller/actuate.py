@@ -46,7 +46,7 @@ from admission.engine.model import (
 )
 from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
-from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, digits, unknown_keys
+from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, digits
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload, workload_name
@@ -448,9 +448,17 @@ class Actuator:
         if job.suspended and not job.labelled and not job.ungoverned:
             await self._mark(key, job, ungoverned=True)
 
-    async def _asked_for(self, key: JobKey, job: JobView, *, anew: bool = True) -> dict[str, Any] | None:
-        """The Workload that says what the job asks for now; None, and its owner is told, where that makes no sense.
-        anew: what is no obstacle is told, too."""
+    def tell_unknown_keys(self, key: JobKey, job: JobView) -> None:
+        if job.unknown_keys:
+            self.record(key, job, "Warning", UNKNOWN_KEY, f"It goes on without: {'; '.join(job.unknown_keys)}")
+
+    def tell_no_boost(self, seen: WorkloadSeen) -> None:
+        wrong = f"whose value {seen.view.no_boost[:20]!r} is no whole number from {-(2**31)} to {2**31 - 1}"
+        text = f"It goes on without: annotation {self._names.priority_boost_annotation} of its Workload, {wrong}"
+        self._tell(seen, (("Warning", UNKNOWN_KEY, text),))
+
+    async def _asked_for(self, key: JobKey, job: JobView) -> dict[str, Any] | None:
+        """The Workload that says what the job asks for now; None, and its owner is told, where that makes no sense."""
         raw = await self._raw(key, job)
         value, kind, name = self._world.defaults.priority(job)
         obj, problems = build_workload(
@@ -472,8 +480,6 @@ class Actuator:
         if problems := tuple(dict.fromkeys((*job.problems, *problems))):
             self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
             return None
-        if anew and (strange := unknown_keys(KIND_OF[key[0]], raw, self._names)):
-            self.record(key, job, "Warning", UNKNOWN_KEY, f"It goes on without: {'; '.join(strange)}")
         return obj
 
     async def _create(self, key: JobKey, job: JobView) -> None:
@@ -495,10 +501,11 @@ class Actuator:
             if made["metadata"].get("labels", {}).get(self._names.job_uid_label) != job.uid:
                 raise
         self._learn("Workload", made)
+        self.tell_unknown_keys(key, job)
         self.record(key, job, "Normal", "CreatedWorkload", f"Waits in queue {self._world.queue_of(job)}")
 
     async def _compare(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:
-        obj = await self._asked_for(key, job, anew=False)
+        obj = await self._asked_for(key, job)
         if obj is not None and self._pod_sets(obj) == seen.view.value.pod_sets:
             self._world.says_the_same(seen, job)
             return

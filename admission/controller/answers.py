@@ -231,6 +231,9 @@ class NodeRow:
     """Keys of the taints that keep gangs off, for none of its flavors speaks of them."""
     lost: tuple[tuple[str, int], ...] = ()
     """Devices that its kubelet counts and does not hand out, as it does with broken ones."""
+    renamed: tuple[tuple[str, int, str], ...] = ()
+    """(resource, amount, by what its devices count now) of what gangs hold by a name that their DeviceClass had; they
+    hold it by the other name."""
 
 
 @dataclass(frozen=True)

@@ -391,20 +391,28 @@ class Controller:
             self.revision += 1
         if new is not None:
             self.world.job_seen(new)
-            news = old is not None and new.problems not in ((), old.problems)
-            if news and self.leading and not new.suspended and self.world.governed(new):
-                # It runs on as it was admitted; its owner may have meant to pause it.
-                key = (new.kind, new.namespace, new.name)
-                self.actuator.record(key, new, "Warning", INVALID_JOB, "; ".join(new.problems))
+            if old is not None and self.leading and self.world.governed(new):
+                self._tell_news(old, new)
         elif old is not None:
             self.world.job_lost(old)
             if (seen := self._workload_of_uid(old.uid)) is not None:
                 self._sweep_soon(seen)
 
+    def _tell_news(self, old: JobView, new: JobView) -> None:
+        """Of what its owner wrote since, and nothing else looks at."""
+        key = (new.kind, new.namespace, new.name)
+        if new.problems not in ((), old.problems) and not new.suspended:
+            # It runs on as it was admitted; its owner may have meant to pause it.
+            self.actuator.record(key, new, "Warning", INVALID_JOB, "; ".join(new.problems))
+        if new.unknown_keys != old.unknown_keys and self._workload_of_uid(new.uid) is not None:
+            self.actuator.tell_unknown_keys(key, new)
+
     def _on_workload(self, old: WorkloadSeen | None, new: WorkloadSeen | None) -> None:
         if new is not None:
             self.world.workload_seen(new)
             self._unmade.news(new.key)
+            if self.leading and new.view.no_boost and (old is None or old.view.no_boost != new.view.no_boost):
+                self.actuator.tell_no_boost(new)
             if new.view.value.admission is not None or new.view.value.finished:
                 self.verdicts.pop(new.key, None)
                 self._unexplained.drop(new.key)
@@ -579,7 +587,7 @@ class Controller:
         young = (one for one in self.world.workloads.values() if one.view.value.reserved_at >= since)
         among = [one.key for one in young if self._decided_by_us(one)]
         for key, (flavor, resource), much in self.state.overdrawn(among):
-            amount = f"{quantity.format(resource, much)} {resource} of flavor {flavor}"
+            amount = f"{quantity.words(resource, much, digits=3)[0]} {resource} of flavor {flavor}"
             why = f"{amount} too much for ClusterQueue {self.numbers.queue_of_gang(key)}; it is reserved anew"
             self.world.give_back_twice(key, f"Two leaders gave the same room away: {why}")
 

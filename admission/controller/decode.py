@@ -242,6 +242,7 @@ def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
     value, _problems = values.workload(obj, names, read=read)
     state = status.get("requeueState") or {}
     limit = spec.maximum_execution_time_seconds
+    boost = str(meta.annotations.get(names.priority_boost_annotation, ""))
     return WorkloadSeen(
         namespace=value.namespace,
         name=value.name,
@@ -263,6 +264,7 @@ def workload(names: Names, raw: msgspec.Raw) -> WorkloadSeen:
             gated_by=str(meta.annotations.get(names.gated_by_annotation, "")),
             priority_class=_class_of(spec.priority_class_ref),
             defaults=str(meta.annotations.get(names.defaults_annotation, "")),
+            no_boost=boost if boost and values.boost_of(boost) is None else "",
             kept=names.finalizer in meta.finalizers,
         ),
     )

@@ -131,6 +131,8 @@ class WorkloadView(Value, frozen=True):
     """The WorkloadPriorityClass that it names."""
     defaults: str = ""
     """Hash of what LimitRanges and RuntimeClasses added to the job's pod sets when this spec was written."""
+    no_boost: str = ""
+    """What stands for a boost of its priority, and is no number."""
     kept: bool = False
     """It carries our finalizer, as those that Kueue made do where we take its place."""
 

@@ -31,7 +31,7 @@ from admission.controller.takeover import (
     take_over,
 )
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import name_of, obj, objects, text, texts, view, whole
+from admission.jobs.kinds import items, name_of, obj, objects, text, texts, view, whole
 from admission.kube.client import AlreadyExists, ApiError, Kind, NotFound
 from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, JOBSET_GROUP, KUEUE_GROUP, Names
 
@@ -257,9 +257,9 @@ async def _put_quota(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run
         dry_run=dry_run,
     )
     nodes = [texts(obj(node.get("metadata")).get("labels")) for node in await ask.read(NODES) or ()]
-    said = {f"{text(one.get('kind')).lower()}/{name_of(one)}": one for one in given}
+    queues = await _cluster_queues(ask, given)
     rows += refused
-    rows += [row if row.did is Did.REFUSED else _with_note(row, said.get(row.subject, {}), nodes) for row in put.rows]
+    rows += [row if row.did is Did.REFUSED else _with_note(row, _given(row, given), nodes, queues) for row in put.rows]
     return Changes(tuple(rows), dry_run, ask.hidden)
 
 
@@ -282,25 +282,53 @@ def _checks_of_kueue(given: Sequence[Json], there: Sequence[Json]) -> list[Chang
     return rows
 
 
-def _with_note(row: Change, given: Json, nodes: list[dict[str, str]]) -> Change:
-    """What will be decided otherwise than before. given: Kueue's object."""
+def _given(row: Change, given: Sequence[Json]) -> Json:
+    """The object of Kueue's that a row is of. LocalQueues of several namespaces may have one name."""
     kind, _, name = row.subject.partition("/")
-    spec, note = obj(given.get("spec")), ""
+    fitting = [one for one in given if (text(one.get("kind")).lower(), name_of(one)) == (kind, name)]
+    return next((one for one in fitting if change.key_of(one)[0] in ("", row.namespace)), {})
+
+
+async def _cluster_queues(ask: Ask, given: Iterable[Json]) -> frozenset[str]:
+    """Those that will be there."""
+    there = await ask.read(ask.kind("clusterqueues", "ClusterQueue", namespaced=False)) or ()
+    return frozenset(name_of(one) for one in (*there, *(one for one in given if one.get("kind") == "ClusterQueue")))
+
+
+def _with_note(row: Change, given: Json, nodes: list[dict[str, str]], queues: frozenset[str]) -> Change:
+    """What will be decided otherwise than before. given: Kueue's object; queues: ClusterQueues that will be there."""
+    kind, _, name = row.subject.partition("/")
+    spec, notes = obj(given.get("spec")), list[str]()
     if kind == "admissioncheck":
-        note = f"queues that ask it admit nobody until {text(spec.get('controllerName'))} makes it Active, and answers,"
-        note += f" in {MUSTER.group}, too"
+        notes.append(
+            f"queues that ask it admit nobody until {text(spec.get('controllerName'))} makes it Active, and answers, "
+            f"in {MUSTER.group}, too"
+        )
     if kind == "clusterqueue" and row.did is Did.CREATED and obj(given.get("metadata")).get("deletionTimestamp"):
-        note = "it is being deleted, and Kueue lets nobody in any more; Muster will: write stopPolicy: Hold into its "
-        note += "spec before --apply"
+        notes.append(
+            "it is being deleted, and Kueue lets nobody in any more; Muster will: write stopPolicy: Hold into its spec "
+            "before --apply"
+        )
+    if kind == "clusterqueue" and spec.get("concurrentAdmissionPolicy"):
+        notes.append(
+            "nothing acts on its concurrentAdmissionPolicy: each job waits for its flavors in their order, and stays "
+            "on the one that it gets"
+        )
     if kind == "resourceflavor" and given:
         wanted = texts(spec.get("nodeLabels"))
         if not any(all(labels.get(key) == value for key, value in wanted.items()) for labels in nodes):
-            note = "no node has its labels now, and Muster admits onto nodes that are there: set spec.elastic where "
-            note += "they are made"
+            notes.append(
+                "no node has its labels now, and Muster admits onto nodes that are there: set spec.elastic where they "
+                "are made"
+            )
+    if kind == "localqueue" and (points_to := text(spec.get("clusterQueue"))) and points_to not in queues:
+        notes.append(f"there is no ClusterQueue {points_to}: its jobs wait until there is")
     if kind == "localqueue" and name == DEFAULT_QUEUE:
-        note = "it was the queue of jobs without a label: set localQueueDefaulting in Muster's configuration, or they "
-        note += "start at once, and no queue is charged (docs/tasks/tenants.md)"
-    return replace(row, message=note) if note else row
+        notes.append(
+            "it was the queue of jobs without a label: set localQueueDefaulting in Muster's configuration, or they "
+            "start at once, and no queue is charged (docs/tasks/tenants.md)"
+        )
+    return replace(row, message="; ".join(notes)) if notes else row
 
 
 # ---------------------------------------------------------------- jobs
@@ -313,8 +341,13 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
     by_owner = _by_owner(workloads)
     ours = _by_owner(await ask.read(ask.workloads) or ())
     classes = ask.kind("workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
+    cluster_queues = await _cluster_queues(ask, found["ClusterQueue"])
+    local_queues = {
+        change.key_of(one): text(obj(one.get("spec")).get("clusterQueue"))
+        for one in (*found["LocalQueue"], *(await ask.read(ask.local_queues) or ()))
+    }
     known = Known(
-        frozenset(change.key_of(one) for one in (*found["LocalQueue"], *(await ask.read(ask.local_queues) or ()))),
+        {key: "" if name in cluster_queues else name for key, name in local_queues.items()},
         frozenset(name_of(one) for one in (*found["WorkloadPriorityClass"], *(await ask.read(classes) or ()))),
     )
     jobs = [(kind, raw) for kind in JOB_KINDS for raw in await ask.read(resource_of(kind)) or ()]
@@ -325,16 +358,33 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
         child = job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
         # Of a kind that Muster does not manage: its row is that of its owner's Workload.
         child = child or (job.owner is not None and job.uid not in by_owner and job.owner[2] in by_owner)
-        if job.queue and job.finished is None and not child and not job.deleting:
-            mine = newest(ours.get(job.uid, ()))
-            one = Managed(kind, raw, job, current(by_owner.get(job.uid, ())), mine, tuple(children.get(job.uid, ())))
-            rows.append(await _job(ask, one, known, dry_run=dry_run))
+        if not job.queue or job.finished is not None or child:
+            continue
+        theirs = current(by_owner.get(job.uid, ()))
+        if job.deleting:
+            rows.append(Change(f"{job.kind.lower()}/{job.name}", Did.SKIPPED, job.namespace, _going(raw, theirs)))
+            continue
+        mine = newest(ours.get(job.uid, ()))
+        one = Managed(kind, raw, job, theirs, mine, tuple(children.get(job.uid, ())))
+        rows.append(await _job(ask, one, known, dry_run=dry_run))
+    # Variants of a job, one for each flavor, stand for its Workload: its row speaks for them.
+    seen |= {text(obj(workload.get("metadata")).get("uid")) for workload in workloads}
     for workload in workloads:
         refs = objects(obj(workload.get("metadata")).get("ownerReferences"))
         if not is_true(workload, FINISHED) and not any(text(ref.get("uid")) in seen for ref in refs):
             where, name = change.key_of(workload)
             rows.append(Change(f"workload/{name}", Did.SKIPPED, where, _not_managed(workload, refs)))
     return rows
+
+
+def _going(job: Json, theirs: Json | None) -> str:
+    """What becomes of a job that is being deleted."""
+    why = "it is being deleted, and left alone: what still runs of it no queue is charged for"
+    awaited = "foregroundDeletion" in items(obj(job.get("metadata")).get("finalizers"))
+    if awaited and KUEUE.finalizer in items(obj(obj(theirs).get("metadata")).get("finalizers")):
+        why += f"; it goes when the finalizer {KUEUE.finalizer} is off its Workload {name_of(obj(theirs))}, which "
+        why += "nobody takes off once Kueue is stopped"
+    return why
 
 
 def _not_managed(workload: Json, refs: list[Json]) -> str:

@@ -61,32 +61,51 @@ class Occupancy:
             if value.admission is not None and not value.finished:
                 shapes = {pod_set.name: takes(pod_set.shape) for pod_set in value.pod_sets}
                 self._book.charge(value.key, value.uid, value.admission, shapes)
+        self._renamed: dict[str, dict[str, set[str]]] = {}
+        """Node -> uid of a Workload -> names by which devices count that its pods have there by claims."""
         there_are = [usage for raw in pods if (usage := values.pod_usage(raw, names)) is not None]
         for usage in (*there_are, *devices.held(there_are)):
             self._book.put_pod(usage)
+        for pod in there_are:
+            if names_there := devices.names_on(pod.key[0], (pod.key[1], pod.uid), pod.node):
+                self._renamed.setdefault(pod.node, {}).setdefault(pod.workload_uid, set()).update(names_there)
         there = {name for node in self._book.nodes() for name, amount in node.allocatable if amount}
         named = sorted(name for name in there if "/" in name)
         self.resources = tuple(named) or tuple(name for name in ("cpu", "memory") if name in there)
         """Devices (resources with a domain, as nvidia.com/gpu) where there are any; else cpu and memory."""
 
     def rows(self, flavors: Sequence[Flavor]) -> tuple[NodeRow, ...]:
-        return tuple(
-            NodeRow(
-                name=node.name,
-                ready=node.ready,
-                cordoned=node.unschedulable,
-                flavors=tuple(f.name for f in flavors if set(f.node_labels) <= set(node.labels)),
-                capacity=self._counted(dict(node.allocatable)),
-                free=self._counted(dict(sorted(self._book.free(node.name).items()))),
-                gangs=self._gangs(node.name),
-                taints=keeps_off(node, flavors),
-                lost=self._lost[node.name],
-            )
-            for node in self._book.nodes()
+        return tuple(self._row(node, flavors) for node in self._book.nodes())
+
+    def _row(self, node: Node, flavors: Sequence[Flavor]) -> NodeRow:
+        occupants = {uid: dict(amounts) for uid, amounts in self._book.occupants(node.name).items()}
+        free = self._book.free(node.name)
+        renamed: dict[tuple[str, str], int] = {}
+        offered, lost = dict(node.allocatable), dict(self._lost[node.name])
+        for uid, names in self._renamed.get(node.name, {}).items():
+            held = occupants.get(uid, {})
+            for resource in [r for r in held if "/" in r and not offered.get(r) and r not in lost and r not in names]:
+                amount = held.pop(resource)
+                if resource in free:
+                    free[resource] += amount
+                if resource in self.resources:
+                    what = resource, ", ".join(sorted(names))
+                    renamed[what] = renamed.get(what, 0) + amount
+        return NodeRow(
+            name=node.name,
+            ready=node.ready,
+            cordoned=node.unschedulable,
+            flavors=tuple(f.name for f in flavors if set(f.node_labels) <= set(node.labels)),
+            capacity=self._counted(dict(node.allocatable)),
+            free=self._counted(dict(sorted(free.items()))),
+            gangs=self._gangs(occupants),
+            taints=keeps_off(node, flavors),
+            lost=self._lost[node.name],
+            renamed=tuple((resource, amount, names) for (resource, names), amount in sorted(renamed.items())),
         )
 
-    def _gangs(self, node: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
-        held = {(uid, self._owners.get(uid, uid)): amounts for uid, amounts in self._book.occupants(node).items()}
+    def _gangs(self, occupants: Mapping[str, Mapping[str, int]]) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+        held = {(uid, self._owners.get(uid, uid)): amounts for uid, amounts in occupants.items()}
         return tuple(
             (owner if uid else "others", self._counted({r: amount for r, amount in amounts.items() if amount}))
             for (uid, owner), amounts in sorted(held.items(), key=lambda one: (not one[0][0], one[0][1]))

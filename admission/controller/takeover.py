@@ -6,7 +6,7 @@ an import was there before, and the Jobs of a JobSet. Nothing here reads or writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +60,8 @@ class Managed:
 class Known:
     """What jobs may name, Kueue's and Muster's."""
 
-    queues: frozenset[tuple[str, str]]
+    queues: Mapping[tuple[str, str], str]
+    """LocalQueue -> the ClusterQueue that it points to, where that will not be there; else ""."""
     classes: frozenset[str]
 
 
@@ -225,6 +226,8 @@ def _warned(one: Managed, after: Json, known: Known, names: Names) -> list[str]:
     found = list(dict.fromkeys([*problems, *job.problems, *unsupported]))
     if (job.namespace, job.queue) not in known.queues:
         found.append(f"there is no LocalQueue {job.queue} in its namespace")
+    elif missing := known.queues[job.namespace, job.queue]:
+        found.append(f"there is no ClusterQueue {missing}, to which its LocalQueue {job.queue} points")
     if job.priority_class and job.priority_class not in known.classes:
         found.append(f"there is no WorkloadPriorityClass {job.priority_class}")
     then = "Muster cannot start it" if job.suspended else "stopped later, it cannot start again"

@@ -122,14 +122,7 @@ def amounts(given: Iterable[tuple[str, int]]) -> str:
 
 
 def short(resource: str, amount: int) -> str:
-    """An amount for people: bytes, and CPUs from ten on, with one digit after the point at most, negative ones too."""
-    if amount < 0:
-        return "-" + short(resource, -amount)
-    if resource in ("memory", "ephemeral-storage") and amount >= 2**30:
-        return f"{amount / 2**30:.1f}".removesuffix(".0") + "Gi"
-    if resource == "cpu" and amount >= 10_000:
-        return f"{amount / 1000:.1f}".removesuffix(".0")
-    return quantity.format(resource, amount)
+    return quantity.words(resource, amount)[0]
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -235,11 +228,9 @@ def _lacks_table(lacks: Sequence[Lack]) -> Table:
                 lack.flavor, f"nodes for pods {lack.pod_set}", str(lack.pods), str(lack.placeable), "", "", ""
             )
         else:
-            table.add_row(
-                lack.flavor,
-                f"quota of {lack.resource}",
-                *(lack.requested, lack.available, lack.nominal, lack.used, lack.limited_by),
-            )
+            said = (lack.requested, lack.available, lack.nominal, lack.used)
+            numbers = quantity.words(lack.resource, *(quantity.parse(lack.resource, one or "0") for one in said))
+            table.add_row(lack.flavor, f"quota of {lack.resource}", *numbers, lack.limited_by)
     return table
 
 
@@ -248,21 +239,19 @@ def _room_table(rooms: Sequence[Room]) -> Table:
         "FLAVOR", "RESOURCE", "ASKED", "FREE NOW", "AT MOST", "OWN", "USED", "VERDICT", right=("ASKED", "FREE NOW")
     )
     for room in rooms:
+        missing = max(0, room.asked - room.free)
+        *cells, short_of = quantity.words(
+            room.resource, room.asked, room.free, room.most, room.nominal, room.used, missing
+        )
         if room.asked > room.most:
             verdict = Text("can never fit" + (f": ends at {room.limited_by}" if room.limited_by else ""), style="red")
         elif room.asked > room.free:
-            missing = short(room.resource, room.asked - room.free)
             verdict = Text(
-                f"{missing} short" + (f", ends at {room.limited_by}" if room.limited_by else ""), style="yellow"
+                f"{short_of} short" + (f", ends at {room.limited_by}" if room.limited_by else ""), style="yellow"
             )
         else:
             verdict = Text("quota is there", style="green")
-        table.add_row(
-            room.flavor,
-            room.resource,
-            *(short(room.resource, n) for n in (room.asked, room.free, room.most, room.nominal, room.used)),
-            verdict,
-        )
+        table.add_row(room.flavor, room.resource, *cells, verdict)
     return table
 
 
@@ -310,8 +299,8 @@ def queues(answer: Queues, form: str = "text") -> RenderableType:
             if room is None:
                 cells += ["", "", "", "", ""]
             else:
-                own = short(room.resource, room.nominal) if row.kind != "LocalQueue" else ""
-                cells += [room.flavor, room.resource, short(room.resource, room.used), own]
+                used, own = quantity.words(room.resource, room.used, room.nominal)
+                cells += [room.flavor, room.resource, used, own if row.kind != "LocalQueue" else ""]
                 cells.append(bar(room) if row.kind != "LocalQueue" else "")
             counts = row.kind != "Cohort" and first
             cells += [str(row.pending) if counts else "", str(row.admitted) if counts else ""]
@@ -388,17 +377,17 @@ def nodes(answer: Nodes, form: str = "text") -> RenderableType:
         free = dict(row.free)
         first = True
         for resource, whole in row.capacity or (("", 0),):
-            held = [(who, dict(parts).get(resource, 0)) for who, parts in row.gangs]
+            held = [(who, n) for who, parts in row.gangs if (n := dict(parts).get(resource, 0))]
             name = Text(row.name + _ails(row), style=_node_colour(row))
             left = free.get(resource, 0)
+            said, of, *parts_said = quantity.words(resource, left, whole, *(n for _, n in held))
             table.add_row(
                 name if first else "",
                 ", ".join(row.flavors) if first else "",
                 resource,
-                short(resource, left) if resource else "",
-                short(resource, whole) if resource else "",
+                *((said, of) if resource else ("", "")),
                 _cells(whole, left),
-                ", ".join(f"{who} {short(resource, n)}" for who, n in held if n),
+                ", ".join(f"{who} {part}" for (who, _), part in zip(held, parts_said, strict=True)),
             )
             first = False
     out: list[RenderableType] = [table]
@@ -416,6 +405,9 @@ def _ails(row: NodeRow) -> str:
     said = ["not ready"] if not row.ready else ["cordoned"] if row.cordoned else []
     said += [f"taint {key}" for key in row.taints]
     said += [f"{short(resource, amount)} {resource} not allocatable" for resource, amount in row.lost]
+    for resource, amount, other in row.renamed:
+        since = f"count as {other} now" if other else "are of a DeviceClass that is gone"
+        said.append(f"{short(resource, amount)} {resource} {since}")
     return f" ({', '.join(said)})" if said else ""
 
 
@@ -517,6 +509,8 @@ def foreseen(answers: Sequence[Foreseen], form: str = "text") -> RenderableType:
             facts.add_row("  evicts", ", ".join(seen.evicts))
         for check in seen.checks:
             facts.add_row("  check", check)
+        for said in seen.without:
+            facts.add_row("  goes on without", said)
         for who, what in (("  you", seen.owner), ("  platform team", seen.platform)):
             if what:
                 facts.add_row(who, what)
@@ -561,7 +555,8 @@ def _summary(jobs: Jobs, nodes: Nodes | None, now: int) -> Text:
     for resource in nodes.resources if nodes is not None else ():
         whole = sum(dict(row.capacity).get(resource, 0) for row in rows)
         free = sum(max(0, dict(row.free).get(resource, 0)) for row in rows)
-        line.append(f"{short(resource, whole - free)} of {short(resource, whole)} {resource} in use   ")
+        used, of = quantity.words(resource, whole - free, whole)
+        line.append(f"{used} of {of} {resource} in use   ")
     return line
 
 

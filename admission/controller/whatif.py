@@ -57,6 +57,7 @@ from admission.jobs.kinds import (
     objects,
     text,
     texts,
+    view,
     whole,
 )
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
@@ -104,6 +105,8 @@ class Foreseen:
     """Jobs that would have to leave first."""
     checks: tuple[str, ...] = ()
     """Admission checks that it would wait for."""
+    without: tuple[str, ...] = ()
+    """Labels and annotations of ours that say nothing, in words: it would go on without them."""
     hidden: tuple[str, ...] = ()
     created: bool = False
 
@@ -149,6 +152,7 @@ async def foresee(
     if not queue:
         said = f"it has no label {ask.names.queue_label}: Muster leaves it alone, and it starts at once"
         return replace(seen, answer=Foresight.UNMANAGED, message=said)
+    seen = replace(seen, without=view(kind, made, ask.names).unknown_keys)
     if kind is JOBSET and (refused := await _jobs_refused(ask, made, where)):
         return replace(seen, answer=Foresight.REFUSED, reason="Invalid", message=refused)
     return await _decided(ask, kind, made, seen, rules, [] if earlier is None else earlier)

@@ -305,31 +305,33 @@ def shortfall_sentence(short: Shortfall) -> str:
             return f"Needs {short.resource}, for which the ClusterQueue has no quota in any flavor"
         case _:
             pass
-    asked = f"needs {_amount(short.resource, short.requested)} {short.resource} of flavor {short.flavor}"
     own = max(0, short.nominal - short.used)
-    if short.detail is Detail.NEVER_FITS_QUOTA:
-        most = short.nominal + short.borrowable
+    borrow = max(0, min(short.borrowable, short.borrowable - max(0, short.used - short.nominal)))
+    now = max(0, short.available)
+    free = max(0, now - own)
+    never = short.detail is Detail.NEVER_FITS_QUOTA
+    numbers = {short.requested, short.nominal}
+    numbers |= {short.nominal + short.borrowable, short.borrowable} if never else {own, borrow, now, free}
+    # In the units of what does not change from moment to moment.
+    like = short.requested, short.nominal
+    said = dict(zip(numbers, quantity.words(short.resource, *numbers, digits=3, like=like), strict=True))
+    asked = f"needs {said[short.requested]} {short.resource} of flavor {short.flavor}"
+    if never:
         text = (
-            f"{asked}; the ClusterQueue can never have more than {_amount(short.resource, most)} "
-            f"({_amount(short.resource, short.nominal)} its own, "
-            f"{_amount(short.resource, short.borrowable)} to borrow), limited by {short.limited_by}"
+            f"{asked}; the ClusterQueue can never have more than {said[short.nominal + short.borrowable]} "
+            f"({said[short.nominal]} its own, {said[short.borrowable]} to borrow), limited by {short.limited_by}"
         )
     else:
-        borrow = max(0, min(short.borrowable, short.borrowable - max(0, short.used - short.nominal)))
-        parts = [f"{_amount(short.resource, own)} left of {_amount(short.resource, short.nominal)}"]
-        if (now := max(0, short.available)) < own:
-            had, rest = (_amount(short.resource, now), "the rest") if now else ("none", "it")
+        parts = [f"{said[own]} left of {said[short.nominal]}"]
+        if now < own:
+            had, rest = (said[now], "the rest") if now else ("none", "it")
             parts[0] += f" ({had} of it now: {rest} is lent, or kept for a gang that waits)"
         if borrow:
-            parts.append(f"{_amount(short.resource, borrow)} more could be borrowed")
-        free = max(0, short.available - own)
+            parts.append(f"{said[borrow]} more could be borrowed")
         if short.detail is Detail.BORROWING_LIMIT:
-            parts.append(
-                f"the borrowing limit of {short.limited_by} ends it at {_amount(short.resource, short.available)}"
-            )
+            parts.append(f"the borrowing limit of {short.limited_by} ends it at {said[now]}")
         elif short.detail is Detail.COHORT_SHORT:
-            left = "none" if free == 0 else _amount(short.resource, free)
-            parts.append(f"cohort {short.limited_by} has {left} free")
+            parts.append(f"cohort {short.limited_by} has {said[free] if free else 'none'} free")
         text = f"{asked}; its ClusterQueue has {', '.join(parts)}"
     if short.candidates or short.unlawful:
         refused = ", ".join(f"{count} {reason}" for reason, count in short.unlawful)
@@ -397,10 +399,6 @@ def _kept_out(reason: str) -> str:
     if reason.startswith("host port "):
         return f"where {reason} is taken"
     return f"kept out by {reason}" if what else f"with too little {reason} left"
-
-
-def _amount(resource: str, amount: int) -> str:
-    return quantity.format(resource, max(0, amount))
 
 
 def _capital(text: str) -> str:

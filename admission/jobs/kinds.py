@@ -66,6 +66,8 @@ class Slot:
     volumes: tuple[tuple[str, str], ...] = ()
     """(volume, PersistentVolumeClaim) that it adds."""
     replicas: int = 1
+    per_job: int = 0
+    """Pods of each child job, done or not, that it has at a time; 0 where there are no child jobs."""
 
     def live_ranks(self) -> list[int]:
         """Ranks that are still to run, in order; empty without ranks."""
@@ -200,6 +202,8 @@ class JobView(Value, frozen=True):
     survives: bool = False
     """It says that it survives the loss of a pod, and a pod that fails does not end it."""
     problems: tuple[str, ...] = ()
+    unknown_keys: tuple[str, ...] = ()
+    """What it says by labels and annotations of our group that says nothing where it stands, in words."""
 
     @property
     def runs(self) -> bool:
@@ -483,27 +487,55 @@ def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
     slots = []
     name = name_of(raw)
     made = claims_made(raw)
+    succeeded = _jobs_done(raw)
     for index, entry in _replicated(raw):
         spec = obj(obj(entry.get("template")).get("spec"))
         parallelism, completions, indexed = _job_size({"completionMode": "Indexed", **spec})
         replicas = whole(entry.get("replicas"), 1)
         pods = parallelism if completions is None else min(parallelism, completions)
         ranked = indexed and completions is not None and parallelism >= completions
+        # Of a few that are done nobody says which.
+        over = 0 < replicas <= succeeded.get(text(entry.get("name")), 0)
+        ranks = replicas * (completions or 0) if ranked else None
         slots.append(
             Slot(
                 pod_set=text(entry.get("name")),
                 path=("spec", "replicatedJobs", str(index), "template", "spec", "template"),
                 template=obj(spec.get("template")),
-                count=replicas * pods,
-                ranks=replicas * (completions or 0) if ranked else None,
+                count=0 if over else replicas * pods,
+                ranks=ranks,
+                done=((0, ranks - 1),) if over and ranks else (),
                 stride=completions or 0 if ranked else 0,
                 labels=((JOBSET_NAME_LABEL, name), (JOBSET_REPLICATED_JOB_LABEL, text(entry.get("name")))),
                 notes=_exclusive_notes(raw, entry),
                 volumes=_mounted(obj(obj(spec.get("template")).get("spec")), made),
                 replicas=replicas,
+                per_job=pods,
             )
         )
     return tuple(slots)
+
+
+def _jobs_done(raw: Json) -> dict[str, int]:
+    """Replicated job -> child jobs that are done and do not run again, whether the set is stopped and started anew or
+    not. A set that restarts makes them anew, so that nothing of it can be given away before its end; so does any set
+    with those that are deleted once they are done."""
+    spec, status = obj(raw.get("spec")), obj(raw.get("status"))
+    policy = obj(spec.get("failurePolicy"))
+    if whole(policy.get("maxRestarts"), 0) > 0 or any(
+        rule.get("action") == "RestartJobSetAndIgnoreMaxRestarts" for rule in objects(policy.get("rules"))
+    ):
+        return {}
+    made_anew = {
+        text(entry.get("name"))
+        for _, entry in _replicated(raw)
+        if obj(obj(entry.get("template")).get("spec")).get("ttlSecondsAfterFinished") is not None
+    }
+    return {
+        name: whole(entry.get("succeeded"), 0)
+        for entry in objects(status.get("replicatedJobsStatus"))
+        if (name := text(entry.get("name"))) not in made_anew
+    }
 
 
 def claims_made(raw: Json) -> dict[str, tuple[str, Json]]:
@@ -543,11 +575,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     entries = {text(entry.get("name")): entry for _, entry in _replicated(raw)}
     replicas_of = {slot.pod_set: slot.replicas for slot in reversed(slots)}
     in_order = obj(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
-    # A set that restarts runs everything again, so nothing of it can be given away before its end.
-    policy = obj(spec.get("failurePolicy"))
-    restarts = whole(policy.get("maxRestarts"), 0) > 0 or any(
-        rule.get("action") == "RestartJobSetAndIgnoreMaxRestarts" for rule in objects(policy.get("rules"))
-    )
+    over = _jobs_done(raw)
     due = active = ready = succeeded = 0
     before_ready = True
     left = []
@@ -555,7 +583,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         state = by_name.get(slot.pod_set, {})
         jobs_done = min(whole(state.get("succeeded"), 0), slot.replicas)
         jobs_ready = whole(state.get("ready"), 0) + jobs_done
-        per_job = slot.count // slot.replicas if slot.replicas else 0
+        per_job = slot.per_job
         # The set counts its child jobs; a child is ready, or done, with all of its pods.
         active += whole(state.get("active"), 0) * per_job
         ready += whole(state.get("ready"), 0) * per_job
@@ -571,8 +599,8 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         if not waits:
             due += (slot.replicas - jobs_done) * per_job
         before_ready = before_ready and jobs_ready >= slot.replicas
-        if jobs_done and not restarts:
-            left.append((slot.pod_set, (slot.replicas - jobs_done) * per_job))
+        if jobs_over := min(over.get(slot.pod_set, 0), slot.replicas):
+            left.append((slot.pod_set, (slot.replicas - jobs_over) * per_job))
     done, failed = condition(raw, "Completed"), condition(raw, "Failed")
     end = done or failed
     return Outcome(
@@ -583,7 +611,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         finished=None if end is None else "Succeeded" if done is not None else "Failed",
         message=text(end.get("message")) if end is not None else "",
         due=due,
-        at_once=sum(slot.count for slot in slots),
+        at_once=sum(slot.replicas * slot.per_job for slot in slots),
         left=tuple(left),
     )
 
@@ -627,13 +655,25 @@ def kind_of(raw: Json) -> JobKind | None:
     return next((kind for kind in KINDS if (kind.group, kind.name) == (group, raw.get("kind"))), None)
 
 
+YES_OR_NO: Mapping[str, bool] = {"true": True, "false": False}
+KUEUES_YES_OR_NO: Mapping[str, bool] = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
+    ("0", "f", "F", "FALSE", "false", "False"), False
+)
+"""Of annotations that Kueue has, too: as Go reads them."""
+
+
 def survives_a_pod(kind: JobKind, raw: Json, names: Names) -> bool:
-    """Does its owner say so, and is it so: a pod that is deleted counts against the backoffLimit of its Job, unless a
-    podFailurePolicy ignores disruptions."""
+    """Does its owner say so, and is it so?"""
     annotations = texts(obj(raw.get("metadata")).get("annotations"))
     if annotations.get(names.replace_lost_pods_annotation) != "true":
         return False
-    spec, failed = obj(raw.get("spec")), whole(obj(raw.get("status")).get("failed"), 0)
+    return _outlives_a_pod(kind, raw, whole(obj(raw.get("status")).get("failed"), 0))
+
+
+def _outlives_a_pod(kind: JobKind, raw: Json, failed: int) -> bool:
+    """Does it go on after another pod that fails? One that is deleted counts against the backoffLimit of its Job,
+    unless a podFailurePolicy ignores disruptions. failed: pods that did already."""
+    spec = obj(raw.get("spec"))
     jobs = [spec] if kind is JOB else [obj(obj(entry.get("template")).get("spec")) for _, entry in _replicated(raw)]
     return all(_ignores_disruption(job) or _failures_left(job, failed if kind is JOB else 0) for job in jobs)
 
@@ -719,6 +759,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         gates=inverse is not None and "gates" in items(inverse.get("forms")),
         survives=survives_a_pod(kind, raw, names),
         problems=tuple(problems),
+        unknown_keys=unknown_keys(kind, owned, slots, names) if queue or every or inverse is not None else (),
     )
 
 
@@ -738,29 +779,73 @@ def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list
     return seconds if good else None, problems
 
 
-def unknown_keys(kind: JobKind, raw: Json, names: Names) -> tuple[str, ...]:
-    """Labels and annotations of our group, on a job and on its pod templates, that nobody reads where they stand. In
-    Kueue's group none: others have keys there."""
-    if names.as_kueue:
-        return ()
+def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) -> tuple[str, ...]:
+    """Labels and annotations of our group, on a job and on its pod templates, that say nothing where they stand: their
+    keys are not known or read elsewhere (in Kueue's group, where others have keys, nobody knows that), or their values
+    are none that count."""
+    said: dict[tuple[str, str], dict[str, set[str]]] = {}
+    pods = [obj(slot.template.get("metadata")) for slot in slots]
+    for place, metas in (("job", [obj(raw.get("metadata"))]), ("pods", pods)):
+        for form in ("label", "annotation"):
+            found: dict[str, set[str]] = {}
+            for meta in metas:
+                for key, value in texts(meta.get(f"{form}s")).items():
+                    if key.startswith(f"{names.group}/"):
+                        found.setdefault(key, set()).add(value)
+            if found:
+                said[form, place] = found
+    out = []
+    for (form, place), keys in said.items():
+        for key in sorted(keys):
+            wrong = [] if names.as_kueue else [_unread_there(form, place, key, names, said)]
+            if not any(wrong):
+                wrong = [_no_value(kind, raw, key, value, names) for value in sorted(keys[key])]
+            out += [f"{form} {key}{' of pods' if place == 'pods' else ''}, {one}" for one in wrong if one]
+    return tuple(out)
+
+
+def _unread_there(
+    form: str, place: str, key: str, names: Names, said: Mapping[tuple[str, str], Mapping[str, object]]
+) -> str:
+    """Why a key says nothing at its place, whatever its value; "" where it is read, and where it stands there, too, as
+    with tools that put the same on a job and its pods."""
+    read = next((where for where, keys in names.said_by_owners.items() if key in keys), None)
+    if read is None:
+        if key in (names.priority_boost_annotation, names.allowed_flavors_annotation):
+            return "which is read of Workloads only"
+        if key in names.all_keys:
+            return ""
+        return f"which is not known{_meant(key, names)}"
+    if key in said.get(read, ()):
+        return ""
+    if form != read[0]:
+        return f"which is read as {read[0]} only"
+    return f"which is read of {'pod templates' if read[1] == 'pods' else 'the job'} only"
+
+
+@lru_cache(maxsize=256)  # a job is read again whenever it changes
+def _meant(key: str, names: Names) -> str:
     from difflib import get_close_matches
 
-    out: dict[str, None] = {}
-    said = names.said_by_owners
-    places = [(obj(raw.get("metadata")), ""), *((obj(s.template.get("metadata")), " of pods") for s in kind.slots(raw))]
-    for meta, whose in places:
-        for form, other in (("label", "annotation"), ("annotation", "label")):
-            for key in sorted(texts(meta.get(f"{form}s"))):
-                if not key.startswith(f"{names.group}/") or key in said[form]:
-                    continue
-                if key in said[other]:
-                    out[f"{form} {key}{whose}, which is read as {other} only"] = None
-                elif key not in names.all_keys:
-                    near = get_close_matches(key, sorted(said[form] | said[other]), 1)
-                    out[
-                        f"{form} {key}{whose}, which is not known" + (f" (did you mean {near[0]}?)" if near else "")
-                    ] = None
-    return tuple(out)
+    near = get_close_matches(key, sorted(frozenset().union(*names.said_by_owners.values())), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _no_value(kind: JobKind, raw: Json, key: str, value: str, names: Names) -> str:
+    """Why what a key says changes nothing; "" where it counts, says nothing, or is refused where it is read."""
+    if not value:
+        return ""
+    if key == names.min_parallelism_annotation and kind is not JOB:
+        return "which is read of Jobs only"
+    read = {names.replace_lost_pods_annotation: YES_OR_NO, names.unconstrained_topology_annotation: KUEUES_YES_OR_NO}
+    if key in read and value not in read[key]:
+        return f"whose value {value[:20]!r} is neither 'true' nor 'false'"
+    if key == names.replace_lost_pods_annotation and value == "true" and not _outlives_a_pod(kind, raw, 0):
+        return (
+            "which counts only where a pod that fails does not fail its Job: give that a backoffLimit above 0, or a "
+            "podFailurePolicy that ignores DisruptionTarget"
+        )
+    return ""
 
 
 def _marked_for(raw: Json, names: Names) -> str:

@@ -33,6 +33,7 @@ from admission.engine.model import (
 )
 from admission.jobs.kinds import (
     JOB,
+    KUEUES_YES_OR_NO,
     JobKind,
     Json,
     device_classes,
@@ -902,7 +903,7 @@ def topology_request(
     problems = []
     out: Json = {}
     required, preferred = said.get(names.required_topology_annotation), said.get(names.preferred_topology_annotation)
-    loose = said.get(names.unconstrained_topology_annotation) == "true"
+    loose = KUEUES_YES_OR_NO.get(said.get(names.unconstrained_topology_annotation, ""), False)
     if sum((bool(required), bool(preferred), loose)) > 1:
         problems.append("more than one of required, preferred and unconstrained topology: write one")
     if required:

@@ -16,6 +16,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from admission.engine.model import (
     Admission,
     AdmissionCheck,
@@ -623,13 +625,13 @@ def _checks(status: Json, problems: list[str]) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _boost(said: str) -> int:
-    """A 32-bit number, or nothing."""
+def boost_of(said: str) -> int | None:
+    """The 32-bit number that an annotation says; None where that is none."""
     try:
         boost = int(said)
     except ValueError:
-        return 0
-    return boost if -(2**31) <= boost < 2**31 else 0
+        return None
+    return boost if -(2**31) <= boost < 2**31 else None
 
 
 def _preemptor(entry: Json | None) -> str:
@@ -671,6 +673,8 @@ def pod_sets(
             many=count > 1,
             child_pods=_child_pods(obj(entry.get("topologyRequest")), count),
         )
+        if shape.refused and not count:
+            shape = replace(shape, refused="")  # there are no pods of which that could be asked
         if shape.refused:
             problems.append(f"pod set {text(entry.get('name')) or MAIN}: {shape.refused}")
         least = entry.get("minCount")
@@ -734,7 +738,7 @@ def _said_in_meta(meta: Json, names: Names) -> dict[str, Any]:
         "allowed_flavors": None if allowed is None else frozenset(f.strip() for f in allowed.split(",") if f.strip()),
         "gated": f"held back by {gated}" if gated else "",
         "parent_uid": text(parent.get("uid")),
-        "priority_boost": _boost(annotations.get(names.priority_boost_annotation, "")),
+        "priority_boost": boost_of(annotations.get(names.priority_boost_annotation, "")) or 0,
     }
 
 

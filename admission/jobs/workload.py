@@ -116,7 +116,7 @@ def build_workload(
             by_child=bool(slot.notes) or by_child(spec),
         )
         problems.extend(f"pod set {slot.pod_set}: {problem}" for problem in wrong)
-        if request is not None:
+        if request is not None and slot.count:
             entry["topologyRequest"] = request
         pod_sets.append(entry)
     if least and len(slots) == 1 and not slots[0].labels:

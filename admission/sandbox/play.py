@@ -449,7 +449,11 @@ async def _install(client: Client, *, real: bool) -> None:
         with contextlib.suppress(AlreadyExists):
             await client.create(definitions.path(), yaml.safe_load(text))
     await _make(client, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
-    if real:
+    if not real:
+        above = {"value": 1_000_000_000, "preemptionPolicy": "Never"}
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        await _make(client, kind | {"metadata": {"name": NAMES.priority_class}, **above})
+    else:
         for part in ("roles", "priority", "policies"):
             for obj in yaml.safe_load_all((CONFIG / f"{part}.yaml").read_text()):
                 await _make(client, obj)
@@ -682,7 +686,7 @@ class Screen:
             self._plain_hour = int(hour)
             used = "  ".join(f"{team} {self._witness.gpus_of(team):>3}/{TEAMS[team]}" for team in TEAMS)
             waiting = sum(1 for s in self._witness.stories.values() if s.waiting_since is not None and not s.finished)
-            self._console.print(f"{_clock(hour)}  GPUs running: {used}   gangs waiting: {waiting}")
+            self._console.print(f"{_clock(hour)}  GPUs running: {used}   waiting: {waiting}")
 
     def _table(self, hour: float) -> Table:
         table = Table(title=f"{_clock(hour)}", title_justify="left", box=None, pad_edge=False)
@@ -761,9 +765,11 @@ async def _stay(stage: Stage, console: Console, page: int) -> None:
     kept = Path.cwd() / "build" / "demo.kubeconfig"
     kept.parent.mkdir(exist_ok=True)
     kept.write_bytes(stage.kubeconfig.read_bytes())
+    muster = Path(sys.executable).parent / "muster"  # of those who have no kubectl
     console.print(
-        f"\nStaying up until Ctrl-C. Try:\n  export KUBECONFIG={kept}\n  kubectl get clusterqueues,workloads -A\n"
-        f"{_page(stage, page)}"
+        f"\nStaying up until Ctrl-C. Try:\n  export KUBECONFIG={kept}\n  {muster} queues\n"
+        f"  kubectl get clusterqueues,workloads -A\n{_page(stage, page)}",
+        soft_wrap=True,
     )
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

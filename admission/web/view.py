@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from admission import quantity
 from admission.api.reasons import advice_for, detail_of, reason_of
 from admission.engine.counts import keeps_off
-from admission.engine.model import Detail, FlavorResource, Key, Reason, StopPolicy, Verdict, Why, Workload
+from admission.engine.model import Detail, FlavorResource, Key, Reason, Shortfall, StopPolicy, Verdict, Why, Workload
 from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode
 from admission.engine.roster import QueueNumbers
@@ -326,9 +326,7 @@ class View:
                     "ready": node.ready,
                     "cordoned": node.unschedulable,
                     "taints": list(keeps_off(node, state.flavors.values())),
-                    "capacity": [
-                        _amount(r, n) | {"free": free.get(r, 0)} for r, n in node.allocatable if r in shown and n
-                    ],
+                    "capacity": [_of_node(r, n, free.get(r, 0)) for r, n in node.allocatable if r in shown and n],
                     "gangs": [
                         {
                             "label": label,
@@ -359,7 +357,13 @@ class View:
 
 
 def _amount(resource: str, amount: int) -> Json:
-    return {"resource": resource, "amount": amount, "text": quantity.format(resource, amount)}
+    return {"resource": resource, "amount": amount, "text": quantity.words(resource, amount)[0]}
+
+
+def _of_node(resource: str, amount: int, free: int) -> Json:
+    everything, left, used = quantity.words(resource, amount, max(0, free), max(0, amount - free))
+    texts = {"all": everything, "free": left, "used": used}
+    return {"resource": resource, "amount": amount, "free": free, "texts": texts}
 
 
 def _row(kind: str, name: str, depth: int, numbers: QueueNumbers) -> Json:
@@ -375,7 +379,7 @@ def _row(kind: str, name: str, depth: int, numbers: QueueNumbers) -> Json:
 
 
 def _used(fr: FlavorResource, amount: int) -> Json:
-    return {"flavor": fr[0], "resource": fr[1], "used": amount, "texts": {"used": quantity.format(fr[1], amount)}}
+    return {"flavor": fr[0], "resource": fr[1], "used": amount, "texts": {"used": quantity.words(fr[1], amount)[0]}}
 
 
 def _quota(node: QuotaNode, fr: FlavorResource, nominal: int, used: int) -> Json:
@@ -388,7 +392,7 @@ def _quota(node: QuotaNode, fr: FlavorResource, nominal: int, used: int) -> Json
         "lent": node.lent(fr),
         "free": node.available(fr),
     }
-    texts = {what: quantity.format(fr[1], amount) for what, amount in amounts.items()}
+    texts = dict(zip(amounts, quantity.words(fr[1], *amounts.values()), strict=True))
     return {"flavor": fr[0], "resource": fr[1], **amounts, "texts": texts}
 
 
@@ -403,19 +407,7 @@ def _numbers(why: Why | None) -> list[Json]:
     """What was asked and what there is, per flavor: of quota, then of nodes."""
     if why is None:
         return []
-    out: list[Json] = [
-        {
-            "flavor": short.flavor,
-            "resource": short.resource,
-            "requested": quantity.format(short.resource, short.requested),
-            "available": quantity.format(short.resource, max(0, short.available)),
-            "nominal": quantity.format(short.resource, short.nominal),
-            "used": quantity.format(short.resource, short.used),
-            "limitedBy": short.limited_by,
-        }
-        for short in why.shortfalls
-        if short.requested
-    ]
+    out: list[Json] = [_short(short) for short in why.shortfalls if short.requested]
     out += [
         {"flavor": misfit.flavor, "podSet": misfit.pod_set, "pods": misfit.pods, "placeable": misfit.placeable}
         for misfit in why.misfits
@@ -456,3 +448,21 @@ def of_local_queue(view: View, local: Key) -> list[Key]:
         for key in view.line(state.local_queues[local].cluster_queue)
         if (key[0], state.workloads[key].queue) == local
     ]
+
+
+def _short(short: Shortfall) -> Json:
+    amounts = {
+        "requested": short.requested,
+        "available": max(0, short.available),
+        "nominal": short.nominal,
+        "used": short.used,
+    }
+    exact = {what: quantity.format(short.resource, amount) for what, amount in amounts.items()}
+    texts = dict(zip(amounts, quantity.words(short.resource, *amounts.values(), digits=3), strict=True))
+    return {
+        "flavor": short.flavor,
+        "resource": short.resource,
+        **exact,
+        "texts": texts,
+        "limitedBy": short.limited_by,
+    }

@@ -23,6 +23,7 @@ from typing import Any
 
 from aiohttp import web
 
+from admission import quantity
 from admission.engine.model import Key
 from admission.jobs.kinds import KINDS
 from admission.jobs.values import rfc3339
@@ -254,8 +255,8 @@ class Visibility:
             "detail": shown["detail"],
             "message": shown["message"],
             "pods": shown["pods"],
-            "requests": {one["resource"]: one["text"] for one in shown["requests"]},
-            "numbers": shown["numbers"],
+            "requests": {one["resource"]: quantity.format(one["resource"], one["amount"]) for one in shown["requests"]},
+            "numbers": [{k: v for k, v in one.items() if k != "texts"} for one in shown["numbers"]],
         }
 
 

@@ -559,7 +559,8 @@ async def test_create_queue_says_how_quota_is_written(world: World, tmp_path: Pa
         ("cpu", 10_900, "10.9"),  # what asks for it does not fit 10
         ("cpu", -10_500, "-10.5"),
         ("memory", 3 * 2**40 // 2, "1536Gi"),
-        ("memory", 500 * 10**9, "465.7Gi"),
+        ("memory", 500 * 10**9, "500G"),
+        ("memory", 500 * 10**9 + 1, "465.6Gi"),
         (GPU, 16, "16"),
     ],
 )
@@ -610,6 +611,16 @@ async def test_submit(world: World, tmp_path: Path, name: str) -> None:
     shown = (await run(world, tmp_path, "submit", file, code=code)).stdout
     assert message in shown
     assert [item async for page in world.client.list_pages(JOBS) for item in page.items] == []
+
+
+async def test_submit_names_what_the_job_would_go_on_without(world: World, tmp_path: Path) -> None:
+    await alone(world)
+    made = job("train", pods=3)
+    made["metadata"]["annotations"] = {NAMES.replace_lost_pods_annotation: "yes"}
+    shown = (await run(world, tmp_path, "submit", written(tmp_path, made))).stdout
+    assert "would start now" in shown
+    assert "goes on without" in shown
+    assert "whose value 'yes' is neither 'true' nor 'false'" in shown
 
 
 async def test_submit_decides_by_the_rules_of_the_controller(world: World, tmp_path: Path) -> None:

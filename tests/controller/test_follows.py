@@ -139,6 +139,34 @@ async def test_who_misspells_a_key_is_told_once_and_goes_on(world: World) -> Non
         assert len(await told(world, "UnknownKey")) == 1
 
 
+async def test_whose_value_is_none_is_told_whenever_it_is_written(world: World) -> None:
+    await a_town(world, 16)
+    async with running(world):
+        await world.put(job("train", "main"))
+        await until(reads(world, holds))
+        said = {NAMES.replace_lost_pods_annotation: "yes"}
+        await change(world, f"{JOBS}/train", {"metadata": {"annotations": said}})
+        (message,) = await until(lambda: told(world, "UnknownKey"))
+        assert message == (
+            f"It goes on without: annotation {NAMES.replace_lost_pods_annotation}, whose value 'yes' is neither 'true' "
+            "nor 'false'"
+        )
+
+
+async def test_who_boosts_a_priority_by_what_is_no_number_is_told(world: World) -> None:
+    await a_town(world, 16)
+    async with running(world):
+        await world.put(job("train", "main"))
+        made = await until(lambda: its_workload(world))
+        boost = {"metadata": {"annotations": {NAMES.priority_boost_annotation: "high"}}}
+        await change(world, f"{WORKLOADS}/{made['metadata']['name']}", boost)
+        (message,) = await until(lambda: told(world, "UnknownKey"))
+        assert message == (
+            f"It goes on without: annotation {NAMES.priority_boost_annotation} of its Workload, whose value 'high' is "
+            "no whole number from -2147483648 to 2147483647"
+        )
+
+
 async def test_who_says_what_cannot_be_read_while_it_runs_is_told(world: World) -> None:
     await a_town(world, 16)
     async with running(world):

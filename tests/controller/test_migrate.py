@@ -18,7 +18,20 @@ from admission.jobs.values import rfc3339
 from admission.kube.client import Kind
 from admission.names import JOBSET_GROUP, KUEUE_GROUP, Names
 from admission.sandbox.store import Request
-from tests.controller.lab import ADMITTED_, GPU, RESERVED, STARTED, T0, World, admission, condition, job, own, workload
+from tests.controller.lab import (
+    ADMITTED_,
+    GPU,
+    RESERVED,
+    STARTED,
+    T0,
+    World,
+    admission,
+    cluster_queue,
+    condition,
+    job,
+    own,
+    workload,
+)
 
 NAMES = Names()
 KUEUE = Names(KUEUE_GROUP)
@@ -385,6 +398,8 @@ async def kueue(world: World) -> World:
     for one in KINDS:
         world.sandbox.store.do(Request("create", kind, body=crd(one, KUEUE), manager="test"), T0)
     await world.put(own("LocalQueue", "main", {"clusterQueue": "team-a"}, namespace="ml"))
+    await world.put(own("LocalQueue", "adrift", {"clusterQueue": "gone"}, namespace="ml"))
+    await world.put(cluster_queue("team-a", 16))
     return world
 
 
@@ -687,6 +702,10 @@ BEYOND: dict[str, tuple[Json, str]] = {
         {"metadata": {"labels": {KUEUE.queue_label: "other"}}},
         "there is no LocalQueue other in its namespace",
     ),
+    "a queue that points nowhere": (
+        {"metadata": {"labels": {KUEUE.queue_label: "adrift"}}},
+        "there is no ClusterQueue gone, to which its LocalQueue adrift points",
+    ),
 }
 
 
@@ -908,7 +927,9 @@ async def test_a_webhook_that_nobody_answers_is_told_of_each_job(kueue):
 
 
 FLAVOR_ = theirs("ResourceFlavor", {"nodeLabels": {"gpu": "h100"}})
-LOCAL = theirs("LocalQueue", {"clusterQueue": "x"}, namespace="ml")
+LOCAL = theirs("LocalQueue", {"clusterQueue": "team-a"}, namespace="ml")
+TO_X = theirs("LocalQueue", {"clusterQueue": "x"}, namespace="ml")
+MOVING = {**SPEC, "concurrentAdmissionPolicy": {"migration": {"mode": "TryPreferredFlavors"}}}
 FAR = theirs("AdmissionCheck", {"controllerName": f"{KUEUE_GROUP}/multikueue"}, name="far")
 ASKING = {**SPEC, "admissionChecksStrategy": {"admissionChecks": [{"name": "far"}]}}
 QUOTA: dict[str, tuple[list[Json], list[Json], list[tuple[str, str, str]]]] = {
@@ -956,6 +977,29 @@ QUOTA: dict[str, tuple[list[Json], list[Json], list[tuple[str, str, str]]]] = {
             ("localqueue/x", "created", ""),
         ],
     ),
+    "a queue that points nowhere": (
+        [TO_X],
+        [],
+        [("localqueue/x", "created", "there is no ClusterQueue x: its jobs wait until there is")],
+    ),
+    "the queue that it points to is there with it": (
+        [theirs("ClusterQueue", SPEC), TO_X],
+        [],
+        [("clusterqueue/x", "created", ""), ("localqueue/x", "created", "")],
+    ),
+    "queues of one name": (
+        [merged(TO_X, {"metadata": {"namespace": "other"}}), LOCAL],
+        [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}}],
+        [
+            ("localqueue/x", "created", ""),
+            ("localqueue/x", "created", "there is no ClusterQueue x: its jobs wait until there is"),
+        ],
+    ),
+    "variants of jobs": (
+        [theirs("ClusterQueue", MOVING)],
+        [],
+        [("clusterqueue/x", "created", "nothing acts on its concurrentAdmissionPolicy: each job waits for its")],
+    ),
 }
 
 
@@ -986,6 +1030,38 @@ async def test_a_queue_that_is_being_deleted_is_told_to_let_others_in_again(kueu
     assert not await said()
     await kueue.client.delete(f"/apis/{KUEUE.api_version}/clusterqueues/x")
     assert "stopPolicy: Hold" in await said()
+
+
+@pytest.mark.parametrize("name", ["it runs", "it waits", "it waits, and Kueue has not seen it"])
+@pytest.mark.parametrize("keeps", ["foregroundDeletion", "example.com/stays"])
+async def test_a_job_that_is_being_deleted_is_left_alone_and_told(kueue, name, keeps):
+    row = deepcopy(JOBS[name])
+    row.job["metadata"]["finalizers"] = [keeps]
+    for one in row.workloads:
+        one["metadata"]["finalizers"] = [KUEUE.finalizer]
+    await put(kueue, row)
+    await kueue.client.delete(TRAIN)
+    before = await kueue.client.get(TRAIN)
+    for apply in (False, True):
+        (said,) = (await from_cluster(kueue.ask(), apply=apply)).rows
+        assert (said.subject, said.did.value, said.namespace) == ("job/train", "skipped", "ml")
+        assert said.message.startswith("it is being deleted, and left alone: what still runs of it no queue is charged")
+        awaits = keeps == "foregroundDeletion" and bool(row.workloads)
+        assert (f"the finalizer {KUEUE.finalizer} is off its Workload w" in said.message) is awaits
+    assert await kueue.client.get(TRAIN) == before
+    assert not await kueue.ask().read(kueue.ask().workloads)
+
+
+async def test_variants_of_a_job_are_its_own(kueue):
+    """Kueue's concurrentAdmissionPolicy makes a Workload for each flavor, which the job's own Workload owns."""
+    await put(kueue, JOBS["it runs"])
+    (parent,) = await kueue.ask().read(Kind(KUEUE_GROUP, KUEUE.version, "workloads", "Workload", True))
+    variant = deepcopy(parent)
+    owner = {"apiVersion": KUEUE.api_version, "kind": "Workload", "name": "w", "uid": parent["metadata"]["uid"]}
+    variant["metadata"] = {"name": "w-h100", "namespace": "ml", "ownerReferences": [owner | {"controller": True}]}
+    await kueue.put(variant)
+    (said,) = (await from_cluster(kueue.ask(), apply=True)).rows
+    assert (said.subject, said.did.value) == ("job/train", "changed")
 
 
 OWNED: dict[str, tuple[str, Json, str]] = {

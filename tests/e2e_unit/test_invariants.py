@@ -423,6 +423,15 @@ def jobset_reserved_in_part(story: Story) -> None:
     story.put(started(mine))
 
 
+def jobset_reserved_without(story: Story, succeeded: int) -> None:
+    """The first of its two parts, which has so many of two Jobs behind it."""
+    mine = jobset(replicas=2, pods=2)
+    mine["spec"]["replicatedJobs"].append(copy.deepcopy(mine["spec"]["replicatedJobs"][0]) | {"name": "more"})
+    mine["status"] = {"replicatedJobsStatus": [{"name": "workers", "succeeded": succeeded}]}
+    story.put(admitted(prepared(story, mine), 4, 4, pod_set="more"))
+    story.put(started(mine))
+
+
 def child_runs_alone(story: Story) -> None:
     mine = jobset()
     prepared(story, mine)
@@ -758,6 +767,8 @@ ROWS: list[tuple[Callable[[Story], None], str]] = [
     (one_completion_of_many_workers, ""),
     (jobset_reserved, ""),
     (jobset_reserved_in_part, "I3"),
+    (lambda s: jobset_reserved_without(s, 1), "I3"),
+    (lambda s: jobset_reserved_without(s, 2), ""),
     (child_runs_alone, "I3"),
     (unlabelled_job_runs, ""),
     (reservation_lost_while_running, "I3"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from admission import quantity
 from admission.engine.model import (
     Admission,
     Admit,
@@ -24,6 +27,7 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.project import bound, project, sentence
+from admission.quantity import words
 from tests.engine.town import gang
 
 GPU = "nvidia.com/gpu"
@@ -203,6 +207,73 @@ def short(**more: object) -> Shortfall:
 )
 def test_sentences(why: Why, text: str) -> None:
     assert sentence(why) == text
+
+
+GI = 2**30
+
+
+@pytest.mark.parametrize(
+    ("resource", "amounts", "said"),
+    [
+        ("memory", (8 * GI, 7 * GI + GI // 2, 1536 * GI, 2048 * GI, 500 * 2**20, 0), "8Gi 7680Mi 1536Gi 2Ti 500Mi 0"),
+        ("memory", (263847464 * 2**10, 8_000_000_000, 1_500_000_000), "251.6Gi 7.45Gi 1.39Gi"),
+        # Different amounts read differently, with more digits if need be.
+        ("memory", (8 * GI, 8 * GI - 2**10), "8Gi 7.99Gi"),
+        ("memory", (8 * GI + 2**10, 8 * GI), "8388609Ki 8Gi"),
+        ("memory", (16 * GI + 300 * 2**10, 16 * GI + 40 * 2**20), "16Gi 16.03Gi"),
+        ("memory", (100 * GI + 3 * 2**20 + 1, 100 * GI + 3 * 2**20), "107377328129 102403Mi"),
+        ("ephemeral-storage", (80 * GI,), "80Gi"),
+        ("hugepages-2Mi", (GI,), "1Gi"),
+        ("example.com/gpu-memory", (8 * GI, 20 * GI), "8Gi 20Gi"),
+        ("example.com/gpu-memory", (8 * GI - 1,), "8589934591"),
+        ("cpu", (500, 2500, 10_000, 10_900, 95_210, 95_240), "500m 2500m 10 10.9 95.21 95.24"),
+        (GPU, (16, 1024, 800_000), "16 1024 800k"),
+        ("pods", (2**20,), "1048576"),
+        ("memory", (-3 * GI,), "-3Gi"),
+        # As they were written, where all of them were written so.
+        ("memory", (112 * 10**9, 100 * 10**9, 5 * 10**8), "112G 100G 500M"),
+        ("memory", (112 * 10**9, 64 * GI), "104.3Gi 64Gi"),
+    ],
+)
+def test_amounts_in_words(resource: str, amounts: tuple[int, ...], said: str) -> None:
+    assert words(resource, *amounts) == tuple(said.split())
+
+
+RESOURCES = st.sampled_from(["memory", "cpu", GPU, "example.com/gpu-memory", "pods"])
+AMOUNTS = st.integers(0, 2**63 - 1) | st.integers(0, 2**22) | st.integers(0, 2**20).map(lambda n: n * 2**20)
+
+
+@given(RESOURCES, st.lists(AMOUNTS | st.builds(lambda n, m: n * GI + m, st.integers(0, 99), st.integers(0, 2**12))))
+def test_amounts_in_words_are_quantities_that_tell_them_apart(resource: str, amounts: list[int]) -> None:
+    for digits in (1, 3):
+        said = words(resource, *amounts, digits=digits)
+        assert len(set(said)) == len(set(amounts))
+        read = [quantity.parse(resource, text) for text in said]
+        for amount, text in zip(amounts, read, strict=True):
+            # Who asks for what is said to be there gets it. A part of a byte counts as one.
+            assert amount * 0.99 - 1 <= text <= amount
+        # None reads as more than one that is larger.
+        assert sorted(read) == [one for _, one in sorted(zip(amounts, read, strict=True))]
+
+
+def test_amounts_are_told_in_the_units_of_those_that_stay() -> None:
+    """Else each change of what is used would be news."""
+    left = words("memory", 12 * 10**9, 10**10 - GI, digits=3, like=(12 * 10**9, 10**11))
+    assert left == ("12G", "8.9262G")
+
+
+def test_what_is_short_never_reads_as_enough() -> None:
+    why = Why(
+        Reason.WAITING_FOR_QUOTA,
+        Detail.QUOTA_SHORT,
+        (
+            short(
+                resource="memory", detail=Detail.QUOTA_SHORT, requested=8 * GI + 1, nominal=64 * GI,
+                used=56 * GI, available=8 * GI, borrowable=0,
+            ),
+        ),
+    )  # fmt: skip
+    assert sentence(why) == ("Needs 8589934593 memory of flavor h100; its ClusterQueue has 8Gi left of 64Gi")
 
 
 FULL = (short(available=0, candidates=3, unlawful=(("spared", 2), ("of the same queue", 1))),)

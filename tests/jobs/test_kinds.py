@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admission.jobs import kinds
+from admission.jobs import kinds, values
 from admission.jobs.kinds import JOB, JOBSET, KINDS, kind_of, view
 from admission.jobs.workload import build_workload
 from admission.names import Names
@@ -166,6 +166,50 @@ def test_what_of_a_jobset_is_due(spec: Json, states: list[Json], due: int, left:
     assert seen.left == left
 
 
+@pytest.mark.parametrize(
+    ("spec", "child", "states", "counts"),
+    [
+        ({}, {}, [], (4, 4)),
+        ({}, {}, [{"name": "data", "succeeded": 2}], (0, 4)),
+        # Of a few that are done nobody says which.
+        ({}, {}, [{"name": "data", "succeeded": 1}], (4, 4)),
+        # These make what is done anew.
+        ({"failurePolicy": {"maxRestarts": 1}}, {}, [{"name": "data", "succeeded": 2}], (4, 4)),
+        ({}, {"ttlSecondsAfterFinished": 60}, [{"name": "data", "succeeded": 2}], (4, 4)),
+    ],
+)
+def test_a_jobset_asks_for_what_its_controller_would_still_run(
+    spec: Json, child: Json, states: list[Json], counts: tuple[int, int]
+) -> None:
+    raw = jobset(("data", 2, 2), ("train", 1, 4), status={"replicatedJobsStatus": states}, **spec)
+    raw["spec"]["replicatedJobs"][0]["template"]["spec"] |= child
+    template = _pods_of(raw, 0)
+    template["metadata"] = {"annotations": {NAMES.required_topology_annotation: "rack"}}
+    seen, (made, problems) = view(JOBSET, raw, NAMES), build_workload(JOBSET, raw, NAMES)
+    data, train = made["spec"]["podSets"]
+    assert seen.counts == (("data", counts[0]), ("train", counts[1]))
+    assert (data["count"], train["count"], problems) == (*counts, ())
+    assert (data.get("topologyRequest") is not None) == (counts[0] > 0)
+    told = bool(states) and not spec and not child
+    assert seen.left == ((("data", 4 - 2 * states[0]["succeeded"]),) if told else ())
+    assert len(JOBSET.slots(raw)[0].live_ranks()) == counts[0]
+
+
+@pytest.mark.parametrize("notes", [{}, {"alpha.jobset.sigs.k8s.io/node-selector": "true"}])
+def test_of_a_set_that_is_done_nothing_is_refused(notes: Json) -> None:
+    """Exclusive placement wants to know how many pods each child job has."""
+    raw = jobset(("data", 2, 2), ("train", 1, 4))
+    for entry in raw["spec"]["replicatedJobs"]:
+        entry["template"]["spec"]["completionMode"] = "Indexed"
+    raw["metadata"]["annotations"] = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack", **notes}
+    for succeeded in (0, 2):
+        raw["status"]["replicatedJobsStatus"] = [{"name": "data", "succeeded": succeeded}]
+        value, problems = values.workload(build_workload(JOBSET, raw, NAMES)[0], NAMES)
+        assert problems == ()
+        assert [part.shape.refused for part in value.pod_sets] == ["", ""]
+        assert value.pod_sets[1].shape.exclusive is not None
+
+
 @pytest.mark.parametrize(("status", "due"), [(None, 1), ("Ready", 1), ("Complete", 1)])
 def test_a_set_that_depends_on_another_is_not_due_before_it(status: str | None, due: int) -> None:
     raw = jobset(("driver", 1, 1), ("workers", 2, 2))
@@ -312,14 +356,14 @@ def test_labels_that_say_how_long_a_job_runs(said: dict[str, str], limit: int | 
     assert (seen.max_execution_s, made["spec"].get("maximumExecutionTimeSeconds")) == (limit, limit)
 
 
-TOPOLOGY = NAMES.required_topology_annotation
+TOPOLOGY, REPLACE = NAMES.required_topology_annotation, NAMES.replace_lost_pods_annotation
 
 
 @pytest.mark.parametrize(
     ("meta", "pods", "told"),
     [
         ({}, {"annotations": {TOPOLOGY: "rack", "example.com/x": "y"}}, []),
-        ({"annotations": {TOPOLOGY: "rack", NAMES.inverse_annotation: "{}"}}, {}, []),
+        ({"annotations": {REPLACE: "true", NAMES.inverse_annotation: "{}"}}, {}, []),
         # The API server takes the labels of the template for a Job that has none.
         ({}, {"labels": {NAMES.queue_label: "q"}}, []),
         (
@@ -331,21 +375,70 @@ TOPOLOGY = NAMES.required_topology_annotation
         ({"annotations": {NAMES.pause_label: "true"}}, {}, [f"annotation {NAMES.pause_label}, which is read as label"]),
         ({}, {"labels": {TOPOLOGY: "rack"}}, [f"label {TOPOLOGY} of pods, which is read as annotation only"]),
         ({"labels": {"muster.dev/zzz": "x"}}, {}, ["label muster.dev/zzz, which is not known"]),
+        ({"annotations": {TOPOLOGY: "rack"}}, {}, [f"annotation {TOPOLOGY}, which is read of pod templates only"]),
+        # Some tools put the same on a job and its pods.
+        ({"annotations": {TOPOLOGY: "rack"}}, {"annotations": {TOPOLOGY: "rack"}}, []),
+        ({}, {"annotations": {REPLACE: "true"}}, [f"annotation {REPLACE} of pods, which is read of the job only"]),
+        ({}, {"labels": {NAMES.pause_label: "true"}}, [f"label {NAMES.pause_label} of pods, which is read of the job"]),
+        (
+            {"annotations": {NAMES.priority_boost_annotation: "5", NAMES.selector_annotation: "a=b"}},
+            {},
+            [f"annotation {NAMES.priority_boost_annotation}, which is read of Workloads only"],
+        ),
     ],
 )
 def test_what_says_nothing_where_it_stands(meta: Json, pods: Json, told: list[str]) -> None:
     made = job()
     made["metadata"] |= meta
     made["spec"]["template"]["metadata"] = pods
-    found = kinds.unknown_keys(JOB, made, NAMES)
+    found = view(JOB, made, NAMES, every=True).unknown_keys
     assert len(found) == len(told)
     assert all(part in one for part, one in zip(told, found, strict=True))
-    assert kinds.unknown_keys(JOB, made, Names("kueue.x-k8s.io")) == ()
+    assert view(JOB, made, Names("kueue.x-k8s.io"), every=True).unknown_keys == ()
     of_two = jobset(("a", 1, 1), ("b", 1, 1))
     for entry in of_two["spec"]["replicatedJobs"]:
         entry["template"]["spec"]["template"] = made["spec"]["template"]
     of_two["metadata"] |= meta
-    assert kinds.unknown_keys(JOBSET, of_two, NAMES) == found
+    assert view(JOBSET, of_two, NAMES, every=True).unknown_keys == found
+
+
+IGNORING = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
+
+
+@pytest.mark.parametrize("group", ["muster.dev", "kueue.x-k8s.io"])
+@pytest.mark.parametrize(
+    ("kind", "spec", "key", "written", "told"),
+    [
+        (JOB, {}, "replace_lost_pods", ("true", "false", ""), ""),
+        (JOB, {}, "replace_lost_pods", ("yes", "True", "1"), "is neither 'true' nor 'false'"),
+        (JOB, {"backoffLimit": 0}, "replace_lost_pods", ("false", ""), ""),
+        (JOB, {"backoffLimit": 0}, "replace_lost_pods", ("true",), "give that a backoffLimit above 0"),
+        (JOB, {"backoffLimit": 0, "podFailurePolicy": IGNORING}, "replace_lost_pods", ("true",), ""),
+        (JOB, {}, "min_parallelism", ("1",), ""),
+        (JOBSET, {}, "min_parallelism", ("1",), "which is read of Jobs only"),
+        (JOB, {}, "unconstrained_topology", (*kinds.KUEUES_YES_OR_NO, ""), ""),
+        (JOB, {}, "unconstrained_topology", ("yes", "tRue"), "is neither 'true' nor 'false'"),
+    ],
+)
+def test_a_value_that_is_none_is_told(
+    group: str, kind: kinds.JobKind, spec: Json, key: str, written: tuple[str, ...], told: str
+) -> None:
+    names = Names(group)
+    annotation = getattr(names, f"{key}_annotation")
+    for value in written:
+        made = job() if kind is JOB else jobset(("a", 1, 1))
+        pods = made["spec"]["template"] if kind is JOB else _pods_of(made, 0)
+        made["spec"] |= spec
+        holder = pods if key == "unconstrained_topology" else made
+        holder.setdefault("metadata", {})["annotations"] = {annotation: value}
+        found = view(kind, made, names, every=True).unknown_keys
+        assert bool(found) == bool(told)
+        assert all(told in one and annotation in one for one in found)
+
+
+def _pods_of(made: Json, index: int) -> Json:
+    pods: Json = made["spec"]["replicatedJobs"][index]["template"]["spec"]["template"]
+    return pods
 
 
 def test_kind_of() -> None:
@@ -391,17 +484,17 @@ def test_whatever_an_object_says_there_is_a_view(raw: Json) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "active", "ready", "succeeded"),
+    ("told", "active", "ready", "succeeded", "count"),
     [
-        ({"active": 2}, 6, 0, 0),
-        ({"active": 2, "ready": 1}, 6, 3, 0),
-        ({"active": 1, "ready": 1, "succeeded": 1}, 3, 3, 3),
-        ({"succeeded": 2}, 0, 0, 6),
+        ({"active": 2}, 6, 0, 0, 6),
+        ({"active": 2, "ready": 1}, 6, 3, 0, 6),
+        ({"active": 1, "ready": 1, "succeeded": 1}, 3, 3, 3, 6),
+        ({"succeeded": 2}, 0, 0, 6, 0),
     ],
 )
 def test_a_jobset_counts_pods_and_not_its_child_jobs(
-    told: dict[str, int], active: int, ready: int, succeeded: int
+    told: dict[str, int], active: int, ready: int, succeeded: int, count: int
 ) -> None:
     raw = jobset(("workers", 2, 3), status={"replicatedJobsStatus": [{"name": "workers", **told}]})
     seen = view(JOBSET, raw, NAMES)
-    assert (seen.active, seen.ready, seen.succeeded, seen.counts) == (active, ready, succeeded, (("workers", 6),))
+    assert (seen.active, seen.ready, seen.succeeded, seen.counts) == (active, ready, succeeded, (("workers", count),))

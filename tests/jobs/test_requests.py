@@ -442,6 +442,10 @@ def test_topology_annotations() -> None:
             f"annotation {key} is longer than {most} characters"
         ]
     assert topology_request({NAMES.slice_size_annotation: "x"}, NAMES)[1]
+    for said in ("true", "True", "1"):  # Kueue reads it so
+        assert topology_request({NAMES.unconstrained_topology_annotation: said}, NAMES) == ({"unconstrained": True}, [])
+    for said in ("false", "0", "yes", ""):
+        assert topology_request({NAMES.unconstrained_topology_annotation: said}, NAMES) == (None, [])
 
 
 NO_NUMBERS = ["", "²", "٣", "+1", " 1", "0", "2147483648", "0000000001" + "0" * 5000]

@@ -167,7 +167,7 @@ async def test_a_job_that_waits_is_told_in_the_words_of_its_condition(town: Runn
     assert (job["state"], job["position"], job["of"], job["ahead"]) == ("waiting", 1, 1, 0)
     assert (job["reason"], job["message"]) == (condition["reason"], condition["message"])
     assert job["means"]
-    assert job["numbers"][0]["requested"] == "16"
+    assert job["numbers"][0]["requested"] == job["numbers"][0]["texts"]["requested"] == "16"
     assert [entry["what"] for entry in answer["story"]] == ["Created", "Waits"]
     assert answer["story"][1]["message"] == condition["message"]
     assert answer["story"][1]["decision"] == town.controller.world.workloads[gang.key].status["decision"] != ""

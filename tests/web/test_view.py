@@ -177,3 +177,15 @@ def test_nodes_are_shown_with_the_taints_that_keep_gangs_off() -> None:
     state.apply(Put(Node(name="node-1", allocatable=((GPU, 8),), taints=taints)))
     nodes = View(Source(state, True)).nodes(Sight("somebody"))["items"]
     assert {node["name"]: node["taints"] for node in nodes} == {"node-0": [], "node-1": ["maintenance"]}
+
+
+def test_amounts_of_nodes_are_told_in_words() -> None:
+    """Without devices cpu and memory are shown, of which the engine counts thousandths and bytes."""
+    state = State(MUSTER)
+    room = (("cpu", 96_000), ("memory", 8 * 2**30))
+    state.apply(Put(Node(name="node-0", labels=(), allocatable=room)))
+    (node,) = View(Source(state, True)).nodes(Sight("somebody"))["items"]
+    assert {one["resource"]: one["texts"] for one in node["capacity"]} == {
+        "cpu": {"all": "96", "free": "96", "used": "0"},
+        "memory": {"all": "8Gi", "free": "8Gi", "used": "0"},
+    }

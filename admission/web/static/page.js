@@ -84,7 +84,7 @@ function nodeBar(node, whole) {
     at += width;
     return rect;
   });
-  const said = `${whole.resource}: ${Math.max(0, whole.amount - whole.free)} of ${whole.amount} taken`;
+  const said = `${whole.resource}: ${whole.texts.used} of ${whole.texts.all} taken`;
   return s("svg", { class: "bar", viewBox: `0 0 ${WIDTH} 16`, preserveAspectRatio: "none", role: "img", "aria-label": said },
     s("title", {}, said), s("rect", { class: "own", width: WIDTH, height: 16 }), parts);
 }
@@ -160,7 +160,7 @@ const views = {
       h("h3", {}, node.name, " ", !node.ready && state("inactive", "not ready"), " ", node.cordoned && state("stopped", "cordoned"),
         node.taints.map((key) => [" ", state("stopped", `taint ${key}`)])),
       node.capacity.map((whole) => [
-        h("div", { class: "soft" }, `${whole.resource}: ${Math.max(0, whole.free)} of ${whole.amount} free`), nodeBar(node, whole)]),
+        h("div", { class: "soft" }, `${whole.resource}: ${whole.texts.free} of ${whole.texts.all} free`), nodeBar(node, whole)]),
       node.gangs.length > 0 && h("ul", {}, node.gangs.map((gang) => h("li", {},
         gang.workload ? link(jobLink(gang), gang.label) : gang.label, " ",
         h("span", { class: "soft" }, gang.holds.map((one) => `${one.text} ${one.resource}`).join(", ")))))));
@@ -190,7 +190,7 @@ const views = {
       h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       quota.length > 0 && [h("h3", {}, "The numbers behind it"),
         table("Quota that it asks for", [["Flavor"], ["Resource"], ["Asked", "number"], ["It could have now", "number"], ["Own", "number"], ["Used", "number"], ["Ends at"]],
-          quota.map((one) => [one.flavor, one.resource, one.requested, one.available, one.nominal, one.used, one.limitedBy]))],
+          quota.map((one) => [one.flavor, one.resource, one.texts.requested, one.texts.available, one.texts.nominal, one.texts.used, one.limitedBy]))],
       h("h3", {}, "Its story"),
       h("ol", { class: "story", "aria-label": "What happened, oldest first" }, story.map((entry) => h("li", {},
         time(entry.at, now), h("strong", {}, entry.what), entry.reason && h("span", { class: "soft" }, entry.reason, " "),
