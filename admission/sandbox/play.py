@@ -18,7 +18,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -264,6 +263,7 @@ class Story:
     gang: Gang
     waits: list[float] = field(default_factory=list)
     waiting_since: float | None = None
+    running_since: float | None = None
     why: str = ""
     evicted: list[str] = field(default_factory=list)
     finished: str = ""
@@ -300,6 +300,9 @@ class Witness:
         mine = [p for p in self.pods.values() if (p.namespace, p.job) == key and not p.terminating]
         live = [p for p in mine if p.phase in ("Pending", "Running")]
         bound = [p for p in live if p.node]
+        if (story := self.stories.get(key)) is not None:
+            runs = any(p.phase == "Running" for p in live)
+            story.running_since = (story.running_since or time.monotonic()) if runs else None
         if bound and len(bound) < len(live):
             self._incomplete.setdefault(key, time.monotonic())
         else:
@@ -606,11 +609,12 @@ async def _hours(
             screen.say(hour, gang.team, f"submits {gang.name}: {gang.pods} x {gang.gpus} GPUs for {gang.hours:g} h")
         if not died and hour >= NODE_DIES_AT:
             died = True
-            name = _busiest(witness)
+            name = _busiest(witness, stage.hour_s)
             witness.dead.add(name)
+            under = _who(witness, name)
             with contextlib.suppress(ApiError):
                 await client.delete(_PLURAL["Node"].path(name=name))
-            screen.say(hour, "", f"node {name} dies under {_who(witness, name)}")
+            screen.say(hour, "", f"node {name} dies under {under}")
         witness.check_partial(5.0)
         screen.show(hour)
         if not todo and witness.done:
@@ -618,14 +622,16 @@ async def _hours(
         await asyncio.sleep(0.1)
 
 
-def _busiest(witness: Witness) -> str:
-    """The node that dies: one under the gang with most pods, the first by name."""
-    of: dict[str, int] = defaultdict(int)
+def _busiest(witness: Witness, hour_s: float) -> str:
+    """The node that dies: one under the gang with most pods, the first by name. Not under one that is about to end, if
+    there are others: it might be over before its node is."""
+    now, of = time.monotonic(), dict[str, tuple[bool, int]]()
     for pod in witness.pods.values():
-        if pod.node and pod.phase == "Running":
-            story = witness.stories.get((pod.namespace, pod.job))
-            of[pod.node] = max(of[pod.node], story.gang.pods if story else 0)
-    return min(of, key=lambda node: (-of[node], node)) if of else "gpu-00"
+        story = witness.stories.get((pod.namespace, pod.job))
+        if pod.node and pod.phase == "Running" and story is not None and story.running_since is not None:
+            left = story.gang.hours - (now - story.running_since) / hour_s
+            of[pod.node] = max(of.get(pod.node, (False, 0)), (left > 1, story.gang.pods))
+    return max(sorted(of), key=of.__getitem__) if of else "gpu-00"
 
 
 def _who(witness: Witness, node: str) -> str:

@@ -9,6 +9,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from admission.controller.hold import missing
 from admission.controller.policies import priority_class
 from admission.kube.client import Client
@@ -35,6 +37,29 @@ def test_it_serves_a_page_from_its_first_moment_until_it_is_interrupted(tmp_path
         demo.send_signal(signal.SIGINT)
         demo.stdout.read()
     assert demo.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("ran_h", "dies"),
+    [
+        pytest.param({"small": 1, "large": 1}, "gpu-01", id="most pods, the first by name"),
+        pytest.param({"small": 1, "large": 5.5}, "gpu-00", id="the large one is about to end"),
+        pytest.param({"small": 5.5, "large": 5.5}, "gpu-01", id="both are"),
+    ],
+)
+def test_the_node_that_dies_has_a_gang_that_runs_on(ran_h: dict[str, float], dies: str) -> None:
+    witness, hour_s = play.Witness(), 1000.0
+    for gang, nodes in (
+        (play.Gang(0, "a", "small", 1, 6), ["gpu-00"]),
+        (play.Gang(0, "a", "large", 2, 6), ["gpu-02", "gpu-01"]),
+    ):
+        witness.stories["a", gang.name] = story = play.Story(gang)
+        for node in nodes:
+            pod = play._Pod("a", f"{gang.name}-{node}", "", "", node, "Running", 8, gang.name, False)
+            witness.on_pod(None, pod)
+        assert story.running_since is not None
+        story.running_since -= ran_h[gang.name] * hour_s
+    assert play._busiest(witness, hour_s) == dies
 
 
 async def test_what_the_hold_needs_beside_the_webhook_is_there(tmp_path: Path) -> None:
