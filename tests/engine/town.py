@@ -97,7 +97,8 @@ def never_fits(verdict: Verdict) -> bool:
 
 
 def _without_counts(verdict: Verdict) -> Verdict:
-    misfits = tuple(replace(misfit, placeable=0, excluded=(), sound=0) for misfit in verdict.why.misfits)
+    # What never fits is told of nodes as they are and as they would be empty, where that is not the same.
+    misfits = tuple(dict.fromkeys(replace(one, placeable=0, excluded=(), sound=0) for one in verdict.why.misfits))
     return replace(verdict, why=replace(verdict.why, misfits=misfits))
 
 
@@ -195,7 +196,7 @@ class Town:
                 if key in self.state.memos.stale() or (stray and never):
                     self.same_reason(key, other)
                 else:
-                    told = self.told_as_first(key, mine, theirs) or self.other_trees_came(mine, theirs)
+                    told = self.told_as_first(key, mine, theirs) or self.other_trees_came(key, mine, theirs)
                     assert mine == theirs or told, (mine, theirs)
 
     def told_as_first(self, key: Key, mine: Verdict | None, theirs: Verdict | None) -> bool:
@@ -206,14 +207,16 @@ class Town:
         plain = replace(mine.why, detail=theirs.why.detail, subject=theirs.why.subject, until=theirs.why.until)
         return tuple(mine.why.subject.split("/")) in claims and replace(mine, why=plain) == theirs
 
-    def other_trees_came(self, mine: Verdict | None, theirs: Verdict | None) -> bool:
-        """Nodes are short still, by other numbers: what gangs of other trees took since helps nobody who waits."""
+    def other_trees_came(self, key: Key, mine: Verdict | None, theirs: Verdict | None) -> bool:
+        """Nodes are short still, or would be if they were empty, by other numbers: what gangs of other trees took since
+        helps nobody who waits."""
         queue = self.state.ledger.tree.queue
         nodes = [queue(value.admission.cluster_queue) for value in self.gangs() if value.admission is not None]
-        trees = {node.root for node in nodes if node is not None}
-        if mine is None or theirs is None or len(trees) < 2:
+        at = queue(self.state.queue_of(self.state.workloads[key]))
+        others = at is not None and any(node is not None and node.root is not at.root for node in nodes)
+        if mine is None or theirs is None or not others:
             return False
-        if any(misfit.detail is not Detail.NODES_SHORT for misfit in theirs.why.misfits):
+        if any(misfit.detail not in (Detail.NODES_SHORT, Detail.NEVER_FITS_NODES) for misfit in theirs.why.misfits):
             return False
         return _without_counts(mine) == _without_counts(theirs)
 
