@@ -136,15 +136,16 @@ def format(resource: str, amount: int) -> str:  # noqa: A001 - read as quantity.
     """The canonical text of an amount: the largest suffix that keeps it a whole number; binary for bytes."""
     if resource == "cpu":
         return f"{amount}m" if amount % 1000 else str(amount // 1000)
-    if is_bytes(resource):
-        for unit, suffix in _BINARY:
-            if amount and amount % unit == 0:
-                return f"{amount // unit}{suffix}"
-        return str(amount)
-    for unit, suffix in _DECIMAL:
-        if amount and amount % unit == 0 and resource != "pods":
-            return f"{amount // unit}{suffix}"
-    return str(amount)
+    number, suffix = _whole(amount, _BINARY if is_bytes(resource) else () if resource == "pods" else _DECIMAL)
+    return f"{number}{suffix}"
+
+
+def _whole(amount: int, units: Iterable[tuple[int, str]]) -> tuple[int, str]:
+    """(number, suffix) with the largest unit of which an amount is a whole number."""
+    for unit, suffix in units:
+        if amount and amount % unit == 0:
+            return amount // unit, suffix
+    return amount, ""
 
 
 def words(resource: str, *amounts: int, digits: int = 1, like: Iterable[int] = ()) -> tuple[str, ...]:
@@ -176,8 +177,8 @@ _MOST_DIGITS = 3
 
 def _short(amount: int, units: Iterable[tuple[int, str]]) -> str:
     """The exact text, where that has four digits at most; else ""."""
-    unit, suffix = next((one for one in units if amount and amount % one[0] == 0), (1, ""))
-    return f"{amount // unit}{suffix}" if abs(amount // unit) < 10_000 else ""
+    number, suffix = _whole(amount, units)
+    return f"{number}{suffix}" if abs(number) < 10_000 else ""
 
 
 def _rounded(resource: str, amount: int, digits: int, units: tuple[tuple[int, str], ...]) -> str:

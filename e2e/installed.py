@@ -181,8 +181,6 @@ class Installed:
     ) -> Replica:
         """Start a replica. `config`: keys of the configuration file over the test's defaults. `tuning`: what of its
         `Tuning` differs from what users have; {} where a test counts writes."""
-        number = len(self.replicas)
-        path = self.folder / f"muster-{number}.yaml"
         said: dict[str, Any] = {
             "apiVersion": "config.muster.dev/v1beta1",
             "kind": "Configuration",
@@ -192,15 +190,18 @@ class Installed:
             "leaderElection": {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "1s"},
             **(config or {}),
         }
+        named = identity or f"replica-{len(self.replicas)}-{time.monotonic_ns()}"
+        return self.begin(said, "--identity", named, "--log-level", "debug", tuning=tuning)
+
+    def begin(self, said: Mapping[str, Any], *arguments: str, tuning: Mapping[str, float]) -> Replica:
+        """Start a replica with this configuration file and these arguments beside."""
+        number, kubeconfig = len(self.replicas), self.cp.kubeconfig(USER)
+        path, log = self.folder / f"muster-{number}.yaml", self.folder / f"muster-{number}.log"
         path.write_text(yaml.safe_dump(said))
-        kubeconfig = self.cp.kubeconfig(USER)
-        log = self.folder / f"muster-{number}.log"
-        arguments = ["controller", "--kubeconfig", str(kubeconfig), "--namespace", HOME, "--config", str(path)]
-        arguments += ["--identity", identity or f"replica-{number}-{time.monotonic_ns()}", "--log-level", "debug"]
-        process = loaded().start(arguments, log, cwd=SOURCES, tuning=tuning)
-        replica = Replica(process, log, _credential(kubeconfig))
-        self.replicas.append(replica)
-        return replica
+        where = ["--kubeconfig", str(kubeconfig), "--namespace", HOME, "--config", str(path)]
+        process = loaded().start(["controller", *where, *arguments], log, cwd=SOURCES, tuning=tuning)
+        self.replicas.append(Replica(process, log, _credential(kubeconfig)))
+        return self.replicas[-1]
 
     def started(
         self,

@@ -46,7 +46,6 @@ from e2e.installed import (
     flavor,
     job,
     jobset,
-    loaded,
     local_queue,
     pod_template,
     undefine,
@@ -194,16 +193,8 @@ class Charted(Installed):
         """With the file that the chart gave."""
         assert config is None
         said = self.config()
-        path = self.folder / f"muster-{len(self.replicas)}.yaml"
-        path.write_text(yaml.safe_dump(said))
-        log = self.folder / f"muster-{len(self.replicas)}.log"
-        arguments = ["controller", "--config", str(path), "--kubeconfig", str(self.cp.kubeconfig(USER))]
-        arguments += ["--namespace", HOME]
-        if said["hold"] == "webhook":
-            arguments += ["--webhook-url", f"https://127.0.0.1:{said['webhook']['port']}"]
-        replica = Replica(loaded().start(arguments, log, cwd=SOURCES, tuning=tuning), log)
-        self.replicas.append(replica)
-        return replica
+        at = ["--webhook-url", f"https://127.0.0.1:{said['webhook']['port']}"] if said["hold"] == "webhook" else []
+        return self.begin(said, *at, tuning=tuning)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ runs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -259,7 +259,8 @@ async def _put_quota(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run
     nodes = [texts(obj(node.get("metadata")).get("labels")) for node in await ask.read(NODES) or ()]
     queues = await _cluster_queues(ask, given)
     rows += refused
-    rows += [row if row.did is Did.REFUSED else _with_note(row, _given(row, given), nodes, queues) for row in put.rows]
+    said = {(text(one.get("kind")).lower(), *change.key_of(one)): one for one in given}
+    rows += [row if row.did is Did.REFUSED else _with_note(row, _given(row, said), nodes, queues) for row in put.rows]
     return Changes(tuple(rows), dry_run, ask.hidden)
 
 
@@ -282,11 +283,10 @@ def _checks_of_kueue(given: Sequence[Json], there: Sequence[Json]) -> list[Chang
     return rows
 
 
-def _given(row: Change, given: Sequence[Json]) -> Json:
-    """The object of Kueue's that a row is of. LocalQueues of several namespaces may have one name."""
+def _given(row: Change, said: Mapping[tuple[str, str, str], Json]) -> Json:
+    """The object of Kueue's that a row is of. said: by (kind, namespace, name)."""
     kind, _, name = row.subject.partition("/")
-    fitting = [one for one in given if (text(one.get("kind")).lower(), name_of(one)) == (kind, name)]
-    return next((one for one in fitting if change.key_of(one)[0] in ("", row.namespace)), {})
+    return said.get((kind, row.namespace, name)) or said.get((kind, "", name), {})
 
 
 async def _cluster_queues(ask: Ask, given: Iterable[Json]) -> frozenset[str]:

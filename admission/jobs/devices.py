@@ -525,17 +525,20 @@ class Devices:
 
     def has_of_others(self, namespace: str, pod: Owner, node: str, names: Collection[str]) -> bool:
         """Has a pod devices that are listed on a node by a claim on a class that is counted by none of these names."""
-        return not self.names_on(namespace, pod, node) <= set(names)
+        return bool(self.names_on(namespace, pod, node, but=names))
 
-    def names_on(self, namespace: str, pod: Owner, node: str) -> set[str]:
-        """By what names the devices count that a pod has on a node by its claims; "" of a class that is gone."""
-        names: set[str] = set()
+    def names_on(self, namespace: str, pod: Owner, node: str, but: Collection[str] = ()) -> set[str]:
+        """By what names, but for these, the devices count that a pod has on a node by its claims; "" of a class that is
+        gone."""
+        out: set[str] = set()
         for claim in self._of_pod.get((namespace, pod), {}).values():
-            held, pools = set(claim.holds), {pool for pool, _ in claim.holds}
-            if any((at, one.name) in held and one.node == node for at in pools for one in self._current(at)):
-                classes = (self._classes.get(of_class) for of_class, _ in self._counted(claim.asks)[0])
-                names |= {"" if one is None else one.counted_as for one in classes}
-        return names
+            classes = (self._classes.get(of_class) for of_class, _ in self._counted(claim.asks)[0])
+            names = {"" if one is None else one.counted_as for one in classes}.difference(but)
+            if names - out:
+                held, pools = set(claim.holds), {pool for pool, _ in claim.holds}
+                if any((at, one.name) in held and one.node == node for at in pools for one in self._current(at)):
+                    out |= names
+        return out
 
     def held_by(self, claim: Key, pod: PodUsage | None = None) -> tuple[PodUsage, ...]:
         """What a claim takes of nodes: as much as a pod would that asks for so many. `pod`: for which it was made, if

@@ -784,13 +784,14 @@ def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) 
     keys are not known or read elsewhere (in Kueue's group, where others have keys, nobody knows that), or their values
     are none that count."""
     said: dict[tuple[str, str], dict[str, set[str]]] = {}
+    ours = f"{names.group}/"
     pods = [obj(slot.template.get("metadata")) for slot in slots]
     for place, metas in (("job", [obj(raw.get("metadata"))]), ("pods", pods)):
         for form in ("label", "annotation"):
             found: dict[str, set[str]] = {}
             for meta in metas:
                 for key, value in texts(meta.get(f"{form}s")).items():
-                    if key.startswith(f"{names.group}/"):
+                    if key.startswith(ours):
                         found.setdefault(key, set()).add(value)
             if found:
                 said[form, place] = found

@@ -163,11 +163,17 @@ def _two(nominal: tuple[int, int], total: int = 0, rules: Rules = MUSTER, **more
     return town
 
 
-def test_k4_gives_back_half() -> None:
-    town = _two((0, 0), 12)
-    for i in range(4):
-        town.put(gang(f"a{i}", "a", 3, created=i))
+def _held_by_a(gangs: int, gpus: int, rules: Rules = MUSTER) -> Town:
+    """All that the two may borrow is held by gangs of the first."""
+    town = _two((0, 0), gangs * gpus, rules)
+    for i in range(gangs):
+        town.put(gang(f"a{i}", "a", gpus, created=i))
     town.settle()
+    return town
+
+
+def test_k4_gives_back_half() -> None:
+    town = _held_by_a(4, 3)
     town.now += HOUR
     for i in range(4):
         town.put(gang(f"b{i}", "b", 3, created=10 + i))
@@ -176,10 +182,7 @@ def test_k4_gives_back_half() -> None:
 
 
 def test_k5_initial_share_once_and_no_way_back() -> None:
-    town = _two((0, 0), 12, INITIAL_TOO)
-    for i in range(3):
-        town.put(gang(f"a{i}", "a", 4, created=i))
-    town.settle()
+    town = _held_by_a(3, 4, INITIAL_TOO)
     town.now += HOUR
     town.put(gang("b", "b", 6, created=10))
     assert town.settle() == 2
@@ -190,10 +193,7 @@ def test_k5_initial_share_once_and_no_way_back() -> None:
 
 def test_k5_by_the_final_share_alone_room_is_kept_and_nobody_goes() -> None:
     """The second of `a` would leave it with less than `b` then has. What comes after ten minutes stands behind."""
-    town = _two((0, 0), 12)
-    for i in range(3):
-        town.put(gang(f"a{i}", "a", 4, created=i))
-    town.settle()
+    town = _held_by_a(3, 4)
     town.now += HOUR
     town.put(gang("b", "b", 6, created=town.now - START))
     assert town.settle() == 0
@@ -218,10 +218,7 @@ def test_who_has_used_least_of_its_own_borrows_first(of_a: int, first: str) -> N
 
 
 def test_k6_nothing_is_evicted_in_vain() -> None:
-    town = _two((0, 0), 12)
-    for i in range(3):
-        town.put(gang(f"a{i}", "a", 4, created=i))
-    town.settle()
+    town = _held_by_a(3, 4)
     town.now += 9 * 60 * SECOND
     town.put(gang("b", "b", 8, created=town.now))
     assert town.settle() == 0
