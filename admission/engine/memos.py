@@ -102,11 +102,13 @@ class Memos:
         self._bare_on: dict[str, dict[str, int]] = {}
         """Node on which pods of nobody came or went -> what it held without gangs before."""
 
+        self._doubted: dict[Bucket, tuple[Memo, int]] = {}
+        """What was known of who came back because it may be so no more, and at which version of its tree it was not;
+        of those who had no turn yet."""
+
         # Of this cycle alone.
         self._leaving_in: dict[QuotaNode, Leaving] = {}
         """Root -> what those hold in its tree who are on their way out."""
-        self._doubted: dict[Bucket, tuple[Memo, int]] = {}
-        """What was known of who came back because it may be so no more, and at which version of its tree it was not."""
         self._passed: dict[str, dict[Bucket, None]] = {}
         """Root (its label) -> who is not tried although the tree changed: they still lack the quota that they lacked
         ..."""
@@ -167,6 +169,7 @@ class Memos:
     def gone(self, queue: str, bucket: int) -> None:
         """Nobody is left of the bucket, which is out of its line."""
         self._on_nodes.pop((queue, bucket), None)
+        self._doubted.pop((queue, bucket), None)
         self._stale.discard((queue, bucket))
         if queue not in self._facts.lines:
             self._ready.discard(queue)
@@ -228,6 +231,14 @@ class Memos:
             self._ready.add(queue)
             self._stale.discard((queue, bucket))
         self._on_nodes.pop((queue, bucket), None)
+        self._doubted.pop((queue, bucket), None)
+
+    def left(self, queue: str, bucket: int, key: Key) -> None:
+        """A gang left this bucket, in which others are. What was found out about it says nothing of them: they are
+        alike, but not in age."""
+        memo = self._facts.lines[queue].parked.get(bucket) or self._doubted.get((queue, bucket), (None,))[0]
+        if memo is not None and memo.verdict.key == key:
+            self.wake(queue, bucket)
 
     def wake_in_doubt(self, queue: str, bucket: int) -> None:
         """It has a turn after all, though it may lack what it lacked."""
@@ -267,10 +278,11 @@ class Memos:
         if not came_about:
             for name, bucket in self._provisional:
                 self.wake(name, bucket)
+            self._doubted.clear()
         self._provisional = []
         self._passed.clear()
         self._passed_on_nodes.clear()
-        self._doubted.clear()
+        self._go_on_doubting()
         self._leaving_in = {}
         for charge, gang in leaving:
             self.leaves(charge, gang)
@@ -292,6 +304,17 @@ class Memos:
         self._bare_on.clear()
         self._changed_roots.clear()
         return everything
+
+    def _go_on_doubting(self) -> None:
+        """Who came back in the last cycle, which ended before its turn, is looked at by the book in this one."""
+        self._doubted = {
+            at: (memo, -1)
+            for at, (memo, _) in self._doubted.items()
+            if memo.lack is not None
+            and memo.lack.shorts
+            and not memo.on_nodes
+            and (memo.until is None or memo.until > self._now)
+        }
 
     def _wake_by_time(self) -> None:
         while self._alarms and self._alarms[0][0] <= self._now:

@@ -698,7 +698,6 @@ class State:
             return
         name, bucket, place = entry
         line = self.lines[name]
-        memo = line.parked.get(bucket)
         queue = self.queues.get(name)
         in_order = queue is not None and queue.strict and self.used(name) is None
         was_first = in_order and line.first()[0] == place
@@ -709,9 +708,8 @@ class State:
             if not line.buckets:
                 del self.lines[name]
             self.memos.gone(name, bucket)
-        elif memo is not None and memo.verdict.key == key:
-            # What was found out was found out about this one; the others are alike, but not in age.
-            self.memos.wake(name, bucket)
+        else:
+            self.memos.left(name, bucket, key)
         if was_first and line.buckets:
             # Who is first now was told behind whom it stood, and may have been found out to lack something before that.
             self._untold[order.key_of(line.first()[0])] = None

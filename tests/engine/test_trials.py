@@ -7,7 +7,17 @@ import random  # noqa: TID251  # seeded
 import pytest
 
 from admission.engine.cycle import decide
-from admission.engine.model import KUEUE, MUSTER, Admit, Assumed, Flavor, Gone, Put, Rules, Workload
+from admission.engine.model import (
+    KUEUE,
+    MUSTER,
+    Admit,
+    Assumed,
+    Flavor,
+    Gone,
+    Put,
+    Rules,
+    Workload,
+)
 from admission.engine.state import State
 from tests.bench.engine import NOW, Size, Tally, fill, full, gang, leave, settle, town
 from tests.engine.town import SECOND, Town, queue
@@ -83,3 +93,30 @@ def test_who_may_evict_nobody_for_now_is_tried_when_it_may_or_when_there_is_room
     town.remove(Workload, ("ns", stays[3]))
     town.cycle()
     assert "b0" in town.admitted()
+
+
+def test_who_is_asked_whether_another_may_go_first_is_asked_once_whatever_a_decision_may_cost() -> None:
+    """In each of six trees room is kept for eight that lack more than became free, and one more that was passed over
+    like them would take it. They are asked before it goes, and a decision ends before their turn: in the next the book
+    says no again of them."""
+    town = Town(Flavor("f", elastic=True))
+    for tree in "abcdef":
+        names = [f"{tree}{at}" for at in range(8)]
+        town.put(*(queue(name, tree, [("f", {"gpu": 0})]) for name in (*names, f"{tree}-small")))
+        town.put(queue(f"{tree}-holds", tree, [("f", {"gpu": 40})]))
+        town.put(*(gang_of(f"{tree}-h{at}", f"{tree}-holds", created=at) for at in range(40)))
+        town.settle()
+        town.put(*(gang_of(f"{name}-0", name, 4, created=100 + at) for at, name in enumerate(names)))
+        town.put(gang_of(f"{tree}-s0", f"{tree}-small", 2, created=200))
+    town.now += 2 * MUSTER.passed_over_ms
+    town.settle()
+    assert len(town.kept()) == 54
+    for left in "01":
+        for tree in "abcdef":
+            town.remove(Workload, ("ns", f"{tree}-h{left}"))
+        town.budget = 5
+        plans = []
+        while not plans or plans[-1].more or plans[-1].decisions:
+            plans.append(town.cycle())
+    assert [name for name in town.admitted() if name.endswith("-s0")] == [f"{tree}-s0" for tree in "abcdef"]
+    assert sum(plan.steps for plan in plans) == 12, "two looks at each that goes"
