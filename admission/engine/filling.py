@@ -377,9 +377,13 @@ class Filling(Run):
                 mine = self.ledger.aside_under(trial.node.root)
                 untried.intersection_update(mine)
             self.place(beside)
+        by_nodes = True
         if not untried and beside.mode is not Mode.FIT:
-            if able and (freed := self._freed(trial, but)) is not None:
-                return freed
+            if able:
+                freed = self._freed(trial, but)
+                if freed is not None and self._comes_by_eviction(freed):
+                    return freed
+                by_nodes = freed is not None and self._on_nodes(freed)
             with self.ledger.beside(but, trial.node.root):
                 beside = self._or_over_claims(beside)
                 self.place(beside)
@@ -397,10 +401,11 @@ class Filling(Run):
         if untried:
             self._ask_again(untried)
             return None
-        return self._freed(trial, but, nodes=False) or beside
+        freed = self._freed(trial, but, nodes=False) if by_nodes else None
+        return freed if freed is not None and self._comes_by_eviction(freed) else beside
 
     def _freed(self, trial: Trial, but: set[Key], *, nodes: bool = True) -> Trial | None:
-        """What comes of evicting others; None if nothing does. What they must give up for it was never free, and they
+        """What comes of evicting others; None if nobody may be. What they must give up for it was never free, and they
         do not go for those for whom room is kept: only the quota that is free now is kept from it, and the `nodes`."""
         gang = trial.gang
         if not self._may_evict(gang):
@@ -409,8 +414,11 @@ class Filling(Run):
             usage = {} if trial.assignment is None else trial.assignment.usage
             if self._simple(gang, trial.queue) and not self.state.memos.may_take(trial.queue.name, usage):
                 return None
-            freed = self.look(gang, trial.queue)
-        return freed if freed.found.enough and freed.mode is not Mode.FIT else None
+            return self.look(gang, trial.queue)
+
+    @staticmethod
+    def _comes_by_eviction(trial: Trial) -> bool:
+        return trial.found.enough and trial.mode is not Mode.FIT
 
     @staticmethod
     def _but_for(why: Why, first: Key) -> Why:

@@ -11,6 +11,7 @@ are walked through, as far as that is little work. Gangs that are leaving alread
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from admission.engine.ledger import Charge, Emptied
@@ -119,14 +120,20 @@ class Lawful(Search):
             return False
         if self.fits_on_nodes is None:
             return True
-        if not self.going:
-            return self.fits_on_nodes()
-        with self.ledger.gone_from_nodes(self.going):
-            return self.fits_on_nodes()
+        with self.ledger.gone_from_nodes(self.going) if self.going else nullcontext():
+            there_is = self.fits_on_nodes()
+        self.nodes_short |= not there_is
+        return there_is
+
+    def found(self, victims: Sequence[Target] | None, until: int | None = None) -> Found:
+        self.by_nodes |= self.nodes_short
+        return super().found(victims, until)
 
     def _run(self) -> Found:
         self.until: int | None = None
         self.back = back_until(self.gang, self.rules, self.now)
+        self.nodes_short = False
+        """There was quota once, and no room on nodes."""
         self.by_order = False
         """Some were not lawful when their turn came, and without them there was no quota."""
         self.ruled_out = 0

@@ -266,3 +266,25 @@ def test_nobody_goes_for_what_is_kept_for_one_who_was_passed_over(on_nodes: bool
     town.cycle()
     assert town.gang("small").admitted
     assert town.gang("big").claims is not None
+
+
+def test_who_lacks_a_node_beside_those_who_leave_goes_when_there_is_one() -> None:
+    """a's gang leaves for one of b, and leaves quota enough for another, but no whole node. Nobody who is left may be
+    evicted for that; then a gang of another tree goes."""
+    town = Town(
+        Flavor("f"),
+        queue("a", "all", [("f", {"gpu": 4})]),
+        queue("b", "all", [("f", {"gpu": 6})]),
+        queue("c", "", [("f", {"gpu": 1})]),
+        *(node(name, gpu=4) for name in ("n1", "n2")),
+    )
+    town.put(gang("lent", "a", 7), gang("other", "c", created=1))
+    town.settle()
+    town.put(gang("b0", "b", 4, created=10), gang("b1", "b", created=20, each={"gpu": 4}))
+    town.cycle()
+    assert town.gang("lent").evicted
+    assert town.cycle().decisions == town.cycle().decisions == ()
+    assert town.gang("b1").claims is None
+    town.remove(Workload, ("ns", "other"))
+    town.cycle()
+    assert town.gang("b1").claims is not None
