@@ -193,6 +193,7 @@ class Memos:
         if line is None or bucket not in line.buckets:
             return
         line.park(bucket, memo)
+        self._doubted.pop((queue, bucket), None)
         self._stale.discard((queue, bucket))
         node = self._ledger.tree.queue(queue)
         if node is not None:
@@ -558,7 +559,6 @@ class Memos:
         still = self._still(node.root, [(name, bucket, memo)])[0]
         if still is None:
             return None
-        del self._doubted[name, bucket]
         self.park(name, bucket, still)
         self._stale.add((name, bucket))
         self._passed_by(node.root.label, name, bucket, still)
