@@ -157,10 +157,12 @@ class Cluster(RuleBasedStateMachine):
     def wait(self, minutes: int) -> None:
         self.town.now += minutes * MINUTE
 
-    @rule()
-    def one_cycle(self) -> None:
+    @rule(leave=st.booleans())
+    def one_cycle(self, leave: bool = True) -> None:
+        """Whoever was evicted takes its time, or is gone at once."""
         self.town.cycle()
-        self.town.leave()
+        if leave:
+            self.town.leave()
 
     @rule()
     def freeze(self) -> None:

@@ -201,15 +201,24 @@ class Town:
 
     def told_as_first(self, key: Key, mine: Verdict | None, theirs: Verdict | None) -> bool:
         """The first of a queue is told for whom room is claimed. That stays true, and said, when others come before."""
-        if mine is None or theirs is None or mine.why.detail is not Detail.CLAIMED or not self.state.position(key):
-            return False
+        return theirs is not None and bool(self.state.position(key)) and self.but_for_a_claim(mine, theirs) == theirs
+
+    def but_for_a_claim(self, mine: Verdict | None, theirs: Verdict | None) -> Verdict | None:
+        """What one would be told for whom room is claimed still, if that were not said, but what another is."""
+        if mine is None or theirs is None or mine.why.detail is not Detail.CLAIMED:
+            return mine
         claims = {*self.state.ledger.claims, *self.state.ledger.aside}
-        plain = replace(mine.why, detail=theirs.why.detail, subject=theirs.why.subject, until=theirs.why.until)
-        return tuple(mine.why.subject.split("/")) in claims and replace(mine, why=plain) == theirs
+        if tuple(mine.why.subject.split("/")) not in claims:
+            return mine
+        return replace(
+            mine,
+            why=replace(mine.why, detail=theirs.why.detail, subject=theirs.why.subject, until=theirs.why.until),
+        )
 
     def other_trees_came(self, key: Key, mine: Verdict | None, theirs: Verdict | None) -> bool:
         """Nodes are short still, or would be if they were empty, by other numbers: what gangs of other trees took since
-        helps nobody who waits."""
+        helps nobody who waits, for room that is claimed or for any."""
+        mine = self.but_for_a_claim(mine, theirs)
         queue = self.state.ledger.tree.queue
         nodes = [queue(value.admission.cluster_queue) for value in self.gangs() if value.admission is not None]
         at = queue(self.state.queue_of(self.state.workloads[key]))
