@@ -755,13 +755,11 @@ class Filling(Run):
             return trial
         usage = trial.assignment.usage
         entitled = _within_nominal(trial.node, usage)
-        borrowed = [key for key in self._borrowed(claims, root) if entitled or self._entitled_against(trial, key)]
-        if (
-            borrowed
-            and self._simple(trial.gang, trial.queue)
-            and not self.state.memos.may_take(trial.queue.name, usage, back=True)
-        ):
-            borrowed = []
+        lawful = not self._simple(trial.gang, trial.queue) or self.state.memos.may_take(
+            trial.queue.name, usage, back=True
+        )
+        borrowed = self._borrowed(claims, root) if lawful else []
+        borrowed = [key for key in borrowed if entitled or self._entitled_against(trial, key)]
         if borrowed:
             with ledger.without_claims(borrowed):
                 better = self.look(trial.gang, trial.queue, evict=self._may_evict(trial.gang))
@@ -828,7 +826,7 @@ class Filling(Run):
         # What there is room for beside these claims, there is without them.
         if ledger.room(assignment.placing, owner=gang.key, avoid=avoid):
             return True
-        with ledger.without_claims(claims):
+        with ledger.unclaimed_on_nodes(claims):
             return self._on_free_nodes(gang, assignment, avoid)
 
     def _is_told(self, gang: Workload) -> bool:

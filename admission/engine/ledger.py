@@ -124,6 +124,20 @@ class Aside(Value, frozen=True):
     held: Held
 
 
+class _Kept:
+    """What is set aside in one tree, to be entered at once as claims; what of it is taken in the tree is known."""
+
+    __slots__ = ("as_if", "entered", "held", "root", "spoiled")
+
+    def __init__(self, root: QuotaNode, entered: tuple[Held, ...], claims: Iterable[Held], as_if: AsIf) -> None:
+        self.root = root
+        self.entered = entered
+        self.held = {held.charge.key: held for held in claims}
+        self.as_if = as_if
+        self.spoiled = False
+        """Of what was done while it was entered, something stayed: the tree in `as_if` is the book's now."""
+
+
 class _Versions(NamedTuple):
     """Of the book, of the nodes, and of the tree of one root."""
 
@@ -137,7 +151,7 @@ class _Step(NamedTuple):
     """What was entered or taken out under a mark, and the versions before."""
 
     entered: bool
-    entry: Charge | Held | Aside
+    entry: Charge | Held | Aside | _Kept
     before: _Versions
     hidden: bool = False
     """The pods of the gang that was entered did not count before."""
@@ -453,31 +467,83 @@ class Ledger:
         """With all room taken that is set aside, but for that of some: of those in the tree of `root` as claims in the
         book, with no more of their quota than is `free` now if only that is asked for; of the others on nodes. Without
         `nodes` none are taken. Who is unclaimed inside has nothing set aside any more."""
-        entered = [key for key in self.aside_under(root) if key not in but]
+        entered = {key: held for key, held in self.aside_under(root).items() if key not in but}
         start = len(self._journal)
         before = self._spared, self._lazy
         self._spared = frozenset(self.aside.keys() & but) if nodes else None
         self._lazy = {}
-        for key in entered:
-            held = self.aside[key]
-            taken = self._as_far_as_free(held) if free else held
-            self.unclaim(key)
+        kept = None
+        if entered and self._marks and self.claims.keys().isdisjoint(entered):
+            kept = self._kept(root, tuple(entered.values()), free)
             if nodes:
-                self._lazy[key] = taken
-            self._enter(taken)
+                self._lazy = kept.held
+            self._journal.append(_Step(True, kept, self._versions_of(root)))
+            self._enter_kept(kept, 1)
+            kept.as_if.__enter__()
+        else:
+            for key, held in entered.items():
+                taken = self._as_far_as_free(held) if free else held
+                self.unclaim(key)
+                if nodes:
+                    self._lazy[key] = taken
+                self._enter(taken)
         try:
             yield
         finally:
             self._spared, self._lazy = before
+        if kept is not None and len(self._journal) == start + 1:
+            # As if nothing had been entered.
+            kept.as_if.__exit__()
+            self._enter_kept(kept, -1)
+            self._restore(self._journal.pop())
+            return
+        if kept is not None:
+            kept.spoiled = True  # what was done in it stays
         untouched = len(self._journal) == start + len(entered)
         for key in entered:
             if self.unclaim(key) is None:
                 self.give_up(key)
-        if untouched and entered:
-            # As if nothing had been entered.
+        if kept is None and untouched and entered:
             first = self._journal[start]
             del self._journal[start:]
             self._restore(first)
+
+    def _kept(self, root: QuotaNode, entered: tuple[Held, ...], free: bool) -> _Kept:
+        """This, set aside in one tree, to be entered at once; or of its quota what is `free` when what comes before has
+        its own."""
+
+        def together() -> _Kept:
+            claims = [(node, held) for held in entered if (node := self.tree.queue(held.charge.queue)) is not None]
+            if not free:
+                return _Kept(root, entered, entered, AsIf(((node, held.charge.usage) for node, held in claims), 1))
+            as_if = AsIf(((node, ()) for node, _ in claims), 1)
+            parts = []
+            with as_if:
+                for node, held in claims:
+                    part = Held(self.as_far_as_free(held.charge), held.until)
+                    node.move_all(part.charge.usage, 1)
+                    parts.append(part)
+            return _Kept(root, entered, parts, as_if)
+
+        what = ("kept", free, *map(id, entered))  # as long as this is remembered, they are there
+        known = self.remembered(root, what, together)
+        if known.spoiled:
+            known = self._known[root, self._versions.get(root, 0), what] = together()
+        return known
+
+    def _enter_kept(self, kept: _Kept, sign: int) -> None:
+        """All but its quota in the tree."""
+        root = kept.root
+        self.version = self._new_version()
+        self._versions[root] = self._version_after(root, kept, sign)
+        under = self._claims_under.setdefault(root, {})
+        for key, held in kept.held.items():
+            if sign > 0:
+                self.claims[key] = under[key] = held
+            else:
+                del self.claims[key], under[key]
+            if self._off_nodes is not None:
+                self._move(self._off_nodes, held.charge, sign)
 
     def _as_far_as_free(self, held: Held) -> Held:
         """The quota of a claim that is free now."""
@@ -553,6 +619,21 @@ class Ledger:
                 yield
         finally:
             self._gone, self._on_paper = gone, on_paper
+
+    @contextmanager
+    def unclaimed_on_nodes(self, keys: Collection[Key]) -> Iterator[None]:
+        """As if these claimed nothing. Ask inside, of nodes alone."""
+        gone, spared = self._gone, self._spared
+        hold = [key for key in keys if key in self.charges]
+        rest = [key for key in keys if key not in self.charges]
+        with self.without_claims(hold) if hold else _AS_IT_IS:
+            self._gone |= {(_claim_key(key), self.claims[key].charge.uid) for key in rest if key not in self._lazy}
+            if spared is not None:
+                self._spared = spared.union(key for key in rest if key in self._lazy)
+            try:
+                yield
+            finally:
+                self._gone, self._spared = gone, spared
 
     def no_room(self, requests: Sequence[PlaceRequest], avoid: Collection[str], *, beside: bool) -> bool:
         """Do the nodes refuse this; `beside` all that is set aside on them. No where that would be long to find out,
@@ -753,7 +834,7 @@ class Ledger:
         if mark or self._position(mark):
             raise ValueError("only what the outermost mark covers may stay")
         journal = self._journal
-        times = Counter(_charge_in(step.entry).key for step in journal)
+        times = Counter(_charge_in(step.entry).key for step in journal if not isinstance(step.entry, _Kept))
         entered = {id(step.entry) for step in journal if step.entered}
         once = (charge for charge in wanted if times[charge.key] == 1 and id(charge) in entered)
         standing = {id(charge): charge for charge in once if not _apart(charge)}
@@ -905,7 +986,9 @@ class Ledger:
         return None if node is None else node.root
 
     def _versions_at(self, entry: Charge | Held | Aside) -> _Versions:
-        root = self._root_of(entry)
+        return self._versions_of(self._root_of(entry))
+
+    def _versions_of(self, root: QuotaNode | None) -> _Versions:
         return _Versions(self.version, self.nodes.version, 0 if root is None else self._versions.get(root, 0), root)
 
     def _restore(self, step: _Step) -> None:
@@ -914,7 +997,7 @@ class Ledger:
         if root is not None:
             self._versions[root] = tree
 
-    def _version_after(self, root: QuotaNode, entry: Charge | Held | Aside, sign: int) -> int:
+    def _version_after(self, root: QuotaNode, entry: Charge | Held | Aside | _Kept, sign: int) -> int:
         if not self._marks:
             return self.version
         at = (self._versions.get(root, 0), sign, id(entry))
@@ -939,9 +1022,13 @@ class Ledger:
             under.pop(charge.key, None)
             self.nodes.give_up(charge.key)
 
-    def _apply(self, entry: Charge | Held | Aside, sign: int, *, hide: bool = False) -> bool:
+    def _apply(self, entry: Charge | Held | Aside | _Kept, sign: int, *, hide: bool = False) -> bool:
         """Enter (1) or take out (-1); `hide`: with a gang, its pods. Whether pods count now that did not."""
         shown = False
+        if isinstance(entry, _Kept):
+            for claim in entry.held.values():
+                self._apply(claim, sign)
+            return shown
         charge = _charge_in(entry)
         node = self.tree.queue(charge.queue)
         self.version = self._new_version()

@@ -271,6 +271,12 @@ def test_a_question_what_if_is_answered_as_if_it_were_so(
     asked = filled()
     before = picture(asked), answers(asked)
     root = asked.tree.roots()[0]
+    with (
+        asked.trial(),
+        asked.beside(asked.aside.keys() - bound, root),
+        asked.unclaimed_on_nodes([*ended, *bound]),
+    ):
+        told_of_nodes = answers(asked)[1:]
     with asked.trial(), asked.beside(asked.aside.keys() - bound, root), asked.without_claims(ended):
         with asked.as_if_gone([asked.charges[key] for key in going]):
             told = answers(asked)
@@ -285,6 +291,7 @@ def test_a_question_what_if_is_answered_as_if_it_were_so(
     with done.trial():
         for key in ended:
             done.unclaim(key)
+        was_of_nodes = answers(done)[1:]
         for key in sorted(bound):
             done.claim(done.aside[key].charge, until=1)
         with done.trial():
@@ -294,6 +301,7 @@ def test_a_question_what_if_is_answered_as_if_it_were_so(
         if one_less is not None:
             done.unclaim(one_less)
         was_later = answers(done)
+    assert told_of_nodes == was_of_nodes
     assert told == was
     assert told_later == was_later
 
