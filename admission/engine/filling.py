@@ -263,6 +263,8 @@ class Filling(Run):
             self.passed += 1
             walk.skip()
             return
+        if self._kept_again(walk, gang, bucket):
+            return
         claims = gang.key in self.ledger.claims
         looked = gang.key, self.ledger.version
         if self._looked is not None and self._looked[0] == looked:
@@ -348,28 +350,9 @@ class Filling(Run):
         around = self._kept_around(trial.node)
         if len(around) == (gang.key in self.ledger.aside) or not (able or self._claims_around(trial)):
             return self._or_over_claims(trial)
-        but = {gang.key}
-        at = self.state.passed_over_at(gang)
-        first = self.rules.promises and self.now >= at and self._is_first(gang)
-        untried: set[Key] = set()
-        if first:
-            came = at - self.rules.passed_over_ms
-            # Who came when this one had been passed over goes behind it.
-            later = at + self.rules.passed_over_ms
-            before = bisect_left(around, (came,))
-            if before > len(around) // 2:
-                equals = {key for _, key in around[before:]}
-            else:
-                equals = {*self.state.kept_keys, *self._of_quota(trial.node)}
-                equals.difference_update(key for _, key in around[:before])
-            untried = equals.intersection(self.state.turned).difference(self.seen)
-            equals.difference_update(untried)
-            if turned := equals.intersection(self.turned):
-                turned.discard(gang.key)
-                equals.difference_update([key for key in turned if self.state.kept_since(key) <= later])
-            but.update(equals)
-            if len(equals) == len(around) and not untried:
-                return self._or_over_claims(trial)
+        but, untried = self._not_bound_by(gang, trial.node, around)
+        if not untried and all(key in but for _, key in around):
+            return self._or_over_claims(trial)
         with self.ledger.beside(but, trial.node.root):
             beside = self.look(gang, trial.queue, evict=self._may_evict(gang), later=True) if able else trial
             if not self._able(beside) and untried and self._by_quota_alone(beside):
@@ -403,6 +386,71 @@ class Filling(Run):
             return None
         freed = self._freed(trial, but, nodes=False) if by_nodes else None
         return freed if freed is not None and self._comes_by_eviction(freed) else beside
+
+    def _not_bound_by(self, gang: Workload, node: QuotaNode, around: list[tuple[int, Key]]) -> tuple[set[Key], set[Key]]:
+        """Of what is kept `around` a gang: whose does not bind it (nor does its own), and of whom it is not known yet,
+        for they would have to have their turn first."""
+        but = {gang.key}
+        at = self.state.passed_over_at(gang)
+        untried: set[Key] = set()
+        if not (self.rules.promises and self.now >= at and self._is_first(gang)):
+            return but, untried
+        came = at - self.rules.passed_over_ms
+        # Who came when this one had been passed over goes behind it.
+        later = at + self.rules.passed_over_ms
+        before = bisect_left(around, (came,))
+        if before > len(around) // 2:
+            equals = {key for _, key in around[before:]}
+        else:
+            equals = {*self.state.kept_keys, *self._of_quota(node)}
+            equals.difference_update(key for _, key in around[:before])
+        untried = equals.intersection(self.state.turned).difference(self.seen)
+        equals.difference_update(untried)
+        if turned := equals.intersection(self.turned):
+            turned.discard(gang.key)
+            equals.difference_update([key for key in turned if self.state.kept_since(key) <= later])
+        but.update(equals)
+        return but, untried
+
+    def _kept_from(self, trial: Trial) -> Lack | None:
+        """See `Memo.kept_from`."""
+        assignment, gang, queue = trial.assignment, trial.gang, trial.queue
+        by_quota = trial.beside and assignment is not None and bool(quota_shorts(trial.why.shortfalls))
+        if not by_quota or gang.key not in self.ledger.aside or not self._simple(gang, queue) or gang.lost_nodes:
+            return None
+        assert assignment is not None
+        usage = tuple(sorted((fr, amount) for fr, amount in assignment.usage.items() if amount))
+        frs = frozenset(fr for fr, _ in usage)
+        return Lack(queue.name, usage, frs, placing=assignment.placing, avoid=self._avoided(gang))
+
+    def _kept_again(self, walk: Walk, gang: Workload, bucket: int) -> bool:
+        """It had room kept for it, and would have gone, had that of others not left too little quota for it. Is that
+        so still, by the book alone, or have those others to be asked first: then its turn is over."""
+        memo = None if walk.taken.get(bucket) else self.state.memos.kept_from(walk.queue.name, bucket)
+        if memo is None or gang.key not in self.ledger.aside or not self._may_evict(gang):
+            return False
+        lack, node = memo.kept_from, self.node(walk.queue.name)
+        assert lack is not None
+        usage = dict(lack.usage)
+        if not node.fits(usage) or not self.ledger.holds(lack.placing, owner=gang.key, avoid=lack.avoid):
+            return False
+        may_take, queue, root = self.state.memos.may_take, walk.queue.name, node.root
+        but, untried = self._not_bound_by(gang, node, self._kept_around(node))
+        with self.ledger.beside(but, root):
+            if node.fits(usage) or may_take(queue, usage) or may_take(queue, usage, back=True):
+                return False
+        untried.intersection_update(self.ledger.aside_under(root))
+        if untried:
+            self._ask_again(untried)
+            return True
+        with self.ledger.beside(but, root, free=True):
+            if may_take(queue, usage):
+                return False
+        self.seen.add(gang.key)
+        self.passed += 1
+        self.state.memos.kept_again(queue, bucket, memo)
+        walk.skip()
+        return True
 
     def _freed(self, trial: Trial, but: set[Key], *, nodes: bool = True) -> Trial | None:
         """What comes of evicting others; None if nobody may be. What they must give up for it was never free, and they
@@ -666,7 +714,7 @@ class Filling(Run):
             # Who was refused beside what is set aside for others has a turn whenever something changed: it matters who
             # asks before whom.
             lack = None if trial.beside else replace(lack, first=True)
-        memo = Memo(verdict, self._on_nodes(trial), until, lack, gang.key in self.turned)
+        memo = Memo(verdict, self._on_nodes(trial), until, lack, gang.key in self.turned, self._kept_from(trial))
         self.state.memos.park(walk.queue.name, bucket, memo)
         walk.skip()
 

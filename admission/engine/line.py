@@ -29,6 +29,9 @@ class Memo(Value, frozen=True):
     """What it lacked, if that is all that a change in the quota tree could make good."""
     turned: bool = False
     """It was refused on the book alone, and not for what is set aside for others."""
+    kept_from: Lack | None = None
+    """Of one for whom room is set aside itself: what it would have taken, had room that is set aside for others not
+    left too little quota for it. Who asks before whom decides about it, so it has a turn whenever its tree changes."""
 
 
 Used = Callable[[QueueKey], float] | None

@@ -311,9 +311,7 @@ class Memos:
         self._doubted = {
             at: (memo, -1)
             for at, (memo, _) in self._doubted.items()
-            if memo.lack is not None
-            and memo.lack.shorts
-            and not memo.on_nodes
+            if (memo.kept_from is not None or (memo.lack is not None and memo.lack.shorts and not memo.on_nodes))
             and (memo.until is None or memo.until > self._now)
         }
 
@@ -479,6 +477,8 @@ class Memos:
                 lack = memo.lack
                 if lack is None or (bucket == first and lack.behind):
                     self.wake(name, bucket)
+                    if memo.kept_from is not None:
+                        self._doubted[name, bucket] = (memo, -1)
                 else:
                     asked.append((name, bucket, memo))
         if root is None or not asked:
@@ -550,7 +550,7 @@ class Memos:
         if known is None or node is None:
             return None
         memo, version = known
-        if version == self._ledger.version_of(node.root):
+        if version == self._ledger.version_of(node.root) or memo.lack is None:
             return None
         line = self._facts.lines[name]
         behind = memo.lack is not None and memo.lack.behind
@@ -563,6 +563,16 @@ class Memos:
         self._stale.add((name, bucket))
         self._passed_by(node.root.label, name, bucket, still)
         return still
+
+    def kept_from(self, name: str, bucket: int) -> Memo | None:
+        """What is known of one that had a turn because its tree changed: see `Memo.kept_from`."""
+        memo, _ = self._doubted.get((name, bucket), (None, 0))
+        return memo if memo is not None and memo.kept_from is not None else None
+
+    def kept_again(self, name: str, bucket: int, memo: Memo) -> None:
+        """It is still so: parked as it was."""
+        self.park(name, bucket, memo)
+        self._stale.add((name, bucket))
 
     def no_longer_short(self, label: str) -> list[Bucket]:
         """Room is to come in this tree, and on nodes: who was passed by in it in this cycle and may go now, and who in
