@@ -387,7 +387,9 @@ class Filling(Run):
         freed = self._freed(trial, but, nodes=False) if by_nodes else None
         return freed if freed is not None and self._comes_by_eviction(freed) else beside
 
-    def _not_bound_by(self, gang: Workload, node: QuotaNode, around: list[tuple[int, Key]]) -> tuple[set[Key], set[Key]]:
+    def _not_bound_by(
+        self, gang: Workload, node: QuotaNode, around: list[tuple[int, Key]]
+    ) -> tuple[set[Key], set[Key]]:
         """Of what is kept `around` a gang: whose does not bind it (nor does its own), and of whom it is not known yet,
         for they would have to have their turn first."""
         but = {gang.key}

@@ -233,6 +233,9 @@ class Lawful(Search):
     def _side(self, queue: QuotaNode) -> _Side:
         side = self.seen.sides.get(queue)
         if side is None:
+            if queue.parent is self.node.parent:
+                side = self.seen.sides[queue] = _Side(self.node, queue, (queue,))
+                return side
             mine, theirs = almost_common(self.node, queue)
             path = queue.path()
             side = self.seen.sides[queue] = _Side(mine, theirs, path[: path.index(theirs) + 1])

@@ -20,7 +20,7 @@ from admission.engine.model import (
 )
 from admission.engine.state import State
 from tests.bench.engine import NOW, Size, Tally, fill, full, gang, leave, settle, town
-from tests.engine.town import SECOND, Town, queue
+from tests.engine.town import SECOND, START, Town, queue
 from tests.engine.town import gang as gang_of
 
 SIZE = Size(queues=12, cohorts=4, nodes=60, pending=360)
@@ -120,3 +120,31 @@ def test_who_is_asked_whether_another_may_go_first_is_asked_once_whatever_a_deci
             plans.append(town.cycle())
     assert [name for name in town.admitted() if name.endswith("-s0")] == [f"{tree}-s0" for tree in "abcdef"]
     assert sum(plan.steps for plan in plans) == 12, "two looks at each that goes"
+
+
+def test_who_would_fit_but_for_the_room_of_others_is_asked_again_without_a_trial() -> None:
+    """Room is kept for a large gang that came long before twenty others, each of which would fit into what is free.
+    Another gang ends: the book says no again of all of them."""
+    names = [f"q{at:02}" for at in range(20)]
+    town = Town(Flavor("f", elastic=True))
+    town.put(*(queue(name, "root", [("f", {"gpu": 0})]) for name in ("large", *names)))
+    town.put(queue("holds", "root", [("f", {"gpu": 200})]))
+    town.put(*(gang_of(f"h{at:03}", "holds", created=at) for at in range(200)))
+    town.settle()
+    town.put(gang_of("first", "large", 90, created=300))
+    town.now += 2 * MUSTER.passed_over_ms
+    town.settle()
+    town.put(*(gang_of(f"{name}-0", name, 4, created=town.now - START + at) for at, name in enumerate(names)))
+    for _ in range(12):
+        town.now += 100 * SECOND
+        town.settle()
+    for at in range(10):
+        town.remove(Workload, ("ns", f"h{at:03}"))
+    town.settle()
+    assert len(town.kept()) == 21
+    assert len(town.admitted()) == 190
+    steps = []
+    for at in range(10, 14):
+        town.remove(Workload, ("ns", f"h{at:03}"))
+        steps.append(town.cycle().steps)
+    assert steps == [0] * 4
