@@ -292,6 +292,30 @@ def test_a_pod_that_a_job_has_adopted_keeps_nothing_of_its_gang(muster: Installe
     cp.delete("pods", "stranger", "team-a", gracePeriodSeconds=0)
 
 
+@pytest.mark.parametrize("label", ["jobset.sigs.k8s.io/jobset-uid", "batch.kubernetes.io/controller-uid"])
+def test_a_gang_that_says_it_is_of_another_job_keeps_nothing_for_it(muster: Installed, label: str) -> None:
+    """By labels of its template, which are its owner's where nobody else sets them: of a JobSet, in a plain Job; and of
+    a Job that selects its pods by other labels."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 1, "team-b": 16})
+    named = {"apiVersion": NAMES.api_version, "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}}
+    cp.apply([{**named, "value": 100}])
+    cp.apply([job("team-a", "large", 1, seconds=None)])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 60, "its pod to run")
+    small = job("team-a", "small", 1, gpus=1, seconds=None, labels={NAMES.priority_class_label: "high"})
+    small["spec"] |= {"manualSelector": True, "selector": {"matchLabels": {"app": "small"}}}
+    uid = cp.get("jobs", "large", "team-a")["metadata"]["uid"]
+    small["spec"]["template"]["metadata"]["labels"] = {"app": "small", label: uid}
+    cp.apply([small])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "the small one to run")
+    cp.apply([job("team-b", "owner", 1, seconds=None)])
+    cp.wait(lambda: admitted(cp, "team-b", "owner"), 60, "the owner to get its quota back")
+    assert [pod["metadata"]["labels"][label] for pod in running_pods(cp, "team-a")] == [uid]
+    cp.wait(lambda: _used(cp, "team-a") == "1", 20, "the large one to hold nothing any more")
+
+
 def admission_policy(name: str, *, binding: bool = False) -> dict[str, Any]:
     """One that somebody asked for beside those of Muster, and that refuses nothing here."""
     kind = "ValidatingAdmissionPolicy" + ("Binding" if binding else "")

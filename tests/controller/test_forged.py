@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from admission.controller.lifecycle import ReleaseWorkload, Settings, next_step
+from admission.controller.lifecycle import ReleaseWorkload, RestoreJob, Settings, next_step
 from admission.controller.world import World as Shell
 from admission.engine.model import MUSTER
 from admission.engine.state import State
@@ -17,7 +17,8 @@ from admission.jobs.kinds import JOB, JobView, view
 from tests.controller.lab import NAMES, World, condition, job
 from tests.controller.test_follows import JOBS, a_town, holds, its_workload, reads
 from tests.controller.test_keep import running, until
-from tests.controller.test_world import HOLDS, SET, seen
+from tests.controller.test_world import HOLDS, KEY, SET, pod, seen
+from tests.controller.test_world import JOB as RUNS
 
 TENANT = Caller(user="tenant")
 PODS = "/api/v1/namespaces/ml/pods"
@@ -124,6 +125,36 @@ def test_a_job_that_was_taken_from_its_jobset_is_none_of_its_jobs() -> None:
     assert shell.sight(("JobSet", "ns", "set"), 10**9).unheard == 0
     shell.job_lost(taken)
     assert shell.sight(("JobSet", "ns", "set"), 10**9).unheard == 0
+
+
+@pytest.mark.parametrize("label", ["jobset_uid", "owner_uid"])
+@pytest.mark.parametrize("adopted", [False, True])
+@pytest.mark.parametrize("gone", [(), ("Workload",), ("Workload", "Job")])
+def test_a_gang_whose_pods_say_that_they_are_of_another_job_keeps_nothing_for_it(
+    label: str, gone: tuple[str, ...], adopted: bool
+) -> None:
+    """By labels of its template: of a plain Job it may name any JobSet, and with a selector of its own any Job."""
+    evicted = seen(replace(HOLDS, evicted="Preempted", evicted_at=1))
+    stopped = replace(RUNS, suspended=True, suspended_condition=True, terminating=int(adopted))
+    other = replace(RUNS, name="y", uid="j2")
+    its = seen(replace(HOLDS, name="v", uid="w2", job_uid="j2"))
+    shell = Shell(State(MUSTER), changed_job=lambda _: None, dirty=lambda: None)
+    for job_of in (stopped, other):
+        shell.job_seen(job_of)
+    for workload in (evicted, its):
+        shell.workload_seen(workload)
+    held_by = "j1" if adopted else "j2"
+    shell.pod_seen(pod("y-0", workload_uid="w2", held_by=held_by, **{"owner_uid": "j2", label: "j1"}))
+    if "Workload" in gone:
+        shell.workload_lost(its)
+    if "Job" in gone:
+        shell.job_lost(other)
+    tally = shell.sight(KEY, 10**9).pods
+    assert (tally.live, tally.strangers) == (0, int(adopted))
+    assert next_step(shell.sight(KEY, 10**9), Settings(), 10**9).step == RestoreJob()
+    shell.pod_seen(pod("x-0"))
+    shell.workload_lost(evicted)
+    assert shell.sight(KEY, 10**9).pods.live == 1, "what it has made itself is its own, without its Workload too"
 
 
 def anti_affinity(label: str, values: list[str]) -> dict[str, Any]:
