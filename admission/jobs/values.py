@@ -442,7 +442,7 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
         of_jobset=JOBSET_JOB_KEY_LABEL in labels,
         exclusive_key=exclusive,
         child=_child(labels, where) if exclusive else None,
-        apart=anti_affinity(spec, where, exclusive),
+        apart=anti_affinity(spec, where, labels, exclusive),
     )
 
 
