@@ -887,6 +887,22 @@ def test_pods_that_keep_others_away_are_heeded(muster: Installed) -> None:
     assert said.max_unschedulable <= 5
 
 
+def test_a_job_that_names_its_node_starts_there_or_waits(muster: Installed) -> None:
+    """With or without an index: the API server takes no pod with a node and a gate."""
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    where = network(cp, racks=2, per_rack=1)
+    node = max(where)
+    muster.started()
+    for name, mode in (("indexed", "Indexed"), ("plain", "NonIndexed")):
+        template = pod_template(2, None, nodeName=node)
+        cp.apply([job("team-a", name, 2, template=template, completionMode=mode)])
+        cp.wait(lambda n=name: live_by_gang(cp).get(n) == 2, 60, f"{name} to run")  # type: ignore[misc]
+    assert {pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a")} == {node}
+    cp.apply([job("team-a", "last", 1, template=pod_template(2, None, nodeName=node), completionMode="NonIndexed")])
+    cp.wait(lambda: reason(cp, "team-a", "last")[0] == "TopologyPlacementFailed", 30, "the next to be told of no room")
+
+
 def test_a_pod_that_keeps_away_the_pods_of_a_job_by_its_name_is_heeded(muster: Installed) -> None:
     """Of another tenant, too: one that asks for nothing would have each job of that name started, never placed, and
     evicted, again and again."""
