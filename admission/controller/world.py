@@ -843,7 +843,8 @@ class World:
                         strangers += pod.held_by == one.uid and not pod.done
         if workload is not None:
             pods.update(self._pods_of_owner.get((workload.namespace, workload.uid), {}))
-        if (job is not None and job.started) or (workload is not None and workload.uid in self._started_for):
+        started = (job is not None and job.started) or (workload is not None and workload.uid in self._started_for)
+        if started or _leaves_unstarted(job, workload):
             # Whoever may make pods may say that a Job owns one, or have it adopted by its labels.
             unmarked = [key for key, pod in pods.items() if not pod.workload_uid]
             strangers += sum(not pods.pop(key).done for key in unmarked)
@@ -1290,6 +1291,15 @@ def _beyond(made: list[int], workload: WorkloadSeen | None) -> int | None:
     if len(made) <= admitted:
         return None
     return sorted(made)[admitted] if len(made) <= 2 * admitted else 0
+
+
+def _leaves_unstarted(job: JobView | None, workload: WorkloadSeen | None) -> bool:
+    """Does a gang leave whose job has been suspended since before it got its room? Nothing of it runs there then; what
+    its job left behind from before, or somebody gave it, was placed by nobody."""
+    if job is None or workload is None or not (workload.view.value.evicted or job.deleting):
+        return False
+    value = workload.view.value
+    return value.admission is not None and job.suspended and 0 < job.suspended_ms <= value.reserved_at
 
 
 def _counts(value: Workload) -> tuple[bool, bool, int]:

@@ -157,6 +157,38 @@ def test_a_gang_whose_pods_say_that_they_are_of_another_job_keeps_nothing_for_it
     assert shell.sight(KEY, 10**9).pods.live == 1, "what it has made itself is its own, without its Workload too"
 
 
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+@pytest.mark.parametrize(
+    ("suspended_ms", "said", "deleting", "counts"),
+    [
+        (1000, {"evicted": "Preempted", "evicted_at": 1000}, False, False),
+        (1000, {}, True, False),
+        # Before it starts they are waited for, for a while.
+        (1000, {}, False, True),
+        # It ran when it got its room: a gang that was imported.
+        (2000, {"evicted": "Preempted", "evicted_at": 1000}, False, True),
+        (0, {"evicted": "Preempted", "evicted_at": 1000}, False, True),
+    ],
+)
+def test_a_pod_that_somebody_gave_a_job_which_never_started_keeps_nothing_for_it(
+    kind: str, suspended_ms: int, said: dict[str, Any], deleting: bool, counts: bool
+) -> None:
+    """It owns it, its controller has deleted it, and it takes a year to end."""
+    held = replace(RUNS, kind=kind, started=False, suspended=True, suspended_condition=True, terminating=1)
+    child = replace(held, kind="Job", name="child", uid="c1", owner=("jobset.x-k8s.io/v1alpha2", "JobSet", "j1"))
+    shell = Shell(State(MUSTER), changed_job=lambda _: None, dirty=lambda: None)
+    shell.job_seen(replace(held, deleting=deleting, suspended_ms=suspended_ms))
+    if kind == "JobSet":
+        shell.job_seen(child)
+    shell.workload_seen(seen(replace(HOLDS, reserved_at=1000, **said)))
+    owner = "c1" if kind == "JobSet" else "j1"
+    shell.pod_seen(pod("p", workload_uid="", owner_uid=owner, held_by=owner, terminating=True))
+    sight = shell.sight((kind, "ns", "train"), 10**9)
+    assert (sight.pods.live, sight.pods.strangers) == ((1, 0) if counts else (0, 1))
+    if "evicted" in said and kind == "Job":
+        assert next_step(sight, Settings(), 10**9).step == (None if counts else ReleaseWorkload())
+
+
 def anti_affinity(label: str, values: list[str]) -> dict[str, Any]:
     asked = {"matchExpressions": [{"key": label, "operator": "In", "values": values}]}
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": asked}
