@@ -258,6 +258,11 @@ class Names:
         return f"{self.group}/defaults-hash"
 
     @cached_property
+    def queued_since_annotation(self) -> str:
+        """On a Workload: since when it waits as it is, where that is not its creation; an RFC 3339 time."""
+        return f"{self.group}/queued-since"
+
+    @cached_property
     def claimed_devices_annotation(self) -> str:
         """On a pod template in a Workload: [[DeviceClass, extended resource, devices], ...], what each pod asks for by
         its claims, and none for a class that it asks for by that one's own name; or, as JSON, too, a sentence why that

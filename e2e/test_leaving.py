@@ -292,6 +292,71 @@ def test_a_pod_that_a_job_has_adopted_keeps_nothing_of_its_gang(muster: Installe
     cp.delete("pods", "stranger", "team-a", gracePeriodSeconds=0)
 
 
+@pytest.mark.parametrize("kind", ["jobs", "jobsets"])
+def test_a_pod_that_a_job_was_given_before_it_started_keeps_nothing_for_it(muster: Installed, kind: str) -> None:
+    """The gang waits for it as it starts; whoever is to have the room meanwhile does not."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 0, "team-b": 16})
+    made = _of_owner("gang", kind)
+    made["metadata"]["labels"][NAMES.pause_label] = "true"
+    cp.apply([made])
+    cp.wait(lambda: any(entry_of(one, "Suspended") for one in cp.list("jobs", "team-a")), 30, "it to be held")
+    cp.wait(lambda: entry_of(cp.get(kind, "gang", "team-a"), "Suspended"), 30, "its controller to say so")
+    of = cp.list("jobs", "team-a")[0]
+    stays = {"pod-delete.stage.kwok.x-k8s.io/delay": "24h", "pod-complete.stage.kwok.x-k8s.io/delay": "24h"}
+    meta = {
+        "name": "stranger",
+        "namespace": "team-a",
+        "labels": of["spec"]["selector"]["matchLabels"],
+        "annotations": stays,
+    }
+    spec = {
+        "terminationGracePeriodSeconds": 10**8,
+        "restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "c"}],
+    }
+    cp.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+    def ends() -> bool:
+        meta = cp.get("pods", "stranger", "team-a")["metadata"]
+        return bool(meta.get("ownerReferences") and meta.get("deletionTimestamp"))
+
+    cp.wait(ends, 30, "the Job controller to adopt it, and to delete it, for the Job is suspended")
+    time.sleep(1.1)  # the times of the API are whole seconds
+    cp.patch(kind, "gang", {"metadata": {"labels": {NAMES.pause_label: None}}}, "team-a")
+    cp.wait(lambda: admitted(cp, "team-a", "gang"), 30, "it to be admitted")
+    cp.apply([job("team-b", "owner", 2, seconds=None)])
+    cp.wait(lambda: len(running_pods(cp, "team-b")) == 2, 60, "the owner of the quota to run")
+    assert ends()
+    cp.delete("pods", "stranger", "team-a", gracePeriodSeconds=0)
+
+
+@pytest.mark.parametrize("label", ["jobset.sigs.k8s.io/jobset-uid", "batch.kubernetes.io/controller-uid"])
+def test_a_gang_that_says_it_is_of_another_job_keeps_nothing_for_it(muster: Installed, label: str) -> None:
+    """By labels of its template, which are its owner's where nobody else sets them: of a JobSet, in a plain Job; and of
+    a Job that selects its pods by other labels."""
+    cp = muster.cp
+    muster.started()
+    cp.add_nodes(2, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 1, "team-b": 16})
+    named = {"apiVersion": NAMES.api_version, "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}}
+    cp.apply([{**named, "value": 100}])
+    cp.apply([job("team-a", "large", 1, seconds=None)])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 60, "its pod to run")
+    small = job("team-a", "small", 1, gpus=1, seconds=None, labels={NAMES.priority_class_label: "high"})
+    small["spec"] |= {"manualSelector": True, "selector": {"matchLabels": {"app": "small"}}}
+    uid = cp.get("jobs", "large", "team-a")["metadata"]["uid"]
+    small["spec"]["template"]["metadata"]["labels"] = {"app": "small", label: uid}
+    cp.apply([small])
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "the small one to run")
+    cp.apply([job("team-b", "owner", 1, seconds=None)])
+    cp.wait(lambda: admitted(cp, "team-b", "owner"), 60, "the owner to get its quota back")
+    assert [pod["metadata"]["labels"][label] for pod in running_pods(cp, "team-a")] == [uid]
+    cp.wait(lambda: _used(cp, "team-a") == "1", 20, "the large one to hold nothing any more")
+
+
 def admission_policy(name: str, *, binding: bool = False) -> dict[str, Any]:
     """One that somebody asked for beside those of Muster, and that refuses nothing here."""
     kind = "ValidatingAdmissionPolicy" + ("Binding" if binding else "")

@@ -887,6 +887,55 @@ def test_pods_that_keep_others_away_are_heeded(muster: Installed) -> None:
     assert said.max_unschedulable <= 5
 
 
+def test_a_job_that_names_its_node_starts_there_or_waits(muster: Installed) -> None:
+    """With or without an index: the API server takes no pod with a node and a gate."""
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    where = network(cp, racks=2, per_rack=1)
+    node = max(where)
+    muster.started()
+    for name, mode in (("indexed", "Indexed"), ("plain", "NonIndexed")):
+        template = pod_template(2, None, nodeName=node)
+        cp.apply([job("team-a", name, 2, template=template, completionMode=mode)])
+        cp.wait(lambda n=name: live_by_gang(cp).get(n) == 2, 60, f"{name} to run")  # type: ignore[misc]
+    assert {pod["spec"]["nodeName"] for pod in running_pods(cp, "team-a")} == {node}
+    cp.apply([job("team-a", "last", 1, template=pod_template(2, None, nodeName=node), completionMode="NonIndexed")])
+    cp.wait(lambda: reason(cp, "team-a", "last")[0] == "TopologyPlacementFailed", 30, "the next to be told of no room")
+
+
+def test_a_pod_that_keeps_away_the_pods_of_a_job_by_its_name_is_heeded(muster: Installed) -> None:
+    """Of another tenant, too: one that asks for nothing would have each job of that name started, never placed, and
+    evicted, again and again."""
+    cp, log = muster.cp, muster.log
+    assert log is not None
+    where = network(cp, racks=2, per_rack=1)
+    cp.namespace("others")
+    muster.started()
+
+    def keeps_train_away(name: str, **more: Any) -> None:
+        selector = {"matchLabels": {"batch.kubernetes.io/job-name": "train"}}
+        term = {"topologyKey": "net/rack", "labelSelector": selector, **more}
+        spec = pod_template(0, None)["spec"] | {"nodeSelector": {"net/rack": "r0"}}
+        spec["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        cp.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "others"}, "spec": spec})
+        cp.wait(lambda: cp.get("pods", name, "others")["spec"].get("nodeName"), 30, "the pod to be bound")
+
+    keeps_train_away("of-its-own-namespace")
+    cp.apply([job("team-a", "train", 2, seconds=None)])
+    cp.wait(lambda: live_by_gang(cp) == {"train": 2}, 60, "the job to run beside it")
+    cp.delete("jobs", "train", "team-a", propagationPolicy="Foreground")
+    cp.wait(lambda: cp.find("jobs", "train", "team-a") is None, 60, "the job to be gone")
+    keeps_train_away("of-all-namespaces", namespaceSelector={})
+    cp.apply([job("team-a", "train", 2, seconds=None)])
+    cp.wait(lambda: "anti-affinity of other pods" in reason(cp, "team-a", "train")[1], 30, "it to be told why it waits")
+    cp.apply([job("team-a", "other", 2, seconds=None)])
+    cp.wait(lambda: live_by_gang(cp) == {"other": 2}, 60, "one of another name to run")
+    assert set(racks_of(cp, where, "other")) == {"r0", "r1"}
+    said = figures(log)
+    assert not said.evictions
+    assert said.max_unschedulable <= 5
+
+
 def test_pods_of_others_that_a_gangs_own_rules_select_are_heeded(muster: Installed) -> None:
     """They ask for nothing themselves; kube-scheduler counts them all the same."""
     cp, log = muster.cp, muster.log

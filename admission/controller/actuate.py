@@ -529,16 +529,36 @@ class Actuator:
         said, spec = obj["metadata"].get("annotations", {}), obj["spec"]
         names = self._names
         ours = (names.spec_hash_annotation, names.defaults_annotation, names.pause_label, names.gated_by_annotation)
+        notes = {key: said.get(key) for key in ours}
+        if self._comes_anew(seen.view, obj):
+            notes[names.queued_since_annotation] = rfc3339(self._now())
         patch = {
             "metadata": {
                 "uid": seen.uid,
                 "resourceVersion": seen.resource_version,
-                "annotations": {key: said.get(key) for key in ours},
+                "annotations": notes,
             },
             "spec": {key: spec.get(key) for key in WRITTEN},
         }
         path = self._workloads.path(seen.namespace, seen.name)
         self._learn("Workload", await self._client.merge_patch(path, patch, strict=self._strict))
+
+    def _comes_anew(self, before: lifecycle.WorkloadView, obj: dict[str, Any]) -> bool:
+        """Does a gang that waits come (back) into a queue with this spec, or is it to have what it did not ask for? Its
+        owner could else let one grow old outside, or with what never fits, and come before all others with anything.
+        Fewer pods of the same keep their place."""
+        was, after = before.value, values.workload(obj, self._names)[0]
+        if self._names.as_kueue:
+            return False
+        if (before.paused and not after.paused_by) or (was.gated and not after.gated) or was.queue != after.queue:
+            return True
+        if obj["metadata"]["annotations"][self._names.spec_hash_annotation] == before.spec_hash:
+            return False  # what LimitRanges add, say, or some of it is done: not its owner's doing
+        asked = {one.name: one for one in was.pod_sets}
+        return any(
+            (old := asked.get(one.name)) is None or one.count > old.count or replace(one, count=old.count) != old
+            for one in after.pod_sets
+        )
 
     async def _reprioritize(self, seen: WorkloadSeen, value: int, name: str) -> None:
         patch = {

@@ -218,6 +218,8 @@ class World:
         self._several: dict[str, set[Key]] = {}
         """Jobs with more than one Workload: Kueue makes a new one where a job that runs grows."""
         self._job_of_workload: dict[str, str] = {}
+        self._left: dict[Owner, str] = {}
+        """Workloads that are gone and of which pods are still there, and the uid of the job that each stood for."""
         self._started_for: set[str] = set()
         """uids of Workloads for which jobs were started here: the pods of those bear our mark."""
         self._pods: dict[Key, PodView] = {}
@@ -375,6 +377,8 @@ class World:
                 self._stands_for(self.workloads[other], job_uid)
         discard(self._several, job_uid, seen.key)
         self._job_of_workload.pop(seen.uid, None)
+        if job_uid and (owner := (seen.namespace, seen.uid)) in self._pods_of_owner:
+            self._left[owner] = job_uid
 
     def _on_named_nodes(self, seen: WorkloadSeen) -> WorkloadSeen:
         """With the names of the nodes in its reservation: pods are pinned by them."""
@@ -562,6 +566,14 @@ class World:
         key = (pod.namespace, pod.name)
         for owner in _owners(pod):
             drop(self._pods_of_owner, owner, key)
+            if owner not in self._pods_of_owner:
+                self._left.pop(owner, None)
+
+    def _is_of(self, pod: PodView, job: JobView) -> bool:
+        """May a pod that names this job, or a Job of it, be its? Not if another job's gang has it: what it says of Jobs
+        and JobSets stands in its template, where its owner may have written the uid of any."""
+        gang = self._job_of_workload.get(pod.workload_uid) or self._left.get((pod.namespace, pod.workload_uid))
+        return gang is None or gang == job.uid
 
     def _stands_free(self, old: PodView | None, new: PodView | None) -> None:
         """A pod of a gang whose node kube-scheduler chose comes to it, or is there no more."""
@@ -820,17 +832,22 @@ class World:
 
     def tally(self, job: JobView | None, workload: WorkloadSeen | None, now: int) -> PodTally:
         pods: dict[Key, PodView] = {}
+        strangers = 0
         if job is not None:
             # A pod that was made before its gang was ours names its own Job alone.
             for one in (job, *(self.jobs[key] for key in self._children_of(job))):
-                pods.update(self._pods_of_owner.get((one.namespace, one.uid), {}))
+                for key, pod in self._pods_of_owner.get((one.namespace, one.uid), {}).items():
+                    if self._is_of(pod, job):
+                        pods[key] = pod
+                    else:
+                        strangers += pod.held_by == one.uid and not pod.done
         if workload is not None:
             pods.update(self._pods_of_owner.get((workload.namespace, workload.uid), {}))
-        strangers = 0
-        if (job is not None and job.started) or (workload is not None and workload.uid in self._started_for):
+        started = (job is not None and job.started) or (workload is not None and workload.uid in self._started_for)
+        if started or _leaves_unstarted(job, workload):
             # Whoever may make pods may say that a Job owns one, or have it adopted by its labels.
             unmarked = [key for key, pod in pods.items() if not pod.workload_uid]
-            strangers = sum(not pods.pop(key).done for key in unmarked)
+            strangers += sum(not pods.pop(key).done for key in unmarked)
         if not pods and not (job is not None and job.deleting):
             missing, behind = self._missing_since(job, workload, 0, now), self._behind_since(job, workload, 0, now)
             return PodTally(missing_since=missing, behind_since=behind, strangers=strangers)
@@ -1274,6 +1291,15 @@ def _beyond(made: list[int], workload: WorkloadSeen | None) -> int | None:
     if len(made) <= admitted:
         return None
     return sorted(made)[admitted] if len(made) <= 2 * admitted else 0
+
+
+def _leaves_unstarted(job: JobView | None, workload: WorkloadSeen | None) -> bool:
+    """Does a gang leave whose job has been suspended since before it got its room? Nothing of it runs there then; what
+    its job left behind from before, or somebody gave it, was placed by nobody."""
+    if job is None or workload is None or not (workload.view.value.evicted or job.deleting):
+        return False
+    value = workload.view.value
+    return value.admission is not None and job.suspended and 0 < job.suspended_ms <= value.reserved_at
 
 
 def _counts(value: Workload) -> tuple[bool, bool, int]:

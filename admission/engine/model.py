@@ -497,6 +497,7 @@ class Workload(Value, frozen=True):
     pod_sets: tuple[PodSet, ...] = ()
     priority: int = 0
     created: int = 0
+    """Since when it waits as it is: it came later than its object where it was paused, say."""
     active: bool = True
     kept_by: str = ""
     """The finalizers that keep it though somebody deleted it; it is not active then."""

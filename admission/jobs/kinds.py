@@ -88,6 +88,8 @@ class Outcome:
 
     suspended: bool = False
     """Its controller says that it is suspended."""
+    suspended_ms: int = 0
+    """Since when it says so; 0 where it does not."""
     started: bool = False
     """A start time is set."""
     active: int = 0
@@ -164,6 +166,8 @@ class JobView(Value, frozen=True):
     suspended: bool = False
     """spec.suspend; absent is false."""
     suspended_condition: bool = False
+    suspended_ms: int = 0
+    """Since when its controller says so."""
     start_time_set: bool = False
     active: int = 0
     ready: int = 0
@@ -450,6 +454,7 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     end = done or failed
     return Outcome(
         suspended=condition(raw, "Suspended") is not None,
+        suspended_ms=millis(obj(condition(raw, "Suspended")).get("lastTransitionTime")),
         started=status.get("startTime") is not None,
         active=whole(status.get("active"), 0),
         ready=whole(status.get("ready"), 0),
@@ -605,6 +610,7 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     end = done or failed
     return Outcome(
         suspended=condition(raw, "Suspended") is not None,
+        suspended_ms=millis(obj(condition(raw, "Suspended")).get("lastTransitionTime")),
         active=active,
         ready=ready,
         succeeded=succeeded,
@@ -734,6 +740,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         else (text(owner.get("apiVersion")), text(owner.get("kind")), text(owner.get("uid"))),
         suspended=spec.get("suspend") is True,
         suspended_condition=outcome.suspended,
+        suspended_ms=outcome.suspended_ms,
         start_time_set=outcome.started,
         active=outcome.active,
         ready=outcome.ready,

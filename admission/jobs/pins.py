@@ -393,6 +393,8 @@ def _clashes(slot: Slot, flavors: Sequence[Flavor], checks: Sequence[Check], nam
 
 
 def _form(slot: Slot, assignment: PodSetAssignment, *, can_rank: bool, budget: int) -> tuple[str, list[str]]:
+    if text(obj(slot.template.get("spec")).get("nodeName")):
+        return DOMAIN, []  # its owner chose the one node, and the API server takes no such pod with a gate
     hosts = hosts_of(assignment)
     if not hosts:
         return (GATES if len({tuple(sorted(p.items())) for p in places_of(assignment)}) > 1 else DOMAIN), []

@@ -646,20 +646,29 @@ def _one(asked: AntiAffinity) -> AntiAffinity:
     return asked
 
 
-def anti_affinity(spec: Json, namespace: str, exclusive: str = "") -> tuple[AntiAffinity, ...]:
-    """What a pod with this spec asks of all others. A selector of namespaces is read as all of them. Left out: terms
-    for the label `exclusive`, and those that select the pods of one job by its name or uid."""
-    return _apart(obj(obj(spec.get("affinity")).get("podAntiAffinity")), namespace, exclusive)
+def anti_affinity(
+    spec: Json, namespace: str, labels: Mapping[str, str], exclusive: str = ""
+) -> tuple[AntiAffinity, ...]:
+    """What a pod with this spec and these labels asks of all others. A selector of namespaces is read as all of them.
+    Left out: terms that select the pods of its own job by its name or uid; and those for other child jobs that JobSet's
+    webhooks add where it has domains of the label `exclusive` to itself."""
+    found = _apart(obj(obj(spec.get("affinity")).get("podAntiAffinity")), namespace, pod=labels)
+    return tuple(one for one in found if one.key != exclusive or not _of_child_jobs(one)) if exclusive else found
+
+
+def _of_child_jobs(asked: AntiAffinity) -> bool:
+    needs = asked.selector.requirements
+    return bool(needs) and all(need.key == JOBSET_JOB_KEY_LABEL for need in needs)
 
 
 def _apart(
-    rules: Json, namespace: str, exclusive: str = "", own: Mapping[str, str] | None = None
+    rules: Json, namespace: str, *, own: Mapping[str, str] | None = None, pod: Mapping[str, str] | None = None
 ) -> tuple[AntiAffinity, ...]:
     terms = objects(rules.get(_REQUIRED))
     if _too_many(terms, READ):
         return _from_all(terms)
-    found = {_asked(term, namespace, own) for term in terms}
-    return tuple(sorted((one for one in found if one is not None and one.key != exclusive), key=repr))
+    found = {_asked(term, namespace, own, pod) for term in terms}
+    return tuple(sorted((one for one in found if one is not None), key=repr))
 
 
 _MOST_KEYS = 16
@@ -678,9 +687,12 @@ def _near(rules: Json, namespace: str, own: Mapping[str, str]) -> tuple[AntiAffi
     return () if None in found else tuple(sorted((one for one in found if one is not None), key=repr))
 
 
-def _asked(term: Json, namespace: str, own: Mapping[str, str] | None) -> AntiAffinity | None:
+def _asked(
+    term: Json, namespace: str, own: Mapping[str, str] | None, pod: Mapping[str, str] | None = None
+) -> AntiAffinity | None:
     """One term of affinity or anti-affinity; None where it selects pods of one job alone. own: labels of the pods of a
-    template, in whose selectors the API server has not put its `matchLabelKeys` yet."""
+    template, in whose selectors the API server has not put its `matchLabelKeys` yet. pod: those of a pod that is there,
+    which may mean another job than its own."""
     key, selector = text(term.get("topologyKey")), term.get("labelSelector")
     if not isinstance(selector, dict):
         return None
@@ -692,10 +704,15 @@ def _asked(term: Json, namespace: str, own: Mapping[str, str] | None) -> AntiAff
     if own is not None:
         keys = sorted(_match_keys(term))
         needs += [Requirement(k, "In", (own.get(k, ""),)) for k in keys if k in own or k in _OF_ONE_JOB]
-    if any(need.key in _OF_ONE_JOB and need.operator == "In" for need in needs):
-        return None
     namespaces = {name for name in items(term.get("namespaces")) if isinstance(name, str)} or {namespace}
     everywhere = isinstance(term.get("namespaceSelector"), dict)
+    if any(
+        need.key in _OF_ONE_JOB
+        and need.operator == "In"
+        and (pod is None or (pod.get(need.key) in need.values and namespaces == {namespace} and not everywhere))
+        for need in needs
+    ):
+        return None
     return _one(AntiAffinity(key, LabelSelector(tuple(needs)), () if everywhere else tuple(sorted(namespaces))))
 
 

@@ -442,7 +442,7 @@ def pod_usage(raw: Json, names: Names) -> PodUsage | None:
         of_jobset=JOBSET_JOB_KEY_LABEL in labels,
         exclusive_key=exclusive,
         child=_child(labels, where) if exclusive else None,
-        apart=anti_affinity(spec, where, exclusive),
+        apart=anti_affinity(spec, where, labels, exclusive),
     )
 
 
@@ -764,6 +764,7 @@ def workload(
     reserved, admitted, evicted = true.get(QUOTA_RESERVED), true.get(ADMITTED), true.get(EVICTED)
     why = text(evicted.get("reason")) if evicted is not None else ""
     evicted_at = millis(evicted.get("lastTransitionTime")) if evicted is not None else 0
+    queued = millis(texts(meta.get("annotations")).get(names.queued_since_annotation))
     priority = spec.get("priority")
     paused = texts(meta.get("annotations")).get(names.pause_label) == "true"
     value = Workload(
@@ -773,7 +774,7 @@ def workload(
         queue=text(spec.get("queueName")),
         pod_sets=read[0],
         priority=priority if isinstance(priority, int) else 0,
-        created=millis(meta.get("creationTimestamp")),
+        created=max(millis(meta.get("creationTimestamp")), queued),
         # While the label stands on its job, nobody who sets it active has it queued: it would be evicted at once.
         active=spec.get("active") is not False and not meta.get("deletionTimestamp") and not paused,
         paused_by=names.pause_label if paused else "",
@@ -789,10 +790,10 @@ def workload(
         evicted_at=evicted_at,
         evicted_for=_preemptor(true.get(PREEMPTED)),
         # Whoever lost a node through no fault of its own goes before all of its priority.
-        queue_stamp=evicted_at
+        queue_stamp=max(evicted_at, queued)
         if why in ("PodsReadyTimeout", "AdmissionCheck")
         else 0
-        if why == "NodeFailures"
+        if why == "NodeFailures" and queued <= evicted_at
         else None,
         blocked_on_gates=BLOCKED_ON_GATES in true,
         run_ms=whole(status.get("accumulatedPastExecutionTimeSeconds"), 0) * 1000,

@@ -631,3 +631,60 @@ async def test_a_local_queue_that_is_made_anew_takes_along_who_waits(world: Worl
 
 async def when(what: Callable[[], Awaitable[Any]], wanted: Any) -> bool:
     return bool(await what() == wanted)
+
+
+NOTHING_FITS = {"spec": {"template": {"spec": {"nodeSelector": {"gpu": "none"}}}}}
+ANEW: dict[str, tuple[Json, Json, bool]] = {
+    "a pause that ends": (
+        {"metadata": {"labels": {NAMES.pause_label: "true"}}},
+        {"metadata": {"labels": {NAMES.pause_label: None}}},
+        True,
+    ),
+    "a gate that goes": (
+        {"metadata": {"annotations": {NAMES.gated_by_annotation: "example.com/budget"}}},
+        {"metadata": {"annotations": {NAMES.gated_by_annotation: None}}},
+        True,
+    ),
+    "another queue": (
+        {"metadata": {"labels": {NAMES.queue_label: "elsewhere"}}},
+        {"metadata": {"labels": {NAMES.queue_label: "main"}}},
+        True,
+    ),
+    "other nodes": (NOTHING_FITS, {"spec": {"template": {"spec": {"nodeSelector": None}}}}, True),
+    "more pods": ({}, {"spec": {"parallelism": 3, "completions": 3}}, True),
+    "fewer pods": ({}, {"spec": {"parallelism": 1, "completions": 1}}, False),
+    "another image": ({}, {"spec": {"template": {"metadata": {"labels": {"run": "2"}}}}}, False),
+    "another class": ({}, {"metadata": {"labels": {NAMES.priority_class_label: "high"}}}, False),
+}
+
+
+@pytest.mark.parametrize("what", ANEW)
+async def test_who_comes_into_a_queue_or_asks_for_something_else_waits_from_then_on(world: World, what: str) -> None:
+    """Else a job that was made long ago and did not wait, or waited for what never fits, would stand first with
+    whatever it asks for then, and have room kept for it at once."""
+    before, after, anew = ANEW[what]
+    await a_town(world, 4)
+    given = job("train", "main")
+    given["spec"] |= {"parallelism": 2, "completions": 2}
+    await world.put(given)
+    await change(world, f"{JOBS}/train", before)
+
+    async def comes_to_be(known: object) -> Json:
+        def other(raw: Json) -> Any:
+            said = {key: note for key, note in raw["metadata"]["annotations"].items() if "since" not in key}
+            found = (raw["spec"], said)
+            return found != known and found
+
+        found: Json = await until(reads(world, other))
+        return found
+
+    async with running(world) as controller:
+        known = await comes_to_be(None)
+        await change(world, f"{JOBS}/train", after)
+        assert await comes_to_be(known)
+        (gang,) = controller.state.workloads.values()
+        there = await its_workload(world)
+        assert there is not None
+        made_at = millis(there["metadata"]["creationTimestamp"])
+        assert made_at < NOW
+        assert gang.created == (NOW if anew else made_at)

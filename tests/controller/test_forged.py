@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from admission.controller.lifecycle import ReleaseWorkload, Settings, next_step
+from admission.controller.lifecycle import ReleaseWorkload, RestoreJob, Settings, next_step
 from admission.controller.world import World as Shell
 from admission.engine.model import MUSTER
 from admission.engine.state import State
@@ -17,7 +17,8 @@ from admission.jobs.kinds import JOB, JobView, view
 from tests.controller.lab import NAMES, World, condition, job
 from tests.controller.test_follows import JOBS, a_town, holds, its_workload, reads
 from tests.controller.test_keep import running, until
-from tests.controller.test_world import HOLDS, SET, seen
+from tests.controller.test_world import HOLDS, KEY, SET, pod, seen
+from tests.controller.test_world import JOB as RUNS
 
 TENANT = Caller(user="tenant")
 PODS = "/api/v1/namespaces/ml/pods"
@@ -124,6 +125,68 @@ def test_a_job_that_was_taken_from_its_jobset_is_none_of_its_jobs() -> None:
     assert shell.sight(("JobSet", "ns", "set"), 10**9).unheard == 0
     shell.job_lost(taken)
     assert shell.sight(("JobSet", "ns", "set"), 10**9).unheard == 0
+
+
+@pytest.mark.parametrize("label", ["jobset_uid", "owner_uid"])
+@pytest.mark.parametrize("adopted", [False, True])
+@pytest.mark.parametrize("gone", [(), ("Workload",), ("Workload", "Job")])
+def test_a_gang_whose_pods_say_that_they_are_of_another_job_keeps_nothing_for_it(
+    label: str, gone: tuple[str, ...], adopted: bool
+) -> None:
+    """By labels of its template: of a plain Job it may name any JobSet, and with a selector of its own any Job."""
+    evicted = seen(replace(HOLDS, evicted="Preempted", evicted_at=1))
+    stopped = replace(RUNS, suspended=True, suspended_condition=True, terminating=int(adopted))
+    other = replace(RUNS, name="y", uid="j2")
+    its = seen(replace(HOLDS, name="v", uid="w2", job_uid="j2"))
+    shell = Shell(State(MUSTER), changed_job=lambda _: None, dirty=lambda: None)
+    for job_of in (stopped, other):
+        shell.job_seen(job_of)
+    for workload in (evicted, its):
+        shell.workload_seen(workload)
+    held_by = "j1" if adopted else "j2"
+    shell.pod_seen(pod("y-0", workload_uid="w2", held_by=held_by, **{"owner_uid": "j2", label: "j1"}))
+    if "Workload" in gone:
+        shell.workload_lost(its)
+    if "Job" in gone:
+        shell.job_lost(other)
+    tally = shell.sight(KEY, 10**9).pods
+    assert (tally.live, tally.strangers) == (0, int(adopted))
+    assert next_step(shell.sight(KEY, 10**9), Settings(), 10**9).step == RestoreJob()
+    shell.pod_seen(pod("x-0"))
+    shell.workload_lost(evicted)
+    assert shell.sight(KEY, 10**9).pods.live == 1, "what it has made itself is its own, without its Workload too"
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+@pytest.mark.parametrize(
+    ("suspended_ms", "said", "deleting", "counts"),
+    [
+        (1000, {"evicted": "Preempted", "evicted_at": 1000}, False, False),
+        (1000, {}, True, False),
+        # Before it starts they are waited for, for a while.
+        (1000, {}, False, True),
+        # It ran when it got its room: a gang that was imported.
+        (2000, {"evicted": "Preempted", "evicted_at": 1000}, False, True),
+        (0, {"evicted": "Preempted", "evicted_at": 1000}, False, True),
+    ],
+)
+def test_a_pod_that_somebody_gave_a_job_which_never_started_keeps_nothing_for_it(
+    kind: str, suspended_ms: int, said: dict[str, Any], deleting: bool, counts: bool
+) -> None:
+    """It owns it, its controller has deleted it, and it takes a year to end."""
+    held = replace(RUNS, kind=kind, started=False, suspended=True, suspended_condition=True, terminating=1)
+    child = replace(held, kind="Job", name="child", uid="c1", owner=("jobset.x-k8s.io/v1alpha2", "JobSet", "j1"))
+    shell = Shell(State(MUSTER), changed_job=lambda _: None, dirty=lambda: None)
+    shell.job_seen(replace(held, deleting=deleting, suspended_ms=suspended_ms))
+    if kind == "JobSet":
+        shell.job_seen(child)
+    shell.workload_seen(seen(replace(HOLDS, reserved_at=1000, **said)))
+    owner = "c1" if kind == "JobSet" else "j1"
+    shell.pod_seen(pod("p", workload_uid="", owner_uid=owner, held_by=owner, terminating=True))
+    sight = shell.sight((kind, "ns", "train"), 10**9)
+    assert (sight.pods.live, sight.pods.strangers) == ((1, 0) if counts else (0, 1))
+    if "evicted" in said and kind == "Job":
+        assert next_step(sight, Settings(), 10**9).step == (None if counts else ReleaseWorkload())
 
 
 def anti_affinity(label: str, values: list[str]) -> dict[str, Any]:

@@ -171,6 +171,7 @@ def test_a_jobset_gets_the_same_keys_at_every_start() -> None:
     assert (notes(workers[1])["pin"], notes(workers[1])["hosts"]) == ("gates", "")
 
 
+NODE_NAMED = {"spec": {"nodeName": "a", "containers": [{"name": "c"}]}}
 FORMS = [
     (job(), ["a"] * 3, True, "ranks"),
     (job(), ["a"] * 3, False, "gates"),
@@ -179,6 +180,8 @@ FORMS = [
     (job(2, completions=4), ["a"] * 2, True, "gates"),
     (job(5, completions=3), ["a"] * 3, True, "ranks"),
     (job(), ["x" * 40_000] * 3, True, "gates"),
+    (job(template=NODE_NAMED), ["a"] * 3, True, "domain"),
+    (job(template=NODE_NAMED, completionMode="NonIndexed"), ["a"] * 3, True, "domain"),
 ]
 
 

@@ -238,6 +238,12 @@ def test_shape(spec: Json, attribute: str, wanted: Any) -> None:
 
 
 HOST = "kubernetes.io/hostname"
+JOB_NAME, PART = "batch.kubernetes.io/job-name", "jobset.sigs.k8s.io/replicatedjob-name"
+KEY, INDEX = "jobset.sigs.k8s.io/job-key", "jobset.sigs.k8s.io/job-index"
+OTHER_CHILDREN = {
+    "matchExpressions": [{"key": KEY, "operator": "Exists"}, {"key": KEY, "operator": "NotIn", "values": ["k"]}]
+}
+NOT_ITS_OWN = Requirement(KEY, "NotIn", ("k",))
 X = Requirement("app", "In", ("x",))
 
 
@@ -256,9 +262,29 @@ X = Requirement("app", "In", ("x",))
             (AntiAffinity(HOST, LabelSelector((X,))),),
         ),
         (pods("podAntiAffinity", {}), (AntiAffinity(HOST, LabelSelector(), ("team",)),)),
-        # By JobSet's webhooks for exclusive placement; of one job; without a selector (nobody); preferred; affinity.
-        (pods("podAntiAffinity", {"app": "x"}, "exclusive"), ()),
-        (pods("podAntiAffinity", {"app": "x", "batch.kubernetes.io/job-name": "j"}), ()),
+        # By JobSet's webhooks for exclusive placement; of its own job, and of another, or of one elsewhere; without a
+        # selector (nobody); preferred; affinity.
+        (pods("podAntiAffinity", {}, "rack", labelSelector=OTHER_CHILDREN, namespaceSelector={}), ()),
+        (
+            pods("podAntiAffinity", {}, labelSelector=OTHER_CHILDREN),
+            (AntiAffinity(HOST, LabelSelector((Requirement(KEY, "Exists"), NOT_ITS_OWN)), ("team",)),),
+        ),
+        (pods("podAntiAffinity", {"app": "x", JOB_NAME: "j"}), ()),
+        (
+            pods("podAntiAffinity", {JOB_NAME: "other"}),
+            (AntiAffinity(HOST, LabelSelector((Requirement(JOB_NAME, "In", ("other",)),)), ("team",)),),
+        ),
+        *(
+            (
+                pods("podAntiAffinity", {JOB_NAME: "j"}, **more),
+                (AntiAffinity(HOST, LabelSelector((Requirement(JOB_NAME, "In", ("j",)),)), where),),
+            )
+            for more, where in (
+                ({"namespaces": ["other"]}, ("other",)),
+                ({"namespaces": ["other", "team"]}, ("other", "team")),
+                ({"namespaceSelector": {}}, ()),
+            )
+        ),
         (pods("podAntiAffinity", {"app": "x"}, labelSelector=None), ()),
         (pods("podAffinity", {"app": "x"}), ()),
         ({"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}}, ()),
@@ -266,13 +292,15 @@ X = Requirement("app", "In", ("x",))
     ],
 )
 def test_what_a_pod_asks_of_all_others(spec: Json, wanted: tuple[AntiAffinity, ...]) -> None:
-    assert anti_affinity(spec, "team", "exclusive") == wanted
-    pod = {"metadata": {"name": "p", "namespace": "team", "uid": "u"}, "spec": {"nodeName": "n", **spec}}
+    labels = {JOB_NAME: "j", KEY: "k"}
+    assert anti_affinity(spec, "team", labels, "rack") == wanted
+    notes = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "rack"}
+    meta = {"name": "p", "namespace": "team", "uid": "u", "labels": labels, "annotations": notes}
+    pod = {"metadata": meta, "spec": {"nodeName": "n", **spec}}
     seen = [pod_usage(copy.deepcopy(pod), NAMES) for _ in range(2)]
     assert seen[0] is not None
     assert seen[1] is not None
-    if "exclusive" not in str(spec):
-        assert seen[0].apart == wanted
+    assert seen[0].apart == wanted
     assert all(one is other for one, other in zip(seen[0].apart, seen[1].apart, strict=True)), "kept once"
 
 
@@ -314,8 +342,6 @@ def test_affinity_across_pod_sets_is_refused() -> None:
     assert "across pod sets" in shape_of(template, NAMES, siblings=[{"app": "x"}]).refused
 
 
-JOB_NAME, PART = "batch.kubernetes.io/job-name", "jobset.sigs.k8s.io/replicatedjob-name"
-KEY, INDEX = "jobset.sigs.k8s.io/job-key", "jobset.sigs.k8s.io/job-index"
 ACROSS = "across pod sets (topologyKey rack)"
 
 
@@ -535,11 +561,11 @@ def test_a_pod_of_others_that_asks_too_much_has_its_domains_to_itself() -> None:
     keys = [f"key-{i % 40:02}" for i in range(200)]
     selects = {"labelSelector": {"matchLabels": {"a": "b"}}}
     terms = [{"topologyKey": key, **selects} for key in keys]
-    asked = anti_affinity({"affinity": {"podAntiAffinity": {REQUIRED: terms}}}, "ns")
+    asked = anti_affinity({"affinity": {"podAntiAffinity": {REQUIRED: terms}}}, "ns", {})
     assert {one.selector for one in asked} == {LabelSelector()}
     assert {one.namespaces for one in asked} == {()}
     assert [one.key for one in asked] == [*(f"key-{i:02}" for i in range(16)), HOSTNAME_LABEL]
-    few = anti_affinity({"affinity": {"podAntiAffinity": {REQUIRED: terms[:128]}}}, "ns")
+    few = anti_affinity({"affinity": {"podAntiAffinity": {REQUIRED: terms[:128]}}}, "ns", {})
     assert {one.namespaces for one in few} == {("ns",)}
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.controller.defaults import Defaults
+from admission.engine import order
 from admission.engine.model import (
     Admission,
     AvoidedNode,
@@ -157,6 +158,31 @@ def test_what_a_decision_remembers_comes_back() -> None:
     assert (seen.fair_evictions, seen.lost_nodes) == ((1_767_225_603_000, 1_767_225_604_000), ("n2",))
     assert (seen.reclaimable, seen.run_ms) == ((("main", 1),), 5000)
     assert not seen.admitted
+
+
+@pytest.mark.parametrize(
+    ("queued", "evicted", "stands"),
+    [
+        ("", "", 0),
+        ("junk", "", 0),
+        ("1970-01-01T00:00:05Z", "", 5),
+        ("", "PodsReadyTimeout", 7),
+        ("1970-01-01T00:00:05Z", "PodsReadyTimeout", 7),
+        ("1970-01-01T00:00:09Z", "PodsReadyTimeout", 9),
+        # Whoever lost a node stands first, but not with what it came to ask for since.
+        ("", "NodeFailures", -1),
+        ("1970-01-01T00:00:05Z", "NodeFailures", -1),
+        ("1970-01-01T00:00:09Z", "NodeFailures", 9),
+    ],
+)
+def test_since_when_a_gang_waits(queued: str, evicted: str, stands: int) -> None:
+    """Seconds; made at 1, evicted at 7; -1: first of all, 0: by its creation."""
+    at = {"lastTransitionTime": "1970-01-01T00:00:07Z"}
+    conditions = [{"type": "Evicted", "status": "True", "reason": evicted, **at}] if evicted else []
+    notes = {NAMES.queued_since_annotation: queued} if queued else {}
+    meta = {"namespace": "a", "name": "w", "creationTimestamp": "1970-01-01T00:00:01Z", "annotations": notes}
+    gang, _ = values.workload({"metadata": meta, "status": {"conditions": conditions}}, NAMES)
+    assert order.stamp(gang) == (0 if stands == -1 else (stands or 1) * 1000)
 
 
 @pytest.mark.parametrize(
