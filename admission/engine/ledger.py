@@ -44,6 +44,8 @@ from admission.engine.quota import AsIf, QuotaNode, Tree
 Known = TypeVar("Known")
 _KEPT = 1024
 """So much is remembered of trees."""
+_KEPT_CLAIMS = 20_000
+"""Rooms that are entered at once are remembered up to so many together: each takes half a kilobyte."""
 Kind = Literal["gang", "claim"]
 PerPod = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
 """(pod set, what one of its pods takes from a node)."""
@@ -357,6 +359,9 @@ class Ledger:
         """Claims whose quota alone is given up for a question; their nodes count as gone."""
         self._known: dict[tuple[QuotaNode, int, Hashable], Any] = {}
         """(root, its version, what) -> what is `remembered`."""
+        self._kept_known: dict[tuple[Hashable, ...], _Kept] = {}
+        """(root, its version, only what is free, ids of what is set aside) -> that, to be entered at once."""
+        self._kept_claims = 0
         self._by_hand = 0
         """So many questions are asked for which the tree is moved, and has its version still."""
         self._standing: dict[Key, Charge] = {}
@@ -525,10 +530,16 @@ class Ledger:
                     parts.append(part)
             return _Kept(root, entered, parts, as_if)
 
-        what = ("kept", free, *map(id, entered))  # as long as this is remembered, they are there
-        known = self.remembered(root, what, together)
-        if known.spoiled:
-            known = self._known[root, self._versions.get(root, 0), what] = together()
+        if self._by_hand:
+            return together()
+        at = (root, self._versions.get(root, 0), free, *map(id, entered))  # as long as it is there, so are they
+        known = self._kept_known.get(at)
+        if known is None or known.spoiled:
+            if self._kept_claims >= _KEPT_CLAIMS:
+                self._kept_known.clear()
+                self._kept_claims = 0
+            self._kept_claims += len(entered)
+            known = self._kept_known[at] = together()
         return known
 
     def _enter_kept(self, kept: _Kept, sign: int) -> None:
@@ -815,6 +826,8 @@ class Ledger:
             self._followed.clear()
             self._free_parts.clear()
             self._known.clear()
+            self._kept_known.clear()
+            self._kept_claims = 0
         self._marks.append(len(self._journal))
         return len(self._marks) - 1
 
