@@ -40,6 +40,14 @@ def versions(cp: ControlPlane) -> dict[str, str]:
     return {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for kind in LOOKED_AT for one in cp.list(kind)}
 
 
+def amounts_as_people_write_them(jobset: Object) -> None:
+    """Of a JobSet; its webhook writes them otherwise when it is created, and not when it is applied again."""
+    for entry in jobset["spec"]["replicatedJobs"]:
+        (container,) = entry["template"]["spec"]["template"]["spec"]["containers"]
+        asked = {name: int(amount) for name, amount in container["resources"]["limits"].items()}
+        container["resources"] = {"limits": asked, "requests": asked}
+
+
 def ignored() -> set[str]:
     """The field managers that the page says to ignore."""
     (said,) = [text for _, text in spans(PAGE) if text.startswith("managedFieldsManagers")]
@@ -60,6 +68,7 @@ def test_what_is_applied_again_writes_nothing_and_stops_nobody(muster: Installed
         jobset("team-a", "set", {"driver": (1, 1), "workers": (1, 1)}, gpus=4, seconds=None),
         job("team-a", "said-to-wait", 1, seconds=None, suspend=True),
     ]
+    amounts_as_people_write_them(made[5])
     first, local, queue, gpu, *rest = made
     muster.started()
     cp.apply(first, manager=TOOL)

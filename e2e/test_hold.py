@@ -963,8 +963,16 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
         meta: Object = new["spec"]["replicatedJobs"][1]["template"]["spec"]["template"].setdefault("metadata", {})
         return meta
 
+    def asks(new: Object, **asked: Any) -> None:
+        child(new)["template"]["spec"]["containers"][0]["resources"] = {"limits": asked}
+
     edits = {
         "nothing": edit(lambda new: None),
+        "the same amount": edit(lambda new: asks(new, **{"nvidia.com/gpu": 4})),
+        "another amount": edit(lambda new: asks(new, **{"nvidia.com/gpu": 5})),
+        "an amount more": edit(lambda new: asks(new, **{"nvidia.com/gpu": 4, "cpu": 1})),
+        "an amount less": edit(asks),
+        "a container more": edit(lambda new: child(new)["template"]["spec"]["containers"].append(dict(SIDECAR))),
         "on": edit(lambda new: new["spec"].update(suspend=False)),
         "gone": edit(lambda new: new["spec"].pop("suspend", None)),
         "label off": edit(lambda new: new["metadata"].update(labels={})),
@@ -1044,6 +1052,9 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
                 wrong.append(("created", change, who, said, got))
     assert not wrong, "\n".join(map(str, wrong))
     assert rows > 80
+
+
+SIDECAR: Object = {"name": "more", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 4}}}
 
 
 def replicate(new: Object, *replicas: int) -> None:

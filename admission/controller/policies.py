@@ -23,6 +23,7 @@ import yaml
 from admission.controller.installation import Settings
 from admission.controller.roles import roles, roles_by_policy
 from admission.jobs.hold import (
+    CONTAINERS,
     OWNERS_LABELS,
     PATIENCE_S,
     PRIORITY,
@@ -47,7 +48,6 @@ Object = dict[str, Any]
 POLICY_API = "admissionregistration.k8s.io/v1"
 JOBS = ("batch", "jobs")
 JOBSETS = (JOBSET_GROUP, "jobsets")
-CONTAINERS = ("containers", "initContainers")
 
 
 # ---------------------------------------------------------------- CEL
@@ -320,9 +320,38 @@ def put_back(names: Names, settings: Settings) -> list[Object]:
                 "jsonPatch": {
                     "expression": f"{noted} + "
                     f"object.spec.replicatedJobs.filter(r, !{marked('r')} && size({before}) > 0).map(r, {change})"
+                    f" + {_amounts_as_they_were()}"
                 },
             }
         ],
+    )
+
+
+def _amounts_as_they_were() -> str:
+    """`jobs.hold._written_otherwise`: CEL, a list of patches."""
+    spec = "template.spec.template.spec"
+    found = []
+    for group in CONTAINERS:
+        new, old = f"r.{spec}.{group}", f"o.{spec}.{group}"
+        for field in ("limits", "requests"):
+            within = f"resources.{field}"
+            before, at = f"{old}[j].{within}[k]", f"{spec}.{group}".replace(".", "/")
+            equal = " && ".join(f"isQuantity(string({one}))" for one in ("q", before))
+            equal += f" && quantity(string(q)).compareTo(quantity(string({before}))) == 0"
+            path = (
+                f"'/spec/replicatedJobs/' + string(i) + '/{at}/' + string(j) + '/{within.replace('.', '/')}/' + "
+                "jsonpatch.escapeKey(k)"
+            )
+            both = " && ".join(f"has({one}.resources) && has({one}.{within})" for one in ("c", f"{old}[j]"))
+            found.append(
+                f"(has({new}) && has({old}) ? {new}.transformList(j, c, j < size({old}) && {both}, "
+                f"c.{within}.transformList(k, q, k in {old}[j].{within} && q != {before} && {equal}, "
+                f"{{'path': dyn({path}), 'value': {before}}})) : [])"
+            )
+    return (
+        "object.spec.replicatedJobs.transformList(i, r, oldObject.spec.replicatedJobs"
+        f".filter(o, o.name == r.name && o.{spec} != r.{spec}).map(o, {' + '.join(found)})).flatten(3)"
+        f".map(p, {_patch('add', 'string(p.path)', 'p.value')})"
     )
 
 

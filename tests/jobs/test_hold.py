@@ -447,6 +447,44 @@ def test_lists_written_anew_keep_our_keys() -> None:
     assert validate_job(restarts, restarts, TENANT, NAMES) is None
 
 
+@pytest.mark.parametrize(
+    ("was", "written", "equal"),
+    [
+        ("2", 2, True),
+        ("500m", 0.5, True),
+        ("1Gi", "1024Mi", True),
+        ("1k", "1e3", True),
+        (2, "2", True),
+        ("2", 3, False),
+        ("2", "2m", False),
+        ("1Gi", "1G", False),
+        ("2", "two", False),
+        ("2", None, False),
+    ],
+)
+@pytest.mark.parametrize("group", hold.CONTAINERS)
+@pytest.mark.parametrize("field", ["requests", "limits"])
+def test_amounts_of_a_running_jobset_are_the_same_however_they_are_written(
+    was: Any, written: Any, equal: bool, group: str, field: str
+) -> None:
+    def asking(amount: Any) -> Json:
+        made = jobset()
+        made["metadata"]["annotations"] = {NAMES.inverse_annotation: "{}"}
+        spec = made["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]
+        # The one that is looked at stands behind another, and its resource has a name to escape.
+        spec[group] = [{"name": "other"}, {"name": "it", "resources": {field: {"a/b": amount, "cpu": "1"}}}]
+        return made
+
+    old, new = asking(was), asking(written)
+    after = patched(new, mutate_job(old, new, TENANT, NAMES))
+    assert after == (old if equal else new)
+    assert validate_job(old, after, TENANT, NAMES) == (None if equal else SAY.frozen)
+    # While nothing is reserved what its owner writes stands as it is written.
+    for free in (old, new):
+        del free["metadata"]["annotations"]
+    assert mutate_job(old, new, TENANT, NAMES) == []
+
+
 # ---------------------------------------------------------------- pods
 
 BY_JOB = Caller(hold.IDENTITIES.job_controllers[0])
