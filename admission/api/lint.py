@@ -970,8 +970,8 @@ class _Fleet:
                     ("spec", "concurrentAdmissionPolicy"),
                     "migration-without-effect",
                     Severity.WARNING,
-                    f"concurrentAdmissionPolicy has no effect: a gang of {name} gets the first flavor that has room for "
-                    "it, and stays there",
+                    f"concurrentAdmissionPolicy has no effect: a gang of {name} gets the first flavor that has room, "
+                    "and stays there",
                     "drop it; write the flavor that is to be tried first as the first of its resource group",
                 )
 

@@ -30,6 +30,7 @@ from admission.jobs.hold import (
     QUEUED_OWNERS,
     Identities,
     Messages,
+    as_written,
 )
 from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.pins import DOMAIN, GATES, RANKS, REQUIRED, template_annotations, template_labels
@@ -224,6 +225,16 @@ def hold(names: Names, settings: Settings, *, governed: bool = False) -> list[Ob
         match["namespaceSelector"] = dict(settings.governed_namespaces or {})
     wanted = _variable("wanted", f"oldObject == null || {_suspended('oldObject')}")
     change = _patch("add", "'/spec/suspend'", "variables.wanted")
+    note, size = f"oldObject.metadata.annotations[{_text(names.inverse_annotation)}]", "spec.parallelism"
+    before, after = as_written("|").split("|")
+    # `jobs.hold._as_it_was_given`.
+    shrunk = (
+        f"{_OLD} && !variables.is_us && has(oldObject.metadata.annotations) && "
+        f"{_text(names.inverse_annotation)} in oldObject.metadata.annotations && has(object.{size}) && "
+        f"has(oldObject.{size}) && object.{size} != oldObject.{size} && "
+        f"{note}.contains({_text(before)} + string(object.{size}) + {_text(after)})"
+    )
+    given = _patch("add", "'/spec/parallelism'", f"oldObject.{size}")
     return _mutating(
         "muster-hold-namespaces" if governed else "muster-hold",
         settings,
@@ -241,7 +252,8 @@ def hold(names: Names, settings: Settings, *, governed: bool = False) -> list[Ob
             {
                 "patchType": "JSONPatch",
                 "jsonPatch": {
-                    "expression": f"{_suspended('object')} == variables.wanted || !variables.held ? [] : [{change}]"
+                    "expression": f"({_suspended('object')} == variables.wanted || !variables.held ? [] : [{change}])"
+                    f" + ({shrunk} ? [{given}] : [])"
                 },
             }
         ],

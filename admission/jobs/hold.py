@@ -293,9 +293,26 @@ def mutate_job(
         wanted = True if old is None else _suspended(old)
         if _suspended(new) != wanted:
             patch.append({"op": "add", "path": "/spec/suspend", "value": wanted})
-    if kind_of(new) is JOBSET and old is not None and not caller.is_us(names):
-        patch += _put_back(old, new, names)
+    if old is not None and not caller.is_us(names):
+        patch += _put_back(old, new, names) if kind_of(new) is JOBSET else _as_it_was_given(old, new, names)
     return patch
+
+
+def as_written(parallelism: object) -> str:
+    """How the note of a start says that the owner of a Job wrote this parallelism, and a smaller one was given."""
+    return f'[["spec","parallelism"],{parallelism}]'
+
+
+def _as_it_was_given(old: Json, new: Json, names: Names) -> list[Operation]:
+    """The parallelism of a Job that was started with less than its owner wrote, where that is applied again."""
+    given, written = (obj(one.get("spec")).get("parallelism") for one in (old, new))
+    if (
+        given is None
+        or given == written
+        or as_written(written) not in _annotations(old).get(names.inverse_annotation, "")
+    ):
+        return []
+    return [{"op": "add", "path": "/spec/parallelism", "value": given}]
 
 
 def _put_back(old: Json, new: Json, names: Names) -> list[Operation]:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.api.workload import POD_SETS
+from admission.engine.model import Admission, Flavor, PodSetAssignment
 from admission.jobs import hold
 from admission.jobs.hold import (
     PATIENCE_S,
@@ -24,7 +25,7 @@ from admission.jobs.hold import (
     validate_pod,
 )
 from admission.jobs.kinds import JOB, JOBSET
-from admission.jobs.pins import tolerations_value
+from admission.jobs.pins import Start, start, tolerations_value
 from admission.jobs.requests import LIMITS, excess_words
 from admission.jobs.workload import build_workload
 from admission.names import (
@@ -445,6 +446,37 @@ def test_lists_written_anew_keep_our_keys() -> None:
     assert validate_job(old, restarts, TENANT, NAMES) == SAY.frozen
     assert validate_job(restarts, old, TENANT, NAMES) == SAY.frozen
     assert validate_job(restarts, restarts, TENANT, NAMES) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "after", "told"),
+    [
+        ({"parallelism": 8}, 4, None),
+        ({"parallelism": 4}, 4, None),
+        ({"parallelism": 5}, 5, SAY.frozen),
+        ({"parallelism": 80}, 80, SAY.frozen),
+        ({}, None, SAY.frozen),
+        ({"parallelism": 8, "completions": 9}, 4, SAY.frozen),
+    ],
+)
+def test_a_job_that_started_with_less_may_be_applied_again_as_it_was_written(
+    written: Json, after: int | None, told: str | None
+) -> None:
+    raw = job()
+    raw["metadata"] |= {"namespace": "a", "uid": "u", "resourceVersion": "7"}
+    raw["spec"] |= {"parallelism": 8, "completions": 8, "completionMode": "Indexed"}
+    given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (), 4),))
+    plan = start(JOB, raw, "w", given, {"f": Flavor("f")}, NAMES, can_rank=True)
+    assert isinstance(plan, Start)
+    old = patched(raw, plan.patch)
+    assert old["spec"]["parallelism"] == 4
+    new = copy.deepcopy(old)
+    del new["spec"]["parallelism"]
+    new["spec"] |= written
+    seen = patched(new, mutate_job(old, new, TENANT, NAMES))
+    assert seen["spec"].get("parallelism") == after
+    assert validate_job(old, seen, TENANT, NAMES) == told
+    assert mutate_job(old, new, US, NAMES) == []
 
 
 @pytest.mark.parametrize(
