@@ -342,24 +342,36 @@ def put_back(names: Names, settings: Settings) -> list[Object]:
 def _amounts_as_they_were() -> str:
     """`jobs.hold._written_otherwise`: CEL, a list of patches."""
     spec = "template.spec.template.spec"
+
+    def there(*paths: str) -> str:
+        return " && ".join(f"has({path})" for path in paths)
+
+    def of_each(group: str, both: str, found: str) -> str:
+        new, old = f"r.{spec}.{group}", f"o.{spec}.{group}"
+        return (
+            f"({there(new, old)} ? {new}.transformList(j, c, j < size({old}) && "
+            f"{both.replace('OLD', f'{old}[j]')}, {found.replace('OLD', f'{old}[j]')}) : [])"
+        )
+
+    def otherwise(new: str, old: str) -> str:
+        same = f"quantity(string({new})).compareTo(quantity(string({old}))) == 0"
+        return f"{new} != {old} && isQuantity(string({new})) && isQuantity(string({old})) && {same}"
+
+    def as_it_was(group: str, within: str, value: str) -> str:
+        path = f"'/spec/replicatedJobs/' + string(i) + '/{spec.replace('.', '/')}/{group}/' + string(j) + {within}"
+        return f"{{'path': dyn({path}), 'value': {value}}}"
+
     found = []
     for group in CONTAINERS:
-        new, old = f"r.{spec}.{group}", f"o.{spec}.{group}"
-        for field in ("limits", "requests"):
-            within = f"resources.{field}"
-            before, at = f"{old}[j].{within}[k]", f"{spec}.{group}".replace(".", "/")
-            equal = " && ".join(f"isQuantity(string({one}))" for one in ("q", before))
-            equal += f" && quantity(string(q)).compareTo(quantity(string({before}))) == 0"
-            path = (
-                f"'/spec/replicatedJobs/' + string(i) + '/{at}/' + string(j) + '/{within.replace('.', '/')}/' + "
-                "jsonpatch.escapeKey(k)"
-            )
-            both = " && ".join(f"has({one}.resources) && has({one}.{within})" for one in ("c", f"{old}[j]"))
-            found.append(
-                f"(has({new}) && has({old}) ? {new}.transformList(j, c, j < size({old}) && {both}, "
-                f"c.{within}.transformList(k, q, k in {old}[j].{within} && q != {before} && {equal}, "
-                f"{{'path': dyn({path}), 'value': {before}}})) : [])"
-            )
+        for field in (f"resources.{one}" for one in ("limits", "requests")):
+            both = there("c.resources", f"c.{field}", "OLD.resources", f"OLD.{field}")
+            put = as_it_was(group, f"'/{field.replace('.', '/')}/' + jsonpatch.escapeKey(k)", f"OLD.{field}[k]")
+            each = f"k in OLD.{field} && {otherwise('q', f'OLD.{field}[k]')}, {put}"
+            found.append(of_each(group, both, f"c.{field}.transformList(k, q, {each})"))
+    limit = "emptyDir.sizeLimit"
+    both = there("c.emptyDir", f"c.{limit}", "OLD.emptyDir", f"OLD.{limit}")
+    put = as_it_was("volumes", "'/emptyDir/sizeLimit'", f"OLD.{limit}")
+    found.append(of_each("volumes", f"{both} && {otherwise(f'c.{limit}', f'OLD.{limit}')}", f"[{put}]"))
     return (
         "object.spec.replicatedJobs.transformList(i, r, oldObject.spec.replicatedJobs"
         f".filter(o, o.name == r.name && o.{spec} != r.{spec}).map(o, {' + '.join(found)})).flatten(3)"

@@ -360,6 +360,11 @@ def _written_otherwise(old: Json, new: Json) -> Iterator[tuple[tuple[str, ...], 
                     kept = before.get(resource)
                     if resource in before and kept != amount and quantity.same(kept, amount):
                         yield (group, str(index), "resources", field, resource), kept
+    volumes = zip(items(obj(old.get("spec")).get("volumes")), items(obj(new.get("spec")).get("volumes")), strict=False)
+    for index, (was, is_) in enumerate(volumes):
+        kept, amount = (obj(obj(one).get("emptyDir")).get("sizeLimit") for one in (was, is_))
+        if kept != amount and quantity.same(kept, amount):
+            yield ("volumes", str(index), "emptyDir", "sizeLimit"), kept
 
 
 def _inner(entry: Json) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -494,8 +495,9 @@ def test_a_job_that_started_with_less_may_be_applied_again_as_it_was_written(
         ("2", None, False),
     ],
 )
-@pytest.mark.parametrize("group", hold.CONTAINERS)
-@pytest.mark.parametrize("field", ["requests", "limits"])
+@pytest.mark.parametrize(
+    ("group", "field"), [("volumes", "sizeLimit"), *itertools.product(hold.CONTAINERS, ("requests", "limits"))]
+)
 def test_amounts_of_a_running_jobset_are_the_same_however_they_are_written(
     was: Any, written: Any, equal: bool, group: str, field: str
 ) -> None:
@@ -504,7 +506,10 @@ def test_amounts_of_a_running_jobset_are_the_same_however_they_are_written(
         made["metadata"]["annotations"] = {NAMES.inverse_annotation: "{}"}
         spec = made["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]
         # The one that is looked at stands behind another, and its resource has a name to escape.
-        spec[group] = [{"name": "other"}, {"name": "it", "resources": {field: {"a/b": amount, "cpu": "1"}}}]
+        it = (
+            {"emptyDir": {field: amount}} if group == "volumes" else {"resources": {field: {"a/b": amount, "cpu": "1"}}}
+        )
+        spec[group] = [{"name": "other"}, {"name": "it", **it}]
         return made
 
     old, new = asking(was), asking(written)
