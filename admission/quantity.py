@@ -98,6 +98,15 @@ def _parse_text(text: str, milli: bool) -> int:
         return _ceil(value * 1000 if milli else value)
 
 
+def same(one: object, other: object) -> bool:
+    """Do both stand for one amount, as 2 and "2", or 1024Mi and 1Gi do? False where either is no quantity."""
+    try:
+        first, second = (_decimal(str(said).strip()) for said in (one, other))
+    except QuantityError:
+        return False
+    return first == second
+
+
 def parse(resource: str, quantity: str | int | float) -> int:
     """The amount of `resource` that `quantity` stands for: milli-CPU for cpu, else base units.
 

@@ -74,6 +74,7 @@ _FREE: Object = {"type": "object"}
 _NAME: Object = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "maxLength": 253}
 _LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 _USERS: Object = {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^[A-Za-z0-9:@._/-]+$"}}
+_FOUND_BY = ("name", "component")
 _LABELS: Object = {"type": "object", "additionalProperties": _TEXT}
 _AMOUNT: Object = {
     "type": ["string", "number"],
@@ -202,7 +203,10 @@ def values_schema() -> Object:
         webhook=_object(
             (),
             certificate=_choice("controller", "cert-manager"),
-            issuerRef=_object((), name=_NAME, kind=_TEXT, group=_TEXT),
+            issuerRef={
+                **_object((), name=_NAME, kind=_TEXT, group=_TEXT),
+                "dependencies": {"kind": ["name"], "group": ["name"]},
+            },
         ),
         identities=_object((), jobControllers=_USERS, jobsetControllers=_USERS),
         restrictPriorities={"type": "array", "items": _NAME},
@@ -211,7 +215,8 @@ def values_schema() -> Object:
         resources=_RESOURCES,
         priorityClassName=_TEXT,
         gangPriorityClass=_object((), create=_BOOL),
-        podLabels=_LABELS,
+        # By these two the Deployment and the Services find the pods.
+        podLabels={**_LABELS, "propertyNames": {"not": _choice(*(f"app.kubernetes.io/{key}" for key in _FOUND_BY))}},
         podAnnotations=_LABELS,
         nodeSelector=_LABELS,
         tolerations={

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from e2e.api_client import Object
+import pytest
+
+from e2e.api_client import ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted, entry_of, reason, running_pods
 from e2e.installed import NAMES, Installed, cluster_queue, cohort, flavor, job, jobset, local_queue
@@ -40,6 +42,14 @@ def versions(cp: ControlPlane) -> dict[str, str]:
     return {one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for kind in LOOKED_AT for one in cp.list(kind)}
 
 
+def amounts_as_people_write_them(jobset: Object) -> None:
+    """Of a JobSet; its webhook writes them otherwise when it is created, and not when it is applied again."""
+    for entry in jobset["spec"]["replicatedJobs"]:
+        (container,) = entry["template"]["spec"]["template"]["spec"]["containers"]
+        asked = {name: int(amount) for name, amount in container["resources"]["limits"].items()}
+        container["resources"] = {"limits": asked, "requests": asked}
+
+
 def ignored() -> set[str]:
     """The field managers that the page says to ignore."""
     (said,) = [text for _, text in spans(PAGE) if text.startswith("managedFieldsManagers")]
@@ -60,6 +70,7 @@ def test_what_is_applied_again_writes_nothing_and_stops_nobody(muster: Installed
         jobset("team-a", "set", {"driver": (1, 1), "workers": (1, 1)}, gpus=4, seconds=None),
         job("team-a", "said-to-wait", 1, seconds=None, suspend=True),
     ]
+    amounts_as_people_write_them(made[5])
     first, local, queue, gpu, *rest = made
     muster.started()
     cp.apply(first, manager=TOOL)
@@ -88,6 +99,22 @@ def test_what_is_applied_again_writes_nothing_and_stops_nobody(muster: Installed
     cp.apply(made[:-1], manager=TOOL)
     _still(cp)
     assert versions(cp) == before
+    # One that started with less: it is applied again with all that it asks for.
+    less = job("team-a", "less", 3, seconds=None)
+    less["metadata"]["annotations"] = {NAMES.min_parallelism_annotation: "1"}
+    cp.apply(less, manager=TOOL)
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 6, 30, "one of its pods to run")
+    _still(cp)
+    for _ in range(2):
+        cp.apply(less, manager=TOOL)
+    # Whether a tool shows its parallelism as different depends on what the page says to ignore, as for `suspend`.
+    live = cp.get("jobs", "less", "team-a")
+    (offered,) = cp.apply(less, manager=TOOL, dryRun="All")
+    assert (live["spec"]["parallelism"], compared(offered)) == (1, compared(live))
+    with pytest.raises(ApiError, match="holds room for what it asked for"):
+        cp.patch("jobs", "less", {"spec": {"parallelism": 2}}, "team-a")
+    cp.delete("jobs", "less", "team-a")
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 5, 30, "it to be gone")
     # Who says that it is to wait is not heard while it holds room; the page says to leave it out, and whom to ignore.
     cp.apply(made[-1], manager=TOOL)
     live = cp.get("jobs", "said-to-wait", "team-a")

@@ -940,8 +940,16 @@ def test_python_and_cel_agree_about_jobs(plane: ControlPlane, tenant: ApiClient,
 
 
 def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClient, muster: ApiClient) -> None:
+    def child(new: Object) -> Object:
+        spec: Object = new["spec"]["replicatedJobs"][1]["template"]["spec"]
+        return spec
+
+    def shared(new: Object, limit: str) -> Object:
+        child(new)["template"]["spec"]["volumes"] = [{"name": "shm", "emptyDir": {"sizeLimit": limit}}]
+        return new
+
     tenant.create(jobset("held"))
-    tenant.create(jobset("started"))
+    tenant.create(shared(jobset("started"), "1Gi"))
     plane.wait(lambda: condition(plane.get("jobsets", "started", SPACE), "Suspended"), 20, "the JobSet to be seen")
     start(muster, JOBSET, "started", driver="0", workers="1234")
     tenant.create(jobset("free", labels={}, suspend=True))
@@ -955,16 +963,22 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
 
         return made
 
-    def child(new: Object) -> Object:
-        spec: Object = new["spec"]["replicatedJobs"][1]["template"]["spec"]
-        return spec
-
     def inner(new: Object) -> Object:
         meta: Object = new["spec"]["replicatedJobs"][1]["template"]["spec"]["template"].setdefault("metadata", {})
         return meta
 
+    def asks(new: Object, **asked: Any) -> None:
+        child(new)["template"]["spec"]["containers"][0]["resources"] = {"limits": asked}
+
     edits = {
         "nothing": edit(lambda new: None),
+        "the same amount": edit(lambda new: asks(new, **{"nvidia.com/gpu": 4})),
+        "another amount": edit(lambda new: asks(new, **{"nvidia.com/gpu": 5})),
+        "an amount more": edit(lambda new: asks(new, **{"nvidia.com/gpu": 4, "cpu": 1})),
+        "an amount less": edit(asks),
+        "the same size": edit(lambda new: shared(new, "1024Mi")),
+        "another size": edit(lambda new: shared(new, "1025Mi")),
+        "a container more": edit(lambda new: child(new)["template"]["spec"]["containers"].append(dict(SIDECAR))),
         "on": edit(lambda new: new["spec"].update(suspend=False)),
         "gone": edit(lambda new: new["spec"].pop("suspend", None)),
         "label off": edit(lambda new: new["metadata"].update(labels={})),
@@ -1044,6 +1058,9 @@ def test_python_and_cel_agree_about_jobsets(plane: ControlPlane, tenant: ApiClie
                 wrong.append(("created", change, who, said, got))
     assert not wrong, "\n".join(map(str, wrong))
     assert rows > 80
+
+
+SIDECAR: Object = {"name": "more", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 4}}}
 
 
 def replicate(new: Object, *replicas: int) -> None:

@@ -964,6 +964,16 @@ class _Fleet:
                     f"{name} has no resourceGroups: only gangs that ask for nothing can be admitted",
                     "write resourceGroups with flavors and nominalQuota",
                 )
+            if spec.get("concurrentAdmissionPolicy") is not None:
+                self.say(
+                    document,
+                    ("spec", "concurrentAdmissionPolicy"),
+                    "migration-without-effect",
+                    Severity.WARNING,
+                    f"concurrentAdmissionPolicy has no effect: a gang of {name} gets the first flavor that has room, "
+                    "and stays there",
+                    "drop it; write the flavor that is to be tried first as the first of its resource group",
+                )
 
     def _local_queues(self) -> None:
         queues = {key[1] for key in self.named["ClusterQueue"]}

@@ -124,6 +124,9 @@ class Standing:
     created: int = 0
     priority: int = 0
     pods: int = 0
+    """How many it asks for at a time."""
+    given: int | None = None
+    """How many at a time its reservation has; fewer than `pods` where it may start with less. None: it has none."""
     ready: int | None = None
     position: int | None = None
     """From 1, among the waiting jobs of its LocalQueue: as the controller goes through them, else (`live` of the answer

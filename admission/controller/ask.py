@@ -278,15 +278,15 @@ class Ask:
             if pods is not None and standing.state is State.LEAVING:
                 unready = staying(pods, self.now)
             elif pods is not None:
-                job = as_by_pods(job, pods)
-                unready = unready_of(pods, job, standing.pods)
+                job, given = as_by_pods(job, pods), standing.given or standing.pods
+                unready = unready_of(pods, job, given)
                 if any(one.reason == NOT_STARTED for one in unready):
                     said = _last_said(events, REFUSED, STEP_FAILED)
                     unready = tuple(told_why(one, said, NOT_STARTED) for one in unready)
                 elif any(one.reason == NOT_CREATED for one in unready):
                     of_jobs = _last_said(await self._of_children(kind, job) or events, "FailedCreate")
                     unready = tuple(told_why(one, of_jobs or _last_said(events, JOBS_REFUSED)) for one in unready)
-                standing = replace(standing, ready=job.ready_of(standing.pods))
+                standing = replace(standing, ready=job.ready_of(given))
                 if pods:  # a status comes after its pods
                     standing = replace(standing, state=State.RUNNING if job.runs else State.STARTING)
         pods_seen, off = not self._unseen("pods"), not value.active

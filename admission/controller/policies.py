@@ -23,12 +23,14 @@ import yaml
 from admission.controller.installation import Settings
 from admission.controller.roles import roles, roles_by_policy
 from admission.jobs.hold import (
+    CONTAINERS,
     OWNERS_LABELS,
     PATIENCE_S,
     PRIORITY,
     QUEUED_OWNERS,
     Identities,
     Messages,
+    as_written,
 )
 from admission.jobs.kinds import JOB, JOBSET
 from admission.jobs.pins import DOMAIN, GATES, RANKS, REQUIRED, template_annotations, template_labels
@@ -47,7 +49,6 @@ Object = dict[str, Any]
 POLICY_API = "admissionregistration.k8s.io/v1"
 JOBS = ("batch", "jobs")
 JOBSETS = (JOBSET_GROUP, "jobsets")
-CONTAINERS = ("containers", "initContainers")
 
 
 # ---------------------------------------------------------------- CEL
@@ -224,6 +225,16 @@ def hold(names: Names, settings: Settings, *, governed: bool = False) -> list[Ob
         match["namespaceSelector"] = dict(settings.governed_namespaces or {})
     wanted = _variable("wanted", f"oldObject == null || {_suspended('oldObject')}")
     change = _patch("add", "'/spec/suspend'", "variables.wanted")
+    note, size = f"oldObject.metadata.annotations[{_text(names.inverse_annotation)}]", "spec.parallelism"
+    before, after = as_written("|").split("|")
+    # `jobs.hold._as_it_was_given`.
+    shrunk = (
+        f"{_OLD} && !variables.is_us && has(oldObject.metadata.annotations) && "
+        f"{_text(names.inverse_annotation)} in oldObject.metadata.annotations && has(object.{size}) && "
+        f"has(oldObject.{size}) && object.{size} != oldObject.{size} && "
+        f"{note}.contains({_text(before)} + string(object.{size}) + {_text(after)})"
+    )
+    given = _patch("add", "'/spec/parallelism'", f"oldObject.{size}")
     return _mutating(
         "muster-hold-namespaces" if governed else "muster-hold",
         settings,
@@ -241,7 +252,8 @@ def hold(names: Names, settings: Settings, *, governed: bool = False) -> list[Ob
             {
                 "patchType": "JSONPatch",
                 "jsonPatch": {
-                    "expression": f"{_suspended('object')} == variables.wanted || !variables.held ? [] : [{change}]"
+                    "expression": f"({_suspended('object')} == variables.wanted || !variables.held ? [] : [{change}])"
+                    f" + ({shrunk} ? [{given}] : [])"
                 },
             }
         ],
@@ -320,9 +332,50 @@ def put_back(names: Names, settings: Settings) -> list[Object]:
                 "jsonPatch": {
                     "expression": f"{noted} + "
                     f"object.spec.replicatedJobs.filter(r, !{marked('r')} && size({before}) > 0).map(r, {change})"
+                    f" + {_amounts_as_they_were()}"
                 },
             }
         ],
+    )
+
+
+def _amounts_as_they_were() -> str:
+    """`jobs.hold._written_otherwise`: CEL, a list of patches."""
+    spec = "template.spec.template.spec"
+
+    def there(*paths: str) -> str:
+        return " && ".join(f"has({path})" for path in paths)
+
+    def of_each(group: str, both: str, found: str) -> str:
+        new, old = f"r.{spec}.{group}", f"o.{spec}.{group}"
+        return (
+            f"({there(new, old)} ? {new}.transformList(j, c, j < size({old}) && "
+            f"{both.replace('OLD', f'{old}[j]')}, {found.replace('OLD', f'{old}[j]')}) : [])"
+        )
+
+    def otherwise(new: str, old: str) -> str:
+        same = f"quantity(string({new})).compareTo(quantity(string({old}))) == 0"
+        return f"{new} != {old} && isQuantity(string({new})) && isQuantity(string({old})) && {same}"
+
+    def as_it_was(group: str, within: str, value: str) -> str:
+        path = f"'/spec/replicatedJobs/' + string(i) + '/{spec.replace('.', '/')}/{group}/' + string(j) + {within}"
+        return f"{{'path': dyn({path}), 'value': {value}}}"
+
+    found = []
+    for group in CONTAINERS:
+        for field in (f"resources.{one}" for one in ("limits", "requests")):
+            both = there("c.resources", f"c.{field}", "OLD.resources", f"OLD.{field}")
+            put = as_it_was(group, f"'/{field.replace('.', '/')}/' + jsonpatch.escapeKey(k)", f"OLD.{field}[k]")
+            each = f"k in OLD.{field} && {otherwise('q', f'OLD.{field}[k]')}, {put}"
+            found.append(of_each(group, both, f"c.{field}.transformList(k, q, {each})"))
+    limit = "emptyDir.sizeLimit"
+    both = there("c.emptyDir", f"c.{limit}", "OLD.emptyDir", f"OLD.{limit}")
+    put = as_it_was("volumes", "'/emptyDir/sizeLimit'", f"OLD.{limit}")
+    found.append(of_each("volumes", f"{both} && {otherwise(f'c.{limit}', f'OLD.{limit}')}", f"[{put}]"))
+    return (
+        "object.spec.replicatedJobs.transformList(i, r, oldObject.spec.replicatedJobs"
+        f".filter(o, o.name == r.name && o.{spec} != r.{spec}).map(o, {' + '.join(found)})).flatten(3)"
+        f".map(p, {_patch('add', 'string(p.path)', 'p.value')})"
     )
 
 

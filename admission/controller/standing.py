@@ -67,6 +67,7 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     evicted, finished = condition_of(raw, EVICTED), condition_of(raw, FINISHED)
     created = job.created_ms if job is not None else value.created
     pods = sum(pod_set.count for pod_set in value.pod_sets)
+    given = pods if value.admission is None else pods_of(value.admission)
     reason = message = detail = ""
     if value.finished:
         state, shown = State.FINISHED, finished
@@ -125,7 +126,8 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
         created=created,
         priority=value.priority,
         pods=pods,
-        ready=job.ready_of(pods) if job is not None and value.admitted else None,
+        given=given if value.admission is not None else None,
+        ready=job.ready_of(given) if job is not None and value.admitted else None,
         requests=_requests(raw, value),
         where=_where(value),
     )
@@ -175,6 +177,11 @@ def _requests(raw: Json, value: Workload) -> tuple[tuple[str, int], ...]:
 
 def _where(value: Workload) -> tuple[Place, ...]:
     return () if value.admission is None else places(value.admission)
+
+
+def pods_of(admission: Admission) -> int:
+    """How many pods at a time an admission has room for."""
+    return sum(pod_set.count for pod_set in admission.pod_sets)
 
 
 def places(admission: Admission) -> tuple[Place, ...]:

@@ -161,7 +161,7 @@ def why(answer: Why, now: int) -> RenderableType:
     elif seen.since and seen.state is not State.UNMANAGED:
         head.append(f", for {age(seen.since, now)}")
     if seen.state in (State.STARTING, State.RUNNING) and seen.ready is not None:
-        head.append(f" ({seen.ready} of {seen.pods} pods ready)")
+        head.append(f" ({seen.ready} of {seen.given} pods ready)")
     out.append(head)
     facts = _facts()
     if seen.queue:
@@ -170,6 +170,8 @@ def why(answer: Why, now: int) -> RenderableType:
         facts.add_row("queue", f"LocalQueue {seen.queue}{target}{place}")
     if seen.requests:
         facts.add_row("asks for", f"{amounts(seen.requests)} in {seen.pods} pod{'' if seen.pods == 1 else 's'}")
+    if seen.given is not None and seen.given < seen.pods:
+        facts.add_row("has", f"room for {seen.given} of {seen.pods} pods at a time, for it may start with less")
     if seen.reason and seen.state in (State.WAITING, State.HELD, State.PAUSED):
         facts.add_row("reason", seen.reason + (f" ({seen.detail})" if seen.detail else ""))
     if seen.message:
@@ -352,7 +354,7 @@ def jobs(answer: Jobs, now: int, form: str = "text") -> RenderableType:
             else "",
         ]
         if wide:
-            ready = f"{row.ready}/{row.pods}" if row.ready is not None else str(row.pods)
+            ready = f"{row.ready}/{row.given}" if row.ready is not None else str(row.pods)
             cells += [ready, amounts(row.requests), str(row.priority), row.message]
         table.add_row(*cells)
     head = _first_of_all(answer.leaderless, answer.silent)

@@ -434,12 +434,15 @@ def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: As
         ]
         for one in plan.decisions:
             if isinstance(one, Admit) and one.key == key:
+                given, asked = (sum(pod_set.count for pod_set in of.pod_sets) for of in (one.admission, gang))
+                said = [] if one.admitted else ["it gets its quota, and waits for admission checks"]
+                said += [f"it may start with less: {given} of {asked} pods at a time"] if given < asked else []
                 found = replace(
                     seen,
                     answer=Foresight.STARTS if one.admitted else Foresight.WAITS,
                     where=places_of(one.admission),
                     checks=() if one.admitted else one.checks,
-                    message="" if one.admitted else "it gets its quota, and waits for admission checks",
+                    message="; ".join(said),
                 )
                 return found, one
             if isinstance(one, Claim) and one.key == key:

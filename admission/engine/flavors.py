@@ -869,12 +869,14 @@ class _Scan:
         if not flavor.topology:
             if not any(resource in group.covered for resource, _ in pod_set.shape.requests):
                 return ""  # it only gives quota for what no node has
-            return "flavor has no topology"
+            return "flavor has no topology" + (f", and so no level {min(levels)}" if levels else "")
         topology = self.topologies.get(flavor.topology)
         if topology is None:
             return f"topology {flavor.topology} not found"
         missing = sorted(levels - set(topology.levels))
-        return f"topology {flavor.topology} has no level {missing[0]}" if missing else ""
+        if not missing:
+            return ""
+        return f"topology {flavor.topology} has no level {missing[0]} (it has {', '.join(topology.levels)})"
 
     # -------------------------------------------------------- nodes
 

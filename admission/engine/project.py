@@ -117,7 +117,10 @@ def _verdict(workload: Workload, verdict: Verdict) -> Projection:
 
 def _admit(workload: Workload, admit: Admit) -> Projection:
     queue = admit.admission.cluster_queue
+    given, asked = (sum(one.count for one in of.pod_sets) for of in (admit.admission, workload))
     reserved = f"Quota reserved in ClusterQueue {queue}"
+    if given < asked:
+        reserved += f" for {given} of {asked} pods at a time"
     conditions: list[Condition] = [(QUOTA_RESERVED, True, "QuotaReserved", reserved)]
     waited = f"waited {_duration(admit.waited_ms)}"
     events: list[Event] = [("Normal", "QuotaReserved", f"{reserved}, {waited}")]

@@ -18,9 +18,10 @@ they repeat. An administrator who does mean it says `--field-manager`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from admission import quantity
 from admission.jobs.kinds import (
     JOB,
     JOBSET,
@@ -72,6 +73,9 @@ PATIENCE_S = 300
 before, and a pod that is deleted fails most jobs for good. Not for a pod that stays on some tainted nodes for good, for
 of all tolerations of a taint the shortest counts."""
 
+
+CONTAINERS = ("containers", "initContainers")
+"""Fields of a pod's spec whose containers ask for resources."""
 
 OWNERS_LABELS = (
     *LABELS_OF_JOB,
@@ -289,22 +293,40 @@ def mutate_job(
         wanted = True if old is None else _suspended(old)
         if _suspended(new) != wanted:
             patch.append({"op": "add", "path": "/spec/suspend", "value": wanted})
-    if kind_of(new) is JOBSET and old is not None and not caller.is_us(names):
-        patch += _put_back(old, new, names)
+    if old is not None and not caller.is_us(names):
+        patch += _put_back(old, new, names) if kind_of(new) is JOBSET else _as_it_was_given(old, new, names)
     return patch
 
 
+def as_written(parallelism: object) -> str:
+    """How the note of a start says that the owner of a Job wrote this parallelism, and a smaller one was given."""
+    return f'[["spec","parallelism"],{parallelism}]'
+
+
+def _as_it_was_given(old: Json, new: Json, names: Names) -> list[Operation]:
+    """The parallelism of a Job that was started with less than its owner wrote, where that is applied again."""
+    given, written = (obj(one.get("spec")).get("parallelism") for one in (old, new))
+    if (
+        given is None
+        or given == written
+        or as_written(written) not in _annotations(old).get(names.inverse_annotation, "")
+    ):
+        return []
+    return [{"op": "add", "path": "/spec/parallelism", "value": given}]
+
+
 def _put_back(old: Json, new: Json, names: Names) -> list[Operation]:
-    """Our keys in the templates of a JobSet that was started, where somebody wrote the whole list anew, and the note of
-    the start, where somebody wrote the whole object anew.
+    """Our keys in the templates of a JobSet that was started, where somebody wrote the whole list anew, the note of the
+    start, where somebody wrote the whole object anew, and amounts that are written otherwise.
 
     Client-side apply does the first, for it knows no lists of custom resources, and `kubectl replace` both. Where our
-    keys are still there nothing is put back, and a change of the owner's is theirs to answer for.
+    keys are still there they are not put back, and a change of the owner's is theirs to answer for. JobSet's webhook
+    writes the amounts of one that is created anew (2 becomes "2", 1024Mi 1Gi), and lets stand what is applied later.
     """
     note = _annotations(old).get(names.inverse_annotation)
     if note is None:
         return []
-    before = {text(e.get("name")): _inner_meta(e) for e in objects(obj(old.get("spec")).get("replicatedJobs"))}
+    before = {text(e.get("name")): e for e in objects(obj(old.get("spec")).get("replicatedJobs"))}
     patch: list[Operation] = []
     if names.inverse_annotation not in _annotations(new):
         if isinstance(obj(new.get("metadata")).get("annotations"), dict):
@@ -314,17 +336,43 @@ def _put_back(old: Json, new: Json, names: Names) -> list[Operation]:
             whole = {names.inverse_annotation: note}
             patch.append({"op": "add", "path": "/metadata/annotations", "value": whole})
     for index, entry in enumerate(objects(obj(new.get("spec")).get("replicatedJobs"))):
-        meta = before.get(text(entry.get("name")), {})
+        was = before.get(text(entry.get("name")), {})
+        meta, path = _inner_meta(was), f"/spec/replicatedJobs/{index}/template/spec/template"
         if names.managed_label in texts(meta.get("labels")) and names.managed_label not in texts(
             _inner_meta(entry).get("labels")
         ):
-            path = f"/spec/replicatedJobs/{index}/template/spec/template/metadata"
-            patch.append({"op": "add", "path": path, "value": meta})
+            patch.append({"op": "add", "path": f"{path}/metadata", "value": meta})
+        patch += [
+            {"op": "add", "path": path + pointer(("spec", *where)), "value": amount}
+            for where, amount in _written_otherwise(_inner(was), _inner(entry))
+        ]
     return patch
 
 
+def _written_otherwise(old: Json, new: Json) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Of a pod template: (path in its spec, as it was) of each amount that is the same and written otherwise."""
+    for group in CONTAINERS:
+        pairs = zip(items(obj(old.get("spec")).get(group)), items(obj(new.get("spec")).get(group)), strict=False)
+        for index, (was, is_) in enumerate(pairs):
+            for field in ("limits", "requests"):
+                before, after = (obj(obj(obj(one).get("resources")).get(field)) for one in (was, is_))
+                for resource, amount in after.items():
+                    kept = before.get(resource)
+                    if resource in before and kept != amount and quantity.same(kept, amount):
+                        yield (group, str(index), "resources", field, resource), kept
+    volumes = zip(items(obj(old.get("spec")).get("volumes")), items(obj(new.get("spec")).get("volumes")), strict=False)
+    for index, (was, is_) in enumerate(volumes):
+        kept, amount = (obj(obj(one).get("emptyDir")).get("sizeLimit") for one in (was, is_))
+        if kept != amount and quantity.same(kept, amount):
+            yield ("volumes", str(index), "emptyDir", "sizeLimit"), kept
+
+
+def _inner(entry: Json) -> Json:
+    return obj(obj(obj(entry.get("template")).get("spec")).get("template"))
+
+
 def _inner_meta(entry: Json) -> Json:
-    return obj(obj(obj(obj(entry.get("template")).get("spec")).get("template")).get("metadata"))
+    return obj(_inner(entry).get("metadata"))
 
 
 def _child_templates(kind: JobKind, job: Json | None) -> dict[str, Json]:

@@ -786,14 +786,18 @@ def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list
     return seconds if good else None, problems
 
 
+_REPLICATED = "replicatedJobs[].template"
+
+
 def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) -> tuple[str, ...]:
-    """Labels and annotations of our group, on a job and on its pod templates, that say nothing where they stand: their
-    keys are not known or read elsewhere (in Kueue's group, where others have keys, nobody knows that), or their values
-    are none that count."""
+    """Labels and annotations of our group, on a job, on its pod templates and on what a JobSet makes its Jobs of, that
+    say nothing where they stand: their keys are not known or read elsewhere (in Kueue's group, where others have keys,
+    nobody knows that), or their values are none that count."""
     said: dict[tuple[str, str], dict[str, set[str]]] = {}
     ours = f"{names.group}/"
     pods = [obj(slot.template.get("metadata")) for slot in slots]
-    for place, metas in (("job", [obj(raw.get("metadata"))]), ("pods", pods)):
+    jobs = [obj(obj(entry.get("template")).get("metadata")) for _, entry in _replicated(raw)]
+    for place, metas in (("job", [obj(raw.get("metadata"))]), ("pods", pods), (_REPLICATED, jobs)):
         for form in ("label", "annotation"):
             found: dict[str, set[str]] = {}
             for meta in metas:
@@ -808,7 +812,7 @@ def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) 
             wrong = [] if names.as_kueue else [_unread_there(form, place, key, names, said)]
             if not any(wrong):
                 wrong = [_no_value(kind, raw, key, value, names) for value in sorted(keys[key])]
-            out += [f"{form} {key}{' of pods' if place == 'pods' else ''}, {one}" for one in wrong if one]
+            out += [f"{form} {key}{'' if place == 'job' else f' of {place}'}, {one}" for one in wrong if one]
     return tuple(out)
 
 
@@ -828,7 +832,8 @@ def _unread_there(
         return ""
     if form != read[0]:
         return f"which is read as {read[0]} only"
-    return f"which is read of {'pod templates' if read[1] == 'pods' else 'the job'} only"
+    job = "the JobSet" if place == _REPLICATED else "the job"
+    return f"which is read of {'pod templates' if read[1] == 'pods' else job} only"
 
 
 @lru_cache(maxsize=256)  # a job is read again whenever it changes

@@ -286,7 +286,8 @@ class View:
             if place is not None:
                 out |= {"position": place.in_local_queue + 1, "of": place.waiting, "ahead": place.in_cluster_queue}
             return out
-        ready = job.ready_of(out["pods"]) if job is not None else 0
+        given = sum(pod_set.count for pod_set in gang.admission.pod_sets)
+        ready = job.ready_of(given) if job is not None else 0
         if gang.evicted:
             state_, since = "leaving", gang.evicted_at
         elif not gang.admitted:
@@ -301,6 +302,7 @@ class View:
             "message": message,
             "since": since,
             "ready": ready,
+            "given": given,
             "where": where(gang),
         }
 

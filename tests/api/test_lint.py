@@ -237,6 +237,16 @@ ROWS: dict[str, str] = {
     + queue("b", ("any", {"nominalQuota": "64Gi"})).replace("gpu", "memory")
     + queue("c", ("any", {"nominalQuota": "1024"})).replace("gpu", "example.com/chips"),
     "a queue without quota": queue("a", more=(SOUND,)).replace("spec:", "spec: # <- queue-without-quota", 1),
+    "moves between flavors, which nobody makes": queue(
+        "a",
+        ("h100", {"nominalQuota": 8}),
+        more=(
+            SOUND,
+            "concurrentAdmissionPolicy: # <- migration-without-effect",
+            "  migration:",
+            "    mode: TryPreferredFlavors",
+        ),
+    ),
     "checks that are not there": queue(
         "a",
         ("h100", {"nominalQuota": 8}),

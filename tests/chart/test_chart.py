@@ -503,6 +503,10 @@ def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
         ({"tolerations": [{"key": "x", "operator": "Exist"}]}, "/tolerations/0/operator"),
         ({"tolerations": [{"keys": "x"}]}, "keys"),
         ({"refuseBarePods": ["nvidia.com/gpu' || true"]}, "/refuseBarePods/0"),
+        # What would be refused half-way, by the API server.
+        ({"webhook": {"issuerRef": {"kind": "ClusterIssuer"}}}, "properties 'name' required, if 'kind' exists"),
+        ({"podLabels": {"app.kubernetes.io/name": "muster-prod"}}, "app.kubernetes.io/name"),
+        ({"podLabels": {"app.kubernetes.io/component": "prod"}}, "app.kubernetes.io/component"),
         ({"metrics": {"serviceMonitor": {"interval": "30"}}}, "/metrics/serviceMonitor/interval"),
         ({"metrics": {"rules": {"longWaitSeconds": 604800}}}, "longWaitSeconds"),
         ({"config": {"leaderElection": {"leaderElect": False}}}, "leaderElect"),

@@ -588,8 +588,14 @@ async def alone(world: World) -> None:
     await world.put(own("LocalQueue", "team-a", {"clusterQueue": "all"}, namespace="ml"))
 
 
+def may_shrink(made: dict[str, Any], *, to: int) -> dict[str, Any]:
+    made["metadata"]["annotations"] = {NAMES.min_parallelism_annotation: str(to)}
+    return made
+
+
 SUBMITTED: dict[str, tuple[dict[str, Any], int, str, str, str]] = {
     "fits": (job("train", pods=3), 0, "starts", "", ""),
+    "fits with less": (may_shrink(job("train", pods=4), to=2), 0, "starts", "", "less: 3 of 4 pods at a time"),
     "one is cordoned": (job("train", pods=4), 1, "waits", "NodesUnusable", "with none of them kept out"),
     "too large": (job("train", pods=5), 1, "waits", "NeverFitsQuota", "can never have more than 32"),
     "no such queue": (job("train", queue="none"), 1, "waits", "LocalQueueDoesNotExist", "LocalQueue none does not"),

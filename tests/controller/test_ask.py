@@ -477,6 +477,32 @@ async def test_who_waits_for_a_check_is_told_whose_it_is(world: World) -> None:
     assert (answer.platform.endswith("answer the checks."), answer.hidden) == (True, ())
 
 
+@pytest.mark.parametrize(("given", "ready", "unready"), [(3, 3, []), (3, 2, ["NotCreated"]), (8, 3, ["NotCreated"])])
+async def test_why_says_with_how_much_a_job_runs_that_may_start_with_less(
+    world: World, tmp_path: Path, given: int, ready: int, unready: list[str]
+) -> None:
+    await lab(world)
+    elastic = job("train", pods=8, status={**STARTED, "active": ready, "ready": ready, "succeeded": 2})
+    elastic["spec"] |= {"parallelism": given, "completions": 20, "completionMode": "NonIndexed"}
+    made = await world.put(elastic)
+    room = admission("n1")
+    room["podSetAssignments"][0]["count"] = given
+    waiting = workload(made, {"conditions": [RESERVED, ADMITTED_], "admission": room})
+    waiting["spec"]["podSets"][0] |= {"count": 8, "minCount": 2}
+    uid = (await world.put(waiting))["metadata"]["uid"]
+    for at in range(ready + 2):
+        one = pod(f"train-{at}", **(READY if at < ready else DONE))
+        one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+        await world.put(one)
+    answer = await world.ask().why("train", "ml")
+    seen = answer.standing
+    assert (seen.ready, seen.given, seen.pods, [one.reason for one in answer.unready]) == (ready, given, 8, unready)
+    text = (await run(world, tmp_path, "why", "train", "-n", "ml")).stdout
+    assert f"({ready} of {given} pods ready)" in text
+    assert ("room for 3 of 8 pods at a time, for it may start with less" in text) is (given < 8)
+    assert f" {ready}/{given} " in (await run(world, tmp_path, "jobs", "-n", "ml", "-o", "wide")).stdout
+
+
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 DONE, WAITS, BROKEN = {"phase": "Succeeded"}, {"phase": "Pending"}, {"phase": "Failed"}
 AT_A_TIME: dict[str, tuple[dict[str, Any], list[dict[str, Any]], int, list[tuple[str, int]]]] = {

@@ -596,8 +596,13 @@ FABRIC_NODES = (
 ALL_THREE = group(["gpu"], plain=[1000], racks=[1000], blocks=[1000])
 
 
+NO_BLOCK = (
+    "plain: flavor has no topology, and so no level block; racks: topology flat has no level block (it has rack, "
+    f"{HOSTNAME_LABEL}); blocks: 6 of 7"
+)
 NO_ZONE = (
-    "plain: flavor has no topology; racks: topology flat has no level zone; blocks: topology deep has no level zone"
+    "plain: flavor has no topology, and so no level zone; racks: topology flat has no level zone (it has rack, "
+    f"{HOSTNAME_LABEL}); blocks: topology deep has no level zone (it has block, rack, {HOSTNAME_LABEL})"
 )
 
 
@@ -623,12 +628,17 @@ NO_ZONE = (
         (TopologyRequest(slice_required="rack", slice_size=3), 3, "blocks", "b0 b1 b2"),
         (TopologyRequest(required="block", slice_required="rack", slice_size=2), 4, "blocks", "b0 b1 b3 b4"),
         # Nowhere, and of each flavor why.
-        (TopologyRequest(required="rack"), 4, "", "plain: flavor has no topology; racks: 2 of 4; blocks: 3 of 4"),
+        (
+            TopologyRequest(required="rack"),
+            4,
+            "",
+            "plain: flavor has no topology, and so no level rack; racks: 2 of 4; blocks: 3 of 4",
+        ),
         (
             TopologyRequest(required="block"),
             7,
             "",
-            "plain: flavor has no topology; racks: topology flat has no level block; blocks: 6 of 7",
+            NO_BLOCK,
         ),
         (
             TopologyRequest(required="zone"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.api.workload import POD_SETS
+from admission.engine.model import Admission, Flavor, PodSetAssignment
 from admission.jobs import hold
 from admission.jobs.hold import (
     PATIENCE_S,
@@ -24,7 +26,7 @@ from admission.jobs.hold import (
     validate_pod,
 )
 from admission.jobs.kinds import JOB, JOBSET
-from admission.jobs.pins import tolerations_value
+from admission.jobs.pins import Start, start, tolerations_value
 from admission.jobs.requests import LIMITS, excess_words
 from admission.jobs.workload import build_workload
 from admission.names import (
@@ -445,6 +447,79 @@ def test_lists_written_anew_keep_our_keys() -> None:
     assert validate_job(old, restarts, TENANT, NAMES) == SAY.frozen
     assert validate_job(restarts, old, TENANT, NAMES) == SAY.frozen
     assert validate_job(restarts, restarts, TENANT, NAMES) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "after", "told"),
+    [
+        ({"parallelism": 8}, 4, None),
+        ({"parallelism": 4}, 4, None),
+        ({"parallelism": 5}, 5, SAY.frozen),
+        ({"parallelism": 80}, 80, SAY.frozen),
+        ({}, None, SAY.frozen),
+        ({"parallelism": 8, "completions": 9}, 4, SAY.frozen),
+    ],
+)
+def test_a_job_that_started_with_less_may_be_applied_again_as_it_was_written(
+    written: Json, after: int | None, told: str | None
+) -> None:
+    raw = job()
+    raw["metadata"] |= {"namespace": "a", "uid": "u", "resourceVersion": "7"}
+    raw["spec"] |= {"parallelism": 8, "completions": 8, "completionMode": "Indexed"}
+    given = Admission("q", (PodSetAssignment("main", (("gpu", "f"),), (), 4),))
+    plan = start(JOB, raw, "w", given, {"f": Flavor("f")}, NAMES, can_rank=True)
+    assert isinstance(plan, Start)
+    old = patched(raw, plan.patch)
+    assert old["spec"]["parallelism"] == 4
+    new = copy.deepcopy(old)
+    del new["spec"]["parallelism"]
+    new["spec"] |= written
+    seen = patched(new, mutate_job(old, new, TENANT, NAMES))
+    assert seen["spec"].get("parallelism") == after
+    assert validate_job(old, seen, TENANT, NAMES) == told
+    assert mutate_job(old, new, US, NAMES) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "written", "equal"),
+    [
+        ("2", 2, True),
+        ("500m", 0.5, True),
+        ("1Gi", "1024Mi", True),
+        ("1k", "1e3", True),
+        (2, "2", True),
+        ("2", 3, False),
+        ("2", "2m", False),
+        ("1Gi", "1G", False),
+        ("2", "two", False),
+        ("2", None, False),
+    ],
+)
+@pytest.mark.parametrize(
+    ("group", "field"), [("volumes", "sizeLimit"), *itertools.product(hold.CONTAINERS, ("requests", "limits"))]
+)
+def test_amounts_of_a_running_jobset_are_the_same_however_they_are_written(
+    was: Any, written: Any, equal: bool, group: str, field: str
+) -> None:
+    def asking(amount: Any) -> Json:
+        made = jobset()
+        made["metadata"]["annotations"] = {NAMES.inverse_annotation: "{}"}
+        spec = made["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]
+        # The one that is looked at stands behind another, and its resource has a name to escape.
+        it = (
+            {"emptyDir": {field: amount}} if group == "volumes" else {"resources": {field: {"a/b": amount, "cpu": "1"}}}
+        )
+        spec[group] = [{"name": "other"}, {"name": "it", **it}]
+        return made
+
+    old, new = asking(was), asking(written)
+    after = patched(new, mutate_job(old, new, TENANT, NAMES))
+    assert after == (old if equal else new)
+    assert validate_job(old, after, TENANT, NAMES) == (None if equal else SAY.frozen)
+    # While nothing is reserved what its owner writes stands as it is written.
+    for free in (old, new):
+        del free["metadata"]["annotations"]
+    assert mutate_job(old, new, TENANT, NAMES) == []
 
 
 # ---------------------------------------------------------------- pods

@@ -402,6 +402,25 @@ def test_what_says_nothing_where_it_stands(meta: Json, pods: Json, told: list[st
     assert view(JOBSET, of_two, NAMES, every=True).unknown_keys == found
 
 
+@pytest.mark.parametrize(
+    ("form", "key", "told"),
+    [
+        ("annotations", TOPOLOGY, ", which is read of pod templates only"),
+        ("annotations", TOPOLOGY[:-2], f", which is not known (did you mean {TOPOLOGY}?)"),
+        ("annotations", REPLACE, ", which is read of the JobSet only"),
+        ("labels", NAMES.priority_class_label, ", which is read of the JobSet only"),
+        ("labels", TOPOLOGY, ", which is read as annotation only"),
+        ("labels", "example.com/x", None),
+    ],
+)
+def test_what_says_nothing_on_the_jobs_of_a_jobset(form: str, key: str, told: str | None) -> None:
+    made = jobset(("a", 1, 1), ("b", 1, 1))
+    made["spec"]["replicatedJobs"][1]["template"]["metadata"] = {form: {key: "x"}}
+    found = view(JOBSET, made, NAMES, every=True).unknown_keys
+    assert found == ((f"{form[:-1]} {key} of replicatedJobs[].template{told}",) if told else ())
+    assert view(JOBSET, made, Names("kueue.x-k8s.io"), every=True).unknown_keys == ()
+
+
 IGNORING = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
 
 

@@ -15,7 +15,7 @@ from admission.engine.model import Workload
 from admission.web import page, stories
 from admission.web.stories import Stories
 from admission.web.view import View
-from tests.web.running import NAMES, Running, running
+from tests.web.running import NAMES, Running, job, running
 
 Json = dict[str, Any]
 
@@ -171,6 +171,17 @@ async def test_a_job_that_waits_is_told_in_the_words_of_its_condition(town: Runn
     assert [entry["what"] for entry in answer["story"]] == ["Created", "Waits"]
     assert answer["story"][1]["message"] == condition["message"]
     assert answer["story"][1]["decision"] == town.controller.world.workloads[gang.key].status["decision"] != ""
+
+
+async def test_a_job_that_started_with_less_is_told_with_how_much(town: Running) -> None:
+    less = job("team-a", "less", 8, 9)
+    less["metadata"]["annotations"] = {NAMES.min_parallelism_annotation: "1"}
+    await town.client.create("/apis/batch/v1/namespaces/team-a/jobs", less)
+    await town.until(lambda: town.running() == {"less"})
+    name = town.workloads()["less"].name
+    told = (await town.get("/api/job", "ann-token", namespace="team-a", workload=name))["job"]
+    assert told["pods"] == 9
+    assert 0 < told["given"] == sum(part["pods"] for part in told["where"]) < 9
 
 
 async def test_a_story_goes_from_creation_to_the_end(town: Running) -> None:

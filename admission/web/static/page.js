@@ -180,7 +180,7 @@ const views = {
       job.reason && ["Reason", `${job.reason}${job.detail ? ` (${job.detail})` : ""}`],
       job.message && ["Because", job.message],
       job.where && ["Where", places(job.where)],
-      job.ready !== undefined && ["Ready", `${job.ready} of ${job.pods} pods`],
+      job.ready !== undefined && ["Ready", `${job.ready} of the ${job.given} pods that it has room for`],
       job.means && ["It means", job.means],
       job.owner && ["You can", job.owner],
       job.platform && ["The platform team can", job.platform],
