@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from admission.controller import actuate
 from admission.controller.app import Controller
 from admission.controller.lifecycle import EvictWorkload
-from admission.engine.model import Evict, EvictReason
+from admission.engine.model import Evict, EvictReason, Standing
 from admission.kube.client import NotFound
 from admission.web.metrics import Metrics
 from tests.web.running import NAMES, Running, job, running
@@ -386,6 +386,19 @@ async def test_reasons_that_are_refused_time_after_time_are_logged_once() -> Non
         levels = [line["log_level"] for line in logs if line["event"] == "reason not written"]
         assert levels[0] == "warning"
         assert set(levels[1:]) == {"debug"}
+
+
+async def test_whose_admission_is_being_written_does_not_wait_for_a_reason() -> None:
+    fault = Faulty("PATCH", "/workloads/", 403, "Forbidden")
+    async with running(fault) as town:
+        metrics = counting(town.controller)
+        fault.left = fault.times
+        await submit(town)
+        verdicts = town.controller.verdicts
+        await town.until(lambda: any(one.standing is Standing.ADMITTED for one in verdicts.values()))
+        assert not counted(metrics, "muster_pending_workloads")
+        assert counted(metrics, "muster_workloads") == {("team-a", "admitted"): 1}
+        fault.left = 0
 
 
 async def test_a_race_that_is_lost_once_is_no_failure() -> None:
