@@ -976,7 +976,9 @@ class Controller:
         }
 
     def _who(self, key: JobKey) -> dict[str, str]:
-        """The same of a job, whose Workload may not be there."""
+        """The same of a job, whose Workload may not be there, or of a Workload whose job is not."""
+        if key[0] == ORPHAN:
+            return self._who_of(key[1:], "")
         seen = self.world.workload_of(key)
         if seen is not None:
             return self._who_of(seen.key, self.actuator.decision_of(key))
@@ -1056,7 +1058,7 @@ class Controller:
         except (ApiError, OSError, TimeoutError) as error:
             self._failed(job or (ORPHAN, *key), error)
             tell = log.debug if self._unheard or unanswered(error) else log.warning
-            tell("reason not written", namespace=key[0], name=key[1], error=str(error))
+            tell("reason not written", **self._who_of(key, ""), error=str(error))
             self._explain_later(key)
             self._unheard = True
             return 1 / self.tuning.explain_busy_per_s

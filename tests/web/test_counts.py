@@ -383,7 +383,11 @@ async def test_reasons_that_are_refused_time_after_time_are_logged_once() -> Non
             await town.until(lambda: fault.times - fault.left > 5)
             fault.left = 0
             await town.until(lambda: {"waits"} <= {line["event"] for line in logs})
-        levels = [line["log_level"] for line in logs if line["event"] == "reason not written"]
+        told = [line for line in logs if line["event"] == "reason not written"]
+        assert {(line["kind"], line["name"], line["queue"]) for line in told} <= {
+            ("Job", f"large-{i}", "team-a") for i in range(3)
+        }
+        levels = [line["log_level"] for line in told]
         assert levels[0] == "warning"
         assert set(levels[1:]) == {"debug"}
 
