@@ -261,7 +261,9 @@ DETAILS: Mapping[Detail, Advice] = {
     Detail.NEXT_CYCLE: Advice(
         "It is looked at in the next cycle, within a second as a rule.",
         _NOTHING,
-        "",
+        "If it lasts: see that a controller leads, and `write failed` and `reason not written` in its log, which quote "
+        "what the API server refuses. A right that its ClusterRole lacks comes back when the chart is installed again "
+        "(helm upgrade).",
         r"looked at in the next cycle",
         (Reason.PENDING_EVALUATION,),
     ),

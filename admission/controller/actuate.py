@@ -108,9 +108,22 @@ class Options:
     """Of what a queued job may say."""
 
 
+@dataclass(frozen=True, slots=True)
+class Became:
+    """A gang was admitted, evicted for a reason of its own, or has finished, as its condition says since a write."""
+
+    gang: Key
+    condition: str
+    decision: str
+    """The id of the write."""
+    reason: str = ""
+    cause: str = ""
+    message: str = ""
+
+
 class Actuator:
-    """Writes for one cluster. `learn(kind, object)` lays an answer over the informers' copies; `became(gang, condition,
-    reason, cause)` is told that a gang was admitted, or evicted for a reason of its own."""
+    """Writes for one cluster. `learn(kind, object)` lays an answer over the informers' copies; `became` is told what
+    became of gangs."""
 
     def __init__(
         self,
@@ -123,7 +136,7 @@ class Actuator:
         statuses: Statuses,
         *,
         learn: Callable[[str, dict[str, Any] | bytes], None],
-        became: Callable[[Key, str, str, str], None],
+        became: Callable[[Became], None],
         now: Callable[[], int],
         options: Options,
     ) -> None:
@@ -157,8 +170,8 @@ class Actuator:
     # ------------------------------------------------------------ decisions of the engine
 
     async def carry_out(self, decision: Decision, based_on: Workload | None = None) -> str:
-        """Write what the engine decided, for the gang as it was then; its id. Raises ApiError (Conflict: the Workload
-        is another than was decided on)."""
+        """Write what the engine decided, for the gang as it was then; its id, "" where nothing was left to be written.
+        Raises ApiError (Conflict: the Workload is another than was decided on)."""
         if isinstance(decision, Evict) and self._world.ghost_leaves(decision.key, decision.preemptor_uid):
             return ""
         seen = self._world.workloads.get(decision.key)
@@ -167,6 +180,8 @@ class Actuator:
         value = seen.view.value
         if isinstance(decision, Evict) and value.admission is None:
             raise NotFound(404, "NotFound", "the workload has no reservation that could be taken back")
+        if isinstance(decision, Evict) and value.evicted:
+            return ""  # it leaves already, for a reason of its own that was written meanwhile
         if based_on is not None and isinstance(decision, Admit | Claim) and value.pod_sets != based_on.pod_sets:
             raise Conflict(409, "Conflict", "the gang asks for something else than was decided on")
         if _reservation(value) != (None if based_on is None else _reservation(based_on)) and (
@@ -211,7 +226,7 @@ class Actuator:
         if isinstance(decision, Admit) and seen.view.value.job_uid:
             self._reserved.add(seen.uid)
         if any(one[:2] == (ADMITTED, True) for one in shown.conditions):
-            self._became(seen.key, ADMITTED, "", "")
+            self._became(Became(seen.key, ADMITTED, made))
         self._tell(seen, shown.events)
         return made
 
@@ -300,8 +315,9 @@ class Actuator:
             case lifecycle.ReleaseWorkload():
                 await self._release(_there(seen))
             case lifecycle.AdmitWorkload():
-                await self._change(_there(seen), [_ADMITTED], ("Normal", "Admitted", "All admission checks are ready"))
-                self._became(_there(seen).key, ADMITTED, "", "")
+                told = ("Normal", "Admitted", "All admission checks are ready")
+                made = await self._change(_there(seen), [_ADMITTED], told)
+                self._became(Became(_there(seen).key, ADMITTED, made))
             case lifecycle.SyncChecks(required):
                 await self._sync_checks(_there(seen), required)
             case lifecycle.AskAgain():
@@ -309,9 +325,9 @@ class Actuator:
             case lifecycle.FinishWorkload(succeeded, message):
                 reason = "Succeeded" if succeeded else "Failed"
                 text = message or f"Job {reason.lower()}"
-                await self._change(
-                    _there(seen), [(FINISHED, True, reason, text)], ("Normal", "FinishedWorkload", f"{reason}: {text}")
-                )
+                told = ("Normal", "FinishedWorkload", f"{reason}: {text}")
+                made = await self._change(_there(seen), [(FINISHED, True, reason, text)], told)
+                self._became(Became(_there(seen).key, FINISHED, made, reason, message=text))
             case lifecycle.GiveBack(pods):
                 await self._give_back(_there(seen), pods)
             case lifecycle.Ungate(pods):
@@ -321,8 +337,7 @@ class Actuator:
         """Carry out one step of a Workload that no job stands behind, or none any more. Raises ApiError."""
         match step:
             case lifecycle.AdmitWorkload():
-                await self._change(seen, [_ADMITTED])
-                self._became(seen.key, ADMITTED, "", "")
+                self._became(Became(seen.key, ADMITTED, await self._change(seen, [_ADMITTED])))
             case lifecycle.SyncChecks(required):
                 await self._sync_checks(seen, required)
             case lifecycle.AskAgain():
@@ -721,8 +736,8 @@ class Actuator:
             pause = max(map(_pause_ms, status.get("admissionChecks") or ()), default=0)
             again = {"requeueAt": rfc3339(now + 999 + pause)}
             status["requeueState"] = {**(status.get("requeueState") or {}), **again}
-        await self._apply_status(seen, status)
-        self._became(seen.key, EVICTED, step.reason, step.cause)
+        made = await self._apply_status(seen, status)
+        self._became(Became(seen.key, EVICTED, made, step.reason, step.cause, message))
         self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{told}: {message}"),))
 
     def _next_flavors(self, gang: Workload, new: Sequence[str], turns: Sequence[str]) -> str:
@@ -894,11 +909,12 @@ class Actuator:
 
     async def _change(
         self, seen: WorkloadSeen, changes: list[Condition], event: tuple[str, str, str] | None = None
-    ) -> None:
+    ) -> str:
         now = self._now()
-        await self._apply_status(seen, with_conditions(seen.status, changes, now, seen.generation))
+        made = await self._apply_status(seen, with_conditions(seen.status, changes, now, seen.generation))
         if event is not None:
             self._tell(seen, (event,))
+        return made
 
     async def _apply_status(self, seen: WorkloadSeen, status: dict[str, Any]) -> str:
         made = decision_id(seen.uid, seen.resource_version)

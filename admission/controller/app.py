@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from admission import quantity
 from admission.controller import decode, queues
-from admission.controller.actuate import KIND_OF, Actuator, Options, path_kind
+from admission.controller.actuate import KIND_OF, Actuator, Became, Options, path_kind
 from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
 from admission.controller.defaults import PriorityClassSeen
@@ -38,7 +38,6 @@ from admission.controller.keep import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import (
     CreateWorkload,
-    EvictWorkload,
     FinishWorkload,
     LetWorkloadGo,
     ReleaseWorkload,
@@ -81,7 +80,7 @@ from admission.engine.model import (
     Verdict,
     Workload,
 )
-from admission.engine.project import project
+from admission.engine.project import evicted_as, project
 from admission.engine.state import State
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JOBSET, JobKind, JobView
@@ -101,7 +100,7 @@ from admission.kube.client import (
 from admission.kube.events import EventRecorder
 from admission.kube.flow import Told
 from admission.kube.informer import Informer
-from admission.names import ADMITTED, INVALID_JOB, REFUSED, STEP_FAILED, Names
+from admission.names import ADMITTED, EVICTED, INVALID_JOB, REFUSED, STEP_FAILED, Names
 
 log = structlog.get_logger("muster")
 
@@ -418,6 +417,8 @@ class Controller:
                 self._unexplained.drop(new.key)
                 self._found.discard(new.key)
         elif old is not None:
+            if self.leading and old.view.value.admission is not None and not old.view.value.finished:
+                log.info("deleted", **self._who_of(old.key, str(old.status.get("decision", ""))))
             self.world.workload_lost(old)
             self._unmade.made(old.key)
             self.actuator.gone(old.uid)
@@ -591,13 +592,18 @@ class Controller:
             why = f"{amount} too much for ClusterQueue {self.numbers.queue_of_gang(key)}; it is reserved anew"
             self.world.give_back_twice(key, f"Two leaders gave the same room away: {why}")
 
-    def _became(self, gang: Key, condition: str, reason: str, cause: str) -> None:
-        if condition == ADMITTED:
+    def _became(self, what: Became) -> None:
+        who = self._who_of(what.gang, what.decision)
+        if what.condition == ADMITTED:
             for told in self.watchers.admitted:
-                told(gang)
-        else:
+                told(what.gang)
+            log.info("admitted", **who)
+        elif what.condition == EVICTED:
             for told_why in self.watchers.evicted:
-                told_why(gang, reason, cause)
+                told_why(what.gang, what.reason, what.cause)
+            log.info("evicted", **who, reason=what.reason, cause=what.cause, message=what.message)
+        else:
+            log.info("finished", **who, reason=what.reason, message=what.message)
 
     def _queues_of(self, gang: Workload) -> None:
         if self.leading:  # who begins to lead looks at all of them
@@ -868,7 +874,8 @@ class Controller:
             # Its answer, or a newer version, is known by now, and does not show it.
             log.warning("a decision that was written is not there", **self._who_of(decision.key, made))
             self._forget(key, decision)
-        self._told_decision(decision, made)
+        if made:
+            self._told_decision(decision, made)
         if key[0] != ORPHAN:
             self.jobs.add(key)
 
@@ -888,10 +895,9 @@ class Controller:
                 self._made[key] = time.monotonic()
             for told in self.watchers.step:
                 told(key, due.step)
-            level = logging.INFO if isinstance(due.step, EvictWorkload) else logging.DEBUG
-            if log.is_enabled_for(level):
+            if log.is_enabled_for(logging.DEBUG):
                 why = getattr(due.step, "message", "")
-                log.log(level, "step", **self._who(key), step=type(due.step).__name__, why=why)
+                log.debug("step", **self._who(key), step=type(due.step).__name__, why=why)
         elif due.at is not None:
             self.jobs.add_after(key, (due.at - now) / 1000 + 0.005)
 
@@ -949,33 +955,30 @@ class Controller:
     def _told_decision(self, decision: Decision, made: str) -> None:
         for told in self.watchers.decision:
             told(decision)
-        if not log.is_enabled_for(logging.INFO):
-            return
-        if isinstance(decision, Admit):
-            log.info("admitted", **self._who_of(decision.key, made))
+        if isinstance(decision, Admit) and not decision.admitted:
+            log.info("reserved", **self._who_of(decision.key, made), checks=list(decision.checks))
         elif isinstance(decision, Evict):
-            log.info(
-                "evicted",
-                **self._who_of(decision.key, made),
-                reason=decision.reason.value,
-                by="/".join(decision.preemptor),
-            )
+            reason, cause = evicted_as(decision.reason)
+            by = "/".join(decision.preemptor)
+            log.info("evicted", **self._who_of(decision.key, made), reason=reason, cause=cause, by=by)
 
     def _who_of(self, key: Key, decision: str) -> dict[str, str]:
         """What a line of the log says of the gang that it is about."""
         seen = self.world.workloads.get(key)
-        job = self.world.job_of(seen) if seen is not None else None
+        kind, name = seen.view.owner if seen is not None else ("", "")
         return {
-            "kind": job[0] if job is not None else "Workload",
+            "kind": kind or "Workload",
             "namespace": key[0],
-            "name": job[2] if job is not None else key[1],
+            "name": name or key[1],
             "workload": key[1],
-            "queue": self.numbers.queue_of_gang(key),
+            "queue": self.state.queue_of(seen.view.value) if seen is not None else "",
             "decision": decision,
         }
 
     def _who(self, key: JobKey) -> dict[str, str]:
-        """The same of a job, whose Workload may not be there."""
+        """The same of a job, whose Workload may not be there, or of a Workload whose job is not."""
+        if key[0] == ORPHAN:
+            return self._who_of(key[1:], "")
         seen = self.world.workload_of(key)
         if seen is not None:
             return self._who_of(seen.key, self.actuator.decision_of(key))
@@ -1055,7 +1058,7 @@ class Controller:
         except (ApiError, OSError, TimeoutError) as error:
             self._failed(job or (ORPHAN, *key), error)
             tell = log.debug if self._unheard or unanswered(error) else log.warning
-            tell("reason not written", namespace=key[0], name=key[1], error=str(error))
+            tell("reason not written", **self._who_of(key, ""), error=str(error))
             self._explain_later(key)
             self._unheard = True
             return 1 / self.tuning.explain_busy_per_s

@@ -24,6 +24,7 @@ timeouts, deactivation, stopped queues, admission checks, lost nodes, changes by
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -354,6 +355,8 @@ class Sight:
     """Nodes of the gang that are lost, have lost the devices that it holds there, or are `tainted`."""
     tainted: tuple[tuple[str, str], ...] = ()
     """(node, taint) of those `lost_nodes` that are well, and whose taint NoExecute takes the pods off them."""
+    short: tuple[tuple[str, str], ...] = ()
+    """(node, how many of how many) of those `lost_nodes` that are well, without all the devices that are held there."""
     unnamed: tuple[str, ...] = ()
     """Those `lost_nodes` that its reservation does not name: kube-scheduler chose them."""
     lost_at: int | None = None
@@ -881,12 +884,21 @@ def _guilty(seen: Sight) -> tuple[str, ...]:
 
 
 def _loss(seen: Sight) -> str:
-    said = [f"Lost {_some(guilty)}"] if (guilty := _guilty(seen)) else []
-    by_taint: dict[str, list[str]] = {}
-    for node, taint in seen.tainted:
-        by_taint.setdefault(taint, []).append(node)
-    said += [f"The taint {taint} takes its pods off {_some(tuple(nodes))}" for taint, nodes in by_taint.items()]
+    guilty, short = _guilty(seen), dict(seen.short)
+    gone = tuple(node for node in guilty if node not in short)
+    said = [f"Lost {_some(gone)}"] if gone else []
+    by_number = _by((node, left) for node, left in seen.short if node in guilty)
+    said += [f"Only {left} that are held there are left on {_some(nodes)}" for left, nodes in by_number.items()]
+    said += [f"The taint {taint} takes its pods off {_some(nodes)}" for taint, nodes in _by(seen.tainted).items()]
     return "; ".join(said[:3])
+
+
+def _by(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Nodes of which the same is said."""
+    out: dict[str, tuple[str, ...]] = {}
+    for node, what in pairs:
+        out[what] = (*out.get(what, ()), node)
+    return out
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from admission.controller.world import WorkloadSeen
-from admission.engine.model import Key, Verdict
+from admission.engine.model import Key, Standing, Verdict
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
 from admission.jobs.kinds import JobView
@@ -41,7 +41,7 @@ class Numbers:
             return  # what was found while it led says nothing now
         for verdict in list(controller.verdicts.values()):
             seen = controller.world.workloads.get(verdict.key)
-            if seen is not None:
+            if seen is not None and verdict.standing is not Standing.ADMITTED:  # its admission is being written
                 value = seen.view.value
                 seconds = max(0, now - max(value.created, value.evicted_at)) / 1000
                 yield self.queue_of(verdict.key), verdict.why.reason.value, seconds

@@ -1,7 +1,7 @@
 """The `answers` and the findings of the linter, as people read them on a terminal.
 
 Plain text where nobody watches (no TTY), colours and bars where somebody does; the words are the same. Times are shown
-as ages beside `now`, which is the asker's clock in ms since the epoch.
+as ages beside `now`, which is that of the API server in ms since the epoch.
 """
 
 from __future__ import annotations

@@ -735,6 +735,7 @@ class World:
             stopped_by=by,
             lost_nodes=lost,
             tainted=tuple(sorted(tainted.items())),
+            short=tuple(sorted((node, left) for node, left in bare.items() if node not in gone)),
             unnamed=tuple(sorted({*lost} - _nodes_of(workload.value))) if workload is not None and lost else (),
             lost_at=min((at for at in (gone_until, bare_until) if at is not None), default=None),
             heard_since=self._silence.over_since,
@@ -1095,23 +1096,24 @@ class World:
                 until = due
         return out, until
 
-    def _bare(self, seen: WorkloadSeen | None, now: int) -> tuple[list[str], int | None]:
+    def _bare(self, seen: WorkloadSeen | None, now: int) -> tuple[dict[str, str], int | None]:
         """Nodes whose devices a running gang has and which are gone from allocatable for a while: they and the kubelet
-        are there, the devices are not. With the next moment at which another counts. A kubelet that starts again has no
-        devices for some seconds, so that not every one is lost."""
+        are there, the devices are not; with what is left in words. And the next moment at which another counts. A
+        kubelet that starts again has no devices for some seconds, so that not every one is lost."""
         if seen is None or seen.view.value.admission is None or not seen.view.value.admitted:
-            return [], None
-        out: list[str] = []
+            return {}, None
+        out: dict[str, str] = {}
         until: int | None = None
         wait = min(NODE_GONE_MS, self.lost_after_ms)
         for node in sorted(_nodes_of(seen.view.value)):
             at = (seen.key, node)
-            if not self._lacks(seen.key, node):
+            left = self._left_of_devices(seen.key, node)
+            if not left:
                 self._short.pop(at, None)
                 continue
             due = self._short.setdefault(at, now) + wait
             if now >= due:
-                out.append(node)
+                out[node] = left
             elif until is None or due < until:
                 until = due
         return out, until
@@ -1156,11 +1158,12 @@ class World:
             out.extend(one for part, more in check.tolerations if part == given.name for one in more)
         return tuple(out)
 
-    def _lacks(self, key: Key, node: str) -> bool:
-        """Has a node fewer devices than its gangs hold there, up to this one in the order of their admission?"""
+    def _left_of_devices(self, key: Key, node: str) -> str:
+        """Of how many devices that its gangs hold there, up to this one in the order of their admission, a node has
+        fewer, in words; "" where it has them all."""
         has = self._devices.get(node)
         if has is None:
-            return False
+            return ""
         held: dict[str, int] = {}
         there = [
             self.workloads[other].view.value for other in self._workloads_on.get(node, ()) if other in self.workloads
@@ -1172,8 +1175,9 @@ class World:
             if (value.namespace, value.name) == key:
                 short = [name for name in mine if held[name] > has.get(name, 0)]
                 known = self.devices.counting
-                return any(name in known for name in short) or (bool(short) and not self._renamed(value, node, mine))
-        return False
+                if any(name in known for name in short) or (short and not self._renamed(value, node, mine)):
+                    return ", ".join(f"{has.get(name, 0)} of {held[name]} {name}" for name in sorted(short))
+        return ""
 
     def _renamed(self, value: Workload, node: str, names: Collection[str]) -> bool:
         """Has a gang devices on a node whose class was counted by one of these names and is not any more?"""

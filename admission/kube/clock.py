@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 import structlog
@@ -43,6 +44,15 @@ class ServerClock:
 
     def now(self) -> int:
         return self.local() - self.ahead_ms
+
+    def wall(self) -> datetime:
+        """The same, as what is written for people says it. In UTC."""
+        return datetime.fromtimestamp(self.now() / 1000, UTC)
+
+    @property
+    def doubtful(self) -> bool:
+        """Was nothing heard yet, or something else once: another answer is needed to know."""
+        return not self._heard_at or self._before is not None
 
     def heard(self, date: str | None, asked: int) -> None:
         """An answer with this `Date` header, to what was asked at `asked` by `local`. Never fails."""

@@ -35,10 +35,6 @@ _REFERENCE = ("apiVersion", "kind", "namespace", "name", "uid", "resourceVersion
 _Key = tuple[str, str, str, str, str, str, str]
 
 
-def _wall() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251  # shown to people, compared with nothing
-
-
 @dataclass(slots=True)
 class _News:
     regarding: dict[str, Any]
@@ -76,7 +72,7 @@ class EventRecorder:
         limit: int = 2000,
         failed: Callable[[Exception], None] = lambda _: None,
         clock: Callable[[], float] = monotonic,
-        wall: Callable[[], datetime] = _wall,
+        wall: Callable[[], datetime] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.dropped: Counter[str] = Counter()
@@ -94,7 +90,7 @@ class EventRecorder:
         self._limit = limit
         self._failed = failed
         self._clock = clock
-        self._wall = wall
+        self._wall = wall or client.clock.wall
         self._sleep = sleep
         self._queue: OrderedDict[_Key, _News] = OrderedDict()
         self._written: OrderedDict[_Key, _News] = OrderedDict()

@@ -43,10 +43,6 @@ def boot_time() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
-def _wall() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251  # shown to people, compared with nothing
-
-
 class LeadershipLost(Exception):  # noqa: N818
     """The lease was not renewed in time, or another took it. The work was cancelled."""
 
@@ -69,7 +65,7 @@ class LeaderElector:
         retry: float = 2.0,
         on_change: Callable[[str], None] | None = None,
         clock: Callable[[], float] = boot_time,
-        wall: Callable[[], datetime] = _wall,
+        wall: Callable[[], datetime] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         if not lease_duration > renew_deadline > retry > 0:
@@ -84,7 +80,7 @@ class LeaderElector:
         self._retry = retry
         self._on_change = on_change
         self._clock = clock
-        self._wall = wall
+        self._wall = wall or client.clock.wall
         self._sleep = sleep
         self._renewed_at: float | None = None  # when the last successful renewal was sent; None: not leading
         self._write_from = 0.0

@@ -54,7 +54,7 @@ _AMOUNTS = {
     "nominal_quota": "Quota of its own; of a Cohort, with that of all below it.",
     "reserved": "Held by gangs with a reservation, the admitted ones among them.",
     "used": "Held by gangs that are admitted.",
-    "borrowed": "Held beyond its own quota; of a Cohort, beyond what is shared in it.",
+    "borrowed": "Held beyond its own quota, in a cohort; of a Cohort, beyond what is shared in it.",
     "lent": "Of its own quota, what its siblings hold.",
 }
 _OF_QUEUE = ("cluster_queue", "cohort", "flavor", "resource")

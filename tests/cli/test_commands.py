@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -1037,6 +1038,33 @@ async def test_release_all_says_how_long_a_controller_that_was_removed_still_cou
     refused = await run(world, tmp_path, "release-all", "--yes", code=1)
     (seconds,) = re.findall(r"a controller leads \(replica\).* ask again in (\d+) s", refused.stderr)
     assert 0 < int(seconds) <= 36
+
+
+@pytest.mark.parametrize("ahead_s", [600, -600])
+@pytest.mark.parametrize("group", [[], ["--api-group", NAMES.group]], ids=["looked for", "named"])
+@pytest.mark.parametrize(("renewed_s", "leads"), [(5, True), (120, False)])
+async def test_whether_somebody_leads_does_not_hang_on_the_clock_of_who_asks(
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead_s: int,
+    group: list[str],
+    renewed_s: int,
+    leads: bool,
+) -> None:
+    await lab(world)
+    await world.put(job("waits"))
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
+    renewed = rfc3339(world.client.clock.now() - renewed_s * 1000)
+    spec = {"holderIdentity": "replica", "leaseDurationSeconds": 15, "renewTime": renewed}
+    meta = {"name": NAMES.lease_name, "namespace": "muster-system"}
+    await world.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec})
+    right = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: right() + ahead_s * 10**9)
+    seen = await run(world, tmp_path, "queues", *group)
+    assert ("No controller leads" in seen.stdout + seen.stderr) is not leads
+    await run(world, tmp_path, "release-all", "--yes", *group, code=int(leads))
+    assert (await world.client.get(f"{JOBS}/waits"))["spec"]["suspend"] is leads
 
 
 LEASES = {"leads": 4_000_000_000_000, "gone": 1_000_000_000_000}

@@ -607,6 +607,16 @@ async def test_why_says_which_pods_of_a_jobset_start_later_and_what_refuses_its_
     assert (later.reason, later.count) == ("StartsLater", 3)
 
 
+async def test_whoever_is_not_looked_at_is_told_where_it_is_said_why(world: World) -> None:
+    """A controller that may not write says so in its log alone: the reason of the gang is what it cannot write."""
+    await lab(world)
+    await with_workload(world, job("train"), {})
+    answer = await world.ask().why("train", "ml")
+    assert answer.standing.detail == Detail.NEXT_CYCLE.value
+    for line in ("write failed", "reason not written"):
+        assert f"`{line}`" in answer.platform
+
+
 @pytest.mark.parametrize("name", UNREADY)
 async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, name: str) -> None:
     status, reason, message, advice = UNREADY[name]

@@ -694,6 +694,22 @@ ROWS: dict[str, tuple[Sight, Any]] = {
             nodes=("n1",),
         ),
     ),
+    "devices of a node that is there are gone": (
+        Sight(
+            job(**RUNNING),
+            workload(**ADMITTED),
+            queue="q",
+            lost_nodes=("n1", "n2", "n3", "n4"),
+            tainted=(("n4", "repair:NoExecute"),),
+            short=(("n2", "4 of 8 nvidia.com/gpu"), ("n3", "4 of 8 nvidia.com/gpu"), ("n4", "0 of 8 nvidia.com/gpu")),
+        ),
+        life.EvictWorkload(
+            "NodeFailures",
+            "Lost node n1; Only 4 of 8 nvidia.com/gpu that are held there are left on nodes n2, n3; "
+            "The taint repair:NoExecute takes its pods off node n4",
+            nodes=("n1", "n2", "n3"),
+        ),
+    ),
     "nor is a node that kube-scheduler chose": (
         Sight(job(**RUNNING), workload(**ADMITTED), queue="q", lost_nodes=("n1", "n2"), unnamed=("n2",)),
         life.EvictWorkload("NodeFailures", "Lost nodes n1, n2", nodes=("n1",)),

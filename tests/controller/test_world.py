@@ -525,7 +525,11 @@ def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:
     assert world.sight(KEY, 3000).lost_at is None, "a kubelet that started again"
     world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 3), ("pods", 110))))
     world.sight(KEY, 4000)
-    assert world.sight(KEY, 4000 + NODE_GONE_MS).lost_nodes == ("n1",)
+    lost = world.sight(KEY, 4000 + NODE_GONE_MS)
+    assert (lost.lost_nodes, lost.short) == (("n1",), (("n1", "3 of 4 gpu.example/gpu"),))
+    world.node_seen(Node("n1", ready=False, lost_since=0, allocatable=(("gpu.example/gpu", 3), ("pods", 110))))
+    gone = world.sight(KEY, 4000 + NODE_GONE_MS)
+    assert (gone.lost_nodes, gone.short) == (("n1",), ()), "the node itself is not there"
 
 
 def test_a_taint_that_takes_pods_off_a_node_loses_it_to_those_that_do_not_tolerate_it() -> None:

@@ -6,7 +6,12 @@ from email.utils import formatdate
 
 import pytest
 
+from admission.jobs.values import rfc3339
+from admission.kube.client import Client
 from admission.kube.clock import ServerClock
+from admission.kube.events import EventRecorder
+from admission.kube.lease import LeaderElector
+from tests.kube.server import Server
 
 START = 1_790_000_000_000
 
@@ -34,10 +39,14 @@ class Clocks:
 @pytest.mark.parametrize("ahead", [600_000, 31_000, 4_500, -4_500, -600_000])
 def test_two_answers_put_a_wrong_clock_right(ahead: int) -> None:
     clocks = Clocks(ahead)
+    assert clocks.clock.doubtful
     clocks.answer()
     assert clocks.wrong == ahead, "one answer may be anything"
+    assert clocks.clock.doubtful
     clocks.answer()
     assert abs(clocks.wrong) <= 600
+    assert not clocks.clock.doubtful
+    assert abs(clocks.clock.wall().timestamp() * 1000 - clocks.true) <= 600
     known = clocks.clock.ahead_ms
     for _ in range(50):
         clocks.true += 1_337
@@ -51,6 +60,7 @@ def test_small_differences_are_none(ahead: int) -> None:
     for _ in range(50):
         clocks.true += 777
         clocks.answer()
+        assert not clocks.clock.doubtful
     assert clocks.wrong == ahead
 
 
@@ -80,3 +90,25 @@ def test_a_clock_that_is_put_right_is_followed() -> None:
         clocks.answer()
     assert clocks.clock.ahead_ms == 0
     assert clocks.wrong == 0
+
+
+async def test_what_others_read_is_dated_by_the_api_server(server: Server, client: Client) -> None:
+    """Whoever asks whether somebody leads, or what happened in which order, has that clock and not this machine's."""
+    client.clock = clocks = ServerClock(lambda: START + 600_000)
+    clocks.ahead_ms = 600_000
+    recorder = EventRecorder(client, source="muster")
+    recorder.record({"kind": "Job", "namespace": "a", "name": "train", "uid": "u"}, "Normal", "Started", "now")
+    await recorder.flush()
+    ((_, event),) = server.objects.items()
+    assert event["firstTimestamp"] == event["lastTimestamp"] == rfc3339(START)
+
+    server.objects.clear()
+    client.clock = clocks = ServerClock(lambda: START + 600_000)
+    clocks.ahead_ms = 600_000
+    written: list[str] = []
+
+    async def leads() -> None:
+        written.extend(lease["spec"]["renewTime"] for lease in server.objects.values())
+
+    await LeaderElector(client, "muster-system", "controller").lead(leads)
+    assert written == [rfc3339(START).replace("Z", ".000000Z")]

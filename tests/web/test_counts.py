@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from structlog.testing import capture_logs
 
 from admission.controller import actuate
 from admission.controller.app import Controller
+from admission.controller.lifecycle import EvictWorkload
+from admission.engine.model import Evict, EvictReason, Standing
 from admission.kube.client import NotFound
 from admission.web.metrics import Metrics
 from tests.web.running import NAMES, Running, job, running
@@ -66,6 +68,16 @@ async def when(town: Running, holds: Callable[[Json], Any]) -> Json:
 
 def admitted(raw: Json) -> bool:
     return condition(raw, "Admitted").get("status") == "True"
+
+
+def of_train(lines: Iterable[MutableMapping[str, Any]], *events: str) -> list[MutableMapping[str, Any]]:
+    """What the log tells of these events of the job."""
+    found = [line for line in lines if line["event"] in events]
+    of_it = {"kind": "Job", "namespace": "team-a", "name": "train", "queue": "team-a", "log_level": "info"}
+    for line in found:
+        assert of_it.items() <= line.items()
+        assert line["decision"]
+    return found
 
 
 async def submit(town: Running, name: str = "train", **labels: str) -> None:
@@ -131,13 +143,17 @@ EVICTED: dict[str, tuple[Callable[[Running], Awaitable[None]], str, str]] = {
 async def test_who_must_not_go_on_is_evicted_once_and_the_condition_keeps_saying_why(town: Running, case: str) -> None:
     happens, cause, why = EVICTED[case]
     metrics = counting(town.controller)
-    await happens(town)
-    raw = await when(
-        town,
-        lambda raw: (
-            "admission" not in raw.get("status", {}) and condition(raw, "QuotaReserved").get("reason") == "Deactivated"
-        ),
-    )
+    with capture_logs() as lines:
+        await happens(town)
+        raw = await when(
+            town,
+            lambda raw: (
+                "admission" not in raw.get("status", {})
+                and condition(raw, "QuotaReserved").get("reason") == "Deactivated"
+            ),
+        )
+    (line,) = of_train(lines, "evicted")
+    assert (line["reason"], line["cause"], line["message"]) == ("Deactivated", cause, why)
     assert raw["spec"]["active"] is False
     told = condition(raw, "Evicted")
     reason = f"DeactivatedDueTo{cause}" if cause else "Deactivated"
@@ -210,6 +226,14 @@ async def test_a_workload_that_nobody_made_a_job_for_is_counted_too(town: Runnin
 async def test_a_reservation_whose_checks_are_open_is_no_admission(town: Running) -> None:
     metrics = counting(town.controller)
     await asks_a_check(town)
+    with capture_logs() as lines:
+        await reserved_twice_and_admitted(town, metrics)
+    lives = [line["event"] for line in of_train(lines, "reserved", "evicted", "admitted")]
+    assert lives == ["reserved", "evicted"] * 2 + ["reserved", "admitted"]
+    assert [line["checks"] for line in of_train(lines, "reserved")] == [["budget"]] * 3
+
+
+async def reserved_twice_and_admitted(town: Running, metrics: Metrics) -> None:
     await submit(town)
     for times in (1, 2):
         await answers(town, "Retry")
@@ -227,6 +251,45 @@ async def test_a_reservation_whose_checks_are_open_is_no_admission(town: Running
     for name in ("admitted_workloads_total", "admission_wait_seconds_count"):
         assert counted(metrics, f"muster_{name}") == {("team-a",): 1}, name
     assert not counted(metrics, "muster_oldest_reserved_seconds")
+
+
+async def test_who_leaves_already_is_not_evicted_again(town: Running) -> None:
+    """The decision was made while its eviction for another reason was being written."""
+    controller, key = town.controller, ("Job", "team-a", "train")
+    await submit(town)
+    await when(town, admitted)
+    await town.until(lambda: town.running() == {"train"} and controller.jobs.idle)
+    (seen,) = [one for one in controller.world.workloads.values() if one.namespace == "team-a"]
+    metrics = counting(controller)
+    late = Evict(seen.key, seen.uid, EvictReason.IN_COHORT_RECLAMATION, ("team-b", "other"), "u", "team-b")
+    with capture_logs() as lines:
+        await controller.actuator.take(key, EvictWorkload("ClusterQueueStopped", "The ClusterQueue is stopped"))
+        await controller._carry_out(key, late, None)
+        raw = await when(town, lambda raw: condition(raw, "Requeued"))
+    assert not condition(raw, "Preempted")
+    assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "ClusterQueueStopped"): 1}
+    counts = [{"reason": "ClusterQueueStopped", "underlyingCause": "", "count": 1}]
+    assert raw["status"]["schedulingStats"]["evictions"] == counts
+    assert [line["reason"] for line in of_train(lines, "evicted")] == ["ClusterQueueStopped"]
+
+
+@pytest.mark.parametrize("ends", ["deleted", "finished"])
+async def test_the_log_says_what_became_of_a_gang_that_ran(town: Running, ends: str) -> None:
+    with capture_logs() as lines:
+        await submit(town)
+        await when(town, admitted)
+        await town.until(lambda: town.running() == {"train"})
+        if ends == "deleted":
+            await town.delete("team-a", "train")
+        else:
+            await town.client.merge_patch(f"{JOBS}/train", {"spec": {"activeDeadlineSeconds": 1}})
+        await town.until(lambda: of_train(lines, ends))
+        await town.until(lambda: town.controller.jobs.idle)
+    said = of_train(lines, "admitted", "evicted", "finished", "deleted")
+    assert [line["event"] for line in said] == ["admitted", ends]
+    if ends == "finished":
+        assert said[-1]["reason"] == "Failed"
+        assert said[-1]["message"]
 
 
 async def test_who_was_preempted_waits_since_then(town: Running) -> None:
@@ -320,9 +383,26 @@ async def test_reasons_that_are_refused_time_after_time_are_logged_once() -> Non
             await town.until(lambda: fault.times - fault.left > 5)
             fault.left = 0
             await town.until(lambda: {"waits"} <= {line["event"] for line in logs})
-        levels = [line["log_level"] for line in logs if line["event"] == "reason not written"]
+        told = [line for line in logs if line["event"] == "reason not written"]
+        assert {(line["kind"], line["name"], line["queue"]) for line in told} <= {
+            ("Job", f"large-{i}", "team-a") for i in range(3)
+        }
+        levels = [line["log_level"] for line in told]
         assert levels[0] == "warning"
         assert set(levels[1:]) == {"debug"}
+
+
+async def test_whose_admission_is_being_written_does_not_wait_for_a_reason() -> None:
+    fault = Faulty("PATCH", "/workloads/", 403, "Forbidden")
+    async with running(fault) as town:
+        metrics = counting(town.controller)
+        fault.left = fault.times
+        await submit(town)
+        verdicts = town.controller.verdicts
+        await town.until(lambda: any(one.standing is Standing.ADMITTED for one in verdicts.values()))
+        assert not counted(metrics, "muster_pending_workloads")
+        assert counted(metrics, "muster_workloads") == {("team-a", "admitted"): 1}
+        fault.left = 0
 
 
 async def test_a_race_that_is_lost_once_is_no_failure() -> None:
