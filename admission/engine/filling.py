@@ -53,6 +53,8 @@ from admission.engine.walk import Walk
 
 MOST_RIVALS = 200
 """Each is a trial, made for one who comes back: a tree of 200 queues had 1,500, and a decision took seven seconds."""
+BEHIND = 8
+"""So many of a strict queue are followed, one after the other, to see whom they evict."""
 PATIENCE = 4
 WALKS_PER_TRIAL = 16
 """What is decided is not kept waiting for more trials without a decision than these, and as many as it costs to have
@@ -580,12 +582,42 @@ class Filling(Run):
                     # Who outranks it in its own queue, and has other room now, may send it when others took that.
                     over = queue is trial.queue and rival.effective_priority > gang.effective_priority
                     sends = over and (found.mode is Mode.FIT or (trial.found.victims and found.mode is not Mode.NO_FIT))
-                    if sends or (found.found.enough and any(key == gang.key for key, _ in found.found.victims)):
+                    if sends or self._sends(found, gang):
                         found.behind = queue.strict and not self._is_first(rival)
+                        return found
+                    if queue.strict and self._sent_by_the_next(found, gang):
+                        found.behind = True
                         return found
             finally:
                 self.as_if = ()
         return None
+
+    @staticmethod
+    def _sends(trial: Trial, gang: Workload) -> bool:
+        return trial.found.enough and any(key == gang.key for key, _ in trial.found.victims)
+
+    def _sent_by_the_next(self, trial: Trial, gang: Workload) -> bool:
+        """The first of a strict queue goes, and those behind it have their turns one after the other: will one of the
+        next of them evict the gang."""
+        ledger, queue, name = self.ledger, trial.queue, trial.queue.name
+        with ledger.trial():
+            for _ in range(BEHIND):
+                self.place(trial)
+                there = trial.assignment if trial.mode is Mode.FIT else None
+                if there is None and trial.found.enough:
+                    there = self._once_they_left(trial)
+                if there is None or there.mode is not Mode.FIT:
+                    return False
+                for key, _ in trial.found.victims:
+                    ledger.release(key)
+                ledger.charge(charge_of(trial.gang, there.admission(name)))
+                following = self._firsts(name, queue)
+                if not following:
+                    return False
+                trial = self.look(self.state.workloads[order.key_of(following[0])], queue, later=True)
+                if self._sends(trial, gang):
+                    return True
+        return False
 
     def _rivals(self, gang: Workload, node: QuotaNode) -> list[tuple[Workload, ClusterQueue]]:
         """Who in its tree might evict this gang, charged at `node`, as far as a look at the law tells: in order."""

@@ -401,6 +401,25 @@ def by_depth(size: Size) -> dict[str, float]:
     return out
 
 
+def by_width(size: Size) -> dict[str, float]:
+    """A tenth of the size, in fewer and fewer cohort trees: many teams have one for all."""
+    here = size.part(10)
+    out: dict[str, float] = {}
+    for queues in (10, 30, 100):
+        if queues > here.queues:
+            break
+        wide = dataclasses.replace(here, cohorts=max(1, here.queues // queues))
+        tally = Tally()
+        state, dice = full(wide, tally, told=f"{queues} queues in a tree")
+        play(state, wide, dice, 10)
+        figures = play(state, wide, dice, 30).figures()
+        out[f"first_decision_at_{queues}_queues_in_a_tree_ms"] = figures["first_decision_after_finish_ms"]
+        out[f"quiet_at_{queues}_queues_in_a_tree_ms"] = figures["quiet_after_finish_ms"]
+        out[f"trials_at_{queues}_queues_in_a_tree_count"] = figures["trials_after_finish_count"]
+        out[f"bulk_at_{queues}_queues_in_a_tree_s"] = tally.seconds
+    return out
+
+
 # ---------------------------------------------------------------- from bytes
 
 
@@ -864,6 +883,7 @@ QUESTIONS: dict[str, Callable[[Size], dict[str, float]]] = {
     "growth": growth,
     "nodes": by_nodes,
     "depth": by_depth,
+    "width": by_width,
     "restart": restart,
 }
 

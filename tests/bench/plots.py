@@ -1,7 +1,7 @@
 """python -m tests.bench.plots: draws docs/scale.svg from build/bench/engine.json.
 
-Cost of the first decision after a finish against gangs that wait, nodes, and depth of the cohort tree; measured points
-alone, lines only lead the eye. The file is the same for the same figures.
+Cost of the first decision after a finish against gangs that wait, nodes, depth of the cohort tree and queues in it;
+measured points alone, lines only lead the eye. The file is the same for the same figures.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ PANELS = (
     ("gangs that wait", r"first_decision_at_(\d+)_pending_ms", "log"),
     ("nodes", r"first_decision_at_(\d+)_nodes_ms", "log"),
     ("cohorts above a queue", r"first_decision_at_depth_(\d+)_ms", "linear"),
+    ("queues in a tree", r"first_decision_at_(\d+)_queues_in_a_tree_ms", "log"),
 )
 
 
@@ -31,7 +32,7 @@ def draw(figures: dict[str, float], out: Path) -> None:
     mpl.rcParams.update({"svg.hashsalt": "muster", "svg.fonttype": "none", "font.size": 9})
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, len(PANELS), figsize=(9, 2.8), layout="constrained")
+    figure, axes = plt.subplots(1, len(PANELS), figsize=(11, 2.8), layout="constrained")
     for axis, (label, pattern, scale) in zip(axes, PANELS, strict=True):
         held = points(figures, pattern)
         axis.plot([x for x, _ in held], [y for _, y in held], marker="o", color="#2b6cb0")
