@@ -19,8 +19,8 @@ def test_a_gang_is_held_admitted_pinned_bound_and_finished(muster: Installed) ->
     teams(cp, {"team-a": 64})
     cp.apply(
         [
-            job("team-a", "train", 4, seconds=4),
-            jobset("team-a", "sim", {"driver": (1, 1), "workers": (1, 3)}, seconds=4),
+            job("team-a", "train", 4, seconds=8),  # all eight are seen to run at once
+            jobset("team-a", "sim", {"driver": (1, 1), "workers": (1, 3)}, seconds=8),
         ]
     )
     cp.wait(lambda: admitted(cp, "team-a", "train") and admitted(cp, "team-a", "sim"), 30, "both gangs to be admitted")

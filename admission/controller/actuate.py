@@ -46,7 +46,7 @@ from admission.engine.model import (
 )
 from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
-from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, digits
+from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, digits, millis
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload, workload_name
@@ -545,8 +545,8 @@ class Actuator:
         names = self._names
         ours = (names.spec_hash_annotation, names.defaults_annotation, names.pause_label, names.gated_by_annotation)
         notes = {key: said.get(key) for key in ours}
-        if self._comes_anew(seen.view, obj):
-            notes[names.queued_since_annotation] = rfc3339(self._now())
+        if (since := self._queued_since(seen, obj)) is not None:
+            notes[names.queued_since_annotation] = rfc3339(since)
         patch = {
             "metadata": {
                 "uid": seen.uid,
@@ -558,22 +558,31 @@ class Actuator:
         path = self._workloads.path(seen.namespace, seen.name)
         self._learn("Workload", await self._client.merge_patch(path, patch, strict=self._strict))
 
-    def _comes_anew(self, before: lifecycle.WorkloadView, obj: dict[str, Any]) -> bool:
-        """Does a gang that waits come (back) into a queue with this spec, or is it to have what it did not ask for? Its
-        owner could else let one grow old outside, or with what never fits, and come before all others with anything.
-        Fewer pods of the same keep their place."""
+    def _queued_since(self, seen: WorkloadSeen, obj: dict[str, Any]) -> int | None:
+        """Since when a gang waits that comes (back) into a queue with this spec, or is to have what it did not ask for.
+        Its owner could else let one grow old outside, or with what never fits, and come before all others with
+        anything. Fewer pods of the same keep their place (None). Who had its room when it was paused has waited but for
+        the time since that was free."""
+        before, now = seen.view, self._now()
         was, after = before.value, values.workload(obj, self._names)[0]
         if self._names.as_kueue:
-            return False
-        if (before.paused and not after.paused_by) or (was.gated and not after.gated) or was.queue != after.queue:
-            return True
-        if obj["metadata"]["annotations"][self._names.spec_hash_annotation] == before.spec_hash:
-            return False  # what LimitRanges add, say, or some of it is done: not its owner's doing
-        asked = {one.name: one for one in was.pod_sets}
-        return any(
-            (old := asked.get(one.name)) is None or one.count > old.count or replace(one, count=old.count) != old
-            for one in after.pod_sets
-        )
+            return None
+        if (was.gated and not after.gated) or was.queue != after.queue:
+            return now
+        # Not what LimitRanges add, say, or that some of it is done: that is not its owner's doing.
+        if obj["metadata"]["annotations"][self._names.spec_hash_annotation] != before.spec_hash:
+            asked = {one.name: one for one in was.pod_sets}
+            for one in after.pod_sets:
+                old = asked.get(one.name)
+                if old is None or one.count > old.count or replace(one, count=old.count) != old:
+                    return now
+        if not before.paused or after.paused_by:
+            return None
+        reserved = condition(seen.status, QUOTA_RESERVED)
+        if reserved is None or not was.evicted.startswith(DEACTIVATED):
+            return now
+        holds_still = was.admission is not None
+        return was.created if holds_still else was.created + now - millis(reserved.get("lastTransitionTime"))
 
     async def _reprioritize(self, seen: WorkloadSeen, value: int, name: str) -> None:
         patch = {

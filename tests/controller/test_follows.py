@@ -688,3 +688,27 @@ async def test_who_comes_into_a_queue_or_asks_for_something_else_waits_from_then
         made_at = millis(there["metadata"]["creationTimestamp"])
         assert made_at < NOW
         assert gang.created == (NOW if anew else made_at)
+
+
+async def test_who_had_its_room_until_its_pause_keeps_its_age_but_for_the_pause(world: World) -> None:
+    await a_town(world, 8)
+    await world.put(job("train", "main", pods=1))
+
+    async with running(world) as controller:
+
+        async def is_(admitted: bool) -> bool:
+            (gang,) = controller.state.workloads.values() or (None,)
+            return gang is not None and (gang.admission is not None) == admitted
+
+        await until(lambda: is_(admitted=True))
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "true"}}})
+        await until(reads(world, lambda raw: [c for c in raw["status"]["conditions"] if c["reason"] == "Deactivated"]))
+        stopped = {"conditions": [condition("Suspended", True, "JobSuspended", "")]}
+        await change(world, f"{JOBS}/train/status", {"status": stopped})
+        await until(lambda: is_(admitted=False))
+        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: None}}})
+        await until(lambda: is_(admitted=True))
+        (gang,) = controller.state.workloads.values()
+        there = await its_workload(world)
+        assert there is not None
+        assert millis(there["metadata"]["creationTimestamp"]) == gang.created < NOW
