@@ -84,6 +84,7 @@ async def test_from_the_log_to_the_event_to_the_condition(world: World) -> None:
             (condition,) = [c for c in waiting["status"]["conditions"] if c["type"] == "QuotaReserved"]
             assert condition["reason"] == line["reason"]
             assert await until(lambda: said(line["reason"])) == [why]
+            waiting = await workload()  # on a busy machine more was written of it since
 
             await world.put(NODE)
 
