@@ -563,10 +563,10 @@ class Actuator:
         Its owner could else let one grow old outside, or with what never fits, and come before all others with
         anything. Fewer pods of the same keep their place (None). Who had its room when it was paused has waited but for
         the time since that was free."""
-        before, now = seen.view, self._now()
-        was, after = before.value, values.workload(obj, self._names)[0]
         if self._names.as_kueue:
             return None
+        before, now = seen.view, self._now()
+        was, after = before.value, values.workload(obj, self._names)[0]
         if (was.gated and not after.gated) or was.queue != after.queue:
             return now
         # Not what LimitRanges add, say, or that some of it is done: that is not its owner's doing.

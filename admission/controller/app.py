@@ -593,14 +593,18 @@ class Controller:
             self.world.give_back_twice(key, f"Two leaders gave the same room away: {why}")
 
     def _became(self, what: Became) -> None:
-        who = self._who_of(what.gang, what.decision)
         if what.condition == ADMITTED:
             for told in self.watchers.admitted:
                 told(what.gang)
-            log.info("admitted", **who)
         elif what.condition == EVICTED:
             for told_why in self.watchers.evicted:
                 told_why(what.gang, what.reason, what.cause)
+        if not log.is_enabled_for(logging.INFO):
+            return
+        who = self._who_of(what.gang, what.decision)
+        if what.condition == ADMITTED:
+            log.info("admitted", **who)
+        elif what.condition == EVICTED:
             log.info("evicted", **who, reason=what.reason, cause=what.cause, message=what.message)
         else:
             log.info("finished", **who, reason=what.reason, message=what.message)
@@ -955,6 +959,8 @@ class Controller:
     def _told_decision(self, decision: Decision, made: str) -> None:
         for told in self.watchers.decision:
             told(decision)
+        if not log.is_enabled_for(logging.INFO):
+            return
         if isinstance(decision, Admit) and not decision.admitted:
             log.info("reserved", **self._who_of(decision.key, made), checks=list(decision.checks))
         elif isinstance(decision, Evict):

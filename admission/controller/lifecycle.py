@@ -720,7 +720,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         )
     excess = _excess(seen, settings)
     if excess is not None and now >= excess:
-        admitted = sum(one.count for one in value.admission.pod_sets) if value.admission is not None else 0
+        admitted = value.admission.pods if value.admission is not None else 0
         return EvictWorkload(
             "OutOfSync",
             f"{pods.live} pods of it run or are still ending, and {admitted} were admitted: they were deleted and made "

@@ -67,7 +67,7 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     evicted, finished = condition_of(raw, EVICTED), condition_of(raw, FINISHED)
     created = job.created_ms if job is not None else value.created
     pods = sum(pod_set.count for pod_set in value.pod_sets)
-    given = pods if value.admission is None else pods_of(value.admission)
+    given = pods if value.admission is None else value.admission.pods
     reason = message = detail = ""
     if value.finished:
         state, shown = State.FINISHED, finished
@@ -177,11 +177,6 @@ def _requests(raw: Json, value: Workload) -> tuple[tuple[str, int], ...]:
 
 def _where(value: Workload) -> tuple[Place, ...]:
     return () if value.admission is None else places(value.admission)
-
-
-def pods_of(admission: Admission) -> int:
-    """How many pods at a time an admission has room for."""
-    return sum(pod_set.count for pod_set in admission.pod_sets)
 
 
 def places(admission: Admission) -> tuple[Place, ...]:

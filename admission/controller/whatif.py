@@ -434,7 +434,7 @@ def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: As
         ]
         for one in plan.decisions:
             if isinstance(one, Admit) and one.key == key:
-                given, asked = (sum(pod_set.count for pod_set in of.pod_sets) for of in (one.admission, gang))
+                given, asked = one.admission.pods, sum(pod_set.count for pod_set in gang.pod_sets)
                 said = [] if one.admitted else ["it gets its quota, and waits for admission checks"]
                 said += [f"it may start with less: {given} of {asked} pods at a time"] if given < asked else []
                 found = replace(

@@ -1291,7 +1291,7 @@ def _beyond(made: list[int], workload: WorkloadSeen | None) -> int | None:
     """When the first pod was made that is more than were admitted. made: times of those that are on nodes. 0 where they
     are more than twice as many, for then each has been replaced, and one of them again: nobody is patient with that."""
     admission = workload.view.value.admission if workload is not None else None
-    admitted = sum(one.count for one in admission.pod_sets) if admission is not None else len(made)
+    admitted = admission.pods if admission is not None else len(made)
     if len(made) <= admitted:
         return None
     return sorted(made)[admitted] if len(made) <= 2 * admitted else 0

@@ -423,9 +423,7 @@ class Filling(Run):
         if not by_quota or gang.key not in self.ledger.aside or not self._simple(gang, queue) or gang.lost_nodes:
             return None
         assert assignment is not None
-        usage = tuple(sorted((fr, amount) for fr, amount in assignment.usage.items() if amount))
-        frs = frozenset(fr for fr, _ in usage)
-        return Lack(queue.name, usage, frs, placing=assignment.placing, avoid=self._avoided(gang))
+        return replace(self._wanted(trial, assignment), placing=assignment.placing)
 
     def _kept_again(self, walk: Walk, gang: Workload, bucket: int) -> bool:
         """It had room kept for it, and would have gone, had that of others not left too little quota for it. Is that
@@ -441,7 +439,7 @@ class Filling(Run):
         may_take, queue, root = self.state.memos.may_take, walk.queue.name, node.root
         but, untried = self._not_bound_by(gang, node, self._kept_around(node))
         with self.ledger.beside(but, root):
-            if node.fits(usage) or may_take(queue, usage) or may_take(queue, usage, back=True):
+            if node.fits(usage) or may_take(queue, usage, back=True):
                 return False
         untried.intersection_update(self.ledger.aside_under(root))
         if untried:
@@ -768,31 +766,32 @@ class Filling(Run):
         assignment, queue, gang = trial.assignment, trial.queue, trial.gang
         if assignment is None or not self._simple(gang, queue):
             return None
-        usage = tuple(sorted((fr, amount) for fr, amount in assignment.usage.items() if amount))
-        frs = frozenset([fr for fr, _ in usage])
-        why = trial.why
+        wanted, why = self._wanted(trial, assignment), trial.why
         if assignment.mode is Mode.NO_FIT:
             # What eviction could do was not asked; without it, only what the tree does not change says no for good.
             never = assignment.reason is not Reason.WAITING_FOR_QUOTA
-            return Lack(queue.name, usage, frs, never=True) if never else None
+            return replace(wanted, never=True) if never else None
         blocked = None
         if why.detail is Detail.CLAIMED and why.subject != "it":
             namespace, _, name = why.subject.partition("/")
             blocked = ((namespace, name), why.until)
         shorts = quota_shorts(why.shortfalls)
         by_nodes = not shorts and any(choice.misfits for choice in assignment.pod_sets)
-        return Lack(
-            queue.name,
-            usage,
-            frs,
-            shorts,
+        return replace(
+            wanted,
+            shorts=shorts,
             evicts=self._may_evict(gang),
             first=trial.first,
             beside=trial.beside,
             blocked_by=blocked,
             placing=assignment.placing if by_nodes and not gang.lost_nodes else (),
-            avoid=self._avoided(gang),
         )
+
+    def _wanted(self, trial: Trial, assignment: Assignment) -> Lack:
+        """What it would take, and which nodes it avoids."""
+        usage = tuple(sorted((fr, amount) for fr, amount in assignment.usage.items() if amount))
+        frs = frozenset([fr for fr, _ in usage])
+        return Lack(trial.queue.name, usage, frs, avoid=self._avoided(trial.gang))
 
     def _simple(self, gang: Workload, queue: ClusterQueue) -> bool:
         """Are there no flavors or counts to choose from, and nobody to evict but by the law of shares."""

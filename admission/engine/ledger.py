@@ -126,12 +126,12 @@ class Aside(Value, frozen=True):
     held: Held
 
 
-class _Kept:
+class Kept:
     """What is set aside in one tree, to be entered at once as claims; what of it is taken in the tree is known."""
 
     __slots__ = ("as_if", "entered", "held", "root", "spoiled")
 
-    def __init__(self, root: QuotaNode, entered: tuple[Held, ...], claims: Iterable[Held], as_if: AsIf) -> None:
+    def __init__(self, root: QuotaNode, entered: Sequence[Held], claims: Iterable[Held], as_if: AsIf) -> None:
         self.root = root
         self.entered = entered
         self.held = {held.charge.key: held for held in claims}
@@ -153,7 +153,7 @@ class _Step(NamedTuple):
     """What was entered or taken out under a mark, and the versions before."""
 
     entered: bool
-    entry: Charge | Held | Aside | _Kept
+    entry: Charge | Held | Aside | Kept
     before: _Versions
     hidden: bool = False
     """The pods of the gang that was entered did not count before."""
@@ -338,8 +338,6 @@ class Ledger:
         self._followed: dict[tuple[int, int, int], tuple[object, int]] = {}
         """(version of a tree, 1 or -1, id of an entry) -> (the entry, the version after it was entered or taken out):
         who does the same to the same tree comes to the same version."""
-        self._free_parts: dict[tuple[int, int], tuple[Held, Held]] = {}
-        """(version of its tree, id of what is set aside) -> (that, what of it is free then)."""
         self._queues: tuple[ClusterQueue, ...] = ()
         self._cohorts: tuple[Cohort, ...] = ()
         self._journal: list[_Step] = []
@@ -359,7 +357,7 @@ class Ledger:
         """Claims whose quota alone is given up for a question; their nodes count as gone."""
         self._known: dict[tuple[QuotaNode, int, Hashable], Any] = {}
         """(root, its version, what) -> what is `remembered`."""
-        self._kept_known: dict[tuple[Hashable, ...], _Kept] = {}
+        self._kept_known: dict[tuple[Hashable, ...], Kept] = {}
         """(root, its version, only what is free, ids of what is set aside) -> that, to be entered at once."""
         self._kept_claims = 0
         self._by_hand = 0
@@ -487,7 +485,7 @@ class Ledger:
             kept.as_if.__enter__()
         else:
             for key, held in entered.items():
-                taken = self._as_far_as_free(held) if free else held
+                taken = Held(self.as_far_as_free(held.charge), held.until) if free else held
                 self.unclaim(key)
                 if nodes:
                     self._lazy[key] = taken
@@ -513,25 +511,25 @@ class Ledger:
             del self._journal[start:]
             self._restore(first)
 
-    def _kept(self, root: QuotaNode, entered: tuple[Held, ...], free: bool) -> _Kept:
+    def together(self, root: QuotaNode, entered: Sequence[Held], *, free: bool) -> Kept:
         """This, set aside in one tree, to be entered at once; or of its quota what is `free` when what comes before has
         its own."""
+        claims = [(node, held) for held in entered if (node := self.tree.queue(held.charge.queue)) is not None]
+        if not free:
+            return Kept(root, entered, entered, AsIf(((node, held.charge.usage) for node, held in claims), 1))
+        as_if = AsIf(((node, ()) for node, _ in claims), 1)
+        parts = []
+        with as_if:
+            for node, held in claims:
+                part = Held(self.as_far_as_free(held.charge), held.until)
+                node.move_all(part.charge.usage, 1)
+                parts.append(part)
+        return Kept(root, entered, parts, as_if)
 
-        def together() -> _Kept:
-            claims = [(node, held) for held in entered if (node := self.tree.queue(held.charge.queue)) is not None]
-            if not free:
-                return _Kept(root, entered, entered, AsIf(((node, held.charge.usage) for node, held in claims), 1))
-            as_if = AsIf(((node, ()) for node, _ in claims), 1)
-            parts = []
-            with as_if:
-                for node, held in claims:
-                    part = Held(self.as_far_as_free(held.charge), held.until)
-                    node.move_all(part.charge.usage, 1)
-                    parts.append(part)
-            return _Kept(root, entered, parts, as_if)
-
+    def _kept(self, root: QuotaNode, entered: tuple[Held, ...], free: bool) -> Kept:
+        """The same, remembered as long as the tree is."""
         if self._by_hand:
-            return together()
+            return self.together(root, entered, free=free)
         at = (root, self._versions.get(root, 0), free, *map(id, entered))  # as long as it is there, so are they
         known = self._kept_known.get(at)
         if known is None or known.spoiled:
@@ -539,10 +537,10 @@ class Ledger:
                 self._kept_known.clear()
                 self._kept_claims = 0
             self._kept_claims += len(entered)
-            known = self._kept_known[at] = together()
+            known = self._kept_known[at] = self.together(root, entered, free=free)
         return known
 
-    def _enter_kept(self, kept: _Kept, sign: int) -> None:
+    def _enter_kept(self, kept: Kept, sign: int) -> None:
         """All but its quota in the tree."""
         root = kept.root
         self.version = self._new_version()
@@ -555,16 +553,6 @@ class Ledger:
                 del self.claims[key], under[key]
             if self._off_nodes is not None:
                 self._move(self._off_nodes, held.charge, sign)
-
-    def _as_far_as_free(self, held: Held) -> Held:
-        """The quota of a claim that is free now."""
-        root = self._root_of(held)
-        at = (0 if root is None else self._versions.get(root, 0), id(held))
-        known = self._free_parts.get(at)
-        if known is None or known[0] is not held:
-            part = Held(self.as_far_as_free(held.charge), held.until)
-            known = self._free_parts[at] = (held, part)
-        return known[1]
 
     def usage_by_queue(self, charges: Iterable[Charge]) -> dict[QuotaNode, dict[FlavorResource, int]]:
         """What these gangs hold of quota, added up for each ClusterQueue that is there."""
@@ -824,7 +812,6 @@ class Ledger:
         if not self._marks:
             self.nodes.forget_questions()
             self._followed.clear()
-            self._free_parts.clear()
             self._known.clear()
             self._kept_known.clear()
             self._kept_claims = 0
@@ -847,7 +834,7 @@ class Ledger:
         if mark or self._position(mark):
             raise ValueError("only what the outermost mark covers may stay")
         journal = self._journal
-        times = Counter(_charge_in(step.entry).key for step in journal if not isinstance(step.entry, _Kept))
+        times = Counter(_charge_in(step.entry).key for step in journal if not isinstance(step.entry, Kept))
         entered = {id(step.entry) for step in journal if step.entered}
         once = (charge for charge in wanted if times[charge.key] == 1 and id(charge) in entered)
         standing = {id(charge): charge for charge in once if not _apart(charge)}
@@ -1010,7 +997,7 @@ class Ledger:
         if root is not None:
             self._versions[root] = tree
 
-    def _version_after(self, root: QuotaNode, entry: Charge | Held | Aside | _Kept, sign: int) -> int:
+    def _version_after(self, root: QuotaNode, entry: Charge | Held | Aside | Kept, sign: int) -> int:
         if not self._marks:
             return self.version
         at = (self._versions.get(root, 0), sign, id(entry))
@@ -1035,10 +1022,10 @@ class Ledger:
             under.pop(charge.key, None)
             self.nodes.give_up(charge.key)
 
-    def _apply(self, entry: Charge | Held | Aside | _Kept, sign: int, *, hide: bool = False) -> bool:
+    def _apply(self, entry: Charge | Held | Aside | Kept, sign: int, *, hide: bool = False) -> bool:
         """Enter (1) or take out (-1); `hide`: with a gang, its pods. Whether pods count now that did not."""
         shown = False
-        if isinstance(entry, _Kept):
+        if isinstance(entry, Kept):
             for claim in entry.held.values():
                 self._apply(claim, sign)
             return shown

@@ -558,8 +558,7 @@ class Memos:
         still = self._still(node.root, [(name, bucket, memo)])[0]
         if still is None:
             return None
-        self.park(name, bucket, still)
-        self._stale.add((name, bucket))
+        self.kept_again(name, bucket, still)
         self._passed_by(node.root.label, name, bucket, still)
         return still
 

@@ -451,6 +451,11 @@ class Admission(Value, frozen=True):
     cluster_queue: str
     pod_sets: tuple[PodSetAssignment, ...]
 
+    @property
+    def pods(self) -> int:
+        """For how many at a time it has room."""
+        return sum(pod_set.count for pod_set in self.pod_sets)
+
     def flavors_of(self, part: PodSetAssignment) -> tuple[str, ...]:
         """On whose nodes the pods of a pod set stand, by name: its own flavors; where it asks for nothing that quota
         counts and nodes were chosen for it, those of the first pod set that has some."""

@@ -117,7 +117,7 @@ def _verdict(workload: Workload, verdict: Verdict) -> Projection:
 
 def _admit(workload: Workload, admit: Admit) -> Projection:
     queue = admit.admission.cluster_queue
-    given, asked = (sum(one.count for one in of.pod_sets) for of in (admit.admission, workload))
+    given, asked = admit.admission.pods, sum(one.count for one in workload.pod_sets)
     reserved = f"Quota reserved in ClusterQueue {queue}"
     if given < asked:
         reserved += f" for {given} of {asked} pods at a time"

@@ -331,17 +331,9 @@ class Shortages:
         version = self._ledger.version_of(root)
         views = self._views.get(root)
         if views is None or views.version != version:
-            aside, queue_of = self._ledger.aside_under(root).values(), self._ledger.tree.queue
-            held = [(node, one) for one in aside if (node := queue_of(one.charge.queue)) is not None]
-            free: list[Held] = []
-            free_taken = AsIf(((node, ()) for node, _ in held), 1)
-            with free_taken:
-                for node, one in held:
-                    part = self._ledger.as_far_as_free(one.charge)
-                    free.append(Held(part, one.until))
-                    node.move_all(part.usage, 1)
-            all_taken = AsIf(((node, one.charge.usage) for node, one in held), 1)
-            views = self._views[root] = _Views(version, free, free_taken, all_taken)
+            aside = tuple(self._ledger.aside_under(root).values())
+            free, whole = (self._ledger.together(root, aside, free=free) for free in (True, False))
+            views = self._views[root] = _Views(version, list(free.held.values()), free.as_if, whole.as_if)
         return views
 
     def may_take(

@@ -286,7 +286,7 @@ class View:
             if place is not None:
                 out |= {"position": place.in_local_queue + 1, "of": place.waiting, "ahead": place.in_cluster_queue}
             return out
-        given = sum(pod_set.count for pod_set in gang.admission.pod_sets)
+        given = gang.admission.pods
         ready = job.ready_of(given) if job is not None else 0
         if gang.evicted:
             state_, since = "leaving", gang.evicted_at
