@@ -46,6 +46,19 @@ def live_pods(cp: ControlPlane) -> dict[str, str]:
     }
 
 
+def let_collector_know_workloads(cp: ControlPlane) -> None:
+    """Garbage is collected of kinds that the collector has heard of, half a minute after they came: before that a Job
+    that is deleted with `Orphan` leaves its Workload an owner that is gone."""
+    owner = cp.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner", "namespace": "team-a"}})
+    template = job("team-a", "owned", seconds=None)["spec"]["template"]
+    owned = ours("Workload", "owned", {"podSets": [{"name": "main", "count": 1, "template": template}]}, "team-a")
+    uid = owner["metadata"]["uid"]
+    owned["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]
+    cp.create(owned)
+    cp.delete("configmaps", "owner", "team-a")
+    cp.wait(lambda: cp.find(WORKLOADS, "owned", "team-a") is None, 90, "the collector of garbage to know Workloads")
+
+
 def test_what_changed_while_nobody_led_is_taken_in_and_nobody_is_stopped_for_it(muster: Installed) -> None:
     cp = muster.cp
     cp.add_nodes(10, gpus=8, labels={"gpu": "h100"})
@@ -61,6 +74,7 @@ def test_what_changed_while_nobody_led_is_taken_in_and_nobody_is_stopped_for_it(
     waits = [job(team, "waits", 2, seconds=None, labels={NAMES.priority_class_label: "p"}) for team in TEAMS]
     cp.create_all(waits)
     cp.wait(lambda: all(reason(cp, team, "waits")[0] for team in TEAMS), 60, "the others to be told why they wait")
+    let_collector_know_workloads(cp)
     before = live_pods(cp)
     leader.kill()
     muster.forget_leader()

@@ -1318,6 +1318,7 @@ def test_a_job_that_survives_its_pods_gets_just_those_of_lost_nodes_replaced(mus
     hosts = [chosen_nodes(e.object)["main"] for e in workloads if (e.object.get("status") or {}).get("admission")]
     assert [hosts[0], hosts[-1]] == [held, at]
     assert len({tuple(h) for h in hosts}) == 2, "in one decision"
+    assert [line["name"] for line in replica.lines() if line["event"] == "nodes replaced"] == ["tough"]
     assert not double_booked(log)
     for node in lost:
         cp.set_node_ready(node, True)

@@ -967,6 +967,8 @@ class Controller:
             reason, cause = evicted_as(decision.reason)
             by = "/".join(decision.preemptor)
             log.info("evicted", **self._who_of(decision.key, made), reason=reason, cause=cause, by=by)
+        elif isinstance(decision, Replace):
+            log.info("nodes replaced", **self._who_of(decision.key, made))
 
     def _who_of(self, key: Key, decision: str) -> dict[str, str]:
         """What a line of the log says of the gang that it is about."""

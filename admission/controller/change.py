@@ -24,7 +24,7 @@ from admission.controller.ask import (
     resource_of,
     typed,
 )
-from admission.controller.standing import newest
+from admission.controller.standing import DELETED, newest
 from admission.engine.model import Detail
 from admission.jobs import pins
 from admission.jobs.kinds import KINDS as JOB_KINDS
@@ -175,6 +175,8 @@ async def again(ask: Ask, wanted: str, namespace: str) -> Again:
         return found("activate", "its Workload was switched off: spec.active is set to true")
     if standing.state in (State.STARTING, State.RUNNING, State.RESERVED):
         return found("restart", f"it is {standing.state.value}: it is stopped, and goes back into the queue")
+    if standing.reason == DELETED:
+        return found("", "it was deleted, and its pods are leaving: create it anew")
     if standing.state is State.LEAVING:
         return found("", "it was evicted and its pods are leaving; it is queued again by itself")
     if standing.detail == "Backoff":

@@ -19,6 +19,8 @@ from admission.jobs.kinds import JobView, condition, millis, name_of, obj, objec
 from admission.names import ACTIVE, ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED, Names
 
 Json = dict[str, Any]
+DELETED = "Deleted"
+"""The reason of one that leaves, for it was deleted."""
 NOTHING_RESERVED = "Not suspended, and nothing is reserved for it"
 
 
@@ -76,6 +78,8 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
         state, shown = State.FINISHED, {"reason": job.finished, "message": job.message}
     elif value.admission is not None and value.evicted:
         state, shown = State.LEAVING, evicted
+    elif value.admission is not None and _is_deleted(raw, job):
+        state, shown = State.LEAVING, {"reason": DELETED, "message": "It was deleted"}
     elif value.admitted:
         state, shown = (State.RUNNING if job is not None and job.runs else State.STARTING), admitted
     elif value.admission is not None:
@@ -131,6 +135,11 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
         requests=_requests(raw, value),
         where=_where(value),
     )
+
+
+def _is_deleted(raw: Json, job: JobView | None) -> bool:
+    """The job, not its Workload alone; one that is gone already takes its Workload along."""
+    return bool(obj(raw.get("metadata")).get("deletionTimestamp")) if job is None else job.deleting
 
 
 def so_far(workload: Json, job: Json) -> str:
@@ -282,7 +291,9 @@ def advice_on(
             f"If they do not get ready in time, the gang is evicted and tried again later.{more}",
         )
     again = "Nothing: it is queued again by itself."
-    if job.paused:
+    if standing.reason == DELETED:
+        again = "Nothing."
+    elif job.paused:
         again = f"Nothing; it is queued again when its label {names.pause_label} is taken off."
     elif off:
         again = "It was given up, and is not queued again by itself: the sentence says why."

@@ -17,6 +17,8 @@ NOT_CREATED = "NotCreated"
 NOT_STARTED = "NotStarted"
 
 _STARTS_LATER = "StartsLater"
+_OTHER_SCHEDULER = "OtherScheduler"
+_KUBE_SCHEDULER = "default-scheduler"
 
 JOBS_REFUSED = "JobCreationFailed"
 """What JobSet's controller says of Jobs that it could not make."""
@@ -39,6 +41,8 @@ ON_PODS = {
     "NodeSilent": "Wait: if its node stays silent for half a minute, and not all nodes are, the gang is stopped whole "
     "and starts on others.",
     "NotReady": "Its containers run and their readiness probe says no: see `kubectl logs POD`.",
+    _OTHER_SCHEDULER: "Leave `schedulerName` out of its template: its nodes are chosen, and kube-scheduler puts each "
+    "pod where it belongs. Or see that this scheduler runs.",
     "SchedulingGated": "A scheduling gate keeps it from its node: who put it into the pod template must take it off.",
     "Unschedulable": "Tell the platform team: these nodes were set aside for it, and kube-scheduler refuses them.",
 }
@@ -106,6 +110,9 @@ def _trouble(pod: Json) -> tuple[str, str] | None:
         return "NotReady", text(found.get("Ready", {}).get("message")) or "Its containers run, and are not ready"
     if text(obj(pod.get("spec")).get("nodeName")):
         return "ContainerCreating", "Its node has not started it yet"
+    scheduler = text(obj(pod.get("spec")).get("schedulerName")) or _KUBE_SCHEDULER
+    if scheduler != _KUBE_SCHEDULER:
+        return _OTHER_SCHEDULER, f"The scheduler {scheduler}, which its template names, has not placed it"
     return "Pending", "kube-scheduler has not placed it yet"
 
 

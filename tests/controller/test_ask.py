@@ -104,6 +104,13 @@ def paused(made: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
+async def deleted(world: World, made: dict[str, Any]) -> None:
+    """While it ran; its pods keep it."""
+    made["metadata"]["finalizers"] = ["foregroundDeletion"]
+    await with_workload(world, made, {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")})
+    await world.client.delete("/apis/batch/v1/namespaces/ml/jobs/train")
+
+
 def released(*conditions: dict[str, Any]) -> dict[str, Any]:
     made = job("train", status={"conditions": list(conditions)})
     made["spec"]["suspend"] = False
@@ -211,6 +218,12 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         State.LEAVING,
         "",
         "for ml/other",
+    ),
+    "deleted, with pods": (
+        lambda world: deleted(world, job("train", status=STARTED)),
+        State.LEAVING,
+        "",
+        "was deleted; its pods are leaving",
     ),
     "finished": (
         lambda world: with_workload(
@@ -642,6 +655,31 @@ async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, nam
     assert re.search(rf"1 +{reason} +train-1 on n1", text)
     world.denied = {"pods"}
     assert (await world.ask().why("train", "ml")).hidden == ("pods in namespace ml",)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "reason", "said"),
+    [
+        ("default-scheduler", "Pending", "kube-scheduler has not"),
+        ("volcano", "OtherScheduler", "The scheduler volcano,"),
+    ],
+)
+async def test_why_says_whose_scheduler_has_not_placed_a_pod(
+    world: World, scheduler: str, reason: str, said: str
+) -> None:
+    await lab(world)
+    made = await world.put(job("train", pods=1, status={**STARTED, "active": 1, "ready": 0}))
+    started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=1)}
+    uid = (await world.put(workload(made, started)))["metadata"]["uid"]
+    one = pod("train-0", node="", phase="Pending")
+    one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+    one["spec"]["schedulerName"] = scheduler
+    await world.put(one)
+    answer = await world.ask().why("train", "ml")
+    (told,) = answer.unready
+    assert told.reason == reason
+    assert said in told.message
+    assert ("Leave `schedulerName` out" in answer.owner) is (reason == "OtherScheduler")
 
 
 @pytest.mark.parametrize("name", ["kube-scheduler refuses it", "no image"])
