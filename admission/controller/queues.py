@@ -151,15 +151,15 @@ def _with_active(
 
 def differs(stored: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:
     """Is a write due? Equal numbers in other clothes (a missing list for an empty one) are equal."""
-
-    def bare(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: bare(v) for k, v in value.items() if v not in (None, [], {}) and k != "lastTransitionTime"}
-        if isinstance(value, list):
-            return [bare(one) for one in value]
-        return value
-
     held = {key: value for key, value in (stored or {}).items() if key in wanted}
     if held == wanted:
         return False
-    return bool(bare(held) != bare(wanted))
+    return bool(_bare(held) != _bare(wanted))
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _bare(v) for k, v in value.items() if v not in (None, [], {}) and k != "lastTransitionTime"}
+    if isinstance(value, list):
+        return [_bare(one) for one in value]
+    return value

@@ -101,6 +101,12 @@ class Filling(Run):
         """Queues that had a turn in this cycle."""
 
     def go(self) -> None:
+        self._fill()
+        # A ring of references: what this decision looked at would stay until Python's collector of garbage comes by,
+        # for which everything stands still.
+        self.tournaments.clear()
+
+    def _fill(self) -> None:
         self._replacements()
         self._claims_of_the_hit()
         self.budget = max(self.budget, self.cost + 1)

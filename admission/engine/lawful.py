@@ -418,76 +418,75 @@ class Lawful(Search):
         nobody goes without whom there is room. A gang that is entitled to what it wants misses none (what is lawful
         stays lawful when fewer go) of so few as `_FEW`, unless that takes more than `_LOOKS` looks.
         """
-        looks = 0
-        out: dict[Key, Workload] = {}
+        self.looks = 0
+        self.taken_out: dict[Key, Workload] = {}
         """Whose quota is taken out of the tree by hand now."""
-
-        def have(gone: Sequence[Workload]) -> None:
-            wanted = {victim.key for victim in gone}
-            for victim in [one for key, one in out.items() if key not in wanted]:
-                self._move(victim, 1)
-                del out[victim.key]
-            for victim in gone:
-                if victim.key not in out:
-                    self._move(victim, -1)
-                    out[victim.key] = victim
-
-        def room(gone: Sequence[Workload]) -> bool:
-            nonlocal looks
-            looks += 1
-            have(gone)
-            with self.ledger.gone_from_nodes(self.ledger.charges[victim.key] for victim in gone):
-                return self.fits()
-
-        def walk(rest: list[Workload], must: list[Workload]) -> list[Target] | None:
-            if not rest:
-                have(must)
-                targets = [(victim.key, reason) for victim, reason in self._reasons(must) if reason is not None]
-                spared = any(room([one for one in must if one is not victim]) for victim in must)
-                return targets if len(targets) == len(must) and not spared else None
-            *rest, last = rest
-            if room([*rest, *must]):
-                found = walk(rest, must)
-                if found is not None:
-                    return found
-            must = [last, *must]
-            own = [victim for victim in rest if self.queue_of[victim.key] is self.node]
-            if looks >= _LOOKS:
-                return None
-            have([*must, *own])
-            if any(reason is None for _, reason in self._reasons(must)):
-                return None
-            return walk(rest, must)
-
-        def search() -> list[Target] | None:
-            nonlocal looks
-            enough = 0
-            """So many who go first leave quota."""
-            while not self.node.fits(self.usage):
-                if enough == min(len(victims), _LOOKS):
-                    return None  # more are never walked through
-                self._move(victims[enough], -1)
-                out[victims[enough].key] = victims[enough]
-                enough += 1
-            if not room(victims):
-                return None
-            low, high = 1, len(victims)
-            while low < high:
-                middle = (low + high) // 2
-                looks += middle < enough
-                if middle >= enough and room(victims[:middle]):
-                    high = middle
-                else:
-                    low = middle + 1
-            for many in sorted({high, min(len(victims), _FEW)}):
-                found = walk(victims[:many], []) if high <= many <= _LOOKS else None
-                if found is not None:
-                    return found
-            return None
-
-        found = search()
-        have(())
+        found = self._first_set(victims)
+        self._have(())
         return found
+
+    def _have(self, gone: Sequence[Workload]) -> None:
+        """Just these are out of the tree."""
+        wanted = {victim.key for victim in gone}
+        for victim in [one for key, one in self.taken_out.items() if key not in wanted]:
+            self._move(victim, 1)
+            del self.taken_out[victim.key]
+        for victim in gone:
+            if victim.key not in self.taken_out:
+                self._move(victim, -1)
+                self.taken_out[victim.key] = victim
+
+    def _is_room(self, gone: Sequence[Workload]) -> bool:
+        self.looks += 1
+        self._have(gone)
+        with self.ledger.gone_from_nodes(self.ledger.charges[victim.key] for victim in gone):
+            return self.fits()
+
+    def _first_set(self, victims: list[Workload]) -> list[Target] | None:
+        enough = 0
+        """So many who go first leave quota."""
+        while not self.node.fits(self.usage):
+            if enough == min(len(victims), _LOOKS):
+                return None  # more are never walked through
+            self._move(victims[enough], -1)
+            self.taken_out[victims[enough].key] = victims[enough]
+            enough += 1
+        if not self._is_room(victims):
+            return None
+        low, high = 1, len(victims)
+        while low < high:
+            middle = (low + high) // 2
+            self.looks += middle < enough
+            if middle >= enough and self._is_room(victims[:middle]):
+                high = middle
+            else:
+                low = middle + 1
+        for many in sorted({high, min(len(victims), _FEW)}):
+            found = self._walk(victims[:many], []) if high <= many <= _LOOKS else None
+            if found is not None:
+                return found
+        return None
+
+    def _walk(self, rest: list[Workload], must: list[Workload]) -> list[Target] | None:
+        """A set of those who `must` go, and some of the `rest`."""
+        if not rest:
+            self._have(must)
+            targets = [(victim.key, reason) for victim, reason in self._reasons(must) if reason is not None]
+            spared = any(self._is_room([one for one in must if one is not victim]) for victim in must)
+            return targets if len(targets) == len(must) and not spared else None
+        *rest, last = rest
+        if self._is_room([*rest, *must]):
+            found = self._walk(rest, must)
+            if found is not None:
+                return found
+        must = [last, *must]
+        own = [victim for victim in rest if self.queue_of[victim.key] is self.node]
+        if self.looks >= _LOOKS:
+            return None
+        self._have([*must, *own])
+        if any(reason is None for _, reason in self._reasons(must)):
+            return None
+        return self._walk(rest, must)
 
     def _minimal(self, victims: list[Workload]) -> list[Workload] | None:
         """An irreducible set that makes room; each was lawful when its turn came. The book stays as it was.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random  # noqa: TID251  # seeded
 
 import pytest
@@ -18,7 +19,11 @@ from admission.engine.model import (
     Rules,
     Workload,
 )
+from admission.engine.order import Tournament
 from admission.engine.state import State
+from admission.engine.trial import Run, Trial
+from admission.engine.victims import Search
+from admission.engine.walk import Walk
 from tests.bench.engine import NOW, Size, Tally, fill, full, gang, leave, settle, town
 from tests.engine.town import SECOND, START, Town, queue
 from tests.engine.town import gang as gang_of
@@ -71,6 +76,28 @@ def test_an_arrival_costs_one_trial(seed: int) -> None:
     assert not [d for d in plan.decisions if isinstance(d, Admit)]
     state.apply(Put(gang(dice, 9_000, SIZE)))
     assert decide(state, NOW, 100_000).steps <= 3
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE], ids=["muster", "kueue"])
+def test_a_decision_leaves_no_garbage(rules: Rules) -> None:
+    """Objects that refer to each other in a ring stay until Python's collector comes by; everything waits for it then,
+    in a large cluster for a tenth of a second."""
+    size = Size(queues=10, cohorts=1, nodes=20, pending=200)
+    state = town(size, rules)
+    fill(state, size, random.Random(7), size.pending)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        settle(state, NOW, tally := Tally())
+        gc.collect()
+        left = {type(one).__name__ for one in gc.garbage if isinstance(one, Run | Search | Trial | Walk | Tournament)}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not left
+    assert tally.admitted
 
 
 def test_who_may_evict_nobody_for_now_is_tried_when_it_may_or_when_there_is_room() -> None:
