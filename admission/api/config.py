@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import PydanticCustomError
 
 from admission.api.schema import Amount, LabelSelector, ObjectName, path_text, say
@@ -151,6 +151,11 @@ class FairSharing(Section):
     preemption_strategies: list[Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]] | None = None
     """Whose share must hold against the evictor's for an eviction for fairness: that of the victim's side once it is
     gone, or that of before. Left out: LessThanOrEqualToFinalShare; with the preset kueue both, one after the other."""
+    min_runtime: Duration | None = None
+    """So long after its admission a gang is not evicted for fairness. Left out: 5m. With the preset muster alone."""
+    max_evictions_per_hour: Annotated[int, Field(ge=1)] | None = None
+    """After so many evictions for fairness within an hour a gang is left alone by them until the first is an hour ago.
+    Left out: 2. With the preset muster alone."""
 
     @model_validator(mode="after")
     def _legal(self) -> FairSharing:
@@ -371,6 +376,15 @@ class Configuration(Section):
             said = {key: value for key, value in raw.items() if value is not None}
             return {"preset": "kueue", "localQueueDefaulting": True, **said}
         return raw
+
+    @model_validator(mode="after")
+    def _of_preset(self) -> Configuration:
+        if self.preset == "kueue" and self.fair_sharing is not None:
+            for key in ("minRuntime", "maxEvictionsPerHour"):
+                if getattr(self.fair_sharing, to_snake(key)) is not None:
+                    message = "fairSharing.{key}: the preset kueue spares nobody; leave it out, or write preset: muster"
+                    raise PydanticCustomError("preset", message, {"key": key})
+        return self
 
     def of_group(self, group: str) -> Configuration:
         """As if the file said this apiGroup. Raises ValidationError."""

@@ -25,6 +25,10 @@ def rules_of(config: Configuration) -> Rules:
         if config.fair_sharing.preemption_strategies is not None:
             chosen = tuple(Strategies(name) for name in config.fair_sharing.preemption_strategies)
             rules = replace(rules, strategies=chosen)
+        if config.fair_sharing.min_runtime is not None:
+            rules = replace(rules, spare_first_ms=round(config.fair_sharing.min_runtime * 1000))
+        if config.fair_sharing.max_evictions_per_hour is not None:
+            rules = replace(rules, spare_after=config.fair_sharing.max_evictions_per_hour)
     usage = config.admission_fair_sharing
     if usage is not None:
         rules = replace(

@@ -539,7 +539,7 @@ class Filling(Run):
             if before.mode is Mode.FIT and not evictor.behind:
                 self.admit(before)
             elif evictor.behind or not before.found.enough or not self._claim_room(before):
-                until = gang.evicted_at + self.rules.spare_first_ms
+                until = gang.evicted_at + self.rules.stays_back_ms
                 if self.now >= until:
                     return trial
                 assert trial.assignment is not None
@@ -560,7 +560,7 @@ class Filling(Run):
     def _stays_away(self, trial: Trial) -> bool:
         """Would `_come_back` keep it away: then nobody shall give anything up for it."""
         gang = trial.gang
-        if gang.evicted != "Preempted" or self.now >= gang.evicted_at + self.rules.spare_first_ms:
+        if gang.evicted != "Preempted" or self.now >= gang.evicted_at + self.rules.stays_back_ms:
             return False
         evictor = self._evictor(trial)
         return evictor is not None and (evictor.behind or not self._able(self.look(evictor.gang, evictor.queue)))

@@ -646,6 +646,9 @@ class Rules(Value, frozen=True):
     """... and after so many such evictions ..."""
     spare_window_ms: int = 3_600_000
     """... within this time."""
+    stays_back_ms: int = 300_000
+    """R7: who was evicted evicts nobody for its share for so long, and leaves room alone from which it would be evicted
+    again."""
     passed_over_ms: int = 600_000
     """R11: a head passed over for so long gets a claim on room as it becomes free."""
     claim_ms: int = 300_000

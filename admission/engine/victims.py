@@ -100,8 +100,8 @@ def spared_until(victim: Workload, rules: Rules, now: int) -> int | None:
 def back_until(gang: Workload, rules: Rules, now: int) -> int | None:
     """Until when a gang that was evicted for another evicts nobody for its share; None if it may. (Whom it sends might
     send others, and one of those it.)"""
-    if gang.evicted == "Preempted" and gang.evicted_at + rules.spare_first_ms > now:
-        return gang.evicted_at + rules.spare_first_ms
+    if gang.evicted == "Preempted" and gang.evicted_at + rules.stays_back_ms > now:
+        return gang.evicted_at + rules.stays_back_ms
     return None
 
 

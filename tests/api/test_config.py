@@ -123,6 +123,10 @@ def test_what_follows_from_the_group(text: str, group: str, preset: str, default
             "preemptionStrategies: write [",
         ),
         ("fairSharing: {preemptionStrategies: []}", "preemptionStrategies: write ["),
+        ("fairSharing: {minRuntime: 5}", "write 5s if seconds are meant"),
+        ("fairSharing: {maxEvictionsPerHour: 0}", "fairSharing.maxEvictionsPerHour: 0 is too small"),
+        ("preset: kueue\nfairSharing: {minRuntime: 5m}", "fairSharing.minRuntime: the preset kueue spares nobody"),
+        ("apiGroup: kueue.x-k8s.io\nfairSharing: {maxEvictionsPerHour: 1}", "leave it out, or write preset: muster"),
         (
             "admissionFairSharing: {resourceWeights: {cpu: -1}}",
             "admissionFairSharing.resourceWeights.cpu: -1 is too small",

@@ -77,6 +77,10 @@ REACHED: dict[str, tuple[Callable[[Configuration], Any], dict[str, Any]]] = {
         rules_of,
         {"strategies": (Strategies.INITIAL,)},
     ),
+    "fairSharing: {minRuntime: 30m, maxEvictionsPerHour: 1}": (
+        rules_of,
+        {"spare_first_ms": 1_800_000, "spare_after": 1, "fair_sharing": True},
+    ),
     "admissionFairSharing: {usageHalfLifeTime: 2h, usageSamplingInterval: 1m, resourceWeights: {cpu: 0.5}}": (
         rules_of,
         {"usage_fairness": UsageFairness(half_life_ms=7_200_000, sampling_ms=60_000, weights=(("cpu", 0.5),))},

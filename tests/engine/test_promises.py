@@ -50,6 +50,9 @@ LEAVES = ("a", "b", "c", "d")
 APART = "e"
 """A queue without a cohort: it shares nothing but nodes with the others."""
 
+UNSPARED = replace(MUSTER, spare_first_ms=0, spare_after=1_000)
+"""As by minRuntime and maxEvictionsPerHour: nobody is spared for being young, or often evicted."""
+
 quotas = st.builds(
     Quota,
     st.integers(0, 6),
@@ -95,7 +98,7 @@ class Cluster(RuleBasedStateMachine):
         values=trees(),
         twin=st.sampled_from((False, False, False, False, True)),
         budget=st.sampled_from((BUDGET, BUDGET, 1, 3)),
-        rules=st.sampled_from((MUSTER, INITIAL_TOO)),
+        rules=st.sampled_from((MUSTER, INITIAL_TOO, UNSPARED)),
     )
     def start(self, values: list[Any], twin: bool, budget: int = BUDGET, rules: Rules = INITIAL_TOO) -> None:
         self.town = Town(*values, rules=rules)
@@ -300,7 +303,7 @@ class Cluster(RuleBasedStateMachine):
             if evict.reason is EvictReason.IN_COHORT_FAIR_SHARING:
                 victim = town.state.workloads[evict.key]
                 # R6, R8: not in its first minutes, not more often than allowed.
-                assert victim.admitted_at + MUSTER.spare_first_ms <= town.now
+                assert victim.admitted_at + town.rules.spare_first_ms <= town.now
 
 
 Cluster.TestCase.settings = settings(

@@ -39,6 +39,7 @@ from admission.engine.model import (
     Reason,
     ResourceGroup,
     Rules,
+    Standing,
     Strategies,
     Verdict,
     Workload,
@@ -217,7 +218,8 @@ class Town:
 
     def other_trees_came(self, key: Key, mine: Verdict | None, theirs: Verdict | None) -> bool:
         """Nodes are short still, or would be if they were empty, by other numbers: what gangs of other trees took since
-        helps nobody who waits, for room that is claimed or for any."""
+        helps nobody who waits, for room that is claimed or for any. Or who waits for quota beside the room that is kept
+        for others would find no nodes by now without it, either (see `same_reason`)."""
         mine = self.but_for_a_claim(mine, theirs)
         queue = self.state.ledger.tree.queue
         nodes = [queue(value.admission.cluster_queue) for value in self.gangs() if value.admission is not None]
@@ -225,6 +227,11 @@ class Town:
         others = at is not None and any(node is not None and node.root is not at.root for node in nodes)
         if mine is None or theirs is None or not others:
             return False
+        reasons = (mine.why.reason, theirs.why.reason)
+        if mine.standing is Standing.PARKED and reasons == (Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED):
+            name, bucket, _ = self.state.stands(key)
+            memo = self.state.lines[name].parked[bucket]
+            return memo.lack is not None and memo.lack.beside and theirs.standing is mine.standing
         if any(misfit.detail not in (Detail.NODES_SHORT, Detail.NEVER_FITS_NODES) for misfit in theirs.why.misfits):
             return False
         return _without_counts(mine) == _without_counts(theirs)
@@ -259,7 +266,7 @@ class Town:
             return
         name, bucket, _ = self.state.stands(key)
         memo = self.state.lines[name].parked[bucket]
-        assert key in self.state.memos.stale(), (mine, theirs)
+        assert key in self.state.memos.stale() or self.other_trees_came(key, mine, theirs), (mine, theirs)
         assert memo.lack is not None, (mine, theirs)
         assert memo.lack.beside, (mine, theirs)
         assert (mine.why.reason, theirs.why.reason) == (Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED), (
