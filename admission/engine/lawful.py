@@ -419,6 +419,7 @@ class Lawful(Search):
         stays lawful when fewer go) of so few as `_FEW`, unless that takes more than `_LOOKS` looks.
         """
         self.looks = 0
+        """At sets."""
         self.taken_out: dict[Key, Workload] = {}
         """Whose quota is taken out of the tree by hand now."""
         found = self._first_set(victims)
