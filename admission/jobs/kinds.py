@@ -99,6 +99,8 @@ class Outcome:
     terminating: int = 0
     finished: str | None = None
     """"Succeeded" or "Failed" once it is."""
+    ending: str | None = None
+    """The same of one that has come to its end, and whose last pods are still ending: it makes none any more."""
     message: str = ""
     due: int = 0
     """Pods that ought to be there by now."""
@@ -175,6 +177,8 @@ class JobView(Value, frozen=True):
     terminating: int = 0
     finished: str | None = None
     """"Succeeded", "Failed", or None."""
+    ending: str | None = None
+    """The same of one that is not finished only because its last pods are still ending."""
     message: str = ""
     """Of its end."""
     deleting: bool = False
@@ -446,12 +450,15 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     spec, status = obj(raw.get("spec")), obj(raw.get("status"))
     parallelism, completions, _ = _job_size(spec)
     count = slots[0].count
-    # Of a work queue no more are made, and those that run go on. An index fails when its pod is deleted, before that
-    # has ended.
-    left = whole(status.get("active"), 0) if completions is None else count
-    left += whole(status.get("terminating"), 0)
     done, failed = condition(raw, "Complete"), condition(raw, "Failed")
-    end = done or failed
+    met, missed = condition(raw, "SuccessCriteriaMet"), condition(raw, "FailureTarget")
+    finished = "Succeeded" if done is not None else "Failed" if failed is not None else None
+    ending = None if finished else "Succeeded" if met is not None else "Failed" if missed is not None else None
+    end = done or failed or met or missed
+    # Of a work queue no more are made, and those that run go on; of one that ends neither. An index fails when its pod
+    # is deleted, before that has ended.
+    left = whole(status.get("active"), 0) if completions is None or ending else count
+    left += whole(status.get("terminating"), 0)
     return Outcome(
         suspended=condition(raw, "Suspended") is not None,
         suspended_ms=millis(obj(condition(raw, "Suspended")).get("lastTransitionTime")),
@@ -460,11 +467,12 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         ready=whole(status.get("ready"), 0),
         succeeded=whole(status.get("succeeded"), 0),
         terminating=whole(status.get("terminating"), 0),
-        finished=None if end is None else "Succeeded" if done is not None else "Failed",
+        finished=finished,
+        ending=ending,
         message=text(end.get("message")) if end is not None else "",
         due=count,
         at_once=parallelism if completions is None else min(parallelism, completions),
-        left=((MAIN, left),) if left < parallelism and _progressed(status) else (),
+        left=((MAIN, left),) if left < parallelism and (ending or _progressed(status)) else (),
     )
 
 
@@ -747,6 +755,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         succeeded=outcome.succeeded,
         terminating=outcome.terminating,
         finished=outcome.finished,
+        ending=outcome.ending,
         message=outcome.message,
         deleting=meta.get("deletionTimestamp") is not None,
         created_ms=millis(meta.get("creationTimestamp")),
