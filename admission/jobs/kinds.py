@@ -209,6 +209,8 @@ class JobView(Value, frozen=True):
     """It was started with pods that wait behind our scheduling gate."""
     survives: bool = False
     """It says that it survives the loss of a pod, and a pod that fails does not end it."""
+    waits_for_failed: bool = False
+    """Its Jobs make no pod beside one that is still ending (podReplacementPolicy: Failed)."""
     problems: tuple[str, ...] = ()
     unknown_keys: tuple[str, ...] = ()
     """What it says by labels and annotations of our group that says nothing where it stands, in words."""
@@ -687,9 +689,21 @@ def survives_a_pod(kind: JobKind, raw: Json, names: Names) -> bool:
 def _outlives_a_pod(kind: JobKind, raw: Json, failed: int) -> bool:
     """Does it go on after another pod that fails? One that is deleted counts against the backoffLimit of its Job,
     unless a podFailurePolicy ignores disruptions. failed: pods that did already."""
-    spec = obj(raw.get("spec"))
-    jobs = [spec] if kind is JOB else [obj(obj(entry.get("template")).get("spec")) for _, entry in _replicated(raw)]
+    jobs = _job_specs(kind, raw)
     return all(_ignores_disruption(job) or _failures_left(job, failed if kind is JOB else 0) for job in jobs)
+
+
+def _job_specs(kind: JobKind, raw: Json) -> list[Json]:
+    """Of a Job, and of those that a JobSet makes."""
+    if kind is JOB:
+        return [obj(raw.get("spec"))]
+    return [obj(obj(entry.get("template")).get("spec")) for _, entry in _replicated(raw)]
+
+
+def _replaces_failed_only(spec: Json) -> bool:
+    """As the API server fills it in: a podFailurePolicy asks for it."""
+    said = spec.get("podReplacementPolicy")
+    return said == "Failed" or (said is None and spec.get("podFailurePolicy") is not None)
 
 
 def _ignores_disruption(spec: Json) -> bool:
@@ -774,6 +788,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         max_execution_s=limit,
         gates=inverse is not None and "gates" in items(inverse.get("forms")),
         survives=survives_a_pod(kind, raw, names),
+        waits_for_failed=any(map(_replaces_failed_only, _job_specs(kind, raw))),
         problems=tuple(problems),
         unknown_keys=unknown_keys(kind, owned, slots, names) if queue or every or inverse is not None else (),
     )

@@ -299,6 +299,22 @@ def test_who_survives_the_loss_of_a_pod(spec: Json, failed: int, survives: bool)
         assert view(JOBSET, whole, NAMES).survives is survives
 
 
+@pytest.mark.parametrize(
+    ("spec", "waits"),
+    [
+        ({}, False),
+        ({"podReplacementPolicy": "TerminatingOrFailed"}, False),
+        ({"podReplacementPolicy": "Failed"}, True),
+        ({"podFailurePolicy": {"rules": []}}, True),
+    ],
+)
+def test_who_makes_no_pod_beside_one_that_ends(spec: Json, waits: bool) -> None:
+    assert view(JOB, job(**spec), NAMES).waits_for_failed is waits
+    whole = jobset(("a", 1, 1), ("b", 1, 1))
+    whole["spec"]["replicatedJobs"][1]["template"]["spec"].update(spec)
+    assert view(JOBSET, whole, NAMES).waits_for_failed is waits
+
+
 def test_the_hash_follows_what_is_asked_for_and_nothing_else() -> None:
     base = view(JOB, job(parallelism=2), NAMES).spec_hash
     assert base == view(JOB, job({"active": 2}, parallelism=2, suspend=True), NAMES).spec_hash
