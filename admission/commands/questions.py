@@ -42,6 +42,7 @@ def why(scope: Scope, job: str) -> None:
     JOB is NAME, job/NAME or jobset/NAME. Of a job that was started, it says which pods are not ready and why.
     """
     from admission.controller import tell
+    from admission.controller.standing import ENDED
 
     found = answer(
         scope,
@@ -49,7 +50,8 @@ def why(scope: Scope, job: str) -> None:
         lambda answer, now: (tell.why(answer, now), [tell.job_name(answer.standing)]),
         f"asking about {job}",
     )
-    raise click.exceptions.Exit(NO if found.standing.state.value in WAITS else 0)
+    waits = found.standing.state.value in WAITS and found.standing.reason not in ENDED
+    raise click.exceptions.Exit(NO if waits else 0)
 
 
 @click.command(

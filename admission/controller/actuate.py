@@ -492,6 +492,12 @@ class Actuator:
             known = ", ".join(sorted(self._world.defaults.workload_priorities)[:10]) or "none"
             unknown = f"WorkloadPriorityClass {job.priority_class!r} does not exist; there are: {known}"
             problems = (unknown, *problems)
+        of_pods = job.pod_priority_class
+        if of_pods and of_pods not in self._world.defaults.pod_priorities:
+            unknown = (
+                f"PriorityClass {of_pods!r} (priorityClassName of its pods) does not exist: none of them can be made"
+            )
+            problems = (unknown, *problems)
         if problems := tuple(dict.fromkeys((*job.problems, *problems))):
             self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
             return None

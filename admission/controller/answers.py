@@ -27,7 +27,7 @@ class State(Enum):
     """Admitted, and not all pods are ready."""
     RUNNING = "running"
     LEAVING = "leaving"
-    """Evicted: its pods are terminating."""
+    """Evicted, deleted, or at its end: its pods are terminating."""
     RELEASED = "released"
     """Not suspended, and nothing is reserved for it: it runs without Muster."""
     FINISHED = "finished"

@@ -1143,7 +1143,7 @@ class Controller:
 
 def _shown(job: JobView) -> tuple[Any, ...]:
     """What the page shows of a job itself."""
-    return (job.ready, job.succeeded, job.suspended, job.pods_expected, job.finished, job.message)
+    return (job.ready, job.succeeded, job.suspended, job.pods_expected, job.finished, job.ending, job.message)
 
 
 def _other_queues(old: Workload, new: Workload) -> bool:

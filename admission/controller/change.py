@@ -24,7 +24,7 @@ from admission.controller.ask import (
     resource_of,
     typed,
 )
-from admission.controller.standing import DELETED, newest
+from admission.controller.standing import DELETED, ENDED, newest
 from admission.engine.model import Detail
 from admission.jobs import pins
 from admission.jobs.kinds import KINDS as JOB_KINDS
@@ -163,6 +163,8 @@ async def again(ask: Ask, wanted: str, namespace: str) -> Again:
         return found("", f"it names no queue (label {ask.names.queue_label})")
     if standing.state is State.FINISHED:
         return found("", "it has finished: create it anew")
+    if standing.state is State.LEAVING and standing.reason in ENDED:
+        return found("", "it has ended, and its pods are leaving: create it anew")
     if job.paused:
         return found("unpause", f"its owner paused it: the label {ask.names.pause_label} is taken off")
     if standing.state is State.RELEASED:

@@ -29,7 +29,7 @@ class Defaults:
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
         self.workload_priorities: dict[str, int] = {}
-        self._pod_priorities: dict[str, int] = {}
+        self.pod_priorities: dict[str, int] = {}
         self._pod_priority_defaults: dict[str, int] = {}
         self._limit_ranges: dict[str, dict[str, dict[str, Any]]] = {}
         """By namespace and name."""
@@ -67,13 +67,13 @@ class Defaults:
         if ours:
             self.workload_priorities[seen.name] = seen.value
         else:
-            self._pod_priorities[seen.name] = seen.value
+            self.pod_priorities[seen.name] = seen.value
             self._pod_priority_defaults.pop(seen.name, None)
             if seen.default:
                 self._pod_priority_defaults[seen.name] = seen.value
 
     def priority_lost(self, seen: PriorityClassSeen, *, ours: bool) -> None:
-        (self.workload_priorities if ours else self._pod_priorities).pop(seen.name, None)
+        (self.workload_priorities if ours else self.pod_priorities).pop(seen.name, None)
         if not ours:
             self._pod_priority_defaults.pop(seen.name, None)
 
@@ -99,7 +99,7 @@ class Defaults:
         if job.priority_class:
             return self.workload_priorities.get(job.priority_class, 0), "WorkloadPriorityClass", job.priority_class
         if job.pod_priority_class:
-            value = self._pod_priorities.get(job.pod_priority_class, 0)
+            value = self.pod_priorities.get(job.pod_priority_class, 0)
             return value, "PriorityClass", job.pod_priority_class
         # Of pods that name no class: the smallest, as the API server takes it where several say so.
         return min(self._pod_priority_defaults.values(), default=0), "", ""

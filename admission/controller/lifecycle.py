@@ -417,6 +417,8 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
         return Next(FinishWorkload(job.finished == "Succeeded", job.message))
     if job.deleting:
         return _leaving(seen)
+    if job.ending is not None:
+        return _ending(seen, job.ending, settings, now)
     if not seen.governed:
         return _let_go(seen, settings, now)
     if job.ungoverned and (job.labelled or workload is not None):
@@ -547,6 +549,22 @@ def _on_checks(value: Workload, required: tuple[str, ...] | None) -> Step | None
         return SyncChecks(required)
     asked = bool(value.checks) or required is not None
     return AdmitWorkload() if asked and all(check.state is CheckState.READY for check in value.checks) else None
+
+
+def _ending(seen: Sight, end: str, settings: Settings, now: int) -> Next:
+    """A Job that has come to its end, and whose controller only waits for its last pods. It makes no more of them,
+    stops them by itself, and never says that it is suspended: there is nothing to evict. What its pods that are gone
+    held is given back; all of it, once there are none but on nodes that are gone."""
+    job, workload, pods = seen.job, seen.workload, seen.pods
+    assert job is not None
+    if workload is None or workload.value.finished:
+        return NOTHING
+    if not (pods.live or job.active or job.terminating > pods.lost):
+        return Next(FinishWorkload(end == "Succeeded", job.message))
+    spare_at = None if seen.spare_since is None else seen.spare_since + settings.give_back_ms
+    if spare_at is not None and now >= spare_at:
+        return Next(GiveBack(spare(job, workload.value)))
+    return Next(None, min((at for at in (spare_at, pods.lost_until) if at is not None), default=None))
 
 
 def _leaving(seen: Sight) -> Next:

@@ -21,6 +21,8 @@ from admission.names import ACTIVE, ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED,
 Json = dict[str, Any]
 DELETED = "Deleted"
 """The reason of one that leaves, for it was deleted."""
+ENDED = ("Succeeded", "Failed")
+"""Reasons of one that leaves, for it has come to its end."""
 NOTHING_RESERVED = "Not suspended, and nothing is reserved for it"
 
 
@@ -76,6 +78,8 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     elif value.admission is None and job is not None and job.finished:
         # It ran without Muster to its end, or the controller has not seen that yet.
         state, shown = State.FINISHED, {"reason": job.finished, "message": job.message}
+    elif value.admission is not None and job is not None and (job.finished or job.ending):
+        state, shown = State.LEAVING, {"reason": job.finished or job.ending, "message": job.message}
     elif value.admission is not None and value.evicted:
         state, shown = State.LEAVING, evicted
     elif value.admission is not None and _is_deleted(raw, job):
@@ -291,7 +295,7 @@ def advice_on(
             f"If they do not get ready in time, the gang is evicted and tried again later.{more}",
         )
     again = "Nothing: it is queued again by itself."
-    if standing.reason == DELETED:
+    if standing.reason in (DELETED, *ENDED):
         again = "Nothing."
     elif job.paused:
         again = f"Nothing; it is queued again when its label {names.pause_label} is taken off."

@@ -25,7 +25,7 @@ from admission import quantity
 from admission.controller.answers import Jobs, NodeRow, Nodes, QueueRow, Queues, Room, Standing, State, Why
 from admission.controller.line import Lack
 from admission.controller.printable import printable
-from admission.controller.standing import DELETED
+from admission.controller.standing import DELETED, ENDED
 
 if TYPE_CHECKING:
     from admission.api.lint import Finding
@@ -58,6 +58,8 @@ _WORDS = {
     State.LEAVING: "was evicted; its pods are leaving",
     State.FINISHED: "has finished",
 }
+
+_LEAVES = {DELETED: "was deleted", **dict(zip(ENDED, ("has ended", "has failed"), strict=True))}
 
 
 def _failed(seen: Standing) -> bool:
@@ -156,8 +158,8 @@ def why(answer: Why, now: int) -> RenderableType:
     seen = answer.standing
     out: list[RenderableType] = _first_of_all(answer.leaderless, answer.silent)
     word = ("has failed", "red") if _failed(seen) else (_WORDS[seen.state], _COLOUR[seen.state])
-    if seen.state is State.LEAVING and seen.reason == DELETED:
-        word = ("was deleted; its pods are leaving", _COLOUR[seen.state])
+    if seen.state is State.LEAVING and seen.reason in _LEAVES:
+        word = (f"{_LEAVES[seen.reason]}; its pods are leaving", _COLOUR[seen.state])
     head = Text.assemble((f"{seen.kind} {seen.namespace}/{seen.name} ", "bold"), word)
     if seen.since and seen.state is State.FINISHED:
         head.append(f", {age(seen.since, now)} ago")

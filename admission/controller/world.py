@@ -285,6 +285,8 @@ class World:
         self._changed_job(key)
         if old is not None:
             self._claims_no_more(old)
+        else:
+            self._less_held_up(job.uid)
         for asked in _devices_asked(job):
             self._claiming.setdefault(asked, set()).add(key)
         if old is not None and old.owner != job.owner:
@@ -482,11 +484,33 @@ class World:
             if self.looks_at_volumes and names_claims([value]):
                 value, sources = self.storage.laid_on(value)
             value = self._neighbours.laid_on(value)
+        value = self._held_up(value)
         self._depends(key, sources)
         sits_out = self._sitting_out if value.admission is None else {}
         if sits_out and (until := max(sits_out.get(key, 0), sits_out.get(asked, 0))):
             value = replace(value, requeue_at=max(value.requeue_at, until))
         return value
+
+    def _held_up(self, value: Workload) -> Workload:
+        """Of a Job that makes no pod beside one that is still ending, one that waits: it would be given room, and use
+        none of it for as long as a node stays lost."""
+        job = self._job_by_uid.get(value.job_uid)
+        if value.admission is not None or value.finished or job is None or not self.jobs[job].waits_for_failed:
+            return value
+        pods = self._pods_of_owner.get((value.namespace, value.uid), {})
+        ending = sorted(key for key, pod in pods.items() if pod.terminating and not pod.done and pod.node)
+        if not ending:
+            return value
+        first, more = ending[0], f" and {len(ending) - 1} more" if len(ending) > 1 else ""
+        return replace(value, lingering=f"{first[1]} on node {pods[first].node}{more}")
+
+    def _less_held_up(self, job_uid: str) -> None:
+        """What `_held_up` looks at may have changed."""
+        key = self._job_by_uid.get(job_uid)
+        waits = self.workload_of(key) if key is not None and self.jobs[key].waits_for_failed else None
+        if waits is not None and waits.view.value.admission is None:
+            self._unlaid.add(waits.key)
+            self._dirty()
 
     def sit_out(self, who: Key | tuple[PodSet, ...], now: int, until: int) -> None:
         """This gang, or whoever asks for this, is not looked at until then. In memory alone: another leader may know
@@ -540,6 +564,8 @@ class World:
             self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), _stand(pod))
         self._lay(pod)
+        if pod.terminating:
+            self._less_held_up(self._job_of_workload.get(pod.workload_uid, ""))
         self._wake_pod(pod)
         if old is None or (old.uid, old.usage) != (pod.uid, pod.usage):
             self._claims_of(old)
@@ -554,6 +580,7 @@ class World:
             self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), ())
         self._lay(old or pod)
+        self._less_held_up(self._job_of_workload.get(pod.workload_uid, ""))
         self._wake_pod(pod)
         self._claims_of(old)
 

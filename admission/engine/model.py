@@ -531,6 +531,8 @@ class Workload(Value, frozen=True):
     """Why the queue must not consider it (admission gate of its owner); "" when it may."""
     unbound: str = ""
     """What it waits for of its volumes, in words; "" when nothing is missing that its pods name."""
+    lingering: str = ""
+    """Pods of its last start that still end, where its Job makes none beside them; "" when it is not held up."""
     preemption_gated: bool = False
     """It may evict nobody yet."""
     blocked_on_gates: bool = False
@@ -782,6 +784,7 @@ class Detail(Enum):
     WORKLOAD_DELETED = "WorkloadDeleted"
     VOLUME_PENDING = "WaitingForVolume"
     CLAIMS_UNCLEAR = "ClaimsNotCounted"
+    PODS_LINGER = "PodsStillEnding"
     PAUSED = "Paused"
 
 

@@ -274,6 +274,9 @@ _FIXED = {
     Detail.CHECKS_PENDING: "An admission check asked for a retry or refused; it waits for that to be cleared",
     Detail.INVALID: "{subject}",
     Detail.VOLUME_PENDING: "{subject}",
+    Detail.PODS_LINGER: (
+        "Pods of its last start still end ({subject}), and its Job makes no others before they are gone"
+    ),
     Detail.CLAIMS_UNCLEAR: "The devices that its pods ask for cannot be counted: {subject}",
 }
 

@@ -604,7 +604,7 @@ class State:
     def _claim(self, gang: Workload) -> None:
         record = gang.claims
         assert record is not None
-        held = gang.gated or gang.unbound or gang.unclear
+        held = gang.gated or gang.unbound or gang.unclear or gang.lingering
         away = not gang.active or held or gang.namespace in self.terminating
         if away or not self.rules.promises:
             return
@@ -726,6 +726,8 @@ class State:
             return Why(Reason.GATED, Detail.VOLUME_PENDING, subject=gang.unbound)
         if gang.unclear:
             return Why(Reason.GATED, Detail.CLAIMS_UNCLEAR, subject=gang.unclear)
+        if gang.lingering:
+            return Why(Reason.GATED, Detail.PODS_LINGER, subject=gang.lingering)
         if gang.namespace in self.terminating:
             return Why(Reason.MISCONFIGURED, Detail.NAMESPACE_TERMINATING, subject=gang.namespace)
         local = self.local_queues.get((gang.namespace, gang.queue))

@@ -99,6 +99,8 @@ class Outcome:
     terminating: int = 0
     finished: str | None = None
     """"Succeeded" or "Failed" once it is."""
+    ending: str | None = None
+    """The same of one that has come to its end, and whose last pods are still ending: it makes none any more."""
     message: str = ""
     due: int = 0
     """Pods that ought to be there by now."""
@@ -175,6 +177,8 @@ class JobView(Value, frozen=True):
     terminating: int = 0
     finished: str | None = None
     """"Succeeded", "Failed", or None."""
+    ending: str | None = None
+    """The same of one that is not finished only because its last pods are still ending."""
     message: str = ""
     """Of its end."""
     deleting: bool = False
@@ -205,6 +209,8 @@ class JobView(Value, frozen=True):
     """It was started with pods that wait behind our scheduling gate."""
     survives: bool = False
     """It says that it survives the loss of a pod, and a pod that fails does not end it."""
+    waits_for_failed: bool = False
+    """Its Jobs make no pod beside one that is still ending (podReplacementPolicy: Failed)."""
     problems: tuple[str, ...] = ()
     unknown_keys: tuple[str, ...] = ()
     """What it says by labels and annotations of our group that says nothing where it stands, in words."""
@@ -446,12 +452,15 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     spec, status = obj(raw.get("spec")), obj(raw.get("status"))
     parallelism, completions, _ = _job_size(spec)
     count = slots[0].count
-    # Of a work queue no more are made, and those that run go on. An index fails when its pod is deleted, before that
-    # has ended.
-    left = whole(status.get("active"), 0) if completions is None else count
-    left += whole(status.get("terminating"), 0)
     done, failed = condition(raw, "Complete"), condition(raw, "Failed")
-    end = done or failed
+    met, missed = condition(raw, "SuccessCriteriaMet"), condition(raw, "FailureTarget")
+    finished = "Succeeded" if done is not None else "Failed" if failed is not None else None
+    ending = None if finished else "Succeeded" if met is not None else "Failed" if missed is not None else None
+    end = done or failed or met or missed
+    # Of a work queue no more are made, and those that run go on; of one that ends neither. An index fails when its pod
+    # is deleted, before that has ended.
+    left = whole(status.get("active"), 0) if completions is None or ending else count
+    left += whole(status.get("terminating"), 0)
     return Outcome(
         suspended=condition(raw, "Suspended") is not None,
         suspended_ms=millis(obj(condition(raw, "Suspended")).get("lastTransitionTime")),
@@ -460,11 +469,12 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         ready=whole(status.get("ready"), 0),
         succeeded=whole(status.get("succeeded"), 0),
         terminating=whole(status.get("terminating"), 0),
-        finished=None if end is None else "Succeeded" if done is not None else "Failed",
+        finished=finished,
+        ending=ending,
         message=text(end.get("message")) if end is not None else "",
         due=count,
         at_once=parallelism if completions is None else min(parallelism, completions),
-        left=((MAIN, left),) if left < parallelism and _progressed(status) else (),
+        left=((MAIN, left),) if left < parallelism and (ending or _progressed(status)) else (),
     )
 
 
@@ -679,9 +689,21 @@ def survives_a_pod(kind: JobKind, raw: Json, names: Names) -> bool:
 def _outlives_a_pod(kind: JobKind, raw: Json, failed: int) -> bool:
     """Does it go on after another pod that fails? One that is deleted counts against the backoffLimit of its Job,
     unless a podFailurePolicy ignores disruptions. failed: pods that did already."""
-    spec = obj(raw.get("spec"))
-    jobs = [spec] if kind is JOB else [obj(obj(entry.get("template")).get("spec")) for _, entry in _replicated(raw)]
+    jobs = _job_specs(kind, raw)
     return all(_ignores_disruption(job) or _failures_left(job, failed if kind is JOB else 0) for job in jobs)
+
+
+def _job_specs(kind: JobKind, raw: Json) -> list[Json]:
+    """Of a Job, and of those that a JobSet makes."""
+    if kind is JOB:
+        return [obj(raw.get("spec"))]
+    return [obj(obj(entry.get("template")).get("spec")) for _, entry in _replicated(raw)]
+
+
+def _replaces_failed_only(spec: Json) -> bool:
+    """As the API server fills it in: a podFailurePolicy asks for it."""
+    said = spec.get("podReplacementPolicy")
+    return said == "Failed" or (said is None and spec.get("podFailurePolicy") is not None)
 
 
 def _ignores_disruption(spec: Json) -> bool:
@@ -747,6 +769,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         succeeded=outcome.succeeded,
         terminating=outcome.terminating,
         finished=outcome.finished,
+        ending=outcome.ending,
         message=outcome.message,
         deleting=meta.get("deletionTimestamp") is not None,
         created_ms=millis(meta.get("creationTimestamp")),
@@ -765,6 +788,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         max_execution_s=limit,
         gates=inverse is not None and "gates" in items(inverse.get("forms")),
         survives=survives_a_pod(kind, raw, names),
+        waits_for_failed=any(map(_replaces_failed_only, _job_specs(kind, raw))),
         problems=tuple(problems),
         unknown_keys=unknown_keys(kind, owned, slots, names) if queue or every or inverse is not None else (),
     )

@@ -288,8 +288,9 @@ class View:
             return out
         given = gang.admission.pods
         ready = job.ready_of(given) if job is not None else 0
-        if gang.evicted:
-            state_, since = "leaving", gang.evicted_at
+        ended = (job.finished or job.ending or "") if job is not None else ""
+        if gang.evicted or ended:
+            state_, since = "leaving", gang.evicted_at or gang.admitted_at
         elif not gang.admitted:
             state_, since = "reserved", gang.reserved_at
         else:
@@ -298,8 +299,8 @@ class View:
         message = "; ".join(f"{c.name}: {c.state.value} {c.message}".strip() for c in checks)
         return out | {
             "state": state_,
-            "reason": gang.evicted,
-            "message": message,
+            "reason": ended or gang.evicted,
+            "message": job.message if job is not None and ended else message,
             "since": since,
             "ready": ready,
             "given": given,

@@ -225,6 +225,29 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         "",
         "was deleted; its pods are leaving",
     ),
+    "at its end, with pods": (
+        lambda world: with_workload(
+            world,
+            job("train", status={**STARTED, "conditions": [condition("FailureTarget", True, "Deadline", "late")]}),
+            {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")},
+        ),
+        State.LEAVING,
+        "",
+        "Job ml/train has failed; its pods are leaving",
+    ),
+    "at its end, after it was evicted": (
+        lambda world: with_workload(
+            world,
+            job("train", status={**STARTED, "conditions": [condition("SuccessCriteriaMet", True, "Rule", "enough")]}),
+            {
+                "conditions": [RESERVED, ADMITTED_, condition("Evicted", True, "Preempted", "for ml/other")],
+                "admission": admission("n1", "n2"),
+            },
+        ),
+        State.LEAVING,
+        "",
+        "Job ml/train has ended; its pods are leaving",
+    ),
     "finished": (
         lambda world: with_workload(
             world, job("train"), {"conditions": [condition("Finished", True, "Succeeded", "Job finished")]}
@@ -266,7 +289,7 @@ async def test_every_state_in_words(world: World, tmp_path: Path, name: str) -> 
     answer = await world.ask().why("job/train", "ml")
     assert answer.standing.state is state
     assert answer.standing.detail == detail
-    code = 0 if state in GOES_ON else 1
+    code = 0 if state in GOES_ON or name.startswith("at its end") else 1
     text = (await run(world, tmp_path, "why", "train", "-n", "ml", code=code)).stdout
     assert phrase in text
     data = json.loads((await run(world, tmp_path, "why", "train", "-n", "ml", "-o", "json", code=code)).stdout)

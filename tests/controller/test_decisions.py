@@ -442,6 +442,36 @@ async def test_a_job_waits_for_the_priority_class_that_it_names(world: World) ->
         assert await queued() == [7]
 
 
+async def test_a_job_waits_for_the_priority_class_that_its_pods_name(world: World) -> None:
+    await world.put(own("ResourceFlavor", "h100"))
+    await world.put(cluster_queue("team-a", 16))
+    await world.put(local_queue("main", "team-a"))
+    made = job("train", "main")
+    made["spec"]["template"]["spec"]["priorityClassName"] = "night"
+    async with running(world) as controller:
+        await world.put(made)
+
+        async def told() -> Any:
+            events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+            return [event["message"] for event in events if event["reason"] == "InvalidJob"]
+
+        (said,) = await until(told)
+        assert said.startswith("PriorityClass 'night' (priorityClassName of its pods) does not exist")
+        assert not controller.world.workloads
+        body = {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "night"},
+            "value": 7,
+        }
+        await world.client.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+
+        async def queued() -> Any:
+            return [seen.view.value.priority for seen in controller.world.workloads.values()]
+
+        assert await until(queued) == [7]
+
+
 async def test_who_is_admitted_is_not_behind_all_who_have_just_come_to_its_namespace(world: World) -> None:
     """A tenant submits hundreds of jobs: his first start while Workloads are made for the last."""
     for one in (own("ResourceFlavor", "h100"), cluster_queue("team-a", 16), NODE):

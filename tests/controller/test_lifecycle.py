@@ -72,6 +72,7 @@ ADMITTED: dict[str, Any] = {**RESERVED, "admitted": True, "admitted_at": NOW - 1
 LEAVING: dict[str, Any] = {**ADMITTED, "evicted": "Preempted", "evicted_at": NOW - 1000}
 PENDING, READY, RETRY, REJECTED = (Check("c", state, "said") for state in CheckState)
 RUNNING: dict[str, Any] = {"suspended": False, "suspended_condition": False, "started": True}
+ENDING: dict[str, Any] = {**RUNNING, "ending": "Failed", "message": "too late", "terminating": 1}
 SURVIVES: dict[str, Any] = {"survives": True, "gates": True}
 STOPPED: dict[str, Any] = {"suspended": True, "suspended_condition": True, "started": True}
 CHILDREN = (("Job", "ns", "set-a-0"),)
@@ -429,6 +430,45 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     "finished, but pods are still there": (
         Sight(job(**RUNNING, finished="Failed"), workload(**ADMITTED), PodTally(live=1), queue="q"),
         None,
+    ),
+    "at its end, and pods still end: not ready in time is no word for them": (
+        Sight(
+            job(**ENDING),
+            workload(**ADMITTED),
+            PodTally(live=1, ready=0, last_created_at=NOW - 60_000, missing_since=NOW - 60_000),
+            queue="q",
+        ),
+        None,
+    ),
+    "nor does it leave for a node that it lost": (
+        Sight(job(**ENDING), workload(**ADMITTED), PodTally(live=1), queue="q", lost_nodes=("n1",)),
+        None,
+    ),
+    "evicted at its end: it is never said to be suspended": (
+        Sight(job(**{**ENDING, "suspended": True}), workload(**LEAVING), PodTally(live=1), queue="q"),
+        None,
+    ),
+    "at its end, and what is left is on a node that is gone": (
+        Sight(job(**ENDING), workload(**ADMITTED), PodTally(lost=1), queue="q"),
+        life.FinishWorkload(False, "too late"),
+    ),
+    "the same where it was evicted": (
+        Sight(job(**{**ENDING, "suspended": True}), workload(**LEAVING), PodTally(lost=1), queue="q"),
+        life.FinishWorkload(False, "too late"),
+    ),
+    "at its end by its own count, before its pods are seen": (
+        Sight(job(**ENDING), workload(**ADMITTED), queue="q"),
+        None,
+    ),
+    "at its end, what has ended is given back": (
+        Sight(job(**ENDING, left=(("main", 1),)), workload(**ADMITTED), PodTally(live=1), queue="q", spare_since=0),
+        life.GiveBack((("main", 1),)),
+    ),
+    "at its end and said so": (Sight(job(**ENDING), workload(finished=True), queue="q"), None),
+    "at its end, and never admitted": (Sight(job(**ENDING), None, PodTally(live=1), queue="q"), None),
+    "at its end and being deleted": (
+        Sight(job(**ENDING, deleting=True), workload(**LEAVING), PodTally(live=1, stray=(("ns", "p"),)), queue="q"),
+        life.StopPods((), (("ns", "p"),)),
     ),
     "finished and said so": (Sight(job(finished="Failed"), workload(finished=True), queue="q"), None),
     "a job that is being deleted and runs": (

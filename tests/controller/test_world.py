@@ -303,6 +303,45 @@ def test_pods_on_a_node_that_is_gone_for_good_hold_nothing() -> None:
     assert setting.used == 0
 
 
+@pytest.mark.parametrize(
+    ("waits_for_failed", "admission", "there", "wanted"),
+    [
+        (True, None, {}, "a on node n1 and 1 more"),
+        (True, None, {"done": True}, ""),
+        (True, None, {"terminating": False}, ""),
+        (True, None, {"node": ""}, ""),
+        (True, GIVEN, {}, ""),  # it is on its way out itself
+        (False, None, {}, ""),
+    ],
+)
+@pytest.mark.parametrize("order", list(itertools.permutations(("job", "workload", "pods"))))
+def test_a_job_that_makes_no_pod_beside_one_that_ends_waits_for_that(
+    waits_for_failed: bool, admission: Admission | None, there: dict[str, Any], wanted: str, order: tuple[str, ...]
+) -> None:
+    world = World(State(MUSTER), changed_job=lambda _: None, dirty=lambda: None)
+
+    def lingering() -> str:
+        world.lay(seen=True)
+        value = world.state.workload(("ns", "w"))
+        assert value is not None
+        return value.lingering
+
+    pods = [pod(name, **{"terminating": True, **there}) for name in "ab"]
+    for part in order:
+        if part == "job":
+            world.job_seen(replace(JOB, waits_for_failed=waits_for_failed))
+        elif part == "workload":
+            world.workload_seen(seen(replace(HOLDS, admission=admission, admitted=admission is not None)))
+        else:
+            for one in pods:
+                world.pod_seen(one)
+    assert lingering() == wanted
+    world.pod_lost(pods[0])
+    assert lingering() == wanted.replace("a", "b", 1).replace(" and 1 more", "")
+    world.pod_seen(replace(pods[1], done=True))
+    assert lingering() == ""
+
+
 def test_a_pod_that_was_deleted_before_it_was_bound_is_not_waited_for() -> None:
     town = Setting()
     town.world.pod_seen(pod("kept", node="", terminating=True))

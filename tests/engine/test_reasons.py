@@ -238,6 +238,11 @@ ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
         Reason.GATED,
         Detail.VOLUME_PENDING,
     ),
+    "pods of before": (
+        lambda: put_new(alone(), lingering="p on node n"),
+        Reason.GATED,
+        Detail.PODS_LINGER,
+    ),
     "claims": (
         lambda: put_new(alone(), pod_sets=(PodSet("main", 1, PodShape(unclear="ResourceClaimTemplate two: none")),)),
         Reason.GATED,

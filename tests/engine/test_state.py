@@ -295,6 +295,7 @@ def test_whoever_stands_aside_is_told_why() -> None:
         "off": (gang("off", "a", active=False), Reason.DEACTIVATED, Detail.NONE),
         "gated": (gang("gated", "a", gated="owner"), Reason.GATED, Detail.NONE),
         "dry": (gang("dry", "a", unbound="its claim is not there"), Reason.GATED, Detail.VOLUME_PENDING),
+        "slow": (gang("slow", "a", lingering="p on node n"), Reason.GATED, Detail.PODS_LINGER),
         "unclear": (
             replace(gang("unclear", "a"), pod_sets=(PodSet("main", 1, gone),)),
             Reason.GATED,

@@ -246,21 +246,28 @@ def test_the_view_of_a_running_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "condition", "finished"),
+    ("kind", "conditions", "finished", "ending"),
     [
-        (JOB, "Complete", "Succeeded"),
-        (JOB, "Failed", "Failed"),
-        (JOB, "SuccessCriteriaMet", None),
-        (JOBSET, "Completed", "Succeeded"),
-        (JOBSET, "Failed", "Failed"),
+        (JOB, ["SuccessCriteriaMet", "Complete"], "Succeeded", None),
+        (JOB, ["FailureTarget", "Failed"], "Failed", None),
+        (JOB, ["SuccessCriteriaMet"], None, "Succeeded"),
+        (JOB, ["FailureTarget"], None, "Failed"),
+        (JOB, ["Suspended"], None, None),
+        (JOBSET, ["Completed"], "Succeeded", None),
+        (JOBSET, ["Failed"], "Failed", None),
     ],
 )
-def test_how_it_ended(kind: Any, condition: str, finished: str | None) -> None:
+def test_how_it_ended(kind: Any, conditions: list[str], finished: str | None, ending: str | None) -> None:
     raw = job() if kind is JOB else jobset(("a", 1, 1))
-    raw["status"] = {"conditions": [{"type": condition, "status": "True", "message": "so it was"}]}
+    raw["status"] = {"conditions": [{"type": one, "status": "True", "message": "so it was"} for one in conditions]}
     seen = view(kind, raw, NAMES)
-    assert seen.finished == finished
-    assert seen.message == ("so it was" if finished else "")
+    assert (seen.finished, seen.ending) == (finished, ending)
+    assert seen.message == ("so it was" if finished or ending else "")
+
+
+def test_what_is_left_of_one_that_ends_are_the_pods_that_still_end() -> None:
+    over = {"conditions": [{"type": "FailureTarget", "status": "True"}], "terminating": 1, "active": 0}
+    assert view(JOB, job(over, parallelism=3, completions=3), NAMES).left == (("main", 1),)
 
 
 DISRUPTED = {"onPodConditions": [{"type": "DisruptionTarget"}]}
@@ -290,6 +297,22 @@ def test_who_survives_the_loss_of_a_pod(spec: Json, failed: int, survives: bool)
     whole["spec"]["replicatedJobs"][0]["template"]["spec"].update(spec)
     if not failed:
         assert view(JOBSET, whole, NAMES).survives is survives
+
+
+@pytest.mark.parametrize(
+    ("spec", "waits"),
+    [
+        ({}, False),
+        ({"podReplacementPolicy": "TerminatingOrFailed"}, False),
+        ({"podReplacementPolicy": "Failed"}, True),
+        ({"podFailurePolicy": {"rules": []}}, True),
+    ],
+)
+def test_who_makes_no_pod_beside_one_that_ends(spec: Json, waits: bool) -> None:
+    assert view(JOB, job(**spec), NAMES).waits_for_failed is waits
+    whole = jobset(("a", 1, 1), ("b", 1, 1))
+    whole["spec"]["replicatedJobs"][1]["template"]["spec"].update(spec)
+    assert view(JOBSET, whole, NAMES).waits_for_failed is waits
 
 
 def test_the_hash_follows_what_is_asked_for_and_nothing_else() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.engine.cycle import decide
 from admission.engine.model import (
     MUSTER,
+    Admission,
     Assumed,
     ClusterQueue,
     Flavor,
@@ -31,6 +33,7 @@ from admission.engine.model import (
     Workload,
 )
 from admission.engine.state import State
+from admission.jobs.kinds import JobView
 from admission.web.view import Sight, View
 
 GPU = "nvidia.com/gpu"
@@ -65,7 +68,7 @@ class Source:
     def owner(self, key: Key) -> tuple[str, str]:
         return "Job", key[1]
 
-    def job(self, key: Key) -> None:
+    def job(self, key: Key) -> JobView | None:
         return None
 
     def workload(self, key: Key) -> None:
@@ -189,3 +192,16 @@ def test_amounts_of_nodes_are_told_in_words() -> None:
         "cpu": {"all": "96", "free": "96", "used": "0"},
         "memory": {"all": "8Gi", "free": "8Gi", "used": "0"},
     }
+
+
+@pytest.mark.parametrize("over", [{"ending": "Failed"}, {"finished": "Failed"}])
+def test_a_gang_at_its_end_whose_pods_still_end_does_not_run(over: dict[str, str]) -> None:
+    class Ended(Source):
+        def job(self, key: Key) -> JobView:
+            return JobView("Job", *key, uid="j", resource_version="1", message="too late", **over)
+
+    state = built([], None, None)
+    gang = Workload("n0", "w", uid="u", queue="main", admission=Admission("q0", ()), admitted=True, admitted_at=NOW)
+    state.apply(Put(gang))
+    shown = View(Ended(state, leading=True)).job(gang.key)
+    assert (shown["state"], shown["reason"], shown["message"]) == ("leaving", "Failed", "too late")
