@@ -95,7 +95,7 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     else:
         state, shown = State.WAITING, reserved
     reason, message = text(shown.get("reason")), text(shown.get("message"))
-    since = millis(shown.get("lastTransitionTime")) or created
+    since = millis(shown.get("lastTransitionTime")) or (0 if state is State.LEAVING else created)
     if state is State.PAUSED:
         reason, detail = Reason.DEACTIVATED.value, Detail.PAUSED.value
         message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=names.pause_label))

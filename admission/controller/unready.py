@@ -49,7 +49,7 @@ ON_PODS = {
 
 NOT_AS_PLANNED = (
     " `muster nodes` shows what became of its nodes: relabelled, so that they are of another flavor or none, tainted, "
-    "or taken by pods of others."
+    "or taken by pods of others. Or its pods ask for more than their template, for a policy adds to them."
 )
 
 NODES_TO_COME = (
