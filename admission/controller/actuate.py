@@ -747,7 +747,7 @@ class Actuator:
             status["requeueState"] = {**(status.get("requeueState") or {}), **again}
         made = await self._apply_status(seen, status)
         self._became(Became(seen.key, EVICTED, made, step.reason, step.cause, message))
-        self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{told}: {message}"),))
+        self._tell(seen, (("Warning" if step.backoff else "Normal", f"EvictedDueTo{told}", message),))
 
     def _next_flavors(self, gang: Workload, new: Sequence[str], turns: Sequence[str]) -> str:
         """Where a gang is tried next that got no nodes on these flavors, in words."""
@@ -860,7 +860,7 @@ class Actuator:
             ran = value.run_ms + max(0, value.evicted_at - value.admitted_at)
             status["accumulatedPastExecutionTimeSeconds"] = ran // 1000
         await self._apply_status(seen, status)
-        if not seen.view.deleting:
+        if not seen.view.deleting and not deactivated:
             self._tell(seen, (("Normal", "Requeued", f"Waits again after eviction ({reason})"),))
 
     async def _give_back(self, seen: WorkloadSeen, pods: tuple[tuple[str, int], ...]) -> None:

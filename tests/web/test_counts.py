@@ -159,6 +159,13 @@ async def test_who_must_not_go_on_is_evicted_once_and_the_condition_keeps_saying
     reason = f"DeactivatedDueTo{cause}" if cause else "Deactivated"
     assert (told["status"], told["reason"], told["message"]) == ("True", reason, why)
     assert [condition(raw, "Requeued")[field] for field in ("reason", "message")] == [reason, why]
+    news: dict[str, str] = {}
+    async with asyncio.timeout(20):
+        while "Deactivated" not in news:  # the last of them
+            found = (await town.client.get("/api/v1/namespaces/team-a/events"))["items"]
+            news = {one["reason"]: one["message"] for one in found}
+    assert news[f"EvictedDueTo{reason}"] == why
+    assert "Requeued" not in news, "it does not wait: it is switched off"
     assert counted(metrics, "muster_evicted_workloads_total") == {(cause, "team-a", "Deactivated"): 1}
     counts = [{"reason": "Deactivated", "underlyingCause": cause, "count": 1}]
     assert raw["status"]["schedulingStats"]["evictions"] == counts
