@@ -26,6 +26,7 @@ from typing import Any
 
 from admission.engine.model import Value
 from admission.names import (
+    EQUAL_COMPLETIONS,
     JOBSET_EXCLUSIVE_TOPOLOGY,
     JOBSET_GROUP,
     JOBSET_NAME_LABEL,
@@ -770,6 +771,11 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
     )
 
 
+def completions_follow(annotations: Mapping[str, str]) -> bool:
+    """Does a job that may run in parts want its completions to be as many as its pods?"""
+    return KUEUES_YES_OR_NO.get(annotations.get(EQUAL_COMPLETIONS, ""), False)
+
+
 def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list[str]]:
     """(longest run time in seconds, what is wrong with the labels that say how long a job runs and whether at all)."""
     problems = []
@@ -850,6 +856,13 @@ def _no_value(kind: JobKind, raw: Json, key: str, value: str, names: Names) -> s
         return ""
     if key == names.min_parallelism_annotation and kind is not JOB:
         return "which is read of Jobs only"
+    if key == names.min_parallelism_annotation and completions_follow(
+        texts(obj(raw.get("metadata")).get("annotations"))
+    ):
+        return (
+            f"which does not count beside {EQUAL_COMPLETIONS}, for the completions would stay as they are: it waits "
+            "for room for all of its pods"
+        )
     read = {names.replace_lost_pods_annotation: YES_OR_NO, names.unconstrained_topology_annotation: KUEUES_YES_OR_NO}
     if key in read and value not in read[key]:
         return f"whose value {value[:20]!r} is neither 'true' nor 'false'"
