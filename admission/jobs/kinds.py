@@ -194,6 +194,8 @@ class JobView(Value, frozen=True):
     """It carries what a start wrote, and must be restored before it is started again."""
     started_for: str = ""
     """uid of the Workload for which it was started."""
+    started_by_another: bool = False
+    """It carries what the start of another controller wrote, whose place is taken here (a Job of a JobSet, too)."""
     marked_for: str = ""
     """uid of the Workload that the marker in its own template names: a started Job's, a JobSet's child's, and one's
     whose JobSet is gone."""
@@ -364,9 +366,18 @@ def at(raw: Json, path: Sequence[str]) -> Any:
 
 
 def inverse_of(raw: Json, names: Names) -> Json | None:
-    """What was there before the start, from the annotation on the job itself; None when it was not started."""
+    """What was there before the start, from the annotation on the job itself; None when it was not started, or another
+    controller has stopped it and started it since."""
     note = texts(obj(raw.get("metadata")).get("annotations")).get(names.inverse_annotation)
-    return None if note is None else obj(json_of(note))
+    return None if note is None or started_by_another(raw, names) else obj(json_of(note))
+
+
+def started_by_another(raw: Json, names: Names) -> bool:
+    """Do its pod templates say what a start writes, but not for which Workload, as we do?"""
+    spec = obj(raw.get("spec"))
+    templates = [spec.get("template"), *(at(entry, ("template", "spec", "template")) for _, entry in _replicated(raw))]
+    labels = {key for one in templates for key in obj(obj(obj(one).get("metadata")).get("labels"))}
+    return names.pod_set_label in labels and names.workload_uid_label not in labels
 
 
 def owners_form(raw: Json, names: Names) -> Json:
@@ -759,6 +770,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         left=outcome.left,
         started=inverse is not None,
         started_for=text(inverse.get("for")) if inverse is not None else "",
+        started_by_another=started_by_another(raw, names),
         marked_for=_marked_for(raw, names) if kind is JOB else "",
         template_frozen=kind.frozen_by_start_time,
         paused=labels.get(names.pause_label) == "true",
