@@ -576,7 +576,7 @@ def test_kueue_mode_there_and_back(muster: Installed, kueue: ControlPlane) -> No
     with Kueue(cp) as real:
         real.start()
         set_up(cp)
-        cp.create(of_kueues("first", gpus=7))
+        cp.create(of_kueues("first"))
         cp.create(of_kueues("tiny", gpus=1))
         cp.wait(lambda: all(uids(cp, "first", "tiny").values()), 60, "Kueue to start two jobs")
         cp.create(of_kueues("waits", pods=2))
@@ -592,7 +592,7 @@ def test_kueue_mode_there_and_back(muster: Installed, kueue: ControlPlane) -> No
         cp.create(
             jobset("team-a", "set", {"w": (2, 1)}, gpus=2, seconds=None, queue=None, labels={KUEUE.queue_label: "main"})
         )
-        cp.create(of_kueues("second", gpus=4))
+        cp.create(of_kueues("second", gpus=3))
         names = ("first", "second", "set-w-0", "set-w-1")
         cp.wait(lambda: all(uids(cp, *names).values()), 60, "Muster to start others beside it")
         before = uids(cp, *names)
