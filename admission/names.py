@@ -17,6 +17,9 @@ KUEUE_GROUP = "kueue.x-k8s.io"
 DEFAULT_QUEUE = "default"
 """The LocalQueue that jobs without a queue label get, in a namespace that has it, where that is asked for."""
 
+EQUAL_COMPLETIONS = f"{KUEUE_GROUP}/job-completions-equal-parallelism"
+"""On a job, for Kueue: with less parallelism it is to have as many fewer completions."""
+
 # Names that Kubernetes and JobSet own.
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 JOB_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -110,6 +113,11 @@ class Names:
     def pause_label(self) -> str:
         """On a job, by its owner: "true" takes it out of the queue, or stops it, until the label goes."""
         return f"{self.group}/pause"
+
+    @cached_property
+    def prebuilt_label(self) -> str:
+        """On a job: the Workload that somebody else makes for it. Nobody looks for that here."""
+        return f"{self.group}/prebuilt-workload-name"
 
     @cached_property
     def ungoverned_label(self) -> str:

@@ -563,6 +563,12 @@ def readiness(address: str) -> str:
         return ""
 
 
+def template_of(cp: ControlPlane, name: str) -> tuple[Object, Object]:
+    """(metadata, node selector) of its pods."""
+    template = cp.get("job", name, "team-a")["spec"]["template"]
+    return template["metadata"], template["spec"].get("nodeSelector", {})
+
+
 @pytest.mark.skipif(not available(), reason="needs Kueue itself: python -m e2e.build kueue")
 def test_kueue_mode_there_and_back(muster: Installed, kueue: ControlPlane) -> None:
     """What runs goes on, whoever has started it, and what waits is started by who is there."""
@@ -571,7 +577,8 @@ def test_kueue_mode_there_and_back(muster: Installed, kueue: ControlPlane) -> No
         real.start()
         set_up(cp)
         cp.create(of_kueues("first"))
-        cp.wait(lambda: uids(cp, "first")["first"], 60, "Kueue to start a job")
+        cp.create(of_kueues("tiny", gpus=1))
+        cp.wait(lambda: all(uids(cp, "first", "tiny").values()), 60, "Kueue to start two jobs")
         cp.create(of_kueues("waits", pods=2))
         cp.wait(lambda: workload_by_kueue(cp, "waits"), 30, "Kueue to have queued another")
         cp.apply(policies.objects(KUEUE))
@@ -585,10 +592,18 @@ def test_kueue_mode_there_and_back(muster: Installed, kueue: ControlPlane) -> No
         cp.create(
             jobset("team-a", "set", {"w": (2, 1)}, gpus=2, seconds=None, queue=None, labels={KUEUE.queue_label: "main"})
         )
-        cp.create(of_kueues("second", gpus=4))
+        cp.create(of_kueues("second", gpus=3))
         names = ("first", "second", "set-w-0", "set-w-1")
         cp.wait(lambda: all(uids(cp, *names).values()), 60, "Muster to start others beside it")
         before = uids(cp, *names)
+        assert any(KUEUE_GROUP in str(part) for part in template_of(cp, "tiny"))
+        tiny = workload_by_kueue(cp, "tiny")["metadata"]["name"]
+        cp.patch(WORKLOADS, tiny, {"spec": {"active": False}}, "team-a")
+        cp.wait(
+            lambda: entry_of(cp.get(WORKLOADS, tiny, "team-a"), "QuotaReserved")["status"] == "False", 30, "its end"
+        )
+        assert not any(KUEUE_GROUP in str(part) or "h100" in str(part) for part in template_of(cp, "tiny"))
+        assert not entry_of(cp.get(WORKLOADS, tiny, "team-a"), "PodsReady"), "nobody here says what became of that"
         cp.create(of_kueues("late"))
         cp.wait(lambda: entry_of(workload_by_kueue(cp, "late"), "QuotaReserved"), 30, "Muster to say why another waits")
         uninstalled(muster)

@@ -46,7 +46,7 @@ from admission.engine.model import (
 )
 from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
-from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, digits, millis
+from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, digits, millis, obj, objects
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload, workload_name
@@ -60,6 +60,7 @@ from admission.names import (
     JOB_COMPLETION_INDEX,
     JOBSET_JOB_INDEX_LABEL,
     JOBSET_REPLICAS_LABEL,
+    PODS_READY,
     QUOTA_RESERVED,
     REQUEUED,
     UNKNOWN_KEY,
@@ -303,7 +304,10 @@ class Actuator:
                     self._learn(key[0], await self._client.json_patch(path, patch))
             case lifecycle.RestoreJob():
                 raw = await self._raw(key, _there(job))
-                await self._patch_job(key, pins.restore(KIND_OF[key[0]], raw, self._names))
+                ops = pins.restore(KIND_OF[key[0]], raw, self._names)
+                if ops is None and _there(job).started_by_another:
+                    ops = pins.restore_as(KIND_OF[key[0]], raw, await self._as_it_was(seen), self._names)
+                await self._patch_job(key, ops)
             case lifecycle.RestoreChildren(children):
                 await self._restore_children(await self._raw(key, _there(job)), _there(seen), children)
             case lifecycle.EvictWorkload():
@@ -653,6 +657,13 @@ class Actuator:
         self._reserved.discard(seen.uid)
         self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
 
+    async def _as_it_was(self, seen: WorkloadSeen | None) -> Sequence[dict[str, Any]]:
+        """The pod sets of a job as they were before another controller started it; none where its Workload is gone."""
+        if seen is None:
+            return ()
+        made = await self._client.get(self._workloads.path(seen.namespace, seen.name))
+        return objects(obj(made.get("spec")).get("podSets"))
+
     async def _surely_not_reserved(self, key: JobKey, job: JobView, seen: WorkloadSeen | None) -> None:
         """A job that was started holds a reservation, by which another leader started it, or did a moment ago. That
         none is known proves nothing. Raises Conflict."""
@@ -753,7 +764,7 @@ class Actuator:
             status["requeueState"] = {**(status.get("requeueState") or {}), **again}
         made = await self._apply_status(seen, status)
         self._became(Became(seen.key, EVICTED, made, step.reason, step.cause, message))
-        self._tell(seen, (("Warning" if step.backoff else "Normal", "Evicted", f"{told}: {message}"),))
+        self._tell(seen, (("Warning" if step.backoff else "Normal", f"EvictedDueTo{told}", message),))
 
     def _next_flavors(self, gang: Workload, new: Sequence[str], turns: Sequence[str]) -> str:
         """Where a gang is tried next that got no nodes on these flavors, in words."""
@@ -837,6 +848,9 @@ class Actuator:
     async def _release(self, seen: WorkloadSeen) -> None:
         self._reserved.discard(seen.uid)
         now = self._now()
+        if condition(seen.status, PODS_READY) is not None:
+            await self._unsay_ready(seen)
+            return  # and look again
         evicted: dict[str, Any] = next((c for c in seen.status.get("conditions") or () if c["type"] == EVICTED), {})
         reason = str(evicted.get("reason", "Pending"))
         message = str(evicted.get("message", ""))
@@ -866,8 +880,19 @@ class Actuator:
             ran = value.run_ms + max(0, value.evicted_at - value.admitted_at)
             status["accumulatedPastExecutionTimeSeconds"] = ran // 1000
         await self._apply_status(seen, status)
-        if not seen.view.deleting:
+        if not seen.view.deleting and not deactivated:
             self._tell(seen, (("Normal", "Requeued", f"Waits again after eviction ({reason})"),))
+
+    async def _unsay_ready(self, seen: WorkloadSeen) -> None:
+        """Take away what another controller said of pods that are gone; nobody says it here. By no apply: that leaves
+        what others own."""
+        kept = [one for one in seen.status["conditions"] if one["type"] != PODS_READY]
+        patch = {
+            "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
+            "status": {"conditions": kept},
+        }
+        path = self._workloads.path(seen.namespace, seen.name, "status")
+        self._learn("Workload", await self._client.merge_patch(path, patch))
 
     async def _give_back(self, seen: WorkloadSeen, pods: tuple[tuple[str, int], ...]) -> None:
         status = with_conditions(seen.status, (), self._now(), seen.generation)

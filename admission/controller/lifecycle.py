@@ -668,7 +668,7 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     if pods.live or terminating > 0 or (may_have_run and seen.unheard) or not acknowledged:
         times = (pods.lost_until, until if bounded and now < until else None)
         return Next(None, min((at for at in times if at is not None), default=None))
-    if job.started:
+    if job.started or job.started_by_another:
         # 1.35 and older refuse template changes while a start time is set, and nobody clears it.
         if job.start_time_set and job.suspended_condition and job.template_frozen:
             return Next(ClearStartTime())
@@ -711,7 +711,8 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         # Whoever leaves the choice to kube-scheduler can avoid none.
         blamed = tuple(node for node in _guilty(seen) if node not in seen.unnamed)
         return EvictWorkload("NodeFailures", _loss(seen), nodes=blamed)
-    if workload.spec_hash and workload.spec_hash != job.spec_hash:
+    # Of one that another controller started it is not known what its owner wrote.
+    if workload.spec_hash and workload.spec_hash != job.spec_hash and not job.started_by_another:
         return EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew")
     if job.suspended and not job.started and seen.queue and value.queue != seen.queue:
         return EvictWorkload("OutOfSync", f"The job was moved to queue {seen.queue} after its reservation")

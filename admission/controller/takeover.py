@@ -19,6 +19,7 @@ from admission.jobs.kinds import (
     JobView,
     Operation,
     at,
+    completions_follow,
     millis,
     name_of,
     obj,
@@ -38,7 +39,6 @@ Keys = dict[str, str | None]
 KUEUE = Names(KUEUE_GROUP)
 _ELASTIC_GATE = f"{KUEUE_GROUP}/elastic-job"
 """Kueue puts it into the template of an elastic job when that is created, and takes it off each pod."""
-_EQUAL = f"{KUEUE_GROUP}/job-completions-equal-parallelism"
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _wanted(one: Managed, names: Names, *, carried: bool) -> tuple[Keys, Keys, l
     ):
         if not annotated.get(old) or annotated.get(new) == annotated[old]:
             continue
-        if old == KUEUE.min_parallelism_annotation and annotated.get(_EQUAL, "").lower() in ("true", "t", "1"):
+        if old == KUEUE.min_parallelism_annotation and completions_follow(annotated):
             alone.append(f"{old} is not carried over: Muster would lower the parallelism alone, not the completions")
             continue
         annotations[new] = annotated[old]

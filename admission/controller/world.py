@@ -1368,7 +1368,7 @@ def _stand(pod: PodView) -> tuple[Stand, ...]:
 def _carries(child: JobView) -> bool:
     """Does a stopped Job of a JobSet say what a start wrote into it, and may that be taken out?"""
     frozen = child.start_time_set or child.deleting or child.finished is not None
-    return bool(child.marked_for) and child.suspended and not frozen
+    return bool(child.marked_for or child.started_by_another) and child.suspended and not frozen
 
 
 def _free(pod: PodView) -> bool:

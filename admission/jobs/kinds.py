@@ -26,6 +26,7 @@ from typing import Any
 
 from admission.engine.model import Value
 from admission.names import (
+    EQUAL_COMPLETIONS,
     JOBSET_EXCLUSIVE_TOPOLOGY,
     JOBSET_GROUP,
     JOBSET_NAME_LABEL,
@@ -197,6 +198,8 @@ class JobView(Value, frozen=True):
     """It carries what a start wrote, and must be restored before it is started again."""
     started_for: str = ""
     """uid of the Workload for which it was started."""
+    started_by_another: bool = False
+    """It carries what the start of another controller wrote, whose place is taken here (a Job of a JobSet, too)."""
     marked_for: str = ""
     """uid of the Workload that the marker in its own template names: a started Job's, a JobSet's child's, and one's
     whose JobSet is gone."""
@@ -369,9 +372,18 @@ def at(raw: Json, path: Sequence[str]) -> Any:
 
 
 def inverse_of(raw: Json, names: Names) -> Json | None:
-    """What was there before the start, from the annotation on the job itself; None when it was not started."""
+    """What was there before the start, from the annotation on the job itself; None when it was not started, or another
+    controller has stopped it and started it since."""
     note = texts(obj(raw.get("metadata")).get("annotations")).get(names.inverse_annotation)
-    return None if note is None else obj(json_of(note))
+    return None if note is None or started_by_another(raw, names) else obj(json_of(note))
+
+
+def started_by_another(raw: Json, names: Names) -> bool:
+    """Do its pod templates say what a start writes, but not for which Workload, as we do?"""
+    spec = obj(raw.get("spec"))
+    templates = [spec.get("template"), *(at(entry, ("template", "spec", "template")) for _, entry in _replicated(raw))]
+    labels = {key for one in templates for key in obj(obj(obj(one).get("metadata")).get("labels"))}
+    return names.pod_set_label in labels and names.workload_uid_label not in labels
 
 
 def owners_form(raw: Json, names: Names) -> Json:
@@ -781,6 +793,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         left=outcome.left,
         started=inverse is not None,
         started_for=text(inverse.get("for")) if inverse is not None else "",
+        started_by_another=started_by_another(raw, names),
         marked_for=_marked_for(raw, names) if kind is JOB else "",
         template_frozen=kind.frozen_by_start_time,
         paused=labels.get(names.pause_label) == "true",
@@ -792,6 +805,11 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         problems=tuple(problems),
         unknown_keys=unknown_keys(kind, owned, slots, names) if queue or every or inverse is not None else (),
     )
+
+
+def completions_follow(annotations: Mapping[str, str]) -> bool:
+    """Does a job that may run in parts want its completions to be as many as its pods?"""
+    return KUEUES_YES_OR_NO.get(annotations.get(EQUAL_COMPLETIONS, ""), False)
 
 
 def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list[str]]:
@@ -874,6 +892,13 @@ def _no_value(kind: JobKind, raw: Json, key: str, value: str, names: Names) -> s
         return ""
     if key == names.min_parallelism_annotation and kind is not JOB:
         return "which is read of Jobs only"
+    if key == names.min_parallelism_annotation and completions_follow(
+        texts(obj(raw.get("metadata")).get("annotations"))
+    ):
+        return (
+            f"which does not count beside {EQUAL_COMPLETIONS}, for the completions would stay as they are: it waits "
+            "for room for all of its pods"
+        )
     read = {names.replace_lost_pods_annotation: YES_OR_NO, names.unconstrained_topology_annotation: KUEUES_YES_OR_NO}
     if key in read and value not in read[key]:
         return f"whose value {value[:20]!r} is neither 'true' nor 'false'"

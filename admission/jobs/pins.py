@@ -30,24 +30,28 @@ from typing import Any, Literal
 
 from admission.engine.model import Admission, Check, Flavor, PodSetAssignment, Toleration
 from admission.jobs.kinds import (
+    JOB,
     JOBSET,
     JobKind,
     Json,
     Operation,
     Slot,
     at,
+    completions_follow,
     digits,
     inverse_of,
     items,
     obj,
     objects,
     owners_form,
+    started_by_another,
     survives_a_pod,
     text,
     texts,
+    whole,
 )
 from admission.jobs.requests import NODE_NAME
-from admission.names import HOSTNAME_LABEL, JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, Names
+from admission.names import HOSTNAME_LABEL, JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, LABELS_OF_JOB, Names
 
 DOMAIN, RANKS, GATES = "domain", "ranks", "gates"
 
@@ -509,6 +513,55 @@ def restore(kind: JobKind, raw: Json, names: Names) -> list[Operation] | None:
     return [*_exactly(raw, "generation"), *_undo(raw, names)]
 
 
+def restore_as(kind: JobKind, raw: Json, pod_sets: Sequence[Json], names: Names) -> list[Operation]:
+    """The write that takes out of a stopped job's templates what another controller's start wrote, and left no note of:
+    they are as in the `spec.podSets` of the Workload that it had made before. Of a pod set that is not there, the keys
+    go that only a start writes. A gate of that controller goes in any case, for nobody takes it off pods any more."""
+    known = {text(one.get("name")): obj(one.get("template")) for one in pod_sets}
+    patch = [op for slot in kind.slots(raw) for op in _like(raw, slot.path, known.get(slot.pod_set), names)]
+    annotations = texts(obj(raw.get("metadata")).get("annotations"))
+    least = annotations.get(names.min_parallelism_annotation)
+    count = whole(obj(pod_sets[0]).get("count"), 0) if len(pod_sets) == 1 else 0
+    spec = obj(raw.get("spec"))
+    if kind is JOB and least and whole(spec.get("parallelism"), 1) < count:
+        # The API server takes other completions of such a Job alone.
+        both = spec.get("completionMode") == "Indexed" and spec.get("completions") == spec.get("parallelism")
+        fields = ("parallelism", "completions") if both and completions_follow(annotations) else ("parallelism",)
+        patch += [{"op": "add", "path": f"/spec/{field}", "value": count} for field in fields]
+    if names.inverse_annotation in annotations:
+        patch.append({"op": "remove", "path": pointer(("metadata", "annotations", names.inverse_annotation))})
+    return [*_exactly(raw, "generation"), *patch]
+
+
+def _like(raw: Json, path: tuple[str, ...], was: Json | None, names: Names, *, child: bool = False) -> list[Operation]:
+    """What makes the template at `path` say of its place what `was` says, and no more in labels and annotations. child:
+    of a Job of a JobSet, which has more of them than the JobSet."""
+    patch: list[Operation] = []
+    prefix = f"{names.group}/"
+    for group, form in (("labels", "label"), ("annotations", "annotation")):
+        at_group = (*path, "metadata", group)
+        held, own = texts(at(raw, at_group)), texts(obj(obj(was).get("metadata")).get(group))
+        said = names.said_by_owners[form, "pods"]
+        gone = [
+            key
+            for key in held
+            if (key.startswith(prefix) and key not in said)
+            or not (was is None or child or key in own or key in LABELS_OF_JOB)
+        ]
+        paths = [at_group] if len(gone) == len(held) else [(*at_group, key) for key in gone]
+        patch += [{"op": "remove", "path": pointer(one)} for one in paths if gone]
+    spec = obj(at(raw, (*path, "spec")))
+    for field in ("nodeSelector", "tolerations", "schedulingGates"):
+        wanted = spec.get(field) if was is None else obj(was.get("spec")).get(field)
+        if field == "schedulingGates":
+            wanted = [gate for gate in objects(wanted) if not text(gate.get("name")).startswith(prefix)]
+        if wanted and wanted != spec.get(field):
+            patch.append({"op": "add", "path": pointer((*path, "spec", field)), "value": wanted})
+        elif not wanted and field in spec:
+            patch.append({"op": "remove", "path": pointer((*path, "spec", field))})
+    return patch
+
+
 def _undo(raw: Json, names: Names) -> list[Operation]:
     owned = owners_form(raw, names)
     patch: list[Operation] = []
@@ -545,6 +598,9 @@ def restore_child(child: Json, parent: Json, names: Names, *, checks: Sequence[C
     pod_set = texts(meta.get("labels")).get(names.pod_set_label, "")
     template = next((slot.template for slot in JOBSET.slots(parent) if slot.pod_set == pod_set), {})
     patch: list[Operation] = []
+    if started_by_another(child, names):
+        patch = _like(child, ("spec", "template"), template or None, names, child=True)
+        return [*_exactly(child, "generation"), *patch]
     groups: tuple[tuple[_Pairs, tuple[str, ...]], ...] = (
         ("labels", template_labels(names)),
         ("annotations", template_annotations(names)),

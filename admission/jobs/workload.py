@@ -19,6 +19,7 @@ from admission.jobs.kinds import (
     Json,
     Slot,
     claim_templates,
+    completions_follow,
     device_classes,
     digits,
     items,
@@ -119,7 +120,7 @@ def build_workload(
         if request is not None and slot.count:
             entry["topologyRequest"] = request
         pod_sets.append(entry)
-    if least and len(slots) == 1 and not slots[0].labels:
+    if least and len(slots) == 1 and not slots[0].labels and not completions_follow(annotations):
         fewest = digits(least)
         if fewest is not None and 0 < fewest <= slots[0].count:
             pod_sets[0]["minCount"] = fewest
@@ -133,6 +134,11 @@ def build_workload(
         problems.append(
             f"label {names.queue_label}: no LocalQueue can be called {queue!r}: names have lower-case letters, digits, "
             "'-' and '.'; correct the label"
+        )
+    if prebuilt := labels.get(names.prebuilt_label):
+        problems.append(
+            f"label {names.prebuilt_label}: {prebuilt[:63]!r} would be charged beside the Workload that is made for "
+            "this job: take the label off, and delete that one"
         )
     if (size := _stored_bytes([entry["template"] for entry in pod_sets])) > TEMPLATES_BYTES:
         problems.append(

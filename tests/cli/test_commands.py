@@ -448,7 +448,7 @@ async def test_create_queue_writes_all_or_nothing_and_over_nobody(world: World, 
     before = (await run(world, tmp_path, "export")).stdout
     quota = [] if "--quota" in more else ["--quota", f"h100:{GPU}=1"]
     refused = await run(world, tmp_path, "create", "queue", *more, *quota, code=1)
-    for line in [*said, "Dry run: nothing was changed."]:
+    for line in [*said, " refused (", "Nothing was changed: "]:
         assert line in refused.stdout
     assert (await run(world, tmp_path, "export")).stdout == before
     # A flavor that is there as it would be written is shared.

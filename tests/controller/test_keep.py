@@ -461,9 +461,9 @@ async def test_a_labelled_job_outside_the_governed_namespaces_is_told_and_goes_w
 
         async def why() -> list[str]:
             events = (await world.client.get(f"{ml}/events"))["items"]
-            return [event["message"] for event in events if event["reason"] == "Evicted"]
+            return [event["message"] for event in events if event["reason"] == "EvictedDueToDeactivated"]
 
-        assert await until(why) == ["Deactivated: The namespace is not governed any more"]
+        assert await until(why) == ["The namespace is not governed any more"]
 
 
 async def inactive(world: World) -> dict[str, Any] | None:

@@ -262,6 +262,15 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**STUCK), workload(**{**ADMITTED, "admitted_at": NOW - 5_000}), queue="q", going=CHILDREN),
         life.StopPods(CHILDREN, ()),
     ),
+    "what it asked for is not known of one that another controller started: it goes on": (
+        Sight(
+            job(**{**RUNNING, "started": False}, spec_hash="h2", started_by_another=True),
+            workload(**ADMITTED),
+            PodTally(live=2, ready=2),
+            queue="q",
+        ),
+        None,
+    ),
     "admitted, but changed since": (
         Sight(job(spec_hash="h2"), workload(**ADMITTED), queue="q"),
         life.EvictWorkload("OutOfSync", "The job was changed after its reservation; it is reserved anew"),
@@ -412,6 +421,10 @@ ROWS: dict[str, tuple[Sight, Any]] = {
     ),
     "evicted, pods gone: the template goes back": (
         Sight(job(**STOPPED), workload(**LEAVING), queue="q"),
+        life.RestoreJob(),
+    ),
+    "evicted, pods gone, and another controller had started it: the template goes back all the same": (
+        Sight(job(started_by_another=True), workload(**LEAVING), queue="q"),
         life.RestoreJob(),
     ),
     "evicted, pods gone: Jobs of the JobSet go back, too": (

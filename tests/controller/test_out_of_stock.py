@@ -126,7 +126,7 @@ async def test_a_flavor_without_nodes_is_remembered_and_which_is_next_is_told(
 
         async def event() -> bool:
             events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-            return any(one["reason"] == "Evicted" and said in one["message"] for one in events)
+            return any(one["reason"].startswith("EvictedDueTo") and said in one["message"] for one in events)
 
         await until(event)
 

@@ -22,9 +22,27 @@ from admission.engine.model import (
 )
 from admission.jobs import pins
 from admission.jobs.hold import mutate_pod
-from admission.jobs.kinds import JOB, JOBSET, JobKind, owners_form, view
-from admission.jobs.pins import open_hosts, pinned_affinity, rank_host, restore, start, suspend, ungate
-from admission.names import HOSTNAME_LABEL, JOB_COMPLETION_INDEX, JOBSET_JOB_INDEX_LABEL, Names
+from admission.jobs.kinds import JOB, JOBSET, JobKind, at, owners_form, view
+from admission.jobs.pins import (
+    open_hosts,
+    pinned_affinity,
+    rank_host,
+    restore,
+    restore_as,
+    restore_child,
+    start,
+    suspend,
+    ungate,
+)
+from admission.names import (
+    EQUAL_COMPLETIONS,
+    HOSTNAME_LABEL,
+    JOB_COMPLETION_INDEX,
+    JOBSET_JOB_INDEX_LABEL,
+    KUEUE_GROUP,
+    LABELS_OF_JOB,
+    Names,
+)
 
 NAMES = Names()
 Json = dict[str, Any]
@@ -525,3 +543,107 @@ def test_what_a_start_leaves_in_the_jobs_of_a_jobset_is_taken_out_again() -> Non
     assert patch is not None
     assert patched(left, patch) == child
     assert pins.restore_child(child, raw, NAMES, checks=[check]) is None
+
+
+# ---------------------------------------------------------------- what another controller has started
+
+KUEUE = Names(KUEUE_GROUP)
+MADE = {"mine": "x", **dict.fromkeys(LABELS_OF_JOB, "j")}
+"""Labels of a Job's template before a start."""
+ASKS = {KUEUE.required_topology_annotation: "rack", "note": "y"}
+WAS: Json = {
+    "metadata": {"labels": {"mine": "x", LABELS_OF_JOB[2]: "j"}, "annotations": ASKS},
+    "spec": {"containers": [{"name": "c"}], "nodeSelector": {"zone": "a"}},
+}
+"""The template in its Workload, as Kueue makes that."""
+
+
+def started_by_kueue(template: Json, **more: Any) -> Json:
+    """What Kueue's start leaves of a template."""
+    meta = template.get("metadata", {})
+    wrote = {KUEUE.pod_set_label: "main", f"{KUEUE_GROUP}/cluster-queue-name": "q", "of-check": "z"}
+    gates = [{"name": f"{KUEUE_GROUP}/topology"}]
+    return {
+        "metadata": {
+            "labels": {**meta.get("labels", {}), **MADE, **wrote},
+            "annotations": {**meta.get("annotations", {}), f"{KUEUE_GROUP}/workload": "w"},
+        },
+        "spec": {
+            **template["spec"],
+            "nodeSelector": {**template["spec"].get("nodeSelector", {}), "pool": "spot"},
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "schedulingGates": [*template["spec"].get("schedulingGates", ()), *gates],
+            **more,
+        },
+    }
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["its Workload says how it was", "nobody knows how it was"])
+@pytest.mark.parametrize("kind", [JOB, JOBSET], ids=["Job", "JobSet"])
+def test_what_another_controllers_start_wrote_is_taken_out(kind: JobKind, known: bool) -> None:
+    raw = job() if kind is JOB else jobset()
+    for slot in kind.slots(raw):
+        at(raw, slot.path[:-1])["template"] = started_by_kueue(WAS)
+    pod_sets = [{"name": slot.pod_set, "count": slot.count, "template": WAS} for slot in kind.slots(raw)]
+    assert view(kind, raw, KUEUE).started_by_another
+    assert not view(kind, raw, NAMES).started_by_another
+    after = patched(raw, restore_as(kind, raw, pod_sets if known else (), KUEUE))
+    assert not view(kind, after, KUEUE).started_by_another
+    for slot in kind.slots(after):
+        meta, spec = slot.template["metadata"], slot.template["spec"]
+        assert (meta["labels"], meta["annotations"]) == (MADE if known else MADE | {"of-check": "z"}, ASKS)
+        left = {k: v for k, v in started_by_kueue(WAS)["spec"].items() if k != "schedulingGates"}
+        assert spec == (WAS["spec"] if known else left), "nobody takes the gate off its pods"
+    # Its parallelism, and what it asks of its place, are as they were.
+    assert [slot.count for slot in kind.slots(after)] == [slot.count for slot in kind.slots(raw)]
+
+
+def test_what_another_controllers_start_wrote_is_taken_out_of_the_jobs_of_a_jobset() -> None:
+    parent = jobset()
+    of_jobset = {"jobset.sigs.k8s.io/jobset-name": "s"}
+    for entry in parent["spec"]["replicatedJobs"]:
+        entry["template"]["spec"]["template"] = copy.deepcopy(WAS)
+    child = job(template=started_by_kueue(WAS))
+    meta = child["spec"]["template"]["metadata"]
+    meta["labels"] |= {KUEUE.pod_set_label: "workers", **of_jobset}
+    after = patched(child, restore_child(child, parent, KUEUE) or ())
+    assert after["spec"]["template"]["spec"] == WAS["spec"]
+    said = after["spec"]["template"]["metadata"]
+    assert of_jobset.items() <= said["labels"].items()
+    assert KUEUE.pod_set_label not in said["labels"]
+    assert said["annotations"] == ASKS
+    assert not restore_child(after, parent, KUEUE)
+
+
+def test_the_note_of_a_start_before_that_of_another_controller_says_nothing_any_more() -> None:
+    raw = begin(JOB, job(template=copy.deepcopy(WAS)), admission(main=3))
+    note = raw["metadata"]["annotations"][NAMES.inverse_annotation]
+    assert view(JOB, raw, NAMES).started
+    raw = job(template=started_by_kueue(WAS))
+    raw["metadata"]["annotations"] = {KUEUE.inverse_annotation: note}
+    seen = view(JOB, raw, KUEUE)
+    assert (seen.started, seen.started_by_another, restore(JOB, raw, KUEUE)) == (False, True, None)
+    pod_sets = [{"name": "main", "count": 3, "template": WAS}]
+    after = patched(raw, restore_as(JOB, raw, pod_sets, KUEUE))
+    assert after["metadata"]["annotations"] == {}
+    assert after["spec"]["template"]["spec"] == WAS["spec"]
+    assert start(JOB, raw, "w", admission(main=3), FLAVORS, KUEUE, can_rank=True).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("notes", "more", "after"),
+    [
+        ({}, {}, (3, 3)),
+        ({KUEUE.min_parallelism_annotation: "2"}, {}, (8, 3)),
+        ({KUEUE.min_parallelism_annotation: "2", EQUAL_COMPLETIONS: "true"}, {}, (8, 8)),
+        ({KUEUE.min_parallelism_annotation: "2", EQUAL_COMPLETIONS: "true"}, {"completionMode": "NonIndexed"}, (8, 3)),
+    ],
+    ids=["nobody asked for it", "in parts", "in parts, completions and all", "what may not be changed stays"],
+)
+def test_a_job_that_another_controller_ran_in_parts_is_whole_again(
+    notes: Json, more: Json, after: tuple[int, int]
+) -> None:
+    raw = job(3, template=started_by_kueue(WAS), **more)
+    raw["metadata"]["annotations"] = notes
+    spec = patched(raw, restore_as(JOB, raw, [{"name": "main", "count": 8, "template": WAS}], KUEUE))["spec"]
+    assert (spec["parallelism"], spec["completions"]) == after

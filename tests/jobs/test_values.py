@@ -31,7 +31,7 @@ from admission.jobs.devices import Asks, DeviceClass, Devices, Template
 from admission.jobs.kinds import JOB, view
 from admission.jobs.pins import start
 from admission.jobs.workload import build_workload, matches, workload_name
-from admission.names import HOSTNAME_LABEL, KUEUE_GROUP, OF_DEVICE_CLASS, Names
+from admission.names import EQUAL_COMPLETIONS, HOSTNAME_LABEL, KUEUE_GROUP, MUSTER_GROUP, OF_DEVICE_CLASS, Names
 from tests.jobs.test_kinds import job
 from tests.jobs.test_pins import patched
 
@@ -535,3 +535,21 @@ def test_a_label_that_no_local_queue_can_be_called_is_said_and_not_tried(queue: 
     """A label value may be more than a name of an object; CRDs refuse a Workload with such a queue."""
     _, problems = build_workload(JOB, job(labels={NAMES.queue_label: queue}), NAMES)
     assert [repr(queue) in problem for problem in problems] == ([] if can_be else [True])
+
+
+@pytest.mark.parametrize("group", [MUSTER_GROUP, KUEUE_GROUP])
+def test_a_job_with_a_workload_that_another_makes_is_not_charged_for_both(group: str) -> None:
+    names = Names(group)
+    _, problems = build_workload(JOB, job(labels={names.prebuilt_label: "mine"}), names)
+    assert ["'mine' would be charged beside" in problem for problem in problems] == [True]
+
+
+@pytest.mark.parametrize(("follows", "fewest"), [("true", None), ("T", None), ("false", 1), ("", 1), ("x", 1)])
+def test_a_job_whose_completions_follow_its_parallelism_runs_whole(follows: str, fewest: int | None) -> None:
+    """With fewer pods and as many completions, its ranks would run one after the other."""
+    raw = job(parallelism=2, completions=2)
+    raw["metadata"]["annotations"] = {NAMES.min_parallelism_annotation: "1", EQUAL_COMPLETIONS: follows}
+    made, problems = build_workload(JOB, raw, NAMES)
+    assert (made["spec"]["podSets"][0].get("minCount"), problems) == (fewest, ())
+    told = view(JOB, raw, NAMES).unknown_keys
+    assert [EQUAL_COMPLETIONS in one for one in told] == ([] if fewest else [True])

@@ -25,6 +25,7 @@ Json = dict[str, Any]
 JOBS = "/apis/batch/v1/namespaces/team-a/jobs"
 OURS = f"/apis/{NAMES.api_version}"
 WORKLOADS = f"{OURS}/namespaces/team-a/workloads"
+NOW = "2026-01-01T00:00:00Z"
 
 
 def counted(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
@@ -89,7 +90,7 @@ async def submit(town: Running, name: str = "train", **labels: str) -> None:
 async def asks_a_check(town: Running) -> None:
     check = {"apiVersion": NAMES.api_version, "kind": "AdmissionCheck", "metadata": {"name": "budget"}}
     await town.client.create(f"{OURS}/admissionchecks", check | {"spec": {"controllerName": "x/y"}})
-    active = {"type": "Active", "status": "True", "reason": "A", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    active = {"type": "Active", "status": "True", "reason": "A", "lastTransitionTime": NOW}
     said = {"status": {"conditions": [active | {"message": ""}]}}
     await town.client.merge_patch(f"{OURS}/admissionchecks/budget/status", said)
     asked = {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}
@@ -159,9 +160,31 @@ async def test_who_must_not_go_on_is_evicted_once_and_the_condition_keeps_saying
     reason = f"DeactivatedDueTo{cause}" if cause else "Deactivated"
     assert (told["status"], told["reason"], told["message"]) == ("True", reason, why)
     assert [condition(raw, "Requeued")[field] for field in ("reason", "message")] == [reason, why]
+    news: dict[str, str] = {}
+    async with asyncio.timeout(20):
+        while "Deactivated" not in news:  # the last of them
+            found = (await town.client.get("/api/v1/namespaces/team-a/events"))["items"]
+            news = {one["reason"]: one["message"] for one in found}
+    assert news[f"EvictedDueTo{reason}"] == why
+    assert "Requeued" not in news, "it does not wait: it is switched off"
     assert counted(metrics, "muster_evicted_workloads_total") == {(cause, "team-a", "Deactivated"): 1}
     counts = [{"reason": "Deactivated", "underlyingCause": cause, "count": 1}]
     assert raw["status"]["schedulingStats"]["evictions"] == counts
+
+
+async def test_what_another_controller_said_of_pods_that_are_gone_is_taken_away(town: Running) -> None:
+    await submit(town)
+    raw = await when(town, admitted)
+    path = f"{WORKLOADS}/{raw['metadata']['name']}"
+    said = {"type": "PodsReady", "status": "True", "reason": "Started", "message": "", "lastTransitionTime": NOW}
+    body = {field: raw[field] for field in ("apiVersion", "kind")} | {"metadata": {"name": raw["metadata"]["name"]}}
+    body["status"] = {"conditions": [said]}
+    await town.client.apply(f"{path}/status", body, manager="kueue-job-controller-PodsReady")
+    with capture_logs() as lines:
+        await town.client.merge_patch(path, {"spec": {"active": False}})
+        raw = await when(town, lambda raw: "admission" not in raw["status"] and condition(raw, "Evicted"))
+    assert not condition(raw, "PodsReady")
+    assert not [line for line in lines if line["log_level"] == "error"]
 
 
 async def test_who_is_paused_is_told_of_the_label_and_is_not_queued_by_another_way(town: Running) -> None:
