@@ -651,7 +651,7 @@ class Client:
             self._heard_at = now
             if (lasted := self._away.over()) is not None:
                 _log.info("the API server answers again", url=self.url, after_s=round(lasted, 1))
-        elif late and self._heard_at >= now - seconds:
+        elif late and self._heard_at > now - seconds / 2:  # not those alone that were answered before an outage began
             if self._late.due():
                 _log.warning(
                     "a request was not answered in time, others were",
