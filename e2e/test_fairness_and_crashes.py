@@ -116,6 +116,16 @@ def test_a_plain_run_costs_four_writes_a_job(muster: Installed) -> None:
         return not {r: n for r, n in _writes(cp, before).items() if r not in ("leases", "events")}
 
     cp.wait(silent, 20, "silence when there is nothing to do")
+    assert _dispatched(cp, "muster-leader-election", "leader-election") > 0, (
+        "its lease stands behind its other requests"
+    )
+
+
+def _dispatched(cp: ControlPlane, schema: str, level: str) -> float:
+    """Requests that the API server has served by this FlowSchema, on this priority level."""
+    name, labels = "apiserver_flowcontrol_dispatched_requests_total", (f'="{schema}"', f'="{level}"')
+    lines = [line for line in cp.metrics().splitlines() if line.startswith(name) and all(one in line for one in labels)]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 # ---------------------------------------------------------------- crashes

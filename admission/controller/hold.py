@@ -45,13 +45,22 @@ class Held:
         return ("HeldBy" if self.holds else "NotHeldBy") + self.mode.capitalize()
 
 
+def says_nothing(error: Exception) -> bool:
+    """Is it an API server that is busy or away? That says nothing of what it was asked. A webhook that fails does: the
+    server says 500 then."""
+    return isinstance(error, ApiError) and error.status in (0, 429, 503, 504)
+
+
 async def policies_bound(client: Client, policies: tuple[str, ...]) -> bool:
-    """Are these mutating policies there, each with a binding of the same name? False too where the API is absent."""
+    """Are these mutating policies there, each with a binding of the same name? False too where the API is absent.
+    Raises ApiError where the server does not say."""
     try:
         for name in policies:
             await client.get(_POLICIES.path(name=name))
             await client.get(_BINDINGS.path(name=name))
-    except (NotFound, ApiError):
+    except ApiError as error:
+        if says_nothing(error):
+            raise
         return False
     return True
 
@@ -94,7 +103,8 @@ async def prove(
     """Offer a labelled, unsuspended Job as a dry run and look whether it comes back suspended.
 
     wanted: the policies and bindings that must be there, and the PriorityClass of gangs, without which the API server
-    refuses each of their pods. Where one is not, nothing is held for sure.
+    refuses each of their pods. Where one is not, nothing is held for sure. Raises ApiError where the server does not
+    say.
     """
     job: dict[str, Any] = {
         "apiVersion": "batch/v1",
@@ -129,6 +139,8 @@ async def prove(
             again = f", and not all that guards it is there: install {some} again"
         answer = await client.create(_JOBS.path(namespace), job, dry_run=True, fenced=False)
     except ApiError as error:
+        if says_nothing(error):
+            raise
         return Held(mode, False, f"the dry run was refused{again} ({error})")
     holds = bool((answer.get("spec") or {}).get("suspend"))
     message = f"a labelled Job is held by {mode}" if holds else f"a labelled Job was not held ({mode})"

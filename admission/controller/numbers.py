@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from admission.controller.world import WorkloadSeen
-from admission.engine.model import Key, Standing, Verdict
+from admission.engine.model import Key, Standing, Usage, Verdict
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
 from admission.jobs.kinds import JobView
@@ -21,12 +21,16 @@ class Numbers:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
-    def queues(self) -> Iterator[tuple[str, str, QueueNumbers]]:
-        controller = self._controller
-        for seen in controller.informers["ClusterQueue"].store.values():
-            yield "ClusterQueue", seen.name, controller.state.queue_numbers(seen.name)
-        for seen in controller.informers["Cohort"].store.values():
-            yield "Cohort", seen.name, controller.state.cohort_numbers(seen.name)
+    def queues(self) -> Iterator[tuple[str, str, QueueNumbers, Usage]]:
+        informers, state = self._controller.informers, self._controller.state
+        tree = state.ledger.tree
+        lent = tree.lent()
+        for seen in informers["ClusterQueue"].store.values():
+            node = tree.queue(seen.name)
+            yield "ClusterQueue", seen.name, state.queue_numbers(seen.name), lent.get(node, {}) if node else {}
+        for seen in informers["Cohort"].store.values():
+            node = tree.cohort(seen.name)
+            yield "Cohort", seen.name, state.cohort_numbers(seen.name), lent.get(node, {}) if node else {}
 
     def queue_of(self, key: Key) -> str:
         seen = self._controller.world.workloads.get(key)

@@ -32,6 +32,7 @@ class Forest:
             node = self._tree.queue(name_of(raw))
             if node is not None:
                 self._tree.add(node, _held(raw))
+        self._lent = self._tree.lent()
 
     def room_for(self, queue: str, requests: Iterable[tuple[str, int]]) -> tuple[Room, ...]:
         """Quota of a ClusterQueue for what a job asks; nothing where there is no such queue."""
@@ -40,7 +41,7 @@ class Forest:
             return ()
         asked = dict(requests)
         own, held = node.nominal_of_all(), node.held_by_all()
-        return tuple(_room(node, fr, own, held, asked[fr[1]]) for fr in node.quotas if fr[1] in asked)
+        return tuple(self._room(node, fr, own, held, asked[fr[1]]) for fr in node.quotas if fr[1] in asked)
 
     def rows(self, below: dict[str, list[QueueRow]]) -> list[QueueRow]:
         """Of all, each behind its parent. `below`: LocalQueues by ClusterQueue, which are taken out."""
@@ -59,7 +60,7 @@ class Forest:
             name=node.name,
             depth=depth,
             parent=node.parent.name if node.parent is not None else "",
-            room=tuple(_room(node, fr, own, held) for fr in pairs),
+            room=tuple(self._room(node, fr, own, held) for fr in pairs),
             pending=whole(status.get("pendingWorkloads"), 0),
             admitted=whole(status.get("admittedWorkloads"), 0),
             share=None if node.parent is None else node.share().value_status(),
@@ -71,6 +72,22 @@ class Forest:
         if node.is_queue:
             rows.extend(replace(row, depth=depth + 1) for row in below.pop(node.name, ()))
         return rows
+
+    def _room(self, node: QuotaNode, fr: FlavorResource, own: Usage, held: Usage, asked: int = 0) -> Room:
+        """`own` and `held`: of the node and all below it, by pair."""
+        ends = node.limit_of(fr, asked) if asked else ()
+        return Room(
+            flavor=fr[0],
+            resource=fr[1],
+            nominal=own.get(fr, 0),
+            used=held.get(fr, 0),
+            borrowed=node.borrowed(fr),
+            lent=self._lent.get(node, {}).get(fr, 0),
+            free=node.available(fr),
+            most=node.potential(fr),
+            asked=asked,
+            limited_by=ends[0].name if ends else "",
+        )
 
 
 def local_row(raw: Json, target: str) -> QueueRow:
@@ -103,23 +120,6 @@ def _held(raw: Json) -> dict[FlavorResource, int]:
             if amount > 0:
                 out[text(flavor.get("name")), text(resource.get("name"))] = amount
     return out
-
-
-def _room(node: QuotaNode, fr: FlavorResource, own: Usage, held: Usage, asked: int = 0) -> Room:
-    """`own` and `held`: of the node and all below it, by pair."""
-    ends = node.limit_of(fr, asked) if asked else ()
-    return Room(
-        flavor=fr[0],
-        resource=fr[1],
-        nominal=own.get(fr, 0),
-        used=held.get(fr, 0),
-        borrowed=node.borrowed(fr),
-        lent=node.lent(fr),
-        free=node.available(fr),
-        most=node.potential(fr),
-        asked=asked,
-        limited_by=ends[0].name if ends else "",
-    )
 
 
 def _active(raw: Json) -> tuple[Json, bool, str]:

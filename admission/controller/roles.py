@@ -1,4 +1,5 @@
-"""What the controller may do, and people: RBAC of an installation. No wildcard, no pod creation.
+"""What the controller may do, and people: RBAC of an installation. No wildcard, no pod creation. And that its lease is
+served beside what else service accounts ask for.
 
 A cluster is held by policies or by webhooks, and each needs rights that the other does not (`roles_by_mode`).
 """
@@ -19,7 +20,7 @@ _HOOKS = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
 
 
 def roles(names: Names, settings: Settings | None = None) -> list[Object]:
-    """ServiceAccount, what the controller may do, and roles for people."""
+    """ServiceAccount, what the controller may do, roles for people, and the FlowSchema of the lease."""
     settings = settings or Settings()
     group, visibility = names.group, names.visibility_group
     kinds = [
@@ -169,6 +170,35 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             "labels": dict(settings.labels),
         },
     }
+    # Else renewals wait in the level of all service accounts, behind the controller's own writes and whoever fills it.
+    lease_flow = {
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
+        "kind": "FlowSchema",
+        "metadata": {"name": "muster-leader-election", "labels": dict(settings.labels)},
+        "spec": {
+            "priorityLevelConfiguration": {"name": "leader-election"},
+            "matchingPrecedence": 200,
+            "distinguisherMethod": {"type": "ByUser"},
+            "rules": [
+                {
+                    "subjects": [
+                        {
+                            "kind": "ServiceAccount",
+                            "serviceAccount": {"name": settings.service_account, "namespace": settings.namespace},
+                        }
+                    ],
+                    "resourceRules": [
+                        {
+                            "verbs": ["get", "create", "update"],
+                            "apiGroups": ["coordination.k8s.io"],
+                            "resources": ["leases"],
+                            "namespaces": [settings.namespace],
+                        }
+                    ],
+                }
+            ],
+        },
+    }
     return [
         account,
         controller,
@@ -183,6 +213,7 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
         binding("RoleBinding", "muster-front-proxy", "muster-front-proxy", "kube-system"),
         viewer,
         admin,
+        lease_flow,
     ]
 
 

@@ -36,6 +36,8 @@ AGAIN_S = 2.0
 """Between two looks whether the API server is there."""
 _Found = TypeVar("_Found")
 
+PROOF_S = 10.0
+"""So long a proof may take: nobody is admitted before the first one."""
 PROVEN_IN = "default"
 """Namespace of the dry run: one that every cluster has and governs."""
 
@@ -89,7 +91,7 @@ async def serve(
         LIMITS, grace_s=config.max_termination_grace_period_seconds, child_jobs=config.max_jobs_per_job_set
     )
     pins = _mutating(policies.pins(names, Settings()))
-    can_rank = mode == "webhook" or await policies_bound(client, pins)
+    can_rank = mode == "webhook" or await _once_it_answers(lambda: policies_bound(client, pins), "how pods are pinned")
     controller = Controller(
         client,
         names=names,
@@ -168,14 +170,19 @@ async def serve(
             if restore is not None and not held.holds:
                 await restore()
 
-        async def prove_on() -> None:
-            while True:
-                await asyncio.sleep(config.hold_proof_period)
-                with suppress(ApiError, OSError, TimeoutError):
+        async def try_to_prove() -> None:
+            # What was found last counts on where the API server does not say.
+            with suppress(ApiError, OSError, TimeoutError):
+                async with asyncio.timeout(PROOF_S):
                     await prove_it()
 
+        async def prove_on() -> None:
+            while True:
+                await asyncio.sleep(AGAIN_S if replica.held is None else config.hold_proof_period)
+                await try_to_prove()
+
         async def work() -> None:
-            await prove_it()
+            await try_to_prove()
             proving = asyncio.create_task(prove_on(), name="proof")
             try:
                 await controller.lead()

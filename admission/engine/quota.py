@@ -291,23 +291,29 @@ class QuotaNode:
         """What the subtree holds beyond its own quota; 0 for a root, which has nobody to borrow from."""
         return 0 if self.parent is None else max(0, self.usage.get(fr, 0) - self.subtree.get(fr, 0))
 
-    def lent(self, fr: FlavorResource) -> int:
-        """Of its own quota, what siblings hold. Nobody knows whose quota a borrower holds: the cohort's own counts
-        first, then the unused quota of each member in equal parts."""
-        parent = self.parent
-        if parent is None:
-            return 0
-        over = unused = mine = 0
-        for child in parent.children:
-            shared = child.subtree.get(fr, 0) - child.local_quota(fr)
-            risen = max(0, child.usage.get(fr, 0) - child.local_quota(fr))
-            over += max(0, risen - shared)
-            unused += max(0, shared - risen)
-            if child is self:
-                mine = max(0, shared - risen)
-        own = parent.quotas[fr].nominal if fr in parent.quotas else 0
-        given = min(max(0, over - own), unused)
-        return given * mine // unused if unused else 0
+    def lent_by_children(self) -> Iterator[tuple[QuotaNode, dict[FlavorResource, int]]]:
+        """Of the quota of each child, what its siblings hold. Nobody knows whose quota a borrower holds: the cohort's
+        own counts first, then the unused quota of each member in equal parts."""
+        over: dict[FlavorResource, int] = {}
+        idle: list[tuple[QuotaNode, dict[FlavorResource, int]]] = []
+        unused: dict[FlavorResource, int] = {}
+        for child in self.children:
+            mine: dict[FlavorResource, int] = {}
+            for fr in {**child.subtree, **child.usage}:
+                local = child.local.get(fr, 0)
+                left = child.subtree.get(fr, 0) - local - max(0, child.usage.get(fr, 0) - local)
+                if left < 0:
+                    over[fr] = over.get(fr, 0) - left
+                else:
+                    mine[fr] = left
+                    unused[fr] = unused.get(fr, 0) + left
+            idle.append((child, mine))
+        given = {
+            fr: min(max(0, amount - (self.quotas[fr].nominal if fr in self.quotas else 0)), unused.get(fr, 0))
+            for fr, amount in over.items()
+        }
+        for child, mine in idle:
+            yield child, {fr: given[fr] * left // unused[fr] for fr, left in mine.items() if left and given.get(fr)}
 
     def over(self) -> frozenset[FlavorResource]:
         """The pairs that are held beyond quota."""
@@ -642,6 +648,12 @@ class Tree:
     def roots(self) -> tuple[QuotaNode, ...]:
         """Nodes without a parent: cohorts first, then queues; each by name. Nodes in a cycle are among them."""
         return self._roots
+
+    def lent(self) -> dict[QuotaNode, dict[FlavorResource, int]]:
+        """Of the quota of each node, what its siblings hold; pairs and nodes that are missing lend nothing. Of all at
+        once, for what one lends is found by a look at all its siblings."""
+        above = (node for node in self._cohorts.values() if node.children)
+        return {child: amounts for node in above for child, amounts in node.lent_by_children() if amounts}
 
     def add(self, node: QuotaNode, usage: Usage) -> None:
         """Charge `usage` at a queue, and above it as far as it exceeds what is local."""

@@ -44,8 +44,6 @@ class QueueNumbers(Value, frozen=True):
     used: Mapping[FlavorResource, int] = field(default_factory=dict)
     """Of the admitted ones."""
     nominal: Mapping[FlavorResource, int] = field(default_factory=dict)
-    lent: Mapping[FlavorResource, int] = field(default_factory=dict)
-    """Of `nominal`, what siblings hold."""
     order: tuple[FlavorResource, ...] = ()
     """In the order in which the object names them; then what is held of flavors that it names no more."""
     weighted_share: int = 0
@@ -187,7 +185,7 @@ class Roster:
     def of_queue(
         self, name: str, spec: ClusterQueue | None, node: QuotaNode | None, locals_: Mapping[Key, LocalQueue]
     ) -> QueueNumbers:
-        """Of a ClusterQueue; `node` is its place in the tree."""
+        """Of a ClusterQueue; `node` is its place in the tree, None where only what its gangs are and hold is asked."""
         pending = sum(self._pending_in(key, locals_.get(key)) for key in self._locals_of.get(name, ()))
         return self._numbers(name, pending, len(self._holding_of.get(name, ())), node, spec)
 
@@ -217,7 +215,6 @@ class Roster:
             reserved=reserved,
             used=used,
             nominal=node.nominal_of_all(),
-            lent={fr: node.lent(fr) for fr in node.subtree},
             order=tuple(dict.fromkeys((*(() if spec is None else _named(spec)), *frs))),
             weighted_share=node.share().value_status(),
             borrowed=_beyond(node, {name: own.reserved for name, own in members.items()}),
@@ -243,7 +240,6 @@ class Roster:
             reserved=reserved,
             used=used,
             nominal={} if node is None else {fr: quota.nominal for fr, quota in node.quotas.items()},
-            lent={} if node is None else {fr: node.lent(fr) for fr in node.quotas},
             order=tuple(dict.fromkeys((*(() if spec is None else _named(spec)), *sorted(reserved)))),
             weighted_share=0 if node is None else node.share().value_status(),
             borrowed={} if node is None else _beyond(node, {node.name: reserved}),

@@ -308,9 +308,11 @@ class State:
         node = self._ledger.tree.cohort(name)
         if node is None:
             return QueueNumbers()
-        return self._roster.of_cohort(
-            self.cohorts.get(name), node, {queue.name: self.queue_numbers(queue.name) for queue in node.queues()}
-        )
+        held = {
+            queue.name: self._roster.of_queue(queue.name, self.queues.get(queue.name), None, self.local_queues)
+            for queue in node.queues()
+        }
+        return self._roster.of_cohort(self.cohorts.get(name), node, held)
 
     def flavor_totals(self) -> list[tuple[str, str, int, int]]:
         """(flavor, resource, nominal quota of all queues and cohorts, allocatable of its nodes that are ready and not

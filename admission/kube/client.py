@@ -326,6 +326,9 @@ class Client:
         self.clock = ServerClock()
         self.cut_off = 0
         self._away = Told()
+        self._late = Told()
+        self._heard_at = float("-inf")
+        """When anything was answered last; the loop's seconds."""
         self._who = who
         self._agent = user_agent
         self._backoff = backoff
@@ -597,7 +600,7 @@ class Client:
                 ) as answer:
                     content = await answer.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                self._count(verb, path, 0, loop.time() - started)
+                self._count(verb, path, 0, loop.time() - started, late=isinstance(error, TimeoutError))
                 if isinstance(error, aiohttp.ClientConnectorCertificateError):
                     await self._refresh(headers.get("Authorization"), deadline)  # the authority may have been rotated
                 unsent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
@@ -637,12 +640,27 @@ class Client:
             await asyncio.gather(*late, return_exceptions=True)
         return max(0.0, self._doubtful_until - asyncio.get_running_loop().time())
 
-    def _count(self, verb: str, path: str, status: int, seconds: float, *, told: bool = True) -> None:
+    def _count(
+        self, verb: str, path: str, status: int, seconds: float, *, told: bool = True, late: bool = False
+    ) -> None:
+        """late: it was given up by its time limit."""
         resource, subresource = _resource_of(path)
         self.counts[verb, resource, subresource, status] += told
+        now = asyncio.get_running_loop().time()
         if status:
+            self._heard_at = now
             if (lasted := self._away.over()) is not None:
                 _log.info("the API server answers again", url=self.url, after_s=round(lasted, 1))
+        elif late and self._heard_at > now - seconds / 2:  # not those alone that were answered before an outage began
+            if self._late.due():
+                _log.warning(
+                    "a request was not answered in time, others were",
+                    url=self.url,
+                    verb=verb,
+                    path=path,
+                    seconds=round(seconds, 1),
+                    times=self._late.times,
+                )
         elif self._away.due():
             _log.warning("the API server does not answer", url=self.url, verb=verb, path=path, times=self._away.times)
         if self.observe is not None:

@@ -161,8 +161,8 @@ _BY_NAME: Mapping[str, Family] = {family.name: family for family in FAMILIES}
 class Numbers(Protocol):
     """What the metrics read when they are scraped."""
 
-    def queues(self) -> Iterable[tuple[str, str, Any]]:
-        """(kind: ClusterQueue or Cohort, name, QueueNumbers)."""
+    def queues(self) -> Iterable[tuple[str, str, Any, Mapping[tuple[str, str], int]]]:
+        """(kind: ClusterQueue or Cohort, name, QueueNumbers, (flavor, resource) -> what siblings hold of its quota)."""
 
     def waiting(self) -> Iterable[tuple[str, str, float]]:
         """(ClusterQueue, reason, seconds since its creation or eviction) of each gang that waits."""
@@ -352,7 +352,7 @@ class _Scraped:
         yield from made.values()
 
     def _queues(self, put: Any) -> None:
-        for kind, name, numbers in self._numbers.queues():
+        for kind, name, numbers, lent in self._numbers.queues():
             prefix = "cluster_queue" if kind == "ClusterQueue" else "cohort"
             labels = (name, numbers.cohort) if kind == "ClusterQueue" else (name,)
             if kind == "ClusterQueue":
@@ -368,7 +368,7 @@ class _Scraped:
                     ("reserved", reserved),
                     ("used", numbers.used.get(pair, 0)),
                     ("borrowed", numbers.borrowed.get(pair, 0)),
-                    ("lent", numbers.lent.get(pair, 0)),
+                    ("lent", lent.get(pair, 0)),
                 ):
                     put(f"{prefix}_{what}", _base(resource, amount), *labels, flavor, resource)
 

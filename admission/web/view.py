@@ -17,7 +17,18 @@ from typing import Any, Protocol
 from admission import quantity
 from admission.api.reasons import advice_for, detail_of, reason_of
 from admission.engine.counts import keeps_off
-from admission.engine.model import Detail, FlavorResource, Key, Reason, Shortfall, StopPolicy, Verdict, Why, Workload
+from admission.engine.model import (
+    Detail,
+    FlavorResource,
+    Key,
+    Reason,
+    Shortfall,
+    StopPolicy,
+    Usage,
+    Verdict,
+    Why,
+    Workload,
+)
 from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode
 from admission.engine.roster import QueueNumbers
@@ -158,13 +169,22 @@ class View:
                 below.setdefault(state.local_queues[key].cluster_queue, []).append(key)
         rows: list[Json] = []
         if sight.queues:
-            for root in state.ledger.tree.roots():
-                self._branch(root, 0, below, rows)
+            tree = state.ledger.tree
+            lent = tree.lent()
+            for root in tree.roots():
+                self._branch(root, 0, lent, below, rows)
         for keys in below.values():
             rows.extend(self._local(key, 0) for key in keys)
         return rows[: 5 * MOST]
 
-    def _branch(self, node: QuotaNode, depth: int, below: dict[str, list[Key]], rows: list[Json]) -> None:
+    def _branch(
+        self,
+        node: QuotaNode,
+        depth: int,
+        lent: Mapping[QuotaNode, Usage],
+        below: dict[str, list[Key]],
+        rows: list[Json],
+    ) -> None:
         state, name = self.source.state, node.name
         numbers = state.queue_numbers(name) if node.is_queue else state.cohort_numbers(name)
         if node.is_queue:
@@ -179,7 +199,9 @@ class View:
             _row("ClusterQueue" if node.is_queue else "Cohort", name, depth, numbers)
             | {
                 "parent": node.parent.name if node.parent is not None else "",
-                "quota": [_quota(node, fr, own.get(fr, 0), held.get(fr, 0)) for fr in pairs],
+                "quota": [
+                    _quota(node, fr, own.get(fr, 0), held.get(fr, 0), lent.get(node, {}).get(fr, 0)) for fr in pairs
+                ],
                 "share": numbers.weighted_share if node.parent is not None else None,
                 "active": active,
                 "message": "" if active else why,
@@ -187,7 +209,7 @@ class View:
             }
         )
         for child in node.children:
-            self._branch(child, depth + 1, below, rows)
+            self._branch(child, depth + 1, lent, below, rows)
         if node.is_queue:
             rows.extend(self._local(key, depth + 1) for key in below.pop(name, ()))
 
@@ -385,14 +407,14 @@ def _used(fr: FlavorResource, amount: int) -> Json:
     return {"flavor": fr[0], "resource": fr[1], "used": amount, "texts": {"used": quantity.words(fr[1], amount)[0]}}
 
 
-def _quota(node: QuotaNode, fr: FlavorResource, nominal: int, used: int) -> Json:
+def _quota(node: QuotaNode, fr: FlavorResource, nominal: int, used: int, lent: int) -> Json:
     """Quota of one (flavor, resource), of the node and all below it; `used` has what is kept for somebody by a claim in
     it."""
     amounts = {
         "nominal": nominal,
         "used": used,
         "borrowed": node.borrowed(fr),
-        "lent": node.lent(fr),
+        "lent": lent,
         "free": node.available(fr),
     }
     texts = dict(zip(amounts, quantity.words(fr[1], *amounts.values()), strict=True))

@@ -48,6 +48,22 @@ def test_no_right_is_wider_than_it_must_be() -> None:
     assert {verb for rule in viewer["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
 
 
+def test_all_that_the_controller_may_do_with_its_lease_is_served_as_leader_election() -> None:
+    made = {(one["kind"], one["metadata"]["name"]): one for one in roles(NAMES, SETTINGS)}
+    flow = made["FlowSchema", "muster-leader-election"]["spec"]
+    (rule,) = flow["rules"]
+    asked = [one for one in made["Role", "muster-controller"]["rules"] if "leases" in one["resources"]]
+    for resources in rule["resourceRules"]:
+        assert {verb for one in asked for verb in one["verbs"]} == set(resources["verbs"])
+        assert resources["apiGroups"] == asked[0]["apiGroups"]
+        assert resources["namespaces"] == [made["Role", "muster-controller"]["metadata"]["namespace"]]
+    (bound,) = made["RoleBinding", "muster-controller"]["subjects"]
+    assert [one["serviceAccount"] for one in rule["subjects"]] == [
+        {"name": bound["name"], "namespace": bound["namespace"]}
+    ]
+    assert flow["matchingPrecedence"] < 9000, "before the schema of all service accounts"
+
+
 def test_every_policy_is_bound_fails_closed_and_what_holds_takes_no_parameters() -> None:
     made = policies.policies(NAMES, SETTINGS)
     bound = {o["spec"]["policyName"] for o in made if o["kind"].endswith("Binding")}

@@ -25,7 +25,7 @@ from admission.api import crd
 from admission.api.config import load_config
 from admission.controller import certificates, rival
 from admission.controller.certificates import CA_CERT, CERT, KEY
-from admission.controller.hold import Held, Mode, policies_served, prove
+from admission.controller.hold import Held, Mode, policies_bound, policies_served, prove
 from admission.controller.policies import priority_class
 from admission.controller.serve import Replica, serve, told_by_loop
 from admission.controller.setup import settings_of
@@ -363,6 +363,80 @@ class Away(Cluster):
         if "mutatingadmissionpolic" in request.path:
             return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
         return await super()._route(request)
+
+
+class Busy(Cluster):
+    """It has no time for dry runs, as long as `says` is not 0."""
+
+    says = 503
+    asked = 0
+
+    async def _route(self, request: web.Request) -> web.StreamResponse:
+        if self.says and request.query.get("dryRun") == "All":
+            self.asked += 1
+            return web.json_response({"kind": "Status", "code": self.says, "reason": "Busy"}, status=self.says)
+        return await super()._route(request)
+
+
+@pytest.mark.parametrize("says", [503, 504])
+async def test_an_api_server_that_has_no_time_for_the_proof_says_nothing_of_the_hold(
+    says: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("admission.controller.serve.AGAIN_S", 0.02)
+    port = free_port()
+    text = HEAD + f"holdProofPeriod: 20ms\nwebhook: {{host: 127.0.0.1, port: {port}}}\n"
+    found: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+
+    async def started(replica: Replica) -> None:
+        found.set_result(replica)
+
+    async with (
+        Busy() as cluster,
+        Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01)) as client,
+    ):
+        cluster.says = says
+        await install(cluster, client)
+        await client.create(CLASSES, priority_class(NAMES))
+        await client.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+        url = f"https://127.0.0.1:{port}"
+        running = asyncio.ensure_future(
+            serve(client, load_config(text), namespace=HOME, webhook_url=url, started=started)
+        )
+
+        async def asked_in_vain() -> bool:
+            return running.done() or cluster.asked > 3
+
+        async def proven() -> bool:
+            return replica.held is not None and replica.held.holds
+
+        async def leads() -> bool:
+            return running.done() or replica.controller.leading
+
+        try:
+            replica = await asyncio.wait_for(found, 60)
+            await until(leads)
+            await until(asked_in_vain)
+            assert not running.done()
+            assert (replica.held, replica.controller.stale.held) == (None, None)
+            cluster.says = 0
+            await until(proven)
+            cluster.says, cluster.asked = says, 0
+            await until(asked_in_vain)
+            assert await proven()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("answers", [503, 504, 403])
+async def test_whether_pins_are_bound_is_not_guessed_where_nobody_says(answers: int) -> None:
+    async with Judge() as cluster, Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01)) as client:
+        cluster.says = answers
+        if answers == 403:
+            assert not await policies_bound(client, ("pins",))
+        else:
+            with pytest.raises(ApiError):
+                await policies_bound(client, ("pins",))
 
 
 @pytest.mark.parametrize("hold", ["webhook", "auto"])

@@ -98,6 +98,29 @@ def test_available_is_the_most_that_can_be_added_within_every_limit(case: tuple[
         assert most <= node.potential(key)
 
 
+@given(operations())
+@settings(max_examples=300, deadline=None)
+def test_what_siblings_hold_of_each_quota(case: tuple[Config, list]) -> None:
+    (queues, cohorts), steps = case
+    tree = Tree.build(queues, cohorts)
+    for name, resource, amount in steps:
+        tree.add(at(tree, name), {fr(resource): amount})
+    lent = tree.lent()
+    for node in (*tree.queues(), *tree.cohorts()):
+        for key in map(fr, RESOURCES):
+            over = unused = mine = own = 0
+            if node.parent is not None:
+                own = node.parent.quotas[key].nominal if key in node.parent.quotas else 0
+                for child in node.parent.children:
+                    shared = child.subtree.get(key, 0) - child.local_quota(key)
+                    risen = max(0, child.usage.get(key, 0) - child.local_quota(key))
+                    over += max(0, risen - shared)
+                    unused += max(0, shared - risen)
+                    mine = max(0, shared - risen) if child is node else mine
+            given_away = min(max(0, over - own), unused)
+            assert lent.get(node, {}).get(key, 0) == (given_away * mine // unused if unused else 0)
+
+
 @given(configurations(), st.sampled_from(RESOURCES))
 @settings(max_examples=200, deadline=None)
 def test_potential_is_what_is_available_with_nobody_there(config: Config, resource: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from admission.kube import client as kube
 from admission.kube import credentials
@@ -152,6 +153,33 @@ async def test_a_black_hole_is_given_up(server: Server, client: Client):
         await client.create(A, {"metadata": {"name": "x"}}, timeout=0.02)
     assert caught.value.ambiguous
     assert client.flow.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ("all the time", ["a request was not answered in time, others were"]),
+        ("at first", ["the API server does not answer", "the API server answers again"]),
+        ("never", ["the API server does not answer", "the API server answers again"]),
+    ],
+)
+async def test_one_request_that_takes_too_long_is_no_outage(server: Server, client: Client, settle, others, said):
+    server.put("x", colour="red")
+    await client.get(X)
+    server.faults.append(hang())
+    with capture_logs() as lines:
+        late = asyncio.create_task(client.create(A, {"metadata": {"name": "y"}}, timeout=0.3))
+        await settle(lambda: server.count("POST") == 1)
+        if others != "never":
+            await client.get(X)
+        while not late.done():
+            if others == "all the time":
+                await client.get(X)
+            await asyncio.sleep(0.001)
+        with pytest.raises(kube.Unavailable):
+            await late
+        await client.get(X)
+    assert [line["event"] for line in lines if line["log_level"] != "debug"] == said
 
 
 async def test_a_read_on_a_dead_connection_is_asked_again_on_another(server: Server):

@@ -28,6 +28,7 @@ from admission.engine.model import (
     Put,
     Quota,
     ResourceGroup,
+    Usage,
     Workload,
 )
 from admission.engine.roster import QueueNumbers
@@ -73,10 +74,14 @@ class Small:
         pods = PodSet(name="main", count=1, shape=PodShape(requests=(("cpu", 500), (GPU, gpus))))
         return Workload(namespace="a", name=name, uid=name, queue="main", created=created, pod_sets=(pods,))
 
-    def queues(self) -> Iterator[tuple[str, str, QueueNumbers]]:
+    def queues(self) -> Iterator[tuple[str, str, QueueNumbers, Usage]]:
+        tree = self.state.ledger.tree
+        lent = tree.lent()
         for name in ("team-a", "team-b"):
-            yield "ClusterQueue", name, self.state.queue_numbers(name)
-        yield "Cohort", "all", self.state.cohort_numbers("all")
+            node = tree.queue(name)
+            assert node is not None
+            yield "ClusterQueue", name, self.state.queue_numbers(name), lent.get(node, {})
+        yield "Cohort", "all", self.state.cohort_numbers("all"), {}
 
     def cluster_queues(self) -> list[str]:
         return ["team-a", "team-b"]
