@@ -554,12 +554,13 @@ def _on_checks(value: Workload, required: tuple[str, ...] | None) -> Step | None
 def _ending(seen: Sight, end: str, settings: Settings, now: int) -> Next:
     """A Job that has come to its end, and whose controller only waits for its last pods. It makes no more of them,
     stops them by itself, and never says that it is suspended: there is nothing to evict. What its pods that are gone
-    held is given back; all of it, once there are none but on nodes that are gone."""
+    held is given back; all of it, once there are none but on nodes that are gone. (With none at all it is finished
+    in a moment, and what holds for one that is not finished holds until then.)"""
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
     if workload is None or workload.value.finished:
         return NOTHING
-    if not (pods.live or job.active or job.terminating > pods.lost):
+    if pods.lost and not (pods.live or job.active or job.terminating > pods.lost):
         return Next(FinishWorkload(end == "Succeeded", job.message))
     spare_at = None if seen.spare_since is None else seen.spare_since + settings.give_back_ms
     if spare_at is not None and now >= spare_at:

@@ -465,6 +465,10 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**ENDING), workload(**ADMITTED), PodTally(lost=1), queue="q"),
         life.FinishWorkload(False, "too late"),
     ),
+    "at its end, with no pod left: it is finished in a moment, and keeps its reservation until then": (
+        Sight(job(**{**ENDING, "terminating": 0, "active": 0}), workload(**ADMITTED), queue="q"),
+        None,
+    ),
     "the same where it was evicted": (
         Sight(job(**{**ENDING, "suspended": True}), workload(**LEAVING), PodTally(lost=1), queue="q"),
         life.FinishWorkload(False, "too late"),
