@@ -50,9 +50,6 @@ LEAVES = ("a", "b", "c", "d")
 APART = "e"
 """A queue without a cohort: it shares nothing but nodes with the others."""
 
-UNSPARED = replace(MUSTER, spare_first_ms=0, spare_after=1_000)
-"""As by minRuntime and maxEvictionsPerHour: nobody is spared for being young, or often evicted."""
-
 quotas = st.builds(
     Quota,
     st.integers(0, 6),
@@ -98,7 +95,7 @@ class Cluster(RuleBasedStateMachine):
         values=trees(),
         twin=st.sampled_from((False, False, False, False, True)),
         budget=st.sampled_from((BUDGET, BUDGET, 1, 3)),
-        rules=st.sampled_from((MUSTER, INITIAL_TOO, UNSPARED)),
+        rules=st.sampled_from((MUSTER, INITIAL_TOO)),
     )
     def start(self, values: list[Any], twin: bool, budget: int = BUDGET, rules: Rules = INITIAL_TOO) -> None:
         self.town = Town(*values, rules=rules)
