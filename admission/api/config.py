@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel, to_snake
+from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from admission.api.schema import Amount, LabelSelector, ObjectName, path_text, say
@@ -380,8 +380,8 @@ class Configuration(Section):
     @model_validator(mode="after")
     def _of_preset(self) -> Configuration:
         if self.preset == "kueue" and self.fair_sharing is not None:
-            for key in ("minRuntime", "maxEvictionsPerHour"):
-                if getattr(self.fair_sharing, to_snake(key)) is not None:
+            for field, key in (("min_runtime", "minRuntime"), ("max_evictions_per_hour", "maxEvictionsPerHour")):
+                if getattr(self.fair_sharing, field) is not None:
                     message = "fairSharing.{key}: the preset kueue spares nobody; leave it out, or write preset: muster"
                     raise PydanticCustomError("preset", message, {"key": key})
         return self

@@ -42,7 +42,7 @@ def why(scope: Scope, job: str) -> None:
     JOB is NAME, job/NAME or jobset/NAME. Of a job that was started, it says which pods are not ready and why.
     """
     from admission.controller import tell
-    from admission.controller.standing import ENDED
+    from admission.jobs.kinds import ENDED
 
     found = answer(
         scope,

@@ -851,7 +851,7 @@ class Actuator:
         if condition(seen.status, PODS_READY) is not None:
             await self._unsay_ready(seen)
             return  # and look again
-        evicted: dict[str, Any] = next((c for c in seen.status.get("conditions") or () if c["type"] == EVICTED), {})
+        evicted = condition(seen.status, EVICTED) or {}
         reason = str(evicted.get("reason", "Pending"))
         message = str(evicted.get("message", ""))
         said = f"Released after eviction: {message}"

@@ -24,11 +24,11 @@ from admission.controller.ask import (
     resource_of,
     typed,
 )
-from admission.controller.standing import DELETED, ENDED, newest
+from admission.controller.standing import newest
 from admission.engine.model import Detail
 from admission.jobs import pins
+from admission.jobs.kinds import DELETED, ENDED, JobKind, JobView, items, obj, objects, text, texts, view
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import JobKind, JobView, items, obj, objects, text, texts, view
 from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Kind, NotFound
 from admission.names import JOBSET_GROUP, Names
 

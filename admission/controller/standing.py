@@ -15,14 +15,23 @@ from admission.engine import model
 from admission.engine.model import Admission, Detail, Key, Reason, TopologyAssignment, Workload
 from admission.engine.project import sentence
 from admission.jobs import values
-from admission.jobs.kinds import JobView, condition, millis, name_of, obj, objects, text, texts, whole
+from admission.jobs.kinds import (
+    DELETED,
+    ENDED,
+    JobView,
+    condition,
+    leaving,
+    millis,
+    name_of,
+    obj,
+    objects,
+    text,
+    texts,
+    whole,
+)
 from admission.names import ACTIVE, ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED, Names
 
 Json = dict[str, Any]
-DELETED = "Deleted"
-"""The reason of one that leaves, for it was deleted."""
-ENDED = ("Succeeded", "Failed")
-"""Reasons of one that leaves, for it has come to its end."""
 NOTHING_RESERVED = "Not suspended, and nothing is reserved for it"
 
 
@@ -73,17 +82,14 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     pods = sum(pod_set.count for pod_set in value.pod_sets)
     given = pods if value.admission is None else value.admission.pods
     reason = message = detail = ""
+    deleted = "deletionTimestamp" in obj(raw.get("metadata"))
     if value.finished:
         state, shown = State.FINISHED, finished
     elif value.admission is None and job is not None and job.finished:
         # It ran without Muster to its end, or the controller has not seen that yet.
         state, shown = State.FINISHED, {"reason": job.finished, "message": job.message}
-    elif value.admission is not None and job is not None and (job.finished or job.ending):
-        state, shown = State.LEAVING, {"reason": job.finished or job.ending, "message": job.message}
-    elif value.admission is not None and value.evicted:
-        state, shown = State.LEAVING, evicted
-    elif value.admission is not None and _is_deleted(raw, job):
-        state, shown = State.LEAVING, {"reason": DELETED, "message": "It was deleted"}
+    elif (leaves := leaving(value, job, deleted=deleted, evicted=text(evicted.get("message")))) is not None:
+        state, shown = State.LEAVING, dict(zip(("reason", "message"), leaves, strict=True))
     elif value.admitted:
         state, shown = (State.RUNNING if job is not None and job.runs else State.STARTING), admitted
     elif value.admission is not None:
@@ -95,7 +101,7 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     else:
         state, shown = State.WAITING, reserved
     reason, message = text(shown.get("reason")), text(shown.get("message"))
-    since = millis(shown.get("lastTransitionTime")) or (0 if state is State.LEAVING else created)
+    since = millis(shown.get("lastTransitionTime")) or (value.evicted_at if state is State.LEAVING else created)
     if state is State.PAUSED:
         reason, detail = Reason.DEACTIVATED.value, Detail.PAUSED.value
         message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=names.pause_label))
@@ -139,11 +145,6 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
         requests=_requests(raw, value),
         where=_where(value),
     )
-
-
-def _is_deleted(raw: Json, job: JobView | None) -> bool:
-    """The job, not its Workload alone; one that is gone already takes its Workload along."""
-    return bool(obj(raw.get("metadata")).get("deletionTimestamp")) if job is None else job.deleting
 
 
 def so_far(workload: Json, job: Json) -> str:

@@ -25,7 +25,7 @@ from admission import quantity
 from admission.controller.answers import Jobs, NodeRow, Nodes, QueueRow, Queues, Room, Standing, State, Why
 from admission.controller.line import Lack
 from admission.controller.printable import printable
-from admission.controller.standing import DELETED, ENDED
+from admission.jobs.kinds import DELETED, ENDED
 
 if TYPE_CHECKING:
     from admission.api.lint import Finding

@@ -138,6 +138,10 @@ class WorkloadSeen(Value, frozen=True):
         return (self.namespace, self.name)
 
     @property
+    def deleting(self) -> bool:
+        return self.view.deleting
+
+    @property
     def status(self) -> dict[str, Any]:
         """Its own copy each time."""
         return _decode_status(self.stored)

@@ -24,7 +24,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from admission.engine.model import Value
+from admission.engine.model import Value, Workload
 from admission.names import (
     EQUAL_COMPLETIONS,
     JOBSET_EXCLUSIVE_TOPOLOGY,
@@ -232,6 +232,28 @@ class JobView(Value, frozen=True):
     def kept_back(self) -> bool:
         """We hold it, or have held it and nobody started it since: whether it is queued or not."""
         return self.suspended and (self.labelled or self.ungoverned)
+
+
+DELETED = "Deleted"
+ENDED = ("Succeeded", "Failed")
+
+
+def leaving(value: Workload, job: JobView | None, *, deleted: bool, evicted: str = "") -> tuple[str, str] | None:
+    """(reason, message) of a gang that holds quota and is on its way out: its job has come to its end (a reason of
+    ENDED), it was evicted, or its job was deleted (DELETED). None when it stays, or holds nothing.
+
+    deleted: its Workload is being deleted, which counts where the job is gone: that takes its Workload along.
+    evicted: what its eviction says.
+    """
+    if value.admission is None:
+        return None
+    if job is not None and (ended := job.finished or job.ending):
+        return ended, job.message
+    if value.evicted:
+        return value.evicted, evicted
+    if deleted if job is None else job.deleting:
+        return DELETED, "It was deleted"
+    return None
 
 
 # ---------------------------------------------------------------- reading what anybody may have written

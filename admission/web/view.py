@@ -33,7 +33,7 @@ from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
-from admission.jobs.kinds import JobView
+from admission.jobs.kinds import JobView, leaving
 from admission.names import QUOTA_RESERVED
 
 Json = dict[str, Any]
@@ -49,6 +49,8 @@ class Seen(Protocol):
     def key(self) -> Key: ...
     @property
     def uid(self) -> str: ...
+    @property
+    def deleting(self) -> bool: ...
     @property
     def status(self) -> Mapping[str, Any]: ...
 
@@ -310,8 +312,9 @@ class View:
             return out
         given = gang.admission.pods
         ready = job.ready_of(given) if job is not None else 0
-        ended = (job.finished or job.ending or "") if job is not None else ""
-        if gang.evicted or ended:
+        workload = self.source.workload(key)
+        leaves = leaving(gang, job, deleted=workload is not None and workload.deleting)
+        if leaves is not None:
             state_, since = "leaving", gang.evicted_at or gang.admitted_at
         elif not gang.admitted:
             state_, since = "reserved", gang.reserved_at
@@ -321,8 +324,8 @@ class View:
         message = "; ".join(f"{c.name}: {c.state.value} {c.message}".strip() for c in checks)
         return out | {
             "state": state_,
-            "reason": ended or gang.evicted,
-            "message": job.message if job is not None and ended else message,
+            "reason": leaves[0] if leaves is not None else "",
+            "message": leaves[1] if leaves is not None else message,
             "since": since,
             "ready": ready,
             "given": given,

@@ -194,8 +194,15 @@ def test_amounts_of_nodes_are_told_in_words() -> None:
     }
 
 
-@pytest.mark.parametrize("over", [{"ending": "Failed"}, {"finished": "Failed"}])
-def test_a_gang_at_its_end_whose_pods_still_end_does_not_run(over: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("over", "told"),
+    [
+        ({"ending": "Failed"}, ("Failed", "too late")),
+        ({"finished": "Failed"}, ("Failed", "too late")),
+        ({"deleting": True}, ("Deleted", "It was deleted")),
+    ],
+)
+def test_a_gang_at_its_end_whose_pods_still_end_does_not_run(over: dict[str, Any], told: tuple[str, str]) -> None:
     class Ended(Source):
         def job(self, key: Key) -> JobView:
             return JobView("Job", *key, uid="j", resource_version="1", message="too late", **over)
@@ -204,4 +211,4 @@ def test_a_gang_at_its_end_whose_pods_still_end_does_not_run(over: dict[str, str
     gang = Workload("n0", "w", uid="u", queue="main", admission=Admission("q0", ()), admitted=True, admitted_at=NOW)
     state.apply(Put(gang))
     shown = View(Ended(state, leading=True)).job(gang.key)
-    assert (shown["state"], shown["reason"], shown["message"]) == ("leaving", "Failed", "too late")
+    assert (shown["state"], shown["reason"], shown["message"]) == ("leaving", *told)
