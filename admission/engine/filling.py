@@ -526,9 +526,10 @@ class Filling(Run):
 
     # -- nobody comes back only to be evicted again
 
-    def _come_back(self, trial: Trial) -> Trial:
+    def _come_back(self, trial: Trial, after: frozenset[Key] = frozenset()) -> Trial:
         """A gang that was evicted fits again, or would if it evicted others. Whoever could lawfully evict it, once it
-        is back, goes before it; where that one can go only because of it (its share makes an eviction lawful, or its
+        is back, goes before it, and if that one was evicted too, it is asked the same (but not by those who wait for
+        it: `after`); where that one can go only because of this gang (its share makes an eviction lawful, or its
         priority), or stands behind the first of a strict queue, it stays away for a while."""
         gang = trial.gang
         while self._able(trial):
@@ -536,6 +537,12 @@ class Filling(Run):
             if evictor is None:
                 return trial
             before = self.look(evictor.gang, evictor.queue)
+            if before.mode is Mode.FIT and evictor.gang.evicted == "Preempted" and evictor.gang.key not in after:
+                before = self._come_back(before, after | {gang.key})
+                # Others may have gone before that one, and what was free for this gang with them.
+                trial = self.look(gang, trial.queue)
+                if not self._able(trial):
+                    return trial
             if before.mode is Mode.FIT and not evictor.behind:
                 self.admit(before)
             elif evictor.behind or not before.found.enough or not self._claim_room(before):
@@ -589,8 +596,8 @@ class Filling(Run):
                     if sends or self._sends(found, gang):
                         found.behind = queue.strict and not self._is_first(rival)
                         return found
-                    if queue.strict and self._sent_by_the_next(found, gang):
-                        found.behind = True
+                    if self._sent_by_the_next(found, gang):
+                        found.behind = queue.strict
                         return found
             finally:
                 self.as_if = ()
@@ -601,8 +608,8 @@ class Filling(Run):
         return trial.found.enough and any(key == gang.key for key, _ in trial.found.victims)
 
     def _sent_by_the_next(self, trial: Trial, gang: Workload) -> bool:
-        """The first of a strict queue goes, and those behind it have their turns one after the other: will one of the
-        next of them evict the gang."""
+        """The first of its kind goes, and those behind it have their turns one after the other: will one of the next of
+        them evict the gang."""
         ledger, queue, name = self.ledger, trial.queue, trial.queue.name
         with ledger.trial():
             for _ in range(BEHIND):
@@ -615,13 +622,31 @@ class Filling(Run):
                 for key, _ in trial.found.victims:
                     ledger.release(key)
                 ledger.charge(charge_of(trial.gang, there.admission(name)))
-                following = self._firsts(name, queue)
-                if not following:
+                following = self._following(trial)
+                if following is None:
                     return False
-                trial = self.look(self.state.workloads[order.key_of(following[0])], queue, later=True)
+                if self._simple(following, queue):
+                    usage = self.demand(following, queue).first
+                    if not trial.node.fits(usage) and not self.state.memos.may_take(name, usage):
+                        return False
+                trial = self.look(following, queue, later=True)
                 if self._sends(trial, gang):
                     return True
         return False
+
+    def _following(self, trial: Trial) -> Workload | None:
+        """Whose turn it is in a strict queue once this gang has gone; in another the next of those that are alike."""
+        if trial.queue.strict:
+            rest: Iterable[QueueKey] = self._firsts(trial.queue.name, trial.queue)
+        else:
+            rest = self.state.behind(trial.gang.key)
+        place = next(self._roomless(rest), None)
+        return None if place is None else self.state.workloads[order.key_of(place)]
+
+    def _roomless(self, places: Iterable[QueueKey]) -> Iterator[QueueKey]:
+        """Those that have no room yet."""
+        claims, charges = self.ledger.claims, self.ledger.charges
+        return (place for place in places if (key := order.key_of(place)) not in claims and key not in charges)
 
     def _rivals(self, gang: Workload, node: QuotaNode) -> list[tuple[Workload, ClusterQueue]]:
         """Who in its tree might evict this gang, charged at `node`, as far as a look at the law tells: in order."""
@@ -650,16 +675,12 @@ class Filling(Run):
     def _firsts(self, name: str, queue: ClusterQueue) -> list[QueueKey]:
         """Who of a queue may be looked at in this cycle or in the next: the first of every bucket; of all that have
         no room yet where it is strict."""
-        line, ledger = self.state.lines[name], self.ledger
+        line = self.state.lines[name]
         if queue.strict:
-            rest = (
-                place
-                for place in line
-                if (key := order.key_of(place)) not in ledger.claims and key not in ledger.charges
-            )
-            return list(islice(rest, 1))
+            return list(islice(self._roomless(line), 1))
         taken = self.walks[name].taken if name in self.walks else {}
-        return [places[at] for bucket, places in line.buckets.items() if (at := taken.get(bucket, 0)) < len(places)]
+        rest = (islice(places, taken.get(bucket, 0), None) for bucket, places in line.buckets.items())
+        return [first for places in rest if (first := next(self._roomless(places), None)) is not None]
 
     def _outranks(self, rival: Workload, queue: ClusterQueue, mine: QuotaNode, theirs: QuotaNode) -> bool:
         """Could the law let it evict somebody of their side: a bound that costs little."""

@@ -15,7 +15,7 @@ Nothing of this knows the time; `advance` is told it, for what ends by itself (b
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, KeysView, Mapping, Sequence, Set
 from contextlib import ExitStack
@@ -892,6 +892,12 @@ class State:
         """Where a gang stands in line in this queue, if it does."""
         entry = self._entry.get(key)
         return entry[2] if entry is not None and entry[0] == queue else None
+
+    def behind(self, key: Key) -> Sequence[QueueKey]:
+        """Those who wait behind a gang in its own bucket, in order."""
+        name, bucket, place = self._entry[key]
+        held = self.lines[name].buckets[bucket]
+        return held[bisect_right(held, place) :]
 
     def first_but(self, name: str, gone: Set[QueueKey]) -> tuple[Key, Memo | None] | None:
         """The first of a queue when these are looked away from, and what is known of it if it is parked."""

@@ -693,8 +693,9 @@ def test_what_is_short_beside_kept_room_may_be_short_without_it_too() -> None:
     assert [verdict and verdict.why.reason for verdict in said] == [Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED]
 
 
-Step = Arrival | tuple[str, Quota, Quota] | str | int
-"""Gangs come; an edit of (queue, gpu, cpu); a gang ends, or a cycle, or to rest; minutes go by."""
+Step = Arrival | tuple[str, Quota, Quota] | tuple[str, int] | str | int
+"""Gangs come; an edit of (queue, gpu, cpu); trials that a decision may take; a gang ends, or a cycle, or to rest;
+minutes go by."""
 
 
 @pytest.mark.parametrize(
@@ -875,6 +876,70 @@ Step = Arrival | tuple[str, Quota, Quota] | str | int
             ),
             id="by the third of a strict queue, whose turn comes when two others have started",
         ),
+        pytest.param(
+            (
+                Flavor("f", elastic=True),
+                cohort("root", "", [("f", {"gpu": 2, "cpu": 0})]),
+                cohort("inner", "root", [("f", {"gpu": 0, "cpu": 0})]),
+                queue("a", "inner", [("f", {"gpu": 3, "cpu": 0})]),
+                queue("b", "root", [("f", {"gpu": Quota(3, 6), "cpu": 6})], preemption=LOWER),
+                queue("c", "inner", [("f", {"gpu": 0, "cpu": 5})]),
+            ),
+            (
+                ("trials", 3),
+                ("b", 2, 2, (0, 1), 0, 0),
+                "settle",
+                ("b", 4, 2, (1, 1), 5, 0),
+                "settle",
+                61,
+                "settle",
+                ("a", 1, 2, (3, 0), 0, 0),
+                "settle",
+                61,
+                "settle",
+                ("a", 3, 1, (1, 1), 0, 0),
+                ("a", 1, 2, (2, 1), 0, 0),
+                "g005",
+                ("b", 1, 3, (1, 0), 5, 0),
+            ),
+            id="by another that came back, or by the next of those who are alike",
+        ),
+        pytest.param(
+            (
+                Flavor("f", elastic=True),
+                cohort("root", "", [("f", {"gpu": 2, "cpu": 0})]),
+                cohort("inner", "root", [("f", {"gpu": 0, "cpu": 0})]),
+                queue(
+                    "a",
+                    "inner",
+                    [("f", {"gpu": 3, "cpu": 0})],
+                    weight=Fraction(1, 2),
+                    strategy=Strategy.STRICT_FIFO,
+                ),
+                queue("b", "root", [("f", {"gpu": Quota(3, 6), "cpu": 6})], weight=Fraction(2), preemption=LOWER),
+                queue("c", "inner", [("f", {"gpu": 0, "cpu": 5})], weight=Fraction(1, 2)),
+            ),
+            (
+                ("trials", 3),
+                ("b", 2, 2, (1, 2), 0, 0),
+                "cycle",
+                ("b", 4, 2, (1, 1), 5, 0),
+                61,
+                "cycle",
+                "settle",
+                61,
+                "settle",
+                ("c", 1, 2, (3, 2), 0, 0),
+                61,
+                "cycle",
+                "settle",
+                ("a", 3, 1, (1, 1), 0, 0),
+                ("a", 1, 2, (2, 1), 0, 0),
+                "g005",
+                ("b", 1, 3, (1, 0), 5, 0),
+            ),
+            id="by another that came back and took what it was to have",
+        ),
     ],
 )
 def test_who_came_back_is_not_evicted_again_before_all_is_at_rest(
@@ -892,6 +957,8 @@ def test_who_came_back_is_not_evicted_again_before_all_is_at_rest(
             town.settle()
         elif isinstance(step, str):
             town.remove(Workload, ("ns", step))
+        elif len(step) == 2:
+            town.budget = step[1]
         elif len(step) == 3:
             machine.edit(*step)
         else:
