@@ -29,6 +29,7 @@ from admission.engine.line import Line, Memo, Used
 from admission.engine.model import (
     Admission,
     ClusterQueue,
+    Detail,
     Flavor,
     Key,
     PodUsage,
@@ -81,6 +82,8 @@ class Memos:
         self._on_nodes: dict[Bucket, tuple[Amounts, ...]] = {}
         """Who waits for nodes -> what one pod of each pod set asks for; nothing of one that any change on nodes may
         help."""
+        self._told_of: dict[str, set[Bucket]] = {}
+        """Whose claim is in the way -> those who were told so."""
         self._alarms: list[tuple[int, str, int]] = []
         self._most_alarms = _FEW
         """So many, and those are dropped that stand for nothing any more."""
@@ -94,6 +97,7 @@ class Memos:
         """The same of those who wait for nodes."""
 
         # What changed since the last cycle.
+        self._ended_claims: set[str] = set()
         self._changed_roots: set[str] = set()
         self._everything_changed = False
         self._room_changed = False
@@ -146,6 +150,11 @@ class Memos:
                 return
             resolve = self._ledger.nodes.resolve
             self._room_on.update(resolve(domain.values[-1]) for domain in pod_set.topology.domains)
+
+    def claim_ended(self, key: Key) -> None:
+        """Even where the claimer has the room now, and none is free by it: who was told that it is in the way is to be
+        told what is."""
+        self._ended_claims.add("/".join(key))
 
     def pod_changes(self, key: Key, value: PodUsage | None) -> None:
         """A pod comes, goes, or takes another amount; told before it is booked. (One that came takes room; one that
@@ -210,6 +219,8 @@ class Memos:
                     () if not plain or s.exclusive or (s.of_jobset and apart) or kept(s) else s.requests for s in shapes
                 )
             )
+        if whose := _in_the_way(memo):
+            self._told_of.setdefault(whose, set()).add((queue, bucket))
         if memo.until is not None:
             alarms = self._alarms
             heapq.heappush(alarms, (memo.until, queue, bucket))
@@ -293,6 +304,7 @@ class Memos:
         for name, bucket in sorted(self._late_on_nodes):
             self.wake(name, bucket)
         self._late_on_nodes.clear()
+        self._wake_by_claims()
         self._doubt_nodes()
         everything = self._everything_changed
         if everything:
@@ -323,9 +335,19 @@ class Memos:
             if memo is not None and memo.until is not None and memo.until <= self._now:
                 self.wake(name, bucket)
 
+    def _wake_by_claims(self) -> None:
+        for subject in sorted(self._ended_claims):
+            for name, bucket in sorted(self._told_of.pop(subject, ())):
+                line = self._facts.lines.get(name)
+                memo = None if line is None else line.parked.get(bucket)
+                if memo is not None and _in_the_way(memo) == subject:
+                    self.wake(name, bucket)
+        self._ended_claims.clear()
+
     def _wake_everybody(self) -> None:
         self._late.clear()
         self._late_on_nodes.clear()
+        self._told_of.clear()
         self._under.clear()
         self._doubted.clear()
         for name, line in self._facts.lines.items():
@@ -604,6 +626,12 @@ class Memos:
         node = self._ledger.tree.queue(queue)
         wanted = tuple(sorted(usage.items()))
         return node is not None and self._shortages.may_take(node, wanted, self._leaving_in, back=back)
+
+
+def _in_the_way(memo: Memo) -> str:
+    """Whose claim is, by what was told; "" of nobody's but its own."""
+    why = memo.verdict.why
+    return why.subject if why.detail is Detail.CLAIMED and "/" in why.subject else ""
 
 
 def _pods_on(room: Mapping[str, int], amounts: Amounts) -> int:

@@ -633,6 +633,7 @@ class State:
         assert gang.claims is not None
         self._ledger.unclaim(key)
         self._ledger.give_up(key)
+        self.memos.claim_ended(key)
         self.memos.tree_changed(gang.claims.admission.cluster_queue)
         self.memos.room_given(gang.claims.admission)
 

@@ -11,7 +11,19 @@ from msgspec.structs import replace
 
 from admission.api.workload import Claim as StoredClaim
 from admission.engine.cycle import decide
-from admission.engine.model import CLAIM_VICTIMS, Claim, Evict, Flavor, Key, LocalQueue, Namespace, Workload
+from admission.engine.model import (
+    CLAIM_VICTIMS,
+    Claim,
+    Detail,
+    Evict,
+    Flavor,
+    Key,
+    LocalQueue,
+    Namespace,
+    Preemption,
+    PreemptionPolicy,
+    Workload,
+)
 from admission.jobs import values
 from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, node, queue, taken
 
@@ -288,3 +300,25 @@ def test_who_lacks_a_node_beside_those_who_leave_goes_when_there_is_one() -> Non
     town.remove(Workload, ("ns", "other"))
     town.cycle()
     assert town.gang("b1").claims is not None
+
+
+def test_who_was_told_of_a_claim_is_told_what_is_in_the_way_when_it_has_ended() -> None:
+    """Of another tree, whose gang has the room for itself then: who leaves for it gives quota, and a node that is of no
+    use for who waits."""
+    town = Town(Flavor("f"), queue("mine", "", [("f", {"gpu": 2})]), node("n0", gpu=2), node("n1", gpu=1))
+    town.put(queue("theirs", "", [("f", {"gpu": 2})], preemption=Preemption(PreemptionPolicy.LOWER_PRIORITY)))
+    town.put(gang("low", "theirs"))
+    town.settle()
+    town.put(gang("high", "theirs", each=WHOLE, priority=5, created=1))
+    town.cycle()
+    town.put(gang("g", "mine", each=WHOLE, created=2))
+    town.cycle()
+    told = town.state.explain(("ns", "g"))
+    assert told is not None
+    assert (told.why.detail, told.why.subject) == (Detail.CLAIMED, "ns/high")
+    town.leave()
+    town.settle()
+    assert town.admitted() == ["high"]
+    told = town.state.explain(("ns", "g"))
+    assert told is not None
+    assert told.why.detail is Detail.NODES_SHORT
