@@ -24,6 +24,7 @@ from admission import quantity
 from admission.controller import lifecycle
 from admission.controller.conditions import Condition, condition, with_conditions
 from admission.controller.decode import Recent
+from admission.controller.defaults import unknown_classes
 from admission.controller.lifecycle import DEACTIVATED, Settings, Step, backoff_ms
 from admission.controller.statuses import Statuses
 from admission.controller.world import JobKey, PodView, WorkloadSeen, World
@@ -492,17 +493,9 @@ class Actuator:
             devices=self._world.devices,
             limits=self.options.limits,
         )
-        if job.priority_class and job.priority_class not in self._world.defaults.workload_priorities:
-            known = ", ".join(sorted(self._world.defaults.workload_priorities)[:10]) or "none"
-            unknown = f"WorkloadPriorityClass {job.priority_class!r} does not exist; there are: {known}"
-            problems = (unknown, *problems)
-        of_pods = job.pod_priority_class
-        if of_pods and of_pods not in self._world.defaults.pod_priorities:
-            unknown = (
-                f"PriorityClass {of_pods!r} (priorityClassName of its pods) does not exist: none of them can be made"
-            )
-            problems = (unknown, *problems)
-        if problems := tuple(dict.fromkeys((*job.problems, *problems))):
+        defaults = self._world.defaults
+        unknown = unknown_classes(job, defaults.workload_priorities, defaults.pod_priorities)
+        if problems := tuple(dict.fromkeys((*job.problems, *unknown, *problems))):
             self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
             return None
         return obj

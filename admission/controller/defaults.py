@@ -3,12 +3,28 @@ from ResourceClaimTemplates ask for, and priority."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from admission.jobs.devices import Devices
 from admission.jobs.kinds import JobView
 from admission.jobs.requests import class_mark, defaults_mark, limits_mark
+
+
+def unknown_classes(job: JobView, ours: Collection[str] | None, of_pods: Collection[str] | None) -> tuple[str, ...]:
+    """What is wrong with the classes of priority that a job names, in words; there are these WorkloadPriorityClasses,
+    and these PriorityClasses (None: nobody can see which)."""
+    problems = []
+    if ours is not None and job.priority_class and job.priority_class not in ours:
+        known = ", ".join(sorted(ours)[:10]) or "none"
+        problems.append(f"WorkloadPriorityClass {job.priority_class!r} does not exist; there are: {known}")
+    if of_pods is not None and job.pod_priority_class and job.pod_priority_class not in of_pods:
+        problems.append(
+            f"PriorityClass {job.pod_priority_class!r} (priorityClassName of its pods) does not exist: "
+            "none of them can be made"
+        )
+    return tuple(problems)
 
 
 @dataclass(frozen=True, slots=True)

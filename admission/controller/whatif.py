@@ -21,6 +21,7 @@ from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
 from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, resource_of
 from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED
+from admission.controller.defaults import unknown_classes
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
 from admission.engine.model import (
@@ -233,6 +234,9 @@ async def _decided(
         runtime_classes=None if runtimes is None else {name_of(raw): raw for raw in runtimes},
         devices=cluster.devices,
     )
+    there = (cluster.found[plural] for plural in ("workloadpriorityclasses", PRIORITY_CLASSES.plural))
+    ours, of_pods = (None if found is None else {name_of(raw) for raw in found} for found in there)
+    problems = (*unknown_classes(view(kind, made, names), ours, of_pods), *problems)
     if problems:
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
     # Of two that are made in the same second the order is that of the uids.

@@ -594,12 +594,26 @@ def may_shrink(made: dict[str, Any], *, to: int) -> dict[str, Any]:
     return made
 
 
+def labelled(name: str, priority_class: str) -> dict[str, Any]:
+    made = job(name, pods=1)
+    made["metadata"]["labels"][NAMES.priority_class_label] = priority_class
+    return made
+
+
+def of_class(name: str, priority_class: str) -> dict[str, Any]:
+    made = job(name, pods=1)
+    made["spec"]["template"]["spec"]["priorityClassName"] = priority_class
+    return made
+
+
 SUBMITTED: dict[str, tuple[dict[str, Any], int, str, str, str]] = {
     "fits": (job("train", pods=3), 0, "starts", "", ""),
     "fits with less": (may_shrink(job("train", pods=4), to=2), 0, "starts", "", "less: 3 of 4 pods at a time"),
     "one is cordoned": (job("train", pods=4), 1, "waits", "NodesUnusable", "with none of them kept out"),
     "too large": (job("train", pods=5), 1, "waits", "NeverFitsQuota", "can never have more than 32"),
     "no such queue": (job("train", queue="none"), 1, "waits", "LocalQueueDoesNotExist", "LocalQueue none does not"),
+    "no such priority": (labelled("train", "urgent"), 3, "refused", "", "'urgent' does not exist; there are: none"),
+    "no such priority of pods": (of_class("train", "urgent"), 3, "refused", "", "none of them can be made"),
     "no queue": (job("train", queue=""), 0, "unmanaged", "", "no label"),
     "no name": ({**job("train"), "metadata": {"namespace": "ml", "labels": {}}}, 3, "refused", "", ""),
 }
