@@ -526,9 +526,11 @@ class _Scan:
         for members in _together(pod_sets):
             alone = self._choose_alone(members[0], self.only) if len(members) == 1 and self.only is not None else None
             choices = self._choose(members) if alone is None else [alone]
-            chosen.extend(choices)
             if any(choice.request.total and not choice.flavors and choice.mode is Mode.NO_FIT for choice in choices):
+                never = None if len(chosen) + len(choices) == len(pod_sets) else self._never_together(pod_sets)
+                chosen.extend(choices if never is None else [never])
                 break
+            chosen.extend(choices)
         if len(chosen) > 1:
             # In the order of the pod sets; those behind a failure were not looked at.
             by_name = {choice.name: choice for choice in chosen}
@@ -544,6 +546,29 @@ class _Scan:
         if assignment.mode is Mode.NO_FIT:
             assignment.reason = self._no_fit_reason(assignment)
         return assignment, False
+
+    def _never_together(self, pod_sets: Sequence[PodSetRequest]) -> PodSetChoice | None:
+        """Of pod sets that have one flavor to choose from, all together: the first with which they are more than that
+        could ever give. None where there is none, or that cannot be told. One of those in front lacks what may be free
+        later; if that alone were said, the gang would wait for what never helps it."""
+        if self.is_replacement or self.workload.admission is not None:
+            return None
+        totals: dict[FlavorResource, int] = {}
+        for asked in pod_sets:
+            never: list[Shortfall] = []
+            for resource, amount in asked.total:
+                group = self.group_of.get(resource)
+                if group is None or len(group.flavors) != 1:
+                    continue
+                fr = (group.flavors[0].name, resource)
+                total = totals[fr] = totals.get(fr, 0) + amount
+                if amount and total > self.node.potential(fr):
+                    never.append(self._shortfall(asked.pod_set.name, fr, total, Detail.NEVER_FITS_QUOTA))
+            if never:
+                of = {short.flavor: [s for s in never if s.flavor == short.flavor] for short in never}
+                attempts = [Attempt(f, Mode.NO_FIT, 0, Reason.EXCEEDS_MAX_QUOTA, tuple(of[f])) for f in sorted(of)]
+                return PodSetChoice(asked, {}, tuple(attempts), tuple(never))
+        return None
 
     def _choose_alone(self, asked: PodSetRequest, group: ResourceGroup) -> PodSetChoice | None:
         """As `_choose` of a pod set that is in no topology group, in a queue with one flavor; None where it asks for

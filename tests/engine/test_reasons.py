@@ -454,6 +454,31 @@ def test_everything_that_is_short_is_said(
     assert verdict.why.detail is detail_of(verdict.why.reason, words) is detail
 
 
+@pytest.mark.parametrize(
+    ("counts", "detail", "said"),
+    [
+        pytest.param((5, 3), Detail.COHORT_SHORT, "Needs 5 gpu", id="as many as there are"),
+        pytest.param((5, 4), Detail.NEVER_FITS_QUOTA, "Needs 9 gpu", id="more than there are, together"),
+        pytest.param((3, 2, 4), Detail.NEVER_FITS_QUOTA, "Needs 9 gpu", id="of three"),
+    ],
+)
+def test_pod_sets_that_together_never_fit_are_told_so_while_the_first_of_them_waits(
+    counts: tuple[int, ...], detail: Detail, said: str
+) -> None:
+    never = Preemption(reclaim_within_cohort=PreemptionPolicy.NEVER)
+    town = Town(
+        *elastic(F), queue("a", "lab", [(F, {"gpu": 2})], preemption=never), queue("b", "lab", [(F, {"gpu": 6})])
+    )
+    town.put(gang("old", "b", 6))
+    town.settle()
+    shape = PodShape(requests=(("gpu", 1),))
+    sets = tuple(PodSet(f"p{i}", count, shape) for i, count in enumerate(counts))
+    town.put(replace(gang("new", "a", created=1), pod_sets=sets))
+    (verdict,) = [v for v in decide(town.state, town.now, BUDGET).verdicts if v.key == ("ns", "new")]
+    assert verdict.why.detail is detail
+    assert sentence(verdict.why).startswith(said)
+
+
 def test_room_that_is_kept_until_a_gang_starts_is_told_once() -> None:
     """The claim is renewed every few minutes, and whoever waits for it, or behind it, is told nothing new."""
     town = kept_for_another()
