@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import structlog
 
-from admission.kube.client import ApiError, Client, Kind, NotFound, TooManyRequests, Unavailable
+from admission.kube.client import ApiError, Client, Kind, NotFound, TooManyRequests, Unavailable, unanswered
 from admission.names import Names
 
 log = structlog.get_logger("muster.hold")
@@ -48,7 +48,7 @@ class Held:
 def says_nothing(error: Exception) -> bool:
     """Is it an API server that is busy or away? That says nothing of what it was asked. A webhook that fails does: the
     server says 500 then."""
-    return isinstance(error, ApiError) and error.status in (0, 429, 503, 504)
+    return isinstance(error, ApiError) and (unanswered(error) or error.status in (429, 503, 504))
 
 
 async def policies_bound(client: Client, policies: tuple[str, ...]) -> bool:

@@ -883,7 +883,7 @@ class Client:
                 else:
                     content = await answer.read()
                     failure = self._failure(status, content, answer.headers.get("Retry-After"), answer.reason or "")
-                    self._count("WATCH", path, status, loop.time() - started, told=not isinstance(failure, Terminating | Beginning))
+                    self._count("WATCH", path, status, loop.time() - started, told=not isinstance(failure, Beginning))
                     if isinstance(failure, Unauthorized):
                         await self._refresh(authorization, loop.time() + self.read_timeout)
                     if isinstance(failure, Unavailable):
