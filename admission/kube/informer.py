@@ -357,7 +357,7 @@ class Informer(Generic[T]):
             except ApiError as error:
                 pause = self._pause(error)
                 if isinstance(error, Gone):
-                    _log.info("watch too old, listing again", path=self._path)
+                    _log.debug("watch too old, listing again", path=self._path)
                 else:
                     self._say("watch broke", error, pause)
                 if self._lines > lines:
