@@ -19,7 +19,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -317,6 +317,19 @@ class _OfLibraries(logging.Handler):
         structlog.get_logger().log(level, record.getMessage(), logger=record.name, exc_info=record.exc_info or None)
 
 
+class _StandardError:
+    """As it is at each line: who runs a command inside a program may have put another stream there. What cannot be
+    written (its disk is full, its reader is gone) is left out: nobody ends for a line of the log."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
 def configure_logs(form: str, level: str) -> None:
     """`form`: json, or console for people. Lines go to standard error."""
     if "structlog" not in sys.modules and "rich" not in sys.modules:
@@ -329,6 +342,7 @@ def configure_logs(form: str, level: str) -> None:
     import structlog
 
     number = getattr(logging, level.upper(), logging.INFO)
+    lines = structlog.PrintLogger(cast("TextIO", _StandardError()))
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if form == "json"
@@ -347,8 +361,7 @@ def configure_logs(form: str, level: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        # Asked for at each line: who runs a command inside a program may have put another stream there.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: lines,
         cache_logger_on_first_use=False,
     )
 

@@ -462,7 +462,8 @@ class Controller:
     def _on_node(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
         if new is not None:
             if new.value is not None and (old is None or old.value != new.value):
-                self.world.node_seen(new.value)
+                known = self.informers[NODES.kind].synced.is_set()
+                self.world.node_seen(new.value, self.now() if known else 0)
                 self._tell_of_classes()
         elif old is not None:
             self.world.node_gone(old.name)

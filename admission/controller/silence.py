@@ -7,7 +7,8 @@ there, nodes with its label to be left out (those of the control plane, beside t
 say nothing of the others, cordoned ones count as any, and a cluster of one node that is not ready is silent.
 
 Since when it is over is read off the nodes: the earliest of those that are ready became so then. So a controller that
-began to look a moment ago knows it as well.
+began to look a moment ago knows it as well. But each kubelet writes that by its own clock, and one that is behind would
+have it over long ago, and all nodes that are still away lost with it: whoever saw it end knows that it was not before.
 """
 
 from __future__ import annotations
@@ -28,8 +29,17 @@ class Silence:
         self._silent: set[str] = set()
         self._order: list[tuple[int, str]] = []
         """A heap of (since, node) that are ready, and of some that are so no more."""
+        self._ended_at = 0
+        """When it was last seen to end, ms since the epoch."""
 
-    def seen(self, node: Node) -> None:
+    def seen(self, node: Node, at: int = 0) -> None:
+        """at: when that was seen to change, ms since the epoch; 0 where it may have been so for long."""
+        silent = self._silent and self.over_since is None
+        self._note(node)
+        if silent and self.over_since is not None:
+            self._ended_at = at
+
+    def _note(self, node: Node) -> None:
         if any(name == LEFT_OUT for name, _ in node.labels):
             self.gone(node.name)
         elif not node.ready:
@@ -53,5 +63,5 @@ class Silence:
         while self._order and self._ready.get(self._order[0][1]) != self._order[0][0]:
             heappop(self._order)
         if self._order:
-            return self._order[0][0]
+            return max(self._order[0][0], self._ended_at)
         return None if self._silent else 0

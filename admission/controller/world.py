@@ -613,7 +613,8 @@ class World:
         if new is not None and _free(new):
             self._free_on.setdefault(new.node, set()).add((new.namespace, new.name))
 
-    def node_seen(self, node: Node) -> None:
+    def node_seen(self, node: Node, at: int = 0) -> None:
+        """at: when it was seen to change, ms since the epoch; 0 where it may have been so for long."""
         self.nodes.add(node.name)
         self._offered[node.name] = node
         node = self.devices.laid_on(node)
@@ -626,8 +627,8 @@ class World:
                 self._node_by_host[host] = node.name
                 for key in sorted(self._workloads_on.get(host, ())):
                     self.workload_seen(self.workloads[key])
-        self._silence.seen(node)
-        self._lost(node.name, node.lost_since)
+        self._silence.seen(node, at)
+        self._lost(node.name, node.lost_since, at)
         devices = {name: amount for name, amount in node.allocatable if "/" in name}
         before, self._devices[node.name] = self._devices.get(node.name, devices), devices
         expels = tuple(taint for taint in node.taints if taint.effect == "NoExecute" and taint.key not in LOST_TAINTS)
@@ -658,7 +659,7 @@ class World:
         self._lost(name, 0)
         self.apply(Gone(Node, name))
 
-    def _lost(self, node: str, since: int | None) -> None:
+    def _lost(self, node: str, since: int | None, at: int = 0) -> None:
         was, self._silent = self._silent, self._silence.over_since is None
         if was and not self._silent:
             self._wake_holders()  # nobody's time ran meanwhile
@@ -666,7 +667,8 @@ class World:
             changed = self.lost_nodes.pop(node, None) is not None
         else:
             changed = node not in self.lost_nodes
-            self.lost_nodes[node] = since
+            # By the clock of the node, in part: what was seen to begin did not begin before.
+            self.lost_nodes[node] = since and max(since, at if changed else self.lost_nodes[node])
         if changed:
             self._wake_those_on(node)
 

@@ -162,8 +162,17 @@ class Unavailable(ApiError):
         self.ambiguous = ambiguous
 
 
+class Beginning(Unavailable):
+    """403 of a server that was not there a moment ago: it answers before it has read its roles, and has none yet to
+    allow anything by. Not ambiguous."""
+
+
 _UNDECLARED = re.compile(r"(?:^|\s)\.(\S+(?:\[[^\]]*\]\S*)*): field not declared in schema")
 
+BEGINS_S = 15.0
+"""So long after a connection was refused, or broke, a 403 is put down to `Beginning`."""
+_BY_ADMISSION = re.compile(r"exceeded quota|denied")
+"""403 of who was let in, but not with this object."""
 _TOO_LARGE = "etcdserver: request is too large"
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
@@ -289,16 +298,17 @@ def _namespace_of(path: str) -> str:
 
 
 def unanswered(error: Exception) -> bool:
-    """Did the API server not answer? That is told here, once for all that is not written."""
-    return isinstance(error, ApiError) and not error.status
+    """Did the API server not answer, or as one that has just begun? That is told here, once for all that is not
+    written."""
+    return isinstance(error, ApiError) and (not error.status or isinstance(error, Beginning))
 
 
 class Client:
     """Talks to one API server as one identity. Enter it (`async with`) before use.
 
     fence: called before each write that has not opted out; raises `Fenced` to stop it.
-    counts: answers by (verb, resource, subresource, status); status 0 is no answer. `Terminating` is left out: it is
-    no 403 that a right would mend.
+    counts: answers by (verb, resource, subresource, status); status 0 is no answer. `Terminating` and `Beginning` are
+    left out: they are no 403 that a right would mend.
     read_timeout, write_timeout: seconds for a call with all its attempts; read_idle: seconds without a byte after which
     a read is asked again on another connection, twice as patiently each time: the server may be slow and not gone.
     observe: called with (verb, resource, subresource, status, seconds) after each answer. clock: the API server's, as
@@ -329,6 +339,8 @@ class Client:
         self._late = Told()
         self._heard_at = float("-inf")
         """When anything was answered last; the loop's seconds."""
+        self._missed_at = float("-inf")
+        """When a connection was refused, or broke, last."""
         self._who = who
         self._agent = user_agent
         self._backoff = backoff
@@ -615,9 +627,9 @@ class Client:
                 if not urgent:
                     self.flow.good(seconds)
                 return content
-            failure = error_of(answer.status, content, answer.headers.get("Retry-After"), answer.reason or "")
+            failure = self._failure(answer.status, content, answer.headers.get("Retry-After"), answer.reason or "")
             doubtful = doubtful and not isinstance(failure, Undeclared)
-            self._count(verb, path, answer.status, seconds, told=not isinstance(failure, Terminating))
+            self._count(verb, path, answer.status, seconds, told=not isinstance(failure, Terminating | Beginning))
             if isinstance(failure, Unavailable) and not write:
                 failure.ambiguous = False
             if isinstance(failure, TooManyRequests) and not urgent and not path.endswith("/eviction"):
@@ -640,6 +652,14 @@ class Client:
             await asyncio.gather(*late, return_exceptions=True)
         return max(0.0, self._doubtful_until - asyncio.get_running_loop().time())
 
+    def _failure(self, status: int, content: bytes, retry_after: str | None, reason: str) -> ApiError:
+        """As `error_of`, which does not know when the server began."""
+        failure = error_of(status, content, retry_after, reason)
+        begins = asyncio.get_running_loop().time() < self._missed_at + BEGINS_S
+        if begins and type(failure) is Forbidden and not _BY_ADMISSION.search(failure.message):
+            return Beginning(status, failure.reason, failure.message, failure.body, ambiguous=False)
+        return failure
+
     def _count(
         self, verb: str, path: str, status: int, seconds: float, *, told: bool = True, late: bool = False
     ) -> None:
@@ -647,6 +667,8 @@ class Client:
         resource, subresource = _resource_of(path)
         self.counts[verb, resource, subresource, status] += told
         now = asyncio.get_running_loop().time()
+        if not status and not late:
+            self._missed_at = now
         if status:
             self._heard_at = now
             if (lasted := self._away.over()) is not None:
@@ -858,11 +880,12 @@ class Client:
                 server_hostname=self._who.server_hostname,
             ) as answer:
                 status = answer.status
-                self._count("WATCH", path, status, loop.time() - started)
-                if status != 200:
-                    failure = error_of(
-                        status, await answer.read(), answer.headers.get("Retry-After"), answer.reason or ""
-                    )
+                if status == 200:
+                    self._count("WATCH", path, status, loop.time() - started)
+                else:
+                    content = await answer.read()
+                    failure = self._failure(status, content, answer.headers.get("Retry-After"), answer.reason or "")
+                    self._count("WATCH", path, status, loop.time() - started, told=not isinstance(failure, Beginning))
                     if isinstance(failure, Unauthorized):
                         await self._refresh(authorization, loop.time() + self.read_timeout)
                     if isinstance(failure, Unavailable):

@@ -32,7 +32,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from admission.kube.client import ApiError, Client, Forbidden, Gone, Kind, NotFound, Unavailable, error_of
+from admission.kube.client import ApiError, Client, Forbidden, Gone, Kind, NotFound, Unavailable, error_of, unanswered
 from admission.kube.flow import Backoff, Told, between
 
 _log = structlog.get_logger(__name__)
@@ -335,7 +335,7 @@ class Informer(Generic[T]):
     def _say(self, what: str, error: ApiError, pause: float) -> None:
         """A server that is away is told once, by the client, for all that is watched of it; what it refuses here, now
         and then."""
-        told = error.status and self._refused.due()
+        told = not unanswered(error) and self._refused.due()
         (_log.warning if told else _log.debug)(what, path=self._path, error=str(error), retry_in=round(pause, 2))
 
     # --- watch -------------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ class Informer(Generic[T]):
             except ApiError as error:
                 pause = self._pause(error)
                 if isinstance(error, Gone):
-                    _log.info("watch too old, listing again", path=self._path)
+                    _log.debug("watch too old, listing again", path=self._path)
                 else:
                     self._say("watch broke", error, pause)
                 if self._lines > lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,23 @@ def test_the_controller_starts_without_what_it_does_not_use(tmp_path: Path) -> N
         "loaded: []",
         "V1Job load_kube_config",
     ]
+
+
+@pytest.mark.parametrize("where", ["full", "unread"])
+def test_what_cannot_be_logged_ends_nobody(where: str) -> None:
+    code = (
+        "import structlog; from admission.commands.options import configure_logs; configure_logs('json', 'info')\n"
+        "for _ in range(3): structlog.get_logger().info('a line', much='x' * 9000)\n"
+        "print('goes on', flush=True)"
+    )
+    if where == "full":
+        stream = os.open("/dev/full", os.O_WRONLY)
+    else:
+        unread, stream = os.pipe()
+        os.close(unread)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=stream, text=True, check=False)
+    os.close(stream)
+    assert done.stdout == "goes on\n"
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,12 @@ from admission.api import crd
 from admission.api.config import load_config
 from admission.controller import certificates, rival
 from admission.controller.certificates import CA_CERT, CERT, KEY
-from admission.controller.hold import Held, Mode, policies_bound, policies_served, prove
+from admission.controller.hold import Held, Mode, policies_bound, policies_served, prove, says_nothing
 from admission.controller.policies import priority_class
 from admission.controller.serve import Replica, serve, told_by_loop
 from admission.controller.setup import settings_of
 from admission.jobs.hold import Messages
-from admission.kube.client import ApiError, Client, NotFound
+from admission.kube.client import ApiError, Beginning, Client, Forbidden, NotFound
 from admission.kube.lease import LEASES
 from admission.names import KUEUE_GROUP, Names
 from admission.sandbox.play import free_port
@@ -426,6 +426,11 @@ async def test_an_api_server_that_has_no_time_for_the_proof_says_nothing_of_the_
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+def test_who_refuses_as_it_begins_says_nothing_of_the_hold() -> None:
+    assert says_nothing(Beginning(403, "Forbidden", "no roles yet", ambiguous=False))
+    assert not says_nothing(Forbidden(403, "Forbidden", "no"))
 
 
 @pytest.mark.parametrize("answers", [503, 504, 403])

@@ -520,6 +520,32 @@ def test_their_time_begins_anew_when_the_first_is_back() -> None:
     assert next_step(world.sight(KEY, 911_000), settings, 911_000) == Next(None, 905_000 + 60_000)
 
 
+@pytest.mark.parametrize("behind_ms", [0, 3_600_000])
+def test_a_kubelet_whose_clock_is_behind_does_not_end_the_silence_before_it_was_seen_to(behind_ms: int) -> None:
+    world = on_n1().world
+    for node in (down("n1", 5000), down("n2", 5000)):
+        world.node_seen(node)
+    world.node_seen(Node("n2", ready_since=4_000_000 - behind_ms), 4_000_000)
+    assert world.sight(KEY, 4_000_001).lost_nodes == ()
+    assert world.sight(KEY, 4_000_001).lost_at == 4_000_000 + NODE_GONE_MS
+    # They are silent again, and it ends again.
+    world.node_seen(down("n2", 4_100_000), 4_100_000)
+    world.node_seen(Node("n2", ready_since=4_200_000 - behind_ms), 4_200_000)
+    assert world.sight(KEY, 4_200_001).lost_at == 4_200_000 + NODE_GONE_MS
+
+
+def test_a_kubelet_whose_clock_is_behind_has_its_half_minute_when_it_is_not_ready() -> None:
+    world = on_n1().world
+    for node in (Node("n1"), Node("n2")):
+        world.node_seen(node)
+    world.node_seen(down("n1", 1000), 4_000_000)
+    world.node_seen(down("n1", 1000, unschedulable=True), 4_010_000)
+    assert world.sight(KEY, 4_010_000).lost_at == 4_000_000 + NODE_GONE_MS
+    world.node_seen(Node("n1"), 4_020_000)
+    world.node_seen(down("n1", 1000), 4_025_000)
+    assert world.sight(KEY, 4_025_000).lost_at == 4_025_000 + NODE_GONE_MS
+
+
 @pytest.mark.parametrize("shut_down", [True, False])
 def test_a_node_that_is_deleted_or_shut_down_is_lost_at_once_though_all_are_silent(shut_down: bool) -> None:
     world = on_n1().world

@@ -93,6 +93,43 @@ async def test_failures_have_types_and_are_sent_once(
     assert client.counts == {("POST", "configmaps", "", code): kind is not kube.Terminating}
 
 
+@pytest.mark.parametrize("message", ["exceeded quota: jobs", 'admission webhook "w" denied the request'])
+async def test_an_object_that_is_refused_is_no_sign_of_a_server_that_begins(server: Server, client: Client, message):
+    server.put("x")
+    server.faults.append(drop())
+    await client.get(X)
+    server.faults.append(answer(403, status(403, "Forbidden", message)))
+    with pytest.raises(kube.Forbidden):
+        await client.create(A, {"metadata": {"name": "y"}})
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_what_a_server_refuses_that_has_just_begun_is_asked_again_and_counts_as_no_refusal(
+    server: Server, client: Client, monkeypatch, *, late: bool
+):
+    """Its roles are not read yet. When they should be, a 403 is one."""
+    server.put("x")
+    server.faults.append(drop())
+    await client.get(X)
+    if late:
+        monkeypatch.setattr(kube, "BEGINS_S", 0.0)
+    server.faults += [answer(403, status(403, "Forbidden", "no"))] * 2
+    if late:
+        with pytest.raises(kube.Forbidden):
+            await client.get(X)
+    else:
+        await client.get(X)
+        server.faults.append(answer(403, status(403, "Forbidden", "no")))
+        with pytest.raises(kube.Beginning) as caught:
+            await client.get(X, attempts=1)
+        assert kube.unanswered(caught.value)
+        server.faults.append(answer(403, status(403, "Forbidden", "no")))
+        with pytest.raises(kube.Beginning):
+            async for _ in client.watch_lines(CONFIG_MAPS.path(), resource_version="1"):
+                pass
+    assert [code for *_, code in client.counts.elements()].count(403) == late
+
+
 async def test_causes_are_read_from_the_status(server: Server, client: Client):
     server.faults.append(answer(422, status(422, "Invalid", causes=[{"field": "spec.x", "message": "bad"}])))
     with pytest.raises(kube.Invalid) as caught:

@@ -402,6 +402,22 @@ async def test_what_may_be_withheld_counts_as_absent_until_it_may_be_listed(serv
     ]
 
 
+@pytest.mark.parametrize("form", [{}, {"optional": True, "withheld": True}])
+async def test_who_refuses_as_it_begins_is_asked_again_and_nobody_is_told_of_rights(server, client, settle, form):
+    server.put("x")
+    with capture_logs() as lines:
+        async with informing(client, **form) as (informer, seen, _):
+            await settle(lambda: bool(server.watches))
+            server.faults += [drop(), answer(403), answer(403), answer(403)]
+            informer.relist()
+            await settle(lambda: not server.faults and bool(server.watches) and same(informer, server))
+            assert not informer.absent
+            assert seen.log == ["+x:u1"]
+    told = {line["event"] for line in lines if line["log_level"] == "warning"}
+    assert told == {"the API server does not answer"}
+    assert client.counts["LIST", "configmaps", "", 403] == 0
+
+
 def put_back(server):
     """To an earlier moment, from a backup."""
     del server.objects["a", "x"]
