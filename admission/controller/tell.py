@@ -309,16 +309,20 @@ def queues(answer: Queues, form: str = "text") -> RenderableType:
                 used, own = quantity.words(room.resource, room.used, room.nominal)
                 cells += [room.flavor, room.resource, used, own if row.kind != "LocalQueue" else ""]
                 cells.append(bar(room) if row.kind != "LocalQueue" else "")
-            counts = row.kind != "Cohort" and first
-            cells += [str(row.pending) if counts else "", str(row.admitted) if counts else ""]
+            cells += [str(row.pending) if first else "", str(row.admitted) if first else ""]
             if wide:
                 many = (room.borrowed, room.lent, room.free) if room is not None and row.kind != "LocalQueue" else ()
                 cells += [short(room.resource, n) for n in many] if room is not None and many else ["", "", ""]
-                cells.append(f"{row.share / 1000:.3f}" if row.share is not None and first else "")
+                cells.append(_share(row.share) if row.share is not None and first else "")
             cells.append(_state(row) if first else "")
             table.add_row(*cells)
             first = False
     return Group(*_first_of_all(answer.leaderless, answer.unheld), table, *_hidden(answer.hidden))
+
+
+def _share(thousandths: int) -> str:
+    """Who borrows with weight 0 comes after everybody else."""
+    return "infinite" if thousandths >= quantity.INT64_MAX else f"{thousandths / 1000:.3f}"
 
 
 def _label(row: QueueRow) -> Text:
