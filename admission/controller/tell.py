@@ -30,7 +30,7 @@ from admission.controller.standing import DELETED, ENDED
 if TYPE_CHECKING:
     from admission.api.lint import Finding
     from admission.controller.change import Changes
-    from admission.controller.whatif import Foreseen
+    from admission.controller.whatif import Foreseen, Outlook
 
 FORMS = ("text", "wide", "json", "yaml", "name")
 _BAR = 20
@@ -536,6 +536,23 @@ def foreseen(answers: Sequence[Foreseen], form: str = "text") -> RenderableType:
         if seen.created:
             out.append(Text("  created", style="green"))
     return Group(*out)
+
+
+def outlook(answer: Outlook) -> RenderableType:
+    if answer.refused:
+        return Group(*(Text(f"The API server refuses {one}", style="red") for one in answer.refused))
+    table = _table("JOB", "QUEUE", "ASKS FOR", "WHAT")
+    for rows, word, colour in (
+        (answer.starts, "starts", "green"),
+        (answer.evicts, "is evicted", "red"),
+        (answer.waits, "waits, and would start as it is now", "yellow"),
+        (answer.spares, "stays, and would be evicted as it is now", "green"),
+    ):
+        for one in rows:
+            table.add_row(one.name, one.cluster_queue, amounts(one.requests), Text(word, style=colour))
+    if not table.row_count:
+        return Group(Text("No job would start or be evicted for it at once."), *_hidden(answer.hidden))
+    return Group(table, Text("At once, if nobody came and nobody ended.", style="bold"), *_hidden(answer.hidden))
 
 
 # ---------------------------------------------------------------- all of it on one screen
