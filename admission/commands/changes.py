@@ -475,7 +475,7 @@ def _tell_foreseen(scope: Scope, seen: list[Any]) -> None:
     epilog=examples(
         "muster export | sed 's/nominalQuota: 64/nominalQuota: 80/' > quota.yaml",
         "muster foresee quota.yaml",
-        "muster foresee quota.yaml -o json | jq '.evicts[].name'",
+        "muster foresee quota.yaml -o json | jq .evicts",
         codes="0 it was foreseen; 2 bad use; 3 an object would be refused; 4 no cluster, or no rights to know.",
     )
 )
