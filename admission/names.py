@@ -67,7 +67,16 @@ JOBS_HELD = "JobsHeld"
 
 _NOT_IN_KUEUE = {
     "Workload": frozenset({"claim", "avoidNodes", "outOfStock", "fairEvictions", "decision"}),
-    "Cohort": frozenset({"conditions", "flavorsReservation", "flavorsUsage"}),
+    "Cohort": frozenset(
+        {
+            "conditions",
+            "flavorsReservation",
+            "flavorsUsage",
+            "pendingWorkloads",
+            "reservingWorkloads",
+            "admittedWorkloads",
+        }
+    ),
 }
 
 

@@ -327,6 +327,46 @@ PLATFORM = Dashboard(
                     stacked=True,
                 ),
                 Panel(
+                    "Hours used",
+                    "In a day: amount times hours that admitted gangs held.",
+                    (
+                        (
+                            (
+                                "sum by (cluster_queue) "
+                                '(increase(muster_cluster_queue_used_seconds_total{resource=~"$resource"}[1d])) / 3600'
+                            ),
+                            "{{cluster_queue}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
+                    "Hours that evictions cost",
+                    "In a day: of those used, what gangs that were evicted had held. What they lose at most, for some "
+                    "had written a checkpoint.",
+                    (
+                        (
+                            (
+                                "sum by (cluster_queue, reason) "
+                                '(increase(muster_evicted_seconds_total{resource=~"$resource"}[1d])) / 3600'
+                            ),
+                            "{{cluster_queue}} {{reason}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
+                    "Asked for by those that wait",
+                    "For quota or nodes.",
+                    (
+                        (
+                            'max by (cluster_queue) (muster_pending_requests{resource=~"$resource"})',
+                            "{{cluster_queue}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
                     "Waiting, by reason",
                     "Why gangs wait; docs/reasons.md says what to do.",
                     (

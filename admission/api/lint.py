@@ -882,9 +882,23 @@ class _Fleet:
                 continue
             there = sum(amounts[node].get(resource, 0) for node in stands[flavor])
             total = sum(given.quota.nominal for given in quotas)
+            largest = max(quotas, key=lambda given: (given.quota.nominal, given.node.name))
+            shared = any(
+                stands[flavor] & stands.get(other, set()) for other, r in pairs if r == resource and other != flavor
+            )
+            if total < there and _is_device(resource) and not shared:  # of CPU and memory much is left on purpose
+                given_, had, idle = quantity.words(resource, total, there, there - total, digits=3)
+                self.say(
+                    largest.document,
+                    (*largest.path, "nominalQuota"),
+                    "quota-below-nodes",
+                    Severity.INFO,
+                    f"the nodes of flavor {flavor} have {had} {resource}, and all quota of it is {given_}: {idle} of "
+                    "them stand idle, whoever asks",
+                    "give that to a queue, or to a Cohort, from which all below it may borrow",
+                )
             if total <= there:
                 continue
-            largest = max(quotas, key=lambda given: (given.quota.nominal, given.node.name))
             alone = [given for given in quotas if given.quota.nominal > there]
             count = len(stands[flavor])
             nodes = f"its {count} nodes have" if count > 1 else "its one node has"
@@ -905,6 +919,7 @@ class _Fleet:
                     f"lower nominalQuota by {given.amount(amount - there)}, or add nodes (elastic: true if an "
                     "autoscaler does)",
                 )
+        self._of_no_flavor(flavors)
         used = sorted(flavor for flavor in stands if any(fr[0] == flavor for fr in pairs))
         for i, one in enumerate(used):
             for other in used[i + 1 :]:
@@ -920,6 +935,25 @@ class _Fleet:
                         "same nodes twice",
                         "make nodeLabels of the two exclude each other",
                     )
+
+    def _of_no_flavor(self, flavors: Mapping[str, Json]) -> None:
+        """Nodes with devices of a kind that quota is given of, which no gang gets."""
+        known = {node.key[1] for spec in flavors.values() for node in self._nodes_of(spec)}
+        devices = {given.fr[1] for given in self.given if _is_device(given.fr[1])}
+        for resource in sorted(devices) if flavors else ():
+            left = [node for node in self.nodes if node.key[1] not in known]
+            idle = {node.key[1]: amount for node in left if (amount := _allocatable(node.obj).get(resource, 0))}
+            if idle:
+                first = next(node for node in left if node.key[1] in idle)
+                total = quantity.words(resource, sum(idle.values()), digits=3)[0]
+                self.say(
+                    first,
+                    ("metadata", "labels"),
+                    "node-without-flavor",
+                    Severity.INFO,
+                    f"{total} {resource} of {_some(sorted(idle))} belong to no ResourceFlavor: no gang gets them",
+                    "label the nodes as nodeLabels of a flavor says, or create a flavor for them",
+                )
 
     # ------------------------------------------------------------ queues
 
@@ -1185,6 +1219,10 @@ def _selects(selector: Json, labels: Mapping[str, str]) -> bool:
         if not holds:
             return False
     return True
+
+
+def _is_device(resource: str) -> bool:
+    return resource not in ("cpu", "memory", "ephemeral-storage", "pods") and not resource.startswith("hugepages-")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -471,6 +471,54 @@ def _tell_foreseen(scope: Scope, seen: list[Any]) -> None:
         tell.show(tell.console(), tell.foreseen(seen, scope.output))
 
 
+@click.command(
+    epilog=examples(
+        "muster export | sed 's/nominalQuota: 64/nominalQuota: 80/' > quota.yaml",
+        "muster foresee quota.yaml",
+        "muster foresee quota.yaml -o json | jq .evicts",
+        codes="0 it was foreseen; 2 bad use; 3 an object would be refused; 4 no cluster, or no rights to know.",
+    )
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@asking(watch=False)
+def foresee(scope: Scope, files: tuple[str, ...]) -> None:
+    """Say which jobs would start, and which be evicted, if quota were as in these files; nothing is written.
+
+    The API server checks the objects by a dry run; the engine then decides, on what the cluster holds now and by the
+    controller's rules, until it comes to rest: once as quota is, and once as the files have it. Shown is what differs.
+    Nobody comes or ends meanwhile, and what only time brings (an eviction for fairness of one that is young) is not in
+    it; of several who may go, another may when it is written. It takes the right to read nodes, pods and queues of the
+    whole cluster, and to change these objects.
+    """
+    documents, wrong = manifests(files)
+    for finding in wrong:
+        raise fail(BAD_USE, f"{finding.place()}: {finding.message}")
+    if not documents:
+        raise fail(BAD_USE, "no object in these files")
+
+    async def work(session: Session) -> Any:
+        from admission.controller import whatif
+
+        rules, unread = await _rules(session)
+        seen = await whatif.outlook(session.ask(), [one.obj for one in documents], session.namespace, rules)
+        if unread and not seen.refused:
+            print(f"muster: {unread}", file=sys.stderr)
+        return seen
+
+    from admission.controller import tell
+
+    seen = run(scope, work, "asking the engine")
+    if not seen.known:
+        raise fail(NO_CLUSTER, f"you may not see {', '.join(seen.hidden)}, which decide about it")
+    names = [one.name for one in (*seen.starts, *seen.evicts, *seen.waits, *seen.spares)]
+    said = tell.written(scope.output, seen.as_json(), names)
+    if said is not None:
+        print(said)
+    else:
+        tell.show(tell.console(), tell.outlook(seen))
+    raise click.exceptions.Exit(3 if seen.refused else OK)
+
+
 # ---------------------------------------------------------------- release-all
 
 
@@ -525,4 +573,4 @@ def release_all(scope: Scope, yes: bool, unlabel: bool) -> None:
     tell_changes(scope, changes)
 
 
-COMMANDS = (stop, resume, requeue, create, export, import_, submit, release_all)
+COMMANDS = (stop, resume, requeue, create, export, import_, submit, foresee, release_all)

@@ -352,6 +352,33 @@ async def _put(
     return Change(_subject(one), Did.CHANGED if lines else Did.UNCHANGED, where, lines=lines)
 
 
+async def as_applied(ask: Ask, given: Sequence[Json], namespace: str) -> tuple[list[Json], list[str]]:
+    """(quota objects as the API server would store them, if they took the place of what is there; what it refuses, and
+    why). Nothing is written, and who manages which fields does not matter. Raises ApiError when nobody answers."""
+    kinds = {kind.kind: kind for kind in (NAMESPACES, *_quota_kinds(ask.names))}
+    stored: list[Json] = []
+    refused: list[str] = []
+    for one in given:
+        kind, meta = kinds.get(text(one.get("kind"))), obj(one.get("metadata"))
+        if kind is None or _group(one) not in ("", ask.names.group) or not text(meta.get("name")):
+            refused.append(f"{_subject(one)}: not a quota object of {ask.names.group}")
+            continue
+        where = (text(meta.get("namespace")) or namespace) if kind.namespaced else ""
+        wanted = as_written({**one, "apiVersion": kind.api_version, "kind": kind.kind})
+        if where:
+            wanted["metadata"]["namespace"] = where
+        path = kind.path(where, text(meta.get("name")))
+        try:
+            found = await ask.client.apply(path, wanted, manager=MANAGER, force=True, dry_run=True)
+        except NotFound as error:
+            refused.append(f"{_subject(one)}: {error.message}")
+        except ApiError as error:
+            refused.append(f"{_subject(one)}: {refusal(error)}")
+        else:
+            stored.append(typed(found, kind))
+    return stored, refused
+
+
 def refusal(error: ApiError) -> str:
     """Why the API server does not let an object be written so. Raises the error that says nothing of the object."""
     if "failed calling webhook" in error.message:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from admission.controller.world import WorkloadSeen
-from admission.engine.model import Key, Standing, Usage, Verdict
+from admission.engine.model import Key, Standing, Usage, Verdict, Workload
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
 from admission.jobs.kinds import JobView
@@ -39,7 +39,7 @@ class Numbers:
         local = self._controller.state.local_queue((key[0], seen.view.value.queue))
         return local.cluster_queue if local is not None else ""
 
-    def waiting(self) -> Iterator[tuple[str, str, float]]:
+    def waiting(self) -> Iterator[tuple[str, str, float, Workload]]:
         controller, now = self._controller, self._controller.now()
         if not controller.leading:
             return  # what was found while it led says nothing now
@@ -48,7 +48,13 @@ class Numbers:
             if seen is not None and verdict.standing is not Standing.ADMITTED:  # its admission is being written
                 value = seen.view.value
                 seconds = max(0, now - max(value.created, value.evicted_at)) / 1000
-                yield self.queue_of(verdict.key), verdict.why.reason.value, seconds
+                yield self.queue_of(verdict.key), verdict.why.reason.value, seconds, value
+
+    def held_by(self, key: Key) -> tuple[Workload, float] | None:
+        value = self._controller.state.workload(key)
+        if value is None or value.admission is None or not value.admitted:
+            return None
+        return value, max(0, self._controller.now() - value.admitted_at) / 1000
 
     def reserved(self) -> Iterator[tuple[str, float]]:
         controller, now = self._controller, self._controller.now()

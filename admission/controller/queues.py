@@ -111,6 +111,9 @@ def cohort_status(state: State, seen: Item[Cohort], now: int) -> dict[str, Any]:
     numbers = state.cohort_numbers(seen.name)
     active, reason, message = state.cohort_active(seen.name)
     status: dict[str, Any] = {
+        "pendingWorkloads": numbers.pending,
+        "reservingWorkloads": numbers.reserving,
+        "admittedWorkloads": numbers.admitted,
         "flavorsReservation": flavors(numbers, reserved=True),
         "flavorsUsage": flavors(numbers, reserved=False),
         "fairSharing": {"weightedShare": min(numbers.weighted_share, INT64_MAX)},

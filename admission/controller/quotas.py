@@ -68,10 +68,12 @@ class Forest:
             why_not=why_not or ("its cohorts name each other in a circle" if node.in_cycle else ""),
             stopped=_stopped(raw),
         )
-        rows = [mine, *(row for child in node.children for row in self._rows(child, depth + 1, below))]
         if node.is_queue:
-            rows.extend(replace(row, depth=depth + 1) for row in below.pop(node.name, ()))
-        return rows
+            return [mine, *(replace(row, depth=depth + 1) for row in below.pop(node.name, ()))]
+        rows = [row for child in node.children for row in self._rows(child, depth + 1, below)]
+        queues = [row for row in rows if row.kind == "ClusterQueue"]  # as amounts are: of the rows below, of one moment
+        pending, admitted = sum(row.pending for row in queues), sum(row.admitted for row in queues)
+        return [replace(mine, pending=pending, admitted=admitted), *rows]
 
     def _room(self, node: QuotaNode, fr: FlavorResource, own: Usage, held: Usage, asked: int = 0) -> Room:
         """`own` and `held`: of the node and all below it, by pair."""

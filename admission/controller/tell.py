@@ -30,7 +30,7 @@ from admission.jobs.kinds import DELETED, ENDED
 if TYPE_CHECKING:
     from admission.api.lint import Finding
     from admission.controller.change import Changes
-    from admission.controller.whatif import Foreseen
+    from admission.controller.whatif import Foreseen, Outlook
 
 FORMS = ("text", "wide", "json", "yaml", "name")
 _BAR = 20
@@ -309,16 +309,20 @@ def queues(answer: Queues, form: str = "text") -> RenderableType:
                 used, own = quantity.words(room.resource, room.used, room.nominal)
                 cells += [room.flavor, room.resource, used, own if row.kind != "LocalQueue" else ""]
                 cells.append(bar(room) if row.kind != "LocalQueue" else "")
-            counts = row.kind != "Cohort" and first
-            cells += [str(row.pending) if counts else "", str(row.admitted) if counts else ""]
+            cells += [str(row.pending) if first else "", str(row.admitted) if first else ""]
             if wide:
                 many = (room.borrowed, room.lent, room.free) if room is not None and row.kind != "LocalQueue" else ()
                 cells += [short(room.resource, n) for n in many] if room is not None and many else ["", "", ""]
-                cells.append(f"{row.share / 1000:.3f}" if row.share is not None and first else "")
+                cells.append(_share(row.share) if row.share is not None and first else "")
             cells.append(_state(row) if first else "")
             table.add_row(*cells)
             first = False
     return Group(*_first_of_all(answer.leaderless, answer.unheld), table, *_hidden(answer.hidden))
+
+
+def _share(thousandths: int) -> str:
+    """Who borrows with weight 0 comes after everybody else."""
+    return "infinite" if thousandths >= quantity.INT64_MAX else f"{thousandths / 1000:.3f}"
 
 
 def _label(row: QueueRow) -> Text:
@@ -532,6 +536,23 @@ def foreseen(answers: Sequence[Foreseen], form: str = "text") -> RenderableType:
         if seen.created:
             out.append(Text("  created", style="green"))
     return Group(*out)
+
+
+def outlook(answer: Outlook) -> RenderableType:
+    if answer.refused:
+        return Group(*(Text(f"The API server refuses {one}", style="red") for one in answer.refused))
+    table = _table("JOB", "QUEUE", "ASKS FOR", "WHAT")
+    for rows, word, colour in (
+        (answer.starts, "starts", "green"),
+        (answer.evicts, "is evicted", "red"),
+        (answer.waits, "waits, and would start as it is now", "yellow"),
+        (answer.spares, "stays, and would be evicted as it is now", "green"),
+    ):
+        for one in rows:
+            table.add_row(one.name, one.cluster_queue, amounts(one.requests), Text(word, style=colour))
+    if not table.row_count:
+        return Group(Text("No job would start or be evicted for it at once."), *_hidden(answer.hidden))
+    return Group(table, Text("At once, if nobody came and nobody ended.", style="bold"), *_hidden(answer.hidden))
 
 
 # ---------------------------------------------------------------- all of it on one screen

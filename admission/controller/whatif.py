@@ -1,4 +1,5 @@
-"""Before a job is submitted: would it start now, and where; else why not?
+"""Before a job is submitted: would it start now, and where; else why not? And before quota is changed: who would start,
+and who be evicted?
 
 The same engine that decides in the controller is asked, on a State that is built from what the API server holds now, by
 one who may read it. The API server is asked first, by a dry run, whether it would take the job at all. Rules are those
@@ -9,7 +10,7 @@ preset, and then what the controller leaves out or transforms counts otherwise h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -20,6 +21,7 @@ from msgspec import structs
 from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
 from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, resource_of
+from admission.controller.change import QUOTA_KINDS, as_applied
 from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED
 from admission.controller.defaults import unknown_classes
 from admission.controller.standing import places as places_of
@@ -27,15 +29,21 @@ from admission.engine.cycle import decide
 from admission.engine.model import (
     Admit,
     Assumed,
+    Cancel,
     Claim,
+    Decision,
     Detail,
     Evict,
+    EvictReason,
+    Gone,
     Key,
     Node,
     PodUsage,
     Put,
     Reason,
+    Replace,
     Rules,
+    StopPolicy,
     Verdict,
     Workload,
 )
@@ -64,7 +72,7 @@ from admission.jobs.kinds import (
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.workload import as_made, build_workload
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
-from admission.names import Names
+from admission.names import PREEMPTED, Names
 
 Json = dict[str, Any]
 _STEPS = 10_000
@@ -122,6 +130,37 @@ class Earlier:
     called: str
     gang: Workload
     admit: Admit | None = None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A job that quota would start or stop."""
+
+    name: str
+    """Kind NAMESPACE/NAME."""
+    cluster_queue: str
+    requests: tuple[tuple[str, int], ...]
+    """(resource, amount) of all its pods."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What becomes of the jobs that are there, if quota is changed and nobody comes or ends meanwhile."""
+
+    starts: tuple[Moved, ...] = ()
+    evicts: tuple[Moved, ...] = ()
+    waits: tuple[Moved, ...] = ()
+    """Those that would start if nothing were changed."""
+    spares: tuple[Moved, ...] = ()
+    """Those that would be evicted if nothing were changed."""
+    refused: tuple[str, ...] = ()
+    """Objects that the API server would not take, and why."""
+    known: bool = True
+    """False: the asker may not see what it would take to know."""
+    hidden: tuple[str, ...] = ()
+
+    def as_json(self) -> Json:
+        return dict(plain(self))
 
 
 def job_kind(manifest: Json) -> JobKind:
@@ -293,10 +332,10 @@ class _Cluster:
         return [(values.workload(raw, self.names)[0], _job_of(raw)) for raw in self.of("workloads")]
 
     def with_one_more(
-        self, gang: Workload, rules: Rules, stored: _Stored, earlier: list[Earlier]
+        self, gang: Workload | None, rules: Rules, stored: _Stored, earlier: list[Earlier]
     ) -> tuple[State, dict[Key, str]]:
-        """As the controller has it once this gang waits, and those before it have what they got; and the jobs by their
-        gangs."""
+        """As the controller has it once this gang waits, if there is one, and those before it have what they got; and
+        the jobs by their gangs."""
         state = State(rules)
         for plural, convert in _FOLDED.items():
             for raw in self.of(plural):
@@ -329,12 +368,22 @@ class _Cluster:
             called[one.gang.key] = one.called
             if one.admit is not None:
                 state.apply(Assumed(one.admit))
-        state.apply(Put(neighbours.laid_on(gang)))
+        if gang is not None:
+            state.apply(Put(neighbours.laid_on(gang)))
         return state, called
 
+    def changed(self, objects_: Sequence[Json], kinds: Mapping[str, str]) -> _Cluster:
+        """With these objects in the place of those of their names. `kinds`: plurals by kind."""
+        found = dict(self.found)
+        for one in objects_:
+            plural, key = kinds[text(one.get("kind"))], (namespace_of(one), name_of(one))
+            others = [raw for raw in found[plural] or () if (namespace_of(raw), name_of(raw)) != key]
+            found[plural] = [*others, one]
+        return replace(self, found=found)
 
-async def _read(ask: Ask, namespace: str, rules: Rules) -> _Cluster:
-    """For a job of this namespace."""
+
+async def _read(ask: Ask, namespace: str | None, rules: Rules) -> _Cluster:
+    """For a job of this namespace; None: of any."""
 
     def ours(plural: str, kind: str) -> Kind:
         return ask.kind(plural, kind, namespaced=False)
@@ -419,16 +468,20 @@ async def _stored(ask: Ask, gang: Workload, others: list[Workload], made: Json) 
     return _Stored(storage, tuple(unseen), everywhere, gang.namespace)
 
 
+def _asks_for(gang: Workload) -> tuple[tuple[str, int], ...]:
+    total: dict[str, int] = {}
+    for pod_set in gang.pod_sets:
+        for name, amount in pod_set.shape.requests:
+            total[name] = total.get(name, 0) + amount * pod_set.count
+    return tuple(sorted(total.items()))
+
+
 def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: Ask) -> tuple[Foreseen, Admit | None]:
     """Let the engine decide until it has dealt with this gang."""
     verdict: Verdict | None = None
     evicts: list[str] = []
     gang = state.workloads[key]
-    total: dict[str, int] = {}
-    for pod_set in gang.pod_sets:
-        for name, amount in pod_set.shape.requests:
-            total[name] = total.get(name, 0) + amount * pod_set.count
-    seen = replace(seen, requests=tuple(sorted(total.items())), hidden=ask.hidden)
+    seen = replace(seen, requests=_asks_for(gang), hidden=ask.hidden)
     for _ in range(_CYCLES):
         plan = decide(state, ask.now, _STEPS)
         evicts += [
@@ -463,6 +516,148 @@ def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: As
     place = state.position(key)
     seen = replace(seen, evicts=tuple(dict.fromkeys(evicts)), position=None if place is None else place + 1)
     return _waits(seen, cause), None
+
+
+# ---------------------------------------------------------------- quota
+
+
+async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules) -> Outlook:
+    """What would become of the jobs if quota were as these objects say; nothing is written. Evictions that time alone
+    would bring are not among it. Raises ApiError when the cluster cannot be asked."""
+    stored_as, refused = await as_applied(ask, given, namespace)
+    if refused:
+        return Outlook(refused=tuple(refused), hidden=ask.hidden)
+    cluster = await _read(ask, None, rules)
+    gangs = [gang for gang, _ in cluster.gangs]
+    stored = await _stored_of(ask, gangs)
+    if any(cluster.found[plural] is None for plural in _NEEDED) or stored.unseen:
+        return Outlook(known=False, hidden=ask.hidden)
+    kinds = {kind: plural for kind, plural, _ in QUOTA_KINDS} | {NAMESPACES.kind: NAMESPACES.plural}
+    state, called = cluster.with_one_more(None, rules, stored, [])
+    before = _to_rest(state, cluster, ask)
+    changed = cluster.changed(stored_as, kinds)
+    state, _ = changed.with_one_more(None, rules, stored, [])
+    queues = {gang.key: state.queue_of(gang) for gang in gangs}
+    after = _to_rest(state, changed, ask)
+
+    def moved(keys: set[Key]) -> tuple[Moved, ...]:
+        found = [gang for gang in gangs if gang.key in keys]
+        rows = [Moved(called[gang.key], queues[gang.key], _asks_for(gang)) for gang in found]
+        return tuple(sorted(rows, key=lambda row: (row.cluster_queue, row.name)))
+
+    return Outlook(
+        starts=moved(after.started - before.started),
+        evicts=moved(after.evicted - before.evicted),
+        waits=moved(before.started - after.started),
+        spares=moved(before.evicted - after.evicted),
+        hidden=ask.hidden,
+    )
+
+
+async def _stored_of(ask: Ask, gangs: list[Workload]) -> _Stored:
+    """Of all these gangs, whatever their namespace."""
+    storage = volumes.Storage()
+    unseen: list[str] = []
+    for kind, convert in STORED if volumes.names_claims(gangs) else ():
+        found = await ask.read(kind)
+        if found is None:
+            unseen.append(kind.plural)
+        for raw in found or ():
+            storage.change(None, convert(raw, ask.names)[0])
+    return _Stored(storage, tuple(unseen))
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """What was decided until nothing more was."""
+
+    started: set[Key]
+    """They hold quota at the end, and did not at first."""
+    evicted: set[Key]
+
+
+def _to_rest(state: State, cluster: _Cluster, ask: Ask) -> _Rest:
+    """Let the engine decide until it comes to rest; who is evicted has left a second later."""
+    gangs = dict(state.workloads)
+    pods: dict[str, list[Key]] = {}
+    for raw in cluster.of("pods"):
+        usage = values.pod_usage(raw, ask.names)
+        if usage is not None:
+            pods.setdefault(usage.workload_uid, []).append(usage.key)
+    held = {gang.key for gang in gangs.values() if gang.admission is not None and not gang.evicted}
+    evicted: set[Key] = set()
+    now = ask.now
+
+    def put(gang: Workload) -> None:
+        gangs[gang.key] = gang
+        state.apply(Put(gang))
+
+    for gang in _drained(state, gangs):
+        evicted.add(gang.key)
+        put(structs.replace(gang, evicted="ClusterQueueStopped", evicted_at=now))
+    for _ in range(_CYCLES):
+        plan = decide(state, now, _STEPS)
+        for one in plan.decisions:
+            state.apply(Assumed(one))
+        for one in plan.decisions:
+            put(_written(gangs[one.key], one, now))
+            if isinstance(one, Evict):
+                evicted.add(one.key)
+        leaving = [gang for gang in gangs.values() if gang.evicted and gang.admission is not None]
+        for gang in leaving:
+            for pod in pods.pop(gang.uid, ()):
+                state.apply(Gone(PodUsage, pod))
+            put(structs.replace(gang, admission=None, admitted=False, reserved_at=0, admitted_at=0))
+        if not plan.decisions and not plan.more and not leaving:
+            break
+        now += 1000
+    runs = {gang.key for gang in gangs.values() if gang.admission is not None and not gang.evicted}
+    return _Rest(runs - held - evicted, evicted)
+
+
+def _drained(state: State, gangs: Mapping[Key, Workload]) -> list[Workload]:
+    """Those whose queue is stopped, and drained."""
+    out = []
+    for gang in gangs.values():
+        if gang.admission is not None and not gang.finished and not gang.evicted:
+            queues = (
+                state.cluster_queue(gang.admission.cluster_queue),
+                state.local_queue((gang.namespace, gang.queue)),
+            )
+            if any(queue is not None and queue.stop_policy is StopPolicy.HOLD_AND_DRAIN for queue in queues):
+                out.append(gang)
+    return out
+
+
+def _written(gang: Workload, decision: Decision, now: int) -> Workload:
+    """As it is once a decision on it was written."""
+    match decision:
+        case Admit():
+            return structs.replace(
+                gang,
+                admission=decision.admission,
+                reserved_at=now,
+                admitted=decision.admitted,
+                admitted_at=now,
+                evicted="",
+                evicted_for="",
+                claims=None,
+            )
+        case Evict():
+            fair = decision.reason is EvictReason.IN_COHORT_FAIR_SHARING
+            return structs.replace(
+                gang,
+                evicted=PREEMPTED,
+                evicted_for=decision.preemptor_uid,
+                evicted_at=now,
+                fair_evictions=(*gang.fair_evictions, now) if fair else gang.fair_evictions,
+            )
+        case Claim():
+            return structs.replace(gang, claims=decision.record)
+        case Cancel():
+            return structs.replace(gang, admission=None, reserved_at=0)
+        case Replace():
+            return structs.replace(gang, admission=decision.admission)
 
 
 def _waits(seen: Foreseen, cause: Cause) -> Foreseen:

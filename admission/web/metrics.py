@@ -8,6 +8,7 @@ bounded by what the platform team wrote, never by how many jobs there are. Amoun
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,8 +25,13 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from admission.engine.model import Admit, Decision, Evict, Plan, Reason
+from admission import quantity
+from admission.engine.ledger import Charge, charge_of
+from admission.engine.model import Admit, Decision, Evict, Plan, Reason, Workload
 from admission.engine.project import evicted_as
+
+_Cost = tuple[str, str, str]
+"""(ClusterQueue, flavor, resource)."""
 
 _CYCLE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _WAIT = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
@@ -92,6 +98,24 @@ FAMILIES: tuple[Family, ...] = (
         ("cluster_queue", "reason", "cause"),
     ),
     Family(
+        "muster_cluster_queue_used_seconds",
+        "counter",
+        "Amount times seconds that admitted gangs held: device seconds, core seconds; counted by the one that leads.",
+        ("cluster_queue", "flavor", "resource"),
+    ),
+    Family(
+        "muster_evicted_seconds",
+        "counter",
+        "Of it, what gangs that were evicted had held since their admission, which is the most that they lose.",
+        ("cluster_queue", "reason", "flavor", "resource"),
+    ),
+    Family(
+        "muster_pending_requests",
+        "gauge",
+        "What gangs that wait for quota or nodes ask for.",
+        ("cluster_queue", "resource"),
+    ),
+    Family(
         "muster_admission_wait_seconds",
         "histogram",
         "From a gang's creation, or its last return to the queue, to its admission.",
@@ -106,7 +130,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "muster_cluster_queue_weighted_share",
         "gauge",
-        "Dominant share of what it borrows, in thousandths, divided by its weight.",
+        "Dominant share of what it borrows, in thousandths, divided by its weight; +Inf where that is 0.",
         ("cluster_queue", "cohort"),
     ),
     *(Family(f"muster_cohort_{what}", "gauge", text, _OF_COHORT) for what, text in _AMOUNTS.items()),
@@ -152,6 +176,8 @@ REPEATED = (
     ("AdmissionCheck", ""),
 )
 """(reason, cause) of evictions that come back by themselves; an alert counts them."""
+_LOSES = ("Preempted", "NodeFailures", "PodsReadyTimeout")
+"""Reasons for which gangs are mostly evicted that ran."""
 ERRORS = ("Conflict", "Forbidden", "Invalid", "TooManyRequests", "Unavailable", "TimeoutError")
 """What writes mostly fail with."""
 
@@ -164,8 +190,11 @@ class Numbers(Protocol):
     def queues(self) -> Iterable[tuple[str, str, Any, Mapping[tuple[str, str], int]]]:
         """(kind: ClusterQueue or Cohort, name, QueueNumbers, (flavor, resource) -> what siblings hold of its quota)."""
 
-    def waiting(self) -> Iterable[tuple[str, str, float]]:
-        """(ClusterQueue, reason, seconds since its creation or eviction) of each gang that waits."""
+    def waiting(self) -> Iterable[tuple[str, str, float, Workload]]:
+        """(ClusterQueue, reason, seconds since its creation or eviction, it) of each gang that waits."""
+
+    def held_by(self, key: tuple[str, str]) -> tuple[Workload, float] | None:
+        """A gang that is admitted, and for how many seconds; None of others."""
 
     def reserved(self) -> Iterable[tuple[str, float]]:
         """(ClusterQueue, seconds since its reservation) of each gang that has its quota and is not admitted yet."""
@@ -223,6 +252,7 @@ class Metrics:
         self._evicted: Counter = counted["evicted_workloads"]
         self._taken: Counter = counted["steps"]
         self._failed: Counter = counted["write_failures"]
+        self._used = _Used(numbers.leading, clock)
         self._by_queue: set[tuple[Any, ...]] = set()
         """(metric, ClusterQueue, other labels) of the series that were begun."""
         self._clock = clock
@@ -235,12 +265,12 @@ class Metrics:
         counted["build_info"].labels(version).set(1)
         for error in ERRORS:
             self._failed.labels(error)
-        self.registry.register(_Scraped(numbers, by_resource=by_resource))
+        self.registry.register(_Scraped(numbers, self._used, by_resource=by_resource))
         ProcessCollector(registry=self.registry)
 
     def follow(self, watchers: Any) -> None:
         """Have a controller tell all that is counted."""
-        for what in ("plan", "decision", "admitted", "evicted", "step", "failure", "drift"):
+        for what in ("plan", "decision", "admitted", "evicted", "step", "failure", "drift", "workload"):
             getattr(watchers, what).append(getattr(self, what))
 
     def plan(self, plan: Plan, seconds: float) -> None:
@@ -255,8 +285,7 @@ class Metrics:
                 self._reserved[decision.key] = self._clock() - decision.waited_ms / 1000
         elif isinstance(decision, Evict):
             self._reserved.pop(decision.key, None)
-            queue = self._numbers.queue_of_gang(decision.key)
-            self._of(self._evicted, queue, *evicted_as(decision.reason)).inc()
+            self._was_evicted(decision.key, *evicted_as(decision.reason))
 
     def admitted(self, gang: tuple[str, str]) -> None:
         queue = self._numbers.queue_of_gang(gang)
@@ -266,7 +295,19 @@ class Metrics:
 
     def evicted(self, gang: tuple[str, str], reason: str, cause: str) -> None:
         self._reserved.pop(gang, None)
+        self._was_evicted(gang, reason, cause)
+
+    def _was_evicted(self, gang: tuple[str, str], reason: str, cause: str) -> None:
         self._of(self._evicted, self._numbers.queue_of_gang(gang), reason, cause).inc()
+        if (held := self._numbers.held_by(gang)) is not None:
+            self._used.lost(*held, reason)
+
+    def workload(self, _old: Any, new: Any) -> None:
+        """A Workload as the informers had it, and as they have it."""
+        if new is not None:
+            self._used.is_now(new.view.value)
+        elif _old is not None:
+            self._used.is_gone(_old.view.value.key)
 
     def step(self, _key: tuple[str, str, str], step: object) -> None:
         self._taken.labels(type(step).__name__).inc()
@@ -298,8 +339,82 @@ class Metrics:
         for metric, *labels in [one for one in self._by_queue if one[1] and one[1] not in known]:
             self._by_queue.discard((metric, *labels))
             metric.remove(*labels)
+        self._used.keep_to(known)
         for gang in [gang for gang in self._reserved if not self._numbers.queue_of_gang(gang)]:
             del self._reserved[gang]  # deleted while its checks were open
+
+
+class _Used:
+    """Amounts times seconds, of gangs that are admitted. Each change settles what was held until then, so that a scrape
+    costs as much as there are (ClusterQueue, flavor, resource), and nothing hangs on how often there is one."""
+
+    def __init__(self, leads: Callable[[], bool], clock: Callable[[], float]) -> None:
+        self._leads = leads
+        self._clock = clock
+        self._gangs: dict[tuple[str, str], Charge] = {}
+        self._now: dict[_Cost, tuple[int, float]] = {}
+        """(what is held, since when it is not counted yet)."""
+        self._total: dict[_Cost, float] = {}
+        """In the units of the engine."""
+        self._lost: dict[tuple[str, _Cost], float] = {}
+        """By reason, the same."""
+
+    def is_now(self, gang: Workload) -> None:
+        holds = gang.admission is not None and gang.admitted and not gang.finished
+        charge = charge_of(gang) if holds else None
+        before = self._gangs.get(gang.key)
+        if (before and (before.queue, before.usage)) == (charge and (charge.queue, charge.usage)):
+            return
+        self.is_gone(gang.key)
+        if charge is not None:
+            self._gangs[gang.key] = charge
+            self._add(charge, 1)
+
+    def is_gone(self, key: tuple[str, str]) -> None:
+        if (charge := self._gangs.pop(key, None)) is not None:
+            self._add(charge, -1)
+
+    def lost(self, gang: Workload, seconds: float, reason: str) -> None:
+        """It is evicted, so long after it was admitted."""
+        charge = charge_of(gang)
+        for (flavor, resource), amount in charge.usage:
+            cost = (reason, (charge.queue, flavor, resource))
+            self._lost[cost] = self._lost.get(cost, 0.0) + amount * seconds
+
+    def losses(self) -> Iterator[tuple[str, _Cost, float]]:
+        """(reason, what, amount times seconds so far). What is held, or was, begins at 0 for the usual reasons."""
+        begun = dict.fromkeys(((reason, cost) for cost in self._total for reason in _LOSES), 0.0)
+        for (reason, cost), amount in (begun | self._lost).items():
+            yield reason, cost, amount
+
+    def totals(self) -> Iterator[tuple[_Cost, float]]:
+        """((ClusterQueue, flavor, resource), amount times seconds so far)."""
+        for cost in list(self._now):
+            self._settle(cost)
+        yield from self._total.items()
+
+    def keep_to(self, queues: set[str]) -> None:
+        """What was counted of queues that are gone, and of which nobody holds anything, goes."""
+        for cost in [cost for cost in self._total if cost[0] not in queues and cost not in self._now]:
+            del self._total[cost]
+        for reason, cost in [lost for lost in self._lost if lost[1] not in self._total]:
+            del self._lost[reason, cost]
+
+    def _add(self, charge: Charge, sign: int) -> None:
+        for (flavor, resource), amount in charge.usage:
+            cost = (charge.queue, flavor, resource)
+            held, since = self._settle(cost)
+            if held := held + sign * amount:
+                self._now[cost] = held, since
+            else:
+                del self._now[cost]
+
+    def _settle(self, cost: _Cost) -> tuple[int, float]:
+        now = self._clock()
+        held, since = self._now.get(cost, (0, now))
+        self._total[cost] = self._total.get(cost, 0.0) + (held * (now - since) if self._leads() else 0.0)
+        self._now[cost] = held, now
+        return held, now
 
 
 def _counted(family: Family, registry: CollectorRegistry) -> Any:
@@ -312,8 +427,9 @@ def _counted(family: Family, registry: CollectorRegistry) -> Any:
 class _Scraped:
     """Numbers that are read rather than counted."""
 
-    def __init__(self, numbers: Numbers, *, by_resource: bool) -> None:
+    def __init__(self, numbers: Numbers, used: _Used, *, by_resource: bool) -> None:
         self._numbers = numbers
+        self._used = used
         self._by_resource = by_resource
 
     def describe(self) -> Iterator[Metric]:
@@ -352,6 +468,7 @@ class _Scraped:
         yield from made.values()
 
     def _queues(self, put: Any) -> None:
+        used = dict(self._used.totals())
         for kind, name, numbers, lent in self._numbers.queues():
             prefix = "cluster_queue" if kind == "ClusterQueue" else "cohort"
             labels = (name, numbers.cohort) if kind == "ClusterQueue" else (name,)
@@ -359,7 +476,8 @@ class _Scraped:
                 put("workloads", numbers.pending, name, "pending")
                 put("workloads", numbers.reserving - numbers.admitted, name, "reserved")
                 put("workloads", numbers.admitted, name, "admitted")
-            put(f"{prefix}_weighted_share", float(numbers.weighted_share), *labels)
+            share = numbers.weighted_share
+            put(f"{prefix}_weighted_share", math.inf if share >= quantity.INT64_MAX else float(share), *labels)
             for flavor, resource in numbers.order if self._by_resource else ():
                 pair = (flavor, resource)
                 nominal, reserved = numbers.nominal.get(pair, 0), numbers.reserved.get(pair, 0)
@@ -371,14 +489,26 @@ class _Scraped:
                     ("lent", lent.get(pair, 0)),
                 ):
                     put(f"{prefix}_{what}", _base(resource, amount), *labels, flavor, resource)
+                if kind == "ClusterQueue":  # begins at 0: of a series that is born with a number no increase is seen
+                    used.setdefault((name, flavor, resource), 0.0)
+        for cost, amount in used.items() if self._by_resource else ():
+            put("cluster_queue_used_seconds", _base(cost[-1], amount), *cost)
+        for reason, (queue, flavor, resource), amount in self._used.losses() if self._by_resource else ():
+            put("evicted_seconds", _base(resource, amount), queue, reason, flavor, resource)
 
     def _waiting(self, put: Any) -> None:
         counted: dict[tuple[str, str], int] = {}
         oldest: dict[str, float] = {}
-        for queue, reason, seconds in self._numbers.waiting():
+        asked: dict[tuple[str, str], int] = {}
+        for queue, reason, seconds, gang in self._numbers.waiting():
             counted[queue, reason] = counted.get((queue, reason), 0) + 1
             if reason in _FOR_ROOM:
                 oldest[queue] = max(oldest.get(queue, 0.0), seconds)
+                for pods in gang.pod_sets if self._by_resource else ():
+                    for resource, amount in pods.shape.requests:
+                        asked[queue, resource] = asked.get((queue, resource), 0) + amount * pods.count
+        for (queue, resource), amount in sorted(asked.items()):
+            put("pending_requests", _base(resource, amount), queue, resource)
         for (queue, reason), count in sorted(counted.items()):
             put("pending_workloads", count, queue, reason)
         for queue, seconds in sorted(oldest.items()):
@@ -393,6 +523,6 @@ class _Scraped:
 _FOR_ROOM = {Reason.WAITING_FOR_QUOTA.value, Reason.PLACEMENT_FAILED.value}
 
 
-def _base(resource: str, amount: int) -> float:
+def _base(resource: str, amount: float) -> float:
     """Cores for cpu, of which the engine counts thousandths."""
     return amount / 1000 if resource == "cpu" else float(amount)

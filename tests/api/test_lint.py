@@ -58,6 +58,10 @@ def node(name: str, gpus: int, *, label: str = "h100", taint: str = "") -> str:
     )
 
 
+def nobodys(name: str, gpus: int) -> str:
+    return node(name, gpus, label="h100} # <- node-without-flavor").replace("flavor}", "flavor")
+
+
 def priority(name: str, value: str, policy: str) -> str:
     return (
         "---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n"
@@ -176,10 +180,22 @@ ROWS: dict[str, str] = {
     + flavor("h10", mark="flavor-unused"),
     "a flavor without nodes": queue("a", ("h100", {"nominalQuota": 8}))
     + flavor("h100", "nodeLabels: {gpu-type: h1000} # <- flavor-without-nodes")
-    + node("n1", 8),
+    + nobodys("n1", 8)
+    + node("of-cpus", 0),
     "an elastic flavor needs no nodes": queue("a", ("h100", {"nominalQuota": 8}))
     + flavor("h100", "nodeLabels: {gpu-type: h1000}", "elastic: true")
-    + node("n1", 8),
+    + nobodys("n1", 8),
+    "quota below what its nodes have": queue("a", ("h100", {"nominalQuota": "9 # <- quota-below-nodes"}))
+    + queue("b", ("h100", {"nominalQuota": 4}))
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + node("n1", 8)
+    + node("n2", 8),
+    "quota of memory below what its nodes have": head("ClusterQueue", "a")
+    + f"  {SOUND}\n"
+    + quotas(("h100", {"nominalQuota": "1Gi"}), resource="memory")
+    + local("a")
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + node("n1", 8).replace("{gpu: 8}", "{gpu: 8, memory: 2Gi}"),
     "quota of one queue above its nodes": queue("a", ("h100", {"nominalQuota": "9 # <- quota-above-nodes"}))
     + flavor("h100", "nodeLabels: {gpu-type: h100}")
     + node("n1", 8),
@@ -377,6 +393,12 @@ def test_numbers_and_fixes() -> None:
     message, fix = said("quota of two queues above their nodes", "quota-above-nodes")
     assert message == "a, b have together 10 gpu of flavor h100, and its one node has 8"
     assert "lower nominalQuota by 2" in fix
+    message, _ = said("quota below what its nodes have", "quota-below-nodes")
+    assert message == (
+        "the nodes of flavor h100 have 16 gpu, and all quota of it is 13: 3 of them stand idle, whoever asks"
+    )
+    message, _ = said("a flavor without nodes", "node-without-flavor")
+    assert message == "8 gpu of n1 belong to no ResourceFlavor: no gang gets them"
     message, fix = said("parts of what is counted whole", "not-whole")
     assert message == "nominalQuota 1500m counts as 2: a part is rounded up to whole gpu"
     assert fix.startswith("write 2, or what was meant")

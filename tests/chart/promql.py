@@ -182,6 +182,9 @@ def _binary(op: str, modifier: Any, left: Vector | float, right: Vector | float)
             for labels, value in one.items()
             if of(labels) in there and _COMPARED[op](value, there[of(labels)])
         }
+    if op in _ARITHMETIC:
+        of_both = [labels for labels in one if of(labels) in there]
+        return {of(labels): _ARITHMETIC[op](one[labels], there[of(labels)]) for labels in of_both}
     raise NotImplementedError(op)
 
 

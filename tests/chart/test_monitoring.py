@@ -14,7 +14,8 @@ from admission.web.metrics import FAMILIES, REPEATED, Metrics
 from charts.monitoring import ALERTS, DASHBOARDS, Alert, Panel, grafana
 from tests.chart.helm import CHART, needs_helm, template
 from tests.chart.promql import Scrape, evaluate, names, needs_parser, scrape
-from tests.web.test_metrics import Small, played
+from tests.docs.blocks import WATCH, blocks
+from tests.web.test_metrics import Small, played, seen
 
 PUT = {
     "$__rate_interval": "5m",
@@ -36,7 +37,9 @@ def asked(expression: str) -> str:
 
 
 PANELS = [pytest.param(panel, id=f"{board.name}: {panel.title}") for board in DASHBOARDS for panel in board.panels]
+ASKED = [block.text for block in blocks(WATCH) if block.language == "promql"]
 EXPRESSIONS = [
+    *((f"{WATCH}: {expr[:30]}", expr) for expr in ASKED),
     *((one.name, one.expr) for one in ALERTS),
     *(
         (f"{board.name}/{panel.title}", expr)
@@ -50,7 +53,10 @@ EXPRESSIONS = [
 @pytest.fixture(scope="module")
 def run() -> tuple[Scrape, Scrape]:
     """Before and after a run: one gang was admitted, one waits, one was evicted."""
-    return scrape(Metrics(Small()).text().decode()), scrape(played(Small()).text().decode())
+    small = Small()
+    before = Metrics(small)
+    before.workload(None, seen(small.state.workloads["a", "first"]))
+    return scrape(before.text().decode()), scrape(played(Small()).text().decode())
 
 
 @needs_parser
@@ -72,6 +78,13 @@ def test_a_panel_shows_something_of_a_run(panel: Panel, run: tuple[Scrape, Scrap
         assert not any(math.isnan(value) for value in answer.values()), expression
         for labels in answer:
             assert set(re.findall(r"\{\{(\w+)\}\}", legend)) - BY_SCRAPER <= {name for name, _ in labels}, legend
+
+
+@needs_parser
+@pytest.mark.parametrize("expression", ASKED)
+def test_what_a_page_asks_is_answered(expression: str, run: tuple[Scrape, Scrape]) -> None:
+    answer = evaluate(expression, *run, now=NOW)
+    assert any(value > 0 for value in answer.values()), answer
 
 
 @needs_parser

@@ -39,10 +39,12 @@ from tests.controller.lab import (
     STARTED,
     World,
     admission,
+    cluster_queue,
     condition,
     fleet,
     job,
     lab,
+    local_queue,
     own,
     run,
     template,
@@ -87,6 +89,7 @@ def test_what_may_not_be_done_is_said_in_a_sentence(said: str, told: str) -> Non
 FORMED = {
     "create queue": (["d", "--quota", "h100:cpu=1", "--dry-run"], 0),
     "explain-reasons": (["CohortShort"], 0),
+    "foresee": (["quota.yaml"], 0),
     "export": ([], 0),
     "import": (["quota.yaml"], 0),
     "jobs": (["-n", "ml"], 0),
@@ -766,6 +769,83 @@ async def test_submit_with_the_rights_of_a_tenant(world: World, tmp_path: Path) 
     assert "you may not see clusterqueues, nodes, workloads, pods of the whole cluster" in told.stdout
     none = await run(world, tmp_path, "submit", written(tmp_path, job("train", queue="none")), code=1)
     assert "LocalQueue none does not exist" in none.stdout
+
+
+# ---------------------------------------------------------------- foresee
+
+
+def _of(a: int = 16, b: int = 8, **more: Any) -> list[dict[str, Any]]:
+    """Two teams that lend to each other, of which team-a may not borrow."""
+    queues = [cluster_queue("team-a", a, borrowingLimit=0), cluster_queue("team-b", b)]
+    queues[0]["spec"] |= more
+    for one in queues:
+        del one["status"]
+    return queues
+
+
+async def contested(world: World, a: int = 16) -> None:
+    """Three nodes of 8: team-a holds two, and one more of its gangs waits for one, and one of team-b for two."""
+    await fleet(world)
+    await world.put(own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}))
+    for queue in _of(a):
+        await world.put(queue)
+        name = queue["metadata"]["name"]
+        await world.put(local_queue(name, name))
+    started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")}
+    await with_workload(world, job("runs", status=STARTED), started)
+    await with_workload(world, job("more", pods=1), dict(PENDING))
+    await with_workload(world, job("theirs", queue="team-b"), dict(PENDING), queue="team-b")
+
+
+MORE, RUNS, THEIRS = (
+    {"name": f"Job ml/{name}", "clusterQueue": f"team-{x}"}
+    for name, x in zip(("more", "runs", "theirs"), "aab", strict=True)
+)
+FORESEEN: dict[str, tuple[int, list[dict[str, Any]], dict[str, Any]]] = {
+    "as it is": (16, _of(), {}),
+    "more for one": (16, _of(24), {"starts": [MORE]}),
+    "more than there are nodes for": (16, _of(64), {"starts": [MORE]}),
+    "from one to the other": (16, _of(8, 16), {"starts": [MORE, THEIRS], "evicts": [RUNS]}),
+    "less than is in use evicts nobody": (16, _of(8), {}),
+    "less": (24, _of(16), {"waits": [MORE]}),
+    "stopped and drained": (16, _of(stopPolicy="HoldAndDrain"), {"starts": [THEIRS], "evicts": [RUNS]}),
+    "stopped": (24, _of(24, stopPolicy="Hold"), {"waits": [MORE]}),
+    "quota to borrow behind which there are no nodes": (16, [cluster_queue("team-c", 8)], {}),
+}
+
+
+@pytest.mark.parametrize("name", FORESEEN)
+async def test_foresee(world: World, tmp_path: Path, name: str) -> None:
+    a, given, wanted = FORESEEN[name]
+    await contested(world, a)
+    file = tmp_path / "quota.yaml"
+    file.write_text(yaml.safe_dump_all([{**one, "status": {}} for one in given]))
+    seen = json.loads((await run(world, tmp_path, "foresee", str(file), "-o", "json")).stdout)
+    assert {
+        what: [{key: row[key] for key in MORE} for row in rows]
+        for what, rows in seen.items()
+        if rows is not True and rows
+    } == wanted
+    shown = (await run(world, tmp_path, "foresee", str(file))).stdout
+    for rows in wanted.values():
+        for row in rows:
+            assert re.search(rf"{row['name']} +{row['clusterQueue']} +\d+ nvidia.com/gpu", shown), shown
+    assert ("No job would start or be evicted" in shown) is (not wanted)
+    kept = await world.client.get(f"{CLUSTER_QUEUES}/team-a")
+    assert kept["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"] == a
+
+
+async def test_foresee_says_what_is_refused_and_what_may_not_be_seen(world: World, tmp_path: Path) -> None:
+    await contested(world)
+    file = tmp_path / "quota.yaml"
+    file.write_text(yaml.safe_dump(own("ClusterQueue", "team-a", {"resourceGroups": "none"})))
+    assert "clusterqueue/team-a: " in (await run(world, tmp_path, "foresee", str(file), code=3)).stdout
+    file.write_text(yaml.safe_dump(job("train")))
+    assert "job/train: not a quota object" in (await run(world, tmp_path, "foresee", str(file), code=3)).stdout
+    file.write_text(yaml.safe_dump_all(_of(24)))
+    world.denied = {"pods*"}
+    told = await run(world, tmp_path, "foresee", str(file), code=4)
+    assert "you may not see pods of all namespaces, which decide about it" in told.stderr
 
 
 def mounting(name: str, *claims: str, pods: int = 1) -> dict[str, Any]:

@@ -1007,7 +1007,18 @@ async def test_a_cohort_shows_what_all_its_members_have_and_hold(world: World, t
     await world.client.merge_patch("/apis/muster.dev/v1beta1/clusterqueues/team-a", {"spec": {"resourceGroups": kept}})
     rows = {row.name: row for row in (await world.ask().queues("ml")).rows if row.kind == "Cohort"}
     assert [(room.nominal, room.used, room.borrowed) for room in rows["lab"].room] == [(32, 32, 0)]
-    assert re.search(r"lab +h100 +nvidia.com/gpu +32 +32 +#{20}\|", (await run(world, tmp_path, "queues")).stdout)
+    assert (rows["lab"].pending, rows["lab"].admitted) == (2, 4)
+    shown = (await run(world, tmp_path, "queues")).stdout
+    assert re.search(r"lab +h100 +nvidia.com/gpu +32 +32 +#{20}\| +2 +4 *\n", shown)
+
+
+async def test_who_borrows_with_weight_0_has_an_infinite_share(world: World, tmp_path: Path) -> None:
+    """The number that stands for it in a status, 9223372036854775807, is none that people read."""
+    await lab(world)
+    path = "/apis/muster.dev/v1beta1/clusterqueues/team-b"
+    await world.client.merge_patch(path, {"spec": {"fairSharing": {"weight": "0"}}})
+    shown = (await run(world, tmp_path, "queues", "team-b", "-o", "wide")).stdout
+    assert re.search(r"team-b +h100 .* infinite *\n", shown), shown
 
 
 NAMED: dict[str, tuple[list[str], list[str]]] = {

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from admission.controller import decode, queues
 from admission.controller.app import Controller
-from admission.engine.model import MUSTER, ClusterQueue, Cohort, Flavor, LocalQueue, Put
+from admission.engine.model import MUSTER, ClusterQueue, Cohort, Flavor, LocalQueue, PodSet, PodShape, Put, Workload
 from admission.engine.state import State
 from admission.jobs import values
-from admission.names import Names
+from admission.names import KUEUE_GROUP, Names
 from tests.controller.lab import World, cluster_queue, local_queue, own
 from tests.controller.test_keep import running, until
 
@@ -179,6 +179,29 @@ def test_queues_of_a_cohort_may_name_the_resources_of_a_flavor_by_turns() -> Non
     for told in (status["flavorsReservation"], status["flavorsUsage"]):
         named = [(flavor["name"], [resource["name"] for resource in flavor["resources"]]) for flavor in told]
         assert named == [("x", ["cpu", "memory"]), ("y", ["cpu"])]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (NAMES, {"pendingWorkloads": 2, "reservingWorkloads": 0, "admittedWorkloads": 0}),
+        (Names(KUEUE_GROUP), {}),
+    ],
+)
+def test_a_cohort_counts_the_gangs_of_all_below_it(names: Names, told: dict[str, int]) -> None:
+    """Where its kind has a place for that, which Kueue's has not."""
+    state = State(MUSTER)
+    state.apply(Put(Cohort("lab", parent="it")))
+    for name, cohort in (("a", "it"), ("b", "lab")):
+        raw = {"metadata": {"name": name}, "spec": {"cohortName": cohort, "resourceGroups": [group("cpu", "x")]}}
+        state.apply(Put(values.cluster_queue(raw, NAMES)[0]))
+        state.apply(Put(LocalQueue("ml", name, name)))
+        pods = (PodSet("main", 1, PodShape(requests=(("cpu", 1),))),)
+        state.apply(Put(Workload("ml", f"of-{name}", queue=name, uid=name, pod_sets=pods)))
+    raw_cohort = msgspec.Raw(b'{"metadata": {"name": "it", "uid": "u"}}')
+    cohort_seen = decode.item(values.cohort, NAMES, raw_cohort, keep_status=True)
+    stored = names.stored("Cohort", queues.cohort_status(state, cohort_seen, 5_000))
+    assert {name: count for name, count in stored.items() if name.endswith("Workloads")} == told
 
 
 @pytest.mark.parametrize(("judges", "wrong"), [(True, 1), (False, 0)])

@@ -8,7 +8,8 @@ sh        played by e2e/test_docs.py in the order of the page, on a real control
 yaml      a manifest or values of the chart: judged by tests/docs/test_blocks.py, and offered to an API server by
           e2e/test_docs.py
 text      help of the commands, made from them; their examples are played by e2e/test_docs.py
-promql    an alert, made from charts/monitoring.py, whose tests parse and try it
+promql    an alert, made from charts/monitoring.py, or a question of docs/tasks/watch.md: tests/chart/test_monitoring.py
+          parses and tries both
 scenario  played by the engine, tests/docs/test_fairness_doc.py
 
 ELSEWHERE has the exceptions, each with the test that plays it or the reason why nothing here can. A block that is none
@@ -36,6 +37,7 @@ PAGES = tuple(
     )
 )
 COMMANDS = "docs/commands.md"
+WATCH = "docs/tasks/watch.md"
 _FENCE = re.compile(r"(?ms)^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$")
 _SPAN = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 
@@ -188,7 +190,7 @@ def tried_by(block: Block) -> str:
         "sh": "e2e/test_docs.py::test_what_a_page_says_runs",
         "yaml": "tests/docs/test_blocks.py, and a real API server in e2e/test_docs.py",
         "text": "e2e/test_docs.py::test_every_example_of_a_command_runs" if block.page == COMMANDS else "",
-        "promql": "tests/chart/test_monitoring.py" if block.page == "docs/reference/metrics.md" else "",
+        "promql": "tests/chart/test_monitoring.py" if block.page in ("docs/reference/metrics.md", WATCH) else "",
         "scenario": "tests/docs/test_fairness_doc.py",
     }.get(block.language, "")
 

@@ -18,7 +18,7 @@ from admission.controller.lifecycle import EvictWorkload
 from admission.engine.model import Evict, EvictReason, Standing
 from admission.kube.client import NotFound
 from admission.web.metrics import Metrics
-from tests.web.running import NAMES, Running, job, running
+from tests.web.running import GPU, NAMES, Running, job, running
 from tests.web.test_metrics import samples
 
 Json = dict[str, Any]
@@ -244,6 +244,9 @@ async def test_a_workload_that_nobody_made_a_job_for_is_counted_too(town: Runnin
     await when(town, lambda raw: condition(raw, "Evicted").get("status") == "True")
     await town.until(lambda: town.controller.jobs.idle)
     assert counted(metrics, "muster_evicted_workloads_total") == {("", "team-a", "ClusterQueueStopped"): 1}
+    lost = [dict(labels) for name, labels in samples(metrics.text()) if name == "muster_evicted_seconds_total"]
+    stopped = {"cluster_queue": "team-a", "reason": "ClusterQueueStopped", "flavor": "h100", "resource": GPU}
+    assert stopped in lost
 
 
 async def test_a_reservation_whose_checks_are_open_is_no_admission(town: Running) -> None:
@@ -346,6 +349,8 @@ async def test_series_begin_at_nothing_and_end_with_their_queue(town: Running) -
     await town.submit("team-b", "beta")
     await town.until(lambda: town.running() == {"beta"} and town.controller.jobs.idle)
     assert of("team-b")["muster_admitted_workloads_total"] == 1
+    used = [of("team-b")["muster_cluster_queue_used_seconds_total"] for _ in range(2)]
+    assert 0 < used[0] < used[1]
     await town.delete("team-b", "beta")
     await town.until(lambda: not town.workloads())
     await town.client.delete(f"{OURS}/namespaces/team-b/localqueues/main")

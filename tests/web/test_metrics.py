@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from admission.controller.lifecycle import EvictWorkload
@@ -33,6 +37,7 @@ from admission.engine.model import (
 )
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
+from admission.quantity import INT64_MAX
 from admission.web import health
 from admission.web.metrics import FAMILIES, Metrics
 
@@ -86,10 +91,16 @@ class Small:
     def cluster_queues(self) -> list[str]:
         return ["team-a", "team-b"]
 
-    def waiting(self) -> list[tuple[str, str, float]]:
+    def waiting(self) -> list[tuple[str, str, float, Workload]]:
         return [
-            ("team-a", verdict.why.reason.value, 8.0) for verdict in self.plan.verdicts if verdict.key[1] == "second"
+            ("team-a", verdict.why.reason.value, 8.0, self.state.workloads[verdict.key])
+            for verdict in self.plan.verdicts
+            if verdict.key[1] == "second"
         ]
+
+    def held_by(self, key: tuple[str, str]) -> tuple[Workload, float] | None:
+        value = self.state.workload(key)
+        return (value, 30.0) if value is not None and value.admitted else None
 
     def reserved(self) -> list[tuple[str, float]]:
         return [("team-b", 3.0), ("team-b", 7.0)]
@@ -122,14 +133,31 @@ class Small:
         return 1_900_000_000.0
 
 
+class Clock:
+    """Seconds, as many as a test says."""
+
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def seen(gang: Workload) -> Any:
+    """As informers have it."""
+    return SimpleNamespace(view=SimpleNamespace(value=gang))
+
+
 def played(small: Small, *, by_resource: bool = True) -> Metrics:
-    """Metrics that were told all that a run of it tells."""
-    metrics = Metrics(small, version="1.2.3", by_resource=by_resource)
+    """Metrics that were told all that a run of it tells: the first gang held what it got for ten seconds."""
+    clock = Clock()
+    metrics = Metrics(small, version="1.2.3", by_resource=by_resource, clock=clock)
     metrics.plan(small.plan, 0.002)
     for decision in small.plan.decisions:
         metrics.decision(decision)
         if isinstance(decision, Admit):
             metrics.admitted(decision.key)
+            metrics.workload(None, seen(small.state.workloads[decision.key]))
+    clock.now += 10
     for reason in (EvictReason.IN_COHORT_RECLAMATION, EvictReason.FLAVOR_MIGRATION):
         metrics.decision(
             Evict(
@@ -177,6 +205,7 @@ def test_a_run_is_counted() -> None:
     queue, cohort = {"cluster_queue": "team-a"}, {"cohort": "all"}
     lender = {"cluster_queue": "team-b", **cohort, "flavor": "h100", "resource": GPU}
     gpus = {**queue, **cohort, "flavor": "h100", "resource": GPU}
+    spent = {**queue, "flavor": "h100", "resource": GPU}
     all_gpus = {**cohort, "flavor": "h100", "resource": GPU}
     cores = {**queue, **cohort, "flavor": "any", "resource": "cpu"}
     for metric, labels, value in (
@@ -197,6 +226,14 @@ def test_a_run_is_counted() -> None:
         ("muster_workloads", {**queue, "state": "reserved"}, 0),
         ("muster_workloads", {**queue, "state": "admitted"}, 1),
         ("muster_pending_workloads", {**queue, "reason": "WaitingForQuota"}, 1),
+        ("muster_pending_requests", {**queue, "resource": GPU}, 9),
+        ("muster_pending_requests", {**queue, "resource": "cpu"}, 0.5),
+        ("muster_cluster_queue_used_seconds_total", spent, 200),
+        ("muster_cluster_queue_used_seconds_total", {**spent, "cluster_queue": "team-b"}, 0),
+        ("muster_cluster_queue_used_seconds_total", {**queue, "flavor": "any", "resource": "cpu"}, 5),
+        ("muster_evicted_seconds_total", {**spent, "reason": "Preempted"}, 600),
+        ("muster_evicted_seconds_total", {**spent, "reason": "NodeFailures"}, 600),
+        ("muster_evicted_seconds_total", {**spent, "reason": "PodsReadyTimeout"}, 0),
         ("muster_oldest_pending_seconds", queue, 8),
         ("muster_oldest_reserved_seconds", {"cluster_queue": "team-b"}, 7),
         ("muster_cluster_queue_nominal_quota", gpus, 16),
@@ -248,6 +285,48 @@ def test_all_that_is_shown_is_declared_and_all_that_is_declared_is_shown() -> No
         assert declared.help.endswith(".") or "; " in declared.help
         assert not declared.name.endswith(("_total", "_count", "_sum", "_milliseconds", "_ms"))
         assert not set(declared.labels) & {"namespace", "name", "pod", "job", "uid", "workload"}, "unbounded"
+
+
+def test_what_was_held_is_counted_to_the_second_by_who_leads_whenever_it_is_asked() -> None:
+    """Between two scrapes a gang comes, shrinks and goes; a queue goes, with what it used."""
+    small, clock = Small(), Clock()
+    metrics = Metrics(small, clock=clock)
+    gang = small.state.workloads["a", "first"]
+    labels = frozenset({"cluster_queue": "team-a", "flavor": "h100", "resource": GPU}.items())
+    story: tuple[tuple[Workload | None, bool, float], ...] = (
+        (gang, True, 2.5),
+        (gang, True, 2.5),
+        (structs.replace(gang, reclaimable=(("main", 1),)), True, 100.0),
+        (gang, False, 1_000.0),  # another leads, and counts it
+        (structs.replace(gang, admitted=False), True, 1_000.0),
+        (gang, True, 1.0),
+        (structs.replace(gang, finished=True), True, 1_000.0),
+        (gang, True, 1.0),
+        (None, True, 1_000.0),
+    )
+    old = None
+    for new, small.leads, seconds in story:
+        metrics.workload(old and seen(old), new and seen(new))
+        clock.now += seconds
+        if not small.leads:
+            metrics.text()
+        old = new
+    used = "muster_cluster_queue_used_seconds_total"
+    assert samples(metrics.text())[used, labels] == 20 * (2.5 + 2.5 + 1 + 1)
+    small.cluster_queues = lambda: ["team-b"]  # type: ignore[method-assign]
+    small.queues = lambda: iter(())  # type: ignore[method-assign]
+    metrics.text()
+    assert not [name for name, _ in samples(metrics.text()) if name.startswith((used, "muster_evicted_seconds"))]
+
+
+@pytest.mark.parametrize(("share", "told"), [(143, 143), (INT64_MAX, math.inf)])
+def test_an_infinite_share_is_told_as_such(share: int, told: float) -> None:
+    small = Small()
+    (_, _, numbers, _), *_ = small.queues()
+    row = ("ClusterQueue", "team-a", structs.replace(numbers, weighted_share=share), {})
+    small.queues = lambda: iter([row])  # type: ignore[method-assign]
+    labels = frozenset({"cluster_queue": "team-a", "cohort": "all"}.items())
+    assert samples(Metrics(small).text())["muster_cluster_queue_weighted_share", labels] == told
 
 
 def test_amounts_by_resource_can_be_left_out() -> None:

@@ -112,7 +112,7 @@ const views = {
       const label = () => h("span", { class: `d${Math.min(row.depth, 5)}` },
         query ? link(`#/jobs?${query}`, name) : name, " ", h("span", { class: "soft" }, row.kind));
       const word = row.stopped ? state("stopped") : row.active ? "" : [state("inactive"), " ", row.message];
-      const counts = row.kind === "Cohort" ? ["", ""] : [String(row.pending), String(row.admitted)];
+      const counts = [String(row.pending), String(row.admitted)];
       const quota = row.quota.length ? row.quota : [null];
       return quota.map((room, i) => [
         label(),
