@@ -41,6 +41,7 @@ from admission.jobs.requests import (
     defaults_mark,
     excess,
     limits_mark,
+    out_of_bounds,
     topology_request,
     with_devices,
 )
@@ -52,6 +53,8 @@ PriorityRef = tuple[str, str]
 TEMPLATES_BYTES = 1 << 20
 """Of all templates of a job together, as JSON: the API server's store takes objects of 1.5 MiB, and what is decided is
 written to the same Workload."""
+_TOLD = 3
+"""Of what LimitRanges refuse in a pod set, so that an Event holds what is wrong with others, too."""
 _LABEL_LIMIT = 63
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -102,6 +105,8 @@ def build_workload(
             "count": slot.count,
             "template": complete(as_made(slot), limit_ranges=limit_ranges, runtime_class=runtime_class),
         }
+        refused = out_of_bounds(obj(entry["template"].get("spec")), limit_ranges) if slot.count else []
+        problems.extend(f"pod set {slot.pod_set}: none of its pods can be made: {one}" for one in refused[:_TOLD])
         by_name = asked_by_class_name(entry["template"])
         if devices is not None and (items(spec.get("resourceClaims")) or by_name):
             asked = devices.asked(namespace, objects(spec.get("resourceClaims")), by_name)

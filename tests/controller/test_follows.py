@@ -564,6 +564,58 @@ async def test_who_waits_and_names_a_runtime_class_that_goes_is_not_queued(world
         await until(reads(world, holds))
 
 
+async def test_whose_pods_a_limit_range_refuses_is_told_and_given_nothing(world: World) -> None:
+    """Until the LimitRange allows them; whom it comes to forbid while it runs, or while it waits, is not stopped, or is
+    queued no more."""
+    await a_town_with_cpus(world)
+
+    def at_most(gpus: int) -> Json:
+        made = limit_range("1")
+        made["spec"]["limits"][0] = {"type": "Container", "max": {GPU: str(gpus)}}
+        return made
+
+    async def told() -> list[str]:
+        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+        return [event["message"] for event in events if event["reason"] == "InvalidJob"]
+
+    await world.put(at_most(4))
+    async with running(world) as controller:
+        await world.put(asking())
+        (said,) = await until(told)
+        assert said == (
+            "pod set main: none of its pods can be made: LimitRange 'defaults': "
+            f"container 'main' may have 4 {GPU} at most (it has: limit 8, request 8)"
+        )
+        assert not controller.world.workloads
+        await change(world, f"{LIMITS}/defaults", {"spec": at_most(8)["spec"]})
+        first = await until(reads(world, lambda raw: holds(raw) and raw))
+
+        async def started() -> bool:
+            return not (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"]
+
+        await until(started)
+        await world.put(job("later", "main"))
+
+        async def queued() -> list[str]:
+            return sorted(seen.view.value.name for seen in controller.world.workloads.values())
+
+        async def both() -> bool:
+            return len(await queued()) == 2
+
+        async def one() -> bool:
+            return await queued() == [first["metadata"]["name"]]
+
+        await until(both)
+        await change(world, f"{LIMITS}/defaults", {"spec": at_most(4)["spec"]})
+        await until(one)
+
+        async def told_both() -> bool:
+            return len(await told()) == 2
+
+        await until(told_both)
+        assert await started()
+
+
 async def test_what_is_added_to_pods_and_changes_nothing_writes_nothing(world: World) -> None:
     """Workloads of before that carry no mark are not written anew either, where they say the same."""
     await a_town_with_cpus(world)
