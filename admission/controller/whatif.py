@@ -69,6 +69,7 @@ Json = dict[str, Any]
 _STEPS = 10_000
 _CYCLES = 100
 LIMIT_RANGES = Kind("", "v1", "limitranges", "LimitRange")
+RESOURCE_QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
 RUNTIME_CLASSES = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 
 
@@ -230,6 +231,7 @@ async def _decided(
         names,
         priority=_priority(made, kind, ask, cluster.of("workloadpriorityclasses"), cluster.of(PRIORITY_CLASSES.plural)),
         limit_ranges=cluster.of(LIMIT_RANGES.plural),
+        quotas=cluster.of(RESOURCE_QUOTAS.plural),
         runtime_classes=None if runtimes is None else {name_of(raw): raw for raw in runtimes},
         devices=cluster.devices,
     )
@@ -348,10 +350,12 @@ async def _read(ask: Ask, namespace: str, rules: Rules) -> _Cluster:
         NODES,
         PODS,
         LIMIT_RANGES,
+        RESOURCE_QUOTAS,
         RUNTIME_CLASSES,
         PRIORITY_CLASSES,
     )
-    lists = await asyncio.gather(*(ask.read(one, namespace if one is LIMIT_RANGES else None) for one in kinds))
+    here = (LIMIT_RANGES, RESOURCE_QUOTAS)
+    lists = await asyncio.gather(*(ask.read(one, namespace if one in here else None) for one in kinds))
     found = {one.plural: found for one, found in zip(kinds, lists, strict=True)}
     return _Cluster(ask.names, found, await ask.devices(found["clusterqueues"] or (), rules))
 

@@ -596,6 +596,13 @@ def _exclusive_notes(raw: Json, entry: Json) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(out.items()))
 
 
+def starts_together(raw: Json) -> bool:
+    """Do all pods of a job start at once? Those that come later may find that the first have ended."""
+    spec = obj(raw.get("spec"))
+    in_order = obj(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
+    return not in_order and not any(entry.get("dependsOn") for entry in objects(spec.get("replicatedJobs")))
+
+
 def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     spec, status = obj(raw.get("spec")), obj(raw.get("status"))
     by_name = {text(entry.get("name")): entry for entry in objects(status.get("replicatedJobsStatus"))}

@@ -374,6 +374,73 @@ def _out_of(item: Json, requests: Mapping[str, int], limits: Mapping[str, int]) 
             yield f"may have a limit of {ratio} times its request of {name} at most (it has: {said})"
 
 
+def over_quota(pods: Sequence[tuple[int, Json]], quotas: Iterable[Json], *, together: bool) -> list[str]:
+    """For which ResourceQuotas of its namespace a job could never have all of its pods, though nobody else had any, in
+    words. pods: (how many, spec as of `complete`); together: all of them, else one entry at a time. A quota with a
+    scope is not looked at."""
+    out = []
+    for quota in quotas:
+        spec = obj(quota.get("spec"))
+        if spec.get("scopes") or spec.get("scopeSelector"):
+            continue
+        who = f"ResourceQuota {text(obj(quota.get('metadata')).get('name'))!r}"
+        for name, hard in obj(spec.get("hard")).items():
+            read = _quota_name(name)
+            try:
+                if read is None:
+                    continue
+                asked = [count * _counted(one, *read) for count, one in pods]
+                total, most = sum(asked) if together else max(asked, default=0), parse(read[1], hard)
+            except QuantityError:
+                continue  # it is told where they are read
+            if total > most:
+                had, wanted = written(read[1], most), written(read[1], saturate(total))
+                out.append(f"{who} allows {had} {name} in the namespace, and its pods ask for {wanted} at once")
+            elif read[1] in _POD_LEVEL:
+                silent = sorted({text(c.get("name")) for _, one in pods for c in _silent(one, *read)})
+                if silent:
+                    unsaid = ", ".join(map(repr, silent[:3]))
+                    out.append(f"{who} has {name}, so that each container must say it, and these do not: {unsaid}")
+    return out
+
+
+def _quota_name(name: str) -> tuple[str, str] | None:
+    """("requests" | "limits" | "", resource) that a name in a ResourceQuota counts of pods; None: nothing, or what is
+    not known here."""
+    kind, dot, resource = name.partition(".")
+    if kind in ("requests", "limits") and dot:
+        return None if resource.startswith(OF_DEVICE_CLASS) else (kind, resource)
+    if name in ("pods", "count/pods"):
+        return "", "pods"
+    return ("requests", name) if name in (*_POD_LEVEL, "ephemeral-storage") or name.startswith("hugepages-") else None
+
+
+def _counted(spec: Json, kind: str, resource: str) -> int:
+    """What a pod counts for in a ResourceQuota."""
+    if not kind:
+        return 1
+    return (pod_requests(spec) if kind == "requests" else _of_pod(spec)[1]).get(resource, 0)
+
+
+def _silent(spec: Json, kind: str, resource: str) -> list[Json]:
+    """Containers that do not say what a ResourceQuota counts; none where the pod says something as a whole."""
+    if any(obj(obj(spec.get("resources")).get(one)) for one in ("requests", "limits")):
+        return []
+
+    def says(container: Json) -> bool:
+        said = obj(container.get("resources"))
+        return resource in obj(said.get("limits")) or (kind == "requests" and resource in obj(said.get("requests")))
+
+    return [one for one in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))) if not says(one)]
+
+
+def quotas_mark(quotas: Iterable[Json]) -> str:
+    """Hash of what ResourceQuotas, in their order, allow pods; "" for nothing."""
+    specs = [obj(quota.get("spec")) for quota in quotas]
+    said = [one for one in specs if any(_quota_name(name) for name in obj(one.get("hard")))]
+    return _mark(said) if said else ""
+
+
 def limits_mark(limit_ranges: Iterable[Json]) -> str:
     """Hash of what LimitRanges, in their order, add to containers, and of their bounds; "" for nothing."""
     ranges = list(limit_ranges)

@@ -28,8 +28,10 @@ from admission.jobs.kinds import (
     objects,
     owners_form,
     spec_hash,
+    starts_together,
     text,
     texts,
+    whole,
 )
 from admission.jobs.requests import (
     LIMITS,
@@ -42,6 +44,8 @@ from admission.jobs.requests import (
     excess,
     limits_mark,
     out_of_bounds,
+    over_quota,
+    quotas_mark,
     topology_request,
     with_devices,
 )
@@ -74,6 +78,7 @@ def build_workload(
     priority: int = 0,
     priority_ref: PriorityRef | None = None,
     limit_ranges: Sequence[Json] = (),
+    quotas: Sequence[Json] = (),
     runtime_classes: Mapping[str, Json] | None = None,
     devices: Devices | None = None,
     limits: Limits = LIMITS,
@@ -126,13 +131,16 @@ def build_workload(
             entry["topologyRequest"] = request
         pod_sets.append(entry)
     if least and len(slots) == 1 and not slots[0].labels and not completions_follow(annotations):
-        fewest = digits(least)
-        if fewest is not None and 0 < fewest <= slots[0].count:
-            pod_sets[0]["minCount"] = fewest
+        enough = digits(least)
+        if enough is not None and 0 < enough <= slots[0].count:
+            pod_sets[0]["minCount"] = enough
         else:
             problems.append(
                 f"annotation {names.min_parallelism_annotation}: {least[:20]!r} is not from 1 to the parallelism"
             )
+    if quotas:
+        fewest = [(whole(one.get("minCount"), one["count"]), obj(one["template"].get("spec"))) for one in pod_sets]
+        problems.extend(over_quota(fewest, quotas, together=starts_together(owned))[:_TOLD])
     queue = labels.get(names.queue_label) or queue
     if queue and not _OBJECT_NAME.fullmatch(queue):
         # A label may be what no object can be called: the API server would refuse the Workload, time and again.
@@ -165,7 +173,7 @@ def build_workload(
     if limit is not None:
         spec_out["maximumExecutionTimeSeconds"] = limit
     notes = {names.spec_hash_annotation: spec_hash(slots, kind.size(owned))}
-    if added := defaults_mark(limits_mark(limit_ranges), classes.items(), claims.items()):
+    if added := defaults_mark(limits_mark(limit_ranges) + quotas_mark(quotas), classes.items(), claims.items()):
         notes[names.defaults_annotation] = added
     if labels.get(names.pause_label) == "true":
         notes[names.pause_label] = "true"

@@ -14,6 +14,7 @@ from admission.jobs.requests import (
     complete,
     limits_mark,
     out_of_bounds,
+    over_quota,
     pod_requests,
     shape_of,
     topology_request,
@@ -239,6 +240,56 @@ def test_bounds_of_limit_ranges_are_noticed_when_they_change() -> None:
     marks = [limits_mark([one]) for one in other]
     assert len({*marks, ""}) == 4
     assert limits_mark([bounds("PersistentVolumeClaim", max={"storage": "1Gi"})]) == ""
+
+
+def quota(hard: Json, **said: Any) -> Json:
+    return {"metadata": {"name": "q"}, "spec": {"hard": hard, **said}}
+
+
+TWO_CPUS = {"containers": [c({"cpu": "1"}, {"cpu": "2"})]}
+
+
+@pytest.mark.parametrize(
+    ("pods", "limit", "wrong"),
+    [
+        ([(4, TWO_CPUS)], quota({"pods": "4"}), ""),
+        ([(4, TWO_CPUS), (1, {})], quota({"pods": "4"}),
+         "allows 4 pods in the namespace, and its pods ask for 5 at once"),
+        ([(4, TWO_CPUS)], quota({"requests.cpu": "4", "limits.cpu": "8"}), ""),
+        ([(4, TWO_CPUS)], quota({"requests.cpu": "3999m"}),
+         "allows 3999m requests.cpu in the namespace, and its pods ask for 4 at once"),
+        ([(4, TWO_CPUS)], quota({"cpu": "3"}), "allows 3 cpu in the namespace, and its pods ask for 4 at once"),
+        ([(4, TWO_CPUS)], quota({"limits.cpu": "7"}),
+         "allows 7 limits.cpu in the namespace, and its pods ask for 8 at once"),
+        ([(1, {**TWO_CPUS, "overhead": {"cpu": "1"}})], quota({"requests.cpu": "1"}),
+         "allows 1 requests.cpu in the namespace, and its pods ask for 2 at once"),
+        ([(2, {"containers": [c({}, {"a.b/gpu": "8"})]})], quota({"requests.a.b/gpu": "12"}),
+         "allows 12 requests.a.b/gpu in the namespace, and its pods ask for 16 at once"),
+        # Counted by nobody, or of other kinds.
+        ([(2, {"containers": [c({}, {"a.b/gpu": "8"})]})], quota({"a.b/gpu": "12", "secrets": "0"}), ""),
+        ([(9, TWO_CPUS)], quota({"requests.storage": "0", "count/jobs.batch": "0"}), ""),
+        # Whether it counts these pods depends on more than their template.
+        ([(4, TWO_CPUS)], quota({"pods": "1"}, scopes=["NotTerminating"]), ""),
+        ([(4, TWO_CPUS)], quota({"pods": "1"}, scopeSelector={"matchExpressions": []}), ""),
+        # Of CPU and memory each container must say what is counted.
+        ([(1, {"containers": [c({"cpu": "1"})]})], quota({"limits.cpu": "9"}),
+         "has limits.cpu, so that each container must say it, and these do not: 'c'"),
+        ([(1, {"containers": [c({}, {"cpu": "1"})]})], quota({"requests.cpu": "9"}), ""),
+        ([(1, {"containers": [c()], "resources": {"limits": {"cpu": "1"}}})], quota({"limits.cpu": "9"}), ""),
+        ([(1, {"containers": [c()]})], quota({"requests.a.b/gpu": "9", "limits.ephemeral-storage": "1Gi"}), ""),
+        ([(1, {"containers": [c({"cpu": "much"})]})], quota({"requests.cpu": "1"}), ""),
+    ],
+)  # fmt: skip
+def test_what_a_resource_quota_can_never_have_is_told_with_numbers(
+    pods: list[tuple[int, Json]], limit: Json, wrong: str
+) -> None:
+    assert over_quota(pods, [limit], together=True) == ([f"ResourceQuota 'q' {wrong}"] if wrong else [])
+
+
+def test_pods_that_come_one_set_after_the_other_need_not_fit_a_resource_quota_together() -> None:
+    sets = [(3, TWO_CPUS), (4, TWO_CPUS)]
+    assert over_quota(sets, [quota({"pods": "4"})], together=False) == []
+    assert over_quota(sets, [quota({"pods": "3"})], together=False) != []
 
 
 def test_a_runtime_class_brings_overhead_and_place() -> None:
