@@ -21,6 +21,8 @@ from admission.names import ACTIVE, ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED,
 Json = dict[str, Any]
 DELETED = "Deleted"
 """The reason of one that leaves, for it was deleted."""
+ORPHANED = "Orphaned"
+"""The reason of one that leaves, for its job was deleted and its pods were not."""
 ENDED = ("Succeeded", "Failed")
 """Reasons of one that leaves, for it has come to its end."""
 NOTHING_RESERVED = "Not suspended, and nothing is reserved for it"
@@ -84,6 +86,9 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
         state, shown = State.LEAVING, evicted
     elif value.admission is not None and _is_deleted(raw, job):
         state, shown = State.LEAVING, {"reason": DELETED, "message": "It was deleted"}
+    elif value.admission is not None and value.job_uid and not kind:
+        said = "Its job was deleted without its pods, which run on: it is charged until the last of them is gone"
+        state, shown = State.LEAVING, {"reason": ORPHANED, "message": said}
     elif value.admitted:
         state, shown = (State.RUNNING if job is not None and job.runs else State.STARTING), admitted
     elif value.admission is not None:

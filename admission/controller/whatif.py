@@ -19,7 +19,16 @@ from msgspec import structs
 
 from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
-from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, resource_of
+from admission.controller.ask import (
+    LIMIT_RANGES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    Ask,
+    resource_of,
+)
 from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
@@ -68,8 +77,6 @@ from admission.names import Names
 Json = dict[str, Any]
 _STEPS = 10_000
 _CYCLES = 100
-LIMIT_RANGES = Kind("", "v1", "limitranges", "LimitRange")
-RESOURCE_QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
 RUNTIME_CLASSES = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 
 
