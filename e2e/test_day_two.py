@@ -193,7 +193,7 @@ def test_who_is_refused_pods_is_told_by_whom_and_gives_back_all_that_it_has(must
     cp = muster.cp
     cp.add_nodes(6, gpus=8, labels={"gpu": "h100"})
     cp.apply([flavor(labels={"gpu": "h100"}), cluster_queue("all", {GPU: 48})])
-    limits = {"team-a": {"pods": "1"}, "team-b": {}, "team-c": {"count/jobs.batch": "1"}}
+    limits = {"team-a": {"pods": "2"}, "team-b": {}, "team-c": {"count/jobs.batch": "1"}}
     for team, hard in limits.items():
         cp.namespace(team, {"pod-security.kubernetes.io/enforce": "restricted"} if team == "team-b" else {})
         cp.apply(local_queue(team, "all"))
@@ -201,18 +201,21 @@ def test_who_is_refused_pods_is_told_by_whom_and_gives_back_all_that_it_has(must
             meta = {"name": "few", "namespace": team}
             cp.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {"hard": hard}})
             cp.wait(lambda team=team: cp.get("resourcequotas", "few", team).get("status"), 20, "it to count")  # type: ignore[misc]
+    spec = {"nodeSelector": {"gpu": "none"}, "containers": [{"name": "c", "image": "c"}]}
+    cp.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other", "namespace": "team-a"}, "spec": spec})
     never = {"backoffBaseSeconds": 600}
     muster.started(config={"waitForPodsReady": {"timeout": "8s", "recoveryTimeout": "8s", "requeuingStrategy": never}})
     cp.create_all([job(team, "gang", 2, seconds=None) for team in ("team-a", "team-b")])
     cp.create(jobset("team-c", "gang", {"w": (2, 1)}, seconds=None))
+    cp.create(job("team-a", "never", 3, seconds=None))
     says = {
         "team-a": "exceeded quota: few, requested: pods=1",
         "team-b": "violates PodSecurity",
         "team-c": "exceeded quota: few, requested: count/jobs.batch=1",
     }
 
-    def why(team: str) -> str:
-        given = ["why", "gang", "--namespace", team, "--kubeconfig", str(cp.kubeconfig())]
+    def why(team: str, name: str = "gang") -> str:
+        given = ["why", name, "--namespace", team, "--kubeconfig", str(cp.kubeconfig())]
         return CliRunner().invoke(cli, given).output.replace("\n", " ")
 
     for team, words in says.items():
@@ -220,6 +223,10 @@ def test_who_is_refused_pods_is_told_by_whom_and_gives_back_all_that_it_has(must
     for team in says:
         cp.wait(lambda team=team: entry_of(workload_of(cp, team, "gang"), "Evicted"), 30, f"{team} to be evicted")  # type: ignore[misc]
         assert entry_of(workload_of(cp, team, "gang"), "Evicted")["reason"] == "PodsReadyTimeout"
+    # Whom it could never hold gets nothing, and needs not try.
+    words = "ResourceQuota 'few' allows 2 pods in the namespace, and its pods ask for 3 at once"
+    assert words in why("team-a", "never")
+    assert workload_of(cp, "team-a", "never") is None
     # The controller of the JobSet is stuck, and is waited for before its share is given to others.
     cp.wait(lambda: reserved(cp) == {"all": 16}, 30, "the two others to give all of it back")
     assert not live_pods(cp)

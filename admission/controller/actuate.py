@@ -489,6 +489,7 @@ class Actuator:
             priority_ref=(kind, name) if name else None,
             queue=self._world.queue_of(job),
             limit_ranges=self._world.defaults.limits_of(job.namespace),
+            quotas=self._world.defaults.quotas_of(job.namespace),
             runtime_classes=self._world.defaults.runtime_classes,
             devices=self._world.devices,
             limits=self.options.limits,

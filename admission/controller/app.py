@@ -371,6 +371,8 @@ class Controller:
         watch(NODES, partial(decode.item, values.node, names), self._on_node)
         watch(Kind("", "v1", "pods", "Pod"), partial(decode.pod, names), self._on_pod)
         watch(Kind("", "v1", "limitranges", "LimitRange"), decode.plain, self._on_limit_range, optional=True)
+        quotas = Kind("", "v1", "resourcequotas", "ResourceQuota")
+        watch(quotas, decode.quota, self._on_quota, optional=True, withheld=True)
         watch(
             Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False),
             decode.plain,
@@ -484,6 +486,15 @@ class Controller:
         at = new or old
         assert at is not None
         changed = self.world.defaults.limit_range_changed(at.namespace, at.name, new.value if new is not None else None)
+        if changed and self.leading:
+            self.world.namespace_changed(at.namespace)
+
+    def _on_quota(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
+        at = new or old
+        assert at is not None
+        if old is not None and new is not None and old.value == new.value:
+            return
+        changed = self.world.defaults.quota_changed(at.namespace, at.name, new.value if new is not None else None)
         if changed and self.leading:
             self.world.namespace_changed(at.namespace)
 

@@ -63,6 +63,7 @@ from admission.jobs.kinds import (
     whole,
 )
 from admission.jobs.kinds import KINDS as JOB_KINDS
+from admission.jobs.workload import build_workload
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
 from admission.names import (
     INVALID_JOB,
@@ -84,6 +85,8 @@ Json = dict[str, Any]
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 
 NODES = Kind("", "v1", "nodes", "Node", False)
+LIMIT_RANGES = Kind("", "v1", "limitranges", "LimitRange")
+RESOURCE_QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
 PODS = Kind("", "v1", "pods", "Pod")
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", False)
 EVENTS = Kind("", "v1", "events", "Event")
@@ -243,7 +246,7 @@ class Ask:
         workloads, events = await asyncio.gather(self.workloads_of(job), self._events(namespace, {job.uid}, {job.name}))
         workload = newest(workloads)
         if workload is None:
-            return await self._without_workload(job, events)
+            return await self._without_workload(kind, raw, job, events)
         uid = text(obj(workload.get("metadata")).get("uid"))
         name = name_of(workload)
         value, _problems = values.workload(workload, self.names)
@@ -371,7 +374,13 @@ class Ask:
     def _unseen(self, plural: str) -> bool:
         return any(hidden.startswith(plural) for hidden in self._hidden)
 
-    async def _without_workload(self, job: JobView, events: Sequence[Json]) -> Why:
+    async def _refused_here(self, kind: JobKind, raw: Json, job: JobView) -> str:
+        """Why a job cannot be queued, by what its namespace says now: an Event that told it is kept for an hour."""
+        found = await asyncio.gather(*(self.read(one, job.namespace) for one in (LIMIT_RANGES, RESOURCE_QUOTAS)))
+        limit_ranges, quotas = (sorted(one or (), key=name_of) for one in found)
+        return "; ".join(build_workload(kind, raw, self.names, limit_ranges=limit_ranges, quotas=quotas)[1])
+
+    async def _without_workload(self, kind: JobKind, raw: Json, job: JobView, events: Sequence[Json]) -> Why:
         refused = _refused(events)
         if (state := by_itself(job)) is State.UNMANAGED and job.suspended and refused:
             state = State.HELD  # without a label, where all jobs are
@@ -401,7 +410,7 @@ class Ask:
             )
             if leaderless and not unseen:
                 means = "It is held and has no Workload yet: the controller, which makes one, does not lead."
-            wrong = "; ".join(job.problems) or refused
+            wrong = "; ".join(job.problems) or refused or await self._refused_here(kind, raw, job)
             if not job.queue and job.kept_back:
                 wrong = wrong or not_queued(job, self.names)
             failed = _last_said(events, REFUSED, STEP_FAILED)
@@ -430,13 +439,13 @@ class Ask:
             )
         elif (advice := advice_on(standing, job, self.names)) is not None:
             means, owner, platform = advice.means, advice.owner, advice.platform
-        raw = {"metadata": {"creationTimestamp": values.rfc3339(job.created_ms)}}
+        made = {"metadata": {"creationTimestamp": values.rfc3339(job.created_ms)}}
         return Why(
             standing,
             means,
             owner,
             platform,
-            history=_history(raw, {}, events),
+            history=_history(made, {}, events),
             hidden=self.hidden,
             leaderless=leaderless,
         )
@@ -446,6 +455,9 @@ class Ask:
         said, _, name = wanted.rpartition("/")
         if not name:
             raise NotThere(f"{wanted!r} names no job: write NAME, job/NAME or jobset/NAME")
+        if said.lower().split(".")[0] in ("workload", "workloads"):
+            whole = f"`kubectl describe workloads.{self.names.group} {name} -n {namespace}`"
+            raise NotThere(f"{wanted} has no job to ask about: `muster jobs` says how it stands, and {whole} the rest")
         kinds = [kind for kind in JOB_KINDS if not said or said.lower().split(".")[0] in _called(kind)]
         if not kinds:
             known = ", ".join(kind.name.lower() for kind in JOB_KINDS)

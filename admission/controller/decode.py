@@ -476,6 +476,12 @@ def plain(raw: msgspec.Raw) -> Item[dict[str, Any]]:
     return _item(obj, obj)
 
 
+def quota(raw: msgspec.Raw) -> Item[dict[str, Any]]:
+    """Of a ResourceQuota what it allows: its status changes with each pod."""
+    obj = _decode(raw)
+    return _item(obj, {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec") or {}})
+
+
 def item(convert: Any, names: Names, raw: msgspec.Raw, *, keep_status: bool = False) -> Item[Any]:
     """An object as `convert(obj, names) -> (value, problems)` of `jobs.values` understands it."""
     obj = _decode(raw)

@@ -1,5 +1,5 @@
 """What a cluster adds to the pods of a job that do not say it themselves: LimitRanges, RuntimeClasses, what claims made
-from ResourceClaimTemplates ask for, and priority."""
+from ResourceClaimTemplates ask for, and priority; and what ResourceQuotas allow them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from admission.jobs.devices import Devices
 from admission.jobs.kinds import JobView
-from admission.jobs.requests import class_mark, defaults_mark, limits_mark
+from admission.jobs.requests import class_mark, defaults_mark, limits_mark, quotas_mark
 
 
 def unknown_classes(job: JobView, ours: Collection[str] | None, of_pods: Collection[str] | None) -> tuple[str, ...]:
@@ -49,23 +49,35 @@ class Defaults:
         self._pod_priority_defaults: dict[str, int] = {}
         self._limit_ranges: dict[str, dict[str, dict[str, Any]]] = {}
         """By namespace and name."""
+        self._quotas: dict[str, dict[str, dict[str, Any]]] = {}
+        """The same of ResourceQuotas."""
         self.runtime_classes: dict[str, dict[str, Any]] = {}
         self._limits_marks: dict[str, str] = {}
-        """By namespace, where LimitRanges add something ..."""
+        """By namespace, where LimitRanges add something, or ResourceQuotas allow something ..."""
         self._class_marks: dict[str, str] = {}
         """... and of RuntimeClasses; see `requests.defaults_mark`."""
 
     def limit_range_changed(self, namespace: str, name: str, value: dict[str, Any] | None) -> bool:
         """A LimitRange came, changed or (None) went: do those of its namespace add something else to pods now?"""
-        before = self._limits_marks.pop(namespace, "")
-        here = self._limit_ranges.setdefault(namespace, {})
+        return self._changed(self._limit_ranges, namespace, name, value)
+
+    def quota_changed(self, namespace: str, name: str, value: dict[str, Any] | None) -> bool:
+        """The same of a ResourceQuota and what it allows pods."""
+        return self._changed(self._quotas, namespace, name, value)
+
+    def _changed(
+        self, kept: dict[str, dict[str, dict[str, Any]]], namespace: str, name: str, value: dict[str, Any] | None
+    ) -> bool:
+        here = kept.setdefault(namespace, {})
         if value is not None:
             here[name] = value
         else:
             here.pop(name, None)
         if not here:
-            del self._limit_ranges[namespace]
-        if after := limits_mark(self.limits_of(namespace)):
+            del kept[namespace]
+        before = self._limits_marks.pop(namespace, "")
+        after = limits_mark(self.limits_of(namespace)) + quotas_mark(self.quotas_of(namespace))
+        if after:
             self._limits_marks[namespace] = after
         return before != after
 
@@ -96,6 +108,10 @@ class Defaults:
     def limits_of(self, namespace: str) -> list[dict[str, Any]]:
         """LimitRanges of a namespace, in order of name."""
         return [value for _, value in sorted(self._limit_ranges.get(namespace, {}).items(), key=lambda one: one[0])]
+
+    def quotas_of(self, namespace: str) -> list[dict[str, Any]]:
+        """ResourceQuotas of a namespace, in order of name."""
+        return [value for _, value in sorted(self._quotas.get(namespace, {}).items(), key=lambda one: one[0])]
 
     def mark_of(self, job: JobView) -> str:
         """What is added to its pods, but for priority, as a mark; "" for nothing."""

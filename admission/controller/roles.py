@@ -82,7 +82,7 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             # that were taken from it. A budget of their owner's does not keep them.
             rule("", ["pods"], [*_READ, "patch", "delete"]),
             rule("", ["pods/eviction"], ["create"]),
-            rule("", ["nodes", "namespaces", "limitranges"], _WATCH),
+            rule("", ["nodes", "namespaces", "limitranges", "resourcequotas"], _WATCH),
             # Where volumes are, and so the pods that name them.
             rule("", ["persistentvolumeclaims", "persistentvolumes"], _WATCH),
             rule("storage.k8s.io", ["storageclasses"], _WATCH),

@@ -88,7 +88,9 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     elif value.admission is None and job is not None and job.finished:
         # It ran without Muster to its end, or the controller has not seen that yet.
         state, shown = State.FINISHED, {"reason": job.finished, "message": job.message}
-    elif (leaves := leaving(value, job, deleted=deleted, evicted=text(evicted.get("message")))) is not None:
+    elif (
+        leaves := leaving(value, job, deleted=deleted, orphaned=not kind, evicted=text(evicted.get("message")))
+    ) is not None:
         state, shown = State.LEAVING, dict(zip(("reason", "message"), leaves, strict=True))
     elif value.admitted:
         state, shown = (State.RUNNING if job is not None and job.runs else State.STARTING), admitted

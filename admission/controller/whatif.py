@@ -20,7 +20,16 @@ from msgspec import structs
 
 from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
-from admission.controller.ask import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Ask, resource_of
+from admission.controller.ask import (
+    LIMIT_RANGES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    Ask,
+    resource_of,
+)
 from admission.controller.change import QUOTA_KINDS, as_applied
 from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED
 from admission.controller.defaults import unknown_classes
@@ -77,7 +86,6 @@ from admission.names import PREEMPTED, Names
 Json = dict[str, Any]
 _STEPS = 10_000
 _CYCLES = 100
-LIMIT_RANGES = Kind("", "v1", "limitranges", "LimitRange")
 RUNTIME_CLASSES = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 
 
@@ -270,6 +278,7 @@ async def _decided(
         names,
         priority=_priority(made, kind, ask, cluster.of("workloadpriorityclasses"), cluster.of(PRIORITY_CLASSES.plural)),
         limit_ranges=cluster.of(LIMIT_RANGES.plural),
+        quotas=cluster.of(RESOURCE_QUOTAS.plural),
         runtime_classes=None if runtimes is None else {name_of(raw): raw for raw in runtimes},
         devices=cluster.devices,
     )
@@ -401,10 +410,12 @@ async def _read(ask: Ask, namespace: str | None, rules: Rules) -> _Cluster:
         NODES,
         PODS,
         LIMIT_RANGES,
+        RESOURCE_QUOTAS,
         RUNTIME_CLASSES,
         PRIORITY_CLASSES,
     )
-    lists = await asyncio.gather(*(ask.read(one, namespace if one is LIMIT_RANGES else None) for one in kinds))
+    here = (LIMIT_RANGES, RESOURCE_QUOTAS)
+    lists = await asyncio.gather(*(ask.read(one, namespace if one in here else None) for one in kinds))
     found = {one.plural: found for one, found in zip(kinds, lists, strict=True)}
     return _Cluster(ask.names, found, await ask.devices(found["clusterqueues"] or (), rules))
 

@@ -235,15 +235,19 @@ class JobView(Value, frozen=True):
 
 
 DELETED = "Deleted"
+ORPHANED = "Orphaned"
 ENDED = ("Succeeded", "Failed")
 
 
-def leaving(value: Workload, job: JobView | None, *, deleted: bool, evicted: str = "") -> tuple[str, str] | None:
+def leaving(
+    value: Workload, job: JobView | None, *, deleted: bool, orphaned: bool, evicted: str = ""
+) -> tuple[str, str] | None:
     """(reason, message) of a gang that holds quota and is on its way out: its job has come to its end (a reason of
-    ENDED), it was evicted, or its job was deleted (DELETED). None when it stays, or holds nothing.
+    ENDED), it was evicted, or its job was deleted (DELETED), perhaps without its pods (ORPHANED). None when it stays,
+    or holds nothing.
 
     deleted: its Workload is being deleted, which counts where the job is gone: that takes its Workload along.
-    evicted: what its eviction says.
+    orphaned: its Workload has no owner (any more). evicted: what its eviction says.
     """
     if value.admission is None:
         return None
@@ -253,6 +257,9 @@ def leaving(value: Workload, job: JobView | None, *, deleted: bool, evicted: str
         return value.evicted, evicted
     if deleted if job is None else job.deleting:
         return DELETED, "It was deleted"
+    if orphaned and value.job_uid:
+        said = "Its job was deleted without its pods, which run on: it is charged until the last of them is gone"
+        return ORPHANED, said
     return None
 
 
@@ -616,6 +623,13 @@ def _exclusive_notes(raw: Json, entry: Json) -> tuple[tuple[str, str], ...]:
         if JOBSET_EXCLUSIVE_TOPOLOGY in said:
             out |= {key: said[key] for key in (JOBSET_EXCLUSIVE_TOPOLOGY, JOBSET_NODE_SELECTOR) if key in said}
     return tuple(sorted(out.items()))
+
+
+def starts_together(raw: Json) -> bool:
+    """Do all pods of a job start at once? Those that come later may find that the first have ended."""
+    spec = obj(raw.get("spec"))
+    in_order = obj(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
+    return not in_order and not any(entry.get("dependsOn") for entry in objects(spec.get("replicatedJobs")))
 
 
 def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:

@@ -6,6 +6,7 @@ limit without a request is a request. Of a pod that is there, what its kubelet s
 
 `complete` first adds what the API server will add when the pods are made (LimitRange defaults, the RuntimeClass's
 overhead, selector and tolerations), so that a Workload's template says all by itself and is charged as its pods are.
+`out_of_bounds` says for which LimitRanges it will refuse them.
 
 `shape_of` reads what decides where a pod may stand. A constraint that placement does not model is not ignored: the
 shape says it in `refused`, in words, and such a gang is not admitted on real nodes.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -62,6 +63,7 @@ from admission.names import (
     Names,
 )
 from admission.quantity import QuantityError, format_resources, parse, saturate
+from admission.quantity import format as written
 
 NODE_NAME = "metadata.name"
 """The one field that node affinity can match."""
@@ -307,9 +309,148 @@ def complete(template: Json, *, limit_ranges: Sequence[Json] = (), runtime_class
     return {**template, "spec": spec}
 
 
+def out_of_bounds(pod_spec: Json, limit_ranges: Iterable[Json]) -> list[str]:
+    """For which LimitRanges of its namespace the API server refuses a pod, in words; pod_spec as of `complete`."""
+    try:
+        asked = {"Container": _by_container(pod_spec), "Pod": [("the pod", *_of_pod(pod_spec))]}
+        return [
+            f"LimitRange {text(obj(limit_range.get('metadata')).get('name'))!r}: {who} {wrong}"
+            for limit_range in limit_ranges
+            for item in _limits(limit_range)
+            for who, requests, limits in asked[text(item.get("type"))]
+            for wrong in _out_of(item, requests, limits)
+        ]
+    except QuantityError:
+        return []  # it is told where they are read
+
+
+def _limits(limit_range: Json) -> list[Json]:
+    """What is said of pods, and not of claims."""
+    said = objects(obj(limit_range.get("spec")).get("limits"))
+    return [item for item in said if item.get("type") in ("Container", "Pod")]
+
+
+def _by_container(spec: Json) -> list[tuple[str, dict[str, int], dict[str, int]]]:
+    """(who, requests, limits)."""
+    out = []
+    for container in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))):
+        who = f"container {text(container.get('name'))!r}"
+        out.append((who, _container(container), _amounts(obj(container.get("resources")).get("limits"), who)))
+    return out
+
+
+def _of_pod(spec: Json) -> tuple[dict[str, int], dict[str, int]]:
+    """Requests and limits as LimitRanges of type Pod count them: without overhead."""
+    running = _of_containers(spec)
+    requests = running | {name: n for name, n in _of_whole_pod(spec, running).items() if name in _POD_LEVEL}
+    limited: Json = {}
+    for group in ("containers", "initContainers"):
+        limited[group] = [
+            {**one, "resources": {"requests": obj(one.get("resources")).get("limits")}}
+            for one in objects(spec.get(group))
+        ]
+    whole = _amounts(obj(spec.get("resources")).get("limits"), "pod")
+    return requests, _of_containers(limited) | {name: n for name, n in whole.items() if name in _POD_LEVEL}
+
+
+def _out_of(item: Json, requests: Mapping[str, int], limits: Mapping[str, int]) -> Iterator[str]:
+    """Which bounds of a LimitRange's item what is asked for is beyond. What has no request or limit is beyond, too."""
+
+    def short(name: str, amounts: Mapping[str, int]) -> str:
+        return written(name, amounts[name]) if name in amounts else "none"
+
+    for name, least in _amounts(item.get("min"), "min").items():
+        if requests.get(name, -1) < least or limits.get(name, least) < least:
+            said = f"request {short(name, requests)}, limit {short(name, limits)}"
+            yield f"is to have {written(name, least)} {name} at least (it has: {said})"
+    for name, most in _amounts(item.get("max"), "max").items():
+        if name not in limits or max(limits[name], requests.get(name, 0)) > most:
+            said = f"limit {short(name, limits)}, request {short(name, requests)}"
+            yield f"may have {written(name, most)} {name} at most (it has: {said})"
+    for name, ratio in obj(item.get("maxLimitRequestRatio")).items():
+        limit, request = limits.get(name, 0), requests.get(name, 0)
+        if not limit or not request or limit * 1000 > parse("cpu", ratio) * request:
+            said = f"request {short(name, requests)}, limit {short(name, limits)}"
+            yield f"may have a limit of {ratio} times its request of {name} at most (it has: {said})"
+
+
+def over_quota(pods: Sequence[tuple[int, Json]], quotas: Iterable[Json], *, together: bool) -> list[str]:
+    """For which ResourceQuotas of its namespace a job could never have all of its pods, though nobody else had any, in
+    words. pods: (how many, spec as of `complete`); together: all of them, else one entry at a time. A quota with a
+    scope is not looked at."""
+    out = []
+    for quota in quotas:
+        spec = obj(quota.get("spec"))
+        if spec.get("scopes") or spec.get("scopeSelector"):
+            continue
+        who = f"ResourceQuota {text(obj(quota.get('metadata')).get('name'))!r}"
+        for name, hard in obj(spec.get("hard")).items():
+            read = _quota_name(name)
+            try:
+                if read is None:
+                    continue
+                asked = [count * _counted(one, *read) for count, one in pods]
+                total, most = sum(asked) if together else max(asked, default=0), parse(read[1], hard)
+            except QuantityError:
+                continue  # it is told where they are read
+            if total > most:
+                had, wanted = written(read[1], most), written(read[1], saturate(total))
+                out.append(f"{who} allows {had} {name} in the namespace, and its pods ask for {wanted} at once")
+            elif read[1] in _POD_LEVEL:
+                silent = sorted({text(c.get("name")) for _, one in pods for c in _silent(one, *read)})
+                if silent:
+                    unsaid = ", ".join(map(repr, silent[:3]))
+                    out.append(f"{who} has {name}, so that each container must say it, and these do not: {unsaid}")
+    return out
+
+
+def _quota_name(name: str) -> tuple[str, str] | None:
+    """("requests" | "limits" | "", resource) that a name in a ResourceQuota counts of pods; None: nothing, or what is
+    not known here."""
+    kind, dot, resource = name.partition(".")
+    if kind in ("requests", "limits") and dot:
+        return None if resource.startswith(OF_DEVICE_CLASS) else (kind, resource)
+    if name in ("pods", "count/pods"):
+        return "", "pods"
+    return ("requests", name) if name in (*_POD_LEVEL, "ephemeral-storage") or name.startswith("hugepages-") else None
+
+
+def _counted(spec: Json, kind: str, resource: str) -> int:
+    """What a pod counts for in a ResourceQuota."""
+    if not kind:
+        return 1
+    return (pod_requests(spec) if kind == "requests" else _of_pod(spec)[1]).get(resource, 0)
+
+
+def _silent(spec: Json, kind: str, resource: str) -> list[Json]:
+    """Containers that do not say what a ResourceQuota counts; none where the pod says something as a whole."""
+    if any(obj(obj(spec.get("resources")).get(one)) for one in ("requests", "limits")):
+        return []
+
+    def says(container: Json) -> bool:
+        said = obj(container.get("resources"))
+        return resource in obj(said.get("limits")) or (kind == "requests" and resource in obj(said.get("requests")))
+
+    return [one for one in (*objects(spec.get("containers")), *objects(spec.get("initContainers"))) if not says(one)]
+
+
+def quotas_mark(quotas: Iterable[Json]) -> str:
+    """Hash of what ResourceQuotas, in their order, allow pods; "" for nothing."""
+    specs = [obj(quota.get("spec")) for quota in quotas]
+    said = [one for one in specs if any(_quota_name(name) for name in obj(one.get("hard")))]
+    return _mark(said) if said else ""
+
+
 def limits_mark(limit_ranges: Iterable[Json]) -> str:
-    """Hash of what LimitRanges, in their order, add to containers; "" for nothing."""
-    said = [entry for one in limit_ranges for entry in limits_of(one) if entry[0] == "Container" and any(entry[1:])]
+    """Hash of what LimitRanges, in their order, add to containers, and of their bounds; "" for nothing."""
+    ranges = list(limit_ranges)
+    said: list[object] = [
+        entry for one in ranges for entry in limits_of(one) if entry[0] == "Container" and any(entry[1:])
+    ]
+    for item in (item for one in ranges for item in _limits(one)):
+        bounds = [obj(item.get(key)) for key in ("min", "max", "maxLimitRequestRatio")]
+        if any(bounds):
+            said.append([item.get("type"), bounds])
     return _mark(said) if said else ""
 
 

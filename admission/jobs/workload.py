@@ -28,8 +28,10 @@ from admission.jobs.kinds import (
     objects,
     owners_form,
     spec_hash,
+    starts_together,
     text,
     texts,
+    whole,
 )
 from admission.jobs.requests import (
     LIMITS,
@@ -41,6 +43,9 @@ from admission.jobs.requests import (
     defaults_mark,
     excess,
     limits_mark,
+    out_of_bounds,
+    over_quota,
+    quotas_mark,
     topology_request,
     with_devices,
 )
@@ -52,6 +57,8 @@ PriorityRef = tuple[str, str]
 TEMPLATES_BYTES = 1 << 20
 """Of all templates of a job together, as JSON: the API server's store takes objects of 1.5 MiB, and what is decided is
 written to the same Workload."""
+_TOLD = 3
+"""Of what LimitRanges refuse in a pod set, so that an Event holds what is wrong with others, too."""
 _LABEL_LIMIT = 63
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -71,6 +78,7 @@ def build_workload(
     priority: int = 0,
     priority_ref: PriorityRef | None = None,
     limit_ranges: Sequence[Json] = (),
+    quotas: Sequence[Json] = (),
     runtime_classes: Mapping[str, Json] | None = None,
     devices: Devices | None = None,
     limits: Limits = LIMITS,
@@ -102,6 +110,8 @@ def build_workload(
             "count": slot.count,
             "template": complete(as_made(slot), limit_ranges=limit_ranges, runtime_class=runtime_class),
         }
+        refused = out_of_bounds(obj(entry["template"].get("spec")), limit_ranges) if slot.count else []
+        problems.extend(f"pod set {slot.pod_set}: none of its pods can be made: {one}" for one in refused[:_TOLD])
         by_name = asked_by_class_name(entry["template"])
         if devices is not None and (items(spec.get("resourceClaims")) or by_name):
             asked = devices.asked(namespace, objects(spec.get("resourceClaims")), by_name)
@@ -121,13 +131,16 @@ def build_workload(
             entry["topologyRequest"] = request
         pod_sets.append(entry)
     if least and len(slots) == 1 and not slots[0].labels and not completions_follow(annotations):
-        fewest = digits(least)
-        if fewest is not None and 0 < fewest <= slots[0].count:
-            pod_sets[0]["minCount"] = fewest
+        enough = digits(least)
+        if enough is not None and 0 < enough <= slots[0].count:
+            pod_sets[0]["minCount"] = enough
         else:
             problems.append(
                 f"annotation {names.min_parallelism_annotation}: {least[:20]!r} is not from 1 to the parallelism"
             )
+    if quotas:
+        fewest = [(whole(one.get("minCount"), one["count"]), obj(one["template"].get("spec"))) for one in pod_sets]
+        problems.extend(over_quota(fewest, quotas, together=starts_together(owned))[:_TOLD])
     queue = labels.get(names.queue_label) or queue
     if queue and not _OBJECT_NAME.fullmatch(queue):
         # A label may be what no object can be called: the API server would refuse the Workload, time and again.
@@ -160,7 +173,7 @@ def build_workload(
     if limit is not None:
         spec_out["maximumExecutionTimeSeconds"] = limit
     notes = {names.spec_hash_annotation: spec_hash(slots, kind.size(owned))}
-    if added := defaults_mark(limits_mark(limit_ranges), classes.items(), claims.items()):
+    if added := defaults_mark(limits_mark(limit_ranges) + quotas_mark(quotas), classes.items(), claims.items()):
         notes[names.defaults_annotation] = added
     if labels.get(names.pause_label) == "true":
         notes[names.pause_label] = "true"

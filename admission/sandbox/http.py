@@ -359,7 +359,7 @@ class Sandbox:
                 "singularName": kind.singular or kind.kind.lower(),
                 "namespaced": kind.namespaced,
                 "kind": kind.kind,
-                "verbs": ["get", "list", "watch"] if kind.read_only else _VERBS,
+                "verbs": _VERBS,
             }
             if kind.short_names:
                 entry["shortNames"] = list(kind.short_names)
@@ -979,7 +979,7 @@ def _discovered(kind: Kind, verbs: list[str] | None = None) -> Object:
         "responseKind": names(kind.group, kind.version, kind.kind),
         "scope": "Namespaced" if kind.namespaced else "Cluster",
         "singularResource": kind.singular or kind.kind.lower(),
-        "verbs": verbs or (["get", "list", "watch"] if kind.read_only else _VERBS),
+        "verbs": verbs or _VERBS,
     }
     if kind.short_names:
         out["shortNames"] = list(kind.short_names)

@@ -793,14 +793,9 @@ def builtin_kinds() -> list[Kind]:
             returns_deleted=True,
         ),
         Kind("", "v1", "limitranges", "LimitRange", shape=_shape("core.v1.LimitRange"), short_names=("limits",)),
+        # Kept, and enforced on nobody.
         Kind(
-            "",
-            "v1",
-            "resourcequotas",
-            "ResourceQuota",
-            shape=_shape("core.v1.ResourceQuota"),
-            short_names=("quota",),
-            read_only=True,
+            "", "v1", "resourcequotas", "ResourceQuota", shape=_shape("core.v1.ResourceQuota"), short_names=("quota",)
         ),
         # Nobody provisions or binds here: what a claim or a volume says of itself is written by whoever made it.
         Kind(

@@ -117,7 +117,6 @@ class Kind:
     returns_deleted: bool = False
     fields: tuple[str, ...] = ()
     """Field selectors besides metadata.name and metadata.namespace."""
-    read_only: bool = False
     subresources: tuple[str, ...] = ()
     defaults: Callable[[Object], None] | None = None
     prepare: Callable[[Store, Object, Object | None, int], None] | None = None
@@ -420,8 +419,6 @@ class Store:
     def prepare(self, request: Request, now: int) -> Change:
         """The change a request asks for, in shape, with defaults; Refused for what the server refuses before admission."""  # noqa: E501
         kind = request.kind
-        if kind.read_only:
-            raise Refused(405, "MethodNotAllowed", f"the sandbox serves {kind.resource} for reading only")
         if request.verb == "create":
             return self._prepare_create(request, now)
         old = self._buckets[kind.id].objects.get((request.namespace, request.name))

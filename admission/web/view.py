@@ -313,7 +313,7 @@ class View:
         given = gang.admission.pods
         ready = job.ready_of(given) if job is not None else 0
         workload = self.source.workload(key)
-        leaves = leaving(gang, job, deleted=workload is not None and workload.deleting)
+        leaves = leaving(gang, job, deleted=workload is not None and workload.deleting, orphaned=not kind)
         if leaves is not None:
             state_, since = "leaving", gang.evicted_at or gang.admitted_at
         elif not gang.admitted:

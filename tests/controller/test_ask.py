@@ -822,6 +822,16 @@ async def test_a_job_that_cannot_be_queued_says_why(world: World, tmp_path: Path
     assert re.search(r"because +WorkloadPriorityClass 'b' does not", text)
 
 
+async def test_a_job_that_its_namespace_refuses_is_told_when_its_events_are_gone(world: World, tmp_path: Path) -> None:
+    await lab(world)
+    meta, spec = {"name": "few", "namespace": "ml"}, {"hard": {f"requests.{GPU}": "12"}}
+    await world.put({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": spec})
+    await world.put(job("train"))
+    text = (await run(world, tmp_path, "why", "train", "-n", "ml", code=1)).stdout
+    assert re.search(rf"because +ResourceQuota 'few' allows 12 requests.{GPU} in the namespace", text)
+    assert "within a second" not in text
+
+
 def leads(renewed: int, holder: str = "replica") -> dict[str, Any]:
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": rfc3339(renewed)}
     return {
@@ -1073,6 +1083,25 @@ async def test_queues_and_jobs_of_a_tenant(world: World, tmp_path: Path) -> None
     everywhere = await run(world, tmp_path, "jobs", "-A")
     assert "You may not see: jobs of all namespaces, jobsets of all namespaces, workloads of all" in everywhere.stdout
     assert "with -n" in everywhere.stdout
+
+
+async def test_whose_job_was_deleted_without_its_pods_is_told_apart(world: World, tmp_path: Path) -> None:
+    """The collector of garbage takes the owner off its Workload."""
+    await lab(world)
+    runs = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", "n2")}
+    await with_workload(world, job("train", status=STARTED), runs)
+    path = f"/apis/{NAMES.api_version}/namespaces/ml/workloads"
+    (left,) = [one for one in (await world.client.get(path))["items"] if one["metadata"].get("ownerReferences")]
+    name = left["metadata"]["name"]
+    await world.client.merge_patch(f"{path}/{name}", {"metadata": {"ownerReferences": None}})
+    await world.client.delete("/apis/batch/v1/namespaces/ml/jobs/train", propagation="Background")
+    (row,) = (await world.ask().jobs("ml")).rows
+    assert (row.state, row.reason) == (State.LEAVING, "Orphaned")
+    assert re.search(
+        rf"workload/{name} .* leaving .* Orphaned", (await run(world, tmp_path, "jobs", "-n", "ml")).stdout
+    )
+    with pytest.raises(NotThere, match=f"kubectl describe workloads.muster.dev {name} -n ml"):
+        await world.ask().why(f"workload/{name}", "ml")
 
 
 async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:

@@ -564,6 +564,73 @@ async def test_who_waits_and_names_a_runtime_class_that_goes_is_not_queued(world
         await until(reads(world, holds))
 
 
+def at_most(gpus: int) -> Json:
+    """Of each container."""
+    made = limit_range("1")
+    made["spec"]["limits"][0] = {"type": "Container", "max": {GPU: str(gpus)}}
+    return made
+
+
+def in_all(gpus: int) -> Json:
+    """In the namespace."""
+    meta = {"name": "quota", "namespace": "ml"}
+    spec = {"hard": {f"requests.{GPU}": str(gpus)}}
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": spec}
+
+
+REFUSING: dict[str, tuple[str, Json, Json, str]] = {
+    "a LimitRange": (
+        f"{LIMITS}/defaults",
+        at_most(4),
+        at_most(8),
+        (
+            "pod set main: none of its pods can be made: LimitRange 'defaults': "
+            f"container 'main' may have 4 {GPU} at most (it has: limit 8, request 8)"
+        ),
+    ),
+    "a ResourceQuota": (
+        "/api/v1/namespaces/ml/resourcequotas/quota",
+        in_all(12),
+        in_all(16),
+        f"ResourceQuota 'quota' allows 12 requests.{GPU} in the namespace, and its pods ask for 16 at once",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+async def test_whose_pods_its_namespace_never_takes_is_told_and_given_nothing(world: World, name: str) -> None:
+    """Until it allows them. Whom it comes to forbid while it waits is queued no more, and who runs is let be."""
+    path, less, more, words = REFUSING[name]
+    await a_town_with_cpus(world)
+
+    async def told() -> list[str]:
+        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+        return [event["message"] for event in events if event["reason"] == "InvalidJob"]
+
+    async def started() -> bool:
+        return not (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"]
+
+    await world.put(less)
+    async with running(world) as controller:
+        await world.put(asking())
+        assert await until(told) == [words]
+        assert not controller.world.workloads
+        await change(world, path, {"spec": more["spec"]})
+        first = await until(reads(world, lambda raw: holds(raw) and raw))
+        await until(started)
+        await world.put(job("later", "main"))
+
+        async def queued(count: int) -> bool:
+            there = [seen.view.value.name for seen in controller.world.workloads.values()]
+            return len(there) == count and first["metadata"]["name"] in there
+
+        await until(lambda: queued(2))
+        await change(world, path, {"spec": less["spec"]})
+        await until(lambda: queued(1))
+        assert set(await told()) == {words}
+        assert await started()
+
+
 async def test_what_is_added_to_pods_and_changes_nothing_writes_nothing(world: World) -> None:
     """Workloads of before that carry no mark are not written anew either, where they say the same."""
     await a_town_with_cpus(world)

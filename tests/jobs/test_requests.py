@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from admission.engine.model import AntiAffinity, Exclusive, LabelSelector, Requirement, Toleration
 from admission.jobs.kinds import JOB, JOBSET
-from admission.jobs.requests import anti_affinity, complete, pod_requests, shape_of, topology_request, topology_value
+from admission.jobs.requests import (
+    anti_affinity,
+    complete,
+    limits_mark,
+    out_of_bounds,
+    over_quota,
+    pod_requests,
+    shape_of,
+    topology_request,
+    topology_value,
+)
 from admission.jobs.values import pod_sets, pod_usage
 from admission.jobs.workload import build_workload
 from admission.names import HOSTNAME_LABEL, Names
@@ -180,6 +190,106 @@ def ranges(**item: Any) -> Json:
 )
 def test_limit_ranges(containers: list[Json], limit_ranges: list[Json], wanted: Json) -> None:
     assert pod_requests({"containers": containers}, limit_ranges=limit_ranges) == wanted
+
+
+def bounds(kind: str = "Container", **said: Json) -> Json:
+    return {"metadata": {"name": "l"}, "spec": {"limits": [{"type": kind, **said}]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "limit_range", "wrong"),
+    [
+        ({"containers": [c({"cpu": "16"}, {"cpu": "16"})]}, bounds(max={"cpu": "16"}), ""),
+        ({"containers": [c({}, {"cpu": "16001m"})]}, bounds(max={"cpu": "16"}),
+         "container 'c' may have 16 cpu at most (it has: limit 16001m, request 16001m)"),
+        # Without a limit it is given the most as one.
+        ({"containers": [c({"cpu": "17"})]}, bounds(max={"cpu": "16"}),
+         "container 'c' may have 16 cpu at most (it has: limit 16, request 17)"),
+        ({"containers": [c({"cpu": "1"})]}, bounds(max={"cpu": "16"}), ""),
+        ({"containers": [c({"memory": "63Mi"})]}, bounds(min={"memory": "64Mi"}),
+         "container 'c' is to have 64Mi memory at least (it has: request 63Mi, limit none)"),
+        ({"containers": [c()]}, bounds(min={"memory": "64Mi"}), ""),
+        ({"containers": [c({"cpu": "1"}, {"cpu": "4"})]}, bounds(maxLimitRequestRatio={"cpu": "4"}), ""),
+        ({"containers": [c({"cpu": "1"}, {"cpu": "5"})]}, bounds(maxLimitRequestRatio={"cpu": "4.5"}),
+         "container 'c' may have a limit of 4.5 times its request of cpu at most (it has: request 1, limit 5)"),
+        ({"containers": [c({"cpu": "1"})]}, bounds(maxLimitRequestRatio={"cpu": "4"}),
+         "container 'c' may have a limit of 4 times its request of cpu at most (it has: request 1, limit none)"),
+        ({"containers": [c()], "initContainers": [c({}, {"a.b/gpu": "3"})]}, bounds(max={"a.b/gpu": "2"}),
+         "container 'c' may have 2 a.b/gpu at most (it has: limit 3, request 3)"),
+        # As a whole: with what sidecars have, and what is said of the pod.
+        ({"containers": [c({}, {"cpu": "2"}), c({}, {"cpu": "2"})]}, bounds("Pod", max={"cpu": "4"}), ""),
+        ({"containers": [c({}, {"cpu": "2"})], "initContainers": [c({}, {"cpu": "3"}, restartPolicy="Always")]},
+         bounds("Pod", max={"cpu": "4"}), "the pod may have 4 cpu at most (it has: limit 5, request 5)"),
+        ({"containers": [c({}, {"cpu": "2"})], "initContainers": [c({}, {"cpu": "5"})]},
+         bounds("Pod", max={"cpu": "4"}), "the pod may have 4 cpu at most (it has: limit 5, request 5)"),
+        ({"containers": [c({"cpu": "1"})]}, bounds("Pod", max={"cpu": "4"}),
+         "the pod may have 4 cpu at most (it has: limit none, request 1)"),
+        ({"containers": [c({}, {"cpu": "1"})], "resources": {"limits": {"cpu": "5"}}}, bounds("Pod", max={"cpu": "4"}),
+         "the pod may have 4 cpu at most (it has: limit 5, request 1)"),
+        ({"containers": [c({"cpu": "1"})]}, bounds("PersistentVolumeClaim", max={"storage": "1Gi"}), ""),
+        ({"containers": [c({"cpu": "much"})]}, bounds(max={"cpu": "4"}), ""),
+    ],
+)  # fmt: skip
+def test_what_a_limit_range_refuses_is_told_with_numbers(spec: Json, limit_range: Json, wrong: str) -> None:
+    made = complete({"spec": spec}, limit_ranges=[limit_range])["spec"]
+    assert out_of_bounds(made, [limit_range]) == ([f"LimitRange 'l': {wrong}"] if wrong else [])
+
+
+def test_bounds_of_limit_ranges_are_noticed_when_they_change() -> None:
+    other = [bounds(max={"cpu": "4"}), bounds("Pod", max={"cpu": "4"}), bounds("Pod", max={"cpu": "5"})]
+    marks = [limits_mark([one]) for one in other]
+    assert len({*marks, ""}) == 4
+    assert limits_mark([bounds("PersistentVolumeClaim", max={"storage": "1Gi"})]) == ""
+
+
+def quota(hard: Json, **said: Any) -> Json:
+    return {"metadata": {"name": "q"}, "spec": {"hard": hard, **said}}
+
+
+TWO_CPUS = {"containers": [c({"cpu": "1"}, {"cpu": "2"})]}
+
+
+@pytest.mark.parametrize(
+    ("pods", "limit", "wrong"),
+    [
+        ([(4, TWO_CPUS)], quota({"pods": "4"}), ""),
+        ([(4, TWO_CPUS), (1, {})], quota({"pods": "4"}),
+         "allows 4 pods in the namespace, and its pods ask for 5 at once"),
+        ([(4, TWO_CPUS)], quota({"requests.cpu": "4", "limits.cpu": "8"}), ""),
+        ([(4, TWO_CPUS)], quota({"requests.cpu": "3999m"}),
+         "allows 3999m requests.cpu in the namespace, and its pods ask for 4 at once"),
+        ([(4, TWO_CPUS)], quota({"cpu": "3"}), "allows 3 cpu in the namespace, and its pods ask for 4 at once"),
+        ([(4, TWO_CPUS)], quota({"limits.cpu": "7"}),
+         "allows 7 limits.cpu in the namespace, and its pods ask for 8 at once"),
+        ([(1, {**TWO_CPUS, "overhead": {"cpu": "1"}})], quota({"requests.cpu": "1"}),
+         "allows 1 requests.cpu in the namespace, and its pods ask for 2 at once"),
+        ([(2, {"containers": [c({}, {"a.b/gpu": "8"})]})], quota({"requests.a.b/gpu": "12"}),
+         "allows 12 requests.a.b/gpu in the namespace, and its pods ask for 16 at once"),
+        # Counted by nobody, or of other kinds.
+        ([(2, {"containers": [c({}, {"a.b/gpu": "8"})]})], quota({"a.b/gpu": "12", "secrets": "0"}), ""),
+        ([(9, TWO_CPUS)], quota({"requests.storage": "0", "count/jobs.batch": "0"}), ""),
+        # Whether it counts these pods depends on more than their template.
+        ([(4, TWO_CPUS)], quota({"pods": "1"}, scopes=["NotTerminating"]), ""),
+        ([(4, TWO_CPUS)], quota({"pods": "1"}, scopeSelector={"matchExpressions": []}), ""),
+        # Of CPU and memory each container must say what is counted.
+        ([(1, {"containers": [c({"cpu": "1"})]})], quota({"limits.cpu": "9"}),
+         "has limits.cpu, so that each container must say it, and these do not: 'c'"),
+        ([(1, {"containers": [c({}, {"cpu": "1"})]})], quota({"requests.cpu": "9"}), ""),
+        ([(1, {"containers": [c()], "resources": {"limits": {"cpu": "1"}}})], quota({"limits.cpu": "9"}), ""),
+        ([(1, {"containers": [c()]})], quota({"requests.a.b/gpu": "9", "limits.ephemeral-storage": "1Gi"}), ""),
+        ([(1, {"containers": [c({"cpu": "much"})]})], quota({"requests.cpu": "1"}), ""),
+    ],
+)  # fmt: skip
+def test_what_a_resource_quota_can_never_have_is_told_with_numbers(
+    pods: list[tuple[int, Json]], limit: Json, wrong: str
+) -> None:
+    assert over_quota(pods, [limit], together=True) == ([f"ResourceQuota 'q' {wrong}"] if wrong else [])
+
+
+def test_pods_that_come_one_set_after_the_other_need_not_fit_a_resource_quota_together() -> None:
+    sets = [(3, TWO_CPUS), (4, TWO_CPUS)]
+    assert over_quota(sets, [quota({"pods": "4"})], together=False) == []
+    assert over_quota(sets, [quota({"pods": "3"})], together=False) != []
 
 
 def test_a_runtime_class_brings_overhead_and_place() -> None:
