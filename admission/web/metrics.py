@@ -449,8 +449,8 @@ class _Scraped:
         put("leading", float(numbers.leading()))
         if numbers.leading() and (held := numbers.held()) is not None:
             put("jobs_held", float(held[1]), held[0])
-        self._queues(put)
-        self._waiting(put)
+        counted = self._queues(put)
+        self._waiting(put, counted if numbers.leading() else [])
         for flavor, resource, nominal, capacity in numbers.flavors():
             put("flavor_nominal_quota", _base(resource, nominal), flavor, resource)
             put("flavor_capacity", _base(resource, capacity), flavor, resource)
@@ -467,8 +467,10 @@ class _Scraped:
             put("webhook_certificate_expiry_timestamp_seconds", ends)
         yield from made.values()
 
-    def _queues(self, put: Any) -> None:
+    def _queues(self, put: Any) -> list[tuple[str, str]]:
+        """What ClusterQueues count: (ClusterQueue, resource)."""
         used = dict(self._used.totals())
+        counted: dict[tuple[str, str], None] = {}
         for kind, name, numbers, lent in self._numbers.queues():
             prefix = "cluster_queue" if kind == "ClusterQueue" else "cohort"
             labels = (name, numbers.cohort) if kind == "ClusterQueue" else (name,)
@@ -491,15 +493,18 @@ class _Scraped:
                     put(f"{prefix}_{what}", _base(resource, amount), *labels, flavor, resource)
                 if kind == "ClusterQueue":  # begins at 0: of a series that is born with a number no increase is seen
                     used.setdefault((name, flavor, resource), 0.0)
+                    counted[name, resource] = None
         for cost, amount in used.items() if self._by_resource else ():
             put("cluster_queue_used_seconds", _base(cost[-1], amount), *cost)
         for reason, (queue, flavor, resource), amount in self._used.losses() if self._by_resource else ():
             put("evicted_seconds", _base(resource, amount), queue, reason, flavor, resource)
+        return list(counted)
 
-    def _waiting(self, put: Any) -> None:
+    def _waiting(self, put: Any, counts: Iterable[tuple[str, str]]) -> None:
+        """counts: (ClusterQueue, resource) of which 0 is said where nobody asks."""
         counted: dict[tuple[str, str], int] = {}
         oldest: dict[str, float] = {}
-        asked: dict[tuple[str, str], int] = {}
+        asked = dict.fromkeys(counts, 0)
         for queue, reason, seconds, gang in self._numbers.waiting():
             counted[queue, reason] = counted.get((queue, reason), 0) + 1
             if reason in _FOR_ROOM:

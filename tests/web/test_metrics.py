@@ -228,6 +228,7 @@ def test_a_run_is_counted() -> None:
         ("muster_pending_workloads", {**queue, "reason": "WaitingForQuota"}, 1),
         ("muster_pending_requests", {**queue, "resource": GPU}, 9),
         ("muster_pending_requests", {**queue, "resource": "cpu"}, 0.5),
+        ("muster_pending_requests", {"cluster_queue": "team-b", "resource": GPU}, 0),
         ("muster_cluster_queue_used_seconds_total", spent, 200),
         ("muster_cluster_queue_used_seconds_total", {**spent, "cluster_queue": "team-b"}, 0),
         ("muster_cluster_queue_used_seconds_total", {**queue, "flavor": "any", "resource": "cpu"}, 5),
