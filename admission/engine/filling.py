@@ -52,9 +52,11 @@ from admission.engine.victims import almost_common, may_always_reclaim
 from admission.engine.walk import Walk
 
 MOST_RIVALS = 200
-"""Each is a trial, made for one who comes back: a tree of 200 queues had 1,500, and a decision took seven seconds."""
+"""So many trials are made for one who comes back: a tree of 200 queues had 1,500, and a decision took seven seconds."""
 BEHIND = 8
-"""So many of a strict queue are followed, one after the other, to see whom they evict."""
+"""So many of those who have their turns one after the other are followed, to see whom they evict."""
+DEEP = 2
+"""So many who were evicted, and wait one for the other, are asked whether they would be again."""
 PATIENCE = 4
 WALKS_PER_TRIAL = 16
 """What is decided is not kept waiting for more trials without a decision than these, and as many as it costs to have
@@ -537,7 +539,8 @@ class Filling(Run):
             if evictor is None:
                 return trial
             before = self.look(evictor.gang, evictor.queue)
-            if before.mode is Mode.FIT and evictor.gang.evicted == "Preempted" and evictor.gang.key not in after:
+            again = evictor.gang.evicted == "Preempted" and evictor.gang.key not in after and len(after) < DEEP
+            if before.mode is Mode.FIT and again:
                 before = self._come_back(before, after | {gang.key})
                 # Others may have gone before that one, and what was free for this gang with them.
                 trial = self.look(gang, trial.queue)
@@ -588,7 +591,10 @@ class Filling(Run):
             newly = [(one, what) for one, what, _ in self.charged.values()]
             self.as_if = tuple(self._holding(one, what) for one, what in (*newly, (gang, admission)))
             try:
-                for rival, queue in rivals[:MOST_RIVALS]:
+                most = self.steps + MOST_RIVALS
+                for rival, queue in rivals:
+                    if self.steps >= most:
+                        break
                     found = self.look(rival, queue, later=True)
                     # Who outranks it in its own queue, and has other room now, may send it when others took that.
                     over = queue is trial.queue and rival.effective_priority > gang.effective_priority
