@@ -370,9 +370,10 @@ class Controller:
         )
         watch(NODES, partial(decode.item, values.node, names), self._on_node)
         watch(Kind("", "v1", "pods", "Pod"), partial(decode.pod, names), self._on_pod)
-        watch(Kind("", "v1", "limitranges", "LimitRange"), decode.plain, self._on_limit_range, optional=True)
-        quotas = Kind("", "v1", "resourcequotas", "ResourceQuota")
-        watch(quotas, decode.quota, self._on_quota, optional=True, withheld=True)
+        limits = partial(self._on_rule_for_pods, self.world.defaults.limit_range_changed)
+        watch(Kind("", "v1", "limitranges", "LimitRange"), decode.plain, limits, optional=True)
+        quotas = partial(self._on_rule_for_pods, self.world.defaults.quota_changed)
+        watch(Kind("", "v1", "resourcequotas", "ResourceQuota"), decode.quota, quotas, optional=True, withheld=True)
         watch(
             Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False),
             decode.plain,
@@ -482,20 +483,18 @@ class Controller:
         elif old is not None:
             self.world.priority_lost(old, ours=ours)
 
-    def _on_limit_range(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
-        at = new or old
-        assert at is not None
-        changed = self.world.defaults.limit_range_changed(at.namespace, at.name, new.value if new is not None else None)
-        if changed and self.leading:
-            self.world.namespace_changed(at.namespace)
-
-    def _on_quota(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:
+    def _on_rule_for_pods(
+        self,
+        changed: Callable[[str, str, dict[str, Any] | None], bool],
+        old: Item[dict[str, Any]] | None,
+        new: Item[dict[str, Any]] | None,
+    ) -> None:
+        """Of a namespace: a LimitRange or a ResourceQuota, as `changed` takes it."""
         at = new or old
         assert at is not None
         if old is not None and new is not None and old.value == new.value:
-            return
-        changed = self.world.defaults.quota_changed(at.namespace, at.name, new.value if new is not None else None)
-        if changed and self.leading:
+            return  # a ResourceQuota's status changes with each pod
+        if changed(at.namespace, at.name, new.value if new is not None else None) and self.leading:
             self.world.namespace_changed(at.namespace)
 
     def _on_runtime_class(self, old: Item[dict[str, Any]] | None, new: Item[dict[str, Any]] | None) -> None:

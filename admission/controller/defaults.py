@@ -3,7 +3,7 @@ from ResourceClaimTemplates ask for, and priority; and what ResourceQuotas allow
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,11 +107,11 @@ class Defaults:
 
     def limits_of(self, namespace: str) -> list[dict[str, Any]]:
         """LimitRanges of a namespace, in order of name."""
-        return [value for _, value in sorted(self._limit_ranges.get(namespace, {}).items(), key=lambda one: one[0])]
+        return _in_order(self._limit_ranges, namespace)
 
     def quotas_of(self, namespace: str) -> list[dict[str, Any]]:
         """ResourceQuotas of a namespace, in order of name."""
-        return [value for _, value in sorted(self._quotas.get(namespace, {}).items(), key=lambda one: one[0])]
+        return _in_order(self._quotas, namespace)
 
     def mark_of(self, job: JobView) -> str:
         """What is added to its pods, but for priority, as a mark; "" for nothing."""
@@ -135,3 +135,7 @@ class Defaults:
             return value, "PriorityClass", job.pod_priority_class
         # Of pods that name no class: the smallest, as the API server takes it where several say so.
         return min(self._pod_priority_defaults.values(), default=0), "", ""
+
+
+def _in_order(kept: Mapping[str, Mapping[str, dict[str, Any]]], namespace: str) -> list[dict[str, Any]]:
+    return [value for _, value in sorted(kept.get(namespace, {}).items(), key=lambda one: one[0])]

@@ -185,10 +185,7 @@ def _requests(raw: Json, value: Workload) -> tuple[tuple[str, int], ...]:
                 quantity.add(total, {name: quantity.parse(name, amount)})
             except quantity.QuantityError:
                 continue
-    if not counted:
-        for pod_set in value.pod_sets:
-            quantity.add(total, dict(pod_set.shape.requests), pod_set.count)
-    return tuple(sorted(total.items()))
+    return tuple(sorted(total.items())) if counted else value.requests
 
 
 def _where(value: Workload) -> tuple[Place, ...]:

@@ -479,20 +479,12 @@ async def _stored(ask: Ask, gang: Workload, others: list[Workload], made: Json) 
     return _Stored(storage, tuple(unseen), everywhere, gang.namespace)
 
 
-def _asks_for(gang: Workload) -> tuple[tuple[str, int], ...]:
-    total: dict[str, int] = {}
-    for pod_set in gang.pod_sets:
-        for name, amount in pod_set.shape.requests:
-            total[name] = total.get(name, 0) + amount * pod_set.count
-    return tuple(sorted(total.items()))
-
-
 def _run(state: State, key: Key, seen: Foreseen, called: dict[Key, str], ask: Ask) -> tuple[Foreseen, Admit | None]:
     """Let the engine decide until it has dealt with this gang."""
     verdict: Verdict | None = None
     evicts: list[str] = []
     gang = state.workloads[key]
-    seen = replace(seen, requests=_asks_for(gang), hidden=ask.hidden)
+    seen = replace(seen, requests=gang.requests, hidden=ask.hidden)
     for _ in range(_CYCLES):
         plan = decide(state, ask.now, _STEPS)
         evicts += [
@@ -553,7 +545,7 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
 
     def moved(keys: set[Key]) -> tuple[Moved, ...]:
         found = [gang for gang in gangs if gang.key in keys]
-        rows = [Moved(called[gang.key], queues[gang.key], _asks_for(gang)) for gang in found]
+        rows = [Moved(called[gang.key], queues[gang.key], gang.requests) for gang in found]
         return tuple(sorted(rows, key=lambda row: (row.cluster_queue, row.name)))
 
     return Outlook(

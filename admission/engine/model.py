@@ -18,6 +18,8 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec.structs import force_setattr
 
+from admission import quantity
+
 Key = tuple[str, str]
 """(namespace, name) of a Workload, LocalQueue or pod."""
 
@@ -566,6 +568,14 @@ class Workload(Value, frozen=True):
     def effective_priority(self) -> int:
         """By which it is ordered, and by which it may evict or be evicted; `priority` is what the spec says."""
         return self.priority + self.priority_boost
+
+    @property
+    def requests(self) -> tuple[tuple[str, int], ...]:
+        """(resource, amount) of all its pods together, by name."""
+        total: dict[str, int] = {}
+        for pod_set in self.pod_sets:
+            quantity.add(total, dict(pod_set.shape.requests), pod_set.count)
+        return tuple(sorted(total.items()))
 
     @property
     def unclear(self) -> str:

@@ -509,9 +509,8 @@ class _Scraped:
             counted[queue, reason] = counted.get((queue, reason), 0) + 1
             if reason in _FOR_ROOM:
                 oldest[queue] = max(oldest.get(queue, 0.0), seconds)
-                for pods in gang.pod_sets if self._by_resource else ():
-                    for resource, amount in pods.shape.requests:
-                        asked[queue, resource] = asked.get((queue, resource), 0) + amount * pods.count
+                for resource, amount in gang.requests if self._by_resource else ():
+                    asked[queue, resource] = asked.get((queue, resource), 0) + amount
         for (queue, resource), amount in sorted(asked.items()):
             put("pending_requests", _base(resource, amount), queue, resource)
         for (queue, reason), count in sorted(counted.items()):

@@ -290,7 +290,7 @@ class View:
             "priority": gang.effective_priority,
             "created": gang.created,
             "pods": sum(pod_set.count for pod_set in gang.pod_sets),
-            "requests": [_amount(name, amount) for name, amount in _requests(gang)],
+            "requests": [_amount(name, amount) for name, amount in gang.requests],
         }
         if gang.admission is None:
             reason, detail, message, why = self.why(key)
@@ -422,13 +422,6 @@ def _quota(node: QuotaNode, fr: FlavorResource, nominal: int, used: int, lent: i
     }
     texts = dict(zip(amounts, quantity.words(fr[1], *amounts.values()), strict=True))
     return {"flavor": fr[0], "resource": fr[1], **amounts, "texts": texts}
-
-
-def _requests(gang: Workload) -> list[tuple[str, int]]:
-    total: dict[str, int] = {}
-    for pod_set in gang.pod_sets:
-        quantity.add(total, dict(pod_set.shape.requests), pod_set.count)
-    return sorted(total.items())
 
 
 def _numbers(why: Why | None) -> list[Json]:
