@@ -33,7 +33,8 @@ from admission.names import JOBS_HELD
 log = structlog.get_logger("muster")
 
 AGAIN_S = 2.0
-"""Between two looks whether the API server is there."""
+"""Between two looks whether the API server is there, or holds jobs now: right after an install it may not have read its
+policies yet."""
 _Found = TypeVar("_Found")
 
 PROOF_S = 10.0
@@ -178,7 +179,8 @@ async def serve(
 
         async def prove_on() -> None:
             while True:
-                await asyncio.sleep(AGAIN_S if replica.held is None else config.hold_proof_period)
+                proven = replica.held is not None and replica.held.holds
+                await asyncio.sleep(config.hold_proof_period if proven else min(AGAIN_S, config.hold_proof_period))
                 await try_to_prove()
 
         async def work() -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,11 @@ async def served(
     users: tuple[str, ...] = (),
     kinds: Sequence[dict[str, Any]] = (),
     lease: dict[str, Any] | None = None,
+    classes: Sequence[dict[str, Any]] = (priority_class(NAMES),),
 ) -> AsyncIterator[tuple[Client, Replica]]:
     """A replica of this file in a sandbox, with a webhook that the API server reaches; `port`: where the file says that
     it is. `users`: people with a token each, NAME-token, who may not admit. `kinds`: more CRDs. `lease`: one that is
-    there before."""
+    there before. `classes`: PriorityClasses."""
     if not port:
         port = free_port()
         text += f"webhook: {{host: 127.0.0.1, port: {port}}}\n"
@@ -71,7 +73,8 @@ async def served(
         Client.plain(cluster.url, token="admin-token", backoff=(0.001, 0.01)) as client,
     ):
         await install(cluster, client)
-        await client.create(CLASSES, priority_class(NAMES))
+        for made in classes:
+            await client.create(CLASSES, made)
         for name in (HOME, "elsewhere"):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             await client.create("/api/v1/namespaces", namespace)
@@ -285,6 +288,17 @@ async def test_the_class_of_gangs_is_missed_without_which_their_pods_are_refused
         await until(missed)
         await client.create(CLASSES, priority_class(NAMES))
         await until(proven)
+
+
+async def test_what_was_not_held_at_first_is_proven_soon_again_and_not_after_a_whole_period() -> None:
+    async with served("holdProofPeriod: 1h\n", classes=()) as (client, replica):
+
+        async def found(holds: bool) -> bool:
+            return replica.held is not None and replica.held.holds is holds
+
+        await until(partial(found, False))
+        await client.create(CLASSES, priority_class(NAMES))
+        await until(partial(found, True))
 
 
 class Judge(Cluster):
