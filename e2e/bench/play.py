@@ -8,15 +8,17 @@ that has run its time gets Finished. All that is counted comes from the watch, w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from admission.kube.client import ApiError, Client, Conflict, Kind, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Kind, NotFound, Unavailable
 from e2e.bench import load
 from e2e.bench.load import CLASS_LABEL, GROUP, RUN_LABEL, VERSION, Set, Size
 
@@ -187,7 +189,8 @@ class Play:
             await asyncio.sleep(kind.every_ms / 1000)
             name = f"{kind.name}-{number}"
             self.expect(queue, name, kind)
-            await self._client.create(WORKLOADS.path(queue), load.workload(kind, queue, name))
+            with contextlib.suppress(AlreadyExists):  # it was made, and the answer lost
+                await answered(partial(self._client.create, WORKLOADS.path(queue), load.workload(kind, queue, name)))
             self.tally.own_writes["create"] += 1
             self.tally.created += 1
 
@@ -278,7 +281,7 @@ class Play:
         meta = {"namespace": key[0], "name": key[1], **({"resourceVersion": version} if version else {})}
         body = {"apiVersion": VERSION, "kind": "Workload", "metadata": meta, "status": status}
         try:
-            await self._client.apply_raw(WORKLOADS.path(*key, "status"), body, manager=manager)
+            await answered(partial(self._client.apply_raw, WORKLOADS.path(*key, "status"), body, manager=manager))
         except NotFound:
             return
         self.tally.own_writes["status"] += 1
@@ -291,6 +294,16 @@ class Play:
                 f"{time.monotonic() - self._began:5.0f} s  created {tally.created}, admitted {tally.admitted}, "
                 f"finished {tally.finished} of {self._size.workloads}, evictions {tally.evictions}"
             )
+
+
+async def answered(ask: Callable[[], Awaitable[object]]) -> None:
+    """Asked until there is an answer: a machine that stands still for a while is no end of a bench."""
+    while True:
+        try:
+            await ask()
+            return
+        except Unavailable:
+            await asyncio.sleep(0.5)
 
 
 def _now() -> str:
