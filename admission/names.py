@@ -280,6 +280,12 @@ class Names:
         return f"{self.group}/queued-since"
 
     @cached_property
+    def arrival_annotation(self) -> str:
+        """On a Workload: when its job came, so that those of one second stand in the order in which they were made:
+        its creation, and the version in which it was seen first."""
+        return f"{self.group}/arrival"
+
+    @cached_property
     def claimed_devices_annotation(self) -> str:
         """On a pod template in a Workload: [[DeviceClass, extended resource, devices], ...], what each pod asks for by
         its claims, and none for a class that it asks for by that one's own name; or, as JSON, too, a sentence why that

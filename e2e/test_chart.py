@@ -612,7 +612,6 @@ def test_in_kueue_mode_a_job_of_kueues_runs_with_what_the_chart_gives(plane: Con
             assert queues == {"train": "main", "set": "main", "plain": "default", "by-gate": "main"}
             with pytest.raises(ApiError, match="remove Muster first"):
                 cp.delete("customresourcedefinitions", "workloads.kueue.x-k8s.io", dryRun="All")
-            # One after the other: which of two that came within a second is first, nobody promises.
             cp.apply(job("team-a", "runs", 1, seconds=None, queue=None, labels=label))
             cp.wait(lambda: cp.get("jobs", "runs", "team-a")["status"].get("active"), 30, "a job to run")
             cp.apply(job("team-a", "waits", 2, seconds=None, queue=None, labels=label))

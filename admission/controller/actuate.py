@@ -487,6 +487,7 @@ class Actuator:
             self._names,
             priority=value,
             priority_ref=(kind, name) if name else None,
+            arrival=job.arrival,
             queue=self._world.queue_of(job),
             limit_ranges=self._world.defaults.limits_of(job.namespace),
             quotas=self._world.defaults.quotas_of(job.namespace),

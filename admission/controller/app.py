@@ -1095,7 +1095,7 @@ class Controller:
     def _everybody(self) -> list[JobKey]:
         """Jobs, the oldest first, for who has a Workload first is in line first; and Workloads that stand for none of
         ours."""
-        jobs = sorted(self.world.jobs, key=lambda key: self.world.jobs[key].created_ms)
+        jobs = sorted(self.world.jobs, key=lambda key: (self.world.jobs[key].created_ms, self.world.jobs[key].arrival))
         bare = [(ORPHAN, *seen.key) for seen in self.world.workloads.values() if self.world.is_bare(seen)]
         return [*jobs, *bare]
 

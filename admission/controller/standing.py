@@ -13,6 +13,7 @@ from admission.controller.line import Told
 from admission.controller.unready import NODES_TO_COME, NODES_TO_MAKE, NOT_AS_PLANNED, NOT_STARTED, ON_PODS
 from admission.engine import model
 from admission.engine.model import Admission, Detail, Key, Reason, TopologyAssignment, Workload
+from admission.engine.order import QueueKey, key_of, queue_key
 from admission.engine.project import sentence
 from admission.jobs import values
 from admission.jobs.kinds import (
@@ -251,12 +252,11 @@ def as_told(standing: Standing, told: Told | None) -> Standing:
 
 def by_objects(gangs: Iterable[Workload]) -> dict[Key, Told]:
     """Those that wait, in their LocalQueues, by priority and age."""
-    lines: dict[Key, list[tuple[int, int, str, Key]]] = {}
+    lines: dict[Key, list[QueueKey]] = {}
     for gang in gangs:
         if gang.admission is None and gang.active and not gang.finished:
-            stamp = gang.queue_stamp if gang.queue_stamp is not None else gang.created
-            lines.setdefault((gang.namespace, gang.queue), []).append((-gang.priority, stamp, gang.uid, gang.key))
-    return {key: Told(i, len(line)) for line in lines.values() for i, (*_, key) in enumerate(sorted(line), 1)}
+            lines.setdefault((gang.namespace, gang.queue), []).append(queue_key(gang, sticky=False))
+    return {key_of(place): Told(i, len(line)) for line in lines.values() for i, place in enumerate(sorted(line), 1)}
 
 
 def advice_on(

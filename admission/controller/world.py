@@ -282,6 +282,8 @@ class World:
         old = self.jobs.get(key)
         if old is not None and old.uid != job.uid:
             self.job_lost(old)
+        elif old is not None and old.arrival and old.arrival != job.arrival:
+            job = replace(job, arrival=old.arrival)  # as it was seen first
         self.jobs[key] = job
         self._job_by_uid[job.uid] = key
         if job.started_for:

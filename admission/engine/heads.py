@@ -196,10 +196,11 @@ class Heads(Run):
                     tournament.leave(best)
 
     @staticmethod
-    def _classical(entry: _Entry) -> tuple[bool, int, int, int, str, Key]:
+    def _classical(entry: _Entry) -> tuple[bool, int, int, int, str, str, Key]:
         gang, assignment = entry.trial.gang, entry.trial.assignment
         borrow = 0 if assignment is None else assignment.borrow
-        return (not entry.second, borrow, -gang.effective_priority, order.stamp(gang), gang.uid, gang.key)
+        came = (order.stamp(gang), gang.arrival, gang.uid, gang.key)
+        return (not entry.second, borrow, -gang.effective_priority, *came)
 
     # -- processing
 

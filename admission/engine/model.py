@@ -505,6 +505,8 @@ class Workload(Value, frozen=True):
     priority: int = 0
     created: int = 0
     """Since when it waits as it is: it came later than its object where it was paused, say."""
+    arrival: str = ""
+    """Orders those of the same moment, for objects are created in whole seconds: compared as text, "" first."""
     active: bool = True
     kept_by: str = ""
     """The finalizers that keep it though somebody deleted it; it is not active then."""

@@ -21,8 +21,8 @@ from typing import Any
 from admission.engine.model import FlavorResource, Key, LocalQueue, Rules, Usage, UsageFairness, Workload
 from admission.engine.quota import NOTHING_BORROWED, QuotaNode, Share, Tree
 
-QueueKey = tuple[int, int, int, str, str, str]
-"""(0 if room is being freed for it else 1, -priority, stamp, uid, namespace, name): smallest first."""
+QueueKey = tuple[int, int, int, str, str, str, str]
+"""(0 if room is being freed for it else 1, -priority, stamp, arrival, uid, namespace, name): smallest first."""
 
 
 def stamp(gang: Workload) -> int:
@@ -37,11 +37,15 @@ def since(gang: Workload) -> int:
 
 def queue_key(gang: Workload, sticky: bool) -> QueueKey:
     """Its place in its queue. `sticky`: others are leaving to make room for it."""
-    return (0 if sticky else 1, -gang.effective_priority, stamp(gang), gang.uid, gang.namespace, gang.name)
+    return (0 if sticky else 1, *_age(gang))
+
+
+def _age(gang: Workload) -> tuple[int, int, str, str, str, str]:
+    return (-gang.effective_priority, stamp(gang), gang.arrival, gang.uid, gang.namespace, gang.name)
 
 
 def key_of(place: QueueKey) -> Key:
-    return (place[4], place[5])
+    return (place[5], place[6])
 
 
 # ---------------------------------------------------------------- usage-decayed fairness
@@ -139,7 +143,7 @@ def ranks(
     (where that is a rule), then the share with the gang added. Then higher priority, then age.
     """
     resources = frozenset(fr[1] for fr in usage) if rules.contested_share else None
-    age = (-gang.effective_priority, stamp(gang), gang.uid, gang.namespace, gang.name)
+    age = _age(gang)
     out: dict[str, Rank] = {}
     if not rules.fill_progressively:
         for node, after in Tree.shares_with(queue, usage, resources):

@@ -69,7 +69,7 @@ class Trial:
     assignment: Assignment | None
     found: Found
     why: Why
-    place: QueueKey = (0, 0, 0, "", "", "")
+    place: QueueKey = (0, 0, 0, "", "", "", "")
     bucket: int = -1
     beside: bool = False
     """Refused with the room taken that is kept for others, and not without."""

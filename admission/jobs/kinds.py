@@ -184,6 +184,8 @@ class JobView(Value, frozen=True):
     """Of its end."""
     deleting: bool = False
     created_ms: int = 0
+    arrival: str = ""
+    """Of two jobs the smaller text came first: of which moment it is, and which version of the API server's."""
     counts: tuple[tuple[str, int], ...] = ()
     """(pod set, pods still to run)."""
     spec_hash: str = ""
@@ -821,6 +823,9 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         message=outcome.message,
         deleting=meta.get("deletionTimestamp") is not None,
         created_ms=millis(meta.get("creationTimestamp")),
+        arrival=f"{text(meta.get('creationTimestamp'))}/{text(meta.get('resourceVersion')):0>12}"
+        if queue or every
+        else "",
         counts=tuple((slot.pod_set, slot.count) for slot in slots),
         # Jobs that nobody queues cost nothing.
         spec_hash=spec_hash(slots, kind.size(owned)) if queue or every or inverse is not None else "",

@@ -764,9 +764,10 @@ def workload(
     reserved, admitted, evicted = true.get(QUOTA_RESERVED), true.get(ADMITTED), true.get(EVICTED)
     why = text(evicted.get("reason")) if evicted is not None else ""
     evicted_at = millis(evicted.get("lastTransitionTime")) if evicted is not None else 0
-    queued = millis(texts(meta.get("annotations")).get(names.queued_since_annotation))
+    notes = texts(meta.get("annotations"))
+    queued = millis(notes.get(names.queued_since_annotation))
     priority = spec.get("priority")
-    paused = texts(meta.get("annotations")).get(names.pause_label) == "true"
+    paused = notes.get(names.pause_label) == "true"
     value = Workload(
         namespace=where,
         name=name,
@@ -775,6 +776,7 @@ def workload(
         pod_sets=read[0],
         priority=priority if isinstance(priority, int) else 0,
         created=max(millis(meta.get("creationTimestamp")), queued),
+        arrival=notes.get(names.arrival_annotation, ""),
         # While the label stands on its job, nobody who sets it active has it queued: it would be evicted at once.
         active=spec.get("active") is not False and not meta.get("deletionTimestamp") and not paused,
         paused_by=names.pause_label if paused else "",

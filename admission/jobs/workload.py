@@ -77,6 +77,7 @@ def build_workload(
     queue: str = "",
     priority: int = 0,
     priority_ref: PriorityRef | None = None,
+    arrival: str = "",
     limit_ranges: Sequence[Json] = (),
     quotas: Sequence[Json] = (),
     runtime_classes: Mapping[str, Json] | None = None,
@@ -173,6 +174,8 @@ def build_workload(
     if limit is not None:
         spec_out["maximumExecutionTimeSeconds"] = limit
     notes = {names.spec_hash_annotation: spec_hash(slots, kind.size(owned))}
+    if arrival:
+        notes[names.arrival_annotation] = arrival
     if added := defaults_mark(limits_mark(limit_ranges) + quotas_mark(quotas), classes.items(), claims.items()):
         notes[names.defaults_annotation] = added
     if labels.get(names.pause_label) == "true":

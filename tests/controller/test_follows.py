@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from admission.controller.app import Controller
+from admission.controller.standing import by_objects
 from admission.jobs.kinds import millis
 from admission.jobs.values import rfc3339
+from admission.jobs.values import workload as read
 from tests.controller.lab import (
     API,
     GPU,
@@ -60,6 +62,29 @@ def holds(raw: Json) -> bool:
 
 async def change(world: World, path: str, patch: Json) -> None:
     await world.client.merge_patch(path, patch)
+
+
+async def test_jobs_of_one_second_stand_in_line_as_they_were_made(world: World) -> None:
+    """Some while no controller was there, some since; whatever happens to one of them that waits."""
+    await a_town(world, 0)
+    made = [f"train-{number * 7 % 24}" for number in range(24)]
+
+    async def make(names: list[str]) -> None:
+        for name in names:
+            await world.put(job(name, "main"))
+
+    async def in_line() -> list[str] | None:
+        found = (await world.client.get(WORKLOADS))["items"]
+        values = {raw["metadata"]["ownerReferences"][0]["name"]: read(raw, NAMES)[0] for raw in found}
+        told = by_objects(values.values())
+        names = sorted(values, key=lambda name: told[values[name].key].position)
+        return names if len(names) == len(made) else None
+
+    await make(made[:12])
+    async with running(world):
+        await make(made[12:])
+        await change(world, f"{JOBS}/{made[12]}", {"metadata": {"labels": {"seen": "late"}}})
+        assert await until(in_line) == made
 
 
 async def test_a_job_is_admitted_once_its_gate_is_taken_away(world: World) -> None:

@@ -37,9 +37,11 @@ def test_queue_order() -> None:
         gang("back", "q", created=0, queue_stamp=START + 100),
         gang("high", "q", created=50, priority=7),
         gang("twin-b", "q", created=1, uid="uid-early2"),
+        gang("third", "q", created=1, uid="uid-a", arrival="3"),
+        gang("second", "q", created=1, uid="uid-b", arrival="2"),
     ]
     ranked = sorted(gangs, key=lambda one: order.queue_key(one, False))
-    assert [one.name for one in ranked] == ["high", "early", "twin-b", "late", "back"]
+    assert [one.name for one in ranked] == ["high", "early", "twin-b", "second", "third", "late", "back"]
     assert min(gangs, key=lambda one: order.queue_key(one, one.name == "late")).name == "late"
     boosted = [replace(one, priority_boost=8) if one.name == "back" else one for one in gangs]
     assert min(boosted, key=lambda one: order.queue_key(one, False)).name == "back"
