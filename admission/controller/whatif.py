@@ -35,10 +35,10 @@ from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED
 from admission.controller.defaults import unknown_classes
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
+from admission.engine.in_flight import written
 from admission.engine.model import (
     Admit,
     Assumed,
-    Cancel,
     Claim,
     Decision,
     Detail,
@@ -50,7 +50,6 @@ from admission.engine.model import (
     PodUsage,
     Put,
     Reason,
-    Replace,
     Rules,
     StopPolicy,
     Verdict,
@@ -81,7 +80,7 @@ from admission.jobs.kinds import (
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.workload import as_made, build_workload
 from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
-from admission.names import PREEMPTED, Names
+from admission.names import Names
 
 Json = dict[str, Any]
 _STEPS = 10_000
@@ -633,34 +632,11 @@ def _drained(state: State, gangs: Mapping[Key, Workload]) -> list[Workload]:
 
 
 def _written(gang: Workload, decision: Decision, now: int) -> Workload:
-    """As it is once a decision on it was written."""
-    match decision:
-        case Admit():
-            return structs.replace(
-                gang,
-                admission=decision.admission,
-                reserved_at=now,
-                admitted=decision.admitted,
-                admitted_at=now,
-                evicted="",
-                evicted_for="",
-                claims=None,
-            )
-        case Evict():
-            fair = decision.reason is EvictReason.IN_COHORT_FAIR_SHARING
-            return structs.replace(
-                gang,
-                evicted=PREEMPTED,
-                evicted_for=decision.preemptor_uid,
-                evicted_at=now,
-                fair_evictions=(*gang.fair_evictions, now) if fair else gang.fair_evictions,
-            )
-        case Claim():
-            return structs.replace(gang, claims=decision.record)
-        case Cancel():
-            return structs.replace(gang, admission=None, reserved_at=0)
-        case Replace():
-            return structs.replace(gang, admission=decision.admission)
+    """As it is once a decision on it was written, and the eviction counts for those to come."""
+    after = written(gang, decision, now)
+    if isinstance(decision, Evict) and decision.reason is EvictReason.IN_COHORT_FAIR_SHARING:
+        return structs.replace(after, fair_evictions=(*gang.fair_evictions, now))
+    return after
 
 
 def _waits(seen: Foreseen, cause: Cause) -> Foreseen:

@@ -77,20 +77,20 @@ class InFlight:
 
     def _laid_over(self, value: Workload) -> Workload:
         for decision in self._decided.get(value.key, ()):
-            value = _after(value, decision)
+            value = written(value, decision, NEW)
         return value
 
 
-def _after(value: Workload, decision: Decision) -> Workload:
-    """The gang as it will be once the write of the decision is seen."""
+def written(value: Workload, decision: Decision, at: int) -> Workload:
+    """The gang as it will be once the write of the decision is seen; at: the moment of the write."""
     match decision:
         case Admit():
             return replace(
                 value,
                 admission=decision.admission,
                 admitted=decision.admitted,
-                reserved_at=NEW,
-                admitted_at=NEW if decision.admitted else 0,
+                reserved_at=at,
+                admitted_at=at if decision.admitted else 0,
                 evicted="",
                 evicted_for="",
                 claims=None,
@@ -98,7 +98,7 @@ def _after(value: Workload, decision: Decision) -> Workload:
                 requeue_at=0,
             )
         case Evict():
-            return replace(value, evicted="Preempted", evicted_for=decision.preemptor_uid, evicted_at=NEW)
+            return replace(value, evicted="Preempted", evicted_for=decision.preemptor_uid, evicted_at=at)
         case Claim():
             return replace(value, claims=decision.record)
         case Replace():
