@@ -337,6 +337,38 @@ async def test_who_was_preempted_waits_since_then(town: Running) -> None:
     assert 0 < waits[("team-a",)] <= (answer["now"] - shown["since"]) / 1000
 
 
+async def test_who_could_never_have_so_much_starves_nobody_is_told(town: Running) -> None:
+    """It waits for ever, whoever passes it by; who waits for what others hold does not."""
+    metrics = counting(town.controller)
+    await town.submit("team-a", "wide", gpus=16)
+    await town.until(town.settled("wide"))
+    assert counted(metrics, "muster_pending_workloads")["team-a", "TopologyPlacementFailed"] == 1
+    assert not counted(metrics, "muster_oldest_pending_seconds")
+    await town.submit("team-a", "runs", pods=3)
+    await town.until(lambda: town.running() == {"runs"})
+    await town.submit("team-a", "waits")
+    await town.until(town.settled("waits"))
+    assert set(counted(metrics, "muster_oldest_pending_seconds")) == {("team-a",)}
+
+
+async def test_a_queue_that_admits_nothing_is_shown_with_the_reason(town: Running) -> None:
+    metrics = counting(town.controller)
+
+    def shown() -> dict[tuple[str, ...], float]:
+        return counted(metrics, "muster_cluster_queue_inactive")
+
+    assert not shown()
+    path = f"{OURS}/clusterqueues/team-a"
+    for change, reason in (
+        ({"admissionChecksStrategy": {"admissionChecks": [{"name": "budgte"}]}}, "AdmissionCheckNotFound"),
+        ({"stopPolicy": "Hold"}, "Stopped"),
+    ):
+        await town.client.merge_patch(path, {"spec": change})
+        await town.until(lambda reason=reason: shown() == {("team-a", reason): 1})
+    await town.client.merge_patch(path, {"spec": {"admissionChecksStrategy": None, "stopPolicy": None}})
+    await town.until(lambda: not shown())
+
+
 async def test_series_begin_at_nothing_and_end_with_their_queue(town: Running) -> None:
     metrics = counting(town.controller)
 
