@@ -81,7 +81,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterDecisionsFail",
-        "sum(increase(muster_cycle_failures_total[10m])) > 5",
+        "sum(increase(muster_cycle_failures_total[4m])) > 2",
         "5m",
         "critical",
         "Decisions of Muster fail: nobody is admitted or evicted",
