@@ -51,9 +51,10 @@ ALERTS: tuple[Alert, ...] = (
         "No replica of Muster leads, or more than one says so",
         "Jobs with a queue are held and nothing is admitted; gangs that run go on. Look at the replicas and the lease "
         "(kubectl -n @NAMESPACE@ get pods,lease) and at the logs: a replica that cannot reach the API server, or may "
-        "not write the lease muster-controller, does not lead. If the holder renews the lease, Muster leads, and "
-        "Prometheus does not reach its /metrics. Two leaders for longer than a scrape are a bug: the "
-        "former one is fenced and writes nothing, but report it.",
+        "not write the lease muster-controller, does not lead; one that is not READY may not read, or does not get, "
+        "all that it needs ('list failed' in its log). Where HOLDER is a pod that is READY, Muster leads, and "
+        "Prometheus does not reach its /metrics. Two leaders for longer than a scrape are a bug: the former one is "
+        "fenced and writes nothing, but report it.",
     ),
     Alert(
         "MusterJobsNotHeld",
@@ -63,7 +64,7 @@ ALERTS: tuple[Alert, ...] = (
         "What holds jobs with a queue back is gone, or not whole",
         "The leader's proof of it failed: policies, bindings or webhooks of the chart are missing (those of "
         "refuseBarePods and restrictPriorities too), or the PriorityClass muster-gang, or somebody else's admission "
-        "undoes them. `kubectl describe clusterqueue` of any one names in its condition JobsHeld what is gone. Until "
+        "undoes them. `muster queues` begins with what is gone. Until "
         "it is mended Muster suspends jobs that slip through after the fact; without the class pods of gangs are "
         "refused. Install the chart again (helm upgrade).",
     ),
@@ -119,8 +120,8 @@ ALERTS: tuple[Alert, ...] = (
         "10m",
         "warning",
         "ClusterQueue {{ $labels.cluster_queue }} admits nothing: {{ $labels.reason }}",
-        "What it has admitted goes on, and all that comes waits. `kubectl describe clusterqueue "
-        "{{ $labels.cluster_queue }}` names in its condition Active what is missing or not active: a flavor, a "
+        "What it has admitted goes on, and all that comes waits. `muster queues {{ $labels.cluster_queue }}` names in "
+        "STATE what is missing or not active: a flavor, a "
         "topology, an admission check (see whether its controller runs), or a loop of cohorts. `muster lint "
         "--cluster` says what was meant where a name is mistyped. Queues that are stopped, or being deleted, are not "
         "counted.",
@@ -205,12 +206,13 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterWatchSilent",
-        "max by (kind) (muster_watch_age_seconds) > 900",
+        "max by (kind) (muster_watch_age_seconds) > 900 and on () max(muster_leading) == 1",
         "5m",
         "warning",
         "Nothing heard of {{ $labels.kind }} for 15 minutes",
         "Decisions rest on an old picture. Look at the connection to the API server, and at its flow control "
-        "(priority and fairness).",
+        f"(priority and fairness): {_LOGS} | grep -E 'list failed|watch broke' says what it answers. (When it answers "
+        "nothing at all, no replica leads, and MusterNotLeading tells.)",
     ),
     Alert(
         "MusterCycleSlow",

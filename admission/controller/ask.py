@@ -593,6 +593,8 @@ class Ask:
             rows = [
                 row for row in rows if (row.cluster_queue or targets.get((row.namespace, row.queue))) == cluster_queue
             ]
+            if not rows and cluster_queue not in targets.values():
+                raise NotThere(f"no LocalQueue points to a ClusterQueue {cluster_queue!r}")
         order = [State.WAITING, State.HELD, State.PAUSED, State.RESERVED, State.LEAVING, State.STARTING]
         order += [State.RUNNING, State.RELEASED]
         rows.sort(
