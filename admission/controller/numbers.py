@@ -65,6 +65,13 @@ class Numbers:
                     if not gang.admitted and not gang.evicted:
                         yield name, max(0, now - gang.reserved_at) / 1000
 
+    def leaving(self) -> Iterator[tuple[str, float]]:
+        controller, now = self._controller, self._controller.now()
+        for name in self.cluster_queues() if controller.leading else ():
+            for gang in controller.state.holders(name):
+                if gang.evicted_at and gang.evicted:
+                    yield name, max(0, now - gang.evicted_at) / 1000
+
     def cluster_queues(self) -> list[str]:
         return [seen.name for seen in self._controller.informers["ClusterQueue"].store.values()]
 

@@ -92,6 +92,12 @@ FAMILIES: tuple[Family, ...] = (
         ("cluster_queue",),
     ),
     Family(
+        "muster_oldest_leaving_seconds",
+        "gauge",
+        "Since the eviction of the gang that was evicted first and still holds its quota: its pods have not ended.",
+        ("cluster_queue",),
+    ),
+    Family(
         "muster_admitted_workloads",
         "counter",
         "Gangs admitted: reserved, and all admission checks ready.",
@@ -206,6 +212,9 @@ class Numbers(Protocol):
 
     def reserved(self) -> Iterable[tuple[str, float]]:
         """(ClusterQueue, seconds since its reservation) of each gang that has its quota and is not admitted yet."""
+
+    def leaving(self) -> Iterable[tuple[str, float]]:
+        """(ClusterQueue, seconds since its eviction) of each gang that was evicted and still has its quota."""
 
     def cluster_queues(self) -> Iterable[str]: ...
     def inactive(self) -> Iterable[tuple[str, str]]:
@@ -537,11 +546,12 @@ class _Scraped:
             put("pending_workloads", count, queue, reason)
         for queue, seconds in sorted(oldest.items()):
             put("oldest_pending_seconds", seconds, queue)
-        reserved: dict[str, float] = {}
-        for queue, seconds in self._numbers.reserved():
-            reserved[queue] = max(reserved.get(queue, 0.0), seconds)
-        for queue, seconds in sorted(reserved.items()):
-            put("oldest_reserved_seconds", seconds, queue)
+        for what, found in (("reserved", self._numbers.reserved()), ("leaving", self._numbers.leaving())):
+            longest: dict[str, float] = {}
+            for queue, seconds in found:
+                longest[queue] = max(longest.get(queue, 0.0), seconds)
+            for queue, seconds in sorted(longest.items()):
+                put(f"oldest_{what}_seconds", seconds, queue)
 
 
 _FOR_ROOM = {Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED}

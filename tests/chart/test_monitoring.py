@@ -110,7 +110,9 @@ def test_the_first_burst_of_evictions_is_seen(reason: str, cause: str, run: tupl
 
 
 @needs_parser
-@pytest.mark.parametrize("name", ["MusterQueueBlocked", "MusterGangStarved", "MusterChecksWait", "MusterJobsNotHeld"])
+@pytest.mark.parametrize(
+    "name", ["MusterQueueBlocked", "MusterGangStarved", "MusterChecksWait", "MusterPodsLinger", "MusterJobsNotHeld"]
+)
 def test_an_alert_goes_on_while_another_comes_to_lead(name: str, run: tuple[Scrape, Scrape]) -> None:
     """Else each change of leaders would end it, and tell of it anew when its time is over again."""
     (alert,) = [one for one in ALERTS if one.name == name]
@@ -195,6 +197,7 @@ FAULTS = {
     },
     "MusterGangStarved": _with("muster_oldest_pending_seconds", 3601, A),
     "MusterChecksWait": _with("muster_oldest_reserved_seconds", 3601, A),
+    "MusterPodsLinger": _with("muster_oldest_leaving_seconds", 3901, A),
     "MusterLongWait": lambda scraped: _slow(scraped, "muster_admission_wait_seconds", 4000),
     "MusterQuotaAboveCapacity": _with("muster_flavor_capacity", 27, *H100),
     "MusterEvictionsRepeat": _with(

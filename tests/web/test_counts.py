@@ -60,6 +60,15 @@ def condition(raw: Json, kind: str) -> Json:
     return dict(found[0]) if found else {}
 
 
+async def pods_of(town: Running) -> list[str]:
+    """Paths of the pods of team-a, once there are some."""
+    path = "/api/v1/namespaces/team-a/pods"
+    async with asyncio.timeout(20):
+        while not (found := (await town.client.get(path))["items"]):
+            await asyncio.sleep(0.02)
+    return [f"{path}/{pod['metadata']['name']}" for pod in found]
+
+
 async def when(town: Running, holds: Callable[[Json], Any]) -> Json:
     async with asyncio.timeout(20):
         while not holds(raw := await its_workload(town)):
@@ -349,6 +358,26 @@ async def test_who_could_never_have_so_much_starves_nobody_is_told(town: Running
     await town.submit("team-a", "waits")
     await town.until(town.settled("waits"))
     assert set(counted(metrics, "muster_oldest_pending_seconds")) == {("team-a",)}
+
+
+async def test_who_was_evicted_and_whose_pods_do_not_end_is_shown_since_then(town: Running) -> None:
+    """It counts as admitted until they have, though nothing of it runs."""
+    metrics = counting(town.controller)
+    await submit(town)
+    await when(town, admitted)
+    await town.until(lambda: town.running() == {"train"} and town.controller.jobs.idle)
+    assert not counted(metrics, "muster_oldest_leaving_seconds")
+    raw = await its_workload(town)
+    (pod,) = await pods_of(town)
+    await town.client.merge_patch(pod, {"metadata": {"finalizers": ["example.com/volume"]}})
+    await town.client.merge_patch(f"{WORKLOADS}/{raw['metadata']['name']}", {"spec": {"active": False}})
+    await when(town, lambda raw: condition(raw, "Evicted"))
+    now, town.controller.now = town.controller.now, lambda: now() + 3_600_000
+    assert 3_600 <= counted(metrics, "muster_oldest_leaving_seconds")[("team-a",)] < 3_700
+    town.controller.now = now
+    await town.client.merge_patch(pod, {"metadata": {"finalizers": None}})
+    await when(town, lambda raw: "admission" not in raw["status"])
+    assert not counted(metrics, "muster_oldest_leaving_seconds")
 
 
 async def test_a_queue_that_admits_nothing_is_shown_with_the_reason(town: Running) -> None:

@@ -109,6 +109,9 @@ class Small:
     def inactive(self) -> list[tuple[str, str]]:
         return [("team-b", "Stopped")]
 
+    def leaving(self) -> list[tuple[str, float]]:
+        return [("team-a", 4.0), ("team-a", 2.0)]
+
     def flavors(self) -> list[tuple[str, str, int, int]]:
         return self.state.flavor_totals()
 
@@ -244,6 +247,7 @@ def test_a_run_is_counted() -> None:
         ("muster_evicted_seconds_total", {**spent, "reason": "PodsReadyTimeout"}, 0),
         ("muster_oldest_pending_seconds", queue, 8),
         ("muster_oldest_reserved_seconds", {"cluster_queue": "team-b"}, 7),
+        ("muster_oldest_leaving_seconds", {"cluster_queue": "team-a"}, 4),
         ("muster_cluster_queue_nominal_quota", gpus, 16),
         ("muster_cluster_queue_reserved", gpus, 20),
         ("muster_cluster_queue_used", gpus, 20),
