@@ -37,6 +37,7 @@ def _waiting(mine: str = "", over: str = "{}") -> str:
 _LAST = "last_over_time({}[5m])"
 """What only the leader shows, over the time in which another one comes to lead: an alert goes on, and does not begin
 anew."""
+_INACTIVE = 'muster_cluster_queue_inactive{reason!~"Stopped|Terminating"}'
 _LOGS = "kubectl -n @NAMESPACE@ logs -l app.kubernetes.io/component=controller --tail=-1"
 """Of all replicas."""
 _WHO = "`muster jobs -A --cluster-queue {{ $labels.cluster_queue }}`"
@@ -116,7 +117,7 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterQueueInactive",
-        'max by (cluster_queue, reason) (muster_cluster_queue_inactive{reason!~"Stopped|Terminating"}) > 0',
+        f"max by (cluster_queue, reason) ({_LAST.format(_INACTIVE)}) > 0",
         "10m",
         "warning",
         "ClusterQueue {{ $labels.cluster_queue }} admits nothing: {{ $labels.reason }}",

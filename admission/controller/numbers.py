@@ -76,7 +76,7 @@ class Numbers:
         return [seen.name for seen in self._controller.informers["ClusterQueue"].store.values()]
 
     def inactive(self) -> Iterator[tuple[str, str]]:
-        for name in self.cluster_queues():
+        for name in self.cluster_queues() if self._controller.leading else ():  # others may not have all lists
             active, reason, _ = self._controller.state.queue_active(name)
             if not active:
                 yield name, reason

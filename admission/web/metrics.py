@@ -74,7 +74,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "muster_cluster_queue_inactive",
         "gauge",
-        "1 for each ClusterQueue that admits nothing, by the reason of its condition Active.",
+        "By the leader: 1 for each ClusterQueue that admits nothing, by the reason of its condition Active.",
         ("cluster_queue", "reason"),
     ),
     Family("muster_pending_workloads", "gauge", "Gangs that wait, by reason.", ("cluster_queue", "reason")),

@@ -111,13 +111,21 @@ def test_the_first_burst_of_evictions_is_seen(reason: str, cause: str, run: tupl
 
 @needs_parser
 @pytest.mark.parametrize(
-    "name", ["MusterQueueBlocked", "MusterGangStarved", "MusterChecksWait", "MusterPodsLinger", "MusterJobsNotHeld"]
+    "name",
+    [
+        "MusterQueueBlocked",
+        "MusterGangStarved",
+        "MusterChecksWait",
+        "MusterPodsLinger",
+        "MusterJobsNotHeld",
+        "MusterQueueInactive",
+    ],
 )
 def test_an_alert_goes_on_while_another_comes_to_lead(name: str, run: tuple[Scrape, Scrape]) -> None:
     """Else each change of leaders would end it, and tell of it anew when its time is over again."""
     (alert,) = [one for one in ALERTS if one.name == name]
     fault = FAULTS[name](run[1])
-    by_the_leader = ("muster_pending", "muster_oldest", "muster_jobs_held")
+    by_the_leader = ("muster_pending", "muster_oldest", "muster_jobs_held", "muster_cluster_queue_inactive")
     shown = {key: value for key, value in fault.items() if key[0].startswith(by_the_leader)}
     nobody_leads = {key: value for key, value in fault.items() if key not in shown}
     told = evaluate(asked(alert.expr), run[0] | shown, nobody_leads)
