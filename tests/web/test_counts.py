@@ -60,13 +60,10 @@ def condition(raw: Json, kind: str) -> Json:
     return dict(found[0]) if found else {}
 
 
-async def pods_of(town: Running) -> list[str]:
-    """Paths of the pods of team-a, once there are some."""
-    path = "/api/v1/namespaces/team-a/pods"
-    async with asyncio.timeout(20):
-        while not (found := (await town.client.get(path))["items"]):
-            await asyncio.sleep(0.02)
-    return [f"{path}/{pod['metadata']['name']}" for pod in found]
+async def kubelets(town: Running, *, down: str | None) -> None:
+    for node in (await town.client.get("/api/v1/nodes"))["items"]:
+        silent = {"metadata": {"annotations": {"node-down.stage.kwok.x-k8s.io": down}}}
+        await town.client.merge_patch(f"/api/v1/nodes/{node['metadata']['name']}", silent)
 
 
 async def when(town: Running, holds: Callable[[Json], Any]) -> Json:
@@ -368,14 +365,13 @@ async def test_who_was_evicted_and_whose_pods_do_not_end_is_shown_since_then(tow
     await town.until(lambda: town.running() == {"train"} and town.controller.jobs.idle)
     assert not counted(metrics, "muster_oldest_leaving_seconds")
     raw = await its_workload(town)
-    (pod,) = await pods_of(town)
-    await town.client.merge_patch(pod, {"metadata": {"finalizers": ["example.com/volume"]}})
+    await kubelets(town, down="true")
     await town.client.merge_patch(f"{WORKLOADS}/{raw['metadata']['name']}", {"spec": {"active": False}})
     await when(town, lambda raw: condition(raw, "Evicted"))
     now, town.controller.now = town.controller.now, lambda: now() + 3_600_000
     assert 3_600 <= counted(metrics, "muster_oldest_leaving_seconds")[("team-a",)] < 3_700
     town.controller.now = now
-    await town.client.merge_patch(pod, {"metadata": {"finalizers": None}})
+    await kubelets(town, down=None)
     await when(town, lambda raw: "admission" not in raw["status"])
     assert not counted(metrics, "muster_oldest_leaving_seconds")
 
