@@ -191,10 +191,10 @@ ALERTS: tuple[Alert, ...] = (
         "10m",
         "warning",
         "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",
-        "`kubectl get events -A | grep EvictedDueTo` names the jobs, and why. PodsReadyTimeout: images, volumes or "
-        "pinned nodes that do not take the pods; the Workload's condition Evicted names them. NodeFailures: nodes "
-        "that come and go. AdmissionCheck: a check that asks to try again; see what it says in status.admissionChecks "
-        "of the Workload, and the controller that answers it.",
+        "`kubectl get events -A --field-selector reason=EvictedDueTo{{ $labels.reason }}` names the jobs, and why. "
+        "PodsReadyTimeout: images, volumes or pinned nodes that do not take the pods; the Workload's condition "
+        "Evicted names them. NodeFailures: nodes that come and go. AdmissionCheck: a check that asks to try again; "
+        "see what it says in status.admissionChecks of the Workload, and the controller that answers it.",
     ),
     Alert(
         "MusterForbidden",

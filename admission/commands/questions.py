@@ -80,7 +80,7 @@ def queues(scope: Scope, queue: tuple[str, ...]) -> None:
 
 @click.command(
     epilog=examples(
-        "muster jobs", "muster jobs -A -o wide", "muster jobs -A --cluster-queue vision", "muster jobs -o json"
+        "muster jobs", "muster jobs -A -o wide", "muster jobs -A --cluster-queue team-a", "muster jobs -o json"
     )
 )
 @click.option("--cluster-queue", default="", metavar="NAME", help="Only jobs whose LocalQueue points to it.")
