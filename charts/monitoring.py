@@ -28,10 +28,19 @@ HELD_BACK = "Deactivated|AdmissionGated|OnHold"
 """Reasons of gangs that somebody keeps back: they wait for no room."""
 
 
-def _waiting(mine: str = "") -> str:
+def _waiting(mine: str = "", over: str = "{}") -> str:
     """Gangs of each queue that wait, without those that are kept back."""
     pending = f'muster_pending_workloads{{{mine}reason!~"{HELD_BACK}",cluster_queue!=""}}'
-    return f"sum by (cluster_queue) (max by (cluster_queue, reason) ({pending}))"
+    return f"sum by (cluster_queue) (max by (cluster_queue, reason) ({over.format(pending)}))"
+
+
+_LAST = "last_over_time({}[5m])"
+"""What only the leader shows, over the time in which another one comes to lead: an alert goes on, and does not begin
+anew."""
+_INACTIVE = 'muster_cluster_queue_inactive{reason!~"Stopped|Terminating"}'
+_LOGS = "kubectl -n @NAMESPACE@ logs -l app.kubernetes.io/component=controller --tail=-1"
+"""Of all replicas."""
+_WHO = "`muster jobs -A --cluster-queue {{ $labels.cluster_queue }}`"
 
 
 ALERTS: tuple[Alert, ...] = (
@@ -43,20 +52,22 @@ ALERTS: tuple[Alert, ...] = (
         "No replica of Muster leads, or more than one says so",
         "Jobs with a queue are held and nothing is admitted; gangs that run go on. Look at the replicas and the lease "
         "(kubectl -n @NAMESPACE@ get pods,lease) and at the logs: a replica that cannot reach the API server, or may "
-        "not write the lease muster-controller, does not lead. Two leaders for longer than a scrape are a bug: the "
-        "former one is fenced and writes nothing, but report it.",
+        "not write the lease muster-controller, does not lead; one that is not READY may not read, or does not get, "
+        "all that it needs ('list failed' in its log). Where HOLDER is a pod that is READY, Muster leads, and "
+        "Prometheus does not reach its /metrics. Two leaders for longer than a scrape are a bug: the former one is "
+        "fenced and writes nothing, but report it.",
     ),
     Alert(
         "MusterJobsNotHeld",
-        "max(muster_jobs_held) == 0",
+        f"max({_LAST.format('muster_jobs_held')}) == 0",
         "5m",
         "critical",
         "What holds jobs with a queue back is gone, or not whole",
         "The leader's proof of it failed: policies, bindings or webhooks of the chart are missing (those of "
         "refuseBarePods and restrictPriorities too), or the PriorityClass muster-gang, or somebody else's admission "
-        "undoes them. The condition JobsHeld of each ClusterQueue names what is gone. Until it is mended Muster "
-        "suspends jobs that slip through after the fact; without the class pods of gangs are refused. Install the "
-        "chart again (helm upgrade).",
+        "undoes them. `muster queues` begins with what is gone. Until "
+        "it is mended Muster suspends jobs that slip through after the fact; without the class pods of gangs are "
+        "refused. Install the chart again (helm upgrade).",
     ),
     Alert(
         "MusterLedgerDrift",
@@ -64,10 +75,22 @@ ALERTS: tuple[Alert, ...] = (
         "5m",
         "critical",
         "The books of Muster differ from what the API server says",
-        "Quota or nodes may be counted wrong. Delete the leader's pod (the next one counts anew from lists) and report "
-        "the log lines 'the ledger differs from its recomputation' or 'the copy differs from the server', which tell "
-        "the difference. The latter alone, without this alert, say that a watch lost events, and that a new list "
-        "brought them.",
+        f"Quota or nodes may be counted wrong. Keep what {_LOGS} | grep differs prints: the lines 'the ledger differs "
+        "from its recomputation' or 'the copy differs from the server' tell the difference. Then delete the leader's "
+        "pod, whose name HOLDER of kubectl -n @NAMESPACE@ get lease muster-controller begins with (the next one "
+        "counts anew from lists), and report the lines. The latter alone, without this alert, say that a watch lost "
+        "events, and that a new list brought them.",
+    ),
+    Alert(
+        "MusterDecisionsFail",
+        "sum(increase(muster_cycle_failures_total[4m])) > 2",
+        "5m",
+        "critical",
+        "Decisions of Muster fail: nobody is admitted or evicted",
+        "A defect of Muster; gangs that run go on. It tries again each minute at the latest, and goes on by itself "
+        f"when what it fails over is gone. {_LOGS} | grep 'decision failed' has the traceback, and in about the gang, "
+        "where it is one: pause or delete its job. Else what changed last (quota, nodes) may be it: take that back. "
+        "Please report it.",
     ),
     Alert(
         "MusterWebhookCertificate",
@@ -75,44 +98,69 @@ ALERTS: tuple[Alert, ...] = (
         "1h",
         "critical",
         "The webhook's certificate ends in less than a week",
-        "When it has ended, no job with a queue can be created. Made by the controller, it is renewed at two thirds of "
-        "its 90 days: look for 'certificate not looked after' in the logs (the right to update the Secret "
-        "muster-webhook). Made by cert-manager: kubectl -n @NAMESPACE@ describe certificate muster-webhook.",
+        "When it has ended, no job with a queue can be created. Made by the controller, it is renewed at two thirds "
+        f"of its 90 days: see why it was not, {_LOGS} | grep 'certificate not looked after' (the right to update the "
+        "Secret muster-webhook). Made by cert-manager: kubectl -n @NAMESPACE@ describe certificate muster-webhook.",
     ),
     Alert(
         "MusterQueueBlocked",
-        f'({_waiting()} > 0 or max by (cluster_queue) (muster_workloads{{state="reserved"}}) > 0) '
+        f'({_waiting(over=_LAST)} > 0 or max by (cluster_queue) (muster_workloads{{state="reserved"}}) > 0) '
         'unless on (cluster_queue) max by (cluster_queue) (muster_workloads{state="admitted"}) > 0 '
         "unless on (cluster_queue) max by (cluster_queue) (increase(muster_admitted_workloads_total[30m])) > 0",
         "30m",
         "warning",
         "Gangs wait in {{ $labels.cluster_queue }}, and none of them runs",
-        "See why: `muster why JOB`, or the reasons in muster_pending_workloads. Often a quota that no gang fits into, "
-        "a flavor without nodes, a queue that is inactive (kubectl describe clusterqueue), or an admission check that "
-        "never answers or asks to try again and again (status.admissionChecks of the Workload). Gangs that are paused, "
-        "gated or switched off, and those of stopped queues, are not counted.",
+        f"{_WHO} lists them, each with its reason, and `muster why JOB -n NAMESPACE` says what to do. Often a quota "
+        "that no gang fits into, a flavor without nodes, a queue that is inactive (MusterQueueInactive), or an "
+        "admission check that never answers or asks to try again and again (status.admissionChecks of the Workload). "
+        "Gangs that are paused, gated or switched off, and those of stopped queues, are not counted.",
+    ),
+    Alert(
+        "MusterQueueInactive",
+        f"max by (cluster_queue, reason) ({_LAST.format(_INACTIVE)}) > 0",
+        "10m",
+        "warning",
+        "ClusterQueue {{ $labels.cluster_queue }} admits nothing: {{ $labels.reason }}",
+        "What it has admitted goes on, and all that comes waits. `muster queues {{ $labels.cluster_queue }}` names in "
+        "STATE what is missing or not active: a flavor, a "
+        "topology, an admission check (see whether its controller runs), or a loop of cohorts. `muster lint "
+        "--cluster` says what was meant where a name is mistyped. Queues that are stopped, or being deleted, are not "
+        "counted.",
     ),
     Alert(
         "MusterGangStarved",
-        "(max by (cluster_queue) (muster_oldest_pending_seconds) > @LONG_WAIT@) "
+        f"(max by (cluster_queue) ({_LAST.format('muster_oldest_pending_seconds')}) > @LONG_WAIT@) "
         "and on (cluster_queue) sum by (cluster_queue) (increase(muster_admitted_workloads_total[6h])) > 0",
         "15m",
         "warning",
         "A gang of {{ $labels.cluster_queue }} waits for {{ $value | humanizeDuration }} while others are admitted",
-        "Smaller or more important gangs pass it by. `muster jobs -A` lists who waits in which place, `muster why JOB` "
-        "what is missing. Give it a higher priority, more quota, or set queueingStrategy: StrictFIFO where order "
-        "counts for more than use.",
+        f"Smaller or more important gangs pass it by. {_WHO} lists who waits in which place, and `muster why JOB -n "
+        "NAMESPACE` what is missing. Gangs that could never have so much are not counted. Give it a higher priority, "
+        "more quota, or set queueingStrategy: StrictFIFO where order counts for more than use.",
     ),
     Alert(
         "MusterChecksWait",
-        "max by (cluster_queue) (muster_oldest_reserved_seconds) > 3600",
+        f"max by (cluster_queue) ({_LAST.format('muster_oldest_reserved_seconds')}) > 3600",
         "5m",
         "warning",
         "A gang of {{ $labels.cluster_queue }} holds quota and waits for admission checks for "
         "{{ $value | humanizeDuration }}",
-        "What it holds stands idle. `muster jobs -A` lists it as reserved, and `muster why JOB` says which check has "
-        "not answered and whose it is: see whether that controller runs, and its log. To give the quota to others "
+        f"What it holds stands idle. {_WHO} lists it as reserved, and `muster why JOB -n NAMESPACE` says which check "
+        "has not answered and whose it is: see whether that controller runs, and its log. To give the quota to others "
         "meanwhile, pause the job.",
+    ),
+    Alert(
+        "MusterPodsLinger",
+        f"max by (cluster_queue) ({_LAST.format('muster_oldest_leaving_seconds')}) > 3900",
+        "5m",
+        "warning",
+        "A gang of {{ $labels.cluster_queue }} was evicted {{ $value | humanizeDuration }} ago, and its pods have not "
+        "ended",
+        "It holds its quota and its nodes until they have, and others wait. No pod of a gang has more than "
+        "maxTerminationGracePeriodSeconds (an hour, unless configured otherwise) to end in. "
+        f"{_WHO} lists it as leaving, and `muster why JOB -n NAMESPACE` names the pods and their nodes: a kubelet that "
+        "does not answer, or a volume that does not unmount. Where the containers have surely ended, or the machine is "
+        "off: kubectl delete pod POD -n NAMESPACE --force.",
     ),
     Alert(
         "MusterLongWait",
@@ -121,8 +169,9 @@ ALERTS: tuple[Alert, ...] = (
         "10m",
         "info",
         "Gangs of {{ $labels.cluster_queue }} waited {{ $value | humanizeDuration }}",
-        "Its quota is small for what is asked of it, or it gets back late what others borrowed. The team dashboard "
-        "shows which.",
+        "Its quota is small for what is asked of it, or it gets back late what others borrowed. `muster queues "
+        "{{ $labels.cluster_queue }} -A` shows what it has, uses, lends and borrows now, the team dashboard since "
+        "when.",
     ),
     Alert(
         "MusterQuotaAboveCapacity",
@@ -142,9 +191,10 @@ ALERTS: tuple[Alert, ...] = (
         "10m",
         "warning",
         "Gangs of {{ $labels.cluster_queue }} are evicted again and again: {{ $labels.reason }}",
-        "PodsReadyTimeout: images, volumes or pinned nodes that do not take the pods; the Workload's condition Evicted "
-        "names them. NodeFailures: nodes that come and go. AdmissionCheck: a check that asks to try again; see what "
-        "it says in status.admissionChecks of the Workload, and the controller that answers it.",
+        "`kubectl get events -A --field-selector reason=EvictedDueTo{{ $labels.reason }}` names the jobs, and why. "
+        "PodsReadyTimeout: images, volumes or pinned nodes that do not take the pods; the Workload's condition "
+        "Evicted names them. NodeFailures: nodes that come and go. AdmissionCheck: a check that asks to try again; "
+        "see what it says in status.admissionChecks of the Workload, and the controller that answers it.",
     ),
     Alert(
         "MusterForbidden",
@@ -158,23 +208,25 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterWritesFail",
-        "sum by (error) (rate(muster_write_failures_total[10m])) > 0.1",
+        "sum by (error) (rate(muster_write_failures_total[5m])) > 0.01",
         "15m",
         "warning",
         "Writes of Muster fail with {{ $labels.error }}",
         "Of jobs, Workloads, statuses of queues and Events. One write that comes too late is read again at once and "
         "not counted; what comes too late five times in a row is (Conflict, NotFound): another controller writes the "
-        "same objects. Otherwise the API server refuses them, or does not answer. The log names the job or the queue; "
-        "of Events at level debug.",
+        "same objects. Otherwise the API server refuses them (Invalid, Forbidden: often a policy of somebody else), "
+        f"or does not answer. {_LOGS} | grep 'write failed' names the job or the queue, and quotes the refusal; of "
+        "Events at level debug.",
     ),
     Alert(
         "MusterWatchSilent",
-        "max by (kind) (muster_watch_age_seconds) > 900",
+        "max by (kind) (muster_watch_age_seconds) > 900 and on () max(muster_leading) == 1",
         "5m",
         "warning",
         "Nothing heard of {{ $labels.kind }} for 15 minutes",
         "Decisions rest on an old picture. Look at the connection to the API server, and at its flow control "
-        "(priority and fairness).",
+        f"(priority and fairness): {_LOGS} | grep -E 'list failed|watch broke' says what it answers. (When it answers "
+        "nothing at all, no replica leads, and MusterNotLeading tells.)",
     ),
     Alert(
         "MusterCycleSlow",

@@ -184,9 +184,12 @@ def values() -> str:
 # ---------------------------------------------------------------- metrics
 
 
+_LABEL = re.compile(r"{{ *[$](?:labels[.])?(\w+)[^}]*}}")
+
+
 def _filled(summary: str) -> str:
     """With words for what Prometheus puts in."""
-    return re.sub(r"{{ *[$](?:labels[.])?(\w+)[^}]*}}", r"<\1>", summary)
+    return _LABEL.sub(r"<\1>", summary)
 
 
 def metrics() -> str:
@@ -198,7 +201,7 @@ def metrics() -> str:
     alerts = "".join(
         f"### {one.name}\n\n{one.severity}, after {one.after}: {_filled(one.summary)}.\n\n"
         f"```promql\n{one.expr.replace('@LONG_WAIT@', '86400')}\n```\n\n"
-        f"{one.runbook.replace('@NAMESPACE@', 'muster-system')}\n\n"
+        f"{_LABEL.sub(lambda m: m[1].upper(), one.runbook).replace('@NAMESPACE@', 'muster-system')}\n\n"
         for one in ALERTS
     )
     boards = "".join(

@@ -78,9 +78,14 @@ def queues(scope: Scope, queue: tuple[str, ...]) -> None:
     )
 
 
-@click.command(epilog=examples("muster jobs", "muster jobs -A -o wide", "muster jobs -o json"))
+@click.command(
+    epilog=examples(
+        "muster jobs", "muster jobs -A -o wide", "muster jobs -A --cluster-queue team-a", "muster jobs -o json"
+    )
+)
+@click.option("--cluster-queue", default="", metavar="NAME", help="Only jobs whose LocalQueue points to it.")
 @asking(everywhere=True)
-def jobs(scope: Scope) -> None:
+def jobs(scope: Scope, cluster_queue: str) -> None:
     """List jobs that name a queue: state, place in the queue, reason, and where they run.
 
     The place is among those that wait in the same LocalQueue: as the controller goes through them where the visibility
@@ -90,7 +95,7 @@ def jobs(scope: Scope) -> None:
 
     answer(
         scope,
-        lambda ask, where: ask.jobs(None if scope.all_namespaces else where),
+        lambda ask, where: ask.jobs(None if scope.all_namespaces else where, cluster_queue),
         lambda answer, now: (
             tell.jobs(answer, now, scope.output),
             [tell.job_name(row) for row in answer.rows],

@@ -152,6 +152,8 @@ class Watchers:
     """Who is told what happened; each callable must be quick and must not raise."""
 
     plan: list[Callable[[Plan, float], None]] = field(default_factory=list)
+    undecided: list[Callable[[], None]] = field(default_factory=list)
+    """A decision failed."""
     step: list[Callable[[JobKey, Step], None]] = field(default_factory=list)
     decision: list[Callable[[Decision], None]] = field(default_factory=list)
     admitted: list[Callable[[Key], None]] = field(default_factory=list)
@@ -746,6 +748,8 @@ class Controller:
                 blamed.add(about)
                 wait = min(60.0, 0.5 * 2 ** min(failed, 7)) if failed else 0.0
                 log.exception("decision failed", again_in_s=wait, about="/".join(about or ()))
+                for told in self.watchers.undecided:
+                    told()
                 self.state.memos.forget()
                 if about is not None:
                     self._without(about)

@@ -549,8 +549,9 @@ class Ask:
 
     # ------------------------------------------------------------ jobs
 
-    async def jobs(self, namespace: str | None) -> Jobs:
-        """All jobs of a namespace (None: of all) that name a queue or are held, waiting ones first."""
+    async def jobs(self, namespace: str | None, cluster_queue: str = "") -> Jobs:
+        """All jobs of a namespace (None: of all) that name a queue or are held, waiting ones first; those of one
+        ClusterQueue, where it is named."""
         selected = [(kind, key) for kind in JOB_KINDS for key in (self.names.queue_label, self.names.ungoverned_label)]
         leaderless, (workloads, *lists) = await asyncio.gather(
             self.leaderless(),
@@ -587,6 +588,13 @@ class Ask:
             for job in jobs.values()
             if job.uid not in told and (job.queue or job.kept_back) and not _of_jobset(job)
         )
+        if cluster_queue:
+            targets = await self._targets()
+            rows = [
+                row for row in rows if (row.cluster_queue or targets.get((row.namespace, row.queue))) == cluster_queue
+            ]
+            if not rows and cluster_queue not in targets.values():
+                raise NotThere(f"no LocalQueue points to a ClusterQueue {cluster_queue!r}")
         order = [State.WAITING, State.HELD, State.PAUSED, State.RESERVED, State.LEAVING, State.STARTING]
         order += [State.RUNNING, State.RELEASED]
         rows.sort(
@@ -621,14 +629,16 @@ class Ask:
         if namespace is not None:
             found = await asyncio.gather(*(lines.of_local_queue(*queue) for queue in sorted(queues)))
         else:
-            locals_ = await self.read(self.local_queues)
-            targets = {
-                text(obj(raw.get("spec")).get("clusterQueue"))
-                for raw in locals_ or ()
-                if (namespace_of(raw), name_of(raw)) in queues
-            }
+            targets = {target for queue, target in (await self._targets()).items() if queue in queues}
             found = await asyncio.gather(*(lines.of_cluster_queue(name) for name in sorted(targets - {""})))
         return {key: told for line in found for key, told in (line or {}).items()}
+
+    async def _targets(self) -> dict[Key, str]:
+        """LocalQueue -> the ClusterQueue that it points to."""
+        return {
+            (namespace_of(raw), name_of(raw)): text(obj(raw.get("spec")).get("clusterQueue"))
+            for raw in await self.read(self.local_queues) or ()
+        }
 
     # ------------------------------------------------------------ nodes
 

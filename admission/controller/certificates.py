@@ -108,6 +108,14 @@ def ends_at(have: Certificates) -> datetime:
     return x509.load_pem_x509_certificate(have.cert).not_valid_after_utc
 
 
+def serves(have: Certificates, hosts: Sequence[str], now: datetime) -> bool:
+    """Is it whole, made for these hosts, and not over yet, though it may be due."""
+    if not _matches(have):
+        return False
+    leaf = x509.load_pem_x509_certificate(have.cert)
+    return leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc and _hosts(leaf) == set(hosts)
+
+
 def renew_at(have: Certificates) -> datetime:
     """When `issue` will next have something to do."""
     return min(

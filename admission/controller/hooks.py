@@ -27,7 +27,7 @@ from admission.controller.webhook import Webhook, configurations
 from admission.jobs.hold import IDENTITIES, Identities
 from admission.jobs.requests import LIMITS, Limits
 from admission.kube.access import Access, Unfenced
-from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Kind, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Forbidden, Invalid, Kind, NotFound
 from admission.names import Names
 
 log = structlog.get_logger("muster.webhook")
@@ -246,5 +246,12 @@ async def kept(
                 await client.put(path, body, fenced=False)
         except (AlreadyExists, Conflict):
             continue  # another replica was quicker
+        except (Forbidden, Invalid) as error:
+            # Due for renewal is not ended: a replica that would not start with it holds no jobs at all.
+            if have is None or not certificates.serves(have, hosts, now):
+                raise
+            ends = certificates.ends_at(have).isoformat()
+            log.warning("certificate not looked after", secret=secret, ends=ends, error=str(error))
+            return have
         return wanted
     raise TimeoutError(f"the certificate in Secret {secret} keeps changing under this replica")

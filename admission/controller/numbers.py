@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from admission.controller.world import WorkloadSeen
-from admission.engine.model import Key, Standing, Usage, Verdict, Workload
+from admission.engine.model import Key, Standing, Usage, Verdict, Why, Workload
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
 from admission.jobs.kinds import JobView
@@ -39,7 +39,7 @@ class Numbers:
         local = self._controller.state.local_queue((key[0], seen.view.value.queue))
         return local.cluster_queue if local is not None else ""
 
-    def waiting(self) -> Iterator[tuple[str, str, float, Workload]]:
+    def waiting(self) -> Iterator[tuple[str, Why, float, Workload]]:
         controller, now = self._controller, self._controller.now()
         if not controller.leading:
             return  # what was found while it led says nothing now
@@ -48,7 +48,7 @@ class Numbers:
             if seen is not None and verdict.standing is not Standing.ADMITTED:  # its admission is being written
                 value = seen.view.value
                 seconds = max(0, now - max(value.created, value.evicted_at)) / 1000
-                yield self.queue_of(verdict.key), verdict.why.reason.value, seconds, value
+                yield self.queue_of(verdict.key), verdict.why, seconds, value
 
     def held_by(self, key: Key) -> tuple[Workload, float] | None:
         value = self._controller.state.workload(key)
@@ -65,8 +65,21 @@ class Numbers:
                     if not gang.admitted and not gang.evicted:
                         yield name, max(0, now - gang.reserved_at) / 1000
 
+    def leaving(self) -> Iterator[tuple[str, float]]:
+        controller, now = self._controller, self._controller.now()
+        for name in self.cluster_queues() if controller.leading else ():
+            for gang in controller.state.holders(name):
+                if gang.evicted_at and gang.evicted:
+                    yield name, max(0, now - gang.evicted_at) / 1000
+
     def cluster_queues(self) -> list[str]:
         return [seen.name for seen in self._controller.informers["ClusterQueue"].store.values()]
+
+    def inactive(self) -> Iterator[tuple[str, str]]:
+        for name in self.cluster_queues() if self._controller.leading else ():  # others may not have all lists
+            active, reason, _ = self._controller.state.queue_active(name)
+            if not active:
+                yield name, reason
 
     def flavors(self) -> list[tuple[str, str, int, int]]:
         return self._controller.state.flavor_totals()

@@ -27,7 +27,7 @@ from prometheus_client.exposition import generate_latest
 
 from admission import quantity
 from admission.engine.ledger import Charge, charge_of
-from admission.engine.model import Admit, Decision, Evict, Plan, Reason, Workload
+from admission.engine.model import Admit, Decision, Detail, Evict, Plan, Reason, Why, Workload
 from admission.engine.project import evicted_as
 
 _Cost = tuple[str, str, str]
@@ -71,17 +71,30 @@ FAMILIES: tuple[Family, ...] = (
     Family("muster_leading", "gauge", "1 on the replica that decides, 0 on the others."),
     Family("muster_jobs_held", "gauge", "By the leader: 1 if its last proof found jobs held, else 0.", ("mode",)),
     Family("muster_workloads", "gauge", "Gangs by state: pending, reserved, admitted.", ("cluster_queue", "state")),
+    Family(
+        "muster_cluster_queue_inactive",
+        "gauge",
+        "By the leader: 1 for each ClusterQueue that admits nothing, by the reason of its condition Active.",
+        ("cluster_queue", "reason"),
+    ),
     Family("muster_pending_workloads", "gauge", "Gangs that wait, by reason.", ("cluster_queue", "reason")),
     Family(
         "muster_oldest_pending_seconds",
         "gauge",
-        "Since the gang that waits longest for quota or nodes was created, or evicted.",
+        "Since the gang that waits longest for quota or nodes was created, or evicted; without those that the nodes "
+        "could not hold if they were empty.",
         ("cluster_queue",),
     ),
     Family(
         "muster_oldest_reserved_seconds",
         "gauge",
         "Since the gang that waits longest for its admission checks got its quota.",
+        ("cluster_queue",),
+    ),
+    Family(
+        "muster_oldest_leaving_seconds",
+        "gauge",
+        "Since the eviction of the gang that was evicted first and still holds its quota: its pods have not ended.",
         ("cluster_queue",),
     ),
     Family(
@@ -124,6 +137,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family("muster_cycle_duration_seconds", "histogram", "Time that one decision cycle took.", (), _CYCLE),
     Family("muster_cycle_steps", "counter", "Trials made by decision cycles."),
+    Family("muster_cycle_failures", "counter", "Decision cycles that failed, by a defect of Muster."),
     Family("muster_steps", "counter", "Steps taken in the lives of jobs.", ("step",)),
     Family("muster_write_failures", "counter", "Writes that failed.", ("error",)),
     *(Family(f"muster_cluster_queue_{what}", "gauge", text, _OF_QUEUE) for what, text in _AMOUNTS.items()),
@@ -190,8 +204,8 @@ class Numbers(Protocol):
     def queues(self) -> Iterable[tuple[str, str, Any, Mapping[tuple[str, str], int]]]:
         """(kind: ClusterQueue or Cohort, name, QueueNumbers, (flavor, resource) -> what siblings hold of its quota)."""
 
-    def waiting(self) -> Iterable[tuple[str, str, float, Workload]]:
-        """(ClusterQueue, reason, seconds since its creation or eviction, it) of each gang that waits."""
+    def waiting(self) -> Iterable[tuple[str, Why, float, Workload]]:
+        """(ClusterQueue, why, seconds since its creation or eviction, it) of each gang that waits."""
 
     def held_by(self, key: tuple[str, str]) -> tuple[Workload, float] | None:
         """A gang that is admitted, and for how many seconds; None of others."""
@@ -199,7 +213,13 @@ class Numbers(Protocol):
     def reserved(self) -> Iterable[tuple[str, float]]:
         """(ClusterQueue, seconds since its reservation) of each gang that has its quota and is not admitted yet."""
 
+    def leaving(self) -> Iterable[tuple[str, float]]:
+        """(ClusterQueue, seconds since its eviction) of each gang that was evicted and still has its quota."""
+
     def cluster_queues(self) -> Iterable[str]: ...
+    def inactive(self) -> Iterable[tuple[str, str]]:
+        """(ClusterQueue, reason of its condition Active) of each that admits nothing."""
+
     def flavors(self) -> Iterable[tuple[str, str, int, int]]:
         """(flavor, resource, nominal quota, capacity) of those that are not elastic."""
 
@@ -236,6 +256,7 @@ class Metrics:
             for name in (
                 "cycle_duration_seconds",
                 "cycle_steps",
+                "cycle_failures",
                 "admitted_workloads",
                 "admission_wait_seconds",
                 "evicted_workloads",
@@ -247,6 +268,7 @@ class Metrics:
         }
         self._cycle: Histogram = counted["cycle_duration_seconds"]
         self._steps: Counter = counted["cycle_steps"]
+        self._undecided: Counter = counted["cycle_failures"]
         self._admitted: Counter = counted["admitted_workloads"]
         self._wait: Histogram = counted["admission_wait_seconds"]
         self._evicted: Counter = counted["evicted_workloads"]
@@ -270,12 +292,15 @@ class Metrics:
 
     def follow(self, watchers: Any) -> None:
         """Have a controller tell all that is counted."""
-        for what in ("plan", "decision", "admitted", "evicted", "step", "failure", "drift", "workload"):
+        for what in ("plan", "undecided", "decision", "admitted", "evicted", "step", "failure", "drift", "workload"):
             getattr(watchers, what).append(getattr(self, what))
 
     def plan(self, plan: Plan, seconds: float) -> None:
         self._cycle.observe(seconds)
         self._steps.inc(plan.steps)
+
+    def undecided(self) -> None:
+        self._undecided.inc()
 
     def decision(self, decision: Decision) -> None:
         if isinstance(decision, Admit):
@@ -449,6 +474,8 @@ class _Scraped:
         put("leading", float(numbers.leading()))
         if numbers.leading() and (held := numbers.held()) is not None:
             put("jobs_held", float(held[1]), held[0])
+        for queue, reason in numbers.inactive():
+            put("cluster_queue_inactive", 1, queue, reason)
         counted = self._queues(put)
         self._waiting(put, counted if numbers.leading() else [])
         for flavor, resource, nominal, capacity in numbers.flavors():
@@ -505,10 +532,12 @@ class _Scraped:
         counted: dict[tuple[str, str], int] = {}
         oldest: dict[str, float] = {}
         asked = dict.fromkeys(counts, 0)
-        for queue, reason, seconds, gang in self._numbers.waiting():
+        for queue, why, seconds, gang in self._numbers.waiting():
+            reason = why.reason.value
             counted[queue, reason] = counted.get((queue, reason), 0) + 1
-            if reason in _FOR_ROOM:
-                oldest[queue] = max(oldest.get(queue, 0.0), seconds)
+            if why.reason in _FOR_ROOM:
+                if why.detail is not Detail.NEVER_FITS_NODES:
+                    oldest[queue] = max(oldest.get(queue, 0.0), seconds)
                 for resource, amount in gang.requests if self._by_resource else ():
                     asked[queue, resource] = asked.get((queue, resource), 0) + amount
         for (queue, resource), amount in sorted(asked.items()):
@@ -517,14 +546,15 @@ class _Scraped:
             put("pending_workloads", count, queue, reason)
         for queue, seconds in sorted(oldest.items()):
             put("oldest_pending_seconds", seconds, queue)
-        reserved: dict[str, float] = {}
-        for queue, seconds in self._numbers.reserved():
-            reserved[queue] = max(reserved.get(queue, 0.0), seconds)
-        for queue, seconds in sorted(reserved.items()):
-            put("oldest_reserved_seconds", seconds, queue)
+        for what, found in (("reserved", self._numbers.reserved()), ("leaving", self._numbers.leaving())):
+            longest: dict[str, float] = {}
+            for queue, seconds in found:
+                longest[queue] = max(longest.get(queue, 0.0), seconds)
+            for queue, seconds in sorted(longest.items()):
+                put(f"oldest_{what}_seconds", seconds, queue)
 
 
-_FOR_ROOM = {Reason.WAITING_FOR_QUOTA.value, Reason.PLACEMENT_FAILED.value}
+_FOR_ROOM = {Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED}
 
 
 def _base(resource: str, amount: float) -> float:

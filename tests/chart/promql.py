@@ -1,8 +1,9 @@
 """Expressions of Prometheus, parsed by the parser that PyPI has (promql-parser) and tried on two scrapes.
 
-`evaluate` does what the alerts and dashboards use of the language: selectors, rate and increase (over the two scrapes,
-whatever range is written), histogram_quantile, aggregation, arithmetic, comparison, and/or/unless. What it does not
-know it refuses. An expression that names a metric or a label that no program shows is found by `names`.
+`evaluate` does what the alerts and dashboards use of the language: selectors, rate, increase and last_over_time (over
+the two scrapes, whatever range is written), histogram_quantile, aggregation, arithmetic, comparison, and/or/unless.
+What it does not know it refuses. An expression that names a metric or a label that no program shows is found by
+`names`.
 """
 
 from __future__ import annotations
@@ -88,6 +89,9 @@ def evaluate(expression: str, before: Scrape, after: Scrape, *, seconds: float =
             over = seconds if name == "rate" else 1.0
             # Of a series that was not there before there is one sample: no increase is known, whatever its value.
             return {labels: (value - old[labels]) / over for labels, value in new.items() if labels in old}
+        if name == "last_over_time":
+            (ranged,) = args
+            return {**_select(ranged.vector_selector, before), **_select(ranged.vector_selector, after)}
         values = [ev(one) for one in args]
         if name == "time":
             return now

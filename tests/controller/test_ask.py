@@ -1132,6 +1132,11 @@ async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
     assert "2/2" in (await run(world, tmp_path, "jobs", "-A", "-o", "wide")).stdout
     named = (await run(world, tmp_path, "jobs", "-n", "ml", "-o", "name")).stdout.split()
     assert named[0] == "job/high"
+    of_queue = (await run(world, tmp_path, "jobs", "-A", "--cluster-queue", "team-a")).stdout
+    assert all(name in of_queue for name in ("job/high", "job/fresh", "job/runs"))
+    assert not (await world.ask().jobs(None, "team-b")).rows
+    with pytest.raises(NotThere, match="no LocalQueue points to a ClusterQueue 'team-z'"):
+        await world.ask().jobs(None, "team-z")
     empty = (await run(world, tmp_path, "jobs", "-n", "web")).stdout
     assert "No jobs that name a queue in namespace web: -A shows those of all namespaces." in empty
     world.denied = {"jobs"}

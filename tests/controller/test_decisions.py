@@ -330,9 +330,12 @@ async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
         found = await world.client.get("/apis/batch/v1/namespaces/ml/jobs/train")
         return found["spec"]["suspend"] is False
 
+    counted: list[int] = []
     with capture_logs() as lines:
-        async with running(world):
+        async with running(world) as controller:
+            controller.watchers.undecided.append(lambda: counted.append(1))
             assert await until(started)
+    assert len(counted) == 2
     told = [(line["log_level"], line["again_in_s"]) for line in lines if line["event"] == "decision failed"]
     assert told == [("error", 1.0), ("error", 2.0)]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -18,6 +20,7 @@ import yaml
 from admission.controller import certificates
 from admission.controller.certificates import CA_CERT, CERT, KEY, Certificates, ends_at, from_files, issue
 from admission.controller.hooks import SECRET, Hooks
+from admission.kube.client import Forbidden
 from tests.controller.lab import NAMES, World
 from tests.controller.test_keep import until
 
@@ -182,6 +185,32 @@ async def test_a_secret_that_is_lost_is_filled_again(
         assert [await served(port, trusted) for port in ports] == [before, before]
         stored = (await world.client.get(f"{SECRETS}/{SECRET}"))["data"]
         assert ssl.PEM_cert_to_DER_cert(base64.b64decode(stored[CERT]).decode()) == before
+
+
+@pytest.mark.parametrize(("days", "starts"), [(6, True), (-1, False)], ids=["due", "ended"])
+async def test_a_certificate_that_may_not_be_renewed_is_served_until_it_ends(
+    world: World, unused_tcp_port: int, days: int, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a replica that starts, too: else a restart in its last month would end the controller."""
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    had = a_certificate(days)
+    data = {name: base64.b64encode(value).decode() for name, value in had.data().items()}
+    await world.put(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET, "namespace": HOME}, "data": data}
+    )
+    put = world.client.put
+
+    async def refused(path: str, *arguments: Any, **more: Any) -> Any:
+        if path == f"{SECRETS}/{SECRET}":
+            raise Forbidden(403, "Forbidden", "may not update secrets")
+        return await put(path, *arguments, **more)
+
+    monkeypatch.setattr(world.client, "put", refused)
+    with contextlib.ExitStack() as stack:
+        if not starts:
+            stack.enter_context(pytest.raises(Forbidden))
+        async with replica(world, unused_tcp_port):
+            assert await served(unused_tcp_port, await told(world)) == der(had)
 
 
 async def test_a_secret_made_without_the_chart_can_be_taken_over_by_it(world: World, unused_tcp_port: int) -> None:

@@ -60,6 +60,12 @@ def condition(raw: Json, kind: str) -> Json:
     return dict(found[0]) if found else {}
 
 
+async def kubelets(town: Running, *, down: str | None) -> None:
+    for node in (await town.client.get("/api/v1/nodes"))["items"]:
+        silent = {"metadata": {"annotations": {"node-down.stage.kwok.x-k8s.io": down}}}
+        await town.client.merge_patch(f"/api/v1/nodes/{node['metadata']['name']}", silent)
+
+
 async def when(town: Running, holds: Callable[[Json], Any]) -> Json:
     async with asyncio.timeout(20):
         while not holds(raw := await its_workload(town)):
@@ -335,6 +341,57 @@ async def test_who_was_preempted_waits_since_then(town: Running) -> None:
     (shown,) = [one for one in answer["items"] if one["name"] == "old"]
     assert shown["since"] > shown["created"]
     assert 0 < waits[("team-a",)] <= (answer["now"] - shown["since"]) / 1000
+
+
+async def test_who_could_never_have_so_much_starves_nobody_is_told(town: Running) -> None:
+    """It waits for ever, whoever passes it by; who waits for what others hold does not."""
+    metrics = counting(town.controller)
+    await town.submit("team-a", "wide", gpus=16)
+    await town.until(town.settled("wide"))
+    assert counted(metrics, "muster_pending_workloads")["team-a", "TopologyPlacementFailed"] == 1
+    assert not counted(metrics, "muster_oldest_pending_seconds")
+    await town.submit("team-a", "runs", pods=3)
+    await town.until(lambda: town.running() == {"runs"})
+    await town.submit("team-a", "waits")
+    await town.until(town.settled("waits"))
+    assert set(counted(metrics, "muster_oldest_pending_seconds")) == {("team-a",)}
+
+
+async def test_who_was_evicted_and_whose_pods_do_not_end_is_shown_since_then(town: Running) -> None:
+    """It counts as admitted until they have, though nothing of it runs."""
+    metrics = counting(town.controller)
+    await submit(town)
+    await when(town, admitted)
+    await town.until(lambda: town.running() == {"train"} and town.controller.jobs.idle)
+    assert not counted(metrics, "muster_oldest_leaving_seconds")
+    raw = await its_workload(town)
+    await kubelets(town, down="true")
+    await town.client.merge_patch(f"{WORKLOADS}/{raw['metadata']['name']}", {"spec": {"active": False}})
+    await when(town, lambda raw: condition(raw, "Evicted"))
+    now, town.controller.now = town.controller.now, lambda: now() + 3_600_000
+    assert 3_600 <= counted(metrics, "muster_oldest_leaving_seconds")[("team-a",)] < 3_700
+    town.controller.now = now
+    await kubelets(town, down=None)
+    await when(town, lambda raw: "admission" not in raw["status"])
+    assert not counted(metrics, "muster_oldest_leaving_seconds")
+
+
+async def test_a_queue_that_admits_nothing_is_shown_with_the_reason(town: Running) -> None:
+    metrics = counting(town.controller)
+
+    def shown() -> dict[tuple[str, ...], float]:
+        return counted(metrics, "muster_cluster_queue_inactive")
+
+    assert not shown()
+    path = f"{OURS}/clusterqueues/team-a"
+    for change, reason in (
+        ({"admissionChecksStrategy": {"admissionChecks": [{"name": "budgte"}]}}, "AdmissionCheckNotFound"),
+        ({"stopPolicy": "Hold"}, "Stopped"),
+    ):
+        await town.client.merge_patch(path, {"spec": change})
+        await town.until(lambda reason=reason: shown() == {("team-a", reason): 1})
+    await town.client.merge_patch(path, {"spec": {"admissionChecksStrategy": None, "stopPolicy": None}})
+    await town.until(lambda: not shown())
 
 
 async def test_series_begin_at_nothing_and_end_with_their_queue(town: Running) -> None:

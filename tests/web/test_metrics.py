@@ -33,6 +33,7 @@ from admission.engine.model import (
     Quota,
     ResourceGroup,
     Usage,
+    Why,
     Workload,
 )
 from admission.engine.roster import QueueNumbers
@@ -91,9 +92,9 @@ class Small:
     def cluster_queues(self) -> list[str]:
         return ["team-a", "team-b"]
 
-    def waiting(self) -> list[tuple[str, str, float, Workload]]:
+    def waiting(self) -> list[tuple[str, Why, float, Workload]]:
         return [
-            ("team-a", verdict.why.reason.value, 8.0, self.state.workloads[verdict.key])
+            ("team-a", verdict.why, 8.0, self.state.workloads[verdict.key])
             for verdict in self.plan.verdicts
             if verdict.key[1] == "second"
         ]
@@ -104,6 +105,12 @@ class Small:
 
     def reserved(self) -> list[tuple[str, float]]:
         return [("team-b", 3.0), ("team-b", 7.0)]
+
+    def inactive(self) -> list[tuple[str, str]]:
+        return [("team-b", "Stopped")]
+
+    def leaving(self) -> list[tuple[str, float]]:
+        return [("team-a", 4.0), ("team-a", 2.0)]
 
     def flavors(self) -> list[tuple[str, str, int, int]]:
         return self.state.flavor_totals()
@@ -171,6 +178,7 @@ def played(small: Small, *, by_resource: bool = True) -> Metrics:
     metrics.step(("Job", "a", "first"), EvictWorkload("NodeFailures", "Lost node n"))
     metrics.evicted(("a", "first"), "NodeFailures", "")
     metrics.failure(None, TimeoutError())
+    metrics.undecided()
     metrics.drift(0)
     return metrics
 
@@ -222,6 +230,8 @@ def test_a_run_is_counted() -> None:
         ("muster_ledger_drift", {}, 0),
         ("muster_cycle_duration_seconds_count", {}, 1),
         ("muster_cycle_steps_total", {}, small.plan.steps),
+        ("muster_cycle_failures_total", {}, 1),
+        ("muster_cluster_queue_inactive", {"cluster_queue": "team-b", "reason": "Stopped"}, 1),
         ("muster_workloads", {**queue, "state": "pending"}, 1),
         ("muster_workloads", {**queue, "state": "reserved"}, 0),
         ("muster_workloads", {**queue, "state": "admitted"}, 1),
@@ -237,6 +247,7 @@ def test_a_run_is_counted() -> None:
         ("muster_evicted_seconds_total", {**spent, "reason": "PodsReadyTimeout"}, 0),
         ("muster_oldest_pending_seconds", queue, 8),
         ("muster_oldest_reserved_seconds", {"cluster_queue": "team-b"}, 7),
+        ("muster_oldest_leaving_seconds", {"cluster_queue": "team-a"}, 4),
         ("muster_cluster_queue_nominal_quota", gpus, 16),
         ("muster_cluster_queue_reserved", gpus, 20),
         ("muster_cluster_queue_used", gpus, 20),
