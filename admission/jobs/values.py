@@ -774,7 +774,7 @@ def workload(
         queue=text(spec.get("queueName")),
         pod_sets=read[0],
         priority=priority if isinstance(priority, int) else 0,
-        created=max(millis(meta.get("creationTimestamp")), queued),
+        created=queued or millis(meta.get("creationTimestamp")),
         # While the label stands on its job, nobody who sets it active has it queued: it would be evicted at once.
         active=spec.get("active") is not False and not meta.get("deletionTimestamp") and not paused,
         paused_by=names.pause_label if paused else "",
