@@ -11,15 +11,20 @@ Exit codes are for scripts: 0 yes, or done; 1 the answer is no, or it waits; 2 b
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import logging
+import os
 import re
+import select
 import signal
 import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -318,16 +323,58 @@ class _OfLibraries(logging.Handler):
 
 
 class _StandardError:
-    """As it is at each line: who runs a command inside a program may have put another stream there. What cannot be
-    written (its disk is full, its reader is gone) is left out: nobody ends for a line of the log."""
+    """Lines of the log, to standard error as it is at each line: who runs a command inside a program may have put
+    another stream there. Nobody waits or ends for one. What cannot be written (its disk is full, its reader is gone) is
+    left out. What a pipe has no room for (its reader hangs) waits, and is written, in order, before the next line; once
+    more than `most` bytes wait, lines are left out until there is room, and then it is said how many were."""
 
-    def write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(text)
+    def __init__(self, most: int = 1 << 20) -> None:
+        self._most = most
+        self._waiting = bytearray()
+        self._left_out = 0
+        self._lock = threading.RLock()
+        atexit.register(self._drain, 2.0)
 
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
+    def msg(self, line: str) -> None:
+        try:
+            sys.stderr.fileno()
+        except (OSError, ValueError, AttributeError):
+            with suppress(OSError, ValueError, AttributeError):
+                print(line, file=sys.stderr, flush=True)
+            return
+        with self._lock:
+            self._drain()
+            said = f"{line}\n".encode(errors="backslashreplace")
+            if self._left_out or (self._waiting and len(self._waiting) + len(said) > self._most):
+                self._left_out += 1
+                return
+            self._waiting += said
+            self._drain()
+
+    debug = info = warning = error = critical = msg
+
+    def _drain(self, seconds: float = 0.0) -> None:
+        """Write of what waits as much as there is room for, or comes to be within `seconds`."""
+        import structlog
+
+        with self._lock, suppress(ValueError, AttributeError):
+            until = time.monotonic() + seconds
+            while self._waiting or self._left_out:
+                if not self._waiting:
+                    lines, self._left_out = self._left_out, 0
+                    told = "lines of the log were left out: nobody read them"
+                    structlog.get_logger("muster").warning(told, lines=lines)
+                    continue
+                ready = select.poll()
+                ready.register(sys.stderr.fileno(), select.POLLOUT)
+                if not ready.poll(max(0.0, until - time.monotonic()) * 1000):
+                    return
+                try:  # so much of it as can be written without waiting to what is ready
+                    del self._waiting[: os.write(sys.stderr.fileno(), self._waiting[: select.PIPE_BUF])]
+                except BlockingIOError:
+                    return
+                except OSError:
+                    self._waiting.clear()
 
 
 def configure_logs(form: str, level: str) -> None:
@@ -342,7 +389,7 @@ def configure_logs(form: str, level: str) -> None:
     import structlog
 
     number = getattr(logging, level.upper(), logging.INFO)
-    lines = structlog.PrintLogger(cast("TextIO", _StandardError()))
+    lines = _StandardError()
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if form == "json"

@@ -278,6 +278,7 @@ class Actuator:
             case lifecycle.Reactivate():
                 await self._reactivate(_there(seen))
             case lifecycle.DeleteWorkload():
+                self._world.gives_up_place(_there(seen).uid)
                 await self.delete_workload(_there(seen))
             case lifecycle.LetWorkloadGo():
                 await self.let_go(_there(seen))
@@ -507,6 +508,9 @@ class Actuator:
         if obj is None:
             await self._note_held(key, job)
             return
+        before = self._world.place_of(job.uid)
+        if before is not None and not self._names.as_kueue and self._queued_since(before, obj) is None:
+            obj["metadata"]["annotations"][self._names.queued_since_annotation] = rfc3339(before.view.value.created)
         path = self._workloads.path(job.namespace)
         try:
             made = await self._client.create(path, obj, strict=self._strict)
@@ -535,7 +539,10 @@ class Actuator:
         return values.workload(obj, self._names)[0].pod_sets
 
     async def _update(self, key: JobKey, job: JobView, seen: WorkloadSeen) -> None:
-        await self._update_to(await self._asked_for(key, job), seen)
+        obj = await self._asked_for(key, job)
+        if obj is None:
+            self._world.gives_up_place(seen.uid)
+        await self._update_to(obj, seen)
 
     async def _update_to(self, obj: dict[str, Any] | None, seen: WorkloadSeen) -> None:
         if obj is None:

@@ -224,6 +224,10 @@ class World:
         self._job_of_workload: dict[str, str] = {}
         self._left: dict[Owner, str] = {}
         """Workloads that are gone and of which pods are still there, and the uid of the job that each stood for."""
+        self._places: dict[str, WorkloadSeen] = {}
+        """By uid of a job: the Workload by which it waited, lost through no doing of its owner's."""
+        self._by_owner: set[str] = set()
+        """uids of Workloads that are deleted for what the owner of their job said."""
         self._started_for: set[str] = set()
         """uids of Workloads for which jobs were started here: the pods of those bear our mark."""
         self._pods: dict[Key, PodView] = {}
@@ -312,6 +316,7 @@ class World:
             self._behind.pop(key, None)
             self._claims_no_more(held)
         self._job_by_uid.pop(job.uid, None)
+        self._places.pop(job.uid, None)
         self._started_for.discard(job.started_for)
         self._changed_job(key)
         self._part(job)
@@ -336,6 +341,7 @@ class World:
         self._no_ghost(seen.key)
         job_uid = seen.view.value.job_uid
         if job_uid:
+            self._places.pop(job_uid, None)
             self._stands_for(seen, job_uid)
             self._job_of_workload[seen.uid] = job_uid
         self._index_nodes(seen, old)
@@ -378,6 +384,10 @@ class World:
             self.apply(Gone(Workload, seen.key))
         self._wake_workload(seen)
         job_uid = seen.view.value.job_uid
+        waited = held.view.value.admission is None and not held.view.value.finished
+        if waited and held.uid not in self._by_owner and job_uid in self._job_by_uid:
+            self._places[job_uid] = held
+        self._by_owner.discard(held.uid)
         if job_uid and self._workload_of_job.get(job_uid) == seen.key:
             del self._workload_of_job[job_uid]
             others = self._several.get(job_uid, set())
@@ -792,6 +802,15 @@ class World:
             return None
         at = self._workload_of_job.get(job.uid)
         return self.workloads.get(at) if at is not None else None
+
+    def place_of(self, job_uid: str) -> WorkloadSeen | None:
+        """The Workload by which a job without one waited before it was lost; None: it has no place to come back to."""
+        return self._places.get(job_uid)
+
+    def gives_up_place(self, workload_uid: str) -> None:
+        """A Workload is about to be deleted for what the owner of its job said."""
+        if workload_uid in self._job_of_workload:
+            self._by_owner.add(workload_uid)
 
     def workload_of_uid(self, job_uid: str) -> WorkloadSeen | None:
         at = self._workload_of_job.get(job_uid)

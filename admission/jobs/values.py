@@ -775,7 +775,7 @@ def workload(
         queue=text(spec.get("queueName")),
         pod_sets=read[0],
         priority=priority if isinstance(priority, int) else 0,
-        created=max(millis(meta.get("creationTimestamp")), queued),
+        created=queued or millis(meta.get("creationTimestamp")),
         arrival=notes.get(names.arrival_annotation, ""),
         # While the label stands on its job, nobody who sets it active has it queued: it would be evicted at once.
         active=spec.get("active") is not False and not meta.get("deletionTimestamp") and not paused,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -57,21 +59,38 @@ def test_the_controller_starts_without_what_it_does_not_use(tmp_path: Path) -> N
     ]
 
 
-@pytest.mark.parametrize("where", ["full", "unread"])
-def test_what_cannot_be_logged_ends_nobody(where: str) -> None:
+@pytest.mark.parametrize("where", ["full", "unread", "hangs"])
+def test_what_cannot_be_logged_ends_nobody_and_keeps_nobody(where: str) -> None:
     code = (
         "import structlog; from admission.commands.options import configure_logs; configure_logs('json', 'info')\n"
-        "for _ in range(3): structlog.get_logger().info('a line', much='x' * 9000)\n"
-        "print('goes on', flush=True)"
+        "for n in range(300): structlog.get_logger().info('a line', number=n, much='x' * 9000)\n"
+        "print('goes on', flush=True); input(); structlog.get_logger().info('later')"
     )
-    if where == "full":
-        stream = os.open("/dev/full", os.O_WRONLY)
-    else:
-        unread, stream = os.pipe()
-        os.close(unread)
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=stream, text=True, check=False)
+    reader, stream = os.pipe() if where != "full" else (os.open("/dev/null", os.O_RDONLY), os.open("/dev/full", 1))
+    if where == "unread":
+        os.close(reader)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream, text=True
+    )
     os.close(stream)
-    assert done.stdout == "goes on\n"
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        assert select.select([process.stdout], [], [], 60)[0], "it waits for who reads its log"
+        assert process.stdout.readline() == "goes on\n"
+        process.stdin.write("\n")
+        process.stdin.close()
+        told = [] if where != "hangs" else [json.loads(line) for line in os.fdopen(reader)]
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    if where != "hangs":
+        return
+    numbers = [line["number"] for line in told if "number" in line]
+    left_out, *later = [line for line in told if "number" not in line]
+    assert left_out["event"] == "lines of the log were left out: nobody read them"
+    assert numbers == list(range(len(numbers))), "whole, and in order"
+    assert 100 < len(numbers) == 301 - left_out["lines"] - len(later)
 
 
 @pytest.mark.parametrize(

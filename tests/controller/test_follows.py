@@ -782,6 +782,42 @@ async def test_who_comes_into_a_queue_or_asks_for_something_else_waits_from_then
         assert gang.created == (NOW if anew else made_at)
 
 
+NO_TIME = {"metadata": {"labels": {NAMES.max_exec_time_label: "5m"}}}
+LOST: dict[str, tuple[str, bool]] = {
+    "a LimitRange forbids it for a while": (f"{LIMITS}/defaults", True),
+    "an administrator deletes it": ("", True),
+    "its owner makes it one that cannot be queued": (f"{JOBS}/train", False),
+}
+
+
+@pytest.mark.parametrize("how", LOST)
+async def test_a_job_that_lost_its_workload_comes_back_to_its_place(world: World, how: str) -> None:
+    """But not where its owner could so let it grow old outside."""
+    path, keeps = LOST[how]
+    await a_town_with_cpus(world)
+    await world.put(at_most(16))
+    await world.put(job("train", "main", gpus=16))
+    at = f"{WORKLOADS}/"
+
+    async def gone() -> bool:
+        return await its_workload(world) is None
+
+    async with running(world):
+        first = await until(reads(world, lambda raw: "conditions" in raw.get("status", {}) and raw))
+        if not path:
+            await world.client.delete(at + first["metadata"]["name"])
+        else:
+            less, more = NO_TIME, {"metadata": {"labels": {NAMES.max_exec_time_label: None}}}
+            if keeps:
+                less, more = {"spec": at_most(8)["spec"]}, {"spec": at_most(16)["spec"]}
+            await change(world, path, less)
+            await until(gone)
+            await change(world, path, more)
+        again = await until(reads(world, lambda raw: raw["metadata"]["uid"] != first["metadata"]["uid"] and raw))
+    since = again["metadata"]["annotations"].get(NAMES.queued_since_annotation)
+    assert since == (first["metadata"]["creationTimestamp"] if keeps else None)
+
+
 async def test_who_had_its_room_until_its_pause_keeps_its_age_but_for_the_pause(world: World) -> None:
     await a_town(world, 8)
     await world.put(job("train", "main", pods=1))

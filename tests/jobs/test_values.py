@@ -166,6 +166,7 @@ def test_what_a_decision_remembers_comes_back() -> None:
         ("", "", 0),
         ("junk", "", 0),
         ("1970-01-01T00:00:05Z", "", 5),
+        ("1970-01-01T00:00:02Z", "", 2),  # by a Workload that was lost
         ("", "PodsReadyTimeout", 7),
         ("1970-01-01T00:00:05Z", "PodsReadyTimeout", 7),
         ("1970-01-01T00:00:09Z", "PodsReadyTimeout", 9),
@@ -176,13 +177,13 @@ def test_what_a_decision_remembers_comes_back() -> None:
     ],
 )
 def test_since_when_a_gang_waits(queued: str, evicted: str, stands: int) -> None:
-    """Seconds; made at 1, evicted at 7; -1: first of all, 0: by its creation."""
+    """Seconds; made at 3, evicted at 7; -1: first of all, 0: by its creation."""
     at = {"lastTransitionTime": "1970-01-01T00:00:07Z"}
     conditions = [{"type": "Evicted", "status": "True", "reason": evicted, **at}] if evicted else []
     notes = {NAMES.queued_since_annotation: queued} if queued else {}
-    meta = {"namespace": "a", "name": "w", "creationTimestamp": "1970-01-01T00:00:01Z", "annotations": notes}
+    meta = {"namespace": "a", "name": "w", "creationTimestamp": "1970-01-01T00:00:03Z", "annotations": notes}
     gang, _ = values.workload({"metadata": meta, "status": {"conditions": conditions}}, NAMES)
-    assert order.stamp(gang) == (0 if stands == -1 else (stands or 1) * 1000)
+    assert order.stamp(gang) == (0 if stands == -1 else (stands or 3) * 1000)
 
 
 @pytest.mark.parametrize(
