@@ -162,6 +162,8 @@ class Watchers:
     drift: list[Callable[[int], None]] = field(default_factory=list)
     workload: list[Callable[[WorkloadSeen | None, WorkloadSeen | None], None]] = field(default_factory=list)
     """(as it was, as it is); on every replica."""
+    readiness: list[Callable[[Key, str], None]] = field(default_factory=list)
+    """(gang, what it lacks): as `World` tells it."""
 
 
 RACES_LOST = 4
@@ -259,6 +261,7 @@ class Controller:
             dirty=self._state_changed,
             told=self._state_told,
             reserved=self._reserved_by_another,
+            readiness=self._pods_looked_at,
             default_queue=default_queue,
             looked_at=looked_at,
             lost_after_ms=lost_after_ms,
@@ -602,6 +605,10 @@ class Controller:
             amount = f"{quantity.words(resource, much, digits=3)[0]} {resource} of flavor {flavor}"
             why = f"{amount} too much for ClusterQueue {self.numbers.queue_of_gang(key)}; it is reserved anew"
             self.world.give_back_twice(key, f"Two leaders gave the same room away: {why}")
+
+    def _pods_looked_at(self, gang: Key, lacks: str) -> None:
+        for told in self.watchers.readiness:
+            told(gang, lacks)
 
     def _became(self, what: Became) -> None:
         if what.condition == ADMITTED:

@@ -279,6 +279,41 @@ async def reserved_twice_and_admitted(town: Running, metrics: Metrics) -> None:
     assert not counted(metrics, "muster_oldest_reserved_seconds")
 
 
+IDLE_FOR = "muster_cluster_queue_idle_seconds_total"
+
+
+def idles(metrics: Metrics) -> set[str]:
+    """How gangs stand that hold devices now and do not run whole: what grows from one look to the next."""
+    before, after = counted(metrics, IDLE_FOR), counted(metrics, IDLE_FOR)
+    return {labels[-1] for labels, value in after.items() if value > before.get(labels, 0)}
+
+
+async def test_what_is_held_and_not_at_work_is_counted_by_how_the_gang_stands(town: Running) -> None:
+    """A check is open; then the pods start; one is ready no more, and is again; then the gang leaves."""
+    metrics = counting(town.controller)
+    await asks_a_check(town)
+    await town.submit("team-a", "train", pods=2)
+    await town.until(lambda: idles(metrics) == {"reserved"})
+    assert not counted(metrics, "muster_cluster_queue_used_seconds_total")
+    await answers(town, "Ready")
+    await town.until(lambda: town.running() == {"train"} and not idles(metrics))
+    pod = (await town.client.get("/api/v1/namespaces/team-a/pods"))["items"][0]
+    path = f"/api/v1/namespaces/team-a/pods/{pod['metadata']['name']}/status"
+    for ready, stands in (("False", {"recovering"}), ("True", set())):
+        others = [one for one in pod["status"]["conditions"] if one["type"] != "Ready"]
+        turned = {"type": "Ready", "status": ready, "lastTransitionTime": NOW}
+        await town.client.merge_patch(path, {"status": {"conditions": [*others, turned]}})
+        await town.until(lambda stands=stands: idles(metrics) == stands)
+    await town.client.merge_patch(f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "true"}}})
+    await when(town, lambda raw: "admission" not in raw["status"])
+    assert not idles(metrics)
+    stood = {labels[-1] for labels in counted(metrics, IDLE_FOR)}
+    assert stood == {"reserved", "starting", "recovering", "leaving"}
+    used = "muster_cluster_queue_used_seconds_total", "muster_local_queue_used_seconds_total"
+    of_queue, of_local = (counted(metrics, name) for name in used)
+    assert of_local == {("team-a", "h100", "main", "team-a", GPU): of_queue["team-a", "h100", GPU]}
+
+
 async def test_who_leaves_already_is_not_evicted_again(town: Running) -> None:
     """The decision was made while its eviction for another reason was being written."""
     controller, key = town.controller, ("Job", "team-a", "train")
