@@ -164,6 +164,8 @@ class Watchers:
     """(as it was, as it is); on every replica."""
     readiness: list[Callable[[Key, str], None]] = field(default_factory=list)
     """(gang, what it lacks): as `World` tells it."""
+    turn: list[Callable[[], None]] = field(default_factory=list)
+    """It is about to lead, or leads no more."""
 
 
 RACES_LOST = 4
@@ -606,6 +608,10 @@ class Controller:
             why = f"{amount} too much for ClusterQueue {self.numbers.queue_of_gang(key)}; it is reserved anew"
             self.world.give_back_twice(key, f"Two leaders gave the same room away: {why}")
 
+    def _turns(self) -> None:
+        for told in self.watchers.turn:
+            told()
+
     def _pods_looked_at(self, gang: Key, lacks: str) -> None:
         for told in self.watchers.readiness:
             told(gang, lacks)
@@ -670,6 +676,7 @@ class Controller:
         """Decide and write; until cancelled. Raises Fenced when a write met the fence: somebody else may lead."""
         for informer in self.informers.values():
             await informer.synced.wait()
+        self._turns()
         self.leading = True
         self.actuator.leads()
         self.revision += 1
@@ -704,6 +711,7 @@ class Controller:
             raise
         finally:
             self.leading = False
+            self._turns()
             self.revision += 1
             for decision in self._decisions.values():
                 self.state.apply(Forgotten(decision))

@@ -294,7 +294,18 @@ class Metrics:
 
     def follow(self, watchers: Any) -> None:
         """Have a controller tell all that is counted."""
-        for what in ("plan", "decision", "admitted", "evicted", "step", "failure", "drift", "workload", "readiness"):
+        for what in (
+            "plan",
+            "decision",
+            "admitted",
+            "evicted",
+            "step",
+            "failure",
+            "drift",
+            "workload",
+            "readiness",
+            "turn",
+        ):
             getattr(watchers, what).append(getattr(self, what))
 
     def plan(self, plan: Plan, seconds: float) -> None:
@@ -336,6 +347,10 @@ class Metrics:
     def readiness(self, gang: Key, lacks: str) -> None:
         """Of an admitted gang: `starting` or `recovering` while not all of its pods are ready, else ""."""
         self._used.stands(gang, lacks)
+
+    def turn(self) -> None:
+        """It is about to lead, or leads no more: what was held since the last look, another counts."""
+        self._used.begin_anew()
 
     def step(self, _key: tuple[str, str, str], step: object) -> None:
         self._taken.labels(type(step).__name__).inc()
@@ -437,6 +452,13 @@ class _Used:
         now = self._clock()
         for meter in (self.by_queue, self.by_local, self.idle):
             meter.settle(now)
+
+    def begin_anew(self) -> None:
+        """Count from now on. Who led before may have seen pods since that are not looked at yet."""
+        self.settle()
+        for key, held in list(self._gangs.items()):
+            if held.idle in _BY_PODS:
+                self._changes(key, replace(held, idle=""))
 
     def is_now(self, gang: Workload) -> None:
         before = self._gangs.get(gang.key)

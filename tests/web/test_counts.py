@@ -18,7 +18,7 @@ from admission.controller.lifecycle import EvictWorkload
 from admission.engine.model import Evict, EvictReason, Standing
 from admission.kube.client import NotFound
 from admission.web.metrics import Metrics
-from tests.web.running import GPU, NAMES, Running, job, running
+from tests.web.running import GPU, NAMES, Running, controller, job, running
 from tests.web.test_metrics import samples
 
 Json = dict[str, Any]
@@ -312,6 +312,22 @@ async def test_what_is_held_and_not_at_work_is_counted_by_how_the_gang_stands(to
     used = "muster_cluster_queue_used_seconds_total", "muster_local_queue_used_seconds_total"
     of_queue, of_local = (counted(metrics, name) for name in used)
     assert of_local == {("team-a", "h100", "main", "team-a", GPU): of_queue["team-a", "h100", GPU]}
+
+
+async def test_who_begins_to_lead_and_who_ends_says_so_while_it_does_not(town: Running) -> None:
+    """So that what is held from one to the other is counted by one."""
+    other = controller(town.client)
+    turns: list[bool] = []
+    other.watchers.turn.append(lambda: turns.append(other.leading))
+    watching = asyncio.create_task(other.watch())
+    leading = asyncio.create_task(other.lead())
+    await town.until(lambda: other.leading)
+    assert turns == [False]
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+    assert turns == [False, False]
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
 
 
 async def test_who_leaves_already_is_not_evicted_again(town: Running) -> None:

@@ -316,7 +316,8 @@ def test_what_was_held_is_counted_to_the_second_by_who_leads_whenever_it_is_aske
         (gang, True, 2.5),
         (gang, True, 2.5),
         (structs.replace(gang, reclaimable=(("main", 1),)), True, 100.0),
-        (gang, False, 1_000.0),  # another leads, and counts it
+        (gang, False, 1_000.0),  # another leads, and counts it, and nobody asks this one meanwhile
+        (gang, True, 0.0),
         (structs.replace(gang, admitted=False), True, 1_000.0),
         (gang, True, 1.0),
         (structs.replace(gang, finished=True), True, 1_000.0),
@@ -324,11 +325,13 @@ def test_what_was_held_is_counted_to_the_second_by_who_leads_whenever_it_is_aske
         (None, True, 1_000.0),
     )
     old = None
-    for new, small.leads, seconds in story:
+    for new, leads, seconds in story:
+        if leads != small.leads:
+            small.leads = False  # told before it does, and after it did
+            metrics.turn()
+            small.leads = leads
         metrics.workload(old and seen(old), new and seen(new))
         clock.now += seconds
-        if not small.leads:
-            metrics.text()
         old = new
     used = "muster_cluster_queue_used_seconds_total"
     assert samples(metrics.text())[used, labels] == 20 * (2.5 + 2.5 + 1 + 1)
@@ -359,7 +362,7 @@ def test_what_stands_idle_is_counted_by_why_and_only_once_it_is_known() -> None:
     metrics = Metrics(small, clock=clock)
     gang = small.state.workloads["a", "first"]
     reserved, leaves = structs.replace(gang, admitted=False), structs.replace(gang, evicted="Preempted")
-    story: tuple[tuple[Workload | str, float, str], ...] = (
+    story: tuple[tuple[Workload | str | None, float, str], ...] = (
         (reserved, 1, "reserved"),
         (gang, 2, ""),
         ("starting", 4, "starting"),
@@ -372,11 +375,15 @@ def test_what_stands_idle_is_counted_by_why_and_only_once_it_is_known() -> None:
         ("starting", 512, ""),
         (gang, 1024, ""),
         ("", 2048, ""),
+        ("starting", 8192, "starting"),
+        (None, 16384, ""),
         (structs.replace(gang, finished=True), 4096, ""),
     )
     expected: dict[str, float] = {}
     for step, seconds, idle in story:
-        if isinstance(step, str):
+        if step is None:
+            metrics.turn()
+        elif isinstance(step, str):
             metrics.readiness(gang.key, step)
         else:
             metrics.workload(None, seen(step))
@@ -384,7 +391,7 @@ def test_what_stands_idle_is_counted_by_why_and_only_once_it_is_known() -> None:
         if idle:
             expected[idle] = expected.get(idle, 0) + 20 * seconds
     assert amounts(metrics, IDLE_FOR, "state") == expected
-    used = 20 * sum(seconds for step, seconds, _ in story[1:8]) + 20 * (1024 + 2048)
+    used = 20 * sum(seconds for step, seconds, _ in story[1:8]) + 20 * (1024 + 2048 + 8192 + 16384)
     assert amounts(metrics, USED, "cluster_queue") == {"team-a": used}
     assert amounts(metrics, OF_LOCAL, "queue_namespace") == {"a": used}
 
