@@ -115,7 +115,7 @@ async def _controller(
     workloads_only: bool = False,
 ) -> int:
     from admission.controller.serve import Replica, serve, serve_workloads, told_by_loop
-    from admission.controller.setup import flow_of
+    from admission.controller.setup import counted_by_itself, flow_of
     from admission.kube.client import Client
     from admission.kube.informer import StoreWentBack
     from admission.web import health
@@ -164,7 +164,10 @@ async def _controller(
         async def started(replica: Replica) -> None:
             shown = replica.controller
             metrics = Metrics(
-                shown.numbers, version=local.version_number(), by_resource=config.metrics.enable_cluster_queue_resources
+                shown.numbers,
+                version=local.version_number(),
+                by_resource=config.metrics.enable_cluster_queue_resources,
+                local_queues=counted_by_itself(config),
             )
             metrics.follow(shown.watchers)
             shows.append((replica.ready, metrics.text))

@@ -148,8 +148,10 @@ def _configuration() -> Object:
         properties = made["properties"] if not section else made["properties"][section]["properties"]
         for key in keys:
             del properties[key]
-    selected = made["properties"]["namespaceSelector"]["properties"]["matchLabels"]["anyOf"][0]
-    selected["propertyNames"] = {"pattern": _LABEL_KEY, "maxLength": 317}
+    metrics = made["properties"]["metrics"]["properties"]["localQueueMetrics"]["properties"]
+    for selector in made["properties"]["namespaceSelector"], metrics["localQueueSelector"]:
+        selected = selector["properties"]["matchLabels"]["anyOf"][0]
+        selected["propertyNames"] = {"pattern": _LABEL_KEY, "maxLength": 317}
     # The kubelet asks at the pod's address.
     made["properties"]["health"]["properties"]["bindAddress"]["not"] = {"pattern": r"^(127\.|localhost:|\[::1\]:)"}
     made["description"] = "Keys of the configuration file, beside those that the chart writes itself."

@@ -285,6 +285,10 @@ class Dashboard:
 
 
 _WAITS = "muster_admission_wait_seconds_bucket"
+_IDLE = (
+    "Devices of gangs that do not all run. reserved: admission checks are open; starting: pods are not all ready yet; "
+    "recovering: they were; leaving: evicted, and pods end."
+)
 
 
 def _quantiles(of: str) -> tuple[tuple[str, str], ...]:
@@ -386,6 +390,48 @@ PLATFORM = Dashboard(
                             (
                                 "sum by (cluster_queue) "
                                 '(increase(muster_cluster_queue_used_seconds_total{resource=~"$resource"}[1d])) / 3600'
+                            ),
+                            "{{cluster_queue}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
+                    "Hours used by LocalQueue",
+                    "In a day: the twenty that used most.",
+                    (
+                        (
+                            (
+                                "topk(20, sum by (queue_namespace, local_queue) "
+                                '(increase(muster_local_queue_used_seconds_total{resource=~"$resource"}[1d]))) / 3600'
+                            ),
+                            "{{queue_namespace}}/{{local_queue}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
+                    "Devices given away that stand idle",
+                    _IDLE,
+                    (
+                        (
+                            (
+                                "sum by (state) (rate(muster_cluster_queue_idle_seconds_total"
+                                '{resource=~"$resource"}[$__rate_interval]))'
+                            ),
+                            "{{state}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
+                    "Hours that stood idle",
+                    "In a day, by queue: of devices held by gangs that did not all run.",
+                    (
+                        (
+                            (
+                                "sum by (cluster_queue) "
+                                '(increase(muster_cluster_queue_idle_seconds_total{resource=~"$resource"}[1d])) / 3600'
                             ),
                             "{{cluster_queue}}",
                         ),
@@ -602,6 +648,34 @@ TEAM = Dashboard(
                         )
                     ),
                     width=24,
+                ),
+                Panel(
+                    "Hours used by LocalQueue",
+                    "In a day: amount times hours that admitted gangs of each namespace held.",
+                    (
+                        (
+                            (
+                                "sum by (queue_namespace, local_queue) (increase("
+                                f'muster_local_queue_used_seconds_total{{{_MINE},resource=~"$resource"}}[1d])) / 3600'
+                            ),
+                            "{{queue_namespace}}/{{local_queue}}",
+                        ),
+                    ),
+                    stacked=True,
+                ),
+                Panel(
+                    "Devices held that stand idle",
+                    _IDLE,
+                    (
+                        (
+                            (
+                                f"sum by (state) (rate(muster_cluster_queue_idle_seconds_total{{{_MINE},"
+                                'resource=~"$resource"}[$__rate_interval]))'
+                            ),
+                            "{{state}}",
+                        ),
+                    ),
+                    stacked=True,
                 ),
             ),
         ),

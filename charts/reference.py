@@ -218,8 +218,9 @@ def metrics() -> str:
         + HEAD
         + "Every replica serves `/metrics` (port 8080). Amounts are in the base unit of the resource: cores, bytes, "
         "devices. The number of series grows with queues, cohorts, flavors and resources, never with jobs; "
-        "`metrics.enableClusterQueueResources: false` in the configuration leaves out those by resource. Beside these "
-        "stand `process_*`, of the process.\n\n"
+        "`metrics.enableClusterQueueResources: false` in the configuration leaves out those by resource, and "
+        "`metrics.localQueueMetrics` those of all LocalQueues, or of some. Beside these stand `process_*`, of the "
+        "process.\n\n"
         + _table(("metric", "type", "labels", "meaning"), families)
         + "\n## Alerts\n\nIn the PrometheusRule of the chart (`metrics.rules`). `metrics.rules.longWaitSeconds` is "
         "86400 here.\n\n" + alerts + "## Dashboards\n\nIn the ConfigMap `muster-dashboards` of the chart "

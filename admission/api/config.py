@@ -246,6 +246,15 @@ class ClientConnection(Section):
         return self.kube_api_burst or max(1, round(2 * (self.kube_api_qps or 50.0)))
 
 
+class LocalQueueMetrics(Section):
+    """Metrics of each LocalQueue."""
+
+    enable: bool = True
+    """Amounts of each LocalQueue, flavor and resource among the metrics, where those of ClusterQueues are."""
+    local_queue_selector: LabelSelector = LabelSelector()
+    """Labels of the LocalQueues that are counted each by itself: where there are many thousands, those of interest."""
+
+
 class Metrics(Section):
     """For Prometheus."""
 
@@ -253,6 +262,7 @@ class Metrics(Section):
     """Of /metrics. "0": none."""
     enable_cluster_queue_resources: bool = True
     """Amounts of each queue, cohort, flavor and resource among the metrics."""
+    local_queue_metrics: LocalQueueMetrics = LocalQueueMetrics()
 
 
 class Health(Section):
@@ -505,11 +515,13 @@ def _told(error: Any, model: type[BaseModel]) -> str:
 
 
 def _selector_keys(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The label selector is a type of the API, which drops what it does not know; a file must not."""
-    selector = raw.get("namespaceSelector")
-    if isinstance(selector, dict):
-        known = _keys(LabelSelector)
-        for key in selector:
+    """A label selector is a type of the API, which drops what it does not know; a file must not."""
+    known = _keys(LabelSelector)
+    for path in (("namespaceSelector",), ("metrics", "localQueueMetrics", "localQueueSelector")):
+        selector: Any = raw
+        for step in path:
+            selector = selector.get(step) if isinstance(selector, dict) else None
+        for key in selector if isinstance(selector, dict) else ():
             if key not in known:
-                path = ("namespaceSelector", str(key))
-                yield path, f"{path_text(path)}: {_unknown_key(str(key), known)}"
+                at = (*path, str(key))
+                yield at, f"{path_text(at)}: {_unknown_key(str(key), known)}"

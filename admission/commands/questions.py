@@ -80,19 +80,36 @@ def queues(scope: Scope, queue: tuple[str, ...]) -> None:
 
 @click.command(
     epilog=examples(
-        "muster jobs", "muster jobs -A -o wide", "muster jobs -A --cluster-queue team-a", "muster jobs -o json"
+        "muster jobs",
+        "muster jobs -A -o wide",
+        "muster jobs -A --cluster-queue team-a",
+        "muster jobs -A --by namespace",
+        "muster jobs --by team",
+        "muster jobs -o json",
     )
 )
 @click.option("--cluster-queue", default="", metavar="NAME", help="Only jobs whose LocalQueue points to it.")
+@click.option("--by", default="", metavar="WHAT", help="Sums instead: by namespace, queue, or this label of the jobs.")
 @asking(everywhere=True)
-def jobs(scope: Scope, cluster_queue: str) -> None:
+def jobs(scope: Scope, cluster_queue: str, by: str) -> None:
     """List jobs that name a queue: state, place in the queue, reason, and where they run.
 
     The place is among those that wait in the same LocalQueue: as the controller goes through them where the visibility
     API is served, else by priority and age.
+
+    With --by, what jobs hold of each resource together and, of it, what stands idle (they wait for admission checks,
+    start or leave), and what those that wait ask for.
     """
     from admission.controller import tell
 
+    if by:
+        answer(
+            scope,
+            lambda ask, where: ask.sums(None if scope.all_namespaces else where, by, cluster_queue),
+            lambda answer, _now: (tell.sums(answer), [row.who for row in answer.rows]),
+            "reading jobs",
+        )
+        return
     answer(
         scope,
         lambda ask, where: ask.jobs(None if scope.all_namespaces else where, cluster_queue),

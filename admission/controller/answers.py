@@ -220,6 +220,40 @@ class Jobs:
 
 
 @dataclass(frozen=True)
+class Amounts:
+    """What jobs have of one resource together. Amounts in the units of `quantity`."""
+
+    resource: str
+    held: int = 0
+    idle: int = 0
+    """Of it, held by jobs that wait for admission checks, start or leave."""
+    asked: int = 0
+    """By jobs that wait."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Jobs that have something in common, together."""
+
+    who: str
+    holding: int = 0
+    """Jobs that hold quota."""
+    waiting: int = 0
+    amounts: tuple[Amounts, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sums:
+    by: str
+    rows: tuple[Sum, ...]
+    hidden: tuple[str, ...] = ()
+    leaderless: str = ""
+
+    def as_json(self) -> Json:
+        return dict(plain(self))
+
+
+@dataclass(frozen=True)
 class NodeRow:
     name: str
     ready: bool

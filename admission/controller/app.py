@@ -164,6 +164,10 @@ class Watchers:
     drift: list[Callable[[int], None]] = field(default_factory=list)
     workload: list[Callable[[WorkloadSeen | None, WorkloadSeen | None], None]] = field(default_factory=list)
     """(as it was, as it is); on every replica."""
+    readiness: list[Callable[[Key, str], None]] = field(default_factory=list)
+    """(gang, what it lacks): as `World` tells it."""
+    turn: list[Callable[[], None]] = field(default_factory=list)
+    """It is about to lead, or leads no more."""
 
 
 RACES_LOST = 4
@@ -261,6 +265,7 @@ class Controller:
             dirty=self._state_changed,
             told=self._state_told,
             reserved=self._reserved_by_another,
+            readiness=self._pods_looked_at,
             default_queue=default_queue,
             looked_at=looked_at,
             lost_after_ms=lost_after_ms,
@@ -605,6 +610,14 @@ class Controller:
             why = f"{amount} too much for ClusterQueue {self.numbers.queue_of_gang(key)}; it is reserved anew"
             self.world.give_back_twice(key, f"Two leaders gave the same room away: {why}")
 
+    def _turns(self) -> None:
+        for told in self.watchers.turn:
+            told()
+
+    def _pods_looked_at(self, gang: Key, lacks: str) -> None:
+        for told in self.watchers.readiness:
+            told(gang, lacks)
+
     def _became(self, what: Became) -> None:
         if what.condition == ADMITTED:
             for told in self.watchers.admitted:
@@ -665,6 +678,7 @@ class Controller:
         """Decide and write; until cancelled. Raises Fenced when a write met the fence: somebody else may lead."""
         for informer in self.informers.values():
             await informer.synced.wait()
+        self._turns()
         self.leading = True
         self.actuator.leads()
         self.revision += 1
@@ -699,6 +713,7 @@ class Controller:
             raise
         finally:
             self.leading = False
+            self._turns()
             self.revision += 1
             for decision in self._decisions.values():
                 self.state.apply(Forgotten(decision))

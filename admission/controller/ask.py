@@ -20,7 +20,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from admission.api.reasons import advice_for, reason_of
-from admission.controller.answers import Happening, Jobs, Nodes, QueueRow, Queues, Room, Standing, State, Unready, Why
+from admission.controller.answers import (
+    Amounts,
+    Happening,
+    Jobs,
+    Nodes,
+    QueueRow,
+    Queues,
+    Room,
+    Standing,
+    State,
+    Sum,
+    Sums,
+    Unready,
+    Why,
+)
 from admission.controller.line import Lines, Told
 from admission.controller.quotas import Forest, local_row
 from admission.controller.standing import (
@@ -45,6 +59,8 @@ from admission.controller.unready import (
     told_why,
     unready_of,
 )
+from admission.engine.booking import is_device
+from admission.engine.ledger import charge_of
 from admission.engine.model import MUSTER, Check, CheckState, Detail, Key, Reason, Rules, Workload
 from admission.jobs import values
 from admission.jobs.hold import not_queued
@@ -102,6 +118,11 @@ class NotThere(Exception):  # noqa: N818  # an answer, not a fault
 
 class NotSeen(NotThere):
     """The asker may not see whether it exists."""
+
+
+def _by_worth(resources: Iterable[str]) -> list[str]:
+    """Devices first."""
+    return sorted(resources, key=lambda name: (not is_device(name), name))
 
 
 # ---------------------------------------------------------------- asking
@@ -616,6 +637,54 @@ class Ask:
             live=bool(waiting) and all(told is not None and told.live for told in waiting),
             silent=lines.silent,
         )
+
+    async def sums(self, namespace: str | None, by: str, cluster_queue: str = "") -> Sums:
+        """What the jobs of a namespace (None: of all) hold and ask for together, who holds most first; those of one
+        ClusterQueue, where it is named. by: `namespace`, `queue`, or a label of the jobs."""
+        label = self.names.queue_label
+        leaderless, (workloads, *lists) = await asyncio.gather(
+            self.leaderless(),
+            asyncio.gather(
+                self.read(self.workloads, namespace),
+                *(self.read(resource_of(kind), namespace, label_selector=label) for kind in JOB_KINDS),
+            ),
+        )
+        jobs: dict[str, JobView] = {}
+        labels: dict[str, dict[str, str]] = {}
+        for kind, found in zip(JOB_KINDS, lists, strict=True):
+            for raw in found or ():
+                job = view(kind, raw, self.names)
+                jobs[job.uid], labels[job.uid] = job, texts(obj(raw.get("metadata")).get("labels"))
+        targets = await self._targets() if cluster_queue else {}
+        count: dict[str, tuple[int, int]] = {}
+        amounts: dict[str, dict[str, Amounts]] = {}
+        for raw in workloads or ():
+            gang = values.workload(raw, self.names)[0]
+            standing = standing_of(raw, gang, jobs.get(gang.job_uid), self.names, self.now)
+            holds = gang.admission is not None and not gang.finished
+            if not holds and standing.state is not State.WAITING:
+                continue
+            target = gang.admission.cluster_queue if gang.admission else targets.get((gang.namespace, gang.queue))
+            if cluster_queue and target != cluster_queue:
+                continue
+            of_job = {"namespace": gang.namespace, "queue": f"{gang.namespace}/{gang.queue}"}
+            who = of_job[by] if by in of_job else labels.get(gang.job_uid, {}).get(by, "")
+            holding, waiting = count.get(who, (0, 0))
+            count[who] = holding + holds, waiting + (not holds)
+            idle = standing.state in (State.RESERVED, State.STARTING, State.LEAVING)
+            held = [(name, amount) for (_, name), amount in charge_of(gang).usage] if holds else standing.requests
+            mine = amounts.setdefault(who, {})
+            for name, amount in held:
+                so_far = mine.get(name, Amounts(name))
+                mine[name] = replace(
+                    so_far,
+                    held=so_far.held + amount * holds,
+                    idle=so_far.idle + amount * (holds and idle),
+                    asked=so_far.asked + amount * (not holds),
+                )
+        rows = [Sum(who, *count[who], tuple(amounts[who][name] for name in _by_worth(amounts[who]))) for who in count]
+        rows.sort(key=lambda row: (*(-one.held for one in row.amounts[:1]), row.who))
+        return Sums(by, tuple(rows), self.hidden, leaderless)
 
     async def _all_in_line(self, gangs: Iterable[Workload], namespace: str | None, lines: Lines) -> dict[Key, Told]:
         """Of those that wait, what the visibility API tells: by LocalQueue in one namespace, else by ClusterQueue."""

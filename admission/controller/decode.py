@@ -69,6 +69,7 @@ class Item(Generic[V]):
     status: dict[str, Any] | None = None
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class Kept(Generic[K, V]):
@@ -504,4 +505,5 @@ def _item(
         status=status,
         finalizers=tuple(meta.get("finalizers") or ()),
         deleting="deletionTimestamp" in meta,
+        labels=tuple((meta.get("labels") or {}).items()),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from admission.controller.world import WorkloadSeen
@@ -80,6 +80,11 @@ class Numbers:
             active, reason, _ = self._controller.state.queue_active(name)
             if not active:
                 yield name, reason
+
+    def local_queues(self) -> Iterator[tuple[str, str, str, Mapping[str, str]]]:
+        for seen in self._controller.informers["LocalQueue"].store.values():
+            if seen.value is not None:
+                yield seen.namespace, seen.name, seen.value.cluster_queue, dict(seen.labels)
 
     def flavors(self) -> list[tuple[str, str, int, int]]:
         return self._controller.state.flavor_totals()

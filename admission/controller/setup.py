@@ -87,6 +87,13 @@ def looked_at(config: Configuration, home: str = "muster-system") -> LabelSelect
     return label_selector(selector_of(config, home), [])
 
 
+def counted_by_itself(config: Configuration) -> LabelSelector | None:
+    """LocalQueues that have metrics of their own."""
+    asked = config.metrics.local_queue_metrics
+    selected = asked.local_queue_selector.model_dump(by_alias=True, exclude_none=True)
+    return label_selector(selected, []) if asked.enable else None
+
+
 def policy_settings(config: Configuration, home: str = "muster-system") -> installation.Settings:
     """Whose jobs are held, or get a queue, without a label."""
     selected = selector_of(config, home)

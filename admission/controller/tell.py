@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from admission import quantity
-from admission.controller.answers import Jobs, NodeRow, Nodes, QueueRow, Queues, Room, Standing, State, Why
+from admission.controller.answers import Jobs, NodeRow, Nodes, QueueRow, Queues, Room, Standing, State, Sums, Why
 from admission.controller.line import Lack
 from admission.controller.printable import printable
 from admission.jobs.kinds import DELETED, ENDED
@@ -373,6 +373,21 @@ def jobs(answer: Jobs, now: int, form: str = "text") -> RenderableType:
         return Group(*head, *_hidden(answer.hidden), Text("Name a namespace with -n to see its jobs."))
     where = f" in namespace {answer.namespace}: -A shows those of all namespaces" if answer.namespace else ""
     return Group(*head, Text(f"No jobs that name a queue{where}."), *_hidden(answer.hidden))
+
+
+def sums(answer: Sums) -> RenderableType:
+    head = {"namespace": "NAMESPACE", "queue": "QUEUE"}.get(answer.by, answer.by)
+    table = _table(
+        head, "HOLD", "WAIT", "RESOURCE", "HELD", "IDLE", "ASKED", right=("HOLD", "WAIT", "HELD", "IDLE", "ASKED")
+    )
+    for row in answer.rows:
+        first = [row.who or "(without)", str(row.holding), str(row.waiting)]
+        for one in row.amounts or (None,):
+            many = () if one is None else quantity.words(one.resource, one.held, one.idle, one.asked)
+            table.add_row(*first, *(("", "", "", "") if one is None else (one.resource, *many)))
+            first = ["", "", ""]
+    rows = [table] if answer.rows else [Text("No jobs hold quota or wait for it.")]
+    return Group(*_first_of_all(answer.leaderless), *rows, *_hidden(answer.hidden))
 
 
 def job_name(row: Standing) -> str:

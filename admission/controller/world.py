@@ -150,7 +150,8 @@ class WorkloadSeen(Value, frozen=True):
 class World:
     """See the module. `changed_job` is called for each job that may have a step due; `dirty` when the engine may
     decide, and `told` when all that is new is what it decided itself; `reserved` for a gang that was given room by what
-    was not decided here."""
+    was not decided here; `readiness` for an admitted gang whenever its pods are looked at: `starting` before all of
+    them were ready, `recovering` when they are no more, else ""."""
 
     def __init__(
         self,
@@ -160,6 +161,7 @@ class World:
         dirty: Callable[[], None],
         told: Callable[[], None] = lambda: None,
         reserved: Callable[[Key], None] = lambda _: None,
+        readiness: Callable[[Key, str], None] = lambda _key, _lacks: None,
         default_queue: str = "",
         looked_at: LabelSelector | None = None,
         lost_after_ms: int = 120_000,
@@ -174,6 +176,7 @@ class World:
         self._dirty = dirty
         self._told = told
         self._reserved = reserved
+        self._readiness = readiness
         self.jobs: dict[JobKey, JobView] = {}
         self.workloads: dict[Key, WorkloadSeen] = {}
         self.devices = Devices(rules=state.rules)
@@ -1050,10 +1053,13 @@ class World:
         whole = ready + job.succeeded >= job.pods_at_once or (job.kind != JOBSET.kind and ready >= job.pods_expected)
         if self._runs(job, workload) and whole:
             self._whole[key] = admission
+            self._readiness(workload.key, "")
         elif self._runs(job, workload) and self._whole.get(key) == admission:
+            self._readiness(workload.key, "recovering")
             return self._behind.setdefault(key, now)
         else:
             self._whole.pop(key, None)
+            self._readiness(workload.key, "starting")
         self._behind.pop(key, None)
         return None
 

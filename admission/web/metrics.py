@@ -4,6 +4,8 @@
 it. Label values come from names of queues, cohorts, flavors and resources, and from closed enums: their number is
 bounded by what the platform team wrote, never by how many jobs there are. Amounts are in the base unit of the resource
 (cores, bytes, devices), times in seconds.
+
+The namespace of a LocalQueue is `queue_namespace`: `namespace` is a label that Prometheus puts on what it scrapes.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from prometheus_client import (
@@ -26,12 +28,25 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 
 from admission import quantity
-from admission.engine.ledger import Charge, charge_of
-from admission.engine.model import Admit, Decision, Detail, Evict, Plan, Reason, Why, Workload
+from admission.engine.booking import is_device
+from admission.engine.ledger import charge_of
+from admission.engine.model import (
+    Admit,
+    Decision,
+    Detail,
+    Evict,
+    Key,
+    LabelSelector,
+    Plan,
+    Reason,
+    Why,
+    Workload,
+    matches,
+)
 from admission.engine.project import evicted_as
 
-_Cost = tuple[str, str, str]
-"""(ClusterQueue, flavor, resource)."""
+_Cost = tuple[str, ...]
+"""The labels of an amount; the last one is the resource."""
 
 _CYCLE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _WAIT = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
@@ -117,6 +132,20 @@ FAMILIES: tuple[Family, ...] = (
         ("cluster_queue", "flavor", "resource"),
     ),
     Family(
+        "muster_local_queue_used_seconds",
+        "counter",
+        "The same of each LocalQueue; queue_namespace is its namespace.",
+        ("cluster_queue", "queue_namespace", "local_queue", "flavor", "resource"),
+    ),
+    Family(
+        "muster_cluster_queue_idle_seconds",
+        "counter",
+        "Devices times seconds that gangs held and did not all run. reserved: admission checks were open, which is not "
+        "in what was used; starting: not all pods were ready yet; recovering: they were, and were no more; leaving: "
+        "evicted, and pods were ending.",
+        ("cluster_queue", "state", "flavor", "resource"),
+    ),
+    Family(
         "muster_evicted_seconds",
         "counter",
         "Of it, what gangs that were evicted had held since their admission, which is the most that they lose.",
@@ -190,11 +219,14 @@ REPEATED = (
     ("AdmissionCheck", ""),
 )
 """(reason, cause) of evictions that come back by themselves; an alert counts them."""
+IDLE = ("reserved", "starting", "recovering", "leaving")
+"""How a gang stands that holds devices and does not run whole."""
 _LOSES = ("Preempted", "NodeFailures", "PodsReadyTimeout")
 """Reasons for which gangs are mostly evicted that ran."""
 ERRORS = ("Conflict", "Forbidden", "Invalid", "TooManyRequests", "Unavailable", "TimeoutError")
 """What writes mostly fail with."""
 
+_EVERY = LabelSelector()
 _BY_NAME: Mapping[str, Family] = {family.name: family for family in FAMILIES}
 
 
@@ -220,6 +252,9 @@ class Numbers(Protocol):
     def inactive(self) -> Iterable[tuple[str, str]]:
         """(ClusterQueue, reason of its condition Active) of each that admits nothing."""
 
+    def local_queues(self) -> Iterable[tuple[str, str, str, Mapping[str, str]]]:
+        """(namespace, name, ClusterQueue, labels)."""
+
     def flavors(self) -> Iterable[tuple[str, str, int, int]]:
         """(flavor, resource, nominal quota, capacity) of those that are not elastic."""
 
@@ -238,7 +273,8 @@ class Numbers(Protocol):
 
 
 class Metrics:
-    """All metrics of one controller. by_resource: amounts of each queue, cohort, flavor and resource among them."""
+    """All metrics of one controller. by_resource: amounts of each queue, cohort, flavor and resource among them;
+    local_queues: and of the LocalQueues with these labels, None: of none."""
 
     def __init__(
         self,
@@ -246,6 +282,7 @@ class Metrics:
         *,
         version: str = "",
         by_resource: bool = True,
+        local_queues: LabelSelector | None = _EVERY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which nobody asks for
@@ -287,12 +324,24 @@ class Metrics:
         counted["build_info"].labels(version).set(1)
         for error in ERRORS:
             self._failed.labels(error)
-        self.registry.register(_Scraped(numbers, self._used, by_resource=by_resource))
+        self.registry.register(_Scraped(numbers, self._used, by_resource=by_resource, local_queues=local_queues))
         ProcessCollector(registry=self.registry)
 
     def follow(self, watchers: Any) -> None:
         """Have a controller tell all that is counted."""
-        for what in ("plan", "undecided", "decision", "admitted", "evicted", "step", "failure", "drift", "workload"):
+        for what in (
+            "plan",
+            "undecided",
+            "decision",
+            "admitted",
+            "evicted",
+            "step",
+            "failure",
+            "drift",
+            "workload",
+            "readiness",
+            "turn",
+        ):
             getattr(watchers, what).append(getattr(self, what))
 
     def plan(self, plan: Plan, seconds: float) -> None:
@@ -334,6 +383,14 @@ class Metrics:
         elif _old is not None:
             self._used.is_gone(_old.view.value.key)
 
+    def readiness(self, gang: Key, lacks: str) -> None:
+        """Of an admitted gang: `starting` or `recovering` while not all of its pods are ready, else ""."""
+        self._used.stands(gang, lacks)
+
+    def turn(self) -> None:
+        """It is about to lead, or leads no more: what was held since the last look, another counts."""
+        self._used.begin_anew()
+
     def step(self, _key: tuple[str, str, str], step: object) -> None:
         self._taken.labels(type(step).__name__).inc()
 
@@ -364,40 +421,102 @@ class Metrics:
         for metric, *labels in [one for one in self._by_queue if one[1] and one[1] not in known]:
             self._by_queue.discard((metric, *labels))
             metric.remove(*labels)
-        self._used.keep_to(known)
+        self._used.keep_to(known, {(namespace, name) for namespace, name, *_ in self._numbers.local_queues()})
         for gang in [gang for gang in self._reserved if not self._numbers.queue_of_gang(gang)]:
             del self._reserved[gang]  # deleted while its checks were open
 
 
-class _Used:
-    """Amounts times seconds, of gangs that are admitted. Each change settles what was held until then, so that a scrape
-    costs as much as there are (ClusterQueue, flavor, resource), and nothing hangs on how often there is one."""
+class _Meter:
+    """Amounts times seconds. Each change settles what was held until then, so that a scrape costs as much as there are
+    costs, and nothing hangs on how often there is one."""
 
-    def __init__(self, leads: Callable[[], bool], clock: Callable[[], float]) -> None:
+    def __init__(self, leads: Callable[[], bool]) -> None:
         self._leads = leads
-        self._clock = clock
-        self._gangs: dict[tuple[str, str], Charge] = {}
         self._now: dict[_Cost, tuple[int, float]] = {}
         """(what is held, since when it is not counted yet)."""
-        self._total: dict[_Cost, float] = {}
-        """In the units of the engine."""
+        self.total: dict[_Cost, float] = {}
+        """Amount times seconds, in the units of the engine, until it was settled last."""
+
+    def add(self, cost: _Cost, amount: int, now: float) -> None:
+        """More is held from now on, or less."""
+        held, since = self._settle(cost, now)
+        if held := held + amount:
+            self._now[cost] = held, since
+        else:
+            del self._now[cost]
+
+    def settle(self, now: float) -> None:
+        for cost in list(self._now):
+            self._settle(cost, now)
+
+    def keep_to(self, known: Callable[[_Cost], bool]) -> None:
+        """What was counted of others, and of which nobody holds anything, goes."""
+        for cost in [cost for cost in self.total if cost not in self._now and not known(cost)]:
+            del self.total[cost]
+
+    def _settle(self, cost: _Cost, now: float) -> tuple[int, float]:
+        held, since = self._now.get(cost, (0, now))
+        self.total[cost] = self.total.get(cost, 0.0) + (held * (now - since) if self._leads() else 0.0)
+        self._now[cost] = held, now
+        return held, now
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a gang holds, and for whom it is counted."""
+
+    cluster_queue: str
+    local_queue: Key
+    usage: tuple[tuple[tuple[str, str], int], ...]
+    admitted: bool
+    idle: str
+    """One of IDLE; "" while it runs whole, or while nobody has looked at its pods yet."""
+
+
+class _Used:
+    """What gangs hold, over time: by ClusterQueue, by LocalQueue, and while they stand idle. All of it changes in the
+    same moments, so that one adds up to the other."""
+
+    def __init__(self, leads: Callable[[], bool], clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.by_queue, self.by_local, self.idle = (_Meter(leads) for _ in range(3))
+        """(ClusterQueue, flavor, resource); (ClusterQueue, namespace, LocalQueue, flavor, resource); (ClusterQueue, how
+        it stands, flavor, resource)."""
+        self._gangs: dict[Key, _Held] = {}
         self._lost: dict[tuple[str, _Cost], float] = {}
-        """By reason, the same."""
+        """Of gangs that were evicted, by reason, as in `by_queue`."""
+
+    def settle(self) -> None:
+        """Bring the totals up to now."""
+        now = self._clock()
+        for meter in (self.by_queue, self.by_local, self.idle):
+            meter.settle(now)
+
+    def begin_anew(self) -> None:
+        """Count from now on. Who led before may have seen pods since that are not looked at yet."""
+        self.settle()
+        for key, held in list(self._gangs.items()):
+            if held.idle in _BY_PODS:
+                self._changes(key, replace(held, idle=""))
 
     def is_now(self, gang: Workload) -> None:
-        holds = gang.admission is not None and gang.admitted and not gang.finished
-        charge = charge_of(gang) if holds else None
         before = self._gangs.get(gang.key)
-        if (before and (before.queue, before.usage)) == (charge and (charge.queue, charge.usage)):
-            return
-        self.is_gone(gang.key)
-        if charge is not None:
-            self._gangs[gang.key] = charge
-            self._add(charge, 1)
+        now = None
+        if gang.admission is not None and not gang.finished:
+            charge = charge_of(gang)
+            known = before.idle if before is not None and before.idle in _BY_PODS and gang.admitted else ""
+            idle = "leaving" if gang.evicted else known if gang.admitted else "reserved"
+            now = _Held(charge.queue, (gang.namespace, gang.queue), charge.usage, gang.admitted, idle)
+        self._changes(gang.key, now)
 
-    def is_gone(self, key: tuple[str, str]) -> None:
-        if (charge := self._gangs.pop(key, None)) is not None:
-            self._add(charge, -1)
+    def is_gone(self, key: Key) -> None:
+        self._changes(key, None)
+
+    def stands(self, key: Key, lacks: str) -> None:
+        """It is admitted, and its pods were looked at."""
+        held = self._gangs.get(key)
+        if held is not None and held.admitted and held.idle != "leaving":
+            self._changes(key, replace(held, idle=lacks))
 
     def lost(self, gang: Workload, seconds: float, reason: str) -> None:
         """It is evicted, so long after it was admitted."""
@@ -408,38 +527,41 @@ class _Used:
 
     def losses(self) -> Iterator[tuple[str, _Cost, float]]:
         """(reason, what, amount times seconds so far). What is held, or was, begins at 0 for the usual reasons."""
-        begun = dict.fromkeys(((reason, cost) for cost in self._total for reason in _LOSES), 0.0)
+        begun = dict.fromkeys(((reason, cost) for cost in self.by_queue.total for reason in _LOSES), 0.0)
         for (reason, cost), amount in (begun | self._lost).items():
             yield reason, cost, amount
 
-    def totals(self) -> Iterator[tuple[_Cost, float]]:
-        """((ClusterQueue, flavor, resource), amount times seconds so far)."""
-        for cost in list(self._now):
-            self._settle(cost)
-        yield from self._total.items()
-
-    def keep_to(self, queues: set[str]) -> None:
+    def keep_to(self, queues: set[str], local_queues: set[Key]) -> None:
         """What was counted of queues that are gone, and of which nobody holds anything, goes."""
-        for cost in [cost for cost in self._total if cost[0] not in queues and cost not in self._now]:
-            del self._total[cost]
-        for reason, cost in [lost for lost in self._lost if lost[1] not in self._total]:
+        self.by_queue.keep_to(lambda cost: cost[0] in queues)
+        self.by_local.keep_to(lambda cost: cost[0] in queues and cost[1:3] in local_queues)
+        self.idle.keep_to(lambda cost: cost[0] in queues)
+        for reason, cost in [lost for lost in self._lost if lost[1] not in self.by_queue.total]:
             del self._lost[reason, cost]
 
-    def _add(self, charge: Charge, sign: int) -> None:
-        for (flavor, resource), amount in charge.usage:
-            cost = (charge.queue, flavor, resource)
-            held, since = self._settle(cost)
-            if held := held + sign * amount:
-                self._now[cost] = held, since
-            else:
-                del self._now[cost]
+    def _changes(self, key: Key, now: _Held | None) -> None:
+        before = self._gangs.get(key)
+        if before == now:
+            return
+        at = self._clock()
+        if before is not None:
+            self._count(before, -1, at)
+            del self._gangs[key]
+        if now is not None:
+            self._gangs[key] = now
+            self._count(now, 1, at)
 
-    def _settle(self, cost: _Cost) -> tuple[int, float]:
-        now = self._clock()
-        held, since = self._now.get(cost, (0, now))
-        self._total[cost] = self._total.get(cost, 0.0) + (held * (now - since) if self._leads() else 0.0)
-        self._now[cost] = held, now
-        return held, now
+    def _count(self, held: _Held, sign: int, at: float) -> None:
+        for fr, amount in held.usage:
+            if held.admitted:
+                self.by_queue.add((held.cluster_queue, *fr), sign * amount, at)
+                self.by_local.add((held.cluster_queue, *held.local_queue, *fr), sign * amount, at)
+            if held.idle and is_device(fr[1]):
+                self.idle.add((held.cluster_queue, held.idle, *fr), sign * amount, at)
+
+
+_BY_PODS = ("starting", "recovering")
+"""Of IDLE, what only pods tell."""
 
 
 def _counted(family: Family, registry: CollectorRegistry) -> Any:
@@ -452,10 +574,11 @@ def _counted(family: Family, registry: CollectorRegistry) -> Any:
 class _Scraped:
     """Numbers that are read rather than counted."""
 
-    def __init__(self, numbers: Numbers, used: _Used, *, by_resource: bool) -> None:
+    def __init__(self, numbers: Numbers, used: _Used, *, by_resource: bool, local_queues: LabelSelector | None) -> None:
         self._numbers = numbers
         self._used = used
         self._by_resource = by_resource
+        self._local_queues = local_queues
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -470,6 +593,10 @@ class _Scraped:
                 made[family.name] = kind(family.name, family.help, labels=family.labels)
             made[family.name].add_metric(list(labels), value)  # type: ignore[attr-defined]
 
+        self._collect(put)
+        yield from made.values()
+
+    def _collect(self, put: Any) -> None:
         numbers = self._numbers
         put("leading", float(numbers.leading()))
         if numbers.leading() and (held := numbers.held()) is not None:
@@ -492,11 +619,12 @@ class _Scraped:
             put("events_dropped", count, why)
         if (ends := numbers.certificate_ends()) is not None:
             put("webhook_certificate_expiry_timestamp_seconds", ends)
-        yield from made.values()
 
     def _queues(self, put: Any) -> list[tuple[str, str]]:
         """What ClusterQueues count: (ClusterQueue, resource)."""
-        used = dict(self._used.totals())
+        used: dict[_Cost, float] = {}
+        idle: dict[_Cost, float] = {}
+        named: dict[str, tuple[tuple[str, str], ...]] = {}
         counted: dict[tuple[str, str], None] = {}
         for kind, name, numbers, lent in self._numbers.queues():
             prefix = "cluster_queue" if kind == "ClusterQueue" else "cohort"
@@ -507,6 +635,8 @@ class _Scraped:
                 put("workloads", numbers.admitted, name, "admitted")
             share = numbers.weighted_share
             put(f"{prefix}_weighted_share", math.inf if share >= quantity.INT64_MAX else float(share), *labels)
+            if kind == "ClusterQueue":
+                named[name] = numbers.order
             for flavor, resource in numbers.order if self._by_resource else ():
                 pair = (flavor, resource)
                 nominal, reserved = numbers.nominal.get(pair, 0), numbers.reserved.get(pair, 0)
@@ -519,13 +649,42 @@ class _Scraped:
                 ):
                     put(f"{prefix}_{what}", _base(resource, amount), *labels, flavor, resource)
                 if kind == "ClusterQueue":  # begins at 0: of a series that is born with a number no increase is seen
-                    used.setdefault((name, flavor, resource), 0.0)
+                    used[name, flavor, resource] = 0.0
+                    if is_device(resource):
+                        idle.update(((name, state, flavor, resource), 0.0) for state in IDLE)
                     counted[name, resource] = None
-        for cost, amount in used.items() if self._by_resource else ():
-            put("cluster_queue_used_seconds", _base(cost[-1], amount), *cost)
-        for reason, (queue, flavor, resource), amount in self._used.losses() if self._by_resource else ():
+        if not self._by_resource:
+            return list(counted)
+        self._used.settle()
+        used.update(self._used.by_queue.total)
+        idle.update(self._used.idle.total)
+        for metric, amounts in (
+            ("cluster_queue_used_seconds", used),
+            ("cluster_queue_idle_seconds", idle),
+            ("local_queue_used_seconds", self._of_local_queues(named)),
+        ):
+            for cost, amount in amounts.items():
+                put(metric, _base(cost[-1], amount), *cost)
+        for reason, (queue, flavor, resource), amount in self._used.losses():
             put("evicted_seconds", _base(resource, amount), queue, reason, flavor, resource)
         return list(counted)
+
+    def _of_local_queues(self, named: Mapping[str, Iterable[tuple[str, str]]]) -> dict[_Cost, float]:
+        """What those that are to be seen used. named: ClusterQueue -> (flavor, resource), which begin at 0."""
+        out: dict[_Cost, float] = {}
+        if self._local_queues is None:
+            return out
+        seen: dict[_Cost, bool] = {}
+        for namespace, name, queue, labels in self._numbers.local_queues():
+            if matches(self._local_queues, labels):
+                out.update(((queue, namespace, name, *fr), 0.0) for fr in named.get(queue, ()))
+                seen[namespace, name] = True
+            else:
+                seen[namespace, name] = False
+        of_gone = matches(self._local_queues, {})  # gangs go on whose LocalQueue was deleted
+        totals = self._used.by_local.total.items()
+        out.update((cost, amount) for cost, amount in totals if seen.get(cost[1:3], of_gone))
+        return out
 
     def _waiting(self, put: Any, counts: Iterable[tuple[str, str]]) -> None:
         """counts: (ClusterQueue, resource) of which 0 is said where nobody asks."""

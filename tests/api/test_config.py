@@ -110,6 +110,8 @@ def test_what_follows_from_the_group(text: str, group: str, preset: str, default
         ),
         ("namespaceSelector: {matchLabel: {}}", "did you mean matchLabels?"),
         ("namespaceSelector: {matchLabels: {a: 1}}", "write text"),
+        ("metrics: {localQueueMetrics: {localQueueSelector: {matchLabel: {}}}}", "did you mean matchLabels?"),
+        ("metrics: {localQueueMetrics: {enabled: false}}", "did you mean enable?"),
         ("statusInterval: 5", "write 5s if seconds are meant"),
         ("statusInterval: 5 minutes", "write for example 30s, 5m or 1h30m"),
         ("statusInterval: 0s", "statusInterval: '0s': write more than 0"),

@@ -129,6 +129,8 @@ def _select(node: Any, scraped: Scrape) -> Vector:
 
 
 def _aggregate(op: str, modifier: Any, vector: Vector) -> Vector:
+    if op == "topk":  # a run has fewer series than are asked for
+        return vector
     if modifier is not None:
         assert str(modifier.type).endswith("By")
     keys = set(modifier.labels) if modifier else set()
@@ -143,7 +145,7 @@ _ARITHMETIC: Mapping[str, Callable[[float, float], float]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": operator.truediv,
+    "/": lambda one, other: one / other if other else one * math.inf,
 }
 _COMPARED: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,

@@ -1348,3 +1348,45 @@ async def test_completion_is_silent_where_there_is_no_cluster(tmp_path: Path) ->
     shell = ShellComplete(cli, {}, "muster", "_MUSTER_COMPLETE")
     given = ["why", "--kubeconfig", str(tmp_path / "none")]
     assert await asyncio.to_thread(shell.get_completions, given, "") == []
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("namespace", {"ml": (3, 1, 32, 16, 16), "web": (1, 0, 8, 8, 0)}),
+        ("queue", {"ml/team-a": (3, 1, 32, 16, 16), "web/team-b": (1, 0, 8, 8, 0)}),
+        ("team", {"": (2, 0, 16, 16, 0), "red": (2, 1, 24, 8, 16)}),
+    ],
+)
+async def test_jobs_by_what_they_have_in_common(
+    world: World, tmp_path: Path, by: str, expected: dict[str, tuple[int, ...]]
+) -> None:
+    """One waits, one runs, one starts, one waits for checks and one has finished."""
+    await lab(world)
+
+    def made(name: str, team: str = "", namespace: str = "ml", queue: str = "team-a", **more: Any) -> dict[str, Any]:
+        out = job(name, queue, **more)
+        out["metadata"]["namespace"] = namespace
+        out["metadata"]["labels"] |= {"team": team} if team else {}
+        return out
+
+    two, one = admission("n1", "n2"), admission("n3", pods=1)
+    held = {"conditions": [RESERVED, ADMITTED_]}
+    await with_workload(world, made("waits", "red"), dict(PENDING))
+    await with_workload(world, made("runs", "red", status=STARTED), {**held, "admission": two})
+    await with_workload(world, made("starts", "red"), {**held, "admission": one})
+    await with_workload(world, made("checked"), {"conditions": [RESERVED], "admission": one})
+    abroad = made("abroad", namespace="web", queue="team-b")
+    await with_workload(world, abroad, {"conditions": [RESERVED], "admission": one}, queue="team-b")
+    ended = condition("Finished", True, "Succeeded", "It is done")
+    await with_workload(world, made("ended"), {"conditions": [RESERVED, ADMITTED_, ended], "admission": two})
+    answer = json.loads((await run(world, tmp_path, "jobs", "-A", "--by", by, "-o", "json")).stdout)
+    found = {}
+    for row in answer["rows"]:
+        (gpus,) = [one for one in row["amounts"] if one["resource"] == GPU]
+        found[row["who"]] = (row["holding"], row["waiting"], gpus["held"], gpus["idle"], gpus["asked"])
+    assert found == expected
+    text = (await run(world, tmp_path, "jobs", "-A", "--by", by)).stdout
+    for who, numbers in expected.items():
+        holding, waiting_, *amounts = map(str, numbers)
+        assert re.search(rf"{re.escape(who) or '.without.'} +{holding} +{waiting_} +{GPU} +{' +'.join(amounts)}", text)

@@ -165,7 +165,7 @@ def workload(made: Json, status: Json, *, priority: int = 0, queue: str = "team-
             {"name": "main", "count": made["spec"]["parallelism"], "template": made["spec"]["template"]},
         ],
     }
-    out = own("Workload", f"job-{meta['name']}", spec, namespace="ml", status=status)
+    out = own("Workload", f"job-{meta['name']}", spec, namespace=meta["namespace"], status=status)
     out["metadata"]["labels"] = {NAMES.job_uid_label: meta["uid"]}
     out["metadata"]["ownerReferences"] = [
         {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}

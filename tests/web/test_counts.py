@@ -18,7 +18,7 @@ from admission.controller.lifecycle import EvictWorkload
 from admission.engine.model import Evict, EvictReason, Standing
 from admission.kube.client import NotFound
 from admission.web.metrics import Metrics
-from tests.web.running import GPU, NAMES, Running, job, running
+from tests.web.running import GPU, NAMES, Running, controller, job, running
 from tests.web.test_metrics import samples
 
 Json = dict[str, Any]
@@ -283,6 +283,57 @@ async def reserved_twice_and_admitted(town: Running, metrics: Metrics) -> None:
     for name in ("admitted_workloads_total", "admission_wait_seconds_count"):
         assert counted(metrics, f"muster_{name}") == {("team-a",): 1}, name
     assert not counted(metrics, "muster_oldest_reserved_seconds")
+
+
+IDLE_FOR = "muster_cluster_queue_idle_seconds_total"
+
+
+def idles(metrics: Metrics) -> set[str]:
+    """How gangs stand that hold devices now and do not run whole: what grows from one look to the next."""
+    before, after = counted(metrics, IDLE_FOR), counted(metrics, IDLE_FOR)
+    return {labels[-1] for labels, value in after.items() if value > before.get(labels, 0)}
+
+
+async def test_what_is_held_and_not_at_work_is_counted_by_how_the_gang_stands(town: Running) -> None:
+    """A check is open; then the pods start; one is ready no more, and is again; then the gang leaves."""
+    metrics = counting(town.controller)
+    await asks_a_check(town)
+    await town.submit("team-a", "train", pods=2)
+    await town.until(lambda: idles(metrics) == {"reserved"})
+    assert not counted(metrics, "muster_cluster_queue_used_seconds_total")
+    await answers(town, "Ready")
+    await town.until(lambda: town.running() == {"train"} and not idles(metrics))
+    pod = (await town.client.get("/api/v1/namespaces/team-a/pods"))["items"][0]
+    path = f"/api/v1/namespaces/team-a/pods/{pod['metadata']['name']}/status"
+    for ready, stands in (("False", {"recovering"}), ("True", set())):
+        others = [one for one in pod["status"]["conditions"] if one["type"] != "Ready"]
+        turned = {"type": "Ready", "status": ready, "lastTransitionTime": NOW}
+        await town.client.merge_patch(path, {"status": {"conditions": [*others, turned]}})
+        await town.until(lambda stands=stands: idles(metrics) == stands)
+    await town.client.merge_patch(f"{JOBS}/train", {"metadata": {"labels": {NAMES.pause_label: "true"}}})
+    await when(town, lambda raw: "admission" not in raw["status"])
+    assert not idles(metrics)
+    stood = {labels[-1] for labels in counted(metrics, IDLE_FOR)}
+    assert stood == {"reserved", "starting", "recovering", "leaving"}
+    used = "muster_cluster_queue_used_seconds_total", "muster_local_queue_used_seconds_total"
+    of_queue, of_local = (counted(metrics, name) for name in used)
+    assert of_local == {("team-a", "h100", "main", "team-a", GPU): of_queue["team-a", "h100", GPU]}
+
+
+async def test_who_begins_to_lead_and_who_ends_says_so_while_it_does_not(town: Running) -> None:
+    """So that what is held from one to the other is counted by one."""
+    other = controller(town.client)
+    turns: list[bool] = []
+    other.watchers.turn.append(lambda: turns.append(other.leading))
+    watching = asyncio.create_task(other.watch())
+    leading = asyncio.create_task(other.lead())
+    await town.until(lambda: other.leading)
+    assert turns == [False]
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+    assert turns == [False, False]
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
 
 
 async def test_who_leaves_already_is_not_evicted_again(town: Running) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import pytest
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
+from admission.api.config import load_config
 from admission.controller.lifecycle import EvictWorkload
+from admission.controller.setup import counted_by_itself
 from admission.engine.cycle import decide
 from admission.engine.model import (
     MUSTER,
@@ -92,6 +94,12 @@ class Small:
     def cluster_queues(self) -> list[str]:
         return ["team-a", "team-b"]
 
+    labels: ClassVar[dict[str, str]] = {"team": "a"}
+    """Of the LocalQueues."""
+
+    def local_queues(self) -> list[tuple[str, str, str, dict[str, str]]]:
+        return [("a", "main", "team-a", self.labels), ("b", "main", "team-b", {})]
+
     def waiting(self) -> list[tuple[str, Why, float, Workload]]:
         return [
             ("team-a", verdict.why, 8.0, self.state.workloads[verdict.key])
@@ -164,7 +172,10 @@ def played(small: Small, *, by_resource: bool = True) -> Metrics:
         if isinstance(decision, Admit):
             metrics.admitted(decision.key)
             metrics.workload(None, seen(small.state.workloads[decision.key]))
-    clock.now += 10
+            metrics.readiness(decision.key, "starting")
+    clock.now += 4
+    metrics.readiness(("a", "first"), "")
+    clock.now += 6
     for reason in (EvictReason.IN_COHORT_RECLAMATION, EvictReason.FLAVOR_MIGRATION):
         metrics.decision(
             Evict(
@@ -214,6 +225,7 @@ def test_a_run_is_counted() -> None:
     lender = {"cluster_queue": "team-b", **cohort, "flavor": "h100", "resource": GPU}
     gpus = {**queue, **cohort, "flavor": "h100", "resource": GPU}
     spent = {**queue, "flavor": "h100", "resource": GPU}
+    of_b = {**spent, "cluster_queue": "team-b", "queue_namespace": "b", "local_queue": "main"}
     all_gpus = {**cohort, "flavor": "h100", "resource": GPU}
     cores = {**queue, **cohort, "flavor": "any", "resource": "cpu"}
     for metric, labels, value in (
@@ -242,6 +254,11 @@ def test_a_run_is_counted() -> None:
         ("muster_cluster_queue_used_seconds_total", spent, 200),
         ("muster_cluster_queue_used_seconds_total", {**spent, "cluster_queue": "team-b"}, 0),
         ("muster_cluster_queue_used_seconds_total", {**queue, "flavor": "any", "resource": "cpu"}, 5),
+        ("muster_local_queue_used_seconds_total", {**spent, "queue_namespace": "a", "local_queue": "main"}, 200),
+        ("muster_local_queue_used_seconds_total", of_b, 0),
+        ("muster_cluster_queue_idle_seconds_total", {**spent, "state": "starting"}, 80),
+        ("muster_cluster_queue_idle_seconds_total", {**spent, "state": "leaving"}, 0),
+        ("muster_cluster_queue_idle_seconds_total", {**spent, "cluster_queue": "team-b", "state": "reserved"}, 0),
         ("muster_evicted_seconds_total", {**spent, "reason": "Preempted"}, 600),
         ("muster_evicted_seconds_total", {**spent, "reason": "NodeFailures"}, 600),
         ("muster_evicted_seconds_total", {**spent, "reason": "PodsReadyTimeout"}, 0),
@@ -276,6 +293,7 @@ def test_a_run_is_counted() -> None:
     ):
         assert found[metric, frozenset(labels.items())] == value, metric
     assert not [name for name, labels in found if name.startswith("muster_flavor") and ("flavor", "any") in labels]
+    assert not [labels for name, labels in found if "_idle_" in name and ("resource", "cpu") in labels]
 
 
 def test_all_that_is_shown_is_declared_and_all_that_is_declared_is_shown() -> None:
@@ -309,7 +327,8 @@ def test_what_was_held_is_counted_to_the_second_by_who_leads_whenever_it_is_aske
         (gang, True, 2.5),
         (gang, True, 2.5),
         (structs.replace(gang, reclaimable=(("main", 1),)), True, 100.0),
-        (gang, False, 1_000.0),  # another leads, and counts it
+        (gang, False, 1_000.0),  # another leads, and counts it, and nobody asks this one meanwhile
+        (gang, True, 0.0),
         (structs.replace(gang, admitted=False), True, 1_000.0),
         (gang, True, 1.0),
         (structs.replace(gang, finished=True), True, 1_000.0),
@@ -317,11 +336,13 @@ def test_what_was_held_is_counted_to_the_second_by_who_leads_whenever_it_is_aske
         (None, True, 1_000.0),
     )
     old = None
-    for new, small.leads, seconds in story:
+    for new, leads, seconds in story:
+        if leads != small.leads:
+            small.leads = False  # told before it does, and after it did
+            metrics.turn()
+            small.leads = leads
         metrics.workload(old and seen(old), new and seen(new))
         clock.now += seconds
-        if not small.leads:
-            metrics.text()
         old = new
     used = "muster_cluster_queue_used_seconds_total"
     assert samples(metrics.text())[used, labels] == 20 * (2.5 + 2.5 + 1 + 1)
@@ -329,6 +350,104 @@ def test_what_was_held_is_counted_to_the_second_by_who_leads_whenever_it_is_aske
     small.queues = lambda: iter(())  # type: ignore[method-assign]
     metrics.text()
     assert not [name for name, _ in samples(metrics.text()) if name.startswith((used, "muster_evicted_seconds"))]
+
+
+USED, OF_LOCAL, IDLE_FOR = (
+    f"muster_{what}_seconds_total" for what in ("cluster_queue_used", "local_queue_used", "cluster_queue_idle")
+)
+
+
+def amounts(metrics: Metrics, name: str, label: str) -> dict[str, float]:
+    """GPU seconds that are not 0, by the values of a label."""
+    return {
+        dict(labels)[label]: value
+        for (sample, labels), value in samples(metrics.text()).items()
+        if sample == name and ("resource", GPU) in labels and value
+    }
+
+
+def test_what_stands_idle_is_counted_by_why_and_only_once_it_is_known() -> None:
+    """A gang of 20 is reserved, admitted, ready, not ready any more, evicted, and comes back. Who begins to lead has
+    not looked at its pods yet, and says nothing of them."""
+    small, clock = Small(), Clock()
+    metrics = Metrics(small, clock=clock)
+    gang = small.state.workloads["a", "first"]
+    reserved, leaves = structs.replace(gang, admitted=False), structs.replace(gang, evicted="Preempted")
+    story: tuple[tuple[Workload | str | None, float, str], ...] = (
+        (reserved, 1, "reserved"),
+        (gang, 2, ""),
+        ("starting", 4, "starting"),
+        (structs.replace(gang, priority=1), 8, "starting"),  # it changes meanwhile in something else
+        ("", 16, ""),
+        ("recovering", 32, "recovering"),
+        (leaves, 64, "leaving"),
+        ("starting", 128, "leaving"),
+        (structs.replace(gang, admission=None, admitted=False, evicted="Preempted"), 256, ""),
+        ("starting", 512, ""),
+        (gang, 1024, ""),
+        ("", 2048, ""),
+        ("starting", 8192, "starting"),
+        (None, 16384, ""),
+        (structs.replace(gang, finished=True), 4096, ""),
+    )
+    expected: dict[str, float] = {}
+    for step, seconds, idle in story:
+        if step is None:
+            metrics.turn()
+        elif isinstance(step, str):
+            metrics.readiness(gang.key, step)
+        else:
+            metrics.workload(None, seen(step))
+        clock.now += seconds
+        if idle:
+            expected[idle] = expected.get(idle, 0) + 20 * seconds
+    assert amounts(metrics, IDLE_FOR, "state") == expected
+    used = 20 * sum(seconds for step, seconds, _ in story[1:8]) + 20 * (1024 + 2048 + 8192 + 16384)
+    assert amounts(metrics, USED, "cluster_queue") == {"team-a": used}
+    assert amounts(metrics, OF_LOCAL, "queue_namespace") == {"a": used}
+
+
+def test_what_local_queues_used_adds_up_and_goes_with_them() -> None:
+    """Two LocalQueues of one ClusterQueue; one is deleted while its gang runs."""
+    small, clock = Small(), Clock()
+    metrics = Metrics(small, clock=clock)
+    gang = small.state.workloads["a", "first"]
+    other = structs.replace(gang, namespace="b", name="other", key=("b", "other"))
+    rows = [("a", "main", "team-a", small.labels), ("b", "main", "team-a", {})]
+    small.local_queues = lambda: list(rows)  # type: ignore[method-assign]
+    metrics.workload(None, seen(gang))
+    clock.now += 10
+    metrics.workload(None, seen(other))
+    clock.now += 5
+    assert amounts(metrics, OF_LOCAL, "queue_namespace") == {"a": 300, "b": 100}
+    assert amounts(metrics, USED, "cluster_queue") == {"team-a": 400}
+    del rows[1]
+    clock.now += 5
+    assert amounts(metrics, OF_LOCAL, "queue_namespace") == {"a": 400, "b": 200}
+    metrics.workload(seen(other), None)
+    assert amounts(metrics, OF_LOCAL, "queue_namespace") == {"a": 400}
+    assert amounts(metrics, USED, "cluster_queue") == {"team-a": 600}
+
+
+@pytest.mark.parametrize(
+    ("config", "shown"),
+    [
+        ("{}", {"a", "b"}),
+        ("{localQueueSelector: {matchLabels: {team: a}}}", {"a"}),
+        ("{localQueueSelector: {matchExpressions: [{key: team, operator: DoesNotExist}]}}", {"b"}),
+        ("{enable: false}", set()),
+    ],
+)
+def test_which_local_queues_are_counted_by_themselves_is_configured(config: str, shown: set[str]) -> None:
+    small, clock = Small(), Clock()
+    selected = counted_by_itself(load_config(f"metrics: {{localQueueMetrics: {config}}}"))
+    metrics = Metrics(small, clock=clock, local_queues=selected)
+    metrics.workload(None, seen(small.state.workloads["a", "first"]))
+    clock.now += 10
+    found = {dict(labels)["queue_namespace"] for name, labels in samples(metrics.text()) if name == OF_LOCAL}
+    assert found == shown
+    assert amounts(metrics, OF_LOCAL, "queue_namespace") == ({"a": 200} if "a" in shown else {})
+    assert amounts(metrics, USED, "cluster_queue") == {"team-a": 200}
 
 
 @pytest.mark.parametrize(("share", "told"), [(143, 143), (INT64_MAX, math.inf)])
