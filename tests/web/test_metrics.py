@@ -432,15 +432,18 @@ def test_what_local_queues_used_adds_up_and_goes_with_them() -> None:
 @pytest.mark.parametrize(
     ("config", "shown"),
     [
-        ("{}", {"a", "b"}),
-        ("{localQueueSelector: {matchLabels: {team: a}}}", {"a"}),
-        ("{localQueueSelector: {matchExpressions: [{key: team, operator: DoesNotExist}]}}", {"b"}),
-        ("{enable: false}", set()),
+        ("metrics: {localQueueMetrics: {}}", {"a", "b"}),
+        ("metrics: {localQueueMetrics: {localQueueSelector: {matchLabels: {team: a}}}}", {"a"}),
+        (
+            "metrics: {localQueueMetrics: {localQueueSelector: {matchExpressions: [{key: team, operator: DoesNotExist}]}}}",
+            {"b"},
+        ),
+        ("metrics: {localQueueMetrics: {enable: false}}", set()),
     ],
 )
 def test_which_local_queues_are_counted_by_themselves_is_configured(config: str, shown: set[str]) -> None:
     small, clock = Small(), Clock()
-    selected = counted_by_itself(load_config(f"metrics: {{localQueueMetrics: {config}}}"))
+    selected = counted_by_itself(load_config(config))
     metrics = Metrics(small, clock=clock, local_queues=selected)
     metrics.workload(None, seen(small.state.workloads["a", "first"]))
     clock.now += 10
