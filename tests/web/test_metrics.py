@@ -429,15 +429,15 @@ def test_what_local_queues_used_adds_up_and_goes_with_them() -> None:
     assert amounts(metrics, USED, "cluster_queue") == {"team-a": 600}
 
 
+NOT_OF_A_TEAM = "{key: team, operator: DoesNotExist}"
+
+
 @pytest.mark.parametrize(
     ("config", "shown"),
     [
         ("metrics: {localQueueMetrics: {}}", {"a", "b"}),
         ("metrics: {localQueueMetrics: {localQueueSelector: {matchLabels: {team: a}}}}", {"a"}),
-        (
-            "metrics: {localQueueMetrics: {localQueueSelector: {matchExpressions: [{key: team, operator: DoesNotExist}]}}}",
-            {"b"},
-        ),
+        (f"metrics: {{localQueueMetrics: {{localQueueSelector: {{matchExpressions: [{NOT_OF_A_TEAM}]}}}}}}", {"b"}),
         ("metrics: {localQueueMetrics: {enable: false}}", set()),
     ],
 )
