@@ -355,7 +355,7 @@ class Controller:
             )
         watch(
             ours("localqueues", "LocalQueue", namespaced=True),
-            partial(decode.item, judged("LocalQueue", values.local_queue), names, keep_status=True),
+            partial(decode.item, judged("LocalQueue", values.local_queue), names, keep_status=True, keep_labels=True),
             partial(self._on_item, LocalQueue),
         )
         watch(

@@ -483,15 +483,22 @@ def quota(raw: msgspec.Raw) -> Item[dict[str, Any]]:
     return _item(obj, {"metadata": {"name": obj["metadata"]["name"]}, "spec": obj.get("spec") or {}})
 
 
-def item(convert: Any, names: Names, raw: msgspec.Raw, *, keep_status: bool = False) -> Item[Any]:
+def item(
+    convert: Any, names: Names, raw: msgspec.Raw, *, keep_status: bool = False, keep_labels: bool = False
+) -> Item[Any]:
     """An object as `convert(obj, names) -> (value, problems)` of `jobs.values` understands it."""
     obj = _decode(raw)
     value, problems = convert(obj, names)
-    return _item(obj, value, tuple(problems), (obj.get("status") or {}) if keep_status else None)
+    labels = tuple((obj["metadata"].get("labels") or {}).items()) if keep_labels else ()
+    return _item(obj, value, tuple(problems), (obj.get("status") or {}) if keep_status else None, labels)
 
 
 def _item(
-    obj: dict[str, Any], value: V, problems: tuple[str, ...] = (), status: dict[str, Any] | None = None
+    obj: dict[str, Any],
+    value: V,
+    problems: tuple[str, ...] = (),
+    status: dict[str, Any] | None = None,
+    labels: tuple[tuple[str, str], ...] = (),
 ) -> Item[V]:
     meta = obj["metadata"]
     return Item(
@@ -505,5 +512,5 @@ def _item(
         status=status,
         finalizers=tuple(meta.get("finalizers") or ()),
         deleting="deletionTimestamp" in meta,
-        labels=tuple((meta.get("labels") or {}).items()),
+        labels=labels,
     )

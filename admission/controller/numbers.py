@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from admission.controller.world import WorkloadSeen
 from admission.engine.model import Key, Standing, Usage, Verdict, Why, Workload
@@ -56,21 +56,14 @@ class Numbers:
             return None
         return value, max(0, self._controller.now() - value.admitted_at) / 1000
 
-    def reserved(self) -> Iterator[tuple[str, float]]:
-        controller, now = self._controller, self._controller.now()
-        for name in self.cluster_queues() if controller.leading else ():
-            numbers = controller.state.queue_numbers(name)
-            if numbers.reserving > numbers.admitted:
-                for gang in controller.state.holders(name):
-                    if not gang.admitted and not gang.evicted:
-                        yield name, max(0, now - gang.reserved_at) / 1000
-
-    def leaving(self) -> Iterator[tuple[str, float]]:
+    def held_up(self) -> Iterator[tuple[Literal["reserved", "leaving"], str, float]]:
         controller, now = self._controller, self._controller.now()
         for name in self.cluster_queues() if controller.leading else ():
             for gang in controller.state.holders(name):
-                if gang.evicted_at and gang.evicted:
-                    yield name, max(0, now - gang.evicted_at) / 1000
+                if gang.evicted and gang.evicted_at:
+                    yield "leaving", name, max(0, now - gang.evicted_at) / 1000
+                elif not gang.evicted and not gang.admitted:
+                    yield "reserved", name, max(0, now - gang.reserved_at) / 1000
 
     def cluster_queues(self) -> list[str]:
         return [seen.name for seen in self._controller.informers["ClusterQueue"].store.values()]

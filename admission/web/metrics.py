@@ -242,11 +242,9 @@ class Numbers(Protocol):
     def held_by(self, key: tuple[str, str]) -> tuple[Workload, float] | None:
         """A gang that is admitted, and for how many seconds; None of others."""
 
-    def reserved(self) -> Iterable[tuple[str, float]]:
-        """(ClusterQueue, seconds since its reservation) of each gang that has its quota and is not admitted yet."""
-
-    def leaving(self) -> Iterable[tuple[str, float]]:
-        """(ClusterQueue, seconds since its eviction) of each gang that was evicted and still has its quota."""
+    def held_up(self) -> Iterable[tuple[Literal["reserved", "leaving"], str, float]]:
+        """(state, ClusterQueue, seconds) of each gang that has its quota and is not admitted yet, since its
+        reservation, or was evicted, since then."""
 
     def cluster_queues(self) -> Iterable[str]: ...
     def inactive(self) -> Iterable[tuple[str, str]]:
@@ -515,7 +513,7 @@ class _Used:
     def stands(self, key: Key, lacks: str) -> None:
         """It is admitted, and its pods were looked at."""
         held = self._gangs.get(key)
-        if held is not None and held.admitted and held.idle != "leaving":
+        if held is not None and held.admitted and held.idle not in ("leaving", lacks):
             self._changes(key, replace(held, idle=lacks))
 
     def lost(self, gang: Workload, seconds: float, reason: str) -> None:
@@ -705,12 +703,11 @@ class _Scraped:
             put("pending_workloads", count, queue, reason)
         for queue, seconds in sorted(oldest.items()):
             put("oldest_pending_seconds", seconds, queue)
-        for what, found in (("reserved", self._numbers.reserved()), ("leaving", self._numbers.leaving())):
-            longest: dict[str, float] = {}
-            for queue, seconds in found:
-                longest[queue] = max(longest.get(queue, 0.0), seconds)
-            for queue, seconds in sorted(longest.items()):
-                put(f"oldest_{what}_seconds", seconds, queue)
+        longest: dict[tuple[str, str], float] = {}
+        for what, queue, seconds in self._numbers.held_up():
+            longest[what, queue] = max(longest.get((what, queue), 0.0), seconds)
+        for (state, queue), seconds in sorted(longest.items()):
+            put(f"oldest_{state}_seconds", seconds, queue)
 
 
 _FOR_ROOM = {Reason.WAITING_FOR_QUOTA, Reason.PLACEMENT_FAILED}

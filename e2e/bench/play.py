@@ -190,7 +190,7 @@ class Play:
             name = f"{kind.name}-{number}"
             self.expect(queue, name, kind)
             with contextlib.suppress(AlreadyExists):  # it was made, and the answer lost
-                await answered(partial(self._client.create, WORKLOADS.path(queue), load.workload(kind, queue, name)))
+                await _answered(partial(self._client.create, WORKLOADS.path(queue), load.workload(kind, queue, name)))
             self.tally.own_writes["create"] += 1
             self.tally.created += 1
 
@@ -281,7 +281,7 @@ class Play:
         meta = {"namespace": key[0], "name": key[1], **({"resourceVersion": version} if version else {})}
         body = {"apiVersion": VERSION, "kind": "Workload", "metadata": meta, "status": status}
         try:
-            await answered(partial(self._client.apply_raw, WORKLOADS.path(*key, "status"), body, manager=manager))
+            await _answered(partial(self._client.apply_raw, WORKLOADS.path(*key, "status"), body, manager=manager))
         except NotFound:
             return
         self.tally.own_writes["status"] += 1
@@ -296,7 +296,7 @@ class Play:
             )
 
 
-async def answered(ask: Callable[[], Awaitable[object]]) -> None:
+async def _answered(ask: Callable[[], Awaitable[object]]) -> None:
     """Asked until there is an answer: a machine that stands still for a while is no end of a bench."""
     while True:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import aiohttp
 import pytest
@@ -111,14 +111,16 @@ class Small:
         value = self.state.workload(key)
         return (value, 30.0) if value is not None and value.admitted else None
 
-    def reserved(self) -> list[tuple[str, float]]:
-        return [("team-b", 3.0), ("team-b", 7.0)]
+    def held_up(self) -> list[tuple[Literal["reserved", "leaving"], str, float]]:
+        return [
+            ("reserved", "team-b", 3.0),
+            ("leaving", "team-a", 4.0),
+            ("reserved", "team-b", 7.0),
+            ("leaving", "team-a", 2.0),
+        ]
 
     def inactive(self) -> list[tuple[str, str]]:
         return [("team-b", "Stopped")]
-
-    def leaving(self) -> list[tuple[str, float]]:
-        return [("team-a", 4.0), ("team-a", 2.0)]
 
     def flavors(self) -> list[tuple[str, str, int, int]]:
         return self.state.flavor_totals()
