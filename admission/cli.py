@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -146,13 +146,13 @@ async def _controller(
     async with client:
         runners: list[Any] = []
         showing: list[asyncio.Future[None]] = []
-        shows: list[tuple[Callable[[], str], Callable[[], bytes]]] = []
+        shows: list[tuple[Callable[[], str], Callable[[], Iterable[bytes]]]] = []
         """(why it is not ready, its metrics), once there is something to be shown."""
 
         async def run() -> None:
             # First of all: an API server that does not answer yet is no reason to end a process that waits for it.
             app = health.application(
-                ready=lambda: shows[0][0]() if shows else "starting", metrics=lambda: shows[0][1]() if shows else b""
+                ready=lambda: shows[0][0]() if shows else "starting", metrics=lambda: shows[0][1]() if shows else ()
             )
             addresses = dict.fromkeys((config.health.bind_address, config.metrics.bind_address))
             runners.extend([await health.serve(app, address) for address in addresses if address not in ("", "0")])
@@ -170,7 +170,7 @@ async def _controller(
                 local_queues=counted_by_itself(config),
             )
             metrics.follow(shown.watchers)
-            shows.append((replica.ready, metrics.text))
+            shows.append((replica.ready, metrics.parts))
             led.append(shown.numbers.leading)
             if config.web.bind_address != "0" and not workloads_only:
                 showing.append(asyncio.ensure_future(_show(client, config, shown, home, runners)))

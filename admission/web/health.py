@@ -6,14 +6,15 @@ once; `/metrics` is for Prometheus. Nothing here is in the way of a decision.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
 
-def application(*, ready: Callable[[], str], metrics: Callable[[], bytes]) -> web.Application:
-    """`ready()` is "" when ready, else why not."""
+def application(*, ready: Callable[[], str], metrics: Callable[[], Iterable[bytes]]) -> web.Application:
+    """`ready()` is "" when ready, else why not. `metrics()` is text in parts, between which others have their turn."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -23,7 +24,11 @@ def application(*, ready: Callable[[], str], metrics: Callable[[], bytes]) -> we
         return web.Response(text=f"{why_not or 'ok'}\n", status=503 if why_not else 200)
 
     async def scrape(_: web.Request) -> web.Response:
-        return web.Response(body=metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        parts = []
+        for part in metrics():
+            parts.append(part)
+            await asyncio.sleep(0)
+        return web.Response(body=b"".join(parts), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     app = web.Application(client_max_size=64 * 1024)
     app.router.add_get("/healthz", healthz)

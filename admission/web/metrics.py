@@ -26,6 +26,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
 
 from admission import quantity
 from admission.engine.booking import is_device
@@ -399,8 +400,14 @@ class Metrics:
         self._drift = count
 
     def text(self) -> bytes:
+        return b"".join(self.parts())
+
+    def parts(self) -> Iterator[bytes]:
+        """The same, one metric at a time, so that whoever asks can let others have their turn in between: of a thousand
+        queues the whole takes a second. All numbers are of the moment in which the first part is asked for."""
         self._keep_to_the_queues()
-        return generate_latest(self.registry)
+        for metric in list(self.registry.collect()):
+            yield generate_latest(_One(metric))
 
     def _of(self, metric: Any, queue: str, *more: str) -> Any:
         self._by_queue.add((metric, queue, *more))
@@ -422,6 +429,14 @@ class Metrics:
         self._used.keep_to(known, {(namespace, name) for namespace, name, *_ in self._numbers.local_queues()})
         for gang in [gang for gang in self._reserved if not self._numbers.queue_of_gang(gang)]:
             del self._reserved[gang]  # deleted while its checks were open
+
+
+class _One(Collector):
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
 
 
 class _Meter:

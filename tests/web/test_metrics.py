@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -473,7 +474,7 @@ def test_amounts_by_resource_can_be_left_out() -> None:
 
 @pytest.mark.parametrize(("why_not", "status"), [("", 200), ("waiting for the first list of Pod", 503)])
 async def test_readiness_says_what_is_missing(why_not: str, status: int) -> None:
-    app = health.application(ready=lambda: why_not, metrics=lambda: b"up 1\n")
+    app = health.application(ready=lambda: why_not, metrics=lambda: (b"up 1\n",))
     runner = await health.serve(app, "127.0.0.1:0")
     try:
         host, port = runner.addresses[0][:2]
@@ -486,3 +487,22 @@ async def test_readiness_says_what_is_missing(why_not: str, status: int) -> None
                 assert await answer.text() == "up 1\n"
     finally:
         await runner.cleanup()
+
+
+async def test_a_scrape_lets_others_have_their_turn() -> None:
+    turns: list[str] = []
+
+    def metrics() -> Iterator[bytes]:
+        asyncio.get_running_loop().call_soon(turns.append, "another")
+        yield b"up 1\n"
+        turns.append("the second metric")
+        yield b"down 1\n"
+
+    runner = await health.serve(health.application(ready=lambda: "", metrics=metrics), "127.0.0.1:0")
+    try:
+        host, port = runner.addresses[0][:2]
+        async with aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/metrics") as answer:
+            assert await answer.text() == "up 1\ndown 1\n"
+    finally:
+        await runner.cleanup()
+    assert turns == ["another", "the second metric"]
