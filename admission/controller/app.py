@@ -453,8 +453,10 @@ class Controller:
                 self.world.apply(Put(new.value))
                 if not _only_usage_differs(old, new):
                     self.stale.add_all()
-                    if engine_class in (ClusterQueue, LocalQueue):
-                        self.world.queue_changed()
+                    if engine_class is ClusterQueue:
+                        self.world.queue_changed(new.name)
+                    elif engine_class is LocalQueue:
+                        self.world.queue_changed((new.namespace, new.name))
                     elif engine_class is Namespace:
                         self.world.namespace_changed(new.name)
             if engine_class in QUEUES and self.leading:

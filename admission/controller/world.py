@@ -715,9 +715,12 @@ class World:
             del self.lost_nodes[node]
         self._deserted = gone & self.lost_nodes.keys()
 
-    def queue_changed(self) -> None:
-        """A queue or its stop policy changed: every job that holds something may have to leave."""
-        self._wake_holders()
+    def queue_changed(self, queue: str | Key) -> None:
+        """A ClusterQueue or LocalQueue or its stop policy changed: who holds room of it may have to leave."""
+        for gang in self.state.holders(queue):
+            seen = self.workloads.get(gang.key)
+            if seen is not None:
+                self._wake_workload(seen)
 
     def _wake_holders(self) -> None:
         for seen in self.workloads.values():

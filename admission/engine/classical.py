@@ -112,12 +112,14 @@ class Classical(Search):
     def _helps(self, candidates: list[_Candidate], borrowing: bool) -> bool:
         """Would there be quota if all were gone that may go."""
         charges = self.ledger.charges
-        gone = [charges[c.victim.key] for c in candidates if not (borrowing and c.without_borrowing)]
-        for charge in gone:
-            self.queue_of[charge.key].move_all(charge.usage, -1)
+        gone = self.ledger.usage_by_queue(
+            charges[c.victim.key] for c in candidates if not (borrowing and c.without_borrowing)
+        )
+        for node, held in gone.items():
+            node.move_all(held.items(), -1)
         enough = self.quota(borrowing)
-        for charge in gone:
-            self.queue_of[charge.key].move_all(charge.usage, 1)
+        for node, held in gone.items():
+            node.move_all(held.items(), 1)
         return enough
 
     def _attempt(self, candidates: list[_Candidate], borrowing: bool) -> list[Target] | None:

@@ -142,8 +142,11 @@ class Roster:
         """The LocalQueues that lead to a ClusterQueue, by key."""
         return sorted(self._locals_of.get(queue, ()))
 
-    def holders(self, queue: str) -> tuple[Workload, ...]:
-        """Gangs that hold quota of a ClusterQueue, by key; the same object until somebody comes or goes."""
+    def holders(self, queue: str | Key) -> tuple[Workload, ...]:
+        """Gangs that hold quota of a ClusterQueue, by key; the same object until somebody comes or goes. Or those who
+        hold it by way of a LocalQueue."""
+        if isinstance(queue, tuple):
+            return tuple(gang for _, gang in sorted(self._holding_in.get(queue, {}).items()))
         known = self._holders.get(queue)
         if known is None:
             held = self._holding_of.get(queue)

@@ -196,8 +196,8 @@ class State:
         """Does any gang wait in this ClusterQueue, or LocalQueue, or hold quota of it?"""
         return self._roster.is_used(queue)
 
-    def holders(self, queue: str) -> tuple[Workload, ...]:
-        """Gangs that hold quota of a ClusterQueue, by key."""
+    def holders(self, queue: str | Key) -> tuple[Workload, ...]:
+        """Gangs that hold quota of a ClusterQueue, or by way of a LocalQueue, by key."""
         return self._roster.holders(queue)
 
     def pending(self, queue: str) -> list[Key]:

@@ -123,6 +123,16 @@ class Setting:
         return self.state.queue_numbers("q").reserved.get(("f", "gpu"), 0)
 
 
+@pytest.mark.parametrize(
+    ("queue", "woken"), [("q", True), (("ns", "main"), True), ("another", False), (("ns", "another"), False)]
+)
+def test_who_holds_room_of_a_queue_is_looked_at_when_it_changes(queue: str | Key, woken: bool) -> None:
+    setting = Setting()
+    setting.woken.clear()
+    setting.world.queue_changed(queue)
+    assert setting.woken == [KEY] * woken
+
+
 def test_only_who_names_a_claim_is_looked_at_when_it_changes() -> None:
     setting = Setting()
     world = setting.world
