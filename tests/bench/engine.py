@@ -3,8 +3,9 @@
 The town: 1,000 ClusterQueues in 100 cohorts, 10,000 nodes of 8 GPUs, quota for exactly these nodes, and 100,000 gangs
 that wait, of 7 shapes (1 to 64 GPUs) and 2 priorities. Questions, each picked alone by ONLY= (a regular expression):
 
-bulk      everybody waits, the cluster is empty: decisions per second until nobody is left worth a trial. A decision is
-          an admission, an eviction, or a fresh refusal of a shape; copies that share a refusal do not count.
+bulk      everybody waits, the cluster is empty: decisions per second until nobody is left worth a trial, where all
+          have been passed over, and where all have just come. A decision is an admission, an eviction, or a fresh
+          refusal of a shape; copies that share a refusal do not count.
 steady    the cluster is full: one gang finishes, one arrives; from there to the first Plan that decides something, and
           until nothing is left to decide.
 growth    the same with 1,000 to 100,000 gangs waiting: how much longer the first decision takes.
@@ -91,6 +92,8 @@ SHAPES = ((1, 1, 40), (1, 2, 15), (1, 4, 15), (1, 8, 15), (2, 8, 8), (4, 8, 5), 
 MEAN_GPUS = sum(pods * gpus * weight for pods, gpus, weight in SHAPES) / sum(weight for *_, weight in SHAPES)
 """Of a gang."""
 FULL_QUEUES = 1_000
+WAITED_MS = 10_000_000
+"""Longer than anybody must wait to have been passed over."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ class Size:
     cohorts: int = 100
     nodes: int = 10_000
     pending: int = 100_000
+    waited_ms: int = WAITED_MS
+    """By who came first; who comes when the bench begins is number WAITED_MS."""
     depth: int = 1
     """Cohorts above a queue."""
 
@@ -167,7 +172,7 @@ def gang(dice: random.Random, number: int, size: Size) -> Workload:
         queue=queue_name(number % size.queues),
         pod_sets=(PodSet("main", pods, shape(gpus)),),
         priority=100 if dice.random() < 0.2 else 0,
-        created=NOW - 10_000_000 + number,
+        created=NOW - size.waited_ms + number * size.waited_ms // WAITED_MS,
     )
 
 
@@ -261,9 +266,12 @@ def full(size: Size, tally: Tally | None = None, told: str = "", rules: Rules = 
 
 
 def bulk(size: Size) -> dict[str, float]:
-    tally = Tally()
+    just_come, tally = Tally(), Tally()
+    full(dataclasses.replace(size, waited_ms=1_000), just_come, "bulk, all have just come")
     full(size, tally, "bulk")
     return {
+        "decisions_per_s_of_arrivals": just_come.decisions / just_come.seconds,
+        "bulk_of_arrivals_s": just_come.seconds,
         "decisions_per_s": tally.decisions / tally.seconds,
         "bulk_s": tally.seconds,
         "bulk_admitted_count": tally.admitted,
@@ -299,7 +307,7 @@ def play(state: State, size: Size, dice: random.Random, rounds: int, told: str =
     """One gang ends, one arrives, again and again."""
     out = Steady([], [], [], [])
     last = time.monotonic()
-    number = 10_000_000
+    number = WAITED_MS
     now = NOW
     for _ in range(rounds):
         now += 1_000
