@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any
 
 import msgspec
@@ -655,6 +656,13 @@ class Controller:
     @property
     def synced(self) -> bool:
         return all(informer.synced.is_set() for informer in self.informers.values())
+
+    def cut_off(self) -> tuple[float, str]:
+        """For how many seconds there has been no news of some kinds, and of which; infinite before every list is in."""
+        if waits := self.numbers.ready():
+            return inf, waits
+        late = {kind: seconds for kind, informer in self.informers.items() if (seconds := informer.cut_off)}
+        return max(late.values(), default=0.0), f"no news of {', '.join(late)}"
 
     async def watch(self) -> None:
         """Keep the World up to date; until cancelled."""

@@ -116,6 +116,7 @@ async def serve(
             lease_duration=config.leader_election.lease_duration,
             renew_deadline=config.leader_election.renew_deadline,
             retry=config.leader_election.retry_period,
+            cut_off=controller.cut_off,
         )
         client.fence = elector.fence
     rival = Rival(client, config.kueue_namespace, names.rival_lease) if names.rival_lease else None

@@ -851,9 +851,11 @@ class Client:
         resource_version: str,
         timeout_seconds: int = 300,
         idle_timeout: float | None = None,
+        opened: Callable[[], None] | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """The lines of a watch from `resource_version` on, each one whole, until the server ends it in good order.
 
+        opened: called when the server has accepted it, which may be long before the first line.
         Raises Gone (410), and Unavailable when the stream breaks, ends within a line, or brings nothing for
         `idle_timeout` seconds (None: somewhat more than `timeout_seconds`).
         """
@@ -882,6 +884,8 @@ class Client:
                 status = answer.status
                 if status == 200:
                     self._count("WATCH", path, status, loop.time() - started)
+                    if opened is not None:
+                        opened()
                 else:
                     content = await answer.read()
                     failure = self._failure(status, content, answer.headers.get("Retry-After"), answer.reason or "")

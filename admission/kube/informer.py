@@ -152,6 +152,7 @@ class Informer(Generic[T]):
         self._clock = clock
         self._sleep = sleep
         self._heard_at = clock()
+        self._failed_at: float | None = None  # the first failure since the server last gave what was asked
         self._lines = 0
         self._older = 0
         self._absent = 0
@@ -161,6 +162,11 @@ class Informer(Generic[T]):
     def age(self) -> float:
         """Seconds since the server was last heard of: how old the copy may be."""
         return self._clock() - self._heard_at
+
+    @property
+    def cut_off(self) -> float:
+        """Seconds for which neither a list nor a watch has been had for the asking; 0 while one is."""
+        return 0.0 if self._failed_at is None else self._clock() - self._failed_at
 
     def get(self, namespace: str, name: str) -> T | None:
         return self.store.get((namespace, name))
@@ -249,6 +255,7 @@ class Informer(Generic[T]):
             await self._list_pages(0)
         self._absent = 0
         self.absent = False
+        self._answered()
 
     async def _list_pages(self, size: int) -> None:
         seen: set[Key] = set()
@@ -312,15 +319,24 @@ class Informer(Generic[T]):
                     self._remove(key)
                 self.resource_version = ""
                 self._heard_at = self._clock()
+                self._answered()
                 self.absent = True
                 self.synced.set()
                 pause = between(self._absent_retry * 0.8, self._absent_retry * 1.2)
                 if withheld:
                     self._say("may not be listed, and is gone without", error, pause)
                 return pause
+        self._failed()
         pause = self._pause(error)
         self._say("list failed", error, pause)
         return pause
+
+    def _failed(self) -> None:
+        if self._failed_at is None:
+            self._failed_at = self._clock()
+
+    def _answered(self) -> None:
+        self._failed_at = None
 
     def _pause(self, error: ApiError) -> float:
         """Seconds until the next try: soon where nobody answers, when the server says so if it does, and else later
@@ -359,6 +375,7 @@ class Informer(Generic[T]):
                 if isinstance(error, Gone):
                     _log.debug("watch too old, listing again", path=self._path)
                 else:
+                    self._failed()
                     self._say("watch broke", error, pause)
                 if self._lines > lines:
                     refused = 0
@@ -380,6 +397,7 @@ class Informer(Generic[T]):
             resource_version=self.resource_version,
             timeout_seconds=max(1, round(seconds)),
             idle_timeout=min(self._stall_seconds, seconds + 30.0),
+            opened=self._answered,
         )
         async with aclosing(lines):
             async for line in lines:

@@ -11,6 +11,10 @@ earlier one.
     lead(work)     the work and the renewals live and die together; the lease is given up only after the work has ended,
                    its last writes have had a moment to be answered, and what was left without an answer has timed out
 
+Who leads must see what it decides on. A candidate that has not seen it all yet leaves the lease to others, and a leader
+that is cut off from the news gives it up, so that one who hears them may lead. Where nobody takes it within `ASIDE_S`,
+none does hear them: then who has known it all once leads on with that, and steps aside again ever later.
+
 The clock counts time in suspend where the system can (a frozen machine must wake up fenced). A holder's identity is
 new with each start, so that a restarted process is a new leader like any other.
 """
@@ -21,6 +25,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from math import inf
 from typing import Any
 from uuid import uuid4
 
@@ -34,6 +39,14 @@ _log = structlog.get_logger(__name__)
 SETTLE_S = 2.0
 """So long writes that are under way may take to end when the work is over: most are answered within milliseconds, and
 one that is cut off keeps the next leader waiting for a write's whole time limit."""
+CUT_OFF_S = 30.0
+"""So long a leader may be without news: an API server that begins, or has much to do, is back within it."""
+ASIDE_S = 10.0
+"""So long a lease is left to those who are not cut off, which look for it every few seconds."""
+LOOK_S = 0.2
+"""Between two looks whether all is seen that was not."""
+LONGEST_S = 3600.0
+"""Between two times that a leader steps aside, where nobody else can do better."""
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 
@@ -50,6 +63,8 @@ class LeadershipLost(Exception):  # noqa: N818
 class LeaderElector:
     """Campaigns for one Lease. `holder` and `leading` are for metrics. Times are seconds.
 
+    cut_off: for how long this replica has had no news of what it decides on, and of what: 0 while it has; infinite
+    before it has seen all of it once, for then it cannot lead.
     on_change: called with the new holder's identity whenever it is seen to change ("" when nobody leads).
     """
 
@@ -63,6 +78,7 @@ class LeaderElector:
         lease_duration: float = 15.0,
         renew_deadline: float = 10.0,
         retry: float = 2.0,
+        cut_off: Callable[[], tuple[float, str]] = lambda: (0.0, ""),
         on_change: Callable[[str], None] | None = None,
         clock: Callable[[], float] = boot_time,
         wall: Callable[[], datetime] | None = None,
@@ -78,6 +94,7 @@ class LeaderElector:
         self._duration = lease_duration
         self._deadline = renew_deadline
         self._retry = retry
+        self._cut_off = cut_off
         self._on_change = on_change
         self._clock = clock
         self._wall = wall or client.clock.wall
@@ -89,6 +106,10 @@ class LeaderElector:
         self._seen_spec: tuple[object, ...] | None = None
         self._other_until = float("-inf")
         self._wrote = False
+        self._free_since: float | None = None  # nobody holds it, and it could be had
+        self._told = False  # that it is, and that this replica cannot take it
+        self._taken_at = 0.0
+        self._patience = CUT_OFF_S
         self._unreached = Told(clock=clock)
 
     @property
@@ -112,12 +133,22 @@ class LeaderElector:
         self._wrote = False
         try:
             while not await self._try():
-                await self._sleep(between(self._retry, self._retry * 1.2))
+                await self._rest()
             _log.info("the lease is held", lease=self._name, identity=self.identity)
         except BaseException:
             await self._release()  # cancelled, perhaps with the lease just taken
             raise
         await self._hold(work)
+
+    async def _rest(self) -> None:
+        """Until the next try: sooner for one that has now seen what it lacked."""
+        left = between(self._retry, self._retry * 1.2)
+        while left > LOOK_S and self._cut_off()[0] == inf:
+            await self._sleep(LOOK_S)
+            if self._cut_off()[0] < inf:
+                return
+            left -= LOOK_S
+        await self._sleep(left)
 
     async def _hold(self, work: Callable[[], Awaitable[None]]) -> None:
         async def begin() -> None:
@@ -163,6 +194,28 @@ class LeaderElector:
                 raise
             if not took and self.holder not in {"", self.identity}:
                 raise LeadershipLost(f"taken by {self.holder}")
+            self._step_aside()
+
+    def _step_aside(self) -> None:
+        """Raises LeadershipLost for one that has been cut off for too long since it leads."""
+        seconds, of = self._cut_off()
+        if not seconds:
+            self._patience = CUT_OFF_S
+        elif min(seconds, self._clock() - self._taken_at) >= self._patience:
+            self._patience = min(self._patience * 2, LONGEST_S)
+            raise LeadershipLost(f"{of} for {seconds:.0f} s: the lease is left to others")
+
+    def _leaves_it(self, now: float) -> bool:
+        """Is a lease that could be had left to others? It is free, as far as is known."""
+        if self._free_since is None:
+            self._free_since, self._told = now, False
+        seconds, of = self._cut_off()
+        if now < self._free_since + ASIDE_S:
+            return seconds >= CUT_OFF_S
+        if seconds == inf and not self._told:
+            self._told = True
+            _log.warning("nobody leads, and this replica cannot", lease=self._name, why=of)
+        return seconds == inf
 
     # --- one try -----------------------------------------------------------------------------------------------------
 
@@ -197,8 +250,10 @@ class LeaderElector:
                 lease = None
             self._observe(lease)
         sent_at = self._clock()
-        self._wrote = self._wrote or lease is None
         if lease is None:
+            if self._renewed_at is None and self._leaves_it(sent_at):
+                return False
+            self._wrote = True
             body = {
                 "apiVersion": LEASES.api_version,
                 "kind": LEASES.kind,
@@ -210,6 +265,9 @@ class LeaderElector:
             spec = lease.get("spec") or {}
             holder = spec.get("holderIdentity") or ""
             if holder not in {"", self.identity} and sent_at < self._other_until:
+                self._free_since = None
+                return False
+            if self._renewed_at is None and self._leaves_it(sent_at):
                 return False
             self._wrote = True
             mine = holder == self.identity
@@ -219,6 +277,7 @@ class LeaderElector:
             written = await self._client.put(path, body, **options)  # its resourceVersion makes it conditional
         if self._renewed_at is None:
             self._write_from = max(sent_at, self._other_until + self._client.write_timeout)
+            self._taken_at, self._free_since = sent_at, None
         self._renewed_at = sent_at
         self._seen = written
         self._tell(self.identity)

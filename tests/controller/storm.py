@@ -224,7 +224,13 @@ class Wire(Client):
                 self.flow.leave(lane)
 
     async def watch_lines(
-        self, path: str, *, resource_version: str, timeout_seconds: int = 300, **_: Any
+        self,
+        path: str,
+        *,
+        resource_version: str,
+        opened: Callable[[], None],
+        timeout_seconds: int = 300,
+        **_: Any,
     ) -> AsyncGenerator[bytes, None]:
         parts = path.strip("/").split("/")
         kind = self.town.store.kind(parts[1] if parts[0] == "apis" else "", parts[-1])
@@ -235,6 +241,7 @@ class Wire(Client):
             raise error_of(503, b"{}")
         if position < self.town.forgotten:
             raise error_of(410, b'{"reason":"Expired","message":"too old resource version"}')
+        opened()
         news, cuts = asyncio.Event(), self.town.cuts
         self.town.news[news] = None
         try:

@@ -116,6 +116,65 @@ async def test_its_lease_has_the_name_and_the_times_of_the_file() -> None:
         await until(held)
 
 
+async def test_who_hears_nothing_of_pods_leaves_the_lease_to_who_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that starts does not take it, and one that leads gives it up."""
+    monkeypatch.setattr("admission.kube.lease.CUT_OFF_S", 0.3)
+    monkeypatch.setattr("admission.kube.lease.ASIDE_S", 0.6)
+    times = "leaderElection: {leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 50ms}\n"
+    config = load_config(HEAD.replace("webhook", "policy") + times)
+    refused = {"one-token"}
+
+    def fault(request: web.Request) -> web.Response | None:
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if request.path != "/api/v1/pods" or token not in refused:
+            return None
+        return web.json_response({"kind": "Status", "code": 403, "reason": "Forbidden"}, status=403)
+
+    replicas: list[Replica] = []
+
+    async def started(replica: Replica) -> None:
+        replicas.append(replica)
+
+    names = ("one", "two")
+    async with contextlib.AsyncExitStack() as stack:
+        users = {f"{name}-token": User(name, ("system:masters",)) for name in names}
+        cluster = await stack.enter_async_context(Cluster(users=users))
+        one, two = [
+            await stack.enter_async_context(Client.plain(cluster.url, token=f"{name}-token", backoff=(0.001, 0.01)))
+            for name in names
+        ]
+        await install(cluster, one)
+        await one.create(CLASSES, priority_class(NAMES))
+        await one.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+        cluster.faults.append(fault)
+
+        def start(client: Client) -> None:
+            running = asyncio.ensure_future(serve(client, config, namespace=HOME, started=started))
+            stack.push_async_callback(asyncio.wait, {running})
+            stack.callback(running.cancel)
+
+        async def leads(n: int) -> bool:
+            return [replica.controller.leading for replica in replicas] == [n == 0, n == 1]
+
+        with capture_logs() as lines:
+            start(one)
+
+            async def told() -> bool:
+                return any(line["event"] == "nobody leads, and this replica cannot" for line in lines)
+
+            await until(told)
+            start(two)
+            await until(partial(leads, 1))
+            refused.clear()
+            await until(lambda: asyncio.sleep(0, not replicas[0].ready()))
+            refused.add("two-token")
+            replicas[1].controller.informers["Pod"].relist()
+            await until(partial(leads, 0))
+        left = [line["why"] for line in lines if line["event"] == "leadership lost"]
+        assert len(left) == 1
+        assert left[0].startswith("no news of Pod for ")
+
+
 @pytest.mark.parametrize("elects", [True, False])
 async def test_in_kueue_mode_nothing_is_decided_while_kueue_leads(
     elects: bool, monkeypatch: pytest.MonkeyPatch

@@ -506,6 +506,36 @@ async def test_the_age_is_the_time_since_the_last_line(server, client, settle):
         await settle(lambda: informer.age == 0)
 
 
+@pytest.mark.parametrize("fault", [answer(403), answer(500), answer(429, headers={"Retry-After": "0"}), drop()])
+@pytest.mark.parametrize("of", ["lists", "watches"])
+async def test_it_is_cut_off_from_its_first_failure_until_a_list_or_a_watch_is_had(server, client, settle, of, fault):
+    now = [1000.0]
+
+    async def refused_and(request):
+        if of == "lists" or request.query.get("watch"):
+            now[0] += 7
+            return await fault(request)
+        return None
+
+    async with informing(client, clock=lambda: now[0]) as (informer, _, _):
+        await settle(lambda: len(server.watches) == 1)
+        assert informer.cut_off == 0
+        cut_off = []
+
+        async def last(request):
+            cut_off.append(informer.cut_off)
+
+        server.faults += [refused_and, refused_and, refused_and, last]
+        if of == "lists":
+            informer.relist()
+        else:
+            await server.cut()
+        await settle(lambda: bool(cut_off))
+        await settle(lambda: informer.cut_off == 0)
+        now[0] += 60  # nothing has happened since, and no line has come
+        assert informer.cut_off == 0
+
+
 async def test_lost_events_are_found_by_comparison_and_mended(server, client, settle):
     for name in ("x", "y", "z"):
         server.put(name)

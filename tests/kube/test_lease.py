@@ -5,6 +5,7 @@ import copy
 import itertools
 import random  # noqa: TID251  # seeded
 from datetime import UTC, datetime, timedelta
+from math import inf
 
 import pytest
 from structlog.testing import capture_logs
@@ -50,6 +51,8 @@ class Machine:
         """For so long a write would go on that the server has not answered yet."""
         self.doubtful = 0.0
         self.calls: list[str] = []
+        self.cut_off_at: float | None = None
+        """Since when it has had no news; infinite: it never had any."""
         loop = asyncio.get_running_loop()
         self.elector = LeaderElector(
             self,
@@ -60,7 +63,13 @@ class Machine:
             clock=lambda: (loop.time() - self.stood_still) * rate + offset,
             wall=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=loop.time() + wall),
             sleep=self.sleep,
+            cut_off=self.cut_off,
         )
+
+    def cut_off(self) -> tuple[float, str]:
+        if self.cut_off_at is None:
+            return 0.0, ""
+        return (inf if self.cut_off_at == inf else asyncio.get_running_loop().time() - self.cut_off_at), "no news"
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -367,6 +376,80 @@ def test_a_lease_out_of_reach_is_told_once_and_so_is_its_return():
     virtually(main)
 
 
+def test_who_has_not_seen_all_never_takes_it_and_whoever_has_need_not_wait():
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = Machine(books, name="one"), Machine(books, name="two")
+        one.cut_off_at = inf
+        _, never = start(one, log)
+        with capture_logs() as lines:
+            await asyncio.sleep(300)
+        assert books.lease is None
+        assert [line["why"] for line in lines] == ["no news"]
+        _, work = start(two, log)
+        await asyncio.sleep(5)
+        two.reachable = False  # dead, and its lease runs out
+        await asyncio.sleep(300)
+        assert never.began == []
+        one.cut_off_at = None
+        await asyncio.sleep(0.3)
+        assert len(work.began) == len(never.began) == 1
+
+    virtually(main)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_leader_without_news_gives_it_up_to_who_has_them_and_leads_on_where_nobody_has(there):
+    async def main() -> None:
+        books, log = Books(), []
+        one, two = Machine(books, name="one"), Machine(books, name="two")
+        _, work = start(one, log)
+        await asyncio.sleep(100)
+        two.cut_off_at = 0.0 if there else inf
+        _, other = start(two, log)
+        one.cut_off_at = 100.0
+        await asyncio.sleep(25)
+        assert work.ended == []
+        if there:
+            two.cut_off_at = None
+        await asyncio.sleep(15)
+        assert len(work.ended) == 1
+        assert 30 <= work.ended[0] - 100 < 33
+        if there:
+            await asyncio.sleep(3600)
+            assert len(other.began) == len(work.began) == 1
+            assert other.began[0] - work.ended[0] < 3
+            return
+        await asyncio.sleep(24 * 3600)
+        assert other.began == []
+        pauses = [began - ended for ended, began in zip(work.ended, work.began[1:], strict=False)]
+        assert all(10 <= pause < 13 for pause in pauses)
+        assert sum(pauses) < 0.01 * 24 * 3600
+        one.cut_off_at = None
+        steps = len(work.ended)
+        await asyncio.sleep(3600)
+        one.cut_off_at = asyncio.get_running_loop().time()
+        await asyncio.sleep(40)
+        assert len(work.ended) == steps + 1  # as soon as the first time
+
+    virtually(main)
+
+
+@pytest.mark.parametrize("seconds", [5.0, 29.0])
+def test_a_short_time_without_news_costs_no_leadership(seconds):
+    async def main() -> None:
+        books, log = Books(), []
+        one, _ = await one_before_two(books, log)
+        for _ in range(20):
+            one.cut_off_at = asyncio.get_running_loop().time()
+            await asyncio.sleep(seconds)
+            one.cut_off_at = None
+            await asyncio.sleep(3)
+        assert {who for _, who in log} == {one.elector.identity}
+
+    virtually(main)
+
+
 def test_clocks_that_disagree_change_nothing():
     async def main() -> None:
         books, log = Books(), []
@@ -482,7 +565,7 @@ def test_times_that_cannot_work_are_refused(times):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_two_never_write_within_a_writes_time_limit(seed):
-    """Freezes, cuts, lost replies, deleted leases and clocks that run 5 % apart, in any order."""
+    """Freezes, cuts, lost replies, no news, and clocks that run 5 % apart, in any order."""
     chance = random.Random(seed)
 
     async def main() -> None:
@@ -494,21 +577,25 @@ def test_two_never_write_within_a_writes_time_limit(seed):
         tasks = [start(machine, log)[0] for machine in machines]
         for _ in range(60):
             machine = chance.choice(machines)
-            match chance.randrange(5):
+            match chance.randrange(7):
                 case 0:
                     machine.awake.clear()
                 case 1:
                     machine.reachable = False
                 case 2:
                     machine.lose_reply = True
+                case 3:
+                    machine.cut_off_at = chance.choice((asyncio.get_running_loop().time(), inf))
                 case _:
                     machine.awake.set()
                     machine.reachable = True
+                    machine.cut_off_at = None
             await asyncio.sleep(chance.uniform(0, 40))
             assert sum(machine.elector.may_write() for machine in machines) <= 1
         for machine in machines:
             machine.awake.set()
             machine.reachable = True
+            machine.cut_off_at = None
         before = len(log)
         await asyncio.sleep(120)
         assert len(log) > before  # somebody leads once the faults stop
