@@ -581,8 +581,8 @@ class Actuator:
         was, after = before.value, values.workload(obj, self._names)[0]
         if (was.gated and not after.gated) or was.queue != after.queue:
             return now
-        # Not what LimitRanges add, say, or that some of it is done: that is not its owner's doing. It is, where claims of
-        # its pods come to be made from another template.
+        # Not what LimitRanges add, say, or that some of it is done: that is not its owner's doing. It is, where claims
+        # of its pods come to be made from another template.
         named = {name for one in obj["spec"]["podSets"] for name in claim_templates(one["template"])}
         by_claims = self._world.devices.newest(seen.namespace, named) > was.created
         if by_claims or obj["metadata"]["annotations"][self._names.spec_hash_annotation] != before.spec_hash:
