@@ -214,6 +214,15 @@ DETAILS: Mapping[Detail, Advice] = {
         r"with none of them kept out, and empty, they could take",
         (_PLACE,),
     ),
+    Detail.NODES_TAKEN: Advice(
+        "Pods that Muster does not manage hold room on these nodes, and it evicts none of them: had all gangs ended, "
+        "this one would still not fit.",
+        "Wait until such pods end, or ask for fewer or smaller pods.",
+        "`muster nodes` shows them as others, `kubectl get pods -A --field-selector spec.nodeName=NODE` names them: "
+        "delete what should not be there. refuseBarePods keeps pods that no queue admitted from devices.",
+        r"pods that are no gang's hold room there",
+        (_PLACE,),
+    ),
     Detail.NEVER_FITS_NODES: Advice(
         "Even with all these nodes empty, the gang would not fit: it never starts as it is.",
         "Ask for fewer or smaller pods, or loosen required topology.",

@@ -47,7 +47,7 @@ from admission.engine.model import (
 )
 from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
-from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, digits, millis, obj, objects
+from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, claim_templates, digits, millis, obj, objects
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload, workload_name
@@ -581,8 +581,11 @@ class Actuator:
         was, after = before.value, values.workload(obj, self._names)[0]
         if (was.gated and not after.gated) or was.queue != after.queue:
             return now
-        # Not what LimitRanges add, say, or that some of it is done: that is not its owner's doing.
-        if obj["metadata"]["annotations"][self._names.spec_hash_annotation] != before.spec_hash:
+        # Not what LimitRanges add, say, or that some of it is done: that is not its owner's doing. It is, where claims
+        # of its pods come to be made from another template.
+        named = {name for one in obj["spec"]["podSets"] for name in claim_templates(one["template"])}
+        by_claims = self._world.devices.newest(seen.namespace, named) > was.created
+        if by_claims or obj["metadata"]["annotations"][self._names.spec_hash_annotation] != before.spec_hash:
             asked = {one.name: one for one in was.pod_sets}
             for one in after.pod_sets:
                 old = asked.get(one.name)

@@ -486,7 +486,7 @@ class Filling(Run):
             return why
         short = Detail.NODES_SHORT
         misfits = tuple(replace(one, detail=short, fits_when_empty=True, sound=0) for one in why.misfits)
-        detail = short if why.detail is Detail.NEVER_FITS_NODES else why.detail
+        detail = short if why.detail in (Detail.NEVER_FITS_NODES, Detail.NODES_TAKEN) else why.detail
         return replace(why, detail=detail, misfits=misfits, subject=why.subject or "/".join(first))
 
     def _kept_out(self, trial: Trial, but: set[Key]) -> bool:

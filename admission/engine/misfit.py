@@ -75,6 +75,10 @@ class Shortfall:
             sound = self._placeable(part, self.fit.thinned(part, table.sound_counts(part.filter, part.per_pod)))
             unusable = sound > bare and sound >= part.request.count
             detail = Detail.NODES_UNUSABLE if unusable else Detail.NEVER_FITS_NODES
+            if sound < part.request.count:
+                whole = self._placeable(part, self.fit.thinned(part, table.whole_counts(part.filter, part.per_pod)))
+                if whole >= part.request.count:
+                    detail, sound = Detail.NODES_TAKEN, whole
             sound = min(sound, part.request.count)
         return replace(misfit, nodes=nodes, excluded=excluded, fits_when_empty=fits, detail=detail, sound=sound)
 

@@ -779,6 +779,7 @@ class Detail(Enum):
     NODES_SHORT = "NodesShort"
     NO_NODES = "NoNodesOfFlavor"
     NODES_UNUSABLE = "NodesUnusable"
+    NODES_TAKEN = "NodesTakenByOthers"
     NEVER_FITS_NODES = "NeverFitsNodes"
     CONSTRAINT_REFUSED = "ConstraintNotSupported"
     CLAIMED = "RoomClaimedForOther"
@@ -840,8 +841,8 @@ class Misfit(Value, frozen=True):
     """The topology level at which the gang had to stay together."""
     fits_when_empty: bool = False
     sound: int = 0
-    """Pods that the nodes would hold if they were empty, and none cordoned, not ready or tainted; counted only where it
-    would not fit if they were merely empty."""
+    """Pods that the nodes would hold if no gang were on them, and none cordoned, not ready or tainted; counted only
+    where it would not fit if merely no gang were. With NODES_TAKEN no pod of others is on them, either."""
     message: str = ""
 
 

@@ -363,6 +363,11 @@ def misfit_sentence(misfit: Misfit, *, quota: bool = True) -> str:
         )
     if misfit.detail is Detail.NODES_UNUSABLE:
         text += f"; with none of them kept out, and empty, they could take {misfit.sound} of {misfit.pods}"
+    elif misfit.detail is Detail.NODES_TAKEN:
+        text += (
+            "; pods that are no gang's hold room there: without these, and with none of them kept out, they could take "
+            f"{misfit.sound} of {misfit.pods}"
+        )
     elif misfit.detail is Detail.NEVER_FITS_NODES:
         text += "; it would not fit if they were empty"
         if misfit.sound > misfit.placeable:

@@ -7,7 +7,7 @@ distinct filter. All of it is kept until what it was made of changes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -412,9 +412,20 @@ class Table:
 
     def sound_counts(self, wanted: Filter, per_pod: Amounts) -> Ints:
         """As `counts` of an empty table on which no node were cordoned, not ready or tainted."""
+        return self._chosen_counts(wanted, per_pod, lambda rows, name: self.room_on(rows, name, True))
+
+    def whole_counts(self, wanted: Filter, per_pod: Amounts) -> Ints:
+        """As `sound_counts`, with no pod of others on the nodes, either."""
+
+        def whole(rows: Ints, name: str) -> Ints:
+            return np.full(len(rows), every, dtype=np.int64) if (every := everywhere(name)) else self.most(name)[rows]
+
+        return self._chosen_counts(wanted, per_pod, whole)
+
+    def _chosen_counts(self, wanted: Filter, per_pod: Amounts, room: Callable[[Ints, str], Ints]) -> Ints:
         rows = np.flatnonzero(self.chosen(wanted))
         counts = np.zeros(len(self.names), dtype=np.int64)
-        counts[rows] = pods_in((self.room_on(rows, name, True), amount) for name, amount in per_pod)
+        counts[rows] = pods_in((room(rows, name), amount) for name, amount in per_pod)
         return counts
 
     def tree(self, levels: tuple[str, ...]) -> Tree:

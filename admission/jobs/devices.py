@@ -138,6 +138,8 @@ class Template:
     name: str
     asks: Asks = _NOTHING
     """Each claim that is made from it."""
+    created: int = 0
+    """Unix milliseconds. What it asks for stays: who asks for something else makes it anew."""
 
     @property
     def key(self) -> Key:
@@ -208,7 +210,8 @@ def resource_claim(raw: Json, names: Names) -> tuple[Claim, tuple[str, ...]]:
 
 def claim_template(raw: Json, names: Names) -> tuple[Template, tuple[str, ...]]:
     del names
-    return Template(namespace_of(raw), name_of(raw), _asks(obj(obj(raw.get("spec")).get("spec")))), ()
+    created = millis(obj(raw.get("metadata")).get("creationTimestamp"))
+    return Template(namespace_of(raw), name_of(raw), _asks(obj(obj(raw.get("spec")).get("spec"))), created), ()
 
 
 def _asks(spec: Json) -> Asks:
@@ -481,6 +484,11 @@ class Devices:
         asked = {name: self.asked(namespace, [{"resourceClaimTemplateName": name}]) for name in templates}
         asked |= {f"{OF_DEVICE_CLASS}{name}": self.asked(namespace, (), [name]) for name in classes}
         return {name: str(one) for name, one in asked.items()}
+
+    def newest(self, namespace: str, templates: Iterable[str]) -> int:
+        """When the last of these templates was made; 0 if none is there."""
+        found = (self._templates.get((namespace, name)) for name in templates)
+        return max((one.created for one in found if one is not None), default=0)
 
     def made_for(self, namespace: str, pod: Owner) -> list[Key]:
         """Claims that were made for a pod, by name."""

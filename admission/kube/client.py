@@ -632,7 +632,7 @@ class Client:
             self._count(verb, path, answer.status, seconds, told=not isinstance(failure, Terminating | Beginning))
             if isinstance(failure, Unavailable) and not write:
                 failure.ambiguous = False
-            if isinstance(failure, TooManyRequests) and not urgent and not path.endswith("/eviction"):
+            if isinstance(failure, TooManyRequests) and not urgent and _pushes_back(failure, path):
                 self.flow.pushed_back(failure.retry_after if failure.retry_after is not None else 1.0)
             raise failure
         finally:
@@ -922,11 +922,18 @@ class Client:
 def _repeatable(error: ApiError, path: str, *, write: bool) -> bool:
     """Whether the same request may be sent again without a look at what it did."""
     if isinstance(error, TooManyRequests):
-        # An eviction is refused with 429 for the sake of a disruption budget: that is an answer, not a push-back.
-        return not path.endswith("/eviction")
+        return _pushes_back(error, path)
     if isinstance(error, Unavailable):
         return not (write and error.ambiguous)
     return False
+
+
+def _pushes_back(error: TooManyRequests, path: str) -> bool:
+    """Is it the server that has too much to do? An eviction is refused with 429 for the sake of a disruption budget,
+    and an Event where those of a namespace are limited (admission plugin EventRateLimit): whoever may write there can
+    use that up, and would keep us from all others. A server that has too much to do says when to come again."""
+    resource, subresource = _resource_of(path)
+    return subresource != "eviction" and (resource != "events" or error.retry_after is not None)
 
 
 def _query(dry_run: bool, field_manager: str | None, *, strict: bool = False) -> dict[str, str]:

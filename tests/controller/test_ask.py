@@ -1306,7 +1306,13 @@ def said_of(detail: Detail) -> tuple[Reason, str]:
     """A reason and the sentence that stand for a detail."""
     under = DETAILS[detail].under
     reason = under[0]
-    if detail in (Detail.NODES_SHORT, Detail.NO_NODES, Detail.NEVER_FITS_NODES, Detail.NODES_UNUSABLE):
+    if detail in (
+        Detail.NODES_SHORT,
+        Detail.NO_NODES,
+        Detail.NEVER_FITS_NODES,
+        Detail.NODES_TAKEN,
+        Detail.NODES_UNUSABLE,
+    ):
         return reason, sentence(Why(reason, detail, misfits=(Misfit("main", "h100", 4, 2, detail),)))
     if detail is Detail.CONSTRAINT_REFUSED:
         misfit = Misfit("main", "h100", 4, 0, detail, message="the template spreads over hosts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from admission.controller.app import Controller
 from admission.controller.standing import by_objects
+from admission.jobs.devices import Asks, DeviceClass, Listed, Template
 from admission.jobs.kinds import millis
 from admission.jobs.values import rfc3339
 from admission.jobs.values import workload as read
+from admission.names import OF_DEVICE_CLASS
 from tests.controller.lab import (
     API,
     GPU,
@@ -780,6 +783,34 @@ async def test_who_comes_into_a_queue_or_asks_for_something_else_waits_from_then
         made_at = millis(there["metadata"]["creationTimestamp"])
         assert made_at < NOW
         assert gang.created == (NOW if anew else made_at)
+
+
+@pytest.mark.parametrize(
+    ("changed", "anew"),
+    [
+        ([Template("ml", "two", Asks((("gpu", 2),)), NOW)], True),
+        ([Template("ml", "two", Asks((("gpu", 2),)), T0)], False),
+        ([DeviceClass("gpu", GPU, NOW)], False),
+    ],
+    ids=["a template that is made anew", "one that is heard of late", "a class that is renamed"],
+)
+async def test_who_asks_for_something_else_by_its_claims_waits_from_then_on(
+    world: World, changed: list[Listed], anew: bool
+) -> None:
+    await a_town(world, 4)
+    given = job("train", "main")
+    given["spec"]["template"]["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": "two"}]
+    await world.put(given)
+    async with running(world) as controller:
+        for one in (DeviceClass("gpu"), Template("ml", "two", Asks((("gpu", 1),)), T0)):
+            controller.world.devices_changed(None, one)
+        counted = json.dumps(["gpu", OF_DEVICE_CLASS + "gpu", 1], separators=(",", ":"))
+        first = await until(reads(world, lambda raw: counted in str(raw["spec"]) and raw))
+        for one in changed:
+            controller.world.devices_changed(None, one)
+        await until(reads(world, lambda raw: raw["spec"] != first["spec"]))
+        (gang,) = controller.state.workloads.values()
+        assert gang.created == (NOW if anew else millis(first["metadata"]["creationTimestamp"]))
 
 
 NO_TIME = {"metadata": {"labels": {NAMES.max_exec_time_label: "5m"}}}

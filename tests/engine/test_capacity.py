@@ -229,9 +229,47 @@ def test_would_fit_an_empty_cluster(rules: Rules) -> None:
     assert where(place(book, [full], rules=rules, without=[("ns", "g")])) == {"r-0": 8, "r-1": 8}
     assert book.free("r-0")[GPU] == 0
     book.put_pod(PodUsage(("kube-system", "daemon"), "d", "r-1", ((GPU, 1),)))
-    never = place(book, [full], rules=rules)
-    assert isinstance(never, Misfit)
-    assert never.detail is Detail.NEVER_FITS_NODES
+    taken = place(book, [full], rules=rules)
+    assert isinstance(taken, Misfit)
+    # Kueue's rule does not tell whose pods they are.
+    assert taken.detail is (Detail.NODES_TAKEN if rules is MUSTER else Detail.NEVER_FITS_NODES)
+
+
+@pytest.mark.parametrize(
+    ("pods", "others", "kept_out", "detail", "sound"),
+    [
+        (1, 8, 0, Detail.NODES_TAKEN, 1),
+        (16, 1, 0, Detail.NODES_TAKEN, 16),
+        (16, 1, 1, Detail.NODES_TAKEN, 16),
+        (8, 0, 1, None, 0),
+        (16, 0, 1, Detail.NODES_UNUSABLE, 16),
+        (17, 1, 0, Detail.NEVER_FITS_NODES, 14),
+        (1, 2**63 - 1, 0, Detail.NODES_TAKEN, 1),
+    ],
+)
+def test_room_that_pods_of_others_hold_is_not_called_too_small(
+    pods: int, others: int, kept_out: int, detail: Detail | None, sound: int
+) -> None:
+    book = Capacity()
+    for index, name in enumerate(("a", "b")):
+        book.put_node(replace(node(name), unschedulable=index < kept_out))
+        if others:
+            book.put_pod(PodUsage(("x", name), name, name, ((GPU, others),)))
+    got = place(book, [asks(pods)], rules=MUSTER)
+    if detail is None:
+        assert not isinstance(got, Misfit)
+        return
+    assert isinstance(got, Misfit)
+    assert (got.detail, got.sound, got.fits_when_empty) == (detail, sound, False)
+
+
+def test_a_port_that_pods_of_others_hold_is_theirs() -> None:
+    book = Capacity()
+    book.put_node(node("a"))
+    book.put_pod(PodUsage(("x", "p"), "p", "a", (), host_ports=("80",)))
+    for port, detail in (("80", Detail.NODES_TAKEN), ("81", None)):
+        got = place(book, [asks(1, host_ports=(port,))], rules=MUSTER)
+        assert (got.detail if isinstance(got, Misfit) else None) is detail
 
 
 # ---------------------------------------------------------------- the book

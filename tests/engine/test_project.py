@@ -137,6 +137,18 @@ def short(**more: object) -> Shortfall:
         (
             Why(
                 Reason.PLACEMENT_FAILED,
+                Detail.NODES_TAKEN,
+                misfits=(Misfit("main", "h100", 16, 8, Detail.NODES_TAKEN, 2, excluded=((GPU, 1),), sound=16),),
+            ),
+            (
+                "Quota allows it, but the nodes of flavor h100 hold 8 of 16 pod(s) of main; of 2 node(s): 1 with too "
+                f"little {GPU} left; pods that are no gang's hold room there: without these, and with none of them "
+                "kept out, they could take 16 of 16"
+            ),
+        ),
+        (
+            Why(
+                Reason.PLACEMENT_FAILED,
                 Detail.NEVER_FITS_NODES,
                 misfits=(
                     Misfit("main", "h100", 17, 8, Detail.NEVER_FITS_NODES, 2, excluded=(("cordoned", 1),), sound=16),

@@ -22,6 +22,7 @@ from admission.engine.model import (
     Namespace,
     PodSet,
     PodShape,
+    PodUsage,
     Preemption,
     PreemptionPolicy,
     Quota,
@@ -103,6 +104,11 @@ def nodes_unwell() -> Town:
     town = Town(Flavor(F), replace(node("n0", gpu=4), ready=False), queue("a", "", [(F, {"gpu": 9})]))
     town.put(node("n1", gpu=1), gang("new", "a", 3))
     return town
+
+
+def nodes_of_others() -> Town:
+    pod = PodUsage(("x", "p"), "p", "n0", (("gpu", 1),))
+    return Town(Flavor(F), node("n0", gpu=5), pod, queue("a", "", [(F, {"gpu": 9})]), gang("new", "a", 5))
 
 
 def too_large() -> Town:
@@ -288,6 +294,7 @@ ROWS: dict[str, tuple[Callable[[], Town], Reason, Detail]] = {
     "nodes": (nodes_end, Reason.PLACEMENT_FAILED, Detail.NODES_SHORT),
     "no nodes": (lambda: with_flavor(Flavor(F)), Reason.PLACEMENT_FAILED, Detail.NO_NODES),
     "unwell nodes": (nodes_unwell, Reason.PLACEMENT_FAILED, Detail.NODES_UNUSABLE),
+    "nodes of others": (nodes_of_others, Reason.PLACEMENT_FAILED, Detail.NODES_TAKEN),
     "small nodes": (too_large, Reason.PLACEMENT_FAILED, Detail.NEVER_FITS_NODES),
     "refused": (
         lambda: put_new(

@@ -107,7 +107,7 @@ def test_a_pod_of_nobodys_changes_what_empty_nodes_would_hold() -> None:
     town.put(gang("runs", "q", 4))
     town.settle()
     town.put(gang("waits", "q", 4, created=1))
-    for pod, detail in ((None, Detail.NODES_SHORT), (stray("p", "n1", gpu=1), Detail.NEVER_FITS_NODES)):
+    for pod, detail in ((None, Detail.NODES_SHORT), (stray("p", "n1", gpu=1), Detail.NODES_TAKEN)):
         if pod is not None:
             town.put(pod)
         town.settle()

@@ -264,14 +264,28 @@ async def test_a_push_back_beyond_the_time_allowed_is_reported(server: Server, c
     assert ("a", "z") in server.objects
 
 
-async def test_a_refused_eviction_is_an_answer_and_no_push_back(server: Server, client: Client):
+@pytest.mark.parametrize(("path", "counted"), [("pods/p/eviction", ("pods", "eviction")), ("events", ("events", ""))])
+async def test_what_one_namespace_may_not_have_is_an_answer_and_no_push_back(
+    server: Server, client: Client, path: str, counted: tuple[str, str]
+):
+    """A disruption budget refuses an eviction, and a limit on the Events of a namespace one of them; both are its
+    tenants' to use up."""
     limit = client.flow.limit
     server.faults.append(answer(429, status(429, "TooManyRequests", causes=[{"reason": "DisruptionBudget"}])))
     with pytest.raises(kube.TooManyRequests):
-        await client.create("/api/v1/namespaces/a/pods/p/eviction", {"metadata": {"name": "p"}})
+        await client.create(f"/api/v1/namespaces/a/{path}", {"metadata": {"name": "p"}})
     assert len(server.requests) == 1
     assert client.flow.limit >= limit
-    assert client.counts["POST", "pods", "eviction", 429] == 1
+    assert client.counts["POST", *counted, 429] == 1
+    await client.create(A, {"metadata": {"name": "y"}}, timeout=0.5)
+
+
+async def test_a_server_that_has_no_time_for_events_pushes_back(server: Server, client: Client):
+    server.faults.append(answer(429, headers={"Retry-After": "60"}))
+    with pytest.raises(kube.TooManyRequests):
+        await client.create("/api/v1/namespaces/a/events", {"metadata": {"name": "e"}})
+    with pytest.raises(kube.Unavailable, match="no place in time"):
+        await client.create(A, {"metadata": {"name": "y"}}, timeout=0.01)
 
 
 async def test_a_fenced_write_is_not_sent(server: Server, client: Client):
