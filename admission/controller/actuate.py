@@ -24,7 +24,7 @@ from admission import quantity
 from admission.controller import lifecycle
 from admission.controller.conditions import Condition, condition, with_conditions
 from admission.controller.decode import Recent
-from admission.controller.defaults import unknown_classes
+from admission.controller.defaults import named_in_vain
 from admission.controller.lifecycle import DEACTIVATED, Settings, Step, backoff_ms
 from admission.controller.statuses import Statuses
 from admission.controller.world import JobKey, PodView, WorkloadSeen, World
@@ -497,8 +497,8 @@ class Actuator:
             limits=self.options.limits,
         )
         defaults = self._world.defaults
-        unknown = unknown_classes(job, defaults.workload_priorities, defaults.pod_priorities)
-        if problems := tuple(dict.fromkeys((*job.problems, *unknown, *problems))):
+        vain = named_in_vain(job, defaults.workload_priorities, defaults.pod_priorities, defaults.has_account)
+        if problems := tuple(dict.fromkeys((*job.problems, *vain, *problems))):
             self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
             return None
         return obj

@@ -164,6 +164,9 @@ class JobView(Value, frozen=True):
     """ResourceClaimTemplates that they name."""
     device_classes: tuple[str, ...] = ()
     """DeviceClasses that they ask for by the classes' own names."""
+    service_accounts: tuple[str, ...] = ()
+    """ServiceAccounts that the templates of pods still to run name; `default`, which each namespace is given, is left
+    out."""
     owner: tuple[str, str, str] | None = None
     """(apiVersion, kind, uid) of its controller."""
     suspended: bool = False
@@ -285,6 +288,12 @@ def claim_templates(template: Json) -> list[str]:
     """ResourceClaimTemplates that a pod template names."""
     claims = objects(obj(template.get("spec")).get("resourceClaims"))
     return [name for one in claims if (name := text(one.get("resourceClaimTemplateName")))]
+
+
+def _service_account(template: Json) -> str:
+    spec = obj(template.get("spec"))
+    # A JobSet keeps the older name as its owner wrote it.
+    return text(spec.get("serviceAccountName")) or text(spec.get("serviceAccount"))
 
 
 def device_classes(template: Json) -> list[str]:
@@ -807,6 +816,9 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         ),
         claim_templates=tuple(sorted({name for slot in slots for name in claim_templates(slot.template)})),
         device_classes=tuple(sorted({name for slot in slots for name in device_classes(slot.template)})),
+        service_accounts=tuple(
+            sorted({name for slot in slots if slot.count and (name := _service_account(slot.template))} - {"default"})
+        ),
         owner=None
         if owner is None
         else (text(owner.get("apiVersion")), text(owner.get("kind")), text(owner.get("uid"))),

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from admission.jobs.devices import Devices
 from admission.jobs.kinds import (
+    JOB,
     JobKind,
     Json,
     Slot,
@@ -67,6 +68,11 @@ def workload_name(kind: JobKind, name: str, uid: str) -> str:
     """At most 63 characters, a valid object name and label value."""
     mark = hashlib.sha256(f"{kind.group}/{kind.name}/{name}/{uid}".encode()).hexdigest()[:8]
     return f"{kind.name.lower()}-{name}"[: _LABEL_LIMIT - 9].rstrip("-.") + "-" + mark
+
+
+def _asks_for_none(spec: Json) -> bool:
+    """Is a Job left without pods by its owner, until he says how many, and does not complete meanwhile."""
+    return whole(spec.get("parallelism"), 1) == 0 and whole(spec.get("completions"), 1) > 0
 
 
 def build_workload(
@@ -131,6 +137,9 @@ def build_workload(
         if request is not None and slot.count:
             entry["topologyRequest"] = request
         pod_sets.append(entry)
+    if kind == JOB and _asks_for_none(obj(owned.get("spec"))):
+        # Admitted with none, it could not be given some without being stopped first.
+        problems.append("parallelism is 0: it asks for no pods, and is queued when it asks for some")
     if least and len(slots) == 1 and not slots[0].labels and not completions_follow(annotations):
         enough = digits(least)
         if enough is not None and 0 < enough <= slots[0].count:
