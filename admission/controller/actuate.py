@@ -497,7 +497,8 @@ class Actuator:
             limits=self.options.limits,
         )
         defaults = self._world.defaults
-        vain = named_in_vain(job, defaults.workload_priorities, defaults.pod_priorities, defaults.has_account)
+        lacking = defaults.accounts_lacking(job)
+        vain = named_in_vain(job, defaults.workload_priorities, defaults.pod_priorities, lacking)
         if problems := tuple(dict.fromkeys((*job.problems, *vain, *problems))):
             self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
             return None
@@ -533,6 +534,8 @@ class Actuator:
         if obj is not None and self._pod_sets(obj) == seen.view.value.pod_sets:
             self._world.says_the_same(seen, job)
             return
+        if obj is None and self._world.defaults.accounts_lacking(job):
+            self._world.gives_up_place(seen.uid)
         await self._update_to(obj, seen)
 
     def _pod_sets(self, obj: dict[str, Any]) -> tuple[PodSet, ...]:

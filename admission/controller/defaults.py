@@ -16,10 +16,10 @@ def named_in_vain(
     job: JobView,
     ours: Collection[str] | None,
     of_pods: Collection[str] | None,
-    has_account: Callable[[str, str], bool],
+    accounts_lacking: Collection[str],
 ) -> tuple[str, ...]:
     """What a job names that is not there, in words; there are these WorkloadPriorityClasses, and these PriorityClasses
-    (None: nobody can see which). has_account(namespace, name): is there that ServiceAccount, as far as is seen?"""
+    (None: nobody can see which), and not these ServiceAccounts."""
     problems = []
     if ours is not None and job.priority_class and job.priority_class not in ours:
         known = ", ".join(sorted(ours)[:10]) or "none"
@@ -32,8 +32,7 @@ def named_in_vain(
     problems += [
         f"ServiceAccount {name!r} (serviceAccountName of its pods) does not exist in namespace {job.namespace}: "
         "none of them can be made; create it, or name another"
-        for name in job.service_accounts
-        if not has_account(job.namespace, name)
+        for name in accounts_lacking
     ]
     return tuple(problems)
 
@@ -126,11 +125,15 @@ class Defaults:
         """ResourceQuotas of a namespace, in order of name."""
         return _in_order(self._quotas, namespace)
 
+    def accounts_lacking(self, job: JobView) -> tuple[str, ...]:
+        """ServiceAccounts that its pods name and that are not there."""
+        return tuple(name for name in job.service_accounts if not self.has_account(job.namespace, name))
+
     def mark_of(self, job: JobView) -> str:
         """What is added to its pods, but for priority, as a mark; "" for nothing. Another where it names a
         ServiceAccount in vain, for which no Workload is made."""
         limits = self._limits_marks.get(job.namespace, "")
-        vain = [name for name in job.service_accounts if not self.has_account(job.namespace, name)]
+        vain = self.accounts_lacking(job)
         if not (limits or vain or job.runtime_classes or job.claim_templates or job.device_classes):
             return ""
         absent = class_mark(None)

@@ -286,8 +286,7 @@ async def _decided(
     there = (cluster.found[plural] for plural in ("workloadpriorityclasses", PRIORITY_CLASSES.plural))
     ours, of_pods = (None if found is None else {name_of(raw) for raw in found} for found in there)
     job = view(kind, made, names)
-    absent = await _accounts_missing(ask, job)
-    vain = named_in_vain(job, ours, of_pods, lambda _, name: name not in absent)
+    vain = named_in_vain(job, ours, of_pods, await _accounts_lacking(ask, job))
     problems = (*vain, *problems)
     if problems:
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
@@ -441,14 +440,14 @@ class _Stored:
         return self.storage.laid_on(gang)[0] if known and not gang.finished else gang
 
 
-async def _accounts_missing(ask: Ask, job: JobView) -> set[str]:
+async def _accounts_lacking(ask: Ask, job: JobView) -> list[str]:
     """ServiceAccounts that its pods name, and of which the asker sees that they are not there."""
-    return {
+    return [
         name
         for name in job.service_accounts
         if await ask.read_one(SERVICE_ACCOUNTS, name, job.namespace) is None
         and f"{SERVICE_ACCOUNTS.kind} {job.namespace}/{name}" not in ask.hidden
-    }
+    ]
 
 
 async def _claimed(ask: Ask, kind: JobKind, made: Json, namespace: str, devices: Devices) -> str:

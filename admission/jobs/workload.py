@@ -20,9 +20,8 @@ from admission.jobs.kinds import (
     Json,
     Slot,
     claim_templates,
-    completions_follow,
     device_classes,
-    digits,
+    fewest_pods,
     items,
     labels_of,
     obj,
@@ -102,7 +101,6 @@ def build_workload(
     pod_sets = []
     classes: dict[str, str] = {}
     claims: dict[str, str] = {}
-    least = annotations.get(names.min_parallelism_annotation, "")
     for slot in slots:
         spec = obj(slot.template.get("spec"))
         said = texts(obj(slot.template.get("metadata")).get("annotations"))
@@ -140,14 +138,10 @@ def build_workload(
     if kind == JOB and _asks_for_none(obj(owned.get("spec"))):
         # Admitted with none, it could not be given some without being stopped first.
         problems.append("parallelism is 0: it asks for no pods, and is queued when it asks for some")
-    if least and len(slots) == 1 and not slots[0].labels and not completions_follow(annotations):
-        enough = digits(least)
-        if enough is not None and 0 < enough <= slots[0].count:
-            pod_sets[0]["minCount"] = enough
-        else:
-            problems.append(
-                f"annotation {names.min_parallelism_annotation}: {least[:20]!r} is not from 1 to the parallelism"
-            )
+    fewest, wrong = fewest_pods(kind, owned, slots, names)
+    problems.extend(wrong)
+    if fewest is not None:
+        pod_sets[0]["minCount"] = fewest
     if quotas:
         fewest = [(whole(one.get("minCount"), one["count"]), obj(one["template"].get("spec"))) for one in pod_sets]
         problems.extend(over_quota(fewest, quotas, together=starts_together(owned))[:_TOLD])
@@ -157,11 +151,6 @@ def build_workload(
         problems.append(
             f"label {names.queue_label}: no LocalQueue can be called {queue!r}: names have lower-case letters, digits, "
             "'-' and '.'; correct the label"
-        )
-    if prebuilt := labels.get(names.prebuilt_label):
-        problems.append(
-            f"label {names.prebuilt_label}: {prebuilt[:63]!r} would be charged beside the Workload that is made for "
-            "this job: take the label off, and delete that one"
         )
     if (size := _stored_bytes([entry["template"] for entry in pod_sets])) > TEMPLATES_BYTES:
         problems.append(
