@@ -138,10 +138,10 @@ def build_workload(
     if kind == JOB and _asks_for_none(obj(owned.get("spec"))):
         # Admitted with none, it could not be given some without being stopped first.
         problems.append("parallelism is 0: it asks for no pods, and is queued when it asks for some")
-    fewest, wrong = fewest_pods(kind, owned, slots, names)
-    problems.extend(wrong)
-    if fewest is not None:
-        pod_sets[0]["minCount"] = fewest
+    enough, unmet = fewest_pods(kind, owned, slots, names)
+    problems.extend(unmet)
+    if enough is not None:
+        pod_sets[0]["minCount"] = enough
     if quotas:
         fewest = [(whole(one.get("minCount"), one["count"]), obj(one["template"].get("spec"))) for one in pod_sets]
         problems.extend(over_quota(fewest, quotas, together=starts_together(owned))[:_TOLD])
