@@ -21,6 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -218,8 +219,8 @@ class Controller:
         self.leading = False
         self.revision = 0
         """Counts changes of what is shown."""
-        self.certificate_ends: Callable[[], float | None] = lambda: None
-        """When the webhook's certificate ends, where one holds; seconds since the epoch."""
+        self.certificates: dict[str, Callable[[], datetime | None]] = {}
+        """When those that are served end, once there are any: of `webhook` and `web`."""
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
         self._pace = Pace(
