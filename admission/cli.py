@@ -249,7 +249,9 @@ async def _show(client: Any, config: Any, shown: Any, namespace: str, runners: l
         else:
             from admission.controller.aggregate import Aggregate
 
-            await Aggregate(client, config.names, namespace=namespace, believe=web.believe).run(serve)
+            aggregate = Aggregate(client, config.names, namespace=namespace, believe=web.believe)
+            shown.certificates["web"] = lambda: aggregate.ends_at
+            await aggregate.run(serve)
     except Exception as error:  # whatever it is: decisions go on without a page
         structlog.get_logger("muster.web").warning("the page is not served", error=f"{type(error).__name__}: {error}")
 

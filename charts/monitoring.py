@@ -103,6 +103,17 @@ ALERTS: tuple[Alert, ...] = (
         "Secret muster-webhook). Made by cert-manager: kubectl -n @NAMESPACE@ describe certificate muster-webhook.",
     ),
     Alert(
+        "MusterWebCertificate",
+        "min(muster_web_certificate_expiry_timestamp_seconds) - time() < 7 * 86400",
+        "1h",
+        "warning",
+        "The certificate of the page and the visibility API ends in less than a week",
+        "When it has ended, the API server asks the visibility API no more, and commands read places and reasons from "
+        "the objects, which say less; jobs are admitted as before. It is renewed at two thirds of its 90 days: see why "
+        f"it was not, {_LOGS} | grep -e 'certificate not looked after' -e 'visibility API not looked after' (the right "
+        "to update the Secret muster-web).",
+    ),
+    Alert(
         "MusterQueueBlocked",
         f'({_waiting(over=_LAST)} > 0 or max by (cluster_queue) (muster_workloads{{state="reserved"}}) > 0) '
         'unless on (cluster_queue) max by (cluster_queue) (muster_workloads{state="admitted"}) > 0 '

@@ -206,7 +206,6 @@ def test_what_is_wrong_is_refused_or_told_and_nobody_else_waits(muster: Installe
 
     cp.wait(told, 25, "each to be told why it waits", every=0.5)
     cp.create(job("team-b", "nobody", 1, parallelism=0))  # which Kubernetes leaves there for ever
-    cp.wait(lambda: admitted(cp, "team-b", "nobody"), 20, "a job of no pods to be admitted")
     bulky = pod_template()
     bulky["spec"]["containers"][0]["args"] = ["x" * 1_500_000]  # which leaves its Workload no status
     cp.create(job("team-b", "bulky", 4, template=bulky))
@@ -215,6 +214,11 @@ def test_what_is_wrong_is_refused_or_told_and_nobody_else_waits(muster: Installe
         lambda: "does not exist; there are: none" in str([e["message"] for e in cp.list("events", "team-b")]),
         20,
         "the class to be missed",
+    )
+    cp.wait(
+        lambda: "parallelism is 0" in str([e["message"] for e in cp.list("events", "team-b")]),
+        20,
+        "a job of no pods to be told that it asks for none",
     )
     cp.wait(
         lambda: "at most 1024 KiB together" in str([e["message"] for e in cp.list("events", "team-b")]),

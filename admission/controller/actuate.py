@@ -24,7 +24,7 @@ from admission import quantity
 from admission.controller import lifecycle
 from admission.controller.conditions import Condition, condition, with_conditions
 from admission.controller.decode import Recent
-from admission.controller.defaults import unknown_classes
+from admission.controller.defaults import named_in_vain
 from admission.controller.lifecycle import DEACTIVATED, Settings, Step, backoff_ms
 from admission.controller.statuses import Statuses
 from admission.controller.world import JobKey, PodView, WorkloadSeen, World
@@ -497,8 +497,9 @@ class Actuator:
             limits=self.options.limits,
         )
         defaults = self._world.defaults
-        unknown = unknown_classes(job, defaults.workload_priorities, defaults.pod_priorities)
-        if problems := tuple(dict.fromkeys((*job.problems, *unknown, *problems))):
+        lacking = defaults.accounts_lacking(job)
+        vain = named_in_vain(job, defaults.workload_priorities, defaults.pod_priorities, lacking)
+        if problems := tuple(dict.fromkeys((*job.problems, *vain, *problems))):
             self.record(key, job, "Warning", INVALID_JOB, "; ".join(problems))
             return None
         return obj
@@ -533,6 +534,8 @@ class Actuator:
         if obj is not None and self._pod_sets(obj) == seen.view.value.pod_sets:
             self._world.says_the_same(seen, job)
             return
+        if obj is None and self._world.defaults.accounts_lacking(job):
+            self._world.gives_up_place(seen.uid)
         await self._update_to(obj, seen)
 
     def _pod_sets(self, obj: dict[str, Any]) -> tuple[PodSet, ...]:

@@ -68,6 +68,11 @@ class Aggregate:
                 log.warning("visibility API not looked after", error=str(error), again_in_s=AGAIN_S)
                 await asyncio.sleep(AGAIN_S)
 
+    @property
+    def ends_at(self) -> datetime | None:
+        """When the certificate that is served ends."""
+        return certificates.ends_at(self._held) if self._held is not None else None
+
     async def _look(self) -> None:
         hosts = certificates.service_names(SERVICE, self._namespace)
         have = await kept(self._client, self._namespace, SECRET, (*hosts, "localhost"), self._now(), self._held)

@@ -21,6 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from math import inf
 from typing import Any
@@ -219,8 +220,8 @@ class Controller:
         self.leading = False
         self.revision = 0
         """Counts changes of what is shown."""
-        self.certificate_ends: Callable[[], float | None] = lambda: None
-        """When the webhook's certificate ends, where one holds; seconds since the epoch."""
+        self.certificates: dict[str, Callable[[], datetime | None]] = {}
+        """When those that are served end, once there are any: of `webhook` and `web`."""
         self.verdicts: dict[Key, Verdict] = {}
         """The latest verdict of each gang that waits; for the page, metrics and `why`."""
         self._pace = Pace(
@@ -388,6 +389,14 @@ class Controller:
             self._on_runtime_class,
             optional=True,
         )
+        watch(
+            Kind("", "v1", "serviceaccounts", "ServiceAccount"),
+            decode.named,
+            self._on_account,
+            optional=True,
+            withheld=True,
+        )
+        self.world.defaults.has_account = self._has_account
         for stored, convert_stored in decode.STORED:
             watch(stored, partial(decode.item, convert_stored, names), self._on_storage, optional=True, withheld=True)
         for listed, convert_listed in (*decode.LISTED, decode.CLAIM_TEMPLATES):
@@ -513,6 +522,16 @@ class Controller:
         changed = self.world.defaults.runtime_class_changed(at.name, new.value if new is not None else None)
         if changed and self.leading:
             self.world.wake_class(at.name)
+
+    def _on_account(self, old: Item[None] | None, new: Item[None] | None) -> None:
+        at = new or old
+        assert at is not None
+        if (old is None or new is None) and self.leading:
+            self.world.account_changed(at.namespace, at.name)
+
+    def _has_account(self, namespace: str, name: str) -> bool:
+        informer = self.informers["ServiceAccount"]
+        return informer.absent or (namespace, name) in informer.store
 
     def _on_storage(self, old: Item[Any] | None, new: Item[Any] | None) -> None:
         self.world.storage_changed(old.value if old is not None else None, new.value if new is not None else None)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -143,6 +143,16 @@ async def names_of(client: Client, group: str | None = None) -> Names:
             continue
         return names
     raise NotThere("this cluster serves no API of Muster: are its CRDs installed?")
+
+
+@dataclass(frozen=True)
+class _JobsSeen:
+    """Jobs as the objects say they stand."""
+
+    gangs: Sequence[tuple[Workload, Standing, dict[str, str]]]
+    """With the labels of their jobs."""
+    alone: Sequence[JobView]
+    """Without a Workload."""
 
 
 class Ask:
@@ -572,29 +582,12 @@ class Ask:
 
     async def jobs(self, namespace: str | None, cluster_queue: str = "") -> Jobs:
         """All jobs of a namespace (None: of all) that name a queue or are held, waiting ones first; those of one
-        ClusterQueue, where it is named."""
-        selected = [(kind, key) for kind in JOB_KINDS for key in (self.names.queue_label, self.names.ungoverned_label)]
-        leaderless, (workloads, *lists) = await asyncio.gather(
-            self.leaderless(),
-            asyncio.gather(
-                self.read(self.workloads, namespace),
-                *(self.read(resource_of(kind), namespace, label_selector=key) for kind, key in selected),
-            ),
-        )
-        jobs = {
-            seen.uid: seen
-            for (kind, _), found in zip(selected, lists, strict=True)
-            for seen in (view(kind, raw, self.names) for raw in found or ())
-        }
-        rows: list[Standing] = []
-        told: set[str] = set()
-        gangs = [values.workload(raw, self.names)[0] for raw in workloads or ()]
+        ClusterQueue, where it is named. Raises NotThere when there is none of that name."""
+        seen, leaderless = await asyncio.gather(self._jobs_seen(namespace, cluster_queue), self.leaderless())
+        gangs = [gang for gang, _, _ in seen.gangs]
         lines = Lines(self.client, self.names)
         places = by_objects(gangs) | await self._all_in_line(gangs, namespace, lines)
-        for raw, gang in zip(workloads or (), gangs, strict=True):
-            told.add(gang.job_uid)
-            standing = standing_of(raw, gang, jobs.get(gang.job_uid), self.names, self.now)
-            rows.append(as_told(standing, places.get(gang.key)))
+        rows = [as_told(standing, places.get(gang.key)) for gang, standing, _ in seen.gangs]
         rows.extend(
             Standing(
                 namespace=job.namespace,
@@ -606,16 +599,8 @@ class Ask:
                 since=job.created_ms,
                 pods=sum(count for _, count in job.counts),
             )
-            for job in jobs.values()
-            if job.uid not in told and (job.queue or job.kept_back) and not _of_jobset(job)
+            for job in seen.alone
         )
-        if cluster_queue:
-            targets = await self._targets()
-            rows = [
-                row for row in rows if (row.cluster_queue or targets.get((row.namespace, row.queue))) == cluster_queue
-            ]
-            if not rows and cluster_queue not in targets.values():
-                raise NotThere(f"no LocalQueue points to a ClusterQueue {cluster_queue!r}")
         order = [State.WAITING, State.HELD, State.PAUSED, State.RESERVED, State.LEAVING, State.STARTING]
         order += [State.RUNNING, State.RELEASED]
         rows.sort(
@@ -640,35 +625,16 @@ class Ask:
 
     async def sums(self, namespace: str | None, by: str, cluster_queue: str = "") -> Sums:
         """What the jobs of a namespace (None: of all) hold and ask for together, who holds most first; those of one
-        ClusterQueue, where it is named. by: `namespace`, `queue`, or a label of the jobs."""
-        label = self.names.queue_label
-        leaderless, (workloads, *lists) = await asyncio.gather(
-            self.leaderless(),
-            asyncio.gather(
-                self.read(self.workloads, namespace),
-                *(self.read(resource_of(kind), namespace, label_selector=label) for kind in JOB_KINDS),
-            ),
-        )
-        jobs: dict[str, JobView] = {}
-        labels: dict[str, dict[str, str]] = {}
-        for kind, found in zip(JOB_KINDS, lists, strict=True):
-            for raw in found or ():
-                job = view(kind, raw, self.names)
-                jobs[job.uid], labels[job.uid] = job, texts(obj(raw.get("metadata")).get("labels"))
-        targets = await self._targets() if cluster_queue else {}
+        ClusterQueue, where it is named. by: `namespace`, `queue`, or a label of the jobs. Raises as `jobs`."""
+        seen, leaderless = await asyncio.gather(self._jobs_seen(namespace, cluster_queue), self.leaderless())
         count: dict[str, tuple[int, int]] = {}
         amounts: dict[str, dict[str, Amounts]] = {}
-        for raw in workloads or ():
-            gang = values.workload(raw, self.names)[0]
-            standing = standing_of(raw, gang, jobs.get(gang.job_uid), self.names, self.now)
+        for gang, standing, labels in seen.gangs:
             holds = gang.admission is not None and not gang.finished
             if not holds and standing.state is not State.WAITING:
                 continue
-            target = gang.admission.cluster_queue if gang.admission else targets.get((gang.namespace, gang.queue))
-            if cluster_queue and target != cluster_queue:
-                continue
             of_job = {"namespace": gang.namespace, "queue": f"{gang.namespace}/{gang.queue}"}
-            who = of_job[by] if by in of_job else labels.get(gang.job_uid, {}).get(by, "")
+            who = of_job[by] if by in of_job else labels.get(by, "")
             holding, waiting = count.get(who, (0, 0))
             count[who] = holding + holds, waiting + (not holds)
             idle = standing.state in (State.RESERVED, State.STARTING, State.LEAVING)
@@ -686,6 +652,60 @@ class Ask:
         rows.sort(key=lambda row: (*(-one.held for one in row.amounts[:1]), row.who))
         return Sums(by, tuple(rows), self.hidden, leaderless)
 
+    async def _jobs_seen(self, namespace: str | None, cluster_queue: str) -> _JobsSeen:
+        """The jobs of a namespace (None: of all) with their Workloads. Raises as `jobs`."""
+        selected = [(kind, key) for kind in JOB_KINDS for key in (self.names.queue_label, self.names.ungoverned_label)]
+        workloads, *lists = await asyncio.gather(
+            self.read(self.workloads, namespace),
+            *(self.read(resource_of(kind), namespace, label_selector=key) for kind, key in selected),
+        )
+        jobs: dict[str, JobView] = {}
+        labels: dict[str, dict[str, str]] = {}
+        for (kind, _), found in zip(selected, lists, strict=True):
+            for raw in found or ():
+                job = view(kind, raw, self.names)
+                jobs[job.uid], labels[job.uid] = job, texts(obj(raw.get("metadata")).get("labels"))
+        read = [(raw, values.workload(raw, self.names)[0]) for raw in workloads or ()]
+        gangs = [
+            (
+                gang,
+                standing_of(raw, gang, jobs.get(gang.job_uid), self.names, self.now),
+                labels.get(gang.job_uid, {}),
+            )
+            for raw, gang in read
+        ]
+        told = {gang.job_uid for gang, *_ in gangs}
+        alone = [
+            job for job in jobs.values() if job.uid not in told and (job.queue or job.kept_back) and not _of_jobset(job)
+        ]
+        if cluster_queue:
+            targets = await self._targets(namespace)
+            gangs = [
+                one
+                for one in gangs
+                if cluster_queue
+                == (
+                    one[0].admission.cluster_queue
+                    if one[0].admission
+                    else targets.get((one[0].namespace, one[0].queue))
+                )
+            ]
+            alone = [job for job in alone if targets.get((job.namespace, job.queue)) == cluster_queue]
+            if not gangs and not alone and cluster_queue not in targets.values():
+                await self._known(cluster_queue, namespace)
+        return _JobsSeen(gangs, alone)
+
+    async def _known(self, cluster_queue: str, namespace: str | None) -> None:
+        """Raises NotThere unless there is a ClusterQueue of this name."""
+        kind = self.kind("clusterqueues", "ClusterQueue", namespaced=False)
+        hidden = dict(self._hidden)
+        if await self.read_one(kind, cluster_queue) is not None:
+            return
+        if self._hidden == hidden:
+            raise NotThere(f"there is no ClusterQueue {cluster_queue!r}")
+        where = f" in namespace {namespace!r}" if namespace else ""
+        raise NotSeen(f"no LocalQueue{where} points to a ClusterQueue {cluster_queue!r}, and you may not see those")
+
     async def _all_in_line(self, gangs: Iterable[Workload], namespace: str | None, lines: Lines) -> dict[Key, Told]:
         """Of those that wait, what the visibility API tells: by LocalQueue in one namespace, else by ClusterQueue."""
         queues = {
@@ -698,15 +718,15 @@ class Ask:
         if namespace is not None:
             found = await asyncio.gather(*(lines.of_local_queue(*queue) for queue in sorted(queues)))
         else:
-            targets = {target for queue, target in (await self._targets()).items() if queue in queues}
+            targets = {target for queue, target in (await self._targets(None)).items() if queue in queues}
             found = await asyncio.gather(*(lines.of_cluster_queue(name) for name in sorted(targets - {""})))
         return {key: told for line in found for key, told in (line or {}).items()}
 
-    async def _targets(self) -> dict[Key, str]:
-        """LocalQueue -> the ClusterQueue that it points to."""
+    async def _targets(self, namespace: str | None) -> dict[Key, str]:
+        """LocalQueue of a namespace (None: of all) -> the ClusterQueue that it points to."""
         return {
             (namespace_of(raw), name_of(raw)): text(obj(raw.get("spec")).get("clusterQueue"))
-            for raw in await self.read(self.local_queues) or ()
+            for raw in await self.read(self.local_queues, namespace) or ()
         }
 
     # ------------------------------------------------------------ nodes

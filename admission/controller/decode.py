@@ -477,6 +477,11 @@ def plain(raw: msgspec.Raw) -> Item[dict[str, Any]]:
     return _item(obj, obj)
 
 
+def named(raw: msgspec.Raw) -> Item[None]:
+    """An object of which it counts that it is there."""
+    return _item(_decode(raw), None)
+
+
 def quota(raw: msgspec.Raw) -> Item[dict[str, Any]]:
     """Of a ResourceQuota what it allows: its status changes with each pod."""
     obj = _decode(raw)

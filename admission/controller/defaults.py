@@ -3,7 +3,7 @@ from ResourceClaimTemplates ask for, and priority; and what ResourceQuotas allow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,14 @@ from admission.jobs.kinds import JobView
 from admission.jobs.requests import class_mark, defaults_mark, limits_mark, quotas_mark
 
 
-def unknown_classes(job: JobView, ours: Collection[str] | None, of_pods: Collection[str] | None) -> tuple[str, ...]:
-    """What is wrong with the classes of priority that a job names, in words; there are these WorkloadPriorityClasses,
-    and these PriorityClasses (None: nobody can see which)."""
+def named_in_vain(
+    job: JobView,
+    ours: Collection[str] | None,
+    of_pods: Collection[str] | None,
+    accounts_lacking: Collection[str],
+) -> tuple[str, ...]:
+    """What a job names that is not there, in words; there are these WorkloadPriorityClasses, and these PriorityClasses
+    (None: nobody can see which), and not these ServiceAccounts."""
     problems = []
     if ours is not None and job.priority_class and job.priority_class not in ours:
         known = ", ".join(sorted(ours)[:10]) or "none"
@@ -24,6 +29,11 @@ def unknown_classes(job: JobView, ours: Collection[str] | None, of_pods: Collect
             f"PriorityClass {job.pod_priority_class!r} (priorityClassName of its pods) does not exist: "
             "none of them can be made"
         )
+    problems += [
+        f"ServiceAccount {name!r} (serviceAccountName of its pods) does not exist in namespace {job.namespace}: "
+        "none of them can be made; create it, or name another"
+        for name in accounts_lacking
+    ]
     return tuple(problems)
 
 
@@ -44,6 +54,8 @@ class Defaults:
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
+        self.has_account: Callable[[str, str], bool] = lambda _namespace, _name: True
+        """Is there such a ServiceAccount? True where nobody can see which there are."""
         self.workload_priorities: dict[str, int] = {}
         self.pod_priorities: dict[str, int] = {}
         self._pod_priority_defaults: dict[str, int] = {}
@@ -113,13 +125,19 @@ class Defaults:
         """ResourceQuotas of a namespace, in order of name."""
         return _in_order(self._quotas, namespace)
 
+    def accounts_lacking(self, job: JobView) -> tuple[str, ...]:
+        """ServiceAccounts that its pods name and that are not there."""
+        return tuple(name for name in job.service_accounts if not self.has_account(job.namespace, name))
+
     def mark_of(self, job: JobView) -> str:
-        """What is added to its pods, but for priority, as a mark; "" for nothing."""
+        """What is added to its pods, but for priority, as a mark; "" for nothing. Another where it names a
+        ServiceAccount in vain, for which no Workload is made."""
         limits = self._limits_marks.get(job.namespace, "")
-        if not (limits or job.runtime_classes or job.claim_templates or job.device_classes):
+        vain = self.accounts_lacking(job)
+        if not (limits or vain or job.runtime_classes or job.claim_templates or job.device_classes):
             return ""
         absent = class_mark(None)
-        return defaults_mark(
+        return "/".join(vain) + defaults_mark(
             limits,
             [(name, self._class_marks.get(name, absent)) for name in job.runtime_classes],
             self._devices.marks(job.namespace, job.claim_templates, job.device_classes).items(),

@@ -888,6 +888,7 @@ def _differs(seen: Sight) -> bool:
     return (
         workload.spec_hash != job.spec_hash
         or workload.counts != job.counts
+        or job.fewest != next((one.min_count for one in value.pod_sets), None)
         or value.queue != seen.queue
         or value.priority != seen.priority
         or workload.paused != job.paused

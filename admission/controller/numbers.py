@@ -93,8 +93,9 @@ class Numbers:
     def events_dropped(self) -> dict[str, int]:
         return dict(self._controller.events.dropped)
 
-    def certificate_ends(self) -> float | None:
-        return self._controller.certificate_ends()
+    def certificates_end(self) -> dict[str, float]:
+        found = {name: ends() for name, ends in self._controller.certificates.items()}
+        return {name: ends.timestamp() for name, ends in found.items() if ends is not None}
 
     def api_calls(self) -> list[tuple[tuple[str, str, str, int], int]]:
         return list(self._controller.client.counts.items())

@@ -83,6 +83,8 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule("", ["pods"], [*_READ, "patch", "delete"]),
             rule("", ["pods/eviction"], ["create"]),
             rule("", ["nodes", "namespaces", "limitranges", "resourcequotas"], _WATCH),
+            # Whether those that pods name are there: else no pod is made. What they hold are names.
+            rule("", ["serviceaccounts"], _WATCH),
             # Where volumes are, and so the pods that name them.
             rule("", ["persistentvolumeclaims", "persistentvolumes"], _WATCH),
             rule("storage.k8s.io", ["storageclasses"], _WATCH),

@@ -146,7 +146,7 @@ async def serve(
                 if config.webhook.certificate == "files" and config.webhook.cert_dir
                 else None,
             )
-            controller.certificate_ends = lambda: ends.timestamp() if (ends := hooks.ends_at) is not None else None
+            controller.certificates["webhook"] = lambda: hooks.ends_at
             await _once_it_answers(hooks.start, "the webhook's certificate")
             restore = hooks.restore
             group.create_task(hooks.run(), name="webhook")

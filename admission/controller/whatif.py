@@ -32,7 +32,7 @@ from admission.controller.ask import (
 )
 from admission.controller.change import QUOTA_KINDS, as_applied
 from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED
-from admission.controller.defaults import unknown_classes
+from admission.controller.defaults import named_in_vain
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
 from admission.engine.in_flight import written
@@ -64,6 +64,7 @@ from admission.jobs.kinds import (
     JOB,
     JOBSET,
     JobKind,
+    JobView,
     claim_templates,
     claims_made,
     device_classes,
@@ -85,6 +86,7 @@ from admission.names import Names
 Json = dict[str, Any]
 _STEPS = 10_000
 _CYCLES = 100
+SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 RUNTIME_CLASSES = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 
 
@@ -283,7 +285,9 @@ async def _decided(
     )
     there = (cluster.found[plural] for plural in ("workloadpriorityclasses", PRIORITY_CLASSES.plural))
     ours, of_pods = (None if found is None else {name_of(raw) for raw in found} for found in there)
-    problems = (*unknown_classes(view(kind, made, names), ours, of_pods), *problems)
+    job = view(kind, made, names)
+    vain = named_in_vain(job, ours, of_pods, await _accounts_lacking(ask, job))
+    problems = (*vain, *problems)
     if problems:
         return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message="; ".join(problems))
     # Of two that are made in the same second the order is that of the uids.
@@ -434,6 +438,16 @@ class _Stored:
         """Another gang, as far as is known what its volumes allow."""
         known = not self.unseen and (self.everywhere or gang.namespace == self.namespace)
         return self.storage.laid_on(gang)[0] if known and not gang.finished else gang
+
+
+async def _accounts_lacking(ask: Ask, job: JobView) -> list[str]:
+    """ServiceAccounts that its pods name, and of which the asker sees that they are not there."""
+    return [
+        name
+        for name in job.service_accounts
+        if await ask.read_one(SERVICE_ACCOUNTS, name, job.namespace) is None
+        and f"{SERVICE_ACCOUNTS.kind} {job.namespace}/{name}" not in ask.hidden
+    ]
 
 
 async def _claimed(ask: Ask, kind: JobKind, made: Json, namespace: str, devices: Devices) -> str:

@@ -739,6 +739,12 @@ class World:
             if name in job.runtime_classes:
                 self._changed_job(key)
 
+    def account_changed(self, namespace: str, name: str) -> None:
+        """A ServiceAccount came or went: jobs whose pods name it."""
+        for key, job in self.jobs.items():
+            if key[1] == namespace and name in job.service_accounts:
+                self._changed_job(key)
+
     def says_the_same(self, seen: WorkloadSeen, job: JobView) -> None:
         """With what is added to its pods now, the Workload would be no other."""
         self._same_defaults[seen.uid] = self.defaults.mark_of(job)

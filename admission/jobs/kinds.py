@@ -164,6 +164,9 @@ class JobView(Value, frozen=True):
     """ResourceClaimTemplates that they name."""
     device_classes: tuple[str, ...] = ()
     """DeviceClasses that they ask for by the classes' own names."""
+    service_accounts: tuple[str, ...] = ()
+    """ServiceAccounts that the templates of pods still to run name; `default`, which each namespace is given, is left
+    out."""
     owner: tuple[str, str, str] | None = None
     """(apiVersion, kind, uid) of its controller."""
     suspended: bool = False
@@ -194,6 +197,8 @@ class JobView(Value, frozen=True):
     """Pods that ought to be there, ready or done, by now (replicated jobs that start later are not due)."""
     pods_at_once: int = 0
     """Pods that it has at a time, while none is done."""
+    fewest: int | None = None
+    """With so many of its pods still to run it may start; None: only with all."""
     left: tuple[tuple[str, int], ...] = ()
     """(pod set, pods that run or will run) of pod sets of which some will not run again."""
     started: bool = False
@@ -285,6 +290,12 @@ def claim_templates(template: Json) -> list[str]:
     """ResourceClaimTemplates that a pod template names."""
     claims = objects(obj(template.get("spec")).get("resourceClaims"))
     return [name for one in claims if (name := text(one.get("resourceClaimTemplateName")))]
+
+
+def _service_account(template: Json) -> str:
+    spec = obj(template.get("spec"))
+    # A JobSet keeps the older name as its owner wrote it.
+    return text(spec.get("serviceAccountName")) or text(spec.get("serviceAccount"))
 
 
 def device_classes(template: Json) -> list[str]:
@@ -787,7 +798,8 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
     outcome = kind.outcome(raw, slots if inverse is None else kind.slots(raw))
     owner = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("controller") is True), None)
     limit, unread = labels_of(labels, names)
-    problems = [*_problems(kind, slots, inverse), *unread]
+    fewest, cannot_be = fewest_pods(kind, owned, slots, names)
+    problems = [*_problems(kind, slots, inverse), *unread, *cannot_be]
     return JobView(
         kind=kind.name,
         namespace=text(meta.get("namespace")),
@@ -807,6 +819,9 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         ),
         claim_templates=tuple(sorted({name for slot in slots for name in claim_templates(slot.template)})),
         device_classes=tuple(sorted({name for slot in slots for name in device_classes(slot.template)})),
+        service_accounts=tuple(
+            sorted({name for slot in slots if slot.count and (name := _service_account(slot.template))} - {"default"})
+        ),
         owner=None
         if owner is None
         else (text(owner.get("apiVersion")), text(owner.get("kind")), text(owner.get("uid"))),
@@ -842,6 +857,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         max_execution_s=limit,
         gates=inverse is not None and "gates" in items(inverse.get("forms")),
         survives=survives_a_pod(kind, raw, names),
+        fewest=fewest,
         waits_for_failed=any(map(_replaces_failed_only, _job_specs(kind, raw))),
         problems=tuple(problems),
         unknown_keys=unknown_keys(kind, owned, slots, names) if queue or every or inverse is not None else (),
@@ -853,8 +869,23 @@ def completions_follow(annotations: Mapping[str, str]) -> bool:
     return KUEUES_YES_OR_NO.get(annotations.get(EQUAL_COMPLETIONS, ""), False)
 
 
+def fewest_pods(kind: JobKind, owned: Json, slots: Sequence[Slot], names: Names) -> tuple[int | None, list[str]]:
+    """(with how many of its pods still to run a job may start, None: only with all; what is wrong with what it says of
+    that). owned: as its owner wrote it."""
+    annotations = texts(obj(owned.get("metadata")).get("annotations"))
+    said = annotations.get(names.min_parallelism_annotation, "")
+    if not said or kind is not JOB or completions_follow(annotations):
+        return None, []
+    enough, (parallelism, *_) = digits(said), _job_size(obj(owned.get("spec")))
+    if enough is None or not 0 < enough <= parallelism:
+        return None, [f"annotation {names.min_parallelism_annotation}: {said[:20]!r} is not from 1 to the parallelism"]
+    # Of one that is partly done fewer may be left than that.
+    return min(enough, slots[0].count) or None, []
+
+
 def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list[str]]:
-    """(longest run time in seconds, what is wrong with the labels that say how long a job runs and whether at all)."""
+    """(longest run time in seconds, what is wrong with the labels that say how long a job runs, whether at all, and by
+    which Workload)."""
     problems = []
     limit, paused = labels.get(names.max_exec_time_label), labels.get(names.pause_label)
     seconds = digits(limit or "")
@@ -866,6 +897,11 @@ def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list
         )
     if paused not in (None, "true", "false"):
         problems.append(f"label {names.pause_label}: {paused[:20]!r} is neither 'true' nor 'false'")
+    if prebuilt := labels.get(names.prebuilt_label):
+        problems.append(
+            f"label {names.prebuilt_label}: {prebuilt[:63]!r} would be charged beside the Workload that is made for "
+            "this job: take the label off, and delete that one"
+        )
     return seconds if good else None, problems
 
 

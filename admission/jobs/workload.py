@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 
 from admission.jobs.devices import Devices
 from admission.jobs.kinds import (
+    JOB,
     JobKind,
     Json,
     Slot,
     claim_templates,
-    completions_follow,
     device_classes,
-    digits,
+    fewest_pods,
     items,
     labels_of,
     obj,
@@ -69,6 +69,11 @@ def workload_name(kind: JobKind, name: str, uid: str) -> str:
     return f"{kind.name.lower()}-{name}"[: _LABEL_LIMIT - 9].rstrip("-.") + "-" + mark
 
 
+def _asks_for_none(spec: Json) -> bool:
+    """Is a Job left without pods by its owner, until he says how many, and does not complete meanwhile."""
+    return whole(spec.get("parallelism"), 1) == 0 and whole(spec.get("completions"), 1) > 0
+
+
 def build_workload(
     kind: JobKind,
     raw: Json,
@@ -96,7 +101,6 @@ def build_workload(
     pod_sets = []
     classes: dict[str, str] = {}
     claims: dict[str, str] = {}
-    least = annotations.get(names.min_parallelism_annotation, "")
     for slot in slots:
         spec = obj(slot.template.get("spec"))
         said = texts(obj(slot.template.get("metadata")).get("annotations"))
@@ -131,14 +135,13 @@ def build_workload(
         if request is not None and slot.count:
             entry["topologyRequest"] = request
         pod_sets.append(entry)
-    if least and len(slots) == 1 and not slots[0].labels and not completions_follow(annotations):
-        enough = digits(least)
-        if enough is not None and 0 < enough <= slots[0].count:
-            pod_sets[0]["minCount"] = enough
-        else:
-            problems.append(
-                f"annotation {names.min_parallelism_annotation}: {least[:20]!r} is not from 1 to the parallelism"
-            )
+    if kind == JOB and _asks_for_none(obj(owned.get("spec"))):
+        # Admitted with none, it could not be given some without being stopped first.
+        problems.append("parallelism is 0: it asks for no pods, and is queued when it asks for some")
+    enough, unmet = fewest_pods(kind, owned, slots, names)
+    problems.extend(unmet)
+    if enough is not None:
+        pod_sets[0]["minCount"] = enough
     if quotas:
         fewest = [(whole(one.get("minCount"), one["count"]), obj(one["template"].get("spec"))) for one in pod_sets]
         problems.extend(over_quota(fewest, quotas, together=starts_together(owned))[:_TOLD])
@@ -148,11 +151,6 @@ def build_workload(
         problems.append(
             f"label {names.queue_label}: no LocalQueue can be called {queue!r}: names have lower-case letters, digits, "
             "'-' and '.'; correct the label"
-        )
-    if prebuilt := labels.get(names.prebuilt_label):
-        problems.append(
-            f"label {names.prebuilt_label}: {prebuilt[:63]!r} would be charged beside the Workload that is made for "
-            "this job: take the label off, and delete that one"
         )
     if (size := _stored_bytes([entry["template"] for entry in pod_sets])) > TEMPLATES_BYTES:
         problems.append(

@@ -210,6 +210,11 @@ FAMILIES: tuple[Family, ...] = (
         "gauge",
         "When the webhook's certificate ends; absent where policies hold.",
     ),
+    Family(
+        "muster_web_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "When the certificate of the page and the visibility API ends; absent where they are served without.",
+    ),
 )
 """Beside them stand `process_*`, of the process itself."""
 
@@ -267,8 +272,8 @@ class Numbers(Protocol):
         """(mode, are jobs held), once it was tried."""
 
     def events_dropped(self) -> Mapping[str, int]: ...
-    def certificate_ends(self) -> float | None:
-        """Seconds since the epoch."""
+    def certificates_end(self) -> Mapping[str, float]:
+        """Of `webhook` and `web`, where one is served: seconds since the epoch."""
 
 
 class Metrics:
@@ -630,8 +635,8 @@ class _Scraped:
             put("watch_age_seconds", seconds, kind)
         for why, count in sorted(numbers.events_dropped().items()):
             put("events_dropped", count, why)
-        if (ends := numbers.certificate_ends()) is not None:
-            put("webhook_certificate_expiry_timestamp_seconds", ends)
+        for name, ends in numbers.certificates_end().items():
+            put(f"{name}_certificate_expiry_timestamp_seconds", ends)
 
     def _queues(self, put: Any) -> list[tuple[str, str]]:
         """What ClusterQueues count: (ClusterQueue, resource)."""

@@ -197,6 +197,7 @@ FAULTS = {
     "MusterJobsNotHeld": _with("muster_jobs_held", 0, ("mode", "policy")),
     "MusterLedgerDrift": _with("muster_ledger_drift", 1),
     "MusterWebhookCertificate": _with("muster_webhook_certificate_expiry_timestamp_seconds", NOW + 6 * 86400),
+    "MusterWebCertificate": _with("muster_web_certificate_expiry_timestamp_seconds", NOW + 6 * 86400),
     "MusterDecisionsFail": _with("muster_cycle_failures_total", 6 + 1),
     "MusterQueueInactive": _with("muster_cluster_queue_inactive", 1, A, ("reason", "FlavorNotFound")),
     "MusterQueueBlocked": lambda scraped: {

@@ -609,6 +609,12 @@ def of_class(name: str, priority_class: str) -> dict[str, Any]:
     return made
 
 
+def with_account(name: str, account: str) -> dict[str, Any]:
+    made = job(name, pods=3)
+    made["spec"]["template"]["spec"]["serviceAccountName"] = account
+    return made
+
+
 SUBMITTED: dict[str, tuple[dict[str, Any], int, str, str, str]] = {
     "fits": (job("train", pods=3), 0, "starts", "", ""),
     "fits with less": (may_shrink(job("train", pods=4), to=2), 0, "starts", "", "less: 3 of 4 pods at a time"),
@@ -617,6 +623,7 @@ SUBMITTED: dict[str, tuple[dict[str, Any], int, str, str, str]] = {
     "no such queue": (job("train", queue="none"), 1, "waits", "LocalQueueDoesNotExist", "LocalQueue none does not"),
     "no such priority": (labelled("train", "urgent"), 3, "refused", "", "'urgent' does not exist; there are: none"),
     "no such priority of pods": (of_class("train", "urgent"), 3, "refused", "", "none of them can be made"),
+    "no such ServiceAccount": (with_account("train", "trainer"), 3, "refused", "", "'trainer' (serviceAccountName of"),
     "no queue": (job("train", queue=""), 0, "unmanaged", "", "no label"),
     "no name": ({**job("train"), "metadata": {"namespace": "ml", "labels": {}}}, 3, "refused", "", ""),
 }

@@ -96,13 +96,17 @@ async def test_replicas_share_a_certificate_that_the_api_server_trusts(client: C
     await asyncio.gather(one.look(), two.look())
     bundle = await _bundle(client)
     assert await one.leaf(bundle) == await two.leaf(bundle)
+    assert one.made.ends_at == two.made.ends_at
+    assert one.made.ends_at - T0 > timedelta(days=80)
     assert (await client.get(f"{APIS}/{NAME}"))["spec"]["group"] == "visibility.muster.dev"
 
     # After two thirds of its life there is a new one; the running server shows it, and callers need not be told anew.
     old = await one.leaf(bundle)
     one.now = two.now = T0 + timedelta(days=61)
+    ended = one.made.ends_at
     await one.look()
     assert await one.leaf(bundle) != old
+    assert one.made.ends_at - ended == timedelta(days=61)
     assert await two.leaf(bundle) == old
     await two.look()
     assert await two.leaf(bundle) == await one.leaf(bundle)

@@ -19,7 +19,7 @@ from admission.api.reasons import DETAILS, REASONS, advice_for, detail_of, reaso
 from admission.cli import cli
 from admission.controller import tell
 from admission.controller.answers import State
-from admission.controller.ask import NotThere, names_of
+from admission.controller.ask import NotSeen, NotThere, names_of
 from admission.controller.standing import so_far
 from admission.controller.unready import staying
 from admission.engine.model import Detail, EvictReason, Misfit, Reason, Shortfall, Why
@@ -1135,8 +1135,16 @@ async def test_jobs_in_their_order(world: World, tmp_path: Path) -> None:
     of_queue = (await run(world, tmp_path, "jobs", "-A", "--cluster-queue", "team-a")).stdout
     assert all(name in of_queue for name in ("job/high", "job/fresh", "job/runs"))
     assert not (await world.ask().jobs(None, "team-b")).rows
-    with pytest.raises(NotThere, match="no LocalQueue points to a ClusterQueue 'team-z'"):
-        await world.ask().jobs(None, "team-z")
+    await world.put(own("ClusterQueue", "unused", {}))
+    for asked in (lambda name: world.ask().jobs(None, name), lambda name: world.ask().sums("ml", "queue", name)):
+        assert not (await asked("unused")).rows, "nobody's LocalQueue points there, and it is there"
+        with pytest.raises(NotThere, match="there is no ClusterQueue 'team-z'"):
+            await asked("team-z")
+    world.denied = {"clusterqueues", "localqueues*"}
+    assert (await world.ask().sums("ml", "queue", "team-a")).rows, "of one's own namespace the LocalQueues may be seen"
+    with pytest.raises(NotSeen, match="no LocalQueue in namespace 'ml' points to a ClusterQueue 'team-z', and you may"):
+        await world.ask().jobs("ml", "team-z")
+    world.denied = set()
     empty = (await run(world, tmp_path, "jobs", "-n", "web")).stdout
     assert "No jobs that name a queue in namespace web: -A shows those of all namespaces." in empty
     world.denied = {"jobs"}

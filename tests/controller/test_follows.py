@@ -127,24 +127,45 @@ async def test_a_limit_of_run_time_that_changes_while_a_job_waits(world: World) 
         await until(reads(world, lambda raw: "maximumExecutionTimeSeconds" not in raw["spec"]))
 
 
-async def test_who_says_what_cannot_be_read_is_told_and_holds_no_place(world: World) -> None:
-    """It would run without the limit that its owner meant."""
+UNQUEUED: dict[str, tuple[Json, str]] = {
+    "no limit of run time": ({"labels": {NAMES.max_exec_time_label: "5m"}}, "'5m' is no number of seconds above 0"),
+    "a Workload of another": ({"labels": {NAMES.prebuilt_label: "mine"}}, "'mine' would be charged beside"),
+    "more than it may have": ({"annotations": {NAMES.min_parallelism_annotation: "9"}}, "'9' is not from 1 to"),
+}
+
+
+@pytest.mark.parametrize("name", UNQUEUED)
+async def test_who_says_what_cannot_be_meant_is_told_and_holds_no_place(world: World, name: str) -> None:
+    """It would run in another way than its owner meant."""
+    says, words = UNQUEUED[name]
     await a_town(world, 4)
     async with running(world):
         await world.put(job("train", "main"))
         await until(lambda: its_workload(world))
-        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.max_exec_time_label: "5m"}}})
+        await change(world, f"{JOBS}/train", {"metadata": says})
 
         (message,) = await until(lambda: told(world))
-        assert "'5m' is no number of seconds above 0" in message
+        assert words in message
 
         async def gone() -> bool:
             return await its_workload(world) is None
 
         await until(gone)
         assert (await world.ask().why("train", "ml")).standing.message == message
-        await change(world, f"{JOBS}/train", {"metadata": {"labels": {NAMES.max_exec_time_label: "300"}}})
-        await until(reads(world, lambda raw: raw["spec"].get("maximumExecutionTimeSeconds") == 300))
+        taken_back = {place: dict.fromkeys(keys) for place, keys in says.items()}
+        await change(world, f"{JOBS}/train", {"metadata": taken_back})
+        await until(lambda: its_workload(world))
+
+
+async def test_a_job_that_waits_may_come_to_say_that_fewer_pods_are_enough(world: World) -> None:
+    await a_town(world, 8)
+    notes = {NAMES.min_parallelism_annotation: "1"}
+    async with running(world):
+        await world.put(job("train", "main"))
+        await until(reads(world, lambda raw: "conditions" in raw.get("status", {})))
+        await change(world, f"{JOBS}/train", {"metadata": {"annotations": notes}})
+        found = await until(reads(world, lambda raw: holds(raw) and raw))
+    assert found["status"]["admission"]["podSetAssignments"][0]["count"] == 1
 
 
 async def told(world: World, reason: str = "InvalidJob") -> list[str]:
@@ -592,6 +613,46 @@ async def test_who_waits_and_names_a_runtime_class_that_goes_is_not_queued(world
         await until(reads(world, holds))
 
 
+ACCOUNTS = "/api/v1/namespaces/ml/serviceaccounts"
+TRAINER = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "trainer", "namespace": "ml"}}
+
+
+async def test_whose_pods_name_a_service_account_that_is_not_there_is_told_and_given_nothing(world: World) -> None:
+    """No pod of it can be made. Who runs is let be, and so is who names what each namespace is given."""
+    await a_town_with_cpus(world)
+
+    async with running(world) as controller:
+        await world.put(asking(serviceAccountName="trainer"))
+        (said,) = await until(lambda: told(world))
+        assert said.startswith("ServiceAccount 'trainer' (serviceAccountName of its pods) does not exist")
+        assert not controller.state.workloads
+        await world.put(TRAINER)
+        await until(reads(world, holds))
+        await world.client.delete(f"{ACCOUNTS}/trainer")
+
+        async def gone() -> bool:
+            return not controller.world.defaults.has_account("ml", "trainer")
+
+        await until(gone)
+        assert holds(await its_workload(world) or {})
+        usual = job("usual", "main", pods=1)
+        usual["spec"]["template"]["spec"]["serviceAccountName"] = "default"
+        await world.put(usual)
+
+        async def queued() -> bool:
+            return len(controller.state.workloads) == 2
+
+        await until(queued)
+
+
+async def test_where_service_accounts_may_not_be_seen_those_that_jobs_name_are_taken_to_be_there(world: World) -> None:
+    await a_town_with_cpus(world)
+    world.denied = {"serviceaccounts"}
+    async with running(world):
+        await world.put(asking(serviceAccountName="trainer"))
+        await until(reads(world, holds))
+
+
 def at_most(gpus: int) -> Json:
     """Of each container."""
     made = limit_range("1")
@@ -631,17 +692,13 @@ async def test_whose_pods_its_namespace_never_takes_is_told_and_given_nothing(wo
     path, less, more, words = REFUSING[name]
     await a_town_with_cpus(world)
 
-    async def told() -> list[str]:
-        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
-        return [event["message"] for event in events if event["reason"] == "InvalidJob"]
-
     async def started() -> bool:
         return not (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"]
 
     await world.put(less)
     async with running(world) as controller:
         await world.put(asking())
-        assert await until(told) == [words]
+        assert await until(lambda: told(world)) == [words]
         assert not controller.world.workloads
         await change(world, path, {"spec": more["spec"]})
         first = await until(reads(world, lambda raw: holds(raw) and raw))
@@ -655,7 +712,7 @@ async def test_whose_pods_its_namespace_never_takes_is_told_and_given_nothing(wo
         await until(lambda: queued(2))
         await change(world, path, {"spec": less["spec"]})
         await until(lambda: queued(1))
-        assert set(await told()) == {words}
+        assert set(await told(world)) == {words}
         assert await started()
 
 
@@ -817,8 +874,31 @@ NO_TIME = {"metadata": {"labels": {NAMES.max_exec_time_label: "5m"}}}
 LOST: dict[str, tuple[str, bool]] = {
     "a LimitRange forbids it for a while": (f"{LIMITS}/defaults", True),
     "an administrator deletes it": ("", True),
+    "the ServiceAccount of its pods goes for a while": (f"{ACCOUNTS}/trainer", False),
     "its owner makes it one that cannot be queued": (f"{JOBS}/train", False),
 }
+
+
+async def test_a_job_is_given_nothing_while_its_owner_asks_for_no_pods(world: World) -> None:
+    """Admitted with none, it could not be scaled up without being stopped; so it waits for a number."""
+    await a_town_with_cpus(world)
+    none, some = {"spec": {"parallelism": 0}}, {"spec": {"parallelism": 2}}
+    made = job("train", "main", pods=4)
+    async with running(world) as controller:
+        await world.put({**made, "spec": {**made["spec"], **none["spec"]}})
+
+        async def gone() -> bool:
+            return not controller.state.workloads
+
+        (message,) = await until(lambda: told(world))
+        assert message == "parallelism is 0: it asks for no pods, and is queued when it asks for some"
+        assert await gone()
+        await change(world, f"{JOBS}/train", {"spec": {"parallelism": 9}})
+        await until(reads(world, lambda raw: "conditions" in raw.get("status", {})))
+        await change(world, f"{JOBS}/train", none)
+        await until(gone)
+        await change(world, f"{JOBS}/train", some)
+        await until(reads(world, holds))
 
 
 @pytest.mark.parametrize("how", LOST)
@@ -827,7 +907,10 @@ async def test_a_job_that_lost_its_workload_comes_back_to_its_place(world: World
     path, keeps = LOST[how]
     await a_town_with_cpus(world)
     await world.put(at_most(16))
-    await world.put(job("train", "main", gpus=16))
+    await world.put(TRAINER)
+    waits = job("train", "main", gpus=16)
+    waits["spec"]["template"]["spec"]["serviceAccountName"] = "trainer"
+    await world.put(waits)
     at = f"{WORKLOADS}/"
 
     async def gone() -> bool:
@@ -837,6 +920,10 @@ async def test_a_job_that_lost_its_workload_comes_back_to_its_place(world: World
         first = await until(reads(world, lambda raw: "conditions" in raw.get("status", {}) and raw))
         if not path:
             await world.client.delete(at + first["metadata"]["name"])
+        elif path.startswith(ACCOUNTS):
+            await world.client.delete(path)
+            await until(gone)
+            await world.put(TRAINER)
         else:
             less, more = NO_TIME, {"metadata": {"labels": {NAMES.max_exec_time_label: None}}}
             if keeps:

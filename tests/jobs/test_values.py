@@ -545,6 +545,24 @@ def test_a_job_with_a_workload_that_another_makes_is_not_charged_for_both(group:
     assert ["'mine' would be charged beside" in problem for problem in problems] == [True]
 
 
+@pytest.mark.parametrize(
+    ("spec", "status", "fewest"),
+    [
+        ({"parallelism": 4, "completions": 4}, {}, 3),
+        ({"parallelism": 4, "completions": 4}, {"succeeded": 2}, 2),
+        ({"parallelism": 4, "completions": 9}, {"succeeded": 2}, 3),
+        ({"parallelism": 4, "completions": 2}, {}, 2),
+    ],
+)
+def test_of_a_job_that_is_partly_done_no_more_pods_must_start_than_are_left(
+    spec: dict[str, Any], status: dict[str, Any], fewest: int
+) -> None:
+    raw = job(**spec)
+    raw["status"], raw["metadata"]["annotations"] = status, {NAMES.min_parallelism_annotation: "3"}
+    made, problems = build_workload(JOB, raw, NAMES)
+    assert (made["spec"]["podSets"][0].get("minCount"), problems) == (fewest, ())
+
+
 @pytest.mark.parametrize(("follows", "fewest"), [("true", None), ("T", None), ("false", 1), ("", 1), ("x", 1)])
 def test_a_job_whose_completions_follow_its_parallelism_runs_whole(follows: str, fewest: int | None) -> None:
     """With fewer pods and as many completions, its ranks would run one after the other."""

@@ -147,8 +147,8 @@ class Small:
     def events_dropped(self) -> dict[str, int]:
         return {"queue": 2}
 
-    def certificate_ends(self) -> float | None:
-        return 1_900_000_000.0
+    def certificates_end(self) -> dict[str, float]:
+        return {"webhook": 1_900_000_000.0, "web": 1_950_000_000.0}
 
 
 class Clock:
@@ -293,6 +293,7 @@ def test_a_run_is_counted() -> None:
         ("muster_watch_age_seconds", {"kind": "Pod"}, 1.5),
         ("muster_events_dropped_total", {"why": "queue"}, 2),
         ("muster_webhook_certificate_expiry_timestamp_seconds", {}, 1_900_000_000),
+        ("muster_web_certificate_expiry_timestamp_seconds", {}, 1_950_000_000),
     ):
         assert found[metric, frozenset(labels.items())] == value, metric
     assert not [name for name, labels in found if name.startswith("muster_flavor") and ("flavor", "any") in labels]
