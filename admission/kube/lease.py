@@ -42,7 +42,7 @@ one that is cut off keeps the next leader waiting for a write's whole time limit
 CUT_OFF_S = 30.0
 """So long a leader may be without news: an API server that begins, or has much to do, is back within it."""
 ASIDE_S = 10.0
-"""So long a lease is left to those who are not cut off, which look for it every few seconds."""
+"""So long, or for two retries, a lease is left to those who are not cut off: they look for it every retry."""
 LOOK_S = 0.2
 """Between two looks whether all is seen that was not."""
 LONGEST_S = 3600.0
@@ -210,7 +210,7 @@ class LeaderElector:
         if self._free_since is None:
             self._free_since, self._told = now, False
         seconds, of = self._cut_off()
-        if now < self._free_since + ASIDE_S:
+        if now < self._free_since + max(ASIDE_S, 2 * self._retry):
             return seconds >= CUT_OFF_S
         if seconds == inf and not self._told:
             self._told = True

@@ -37,7 +37,7 @@ class Machine:
     """A process on a machine of its own: its clocks may be off, its network may fail, and it may freeze."""
 
     def __init__(
-        self, books: Books, *, name: str, offset: float = 0.0, rate: float = 1.0, wall: float = 0.0, lasts: float = 15.0
+        self, books: Books, *, name: str, offset: float = 0.0, rate: float = 1.0, wall: float = 0.0, **times: float
     ) -> None:
         self.books = books
         self.write_timeout = WRITE_TIMEOUT
@@ -59,7 +59,7 @@ class Machine:
             "muster",
             "controller",
             identity=name,
-            lease_duration=lasts,
+            **times,
             clock=lambda: (loop.time() - self.stood_still) * rate + offset,
             wall=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=loop.time() + wall),
             sleep=self.sleep,
@@ -302,7 +302,7 @@ def test_of_two_durations_the_longer_one_is_waited_for(theirs, ours):
 
     async def main() -> None:
         books, log = Books(), []
-        one, two = Machine(books, name="one", lasts=theirs), Machine(books, name="two", lasts=ours)
+        one, two = Machine(books, name="one", lease_duration=theirs), Machine(books, name="two", lease_duration=ours)
         start(one, log)
         await asyncio.sleep(1)
         start(two, log)
@@ -431,6 +431,28 @@ def test_a_leader_without_news_gives_it_up_to_who_has_them_and_leads_on_where_no
         one.cut_off_at = asyncio.get_running_loop().time()
         await asyncio.sleep(40)
         assert len(work.ended) == steps + 1  # as soon as the first time
+
+    virtually(main)
+
+
+def test_it_is_left_to_those_who_seldom_look_for_as_long_as_they_take():
+    async def main() -> None:
+        books, log = Books(), []
+        seldom = {"lease_duration": 120.0, "renew_deadline": 90.0, "retry": 40.0}
+        one, two = Machine(books, name="one", **seldom), Machine(books, name="two", **seldom)
+        _, work = start(one, log)
+        await asyncio.sleep(1)
+        _, other = start(two, log)
+        for _ in range(10):
+            one.cut_off_at = asyncio.get_running_loop().time()
+            two.cut_off_at = None
+            await asyncio.sleep(200)
+            assert one.elector.holder == two.elector.identity
+            one.cut_off_at, two.cut_off_at = None, asyncio.get_running_loop().time()
+            await asyncio.sleep(200)
+            assert one.elector.holder == one.elector.identity
+        assert len(work.began) == 11
+        assert len(other.began) == 10
 
     virtually(main)
 
