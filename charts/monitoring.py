@@ -162,13 +162,13 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "MusterPodsLinger",
-        f"max by (cluster_queue) ({_LAST.format('muster_oldest_leaving_seconds')}) > 3900",
+        f"max by (cluster_queue) ({_LAST.format('muster_oldest_overdue_seconds')}) > 600",
         "5m",
         "warning",
-        "A gang of {{ $labels.cluster_queue }} was evicted {{ $value | humanizeDuration }} ago, and its pods have not "
-        "ended",
-        "It holds its quota and its nodes until they have, and others wait. No pod of a gang has more than "
-        "maxTerminationGracePeriodSeconds (an hour, unless configured otherwise) to end in. "
+        "Pods of an evicted gang of {{ $labels.cluster_queue }} ought to have ended {{ $value | humanizeDuration }} "
+        "ago, and have not",
+        "It holds its quota and its nodes until they have, and others wait. Their terminationGracePeriodSeconds are "
+        "over. "
         f"{_WHO} lists it as leaving, and `muster why JOB -n NAMESPACE` names the pods and their nodes: a kubelet that "
         "does not answer, or a volume that does not unmount. Where the containers have surely ended, or the machine is "
         "off: kubectl delete pod POD -n NAMESPACE --force.",

@@ -405,6 +405,7 @@ def pod(names: Names, raw: msgspec.Raw) -> PodView:
         done=phase in ("Succeeded", "Failed"),
         ready=ready,
         terminating=meta.deletion_timestamp is not None,
+        ends_at=millis(meta.deletion_timestamp),
         created_at=millis(meta.creation_timestamp),
         gated=names.topology_gate in gates,
         unready_since=unready,

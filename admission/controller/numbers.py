@@ -56,12 +56,13 @@ class Numbers:
             return None
         return value, max(0, self._controller.now() - value.admitted_at) / 1000
 
-    def held_up(self) -> Iterator[tuple[Literal["reserved", "leaving"], str, float]]:
+    def held_up(self) -> Iterator[tuple[Literal["reserved", "leaving", "overdue"], str, float]]:
         controller, now = self._controller, self._controller.now()
         for name in self.cluster_queues() if controller.leading else ():
             for gang in controller.state.holders(name):
                 if gang.evicted and gang.evicted_at:
                     yield "leaving", name, max(0, now - gang.evicted_at) / 1000
+                    yield "overdue", name, max(0, now - controller.world.due(gang)) / 1000
                 elif not gang.evicted and not gang.admitted:
                     yield "reserved", name, max(0, now - gang.reserved_at) / 1000
 

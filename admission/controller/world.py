@@ -116,6 +116,8 @@ class PodView(Value, frozen=True):
     """How long Kubernetes leaves it on a node that is lost; None: for ever. Of pods of gangs alone."""
     failed: bool = False
     """Done, and not because it succeeded: mostly another one takes its place."""
+    ends_at: int = 0
+    """When its grace period is over, of one that was told to end; else 0."""
 
 
 _decode_status = msgspec.json.Decoder(dict[str, Any]).decode
@@ -1277,6 +1279,12 @@ class World:
         if value.admission is None:
             return tuple(rule.name for rule in queue.checks)
         return required_checks(queue, value.admission)
+
+    def due(self, value: Workload) -> int:
+        """When the last pod of an evicted gang ought to have ended: by its grace period, or, while none was told to, at
+        the eviction."""
+        pods = self._pods_of_owner.get((value.namespace, value.uid), {}).values()
+        return max(value.evicted_at, *(pod.ends_at for pod in pods if not pod.done), 0)
 
     def _any_pod(self, owner: Owner) -> bool:
         return any(not pod.done for pod in self._pods_of_owner.get(owner, {}).values())

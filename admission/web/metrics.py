@@ -114,6 +114,12 @@ FAMILIES: tuple[Family, ...] = (
         ("cluster_queue",),
     ),
     Family(
+        "muster_oldest_overdue_seconds",
+        "gauge",
+        "The same, since the end of its pods' grace periods.",
+        ("cluster_queue",),
+    ),
+    Family(
         "muster_admitted_workloads",
         "counter",
         "Gangs admitted: reserved, and all admission checks ready.",
@@ -248,9 +254,9 @@ class Numbers(Protocol):
     def held_by(self, key: tuple[str, str]) -> tuple[Workload, float] | None:
         """A gang that is admitted, and for how many seconds; None of others."""
 
-    def held_up(self) -> Iterable[tuple[Literal["reserved", "leaving"], str, float]]:
+    def held_up(self) -> Iterable[tuple[Literal["reserved", "leaving", "overdue"], str, float]]:
         """(state, ClusterQueue, seconds) of each gang that has its quota and is not admitted yet, since its
-        reservation, or was evicted, since then."""
+        reservation, or was evicted, since then, and since its pods ought to have ended."""
 
     def cluster_queues(self) -> Iterable[str]: ...
     def inactive(self) -> Iterable[tuple[str, str]]:

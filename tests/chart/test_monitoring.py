@@ -206,7 +206,7 @@ FAULTS = {
     },
     "MusterGangStarved": _with("muster_oldest_pending_seconds", 3601, A),
     "MusterChecksWait": _with("muster_oldest_reserved_seconds", 3601, A),
-    "MusterPodsLinger": _with("muster_oldest_leaving_seconds", 3901, A),
+    "MusterPodsLinger": _with("muster_oldest_overdue_seconds", 601, A),
     "MusterLongWait": lambda scraped: _slow(scraped, "muster_admission_wait_seconds", 4000),
     "MusterQuotaAboveCapacity": _with("muster_flavor_capacity", 27, *H100),
     "MusterEvictionsRepeat": _with(

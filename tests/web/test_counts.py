@@ -420,7 +420,13 @@ async def test_who_was_evicted_and_whose_pods_do_not_end_is_shown_since_then(tow
     await town.client.merge_patch(f"{WORKLOADS}/{raw['metadata']['name']}", {"spec": {"active": False}})
     await when(town, lambda raw: condition(raw, "Evicted"))
     now, town.controller.now = town.controller.now, lambda: now() + 3_600_000
-    assert 3_600 <= counted(metrics, "muster_oldest_leaving_seconds")[("team-a",)] < 3_700
+    (leaving,) = counted(metrics, "muster_oldest_leaving_seconds").values()
+    assert 3_600 <= leaving < 3_700
+
+    def overdue() -> float:
+        return counted(metrics, "muster_oldest_overdue_seconds")[("team-a",)]
+
+    await town.until(lambda: 3_500 < overdue() < leaving - 20)  # its pods were told to end, and have 30 s
     town.controller.now = now
     await kubelets(town, down=None)
     await when(town, lambda raw: "admission" not in raw["status"])

@@ -112,10 +112,11 @@ class Small:
         value = self.state.workload(key)
         return (value, 30.0) if value is not None and value.admitted else None
 
-    def held_up(self) -> list[tuple[Literal["reserved", "leaving"], str, float]]:
+    def held_up(self) -> list[tuple[Literal["reserved", "leaving", "overdue"], str, float]]:
         return [
             ("reserved", "team-b", 3.0),
             ("leaving", "team-a", 4.0),
+            ("overdue", "team-a", 1.0),
             ("reserved", "team-b", 7.0),
             ("leaving", "team-a", 2.0),
         ]
@@ -268,6 +269,7 @@ def test_a_run_is_counted() -> None:
         ("muster_oldest_pending_seconds", queue, 8),
         ("muster_oldest_reserved_seconds", {"cluster_queue": "team-b"}, 7),
         ("muster_oldest_leaving_seconds", {"cluster_queue": "team-a"}, 4),
+        ("muster_oldest_overdue_seconds", {"cluster_queue": "team-a"}, 1),
         ("muster_cluster_queue_nominal_quota", gpus, 16),
         ("muster_cluster_queue_reserved", gpus, 20),
         ("muster_cluster_queue_used", gpus, 20),
