@@ -118,16 +118,16 @@ def _verdict(workload: Workload, verdict: Verdict) -> Projection:
 def _admit(workload: Workload, admit: Admit) -> Projection:
     queue = admit.admission.cluster_queue
     given, asked = admit.admission.pods, sum(one.count for one in workload.pod_sets)
-    part = f" for {given} of {asked} pods at a time" if given < asked else ""
-    reserved = f"Quota reserved in ClusterQueue {queue}{part}"
+    reserved = f"Quota reserved in ClusterQueue {queue}"
+    if given < asked:
+        reserved += f" for {given} of {asked} pods at a time"
     conditions: list[Condition] = [(QUOTA_RESERVED, True, "QuotaReserved", reserved)]
     waited = f"waited {_duration(admit.waited_ms)}"
-    event: Event
+    events: list[Event] = [("Normal", "QuotaReserved", f"{reserved}, {waited}")]
     if admit.admitted:
         conditions.append((ADMITTED, True, "Admitted", "The workload is admitted"))
-        event = ("Normal", "Admitted", f"Admitted by ClusterQueue {queue}{part}, {waited}")
+        events.append(("Normal", "Admitted", f"Admitted by ClusterQueue {queue}, {waited}"))
     else:
-        event = ("Normal", "QuotaReserved", f"{reserved}, {waited}")
         pending = ", ".join(admit.checks)
         conditions.append((ADMITTED, False, "UnsatisfiedAdmissionChecks", f"Waiting for admission checks: {pending}"))
     if workload.blocked_on_gates:
@@ -135,7 +135,7 @@ def _admit(workload: Workload, admit: Admit) -> Projection:
     if workload.evicted:
         conditions.append((EVICTED, False, "QuotaReserved", "Previously: evicted"))
         conditions.append((PREEMPTED, False, "QuotaReserved", "Previously: preempted"))
-    return Projection(tuple(conditions), (event,))
+    return Projection(tuple(conditions), tuple(events))
 
 
 _FOR = {
