@@ -157,7 +157,9 @@ class Play:
                    "ResourceFlavor": "resourceflavors", "Topology": "topologies"}  # fmt: skip
         kind, namespace = obj["kind"], obj["metadata"].get("namespace")
         group, _, version = obj["apiVersion"].rpartition("/")
-        await self._client.create(Kind(group, version, plurals[kind], kind, bool(namespace)).path(namespace), obj)
+        path = Kind(group, version, plurals[kind], kind, bool(namespace)).path(namespace)
+        with contextlib.suppress(AlreadyExists):  # it was made, and the answer lost
+            await _answered(partial(self._client.create, path, obj))
 
     async def _queue(self, name: str, cohort: str) -> None:
         for obj in load.queue(name, cohort):
