@@ -390,7 +390,7 @@ class Controller:
             optional=True,
         )
         watch(
-            Kind("", "v1", "serviceaccounts", "ServiceAccount"),
+            decode.SERVICE_ACCOUNTS,
             decode.named,
             self._on_account,
             optional=True,
@@ -463,17 +463,14 @@ class Controller:
                 self.world.apply(Put(new.value))
                 if not _only_usage_differs(old, new):
                     self.stale.add_all()
-                    if engine_class is ClusterQueue:
-                        self.world.queue_changed(new.name)
-                    elif engine_class is LocalQueue:
-                        self.world.queue_changed((new.namespace, new.name))
+                    if engine_class in (ClusterQueue, LocalQueue):
+                        self.world.queue_changed(_key_of(engine_class, new))
                     elif engine_class is Namespace:
                         self.world.namespace_changed(new.name)
             if engine_class in QUEUES and self.leading:
                 self.stale.add(engine_class.__name__, new.namespace, new.name)
         elif old is not None:
-            key: str | Key = (old.namespace, old.name) if engine_class is LocalQueue else old.name
-            self.world.apply(Gone(engine_class, key))
+            self.world.apply(Gone(engine_class, _key_of(engine_class, old)))
             self.stale.gone(engine_class.__name__, old.namespace, old.name)
             self.stale.add_all()
 
@@ -1211,6 +1208,11 @@ def _other_queues(old: Workload, new: Workload) -> bool:
         return True
     before = old.admission.cluster_queue if old.admission is not None else ""
     return bool(before) and (new.admission is None or new.admission.cluster_queue != before)
+
+
+def _key_of(engine_class: type, item: Item[Any]) -> str | Key:
+    """By which the engine knows it."""
+    return (item.namespace, item.name) if engine_class is LocalQueue else item.name
 
 
 def _only_usage_differs(old: Item[Any] | None, new: Item[Any]) -> bool:

@@ -680,16 +680,11 @@ class Ask:
         ]
         if cluster_queue:
             targets = await self._targets(namespace)
-            gangs = [
-                one
-                for one in gangs
-                if cluster_queue
-                == (
-                    one[0].admission.cluster_queue
-                    if one[0].admission
-                    else targets.get((one[0].namespace, one[0].queue))
-                )
-            ]
+
+            def at(gang: Workload) -> str | None:
+                return gang.admission.cluster_queue if gang.admission else targets.get((gang.namespace, gang.queue))
+
+            gangs = [one for one in gangs if at(one[0]) == cluster_queue]
             alone = [job for job in alone if targets.get((job.namespace, job.queue)) == cluster_queue]
             if not gangs and not alone and cluster_queue not in targets.values():
                 await self._known(cluster_queue, namespace)

@@ -51,6 +51,7 @@ CLAIM_TEMPLATES = (
     Kind("resource.k8s.io", "v1", "resourceclaimtemplates", devices.TEMPLATE),
     devices.claim_template,
 )
+SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 """What pods ask for by claims."""
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 

@@ -31,7 +31,7 @@ from admission.controller.ask import (
     resource_of,
 )
 from admission.controller.change import QUOTA_KINDS, as_applied
-from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED
+from admission.controller.decode import CLAIM_TEMPLATES, LISTED, SERVICE_ACCOUNTS, STORED
 from admission.controller.defaults import named_in_vain
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
@@ -86,7 +86,6 @@ from admission.names import Names
 Json = dict[str, Any]
 _STEPS = 10_000
 _CYCLES = 100
-SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 RUNTIME_CLASSES = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 
 

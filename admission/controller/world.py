@@ -1284,7 +1284,7 @@ class World:
         """When the last pod of an evicted gang ought to have ended: by its grace period, or, while none was told to, at
         the eviction."""
         pods = self._pods_of_owner.get((value.namespace, value.uid), {}).values()
-        return max(value.evicted_at, *(pod.ends_at for pod in pods if not pod.done), 0)
+        return max([value.evicted_at, *(pod.ends_at for pod in pods if not pod.done)])
 
     def _any_pod(self, owner: Owner) -> bool:
         return any(not pod.done for pod in self._pods_of_owner.get(owner, {}).values())

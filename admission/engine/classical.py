@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from admission.engine.ledger import Charge
 from admission.engine.model import EvictReason, PreemptionPolicy, Value, Workload
-from admission.engine.quota import QuotaNode
+from admission.engine.quota import AsIf, QuotaNode
 from admission.engine.victims import Found, Search, Target
 
 
@@ -115,12 +115,8 @@ class Classical(Search):
         gone = self.ledger.usage_by_queue(
             charges[c.victim.key] for c in candidates if not (borrowing and c.without_borrowing)
         )
-        for node, held in gone.items():
-            node.move_all(held.items(), -1)
-        enough = self.quota(borrowing)
-        for node, held in gone.items():
-            node.move_all(held.items(), 1)
-        return enough
+        with AsIf(((node, held.items()) for node, held in gone.items()), -1):
+            return self.quota(borrowing)
 
     def _attempt(self, candidates: list[_Candidate], borrowing: bool) -> list[Target] | None:
         taken: list[tuple[Charge, EvictReason]] = []
