@@ -250,10 +250,15 @@ class LeaderElector:
                 lease = None
             self._observe(lease)
         sent_at = self._clock()
+        spec = ({} if lease is None else lease.get("spec")) or {}
+        holder = spec.get("holderIdentity") or ""
+        if holder not in {"", self.identity} and sent_at < self._other_until:
+            self._free_since = None
+            return False
+        if self._renewed_at is None and self._leaves_it(sent_at):
+            return False
+        self._wrote = True
         if lease is None:
-            if self._renewed_at is None and self._leaves_it(sent_at):
-                return False
-            self._wrote = True
             body = {
                 "apiVersion": LEASES.api_version,
                 "kind": LEASES.kind,
@@ -262,14 +267,6 @@ class LeaderElector:
             }
             written = await self._client.create(LEASES.path(self._namespace), body, **options)
         else:
-            spec = lease.get("spec") or {}
-            holder = spec.get("holderIdentity") or ""
-            if holder not in {"", self.identity} and sent_at < self._other_until:
-                self._free_since = None
-                return False
-            if self._renewed_at is None and self._leaves_it(sent_at):
-                return False
-            self._wrote = True
             mine = holder == self.identity
             transitions = int(spec.get("leaseTransitions") or 0) + (0 if mine else 1)
             body = dict(lease)
