@@ -6,7 +6,7 @@ limit without a request is a request. Of a pod that is there, what its kubelet s
 
 `complete` first adds what the API server will add when the pods are made (LimitRange defaults, the RuntimeClass's
 overhead, selector and tolerations), so that a Workload's template says all by itself and is charged as its pods are.
-`out_of_bounds` says for which LimitRanges it will refuse them.
+`out_of_bounds` says for which LimitRanges it will refuse them, `over_limits` for which limits of their own.
 
 `shape_of` reads what decides where a pod may stand. A constraint that placement does not model is not ignored: the
 shape says it in `refused`, in words, and such a gang is not admitted on real nodes.
@@ -322,6 +322,27 @@ def out_of_bounds(pod_spec: Json, limit_ranges: Iterable[Json]) -> list[str]:
         ]
     except QuantityError:
         return []  # it is told where they are read
+
+
+def over_limits(pod_spec: Json) -> list[str]:
+    """For which requests beside which limits the API server refuses a pod, in words; pod_spec as it is written, for
+    that is before LimitRanges count. (A Job like that it does not take; a JobSet it does, and not its child Jobs.)
+    Extended resources and hugepages cannot be overcommitted."""
+    out = []
+    for container in (*objects(pod_spec.get("containers")), *objects(pod_spec.get("initContainers"))):
+        resources, who = obj(container.get("resources")), f"container {text(container.get('name'))!r}"
+        try:
+            requests, limits = _amounts(resources.get("requests"), who), _amounts(resources.get("limits"), who)
+        except QuantityError:
+            continue  # it is told where they are read
+        for name, amount in requests.items():
+            exact = ("/" in name and "kubernetes.io/" not in name) or name.startswith("hugepages-")
+            limit = limits.get(name)
+            if amount != limit if exact else limit is not None and amount > limit:
+                said = "none" if limit is None else written(name, limit)
+                rule = "is to be its limit" if exact else "may be its limit at most"
+                out.append(f"{who}: a request of {name} {rule} (it has: request {written(name, amount)}, limit {said})")
+    return out
 
 
 def _limits(limit_range: Json) -> list[Json]:

@@ -44,6 +44,7 @@ from admission.jobs.requests import (
     excess,
     limits_mark,
     out_of_bounds,
+    over_limits,
     over_quota,
     quotas_mark,
     topology_request,
@@ -116,6 +117,8 @@ def build_workload(
             "template": complete(as_made(slot), limit_ranges=limit_ranges, runtime_class=runtime_class),
         }
         refused = out_of_bounds(obj(entry["template"].get("spec")), limit_ranges) if slot.count else []
+        if kind != JOB and slot.count:
+            refused += over_limits(spec)
         problems.extend(f"pod set {slot.pod_set}: none of its pods can be made: {one}" for one in refused[:_TOLD])
         by_name = asked_by_class_name(entry["template"])
         if devices is not None and (items(spec.get("resourceClaims")) or by_name):

@@ -14,6 +14,7 @@ from admission.jobs.requests import (
     complete,
     limits_mark,
     out_of_bounds,
+    over_limits,
     over_quota,
     pod_requests,
     shape_of,
@@ -233,6 +234,44 @@ def bounds(kind: str = "Container", **said: Json) -> Json:
 def test_what_a_limit_range_refuses_is_told_with_numbers(spec: Json, limit_range: Json, wrong: str) -> None:
     made = complete({"spec": spec}, limit_ranges=[limit_range])["spec"]
     assert out_of_bounds(made, [limit_range]) == ([f"LimitRange 'l': {wrong}"] if wrong else [])
+
+
+@pytest.mark.parametrize(
+    ("container", "wrong"),
+    [
+        (c({"a.b/gpu": "2"}, {"a.b/gpu": "2"}), ""),
+        (c({}, {"a.b/gpu": "2"}), ""),
+        (c({"a.b/gpu": "1"}, {"a.b/gpu": "2"}),
+         "a request of a.b/gpu is to be its limit (it has: request 1, limit 2)"),
+        (c({"a.b/gpu": "1"}), "a request of a.b/gpu is to be its limit (it has: request 1, limit none)"),
+        (c({"hugepages-2Mi": "2Mi"}, {"hugepages-2Mi": "4Mi"}),
+         "a request of hugepages-2Mi is to be its limit (it has: request 2Mi, limit 4Mi)"),
+        (c({"cpu": "1"}), ""),
+        (c({"cpu": "1"}, {"cpu": "2"}), ""),
+        (c({"cpu": "2"}, {"cpu": "1500m"}),
+         "a request of cpu may be its limit at most (it has: request 2, limit 1500m)"),
+        (c({"x.kubernetes.io/a": "1"}, {"x.kubernetes.io/a": "2"}), ""),
+        (c({"a.b/gpu": "many"}), ""),
+    ],
+)  # fmt: skip
+def test_what_the_api_server_refuses_of_the_children_of_a_jobset_is_told_with_numbers(
+    container: Json, wrong: str
+) -> None:
+    for group in ("containers", "initContainers"):
+        assert over_limits({group: [container]}) == ([f"container 'c': {wrong}"] if wrong else [])
+
+
+def test_a_jobset_whose_child_jobs_would_be_refused_is_told() -> None:
+    def template(**limits: str) -> Json:
+        return {"spec": {"template": {"spec": {"containers": [c({"a.b/gpu": "1"}, limits)]}}}}
+
+    sets = [{"name": name, "replicas": n, "template": template()} for name, n in (("w", 2), ("none", 0))]
+    made = {"metadata": {"name": "s", "namespace": "a", "uid": "u", "labels": {NAMES.queue_label: "q"}},
+            "spec": {"suspend": True, "replicatedJobs": sets}}  # fmt: skip
+    said = "container 'c': a request of a.b/gpu is to be its limit (it has: request 1, limit none)"
+    assert build_workload(JOBSET, made, NAMES)[1] == (f"pod set w: none of its pods can be made: {said}",)
+    sets[0]["template"] = template(**{"a.b/gpu": "1"})
+    assert build_workload(JOBSET, made, NAMES)[1] == ()
 
 
 def test_bounds_of_limit_ranges_are_noticed_when_they_change() -> None:
