@@ -172,6 +172,8 @@ class Watchers:
     """It is about to lead, or leads no more."""
 
 
+ORPHAN_SEEN_S = 1.0
+"""A Workload comes before its job where the watch of that is late."""
 RACES_LOST = 4
 """So many times in a row a write may come too late before each more counts as a failure: one lost race is read again at
 once, and is part of the trade."""
@@ -429,6 +431,9 @@ class Controller:
     def _on_workload(self, old: WorkloadSeen | None, new: WorkloadSeen | None) -> None:
         if new is not None:
             self.world.workload_seen(new)
+            if old is None and self.leading and self.world.is_orphan(new):
+                # As a backup has it: its job, which may come a moment later, is another by its uid.
+                self.jobs.add_after((ORPHAN, *new.key), ORPHAN_SEEN_S)
             self._unmade.news(new.key)
             if self.leading and new.view.no_boost and (old is None or old.view.no_boost != new.view.no_boost):
                 self.actuator.tell_no_boost(new)

@@ -874,12 +874,13 @@ class World:
     def job_of(self, workload: WorkloadSeen) -> JobKey | None:
         return self._job_by_uid.get(workload.view.value.job_uid)
 
-    def orphans(self) -> Iterable[WorkloadSeen]:
-        """Workloads that stand for a job which is not there."""
-        for seen in list(self.workloads.values()):
-            uid = seen.view.value.job_uid
-            if uid and uid not in self._job_by_uid and not self.is_bare(seen):
-                yield seen
+    def is_orphan(self, seen: WorkloadSeen) -> bool:
+        """Does it stand for a job which is not there?"""
+        uid = seen.view.value.job_uid
+        return bool(uid) and uid not in self._job_by_uid and not self.is_bare(seen)
+
+    def orphans(self) -> list[WorkloadSeen]:
+        return [seen for seen in self.workloads.values() if self.is_orphan(seen)]
 
     def queue_of(self, job: JobView) -> str:
         return job.queue or self.default_queue
