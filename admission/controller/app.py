@@ -274,6 +274,7 @@ class Controller:
             looked_at=looked_at,
             lost_after_ms=lost_after_ms,
             kinds=() if workloads_only else KIND_OF,
+            set_ahead=lambda: client.clock.set_ahead,
         )
         self.events = EventRecorder(client, source=names.event_source, failed=partial(self._failed, ("Event", "", "")))
         self.statuses = Statuses(client, names)
@@ -445,6 +446,7 @@ class Controller:
             if self.leading and old.view.value.admission is not None and not old.view.value.finished:
                 log.info("deleted", **self._who_of(old.key, str(old.status.get("decision", ""))))
             self.world.workload_lost(old)
+            self.jobs.not_later((ORPHAN, *old.key))
             self._unmade.made(old.key)
             self.actuator.gone(old.uid)
             self.verdicts.pop(old.key, None)

@@ -20,6 +20,7 @@ from admission.controller.lifecycle import (
     NOTHING,
     Next,
     PodTally,
+    SetAhead,
     Settings,
     Sight,
     WorkloadView,
@@ -168,7 +169,9 @@ class World:
         looked_at: LabelSelector | None = None,
         lost_after_ms: int = 120_000,
         kinds: Collection[str] = (JOB.name, JOBSET.name),
+        set_ahead: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
+        self._set_ahead = set_ahead
         self._kinds = kinds
         self.lost_after_ms = lost_after_ms
         self.state = state
@@ -808,7 +811,12 @@ class World:
             required=self._required(workload.value) if workload is not None else None,
             given_twice=self._given_twice.get(seen.uid, "") if seen is not None else "",
             same_defaults=job is None or seen is None or self.same_defaults(job, seen),
+            set_ahead=self.set_ahead,
         )
+
+    @property
+    def set_ahead(self) -> SetAhead:
+        return SetAhead(*self._set_ahead())
 
     def workload_of(self, key: JobKey) -> WorkloadSeen | None:
         job = self.jobs.get(key)
@@ -1347,7 +1355,9 @@ class World:
         value = seen.view.value
         twice = self._given_twice.get(seen.uid, "")
         to = self.defaults.workload_priorities.get(seen.view.priority_class)
-        return bare_step(seen.view, *self._stopped(value), settings, now, self._required(value), twice, to)
+        return bare_step(
+            seen.view, *self._stopped(value), settings, now, self._required(value), twice, to, self.set_ahead
+        )
 
     def _children_of(self, job: JobView) -> Collection[JobKey]:
         """Jobs of a JobSet."""
