@@ -427,7 +427,9 @@ def test_without_the_policy_that_pins_pods_there_are_no_pods(
     binding = plane.get("mutatingadmissionpolicybindings", "muster-pins")
     plane.delete("mutatingadmissionpolicybindings", "muster-pins")
     try:
-        pod = merged(_pod(), {"metadata": {"annotations": {NAMES.pin_form_annotation: "domain"}}})
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "bare", "uid": "b", "controller": True}
+        marks = {"annotations": {NAMES.pin_form_annotation: "domain"}, "ownerReferences": [owner]}
+        pod = merged(_pod(), {"metadata": marks})
         # An administrator's pod is let through by the rule of identity, so this asks the rule of pins alone.
         plane.wait(
             lambda: "has no pin" in _refused(lambda: plane.create(pod, dryRun="All")), 20, "the policy to be gone"

@@ -172,6 +172,8 @@ class Watchers:
     """It is about to lead, or leads no more."""
 
 
+ORPHAN_SEEN_S = 1.0
+"""A Workload comes before its job where the watch of that is late."""
 RACES_LOST = 4
 """So many times in a row a write may come too late before each more counts as a failure: one lost race is read again at
 once, and is part of the trade."""
@@ -272,6 +274,7 @@ class Controller:
             looked_at=looked_at,
             lost_after_ms=lost_after_ms,
             kinds=() if workloads_only else KIND_OF,
+            set_ahead=lambda: client.clock.set_ahead,
         )
         self.events = EventRecorder(client, source=names.event_source, failed=partial(self._failed, ("Event", "", "")))
         self.statuses = Statuses(client, names)
@@ -429,6 +432,9 @@ class Controller:
     def _on_workload(self, old: WorkloadSeen | None, new: WorkloadSeen | None) -> None:
         if new is not None:
             self.world.workload_seen(new)
+            if old is None and self.leading and self.world.is_orphan(new):
+                # As a backup has it: its job, which may come a moment later, is another by its uid.
+                self.jobs.add_after((ORPHAN, *new.key), ORPHAN_SEEN_S)
             self._unmade.news(new.key)
             if self.leading and new.view.no_boost and (old is None or old.view.no_boost != new.view.no_boost):
                 self.actuator.tell_no_boost(new)
@@ -440,6 +446,7 @@ class Controller:
             if self.leading and old.view.value.admission is not None and not old.view.value.finished:
                 log.info("deleted", **self._who_of(old.key, str(old.status.get("decision", ""))))
             self.world.workload_lost(old)
+            self.jobs.not_later((ORPHAN, *old.key))
             self._unmade.made(old.key)
             self.actuator.gone(old.uid)
             self.verdicts.pop(old.key, None)

@@ -64,6 +64,18 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAhead:
+    """The API server's clock was last set ahead at `at`, by the clock as it was, and by so much; ms. (0, 0): never."""
+
+    at: int = 0
+    by: int = 0
+
+    def now(self, then: int) -> int:
+        """A time that somebody wrote down, by the clock as it is now: what lasts since then lasts no longer."""
+        return then + self.by if 0 < then <= self.at else then
+
+
+@dataclass(frozen=True, slots=True)
 class PodTally:
     """The pods of one job, as counted from the pods themselves."""
 
@@ -384,6 +396,7 @@ class Sight:
     """What of its reservation another leader had given away at the same time; "": nothing."""
     same_defaults: bool = True
     """What is added to its pods (`Defaults.mark_of`) is what was when the Workload was written."""
+    set_ahead: SetAhead = SetAhead()
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +475,8 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
             return Next(EvictPods(seen.pods.stranded))
     if seen.pods.gated:
         return Next(Ungate(seen.pods.gated))
-    if seen.spare_since is not None and now >= seen.spare_since + settings.give_back_ms:
+    spare_at = _spare_at(seen, settings)
+    if spare_at is not None and now >= spare_at:
         return Next(GiveBack(spare(job, value)))
     return Next(None, _deadline(seen, settings))
 
@@ -473,7 +487,7 @@ def _start(seen: Sight, settings: Settings, now: int) -> Next:
     and none counts as the gang's, which would be sent back as if it had none that is ready."""
     workload, pods = seen.workload, seen.pods
     assert workload is not None
-    until = workload.value.admitted_at + settings.acknowledge_ms
+    until = seen.set_ahead.now(workload.value.admitted_at) + settings.acknowledge_ms
     if (seen.going or pods.live) and now < until:
         return Next(None, until if pods.lost_until is None else min(until, pods.lost_until))
     return Next(StopPods(seen.going, ()) if seen.going else StartJob())
@@ -488,6 +502,7 @@ def bare_step(
     required: tuple[str, ...] | None = None,
     given_twice: str = "",
     class_value: int | None = None,
+    set_ahead: SetAhead = SetAhead(),
 ) -> Next:
     """The same for a Workload that somebody made without a job that Muster knows. Whoever runs it starts at Admitted,
     stops at Evicted, and says by taking status.admission away that nothing of it runs any more. class_value: of the
@@ -503,7 +518,7 @@ def bare_step(
         return NOTHING
     if value.evicted:
         return NOTHING if value.admitted else Next(ReleaseWorkload())
-    leaves = _told_to_leave(workload, stop, stopped_by, required, now) or ran_out(workload, now)
+    leaves = _told_to_leave(workload, stop, stopped_by, required, now) or ran_out(workload, now, set_ahead)
     if leaves is None and given_twice:
         leaves = EvictWorkload("OutOfSync", given_twice)
     if leaves is not None:
@@ -514,7 +529,7 @@ def bare_step(
         return Next(_on_checks(value, required))
     if workload.max_execution_s is None:
         return NOTHING
-    return Next(None, value.admitted_at + workload.max_execution_s * 1000 - value.run_ms)
+    return Next(None, set_ahead.now(value.admitted_at) + workload.max_execution_s * 1000 - value.run_ms)
 
 
 def _may_vanish(workload: WorkloadView) -> bool:
@@ -562,7 +577,7 @@ def _ending(seen: Sight, end: str, settings: Settings, now: int) -> Next:
         return NOTHING
     if pods.lost and not (pods.live or job.active or job.terminating > pods.lost):
         return Next(FinishWorkload(end == "Succeeded", job.message))
-    spare_at = None if seen.spare_since is None else seen.spare_since + settings.give_back_ms
+    spare_at = _spare_at(seen, settings)
     if spare_at is not None and now >= spare_at:
         return Next(GiveBack(spare(job, workload.value)))
     return Next(None, min((at for at in (spare_at, pods.lost_until) if at is not None), default=None))
@@ -619,6 +634,12 @@ def spare(job: JobView, value: Workload) -> tuple[tuple[str, int], ...]:
     return tuple(sorted({**told, **all_told}.items())) if any(n > told.get(p, 0) for p, n in all_told.items()) else ()
 
 
+def _spare_at(seen: Sight, settings: Settings) -> int | None:
+    """When what its pods will not use again is given back."""
+    since = seen.spare_since
+    return None if since is None else seen.set_ahead.now(since) + settings.give_back_ms
+
+
 def _let_go(seen: Sight, settings: Settings, now: int) -> Next:
     """A job that is no longer ours to govern (its label was taken off, its namespace is not governed any more, or jobs
     without a label are not): nothing of it stays reserved. It stays suspended, for many at once would start beside
@@ -647,7 +668,8 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     """Stop the job, wait for its pods, put its template back, then `then`."""
     job, workload, pods = seen.job, seen.workload, seen.pods
     assert job is not None
-    until = (workload.value.evicted_at if workload is not None else 0) + settings.acknowledge_ms
+    evicted_at = workload.value.evicted_at if workload is not None else 0
+    until = seen.set_ahead.now(evicted_at) + settings.acknowledge_ms
     if not job.suspended:
         # Is the start not acknowledged yet (see the theory above)?
         if ((job.suspended_condition and not seen.going) or seen.unheard) and now < until:
@@ -723,10 +745,11 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         if job.started:
             return EvictWorkload("OutOfSync", "The job was suspended by somebody else while it ran")
         return None
-    over = ran_out(workload, now)
+    over = ran_out(workload, now, seen.set_ahead)
     if over is not None:
         return over
-    if pods.unschedulable_since is not None and now - pods.unschedulable_since >= settings.unschedulable_ms:
+    since = pods.unschedulable_since
+    if since is not None and now - seen.set_ahead.now(since) >= settings.unschedulable_ms:
         if pods.shut_out:
             # Drained, mostly: neither a try that failed, nor a node that did.
             why = f"A pod could not come to its node for {settings.unschedulable_ms // 1000} s: {pods.shut_out}"
@@ -803,10 +826,10 @@ def _said_no(value: Workload, required: tuple[str, ...] | None) -> EvictWorkload
     return None
 
 
-def ran_out(workload: WorkloadView, now: int) -> EvictWorkload | None:
+def ran_out(workload: WorkloadView, now: int, set_ahead: SetAhead = SetAhead()) -> EvictWorkload | None:
     """Has it run for its maximum, earlier admissions included."""
     value, limit = workload.value, workload.max_execution_s
-    ran = value.run_ms + (now - value.admitted_at if value.admitted else 0)
+    ran = value.run_ms + (now - set_ahead.now(value.admitted_at) if value.admitted else 0)
     if limit is None or ran < limit * 1000:
         return None
     why = f"Ran for its maximum of {limit} s"
@@ -821,14 +844,14 @@ def _emptied(seen: Sight, settings: Settings) -> int | None:
         return None
     if job is not None and job.suspended:
         return 0
-    return None if pods.missing_since is None else pods.missing_since + settings.give_back_ms
+    return None if pods.missing_since is None else seen.set_ahead.now(pods.missing_since) + settings.give_back_ms
 
 
 def _excess(seen: Sight, settings: Settings) -> int | None:
     """When a gang with more pods than were admitted must leave; None while it has no more. Pods that take over from
     others may for a moment stand beside them; for longer they would use what nobody charges."""
     since = seen.pods.beyond_since
-    return None if since is None else since + settings.unschedulable_ms
+    return None if since is None else seen.set_ahead.now(since) + settings.unschedulable_ms
 
 
 def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, str]:
@@ -838,6 +861,7 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     assert workload is not None
     if settings.pods_ready_ms is None or seen.heard_since is None:
         return None, "", ""
+    then = seen.set_ahead.now
     # Of a job that makes one pod after the other, the first of them say whether it runs.
     if pods.ready >= job.pods_expected or pods.ready + job.succeeded >= job.pods_at_once:
         return None, "", ""
@@ -845,11 +869,11 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
         if settings.recovery_ms is None:
             return None, "", ""
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
-        return max(pods.behind_since, seen.heard_since) + settings.recovery_ms, had, "WaitForRecovery"
-    until = max(pods.last_created_at, workload.value.admitted_at) + settings.pods_ready_ms
+        return then(max(pods.behind_since, seen.heard_since)) + settings.recovery_ms, had, "WaitForRecovery"
+    until = max(then(pods.last_created_at), then(workload.value.admitted_at)) + settings.pods_ready_ms
     had = f"{settings.pods_ready_ms // 1000} s from the last one's creation"
-    since = max(pods.unready_since or 0, pods.missing_since or 0)
-    since = max(since, seen.heard_since) if since else 0
+    since = max(then(pods.unready_since or 0), then(pods.missing_since or 0))
+    since = max(since, then(seen.heard_since)) if since else 0
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
         return since + settings.recovery_ms, had, "WaitForRecovery"
@@ -870,12 +894,12 @@ def _deadline(seen: Sight, settings: Settings) -> int | None:
     assert workload is not None
     times = [_ready_deadline(seen, settings)[0], _excess(seen, settings), _emptied(seen, settings)]
     if workload.max_execution_s is not None:
-        times.append(workload.value.admitted_at + workload.max_execution_s * 1000 - workload.value.run_ms)
+        began = seen.set_ahead.now(workload.value.admitted_at)
+        times.append(began + workload.max_execution_s * 1000 - workload.value.run_ms)
     if pods.unschedulable_since is not None:
-        times.append(pods.unschedulable_since + settings.unschedulable_ms)
+        times.append(seen.set_ahead.now(pods.unschedulable_since) + settings.unschedulable_ms)
     times.append(seen.lost_at)
-    if seen.spare_since is not None:
-        times.append(seen.spare_since + settings.give_back_ms)
+    times.append(_spare_at(seen, settings))
     return min((at for at in times if at is not None), default=None)
 
 

@@ -425,6 +425,7 @@ def _guard(names: Names, settings: Settings, *, governed: bool = False) -> list[
         for who in ("object", "oldObject")
     }
     validations.insert(0, (f"!{empty['object']} || ({_OLD} && {empty['oldObject']})", say.empty_label))
+    noted = f"{note_of['object']} == (oldObject == null ? '' : {note_of['oldObject']})"
     holds = f"({note_of['oldObject']} != '' || !{_suspended('oldObject')})"
     validations += [
         (f"oldObject == null || {queue_of['object']} == {queue_of['oldObject']} || !{holds}", say.label),
@@ -432,12 +433,15 @@ def _guard(names: Names, settings: Settings, *, governed: bool = False) -> list[
             f"oldObject == null || {limit_of['object']} == {limit_of['oldObject']} || {note_of['oldObject']} == ''",
             say.limit,
         ),
-        (
-            f"oldObject == null ? {note_of['object']} == '' : {note_of['object']} == {note_of['oldObject']}",
-            say.inverse,
-        ),
+        (f"{noted} || ({_restored(names)})", say.inverse),
     ]
     return _validating("muster-jobs", settings, match, conditions, validations, variables=variables)
+
+
+def _restored(names: Names) -> str:
+    """CEL: `jobs.hold._is_restored`."""
+    note = f"has(object.metadata.annotations) && {_text(names.inverse_annotation)} in object.metadata.annotations"
+    return f"oldObject == null && {note} && {_suspended('object')} && variables.may_admit"
 
 
 def _noted(names: Names) -> tuple[str, ...]:
@@ -483,7 +487,7 @@ def _job_template(names: Names, settings: Settings) -> list[Object]:
         [
             (f"!({child}) || ({unmoved}) || variables.writes_children", say.child_frozen),
             (_frozen(names, same, marked=marked), say.frozen),
-            (f"{clean} || variables.is_jobset_controller", say.reserved),
+            (f"{clean} || variables.is_jobset_controller || ({_restored(names)})", say.reserved),
         ],
         variables=[
             *_callers(names, settings.identities),
@@ -647,6 +651,7 @@ def _jobset_templates(names: Names, settings: Settings) -> list[Object]:
         f"object.spec.replicatedJobs.all(r, !{_gated(f'r.{inner}.spec', names)} || variables.before.exists(o, "
         f"o.name == r.name && {_gated(f'o.{inner}.spec', names)}))"
     )
+    clean = f"{kept(template_labels(names), 'labels')} && {kept(_noted(names), 'annotations')} && {gate}"
     return _validating(
         "muster-jobset-templates",
         settings,
@@ -655,13 +660,11 @@ def _jobset_templates(names: Names, settings: Settings) -> list[Object]:
         [
             (f"object.spec.replicatedJobs.all(r, !{labelled('r')} || {had_label})", say.template_label),
             (_frozen(names, same), say.frozen),
-            (
-                f"{kept(template_labels(names), 'labels')} && {kept(_noted(names), 'annotations')} && {gate}",
-                say.reserved,
-            ),
+            (f"({clean}) || ({_restored(names)})", say.reserved),
         ],
         variables=[
-            _variable("before", f"{_OLD} && has(oldObject.spec.replicatedJobs) ? oldObject.spec.replicatedJobs : []")
+            _variable("may_admit", _may_admit(names)),
+            _variable("before", f"{_OLD} && has(oldObject.spec.replicatedJobs) ? oldObject.spec.replicatedJobs : []"),
         ],
     )
 
@@ -674,13 +677,15 @@ def _note(names_key: str, default: str = "''") -> str:
     return f"({key} in variables.notes ? variables.notes[{key}] : {default})"
 
 
+_HAS_JOB = (
+    "(has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(r, r.kind == 'Job' && "
+    "r.apiVersion.startsWith('batch/') && has(r.controller) && r.controller))"
+)
+
+
 def _of_job(settings: Settings) -> str:
     """CEL: a Job owns this pod, and its controller made it; `jobs.hold.is_of_job`."""
-    return (
-        f"request.userInfo.username in {_texts(settings.identities.job_controllers)} && "
-        "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(r, r.kind == 'Job' && "
-        "r.apiVersion.startsWith('batch/') && has(r.controller) && r.controller)"
-    )
+    return f"request.userInfo.username in {_texts(settings.identities.job_controllers)} && {_HAS_JOB}"
 
 
 def pins(names: Names, settings: Settings) -> list[Object]:
@@ -844,7 +849,7 @@ def _pod_guard(names: Names, settings: Settings) -> list[Object]:
         settings,
         {"resourceRules": _rules(("", "pods"), operations=("CREATE",)), "objectSelector": marked},
         [_condition("marked", _has_label("object", names.managed_label))],
-        [(f"({_of_job(settings)}) || {_may_admit(names)}", say.pod_marker), (pinned, say.pod_unpinned)],
+        [(f"({_of_job(settings)}) || ({_HAS_JOB} && {_may_admit(names)})", say.pod_marker), (pinned, say.pod_unpinned)],
         variables=[
             _variable("notes", _map_of(("object.metadata", "annotations"))),
             _variable("form", _note(names.pin_form_annotation)),

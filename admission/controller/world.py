@@ -20,6 +20,7 @@ from admission.controller.lifecycle import (
     NOTHING,
     Next,
     PodTally,
+    SetAhead,
     Settings,
     Sight,
     WorkloadView,
@@ -168,7 +169,9 @@ class World:
         looked_at: LabelSelector | None = None,
         lost_after_ms: int = 120_000,
         kinds: Collection[str] = (JOB.name, JOBSET.name),
+        set_ahead: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
+        self._set_ahead = set_ahead
         self._kinds = kinds
         self.lost_after_ms = lost_after_ms
         self.state = state
@@ -808,7 +811,12 @@ class World:
             required=self._required(workload.value) if workload is not None else None,
             given_twice=self._given_twice.get(seen.uid, "") if seen is not None else "",
             same_defaults=job is None or seen is None or self.same_defaults(job, seen),
+            set_ahead=self.set_ahead,
         )
+
+    @property
+    def set_ahead(self) -> SetAhead:
+        return SetAhead(*self._set_ahead())
 
     def workload_of(self, key: JobKey) -> WorkloadSeen | None:
         job = self.jobs.get(key)
@@ -874,12 +882,13 @@ class World:
     def job_of(self, workload: WorkloadSeen) -> JobKey | None:
         return self._job_by_uid.get(workload.view.value.job_uid)
 
-    def orphans(self) -> Iterable[WorkloadSeen]:
-        """Workloads that stand for a job which is not there."""
-        for seen in list(self.workloads.values()):
-            uid = seen.view.value.job_uid
-            if uid and uid not in self._job_by_uid and not self.is_bare(seen):
-                yield seen
+    def is_orphan(self, seen: WorkloadSeen) -> bool:
+        """Does it stand for a job which is not there?"""
+        uid = seen.view.value.job_uid
+        return bool(uid) and uid not in self._job_by_uid and not self.is_bare(seen)
+
+    def orphans(self) -> list[WorkloadSeen]:
+        return [seen for seen in self.workloads.values() if self.is_orphan(seen)]
 
     def queue_of(self, job: JobView) -> str:
         return job.queue or self.default_queue
@@ -1346,7 +1355,9 @@ class World:
         value = seen.view.value
         twice = self._given_twice.get(seen.uid, "")
         to = self.defaults.workload_priorities.get(seen.view.priority_class)
-        return bare_step(seen.view, *self._stopped(value), settings, now, self._required(value), twice, to)
+        return bare_step(
+            seen.view, *self._stopped(value), settings, now, self._required(value), twice, to, self.set_ahead
+        )
 
     def _children_of(self, job: JobView) -> Collection[JobKey]:
         """Jobs of a JobSet."""

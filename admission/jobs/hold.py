@@ -174,12 +174,16 @@ class Messages:
         self.reserved = (
             f"labels {names.managed_label}, {names.workload_uid_label} and {names.pod_set_label}, the annotations of "
             f"{names.group} that place pods, and the gate {names.topology_gate} are written by Muster only: remove "
-            "them from the pod template"
+            f"them from the pod template, and the annotation {names.inverse_annotation} from the job, or have it "
+            "restored, with all of them, by a cluster administrator"
         )
-        self.inverse = f"the annotation {names.inverse_annotation} is written by Muster only"
+        self.inverse = (
+            f"the annotation {names.inverse_annotation} is written by Muster only: remove it, or have the job restored "
+            "by a cluster administrator"
+        )
         self.pod_marker = (
             f"pods with the label {names.managed_label} are made by Jobs that Muster started: remove the label, and "
-            f"make a Job or a JobSet with {queue} instead"
+            f"make a Job or a JobSet with {queue} instead; one that is restored from a backup makes its pods anew"
         )
         self.pod_unpinned = (
             "this pod belongs to an admitted gang and has no pin: the policy that places it is missing or did not run"
@@ -398,6 +402,13 @@ def _reserved(template: Json, names: Names) -> dict[str, str]:
     return found
 
 
+def _is_restored(old: Json | None, new: Json, caller: Caller, names: Names) -> bool:
+    """Is it made as it was while it ran, as a backup has it? Held, it is put back by the note that it carries. A note
+    may say anything of the job: nobody else's is believed."""
+    noted = names.inverse_annotation in _annotations(new)
+    return old is None and noted and _suspended(new) and caller.may_admit
+
+
 def _queue_labels_inside(job: Json | None, names: Names) -> set[str]:
     entries = objects(obj(obj(job).get("spec")).get("replicatedJobs"))
     return {
@@ -464,12 +475,14 @@ def validate_job(
     )
     if old is not None and started and _sizes(kind, old) != _sizes(kind, new):
         return say.frozen
-    if not (kind is JOB and jobset_controller):
+    restored = _is_restored(old, new, caller, names)
+    if not (kind is JOB and jobset_controller) and not restored:
         before = {name: _reserved(template, names) for name, template in _child_templates(kind, old).items()}
         for name, template in _child_templates(kind, new).items():
             if not _reserved(template, names).items() <= before.get(name, {}).items():
                 return say.reserved
-    if _annotations(new).get(names.inverse_annotation) != _annotations(old).get(names.inverse_annotation):
+    noted, was_noted = (_annotations(one).get(names.inverse_annotation) for one in (new, old))
+    if noted != was_noted and not restored:
         return say.inverse
     if queue is not None or governed:
         before_it = excess(kind, old, limits) if old is not None else ()
@@ -488,12 +501,17 @@ def is_managed(pod: Json | None, names: Names) -> bool:
     return names.managed_label in _labels(pod)
 
 
-def is_of_job(pod: Json, user: str, identities: Identities) -> bool:
-    """Does a Job own this pod, and is it its controller that makes it?"""
-    return user in identities.job_controllers and any(
+def _has_job(pod: Json) -> bool:
+    """Does a Job own this pod?"""
+    return any(
         ref.get("kind") == "Job" and text(ref.get("apiVersion")).startswith("batch/") and ref.get("controller") is True
         for ref in objects(obj(pod.get("metadata")).get("ownerReferences"))
     )
+
+
+def is_of_job(pod: Json, user: str, identities: Identities) -> bool:
+    """Does a Job own this pod, and is it its controller that makes it?"""
+    return user in identities.job_controllers and _has_job(pod)
 
 
 def mutate_pod(pod: Json, names: Names) -> list[Operation]:
@@ -609,6 +627,7 @@ def validate_pod(
         if governed and isinstance(above, int) and above > PRIORITY and not caller.may_admit:
             return say.priority_above
         return None
-    if not is_of_job(pod, caller.user, identities) and not caller.may_admit:
+    # Restored without its Job, a pod would run for ever beside that, and count for nobody.
+    if not is_of_job(pod, caller.user, identities) and not (caller.may_admit and _has_job(pod)):
         return say.pod_marker
     return None if _has_pin(pod, names) else say.pod_unpinned

@@ -4,7 +4,8 @@ Deadlines are counted from what others wrote: when a pod could not be scheduled,
 created. A controller whose own clock is minutes ahead would find them all over at once. So its time is that of the API
 server, as far as the `Date` of its answers tells, which is whole seconds: small differences are left as they are, and a
 larger one counts when two answers in a row say the same. In between it goes by the monotonic clock: somebody who sets
-this machine's moves nothing.
+this machine's moves nothing. That somebody sets the API server's ahead is known by it, too (`set_ahead`): nothing that
+was begun before has lasted longer for that.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class ServerClock:
         self.local = local or steady()
         self.ahead_ms = 0
         """How far `local` is ahead of the API server's clock; negative when it is behind."""
+        self.set_ahead = (0, 0)
+        """When the API server's clock was last set ahead, by that clock as it was, and by how much; in ms. What was
+        written down until then is older than it is by so much. (0, 0): it was not, as far as was heard."""
+        self._known = False
         self._heard_at = 0
         self._before: tuple[int, int] | None = None
         """Between what the difference lay by the answer before, where it was none of those known."""
@@ -68,13 +73,17 @@ class ServerClock:
         # It was written between the two moments, and in the second that it names.
         least, most = asked - told - 1000, came - told
         if least - SLACK_MS <= self.ahead_ms <= most + SLACK_MS:
-            self._before = None
+            self._before, self._known = None, True
             return
         before, self._before = self._before, (least, most)
         if before is None or before[0] > most or least > before[1]:
             return
+        was, was_ahead_ms = self.now(), self.ahead_ms
         self._before = None
         self.ahead_ms = 0 if least - SLACK_MS <= 0 <= most + SLACK_MS else (least + most) // 2
+        if self._known and self.ahead_ms < was_ahead_ms:
+            self.set_ahead = (was, was_ahead_ms - self.ahead_ms)
+        self._known = True
         if self.ahead_ms:
             _log.warning("this clock is not the API server's, whose time is taken", ahead_s=self.ahead_ms / 1000)
         else:

@@ -958,3 +958,50 @@ async def test_who_had_its_room_until_its_pause_keeps_its_age_but_for_the_pause(
         there = await its_workload(world)
         assert there is not None
         assert millis(there["metadata"]["creationTimestamp"]) == gang.created < NOW
+
+
+async def test_a_workload_that_was_restored_without_its_job_keeps_no_room(world: World) -> None:
+    """As a backup has it, with what it held: its job comes back as another, and waits for that room."""
+    await a_town(world, 16)
+    async with running(world, sweep_s=3600.0) as controller:
+
+        async def looked() -> bool:
+            return controller.leading and controller.synced
+
+        await until(looked)
+        lost = {**job("one", "main"), "metadata": {"name": "one", "namespace": "ml", "uid": "of-before"}}
+        held = {"admission": admission("n"), "conditions": [condition("QuotaReserved", True, "QuotaReserved", "")]}
+        restored = workload(lost, held, queue="main")
+        del restored["metadata"]["ownerReferences"]
+        await world.put(restored)
+        uid = (await world.put(job("one", "main")))["metadata"]["uid"]
+
+        async def alone() -> bool:
+            found = (await world.client.get(WORKLOADS))["items"]
+            return [one["metadata"]["labels"][NAMES.job_uid_label] for one in found] == [uid]
+
+        await until(alone)
+        await until(reads(world, lambda one: one.get("status", {}).get("admission")))
+
+
+@pytest.mark.parametrize("by", [3_600_000, 0])
+async def test_a_gang_runs_for_its_time_though_the_api_servers_clock_is_set_ahead(world: World, by: int) -> None:
+    await a_town(world, 16)
+    async with running(world) as controller:
+        made = job("one", "main")
+        made["metadata"]["labels"][NAMES.max_exec_time_label] = "600"
+        await world.put(made)
+        await until(reads(world, lambda one: one.get("status", {}).get("admission")))
+        world.client.clock.set_ahead = (NOW, by)
+        controller.now = lambda: NOW + 3_600_000
+        key = ("Job", "ml", "one")
+        controller.jobs.add(key)
+
+        async def looked_at() -> bool:
+            return controller.jobs.idle
+
+        await until(looked_at)
+        held = await its_workload(world)
+        assert held is not None
+        stopped = any(one["type"] == "Evicted" for one in held["status"]["conditions"])
+        assert stopped == (by == 0), "its time has passed where the clock was not set"

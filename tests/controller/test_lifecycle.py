@@ -909,7 +909,12 @@ ROWS: dict[str, tuple[Sight, Any]] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_next_step(name: str) -> None:
     seen, wanted = ROWS[name]
-    assert next_step(seen, SETTINGS, NOW).step == wanted
+    due = next_step(seen, SETTINGS, NOW)
+    assert due.step == wanted
+    # The API server's clock was set ahead meanwhile, and all that is seen is from before.
+    by = 10_000_000
+    later = next_step(replace_in(seen, set_ahead=life.SetAhead(NOW, by)), SETTINGS, NOW + by)
+    assert later.step == wanted, "and nothing has lasted longer"
 
 
 IN_KUEUE_MODE: dict[str, tuple[WorkloadView, Any]] = {

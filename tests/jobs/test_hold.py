@@ -224,6 +224,27 @@ def test_our_keys_are_ours(meta: Json, spec: Json, label: str | None) -> None:
         NAMES.required_topology_annotation: "rack"}}}}}, TENANT, NAMES) is None  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("made", "path"), [(job(suspend=False), ("spec",)), (jobset(), ("spec", "replicatedJobs", 0, "template", "spec"))]
+)
+def test_a_job_is_restored_as_it_was_while_it_ran_by_whoever_may_admit(made: Json, path: tuple[str | int, ...]) -> None:
+    made = copy.deepcopy(made)
+    made["metadata"] = {"name": "j", "labels": {NAMES.queue_label: "q"}}
+    holder = made
+    for key in path:
+        holder = holder[key]
+    template = holder["template"]
+    template["metadata"] = {"labels": {NAMES.managed_label: "true"}, "annotations": {NAMES.hosts_annotation: "n1"}}
+    made["metadata"]["annotations"] = {NAMES.inverse_annotation: '{"undo":[]}'}
+    assert answer(None, made, ADMIN) == (None, True)
+    assert answer(None, made, TENANT) == (SAY.reserved, True)
+    template["metadata"] = {}
+    assert answer(None, made, TENANT) == (SAY.inverse, True)
+    made["metadata"]["labels"] = {}
+    made["spec"]["suspend"] = False
+    assert answer(None, made, ADMIN) == (SAY.inverse, False), "nobody would hold it"
+
+
 CONTAINERS = [{"name": "c", "resources": {"limits": {"gpu": "64"}}}]
 LIMITED = excess_words(LIMITS)
 NODE_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -554,6 +575,10 @@ def test_a_pod_is_pinned_once_and_then_good(made: Json) -> None:
     assert pinned["spec"]["preemptionPolicy"] == "Never"
     assert validate_pod(None, made, BY_JOB, NAMES) == SAY.pod_unpinned
     assert validate_pod(None, pinned, TENANT, NAMES) == SAY.pod_marker
+    assert validate_pod(None, pinned, ADMIN, NAMES) is None
+    alone = copy.deepcopy(pinned)
+    del alone["metadata"]["ownerReferences"]
+    assert validate_pod(None, alone, ADMIN, NAMES) == SAY.pod_marker, "as a backup has it that leaves owners out"
     assert validate_pod(None, {**pinned, "metadata": {**pinned["metadata"], "ownerReferences": []}}, BY_JOB, NAMES)
     for change in ({"priorityClassName": ""}, {"affinity": {}, "schedulingGates": []}):
         less = {**pinned, "spec": {**pinned["spec"], **change}}

@@ -92,6 +92,28 @@ def test_a_clock_that_is_put_right_is_followed() -> None:
     assert clocks.wrong == 0
 
 
+@pytest.mark.parametrize("ahead", [0, 60_000, -60_000])
+@pytest.mark.parametrize("by", [600_000, -600_000])
+def test_that_the_api_servers_clock_is_set_ahead_is_known(ahead: int, by: int) -> None:
+    clocks = Clocks(ahead)
+    for _ in range(5):
+        clocks.true += 1_100
+        clocks.answer()
+    assert clocks.clock.set_ahead == (0, 0), "it was this machine's that was wrong, if any"
+    then = clocks.true
+    clocks.true, clocks.ahead = clocks.true + by, clocks.ahead - by
+    for _ in range(5):
+        clocks.true += 1_100
+        clocks.answer()
+    assert abs(clocks.wrong) <= 600
+    at, much = clocks.clock.set_ahead
+    if by < 0:
+        assert (at, much) == (0, 0)
+    else:
+        assert then <= at < then + 5_000
+        assert abs(much - by) <= 2_000
+
+
 async def test_what_others_read_is_dated_by_the_api_server(server: Server, client: Client) -> None:
     """Whoever asks whether somebody leads, or what happened in which order, has that clock and not this machine's."""
     client.clock = clocks = ServerClock(lambda: START + 600_000)
