@@ -117,7 +117,6 @@ async def _controller(
     from admission.controller.serve import Replica, serve, serve_workloads, told_by_loop
     from admission.controller.setup import counted_by_itself, flow_of
     from admission.kube.client import Client
-    from admission.kube.informer import StoreWentBack
     from admission.web import health
     from admission.web.metrics import Metrics
 
@@ -198,11 +197,10 @@ async def _controller(
                     "health.bindAddress, metrics.bindAddress and webhook of the configuration file say where it listens"
                 )
                 raise fail(BAD_USE, f"{taken.strerror or taken}; {where}")
-            if (back := _first(result, StoreWentBack)) is not None:
-                why = "the API server's store was put back to an earlier moment: what is known of it is worth nothing"
+            if (why := _anew(result)) is not None:
                 import structlog
 
-                structlog.get_logger("muster").error("ends, to begin anew", why=why, seen=str(back))
+                structlog.get_logger("muster").error("ends, to begin anew", **why)
                 raise click.exceptions.Exit(1)
             raise result
     if told:
@@ -221,6 +219,18 @@ def _cannot_listen(error: BaseException) -> OSError | None:
     found = _first(error, OSError)
     listening = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
     return found if found is not None and found.errno in listening else None
+
+
+def _anew(error: BaseException) -> dict[str, str] | None:
+    """Why what is known in memory is worth nothing any more, if that is why it ended."""
+    from admission.kube.informer import StoreWentBack
+
+    if _first(error, MemoryError) is not None:
+        return {"why": "there is no more memory: give it more (resources.limits.memory of the chart)"}
+    if (back := _first(error, StoreWentBack)) is not None:
+        why = "the API server's store was put back to an earlier moment: what is known of it is worth nothing"
+        return {"why": why, "seen": str(back)}
+    return None
 
 
 def _first(error: BaseException, kind: type[E]) -> E | None:
