@@ -131,7 +131,15 @@ async def _controller(
     except Exception as error:  # a kubeconfig, and its plugins, can be wrong in every way there is
         raise fail(NO_CLUSTER, f"no usable kubeconfig: {error}") from None
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(told_by_loop)
+    out_of_memory: asyncio.Future[None] = loop.create_future()
+
+    def unasked(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(error := context.get("exception"), MemoryError):
+            told_by_loop(loop, context)
+        elif not out_of_memory.done():  # it breaks connections, one after the other, before anybody else is told
+            out_of_memory.set_exception(error)
+
+    loop.set_exception_handler(unasked)
     stop, told = asyncio.Event(), list[str]()
 
     def stopped(by: signal.Signals) -> None:
@@ -183,12 +191,14 @@ async def _controller(
         )
         serving = asyncio.ensure_future(run())
         stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({serving, stopping, out_of_memory}, return_when=asyncio.FIRST_COMPLETED)
         leads = any(one() for one in led)
-        tasks: list[asyncio.Future[Any]] = [serving, stopping, *showing]
+        tasks: list[asyncio.Future[Any]] = [out_of_memory, serving, stopping, *showing]
         for task in tasks:
             task.cancel()
-        result, *_ = await asyncio.gather(*tasks, return_exceptions=True)
+        short, result, *_ = await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(short, MemoryError):
+            result = short
         for runner in runners:
             await runner.cleanup()
         if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
