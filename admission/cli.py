@@ -191,9 +191,10 @@ async def _controller(
         )
         serving = asyncio.ensure_future(run())
         stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({serving, stopping, out_of_memory}, return_when=asyncio.FIRST_COMPLETED)
+        tasks: list[asyncio.Future[Any]] = [out_of_memory, serving, stopping]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         leads = any(one() for one in led)
-        tasks: list[asyncio.Future[Any]] = [out_of_memory, serving, stopping, *showing]
+        tasks += showing
         for task in tasks:
             task.cancel()
         short, result, *_ = await asyncio.gather(*tasks, return_exceptions=True)
