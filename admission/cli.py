@@ -117,7 +117,6 @@ async def _controller(
     from admission.controller.serve import Replica, serve, serve_workloads, told_by_loop
     from admission.controller.setup import counted_by_itself, flow_of
     from admission.kube.client import Client
-    from admission.kube.informer import StoreWentBack
     from admission.web import health
     from admission.web.metrics import Metrics
 
@@ -132,7 +131,15 @@ async def _controller(
     except Exception as error:  # a kubeconfig, and its plugins, can be wrong in every way there is
         raise fail(NO_CLUSTER, f"no usable kubeconfig: {error}") from None
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(told_by_loop)
+    out_of_memory: asyncio.Future[None] = loop.create_future()
+
+    def unasked(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(error := context.get("exception"), MemoryError):
+            told_by_loop(loop, context)
+        elif not out_of_memory.done():  # it breaks connections, one after the other, before anybody else is told
+            out_of_memory.set_exception(error)
+
+    loop.set_exception_handler(unasked)
     stop, told = asyncio.Event(), list[str]()
 
     def stopped(by: signal.Signals) -> None:
@@ -184,12 +191,15 @@ async def _controller(
         )
         serving = asyncio.ensure_future(run())
         stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        tasks: list[asyncio.Future[Any]] = [out_of_memory, serving, stopping]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         leads = any(one() for one in led)
-        tasks: list[asyncio.Future[Any]] = [serving, stopping, *showing]
+        tasks += showing
         for task in tasks:
             task.cancel()
-        result, *_ = await asyncio.gather(*tasks, return_exceptions=True)
+        short, result, *_ = await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(short, MemoryError):
+            result = short
         for runner in runners:
             await runner.cleanup()
         if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
@@ -198,11 +208,10 @@ async def _controller(
                     "health.bindAddress, metrics.bindAddress and webhook of the configuration file say where it listens"
                 )
                 raise fail(BAD_USE, f"{taken.strerror or taken}; {where}")
-            if (back := _first(result, StoreWentBack)) is not None:
-                why = "the API server's store was put back to an earlier moment: what is known of it is worth nothing"
+            if (why := _anew(result)) is not None:
                 import structlog
 
-                structlog.get_logger("muster").error("ends, to begin anew", why=why, seen=str(back))
+                structlog.get_logger("muster").error("ends, to begin anew", **why)
                 raise click.exceptions.Exit(1)
             raise result
     if told:
@@ -221,6 +230,18 @@ def _cannot_listen(error: BaseException) -> OSError | None:
     found = _first(error, OSError)
     listening = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
     return found if found is not None and found.errno in listening else None
+
+
+def _anew(error: BaseException) -> dict[str, str] | None:
+    """Why what is known in memory is worth nothing any more, if that is why it ended."""
+    from admission.kube.informer import StoreWentBack
+
+    if _first(error, MemoryError) is not None:
+        return {"why": "there is no more memory: give it more (resources.limits.memory of the chart)"}
+    if (back := _first(error, StoreWentBack)) is not None:
+        why = "the API server's store was put back to an earlier moment: what is known of it is worth nothing"
+        return {"why": why, "seen": str(back)}
+    return None
 
 
 def _first(error: BaseException, kind: type[E]) -> E | None:

@@ -51,11 +51,26 @@ ALERTS: tuple[Alert, ...] = (
         "critical",
         "No replica of Muster leads, or more than one says so",
         "Jobs with a queue are held and nothing is admitted; gangs that run go on. Look at the replicas and the lease "
-        "(kubectl -n @NAMESPACE@ get pods,lease) and at the logs: a replica that cannot reach the API server, or may "
-        "not write the lease muster-controller, does not lead; one that is not READY may not read, or does not get, "
+        "(kubectl -n @NAMESPACE@ get pods,lease) and at the logs: a replica that cannot reach the API server, or "
+        "cannot write the lease muster-controller, does not lead ('lease not reached' in its log says why; 'database "
+        "space exceeded' is an etcd that is full); one that is not READY may not read, or does not get, "
         "all that it needs ('list failed' in its log). Where HOLDER is a pod that is READY, Muster leads, and "
         "Prometheus does not reach its /metrics. Two leaders for longer than a scrape are a bug: the former one is "
         "fenced and writes nothing, but report it.",
+    ),
+    Alert(
+        "MusterRestarts",
+        f"time() - max({_LAST.format('process_start_time_seconds')} "
+        f"and on (job, instance) {_LAST.format('muster_build_info')}) < 600",
+        "30m",
+        "critical",
+        "A replica of Muster ends again and again",
+        "For half an hour one was never ten minutes old. Nothing is lost or given twice by that, and gangs that run go "
+        "on; but each new leader reads all lists first, and others wait. kubectl -n @NAMESPACE@ describe pods -l "
+        "app.kubernetes.io/component=controller says why under Last State and in its Events. OOMKilled: raise "
+        "resources.limits.memory of the chart (some 200 MB, and 10 KB for each job that is there, finished ones too, "
+        "with one pod: ttlSecondsAfterFinished lets jobs go). Liveness probe failed: give it more CPU. Error: "
+        f"{_LOGS} --previous has the reason in its last lines.",
     ),
     Alert(
         "MusterJobsNotHeld",

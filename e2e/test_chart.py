@@ -323,6 +323,7 @@ OF_TIME_AND_LOAD = {
     "MusterCycleSlow",
     "MusterQueueBlocked",
     "MusterQuotaAboveCapacity",
+    "MusterRestarts",
     "MusterWatchSilent",
     "MusterWritesFail",
 }

@@ -704,11 +704,14 @@ class Controller:
             if not self.leading:
                 try:
                     self.state.advance(self.now())
+                except MemoryError:
+                    raise
                 except Exception:  # as where one decides, it is no reason to be blind
                     log.exception("not settled")
 
     async def lead(self) -> None:
-        """Decide and write; until cancelled. Raises Fenced when a write met the fence: somebody else may lead."""
+        """Decide and write; until cancelled. Raises Fenced when a write met the fence, for somebody else may lead; and
+        MemoryError, after which the books may be wrong."""
         for informer in self.informers.values():
             await informer.synced.wait()
         self._turns()
@@ -787,6 +790,8 @@ class Controller:
             began = time.monotonic()
             try:
                 plan = self.decide_once()
+            except MemoryError:  # no defect of the gang's, and what was half done in the books would stay so
+                raise
             except Exception:
                 # Nobody is admitted or evicted meanwhile; all else goes on: pods get their hosts, and what ended gives
                 # its quota back. A controller that ended here would meet the same objects when it is back. Others do
@@ -872,7 +877,7 @@ class Controller:
         self._decide_at = loop.call_later(min(seconds, 3600.0) + 0.001, self._pace.changed)
 
     async def _work(self, key: JobKey) -> None:
-        """One look at one job, and the write that is due. Never raises."""
+        """One look at one job, and the write that is due. Raises MemoryError alone."""
         try:
             await self._look(key)
         finally:
@@ -919,6 +924,8 @@ class Controller:
             if isinstance(error, Invalid | Forbidden):
                 self._refused(key, error)
             self.jobs.add_after(key, self._wait_after(key, 0.5, 60.0))
+        except MemoryError:
+            raise
         except Exception as error:
             self._failed(key, error)
             log.exception("step failed", **self._who(key))

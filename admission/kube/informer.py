@@ -187,7 +187,7 @@ class Informer(Generic[T]):
         self._asked.set()
 
     async def run(self) -> None:
-        """Until cancelled. Raises StoreWentBack, and what a handler raised."""
+        """Until cancelled. Raises StoreWentBack, MemoryError, and what a handler raised."""
         while True:
             try:
                 await self._list()
@@ -444,6 +444,8 @@ class Informer(Generic[T]):
                 return key, meta.resource_version
         try:
             new = self._decode(raw)
+        except MemoryError:  # not the object's fault, and what it holds must not be taken for free
+            raise
         except Exception as error:  # the decoder is the caller's, and one bad object must not hide the others
             return self._bad(raw, error)
         self.bad.discard(key)

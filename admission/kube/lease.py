@@ -43,6 +43,8 @@ CUT_OFF_S = 30.0
 """So long a leader may be without news: an API server that begins, or has much to do, is back within it."""
 ASIDE_S = 10.0
 """So long, or for two retries, a lease is left to those who are not cut off: they look for it every retry."""
+LATE_S = 1.0
+"""A process that notices something so late did not run: no single piece of its work takes as long."""
 LOOK_S = 0.2
 """Between two looks whether all is seen that was not."""
 LONGEST_S = 3600.0
@@ -183,8 +185,10 @@ class LeaderElector:
             assert self._renewed_at is not None
             expires = self._renewed_at + self._deadline
             await self._sleep(max(0.0, min(self._retry, expires - self._clock())))
-            if self._clock() >= expires:
-                raise LeadershipLost("not renewed in time")
+            if (late := self._clock() - expires) >= 0:
+                # Who runs comes here when it expires, however long the API server takes.
+                still = f", noticed {late:.0f} s late: this process stood still (CPU?)" if late >= LATE_S else ""
+                raise LeadershipLost(f"not renewed in time{still}")
             trying = asyncio.ensure_future(self._try(expires))
             try:
                 took = await asyncio.shield(trying)

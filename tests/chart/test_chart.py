@@ -391,6 +391,7 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
         assert (probe in container) == (health != "0")
         if probe in container:
             assert container[probe]["httpGet"]["port"] == int(health)
+            assert container[probe]["timeoutSeconds"] >= 5, "with little CPU it answers after a second or two"
             assert int(health) in ports.values()
     assert ("lifecycle" in container) == (mode == "webhook")
     if mode == "webhook":

@@ -25,7 +25,9 @@ PUT = {
     "@LONG_WAIT@": "3600",
 }
 NOW = 1_800_000_000.0
-OF_THE_PROCESS = {"process_resident_memory_bytes": set(), "process_cpu_seconds_total": set()}
+OF_THE_PROCESS = {
+    f"process_{name}": set[str]() for name in ("resident_memory_bytes", "cpu_seconds_total", "start_time_seconds")
+}
 KNOWN = {series: set(family.labels) | {"le"} for family in FAMILIES for series in family.series()} | OF_THE_PROCESS
 BY_SCRAPER = {"pod", "instance", "job", "namespace"}
 
@@ -91,13 +93,37 @@ def test_what_a_page_asks_is_answered(expression: str, run: tuple[Scrape, Scrape
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_an_alert_is_silent_on_a_healthy_run_and_fires_on_its_fault(alert: Alert, run: tuple[Scrape, Scrape]) -> None:
     before, after = run
-    healthy = {**after, ("muster_flavor_capacity", H100): 64.0, ("muster_flavor_nominal_quota", H100): 28.0}
+    healthy = {
+        **after,
+        ("muster_flavor_capacity", H100): 64.0,
+        ("muster_flavor_nominal_quota", H100): 28.0,
+        ("process_start_time_seconds", frozenset()): NOW - 86400,
+    }
     assert evaluate(asked(alert.expr), before, healthy, seconds=300, now=NOW) == {}
     told = evaluate(asked(alert.expr), before, FAULTS[alert.name](healthy), seconds=300, now=NOW)
     assert told
     for labels in told:
         asked_of = set(re.findall(r"\$labels\.(\w+)", alert.summary + alert.runbook))
         assert asked_of <= {name for name, _ in labels}
+
+
+@needs_parser
+@pytest.mark.parametrize(
+    ("ages", "fires"), [((86400, 599), True), ((86400, 601), False), ((599, None), True)], ids=["one", "none", "down"]
+)
+def test_a_replica_that_ends_again_and_again_is_told_though_others_do_not(
+    run: tuple[Scrape, Scrape], ages: tuple[int, int | None], *, fires: bool
+) -> None:
+    """And though it is down at the moment (None), or another program of the same Prometheus has just begun."""
+    (alert,) = [one for one in ALERTS if one.name == "MusterRestarts"]
+    began = {}
+    for number, age in enumerate(ages):
+        at = frozenset({("job", "muster"), ("instance", str(number))})
+        if age is not None:
+            began |= {("process_start_time_seconds", at): NOW - age, ("muster_build_info", at): 1.0}
+    other = {("process_start_time_seconds", frozenset({("job", "other"), ("instance", "2")})): NOW - 1}
+    down = {} if ages[1] is None else began
+    assert bool(evaluate(asked(alert.expr), began | other, down | other, now=NOW)) == fires
 
 
 @needs_parser
@@ -194,6 +220,7 @@ def _with(name: str, value: float, *labels: tuple[str, str]):  # type: ignore[no
 
 FAULTS = {
     "MusterNotLeading": lambda scraped: _without(scraped, "muster_leading"),
+    "MusterRestarts": _with("process_start_time_seconds", NOW - 599),
     "MusterJobsNotHeld": _with("muster_jobs_held", 0, ("mode", "policy")),
     "MusterLedgerDrift": _with("muster_ledger_drift", 1),
     "MusterWebhookCertificate": _with("muster_webhook_certificate_expiry_timestamp_seconds", NOW + 6 * 86400),

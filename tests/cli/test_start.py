@@ -93,6 +93,31 @@ def test_what_cannot_be_logged_ends_nobody_and_keeps_nobody(where: str) -> None:
     assert 100 < len(numbers) == 301 - left_out["lines"] - len(later)
 
 
+_RUNS_OUT = {
+    "a task of it": "raise ExceptionGroup('tasks', [ExceptionGroup('of them', [MemoryError()])])",
+    "what nobody waits for": "asyncio.get_running_loop().call_soon(bytearray, 1 << 60); await asyncio.sleep(3600)",
+}
+
+
+@pytest.mark.parametrize("who", _RUNS_OUT)
+def test_a_controller_that_runs_out_of_memory_says_so_and_ends(who: str, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(_KUBECONFIG)
+    quiet = {"apiVersion": "config.muster.dev/v1beta1", "kind": "Configuration"}
+    quiet |= {name: {"bindAddress": "0"} for name in ("health", "metrics", "web")}
+    (tmp_path / "quiet").write_text(json.dumps(quiet))
+    files = ["--kubeconfig", str(tmp_path / "config"), "--config", str(tmp_path / "quiet")]
+    code = (
+        "import asyncio; from admission.cli import cli; from admission.controller import serve\n"
+        f"async def fails(*_, **__): {_RUNS_OUT[who]}\n"
+        f"serve.serve = fails; cli({['controller', *files]!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (line["event"], line["level"]) == ("ends, to begin anew", "error")
+    assert "resources.limits.memory" in line["why"]
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [(["wh"], ["why"]), (["queues", "-o", "j"], ["json"]), (["create", ""], ["queue"])],

@@ -340,6 +340,29 @@ async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
     assert told == [("error", 1.0), ("error", 2.0)]
 
 
+@pytest.mark.parametrize("where", ["decision", "step"])
+async def test_who_runs_out_of_memory_ends_and_puts_it_down_to_no_gang(
+    world: World, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was half done in the books would stay so."""
+
+    def fails(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(app, {"decision": "decide", "step": "next_step"}[where], fails)
+    for one in (own("ResourceFlavor", "h100", {"nodeLabels": {"gpu": "h100"}}), cluster_queue("team-a", 16), NODE):
+        await world.put(one)
+    await world.put(local_queue("main", "team-a"))
+    await world.put(job("train", "main", pods=1))
+    with capture_logs() as lines:
+        async with running(world, leads=False) as controller:
+            with pytest.RaisesGroup(MemoryError, flatten_subgroups=True):
+                async with asyncio.timeout(30):
+                    await controller.lead()
+    assert not [line for line in lines if line["log_level"] == "error"]
+    assert not controller.leading
+
+
 async def test_a_gang_that_no_decision_can_be_made_on_sits_out_and_others_do_not(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ def decode(raw) -> Thing:
     obj = msgspec.json.decode(raw)
     meta = obj["metadata"]
     if "poison" in obj["data"]:
-        raise ValueError("poison")
+        raise MemoryError if obj["data"]["poison"] == "memory" else ValueError("poison")
     return Thing(meta["namespace"], meta["name"], meta["uid"], meta["resourceVersion"], obj["data"])
 
 
@@ -250,6 +250,23 @@ async def test_one_bad_object_stops_nothing(server, client, settle):
         assert seen.log == ["+good:u2", "+other:u3", "+bad:u1", "-good:u2"]
         assert seen.bad == [("a", "bad"), ("a", "good")]
         assert informer.relists == 1
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_who_runs_out_of_memory_leaves_nothing_out(server, client, settle, *, listed):
+    """A pod that was left out would have its node counted as free."""
+    if listed:
+        server.put("x", poison="memory")
+        with pytest.raises(MemoryError):
+            async with informing(client):
+                pass
+        return
+    async with informing(client) as (_, seen, task):
+        await settle(lambda: bool(server.watches))
+        server.put("x", poison="memory")
+        with pytest.raises(MemoryError):
+            await task
+        assert seen.bad == []
 
 
 async def test_an_expired_continue_token_lists_again_in_one_piece(server, client):

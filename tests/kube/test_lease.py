@@ -4,6 +4,7 @@ import asyncio
 import copy
 import itertools
 import random  # noqa: TID251  # seeded
+import re
 from datetime import UTC, datetime, timedelta
 from math import inf
 
@@ -292,6 +293,32 @@ def test_a_leader_that_goes_silent_is_fenced_before_the_next_one_writes(fault):
         assert gap >= WRITE_TIMEOUT
         assert books.lease["spec"]["leaseTransitions"] == 1
         assert len(first.began) == 1
+
+    virtually(main)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("frozen", r"not renewed in time, noticed (2[0-9]|30) s late: this process stood still \(CPU\?\)"),
+        ("cut off", "not renewed in time"),
+    ],
+)
+@pytest.mark.parametrize("moment", [30.0, 31.99, 32.0, 32.015])  # as it sleeps, asks, and hears the answer
+def test_who_loses_the_lease_says_whether_it_was_itself_that_stood_still(fault, why, moment):
+    async def main() -> None:
+        machine = Machine(Books(), name="one")
+        leading = asyncio.ensure_future(machine.elector.lead(Work(machine, [])))
+        await asyncio.sleep(moment)
+        if fault == "frozen":
+            machine.awake.clear()
+        else:
+            machine.reachable = False
+        await asyncio.sleep(38)
+        machine.awake.set()
+        with pytest.raises(LeadershipLost) as lost:
+            await leading
+        assert re.fullmatch(why, str(lost.value)), lost.value
 
     virtually(main)
 
