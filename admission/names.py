@@ -200,6 +200,12 @@ class Names:
         return f"{self.group}/placement"
 
     @cached_property
+    def elastic_gate(self) -> str:
+        """The scheduling gate that Kueue puts into the template of an elastic job when that is created, and takes off
+        each pod."""
+        return f"{self.group}/elastic-job"
+
+    @cached_property
     def required_topology_annotation(self) -> str:
         return f"{self.group}/podset-required-topology"
 

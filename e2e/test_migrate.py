@@ -356,6 +356,7 @@ def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: 
     cp.apply(policies.objects(KUEUE))
     muster.start(config={"apiGroup": KUEUE_GROUP})
     made = job("team-a", "train", 2, gpus=8, seconds=2, queue=None, labels={KUEUE.queue_label: "main"})
+    made["spec"]["template"]["spec"]["schedulingGates"] = [{"name": KUEUE.elastic_gate}]  # as Kueue left it
     big = job("team-a", "big", 3, gpus=8, seconds=2, queue=None, labels={KUEUE.queue_label: "main"})
     cp.wait(lambda: cp.create(made, dryRun="All")["spec"].get("suspend"), 30, "the policies to hold a job of Kueue's")
     cp.create(made)
