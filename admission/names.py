@@ -292,6 +292,12 @@ class Names:
         return f"{self.group}/arrival"
 
     @cached_property
+    def added_annotation(self) -> str:
+        """On a pod template in a Workload of Kueue's kind: what the API server adds to the pods, as JSON: fields of
+        their spec, and in place of containers what each of them requests and is limited to."""
+        return f"{self.group}/added-to-pods"
+
+    @cached_property
     def claimed_devices_annotation(self) -> str:
         """On a pod template in a Workload: [[DeviceClass, extended resource, devices], ...], what each pod asks for by
         its claims, and none for a class that it asks for by that one's own name; or, as JSON, too, a sentence why that

@@ -609,7 +609,13 @@ def test_kueue_mode_there_and_back(muster: Installed, kueue: ControlPlane) -> No
         cp.create(
             jobset("team-a", "set", {"w": (2, 1)}, gpus=2, seconds=None, queue=None, labels={KUEUE.queue_label: "main"})
         )
-        cp.create(of_kueues("second", gpus=3))
+        usual = {GPU: "3"}
+        limits = [{"type": "Container", "default": usual, "defaultRequest": usual}]
+        meta = {"name": "usual", "namespace": "team-a"}
+        cp.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": meta, "spec": {"limits": limits}})
+        second = of_kueues("second")
+        second["spec"]["template"]["spec"]["containers"][0].pop("resources")
+        cp.create(second)
         names = ("first", "second", "set-w-0", "set-w-1")
         cp.wait(lambda: all(uids(cp, *names).values()), 60, "Muster to start others beside it")
         before = uids(cp, *names)
