@@ -200,6 +200,12 @@ class Names:
         return f"{self.group}/placement"
 
     @cached_property
+    def elastic_gate(self) -> str:
+        """The scheduling gate that Kueue puts into the template of an elastic job when that is created, and takes off
+        each pod."""
+        return f"{self.group}/elastic-job"
+
+    @cached_property
     def required_topology_annotation(self) -> str:
         return f"{self.group}/podset-required-topology"
 
@@ -284,6 +290,12 @@ class Names:
         """On a Workload: when its job came, so that those of one second stand in the order in which they were made:
         its creation, and the version in which it was seen first."""
         return f"{self.group}/arrival"
+
+    @cached_property
+    def added_annotation(self) -> str:
+        """On a pod template in a Workload of Kueue's kind: what the API server adds to the pods, as JSON: fields of
+        their spec, and in place of containers what each of them requests and is limited to."""
+        return f"{self.group}/added-to-pods"
 
     @cached_property
     def claimed_devices_annotation(self) -> str:

@@ -143,6 +143,7 @@ def guide(cp: ControlPlane, begins: str, *more: str, name: str = "") -> subproce
 
 
 LED, DEPLOYED = f"lease/{LEASE}", "deployment/kueue-controller-manager"
+REGISTERED = [f"apiservice/{version}.visibility.{KUEUE_GROUP}" for version in ("v1beta1", "v1beta2")]
 
 
 def deploy_kueue(cp: ControlPlane, replicas: int = 1) -> None:
@@ -153,6 +154,16 @@ def deploy_kueue(cp: ControlPlane, replicas: int = 1) -> None:
     pod = {"metadata": {"labels": marks}, "spec": {"containers": [{"name": "manager", "image": "x"}]}}
     spec = {"replicas": replicas, "selector": {"matchLabels": marks}, "template": pod}
     cp.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
+
+
+def register_visibility(cp: ControlPlane) -> None:
+    """Kueue's visibility API, which nobody answers."""
+    for version in ("v1beta1", "v1beta2"):
+        spec: Object = {"group": f"visibility.{KUEUE_GROUP}", "version": version, "groupPriorityMinimum": 100}
+        spec |= {"versionPriority": 100, "insecureSkipTLSVerify": True}
+        spec["service"] = {"name": "kueue-visibility-server", "namespace": "kueue-system"}
+        meta = {"name": f"{version}.visibility.{KUEUE_GROUP}"}
+        cp.apply({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": meta, "spec": spec})
 
 
 def led_by_kueue(cp: ControlPlane) -> None:
@@ -234,19 +245,24 @@ def test_what_kueue_admitted_goes_on_and_what_it_held_is_admitted_by_muster(
     }  # fmt: skip
     cp.apply(hook)
     deploy_kueue(cp)
+    register_visibility(cp)
     led_by_kueue(cp)
     still = f"validatingwebhookconfiguration/{hook['metadata']['name']}"
     # Its controller is gone: nobody answers it.
     said = "a webhook that is asked first does not answer"
     cp.wait(lambda: said in imported(cp, apply=False)["job/waits"]["message"], 30, "the webhook to be asked")
-    assert {imported(cp, apply=False)[subject]["did"] for subject in (still, DEPLOYED)} == {"skipped"}
+    assert {imported(cp, apply=False)[subject]["did"] for subject in (still, DEPLOYED, *REGISTERED)} == {"skipped"}
     rows = imported(cp, apply=True)
-    assert {subject: row["did"] for subject, row in rows.items()} == {still: "refused", DEPLOYED: "refused"}
+    assert {subject: row["did"] for subject, row in rows.items()} == dict.fromkeys(
+        (still, DEPLOYED, *REGISTERED), "refused"
+    )
     cp.delete("validatingwebhookconfiguration", hook["metadata"]["name"])
     rows = imported(cp, apply=True)
-    assert {subject: row["did"] for subject, row in rows.items()} == {DEPLOYED: "refused"}
-    # As it says, and then as long as Kueue's leader may be there.
+    assert {subject: row["did"] for subject, row in rows.items()} == dict.fromkeys((DEPLOYED, *REGISTERED), "refused")
+    # As it says, and as the guide does; and then as long as Kueue's leader may be there.
     cp.kubectl(*rows[DEPLOYED]["message"].partition(": kubectl ")[2].split())
+    stopped_so = guide(cp, "kubectl -n kueue-system scale deployment")
+    assert stopped_so.returncode == 0, stopped_so
     cp.wait(lambda: list(imported(cp, apply=True)) == [LED], 30, "the Deployment to have ended")
     cp.patch("leases", LEASE, {"spec": {"holderIdentity": ""}}, "kueue-system")
 
@@ -340,6 +356,7 @@ def test_kueue_mode_runs_jobs_with_kueues_own_objects(muster: Installed, kueue: 
     cp.apply(policies.objects(KUEUE))
     muster.start(config={"apiGroup": KUEUE_GROUP})
     made = job("team-a", "train", 2, gpus=8, seconds=2, queue=None, labels={KUEUE.queue_label: "main"})
+    made["spec"]["template"]["spec"]["schedulingGates"] = [{"name": KUEUE.elastic_gate}]  # as Kueue left it
     big = job("team-a", "big", 3, gpus=8, seconds=2, queue=None, labels={KUEUE.queue_label: "main"})
     cp.wait(lambda: cp.create(made, dryRun="All")["spec"].get("suspend"), 30, "the policies to hold a job of Kueue's")
     cp.create(made)
@@ -592,7 +609,13 @@ def test_kueue_mode_there_and_back(muster: Installed, kueue: ControlPlane) -> No
         cp.create(
             jobset("team-a", "set", {"w": (2, 1)}, gpus=2, seconds=None, queue=None, labels={KUEUE.queue_label: "main"})
         )
-        cp.create(of_kueues("second", gpus=3))
+        usual = {GPU: "3"}
+        limits = [{"type": "Container", "default": usual, "defaultRequest": usual}]
+        meta = {"name": "usual", "namespace": "team-a"}
+        cp.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": meta, "spec": {"limits": limits}})
+        second = of_kueues("second")
+        second["spec"]["template"]["spec"]["containers"][0].pop("resources")
+        cp.create(second)
         names = ("first", "second", "set-w-0", "set-w-1")
         cp.wait(lambda: all(uids(cp, *names).values()), 60, "Muster to start others beside it")
         before = uids(cp, *names)

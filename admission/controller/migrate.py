@@ -6,7 +6,7 @@ before the label, so that at no time a running job looks like one that was never
 What is to be written for a job is judged in `takeover`.
 
 Two controllers must not manage the same jobs: nothing is written while Kueue's webhooks are there or its controller
-runs.
+runs. Nor while its visibility API is registered: once nobody answers it, the deletion of every namespace waits.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ _WEBHOOKS = (
     Kind(_HOOKS, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False),
     Kind(_HOOKS, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False),
 )
+_API_SERVICES = Kind("apiregistration.k8s.io", "v1", "apiservices", "APIService", False)
 _DEPLOYMENTS = Kind("apps", "v1", "deployments", "Deployment")
 _MANAGERS = "control-plane=controller-manager"
 """Label of Kueue's Deployment, from its manifests as from its chart, and of some others'."""
@@ -178,7 +179,7 @@ async def _read(ask: Ask) -> dict[str, list[Json]]:
 
 
 async def _still_there(ask: Ask) -> list[Change]:
-    """Kueue's webhook configurations."""
+    """Kueue's webhook configurations, and its visibility API."""
     out = []
     for kind in _WEBHOOKS:
         for one in await ask.read(kind) or ():
@@ -186,6 +187,11 @@ async def _still_there(ask: Ask) -> list[Change]:
                 name = name_of(one)
                 why = "Kueue is still there: scale its controller to 0 and delete this before --apply"
                 out.append(Change(f"{kind.kind.lower()}/{name}", Did.REFUSED, message=why))
+    for one in await ask.read(_API_SERVICES) or ():
+        if text(obj(one.get("spec")).get("group")) == KUEUE.visibility_group:
+            why = "nobody answers it once Kueue is stopped, and until it is gone no namespace of the cluster can be "
+            why += "deleted: delete this before --apply"
+            out.append(Change(f"apiservice/{name_of(one)}", Did.REFUSED, message=why))
     return out
 
 

@@ -37,8 +37,6 @@ Json = dict[str, Any]
 Keys = dict[str, str | None]
 """Labels or annotations to write; None takes one off."""
 KUEUE = Names(KUEUE_GROUP)
-_ELASTIC_GATE = f"{KUEUE_GROUP}/elastic-job"
-"""Kueue puts it into the template of an elastic job when that is created, and takes it off each pod."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +240,7 @@ def _why_not(one: Managed) -> str:
     theirs = one.theirs
     gates = [gate for slot in _templates(one) for gate in _gates(slot)]
     if one.view.suspended:
-        if left := [gate for gate in gates if gate != _ELASTIC_GATE]:
+        if left := [gate for gate in gates if gate != KUEUE.elastic_gate]:
             why = f"Kueue's gate {left[0]} is still in its pod template, and nobody would take it off the pods"
             return f"{why}: let Kueue put the template back, or take the gate out of it"
         for child in one.children:
@@ -311,11 +309,11 @@ def _template(one: Managed, names: Names) -> tuple[list[Operation], list[str]]:
             meta = {**obj(slot.template.get("metadata")), "annotations": {**said, **wanted}}
             patch.append({"op": "add", "path": pointer((*slot.path, "metadata")), "value": meta})
             lines += [f"{at}.metadata.annotations.{key}: {said.get(key, '-')} -> {v}" for key, v in wanted.items()]
-        if _ELASTIC_GATE in _gates(slot.template):
+        if KUEUE.elastic_gate in _gates(slot.template):
             gates = objects(obj(slot.template.get("spec")).get("schedulingGates"))
-            kept = [gate for gate in gates if gate.get("name") != _ELASTIC_GATE]
+            kept = [gate for gate in gates if gate.get("name") != KUEUE.elastic_gate]
             patch.append({"op": "add", "path": pointer((*slot.path, "spec", "schedulingGates")), "value": kept})
-            lines.append(f"{at}.spec.schedulingGates: {_ELASTIC_GATE} -> -")
+            lines.append(f"{at}.spec.schedulingGates: {KUEUE.elastic_gate} -> -")
     return patch, lines
 
 

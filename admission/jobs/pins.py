@@ -306,8 +306,10 @@ def start(
                 (*slot.path, "spec", "nodeSelector"), {k: v for k, v in sorted(selector.items()) if k not in own}
             )
             edit.append((*slot.path, "spec", "tolerations"), [toleration_object(t) for t in tolerations])
-            if form == GATES:
-                edit.append((*slot.path, "spec", "schedulingGates"), [{"name": names.topology_gate}])
+            gates = (*slot.path, "spec", "schedulingGates")
+            # Nobody takes that one off the pods.
+            own_gate = [{"name": names.topology_gate}] if form == GATES else []
+            edit.append(gates, own_gate, but={"name": names.elastic_gate})
             if assignment.count < slot.count:
                 # Partial admission: the Job runs so many pods at a time.
                 edit.entries(("spec",), {"parallelism": assignment.count})
@@ -457,14 +459,14 @@ class _Edit:
                 self.patch.append({"op": "remove", "path": pointer((*path, key))})
                 self.undo.append([[*path, key], held[key]])
 
-    def append(self, path: tuple[str, ...], values: Sequence[Json]) -> None:
-        """Add to a list what is not in it."""
+    def append(self, path: tuple[str, ...], values: Sequence[Json], but: Json | None = None) -> None:
+        """Add to a list what is not in it, and take `but` out of it."""
         have = items(at(self._raw, path))
-        missing = [value for value in values if value not in have]
-        if not missing:
+        wanted = [value for value in have if value != but] + [value for value in values if value not in have]
+        if wanted == have:
             return
         self.undo.append(self._was(path))
-        self.patch.append({"op": "add", "path": pointer(path), "value": [*have, *missing]})
+        self.patch.append({"op": "add", "path": pointer(path), "value": wanted})
 
 
 def pointer(path: Sequence[str]) -> str:

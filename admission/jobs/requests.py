@@ -226,6 +226,9 @@ def limits_of(limit_range: Json) -> list[tuple[str, dict[str, str], dict[str, st
     return out
 
 
+_CONTAINERS = ("containers", "initContainers")
+
+
 def _with_defaults(pod_spec: Json, limit_ranges: Iterable[Json]) -> Json:
     defaults = [entry for limit_range in limit_ranges for entry in limits_of(limit_range) if entry[0] == "Container"]
     if not any(default or request for _, default, request in defaults):
@@ -238,7 +241,7 @@ def _with_defaults(pod_spec: Json, limit_ranges: Iterable[Json]) -> Json:
         except QuantityError:
             requests = {}  # it is told where they are read
         out["resources"] = {**whole, "requests": requests | obj(whole.get("requests"))}
-    for group in ("containers", "initContainers"):
+    for group in _CONTAINERS:
         if group not in out:
             continue
         containers = []
@@ -306,6 +309,37 @@ def complete(template: Json, *, limit_ranges: Sequence[Json] = (), runtime_class
         missing = [t for t in objects(scheduling.get("tolerations")) if t not in items(spec.get("tolerations"))]
         if missing:
             spec["tolerations"] = [*items(spec.get("tolerations")), *missing]
+    return {**template, "spec": spec}
+
+
+def with_added(template: Json, full: Json, names: Names) -> Json:
+    """`template` with what `complete` made of it written beside it. For Kueue, which stops a running job whose
+    containers or tolerations are not those of its Workload."""
+    was, meta = obj(template.get("spec")), obj(template.get("metadata"))
+    added = {
+        key: [obj(one.get("resources")) for one in objects(value)] if key in _CONTAINERS else value
+        for key, value in obj(full.get("spec")).items()
+        if value != was.get(key)
+    }
+    held = obj(meta.get("annotations"))
+    # Never what an owner wrote there.
+    notes = {key: value for key, value in held.items() if key != names.added_annotation}
+    if added:
+        notes[names.added_annotation] = json.dumps(added, separators=(",", ":"), ensure_ascii=False)
+    return template if notes == held else {**template, "metadata": {**meta, "annotations": notes}}
+
+
+def _with_what_was_added(template: Json, names: Names) -> Json:
+    """The inverse; a template beside which nothing is written is the answer."""
+    notes = texts(obj(template.get("metadata")).get("annotations")) if names.as_kueue else {}
+    if names.added_annotation not in notes:
+        return template
+    spec = dict(obj(template.get("spec")))
+    for key, value in obj(json_of(notes[names.added_annotation])).items():
+        if key not in _CONTAINERS:
+            spec[key] = value
+        elif len(written := objects(spec.get(key))) == len(said := objects(value)):
+            spec[key] = [{**one, "resources": resources} for one, resources in zip(written, said, strict=True)]
     return {**template, "spec": spec}
 
 
@@ -933,6 +967,7 @@ def shape_of(
     whether there is more than one pod of this template; `child_pods` are those of one child job whose pods all have an
     index (0: not known, or not all have one).
     """
+    template = _with_what_was_added(template, names)
     template = complete(template, limit_ranges=limit_ranges, runtime_class=runtime_class)
     spec = obj(template.get("spec"))
     own = {**(labels or {}), **texts(obj(template.get("metadata")).get("labels"))}

@@ -1,9 +1,9 @@
 """The Workload that stands for a job: made from the job, and compared with it.
 
 It says what the job asks for, in the job owner's words: templates as the owner wrote them, with what the API server
-will add to the pods (LimitRange, RuntimeClass) already in them, and without what a start wrote into the job. Its name
-follows from the job's kind, name and uid, so that making it twice gives the same object and a job of the same name that
-was deleted does not stand in the way.
+will add to the pods (LimitRange, RuntimeClass) already in them, or beside them in Workloads of Kueue's kind, and
+without what a start wrote into the job. Its name follows from the job's kind, name and uid, so that making it twice
+gives the same object and a job of the same name that was deleted does not stand in the way.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from admission.jobs.requests import (
     over_quota,
     quotas_mark,
     topology_request,
+    with_added,
     with_devices,
 )
 from admission.names import JOBSET_NO_SCHEDULE_TAINT, JOBSET_NODE_SELECTOR, Names
@@ -148,6 +149,10 @@ def build_workload(
     if quotas:
         fewest = [(whole(one.get("minCount"), one["count"]), obj(one["template"].get("spec"))) for one in pod_sets]
         problems.extend(over_quota(fewest, quotas, together=starts_together(owned))[:_TOLD])
+    if names.as_kueue:
+        for entry, slot in zip(pod_sets, slots, strict=True):
+            full = entry["template"]
+            entry["template"] = with_added({**full, "spec": obj(as_made(slot).get("spec"))}, full, names)
     queue = labels.get(names.queue_label) or queue
     if queue and not _OBJECT_NAME.fullmatch(queue):
         # A label may be what no object can be called: the API server would refuse the Workload, time and again.

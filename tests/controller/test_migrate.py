@@ -822,6 +822,36 @@ async def test_kueue_is_known_by_its_webhooks(kueue, family, client, there):
         assert len(rows) == (1 if there and apply else 1 + there), "nothing is tried while Kueue is there"
 
 
+@pytest.mark.parametrize(
+    ("group", "version", "there"),
+    [
+        (f"visibility.{KUEUE_GROUP}", "v1beta1", True),
+        (f"visibility.{KUEUE_GROUP}", "v1beta2", True),
+        (KUEUE_GROUP, "v1beta2", False),
+        (NAMES.visibility_group, NAMES.version, False),
+    ],
+)
+async def test_kueues_visibility_api_is_in_the_way_of_deleting_namespaces(kueue, group, version, there):
+    name = f"{version}.{group}"
+    one = {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": name}}
+
+    class Aggregated(Ask):
+        """The sandbox has no aggregated APIs."""
+
+        async def read(self, kind: Kind, namespace: str | None = None, **selectors: str) -> list[Json] | None:
+            found = [one | {"spec": {"group": group, "version": version}}]
+            return found if kind.kind == "APIService" else await super().read(kind, namespace, **selectors)
+
+    await put(kueue, JOBS["it waits"])
+    for apply, did in ((False, "skipped"), (True, "refused")):
+        rows = (await from_cluster(Aggregated(kueue.client, NAMES, T0), apply=apply)).rows
+        told = [row for row in rows if row.subject == f"apiservice/{name}"]
+        assert [(row.did.value, "no namespace of the cluster can be deleted" in row.message) for row in told] == (
+            [(did, True)] if there else []
+        )
+        assert len(rows) == (1 if there and apply else 1 + there)
+
+
 def hook(client: Json, family: str = "Validating", group: str = "none.example") -> Json:
     rule = {"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["*"]}
     one = {"name": "v.kb.io", "sideEffects": "None", "admissionReviewVersions": ["v1"], "rules": [rule]}

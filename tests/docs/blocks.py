@@ -99,6 +99,7 @@ ELSEWHERE = (
     Elsewhere("docs/migrate.md", "kubectl apply --server-side -k crds", by=_TAKEN_OVER),
     Elsewhere("docs/migrate.md", "helm install muster charts/muster", by=_TAKEN_OVER),
     Elsewhere("docs/migrate.md", "muster import --from kueue", by=_MIGRATE),
+    Elsewhere("docs/migrate.md", "kubectl -n kueue-system scale", by=_MIGRATE),
     Elsewhere("docs/migrate.md", "kubectl get workloads.kueue.x-k8s.io", by=_MIGRATE),
     Elsewhere("docs/migrate.md", "kubectl -n NAMESPACE patch workloads.kueue.x-k8s.io", by=_MIGRATE),
     Elsewhere("docs/migrate.md", "kubectl -n NAMESPACE patch pod", by=_MIGRATE),

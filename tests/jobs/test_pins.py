@@ -487,6 +487,22 @@ def test_a_pin_is_added_to_each_term_of_the_users() -> None:
     }
 
 
+@pytest.mark.parametrize("long", [False, True], ids=["pinned by rank", "gated until placed"])
+@pytest.mark.parametrize("others", [[], [{"name": "x"}]], ids=["alone", "beside its owner's"])
+def test_an_elastic_job_of_kueues_starts_without_the_gate_that_nobody_takes_off(long: bool, others: list[Json]) -> None:
+    names, host = Names(KUEUE_GROUP), "n" * (pins.HOSTS_LIMIT + 1 if long else 1)
+    template = {"spec": {"containers": [], "schedulingGates": [{"name": "kueue.x-k8s.io/elastic-job"}, *others]}}
+    raw = job(1, template=template)
+    where = TopologyAssignment((HOSTNAME_LABEL,), (Domain((host,), 1),))
+    given_ = Admission("q", (PodSetAssignment("main", (), (), 1, where),))
+    made = patched(raw, start(JOB, raw, "w", given_, {}, names, can_rank=True).patch)
+    placed = [{"name": names.topology_gate}] if long else []
+    assert made["spec"]["template"]["spec"].get("schedulingGates", []) == [*others, *placed]
+    stopped = patched(made, suspend(JOB, made, names))
+    back = patched(stopped, restore(JOB, stopped, names) or [])
+    assert back["spec"]["template"] == raw["spec"]["template"], "Kueue, when it comes back, finds it as it wrote it"
+
+
 def test_a_gate_goes_once() -> None:
     pod = {"metadata": {"uid": "p"}, "spec": {"schedulingGates": [{"name": "x"}, {"name": NAMES.topology_gate}]}}
     freed = patched(pod, ungate(pod, "n1", NAMES))

@@ -18,6 +18,7 @@ from admission.engine.model import (
     AvoidedNode,
     ClaimRecord,
     Domain,
+    PodSet,
     PodSetAssignment,
     PodShape,
     Quota,
@@ -383,6 +384,47 @@ def test_a_workload_says_what_its_job_says() -> None:
     assert values.workload(made, NAMES)[0].gated == "held back by x"
     for change in ({"parallelism": 3}, {"completions": 5}):
         assert not matches(made, JOB, {**raw, "spec": {**raw["spec"], **change}}, NAMES)
+
+
+ADDED: dict[str, Json] = {
+    "by a LimitRange": {"containers": [{"name": "c"}, {"name": "d", "resources": {"requests": {"cpu": "2"}}}]},
+    "by a LimitRange, to all containers": {"containers": [{"name": "c"}], "initContainers": [{"name": "i"}]},
+    "by a RuntimeClass": {"containers": [{"name": "c"}], "runtimeClassName": "heavy", "tolerations": [{"key": "t"}]},
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_what_is_added_to_pods_stands_beside_what_kueue_compares(name: str) -> None:
+    """Kueue stops a running job whose containers or tolerations are not those of its Workload."""
+    kueue = Names(KUEUE_GROUP)
+    usual = {"cpu": "1", "memory": "1Gi"}
+    limits = {"spec": {"limits": [{"type": "Container", "default": usual, "defaultRequest": usual}]}}
+    scheduling = {"nodeSelector": {"pool": "heavy"}, "tolerations": [{"key": "heavy", "operator": "Exists"}]}
+    heavy = {"overhead": {"podFixed": {"cpu": "1"}}, "scheduling": scheduling}
+    raw = job(parallelism=2, completions=2)
+    template = raw["spec"]["template"] = {"spec": ADDED[name]}
+
+    def made(names: Names) -> Json:
+        return build_workload(JOB, raw, names, limit_ranges=[limits], runtime_classes={"heavy": heavy})[0]
+
+    def read(names: Names) -> tuple[PodSet, ...]:
+        return values.workload(made(names), names)[0].pod_sets
+
+    plain = read(kueue)
+    assert made(kueue)["spec"]["podSets"][0]["template"]["spec"] == ADDED[name]
+    assert plain == read(NAMES), "and counts as it does in Workloads of Muster's kind"
+    assert dict(plain[0].shape.requests)["memory"] > 0
+    template["metadata"] = {"annotations": {kueue.added_annotation: '{"containers":[{}]}'}}
+    assert read(kueue) == plain, "whatever its owner writes there"
+
+
+@pytest.mark.parametrize("said", ["", "[]", "no", '{"containers":1,"overhead":[]}', '{"containers":[1,{}]}'])
+def test_what_somebody_writes_as_added_to_pods_breaks_nothing(said: str) -> None:
+    kueue = Names(KUEUE_GROUP)
+    notes = {"annotations": {kueue.added_annotation: said}}
+    entry = {"name": "main", "count": 1, "template": {"metadata": notes, "spec": {"containers": [{"name": "c"}]}}}
+    (read,) = values.workload({"metadata": {"name": "w"}, "spec": {"podSets": [entry]}}, kueue)[0].pod_sets
+    assert read.shape.requests == (), read
 
 
 def test_what_its_pods_ask_for_by_claims_stands_in_the_workload() -> None:
