@@ -579,10 +579,13 @@ class World:
         for owner in _owners(pod):
             self._pods_of_owner.setdefault(owner, {})[key] = pod
         self._stands_free(old, pod)
-        if pod.usage is not None:
+        # Most news of a pod is of its conditions: no reason to decide, nor to doubt what its node has room for.
+        before = old.usage if old is not None else None
+        if pod.usage is None:
+            if before is not None:
+                self.apply(Gone(PodUsage, key))
+        elif pod.usage != before:
             self.apply(Put(pod.usage))
-        elif old is not None and old.usage is not None:
-            self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), _stand(pod))
         self._lay(pod)
         if pod.terminating:

@@ -827,6 +827,32 @@ def test_what_was_decided_and_comes_back_is_no_reason_to_decide(rules: Rules, co
     assert said, "the page is told"
 
 
+STANDS = pod("p", usage=PodUsage(("ns", "p"), "p", "n1", (("gpu", 1),), workload_uid="w1"))
+
+
+@pytest.mark.parametrize(
+    ("was", "comes", "news"),
+    [
+        (STANDS, replace(STANDS, resource_version="2", ready=False, unready_since=5), False),
+        (STANDS, replace(STANDS, resource_version="2", terminating=True, ends_at=9), False),
+        (replace(STANDS, usage=None, node=""), replace(STANDS, usage=None, node="", ready=False), False),
+        (None, STANDS, True),
+        (replace(STANDS, usage=None, node=""), STANDS, True),
+        (STANDS, replace(STANDS, usage=None, done=True), True),
+        (STANDS, replace(STANDS, usage=replace(STANDS.usage, requests=(("gpu", 2),))), True),
+        (STANDS, replace(STANDS, uid="q", usage=replace(STANDS.usage, uid="q")), True),
+    ],
+)
+def test_a_pod_that_holds_what_it_held_is_no_reason_to_decide(was: PodView | None, comes: PodView, news: bool) -> None:
+    said: list[str] = []
+    world = World(State(MUSTER), changed_job=lambda key: None, dirty=lambda: said.append("decide"))
+    if was is not None:
+        world.pod_seen(was)
+    said.clear()
+    world.pod_seen(comes)
+    assert said == ["decide"] * news
+
+
 @pytest.mark.parametrize(
     ("was", "comes", "told"),
     [
