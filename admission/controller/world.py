@@ -282,9 +282,12 @@ class World:
         if before != resources:
             self._touched(self.devices.quotas_name(frozenset().union(*self._quotas_of_classes.values())))
 
-    def _as_decided(self, before: Workload | None, now: Workload | None) -> bool:
-        """Is this the admission that the engine counted already, and has since got its times? Nobody who waits gains
-        by that. Promises count from these times, so that there it is news."""
+    def _as_counted(self, before: Workload | None, now: Workload | None) -> bool:
+        """Is it as the engine counted it already (a reason that was told comes back), or the admission that it counted,
+        which has since got its times? Nobody who waits gains by that. Promises count from these times, so that there it
+        is news."""
+        if before == now:
+            return True
         if before is None or now is None or now.admission is None or self.state.rules.promises:
             return False
         return replace(now, reserved_at=before.reserved_at, admitted_at=before.admitted_at) == before
@@ -356,7 +359,7 @@ class World:
         self._stands(("gang", *seen.key), stands_of(seen.view.value))
         counted = self.state.workload(seen.key)
         self.state.apply(Put(self.laid(seen.view.value)))
-        if self._as_decided(counted, self.state.workload(seen.key)):
+        if self._as_counted(counted, self.state.workload(seen.key)):
             self._told()
         else:
             self._dirty()
@@ -582,10 +585,13 @@ class World:
         for owner in _owners(pod):
             self._pods_of_owner.setdefault(owner, {})[key] = pod
         self._stands_free(old, pod)
-        if pod.usage is not None:
+        # Most news of a pod is of its conditions: no reason to decide, nor to doubt what its node has room for.
+        before = old.usage if old is not None else None
+        if pod.usage is None:
+            if before is not None:
+                self.apply(Gone(PodUsage, key))
+        elif pod.usage != before:
             self.apply(Put(pod.usage))
-        elif old is not None and old.usage is not None:
-            self.apply(Gone(PodUsage, key))
         self._stands(("pod", *key), _stand(pod))
         self._lay(pod)
         if pod.terminating:

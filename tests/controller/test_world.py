@@ -828,6 +828,62 @@ def test_what_was_decided_and_comes_back_is_no_reason_to_decide(rules: Rules, co
 
 
 @pytest.mark.parametrize(
+    ("was", "comes", "news"),
+    [
+        (WAITS, WAITS, False),  # it was told why it waits
+        (WRITTEN, WRITTEN, False),
+        (replace(WRITTEN, finished=True), replace(WRITTEN, finished=True), False),
+        (WAITS, replace(WAITS, priority=3), True),
+        (WAITS, replace(WAITS, requeue_at=9), True),
+        (WRITTEN, WAITS, True),
+        (WRITTEN, replace(WRITTEN, finished=True), True),
+    ],
+)
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE])
+def test_a_gang_that_asks_and_holds_what_it_did_is_no_reason_to_decide(
+    rules: Rules, was: Workload, comes: Workload, news: bool
+) -> None:
+    said: list[str] = []
+    world = World(
+        State(rules),
+        changed_job=lambda key: None,
+        dirty=lambda: said.append("decide"),
+        told=lambda: said.append("told"),
+    )
+    world.workload_seen(seen(was))
+    said.clear()
+    world.workload_seen(replace(seen(comes), resource_version="2", stored=b'{"conditions":[]}'))
+    assert ("decide" in said) == news, said
+    assert said, "the page is told"
+
+
+STANDS = pod("p", usage=PodUsage(("ns", "p"), "p", "n1", (("gpu", 1),), workload_uid="w1"))
+
+
+@pytest.mark.parametrize(
+    ("was", "comes", "news"),
+    [
+        (STANDS, replace(STANDS, resource_version="2", ready=False, unready_since=5), False),
+        (STANDS, replace(STANDS, resource_version="2", terminating=True, ends_at=9), False),
+        (replace(STANDS, usage=None, node=""), replace(STANDS, usage=None, node="", ready=False), False),
+        (None, STANDS, True),
+        (replace(STANDS, usage=None, node=""), STANDS, True),
+        (STANDS, replace(STANDS, usage=None, done=True), True),
+        (STANDS, replace(STANDS, usage=replace(STANDS.usage, requests=(("gpu", 2),))), True),
+        (STANDS, replace(STANDS, uid="q", usage=replace(STANDS.usage, uid="q")), True),
+    ],
+)
+def test_a_pod_that_holds_what_it_held_is_no_reason_to_decide(was: PodView | None, comes: PodView, news: bool) -> None:
+    said: list[str] = []
+    world = World(State(MUSTER), changed_job=lambda key: None, dirty=lambda: said.append("decide"))
+    if was is not None:
+        world.pod_seen(was)
+    said.clear()
+    world.pod_seen(comes)
+    assert said == ["decide"] * news
+
+
+@pytest.mark.parametrize(
     ("was", "comes", "told"),
     [
         (WAITS, WRITTEN, True),
