@@ -982,7 +982,7 @@ JOBS_REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a request without a limit": ({}, {"requests": {GPU: "8"}}, "Limit must be set for non overcommitable resources"),
     "no completions": ({"completions": None}, {"limits": {GPU: "8"}}, "spec.completions: Required value"),
     "nothing": ({}, {"limits": {GPU: "8"}}, ""),
-    "may not be asked": ({}, {"requests": {GPU: "8"}}, ""),
+    "may not be asked": ({"completions": None}, {"limits": {GPU: "8"}}, ""),
     "a Job of that name": ({}, {"limits": {GPU: "8"}}, '"set-w-0" already exists'),
 }
 
