@@ -69,6 +69,7 @@ class EventLog:
         self._lock = threading.Lock()
         self._entries: list[Entry] = []
         self._sorted = True
+        self._end: int | None = None
         self.stopping = threading.Event()
         self.gaps: list[str] = []  # where the server could not resume a watch, so that versions are missing
 
@@ -88,10 +89,11 @@ class EventLog:
         return self
 
     def stop(self) -> None:
-        """Waits until all that was written before this call is in the log, then ends the watches."""
+        """Waits until all that was written before this call is in the log, then ends the watches. The log ends there:
+        of what is written meanwhile one watch may have shown a consequence, and another not its cause."""
         if not self.stopping.is_set():
             try:
-                self.catch_up()
+                self._end = self.catch_up()
             finally:
                 self.stopping.set()
                 for watch in self._watches:
@@ -99,11 +101,14 @@ class EventLog:
                 for watch in self._watches:
                     watch.thread.join(10)
 
-    def catch_up(self, timeout: float = 20.0) -> None:
-        """Until the log has what the server has at this moment."""
+    def catch_up(self, timeout: float = 20.0) -> int | None:
+        """Until the log has what the server has at this moment; the revision of that."""
+        end = None
         for watch in self._watches:
             if watch.resource is not None:
+                end = end or self.list(watch.resource)[0]
                 self._client.wait(watch.caught_up(), timeout, f"the event log to see all {watch.name}")
+        return end
 
     @property
     def started(self) -> int:
@@ -116,7 +121,7 @@ class EventLog:
             if not self._sorted:
                 self._entries.sort(key=lambda entry: entry.revision)  # stable: one stream stays in its own order
                 self._sorted = True
-            return list(self._entries)
+            return [entry for entry in self._entries if self._end is None or entry.revision <= self._end]
 
     def record(self, entry: Entry) -> None:
         with self._lock:
