@@ -51,8 +51,8 @@ CLAIM_TEMPLATES = (
     Kind("resource.k8s.io", "v1", "resourceclaimtemplates", devices.TEMPLATE),
     devices.claim_template,
 )
-SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 """What pods ask for by claims."""
+SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 
 

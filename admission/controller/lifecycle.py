@@ -527,9 +527,7 @@ def bare_step(
         return Next(Reprioritize())
     if not value.admitted:
         return Next(_on_checks(value, required))
-    if workload.max_execution_s is None:
-        return NOTHING
-    return Next(None, set_ahead.now(value.admitted_at) + workload.max_execution_s * 1000 - value.run_ms)
+    return Next(None, _runs_out_at(workload, set_ahead))
 
 
 def _may_vanish(workload: WorkloadView) -> bool:
@@ -836,6 +834,12 @@ def ran_out(workload: WorkloadView, now: int, set_ahead: SetAhead = SetAhead()) 
     return EvictWorkload(DEACTIVATED, why, deactivate=True, cause="MaximumExecutionTimeExceeded")
 
 
+def _runs_out_at(workload: WorkloadView, set_ahead: SetAhead) -> int | None:
+    """When an admitted gang has run for its maximum; None where it has none."""
+    value, limit = workload.value, workload.max_execution_s
+    return None if limit is None else set_ahead.now(value.admitted_at) + limit * 1000 - value.run_ms
+
+
 def _emptied(seen: Sight, settings: Settings) -> int | None:
     """When a gang that can have no pods any more must leave, for its namespace is being deleted: its job goes only with
     the last of the namespace's pods, which may be somebody else's and take long. Most go, or fail, sooner."""
@@ -893,9 +897,7 @@ def _deadline(seen: Sight, settings: Settings) -> int | None:
     workload, pods = seen.workload, seen.pods
     assert workload is not None
     times = [_ready_deadline(seen, settings)[0], _excess(seen, settings), _emptied(seen, settings)]
-    if workload.max_execution_s is not None:
-        began = seen.set_ahead.now(workload.value.admitted_at)
-        times.append(began + workload.max_execution_s * 1000 - workload.value.run_ms)
+    times.append(_runs_out_at(workload, seen.set_ahead))
     if pods.unschedulable_since is not None:
         times.append(seen.set_ahead.now(pods.unschedulable_since) + settings.unschedulable_ms)
     times.append(seen.lost_at)

@@ -362,13 +362,12 @@ def over_limits(pod_spec: Json) -> list[str]:
     """For which requests beside which limits the API server refuses a pod, in words; pod_spec as it is written, for
     that is before LimitRanges count. (A Job like that it does not take; a JobSet it does, and not its child Jobs.)
     Extended resources and hugepages cannot be overcommitted."""
+    try:
+        asked = _by_container(pod_spec)
+    except QuantityError:
+        return []  # it is told where they are read
     out = []
-    for container in (*objects(pod_spec.get("containers")), *objects(pod_spec.get("initContainers"))):
-        resources, who = obj(container.get("resources")), f"container {text(container.get('name'))!r}"
-        try:
-            requests, limits = _amounts(resources.get("requests"), who), _amounts(resources.get("limits"), who)
-        except QuantityError:
-            continue  # it is told where they are read
+    for who, requests, limits in asked:
         for name, amount in requests.items():
             exact = ("/" in name and "kubernetes.io/" not in name) or name.startswith("hugepages-")
             limit = limits.get(name)
@@ -399,7 +398,7 @@ def _of_pod(spec: Json) -> tuple[dict[str, int], dict[str, int]]:
     running = _of_containers(spec)
     requests = running | {name: n for name, n in _of_whole_pod(spec, running).items() if name in _POD_LEVEL}
     limited: Json = {}
-    for group in ("containers", "initContainers"):
+    for group in _CONTAINERS:
         limited[group] = [
             {**one, "resources": {"requests": obj(one.get("resources")).get("limits")}}
             for one in objects(spec.get(group))

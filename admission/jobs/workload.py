@@ -101,6 +101,8 @@ def build_workload(
     # Refused when it is created, where the rules of hold are in force; what is beyond them cannot be started, or ended.
     problems = list(excess(kind, owned, limits))
     pod_sets = []
+    specs: list[Json] = []
+    """Of the pods, with nothing added to them."""
     classes: dict[str, str] = {}
     claims: dict[str, str] = {}
     for slot in slots:
@@ -112,10 +114,12 @@ def build_workload(
             problems.append(f"pod set {slot.pod_set}: RuntimeClass {runtime!r} does not exist")
         if runtime and runtime_classes is not None:
             classes[runtime] = class_mark(runtime_class)
+        made = as_made(slot)
+        specs.append(obj(made.get("spec")))
         entry: Json = {
             "name": slot.pod_set,
             "count": slot.count,
-            "template": complete(as_made(slot), limit_ranges=limit_ranges, runtime_class=runtime_class),
+            "template": complete(made, limit_ranges=limit_ranges, runtime_class=runtime_class),
         }
         refused = out_of_bounds(obj(entry["template"].get("spec")), limit_ranges) if slot.count else []
         if kind != JOB and slot.count:
@@ -150,9 +154,9 @@ def build_workload(
         fewest = [(whole(one.get("minCount"), one["count"]), obj(one["template"].get("spec"))) for one in pod_sets]
         problems.extend(over_quota(fewest, quotas, together=starts_together(owned))[:_TOLD])
     if names.as_kueue:
-        for entry, slot in zip(pod_sets, slots, strict=True):
+        for entry, plain in zip(pod_sets, specs, strict=True):
             full = entry["template"]
-            entry["template"] = with_added({**full, "spec": obj(as_made(slot).get("spec"))}, full, names)
+            entry["template"] = with_added({**full, "spec": plain}, full, names)
     queue = labels.get(names.queue_label) or queue
     if queue and not _OBJECT_NAME.fullmatch(queue):
         # A label may be what no object can be called: the API server would refuse the Workload, time and again.
