@@ -111,7 +111,7 @@ def test_a_controller_that_runs_out_of_memory_says_so_and_ends(who: str, tmp_pat
         f"async def fails(*_, **__): {_RUNS_OUT[who]}\n"
         f"serve.serve = fails; cli({['controller', *files]!r})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1
     (line,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (line["event"], line["level"]) == ("ends, to begin anew", "error")

@@ -45,7 +45,7 @@ class Api:
             ca = Path(cluster["certificate-authority"]).read_bytes()
         return cls(cluster["server"], user["token"], ca, name)
 
-    def connect(self, timeout: float = 20) -> http.client.HTTPConnection:
+    def connect(self, timeout: float = 300) -> http.client.HTTPConnection:
         if self.context is not None:
             return http.client.HTTPSConnection(self.host, self.port, timeout=timeout, context=self.context)
         return http.client.HTTPConnection(self.host, self.port, timeout=timeout)
@@ -100,7 +100,7 @@ class Api:
         finally:
             connection.close()
 
-    def until(self, look: Callable[[], Any], seconds: float = 20) -> Any:
+    def until(self, look: Callable[[], Any], seconds: float = 300) -> Any:
         """The first true value of `look`."""
         end = time.monotonic() + seconds
         while True:

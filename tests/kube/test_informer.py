@@ -66,7 +66,7 @@ async def informing(client: Client, **options):
     informer = Informer(client, CONFIG_MAPS, decode, seen.on_change, on_bad=seen.on_bad, **options)
     task = asyncio.ensure_future(informer.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             synced = asyncio.ensure_future(informer.synced.wait())
             await asyncio.wait({task, synced}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():

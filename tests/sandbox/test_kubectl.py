@@ -82,7 +82,13 @@ def kubectl(kubeconfig: Path) -> Kubectl:
         text = yaml.safe_dump_all(stdin if isinstance(stdin, list) else [stdin]) if stdin else ""
         command = [*kubectl_with(kubeconfig), *arguments]
         done = await asyncio.to_thread(
-            subprocess.run, command, input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30
+            subprocess.run,
+            command,
+            input=text,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=300,
         )
         assert code is None or done.returncode == code, done.stdout
         return done.stdout
@@ -110,7 +116,7 @@ async def test_the_life_of_a_job(kubectl: Kubectl, kubeconfig: Path) -> None:
     assert await watcher.stdout.readline()  # the header
     assert (await watcher.stdout.readline()).split()[:2] == [b"train", b"Suspended"]
     assert "patched" in await kubectl("patch", "job", "train", "-p", '{"spec":{"suspend":false}}')
-    await kubectl("wait", "job/train", "--for=jsonpath={.status.ready}=2", "--timeout=10s")
+    await kubectl("wait", "job/train", "--for=jsonpath={.status.ready}=2", "--timeout=300s")
     table = rows(await kubectl("get", "pods", "-o", "wide"))
     assert [r[2] for r in table] == ["STATUS", "Running", "Running"]
     assert "n0" in table[1]
@@ -121,7 +127,7 @@ async def test_the_life_of_a_job(kubectl: Kubectl, kubeconfig: Path) -> None:
     assert "annotated" in await kubectl("annotate", "job", "train", "note=hi")
     assert rows(await kubectl("get", "jobs", "-l", "team=a", "--no-headers"))[0][0] == "train"
     assert "deleted" in await kubectl("delete", "job", "train")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while "No resources found" not in await kubectl("get", "pods"):  # the collector and the kubelet take their time
             pass
         seen = []
@@ -193,7 +199,7 @@ async def test_what_kubectl_makes_up_from_flags(kubectl: Kubectl) -> None:
 
 async def test_what_is_not_served_is_refused(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=[NODE, {**JOB, "spec": {**JOB["spec"], "suspend": False}}])  # type: ignore[dict-item]
-    await kubectl("wait", "job/train", "--for=jsonpath={.status.ready}=2", "--timeout=10s")
+    await kubectl("wait", "job/train", "--for=jsonpath={.status.ready}=2", "--timeout=300s")
     name = rows(await kubectl("get", "pods", "--no-headers"))[0][0]
     assert "sandbox does not serve pods/log" in await kubectl("logs", name, code=1)
     assert "the server doesn't have a resource type" in await kubectl("get", "deployments", code=1)

@@ -29,7 +29,7 @@ def test_it_serves_a_page_from_its_first_moment_until_it_is_interrupted(tmp_path
         while "<html" not in page:
             assert demo.poll() is None
             try:
-                with urllib.request.urlopen(told[1], timeout=10) as answer:
+                with urllib.request.urlopen(told[1], timeout=300) as answer:
                     page = answer.read().decode()
             except OSError:  # the controller is still starting
                 continue

@@ -99,7 +99,7 @@ class Browser:
         return str(self.js("return document.body.innerText"))
 
     def until(self, holds: Callable[[], Any], what: str) -> Any:
-        ends = time.monotonic() + 60
+        ends = time.monotonic() + 300
         while time.monotonic() < ends:
             if found := holds():
                 return found

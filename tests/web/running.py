@@ -86,7 +86,7 @@ class Running:
         await self.client.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", propagation="Background")
 
     async def until(self, holds: Callable[[], Any]) -> Any:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not (found := holds()):
                 await asyncio.sleep(0.02)
         return found

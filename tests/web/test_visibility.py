@@ -232,7 +232,7 @@ async def test_commands_tell_what_the_api_tells(town: Running, asking: Asking, m
         await town.submit("team-a", name, pods=3, priority="urgent" if i % 3 == 0 else "")
     await town.until(town.settled(*names))
     _, whole = await asking.get(ALL_OF_A)
-    async with asyncio.timeout(60):  # what is said of them settles, too, before it is compared
+    async with asyncio.timeout(300):  # what is said of them settles, too, before it is compared
         while len(whole["items"]) != len(names) - len(town.running()) or any(
             item["reason"] == "PendingEvaluation" for item in whole["items"]
         ):
