@@ -885,7 +885,7 @@ class Actuator:
             # Its owner may let it run again: then for as long as anybody.
             status.pop("accumulatedPastExecutionTimeSeconds", None)
         elif value.admitted:
-            then = self._world.set_ahead.now
+            then = self._world.set_ahead().now
             ran = value.run_ms + max(0, then(value.evicted_at) - then(value.admitted_at))
             status["accumulatedPastExecutionTimeSeconds"] = ran // 1000
         await self._apply_status(seen, status)

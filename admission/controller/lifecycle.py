@@ -30,6 +30,7 @@ from zlib import crc32
 
 from admission.engine.model import Check, CheckState, Reason, StopPolicy, Value, Workload
 from admission.jobs.kinds import JOBSET, JobView
+from admission.kube.clock import NOT_SET, SetAhead
 
 DEACTIVATED = Reason.DEACTIVATED.value
 """Reason of an eviction: the Workload is switched off. In a condition, what for may stand behind it."""
@@ -61,18 +62,6 @@ class Settings:
     """Who waits is evicted, too, when it is switched off; when it is switched on again that is said at once, and the
     time that it has run still counts: there are readers that know it so. And whoever was ready has `recovery_ms` to be
     so again, however young its pods are."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetAhead:
-    """The API server's clock was last set ahead at `at`, by the clock as it was, and by so much; ms. (0, 0): never."""
-
-    at: int = 0
-    by: int = 0
-
-    def now(self, then: int) -> int:
-        """A time that somebody wrote down, by the clock as it is now: what lasts since then lasts no longer."""
-        return then + self.by if 0 < then <= self.at else then
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +385,7 @@ class Sight:
     """What of its reservation another leader had given away at the same time; "": nothing."""
     same_defaults: bool = True
     """What is added to its pods (`Defaults.mark_of`) is what was when the Workload was written."""
-    set_ahead: SetAhead = SetAhead()
+    set_ahead: SetAhead = NOT_SET
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,7 +491,7 @@ def bare_step(
     required: tuple[str, ...] | None = None,
     given_twice: str = "",
     class_value: int | None = None,
-    set_ahead: SetAhead = SetAhead(),
+    set_ahead: SetAhead = NOT_SET,
 ) -> Next:
     """The same for a Workload that somebody made without a job that Muster knows. Whoever runs it starts at Admitted,
     stops at Evicted, and says by taking status.admission away that nothing of it runs any more. class_value: of the
@@ -824,7 +813,7 @@ def _said_no(value: Workload, required: tuple[str, ...] | None) -> EvictWorkload
     return None
 
 
-def ran_out(workload: WorkloadView, now: int, set_ahead: SetAhead = SetAhead()) -> EvictWorkload | None:
+def ran_out(workload: WorkloadView, now: int, set_ahead: SetAhead = NOT_SET) -> EvictWorkload | None:
     """Has it run for its maximum, earlier admissions included."""
     value, limit = workload.value, workload.max_execution_s
     ran = value.run_ms + (now - set_ahead.now(value.admitted_at) if value.admitted else 0)

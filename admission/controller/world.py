@@ -20,7 +20,6 @@ from admission.controller.lifecycle import (
     NOTHING,
     Next,
     PodTally,
-    SetAhead,
     Settings,
     Sight,
     WorkloadView,
@@ -59,6 +58,7 @@ from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.values import LOST_TAINTS
 from admission.jobs.volumes import Source, Storage, Stored, names_claims
+from admission.kube.clock import NOT_SET, SetAhead
 from admission.names import HOSTNAME_LABEL, JOBSET_GROUP
 
 JobKey = tuple[str, str, str]
@@ -169,9 +169,9 @@ class World:
         looked_at: LabelSelector | None = None,
         lost_after_ms: int = 120_000,
         kinds: Collection[str] = (JOB.name, JOBSET.name),
-        set_ahead: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        set_ahead: Callable[[], SetAhead] = lambda: NOT_SET,
     ) -> None:
-        self._set_ahead = set_ahead
+        self.set_ahead = set_ahead
         self._kinds = kinds
         self.lost_after_ms = lost_after_ms
         self.state = state
@@ -817,12 +817,8 @@ class World:
             required=self._required(workload.value) if workload is not None else None,
             given_twice=self._given_twice.get(seen.uid, "") if seen is not None else "",
             same_defaults=job is None or seen is None or self.same_defaults(job, seen),
-            set_ahead=self.set_ahead,
+            set_ahead=self.set_ahead(),
         )
-
-    @property
-    def set_ahead(self) -> SetAhead:
-        return SetAhead(*self._set_ahead())
 
     def workload_of(self, key: JobKey) -> WorkloadSeen | None:
         job = self.jobs.get(key)
@@ -1362,7 +1358,7 @@ class World:
         twice = self._given_twice.get(seen.uid, "")
         to = self.defaults.workload_priorities.get(seen.view.priority_class)
         return bare_step(
-            seen.view, *self._stopped(value), settings, now, self._required(value), twice, to, self.set_ahead
+            seen.view, *self._stopped(value), settings, now, self._required(value), twice, to, self.set_ahead()
         )
 
     def _children_of(self, job: JobView) -> Collection[JobKey]:

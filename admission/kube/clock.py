@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -32,6 +33,22 @@ def steady() -> Callable[[], int]:
     return lambda: (time.monotonic_ns() + offset) // 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class SetAhead:
+    """The API server's clock was last set ahead at `at`, by the clock as it was, and by so much; ms."""
+
+    at: int = 0
+    by: int = 0
+
+    def now(self, then: int) -> int:
+        """A time that somebody wrote down, by the clock as it is now: what lasts since then lasts no longer."""
+        return then + self.by if 0 < then <= self.at else then
+
+
+NOT_SET = SetAhead()
+"""It was not, as far as was heard."""
+
+
 class ServerClock:
     """`now`: milliseconds since the epoch by the API server. `local`: the same by this machine, when it began."""
 
@@ -39,9 +56,7 @@ class ServerClock:
         self.local = local or steady()
         self.ahead_ms = 0
         """How far `local` is ahead of the API server's clock; negative when it is behind."""
-        self.set_ahead = (0, 0)
-        """When the API server's clock was last set ahead, by that clock as it was, and by how much; in ms. What was
-        written down until then is older than it is by so much. (0, 0): it was not, as far as was heard."""
+        self.set_ahead = NOT_SET
         self._known = False
         self._heard_at = 0
         self._before: tuple[int, int] | None = None
@@ -82,7 +97,7 @@ class ServerClock:
         self._before = None
         self.ahead_ms = 0 if least - SLACK_MS <= 0 <= most + SLACK_MS else (least + most) // 2
         if self._known and self.ahead_ms < was_ahead_ms:
-            self.set_ahead = (was, was_ahead_ms - self.ahead_ms)
+            self.set_ahead = SetAhead(was, was_ahead_ms - self.ahead_ms)
         self._known = True
         if self.ahead_ms:
             _log.warning("this clock is not the API server's, whose time is taken", ahead_s=self.ahead_ms / 1000)

@@ -14,6 +14,7 @@ from admission.jobs.devices import Asks, DeviceClass, Listed, Template
 from admission.jobs.kinds import millis
 from admission.jobs.values import rfc3339
 from admission.jobs.values import workload as read
+from admission.kube.clock import SetAhead
 from admission.names import OF_DEVICE_CLASS
 from tests.controller.lab import (
     API,
@@ -992,7 +993,7 @@ async def test_a_gang_runs_for_its_time_though_the_api_servers_clock_is_set_ahea
         made["metadata"]["labels"][NAMES.max_exec_time_label] = "600"
         await world.put(made)
         await until(reads(world, lambda one: one.get("status", {}).get("admission")))
-        world.client.clock.set_ahead = (NOW, by)
+        world.client.clock.set_ahead = SetAhead(NOW, by)
         controller.now = lambda: NOW + 3_600_000
         key = ("Job", "ml", "one")
         controller.jobs.add(key)

@@ -15,6 +15,7 @@ from admission.controller import lifecycle as life
 from admission.controller.lifecycle import PodTally, Settings, Sight, WorkloadView, backoff_ms, next_step
 from admission.engine.model import Admission, Check, CheckState, PodSetAssignment, StopPolicy, Workload
 from admission.jobs.kinds import JobView
+from admission.kube.clock import SetAhead
 
 NOW = 1_000_000
 ADMISSION = Admission(
@@ -913,7 +914,7 @@ def test_next_step(name: str) -> None:
     assert due.step == wanted
     # The API server's clock was set ahead meanwhile, and all that is seen is from before.
     by = 10_000_000
-    later = next_step(replace_in(seen, set_ahead=life.SetAhead(NOW, by)), SETTINGS, NOW + by)
+    later = next_step(replace_in(seen, set_ahead=SetAhead(NOW, by)), SETTINGS, NOW + by)
     assert later.step == wanted, "and nothing has lasted longer"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from admission.jobs.values import rfc3339
 from admission.kube.client import Client
-from admission.kube.clock import ServerClock
+from admission.kube.clock import NOT_SET, ServerClock
 from admission.kube.events import EventRecorder
 from admission.kube.lease import LeaderElector
 from tests.kube.server import Server
@@ -99,19 +99,19 @@ def test_that_the_api_servers_clock_is_set_ahead_is_known(ahead: int, by: int) -
     for _ in range(5):
         clocks.true += 1_100
         clocks.answer()
-    assert clocks.clock.set_ahead == (0, 0), "it was this machine's that was wrong, if any"
+    assert clocks.clock.set_ahead == NOT_SET, "it was this machine's that was wrong, if any"
     then = clocks.true
     clocks.true, clocks.ahead = clocks.true + by, clocks.ahead - by
     for _ in range(5):
         clocks.true += 1_100
         clocks.answer()
     assert abs(clocks.wrong) <= 600
-    at, much = clocks.clock.set_ahead
+    told = clocks.clock.set_ahead
     if by < 0:
-        assert (at, much) == (0, 0)
+        assert told == NOT_SET
     else:
-        assert then <= at < then + 5_000
-        assert abs(much - by) <= 2_000
+        assert then <= told.at < then + 5_000
+        assert abs(told.by - by) <= 2_000
 
 
 async def test_what_others_read_is_dated_by_the_api_server(server: Server, client: Client) -> None:
