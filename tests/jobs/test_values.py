@@ -39,7 +39,7 @@ from tests.jobs.test_pins import patched
 NAMES = Names()
 BY_CLASS = f"{OF_DEVICE_CLASS}gpu"
 Json = dict[str, Any]
-CASES = Path(os.environ.get("CONFORMANCE", "/work/shared/conformance")) / "cases"
+CASES = Path(os.environ.get("CASES") or Path(__file__).parents[3] / "shared" / "conformance" / "cases")
 
 READERS = {
     "clusterQueues": values.cluster_queue,
