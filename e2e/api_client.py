@@ -29,6 +29,8 @@ JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 APPLY = "application/apply-patch+yaml"
+PATIENCE = 4
+"""Timeouts of waits are those of a machine that does nothing else; one that is shared has so many times as long."""
 
 
 class ApiError(Exception):
@@ -201,7 +203,7 @@ class ApiClient:
 
     def resource_of(self, obj: Object) -> Resource:
         """The resource of an object; one whose CRD was installed a moment ago is waited for."""
-        give_up = time.monotonic() + 10
+        give_up = time.monotonic() + 10 * PATIENCE
         while True:
             try:
                 return self.resource(obj["kind"], obj["apiVersion"])
@@ -336,8 +338,9 @@ class ApiClient:
         at first 20 times a second, later less, for whoever asks takes from a small machine what others wait for.
 
         An AssertionError or ApiError of the predicate counts as not yet; the last one, the last answer and what
-        `describe` says go into the message of the failure.
+        `describe` says go into the message of the failure. It comes after PATIENCE times `timeout` seconds.
         """
+        timeout *= PATIENCE
         began = time.monotonic()
         last = ""
         while True:

@@ -56,9 +56,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def cp() -> Iterator[ControlPlane]:
-    # Under the load of a thorough run fake kubelets are late, and nobody is to lose nodes for that.
-    patient = Timing(node_lease=400, node_monitor_grace=600) if os.environ.get("THOROUGH") else None
-    with ControlPlane(users=USERS, timing=patient) as control_plane:
+    # On a machine that is busy fake kubelets are late, and nobody is to lose nodes for that.
+    with ControlPlane(users=USERS, timing=Timing(node_lease=400, node_monitor_grace=600)) as control_plane:
         yield control_plane
 
 

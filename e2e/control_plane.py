@@ -40,7 +40,18 @@ from typing import Any, Self
 import yaml
 
 from e2e import build
-from e2e.api_client import METADATA_ONLY, STRATEGIC, ApiClient, ApiError, Object, Objects, Resource, condition, merged
+from e2e.api_client import (
+    METADATA_ONLY,
+    PATIENCE,
+    STRATEGIC,
+    ApiClient,
+    ApiError,
+    Object,
+    Objects,
+    Resource,
+    condition,
+    merged,
+)
 from e2e.credentials import Authority
 from e2e.processes import Process, wait_ready
 
@@ -155,7 +166,7 @@ class ControlPlane(ApiClient):
         began = time.monotonic()
         self._spawn("etcd", self._etcd())
         apiserver = self._spawn("kube-apiserver", self._apiserver())
-        wait_ready({"kube-apiserver": (apiserver, self.ready)}, 60)
+        wait_ready({"kube-apiserver": (apiserver, self.ready)}, 60 * PATIENCE)
         self._note("kube-apiserver", began)
         waiting: dict[str, tuple[Process, Callable[[], bool]]] = {}
         for name, command in (
@@ -168,7 +179,7 @@ class ControlPlane(ApiClient):
                 scheme = "http" if name in ("kwok", "jobset-controller") else "https"
                 process = self._spawn(name, command())
                 waiting[name] = process, self._probe(name, f"{scheme}://127.0.0.1:{self._port_of(name)}/healthz", began)
-        wait_ready(waiting, 60)
+        wait_ready(waiting, 60 * PATIENCE)
         if "jobset-controller" in self.components:
             self._jobset_webhooks()
         if "kube-controller-manager" in self.components:
@@ -189,7 +200,7 @@ class ControlPlane(ApiClient):
     def _probe(self, name: str, url: str, began: float) -> Callable[[], bool]:
         def answers() -> bool:
             try:
-                with urllib.request.urlopen(url, timeout=2, context=self._context) as response:
+                with urllib.request.urlopen(url, timeout=10, context=self._context) as response:
                     ready = bool(response.status == 200)
             except OSError:
                 return False
@@ -206,7 +217,7 @@ class ControlPlane(ApiClient):
     def ready(self) -> bool:
         """Whether the API server says that it is."""
         try:
-            return self.raw("GET", "/readyz", timeout=2)[0] == 200
+            return self.raw("GET", "/readyz", timeout=10)[0] == 200
         except OSError:
             return False
 
@@ -441,12 +452,17 @@ class ControlPlane(ApiClient):
 
     # -- objects -------------------------------------------------------------------------------------------------
 
+    @property
+    def kubectl_path(self) -> Path:
+        """The program, of the same version as the API server."""
+        return Path(self._binaries["kubectl"])
+
     def kubectl(self, *arguments: str, input: str | None = None, check: bool = True, user: str = "admin") -> str:  # noqa: A002
         """What kubectl prints (with its complaints, when it fails unchecked)."""
-        command = [str(self._binaries["kubectl"]), f"--kubeconfig={self.kubeconfig(user)}"]
+        command = [str(self.kubectl_path), f"--kubeconfig={self.kubeconfig(user)}"]
         command.append(f"--cache-dir={self.work_dir / 'kubectl-cache'}")
         done = subprocess.run(
-            [*command, *arguments], check=False, input=input, text=True, capture_output=True, timeout=120
+            [*command, *arguments], check=False, input=input, text=True, capture_output=True, timeout=300
         )
         if done.returncode == 0:
             return done.stdout
@@ -650,7 +666,7 @@ class ControlPlane(ApiClient):
             self.delete_all("leases", "kube-node-lease")
         self._processes[name].start()
         if name in ("etcd", "kube-apiserver"):
-            wait_ready({name: (self._processes[name], self.ready)}, 60)
+            wait_ready({name: (self._processes[name], self.ready)}, 60 * PATIENCE)
 
     def snapshot(self, to: Path) -> Path:
         """What etcd holds now, in this folder; it is down for a moment."""
@@ -683,7 +699,7 @@ class ControlPlane(ApiClient):
     def _etcd_ask(self, what: str, body: Object) -> Object:
         url = f"http://127.0.0.1:{self._port_of('etcd')}/v3/kv/{what}"
         asked = urllib.request.Request(url, json.dumps(body).encode(), method="POST")
-        with urllib.request.urlopen(asked, timeout=5) as response:
+        with urllib.request.urlopen(asked, timeout=20) as response:
             answer: Object = json.load(response)
         return answer
 

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 import msgspec
 
-from e2e.api_client import ApiClient, ApiError, Object, Resource, WaitError
+from e2e.api_client import PATIENCE, ApiClient, ApiError, Object, Resource, WaitError
 
 RESOURCES = ("jobs.batch", "jobsets.jobset.x-k8s.io", "pods", "nodes")
 OWN_RESOURCES = ("workloads", "clusterqueues", "localqueues", "cohorts", "resourceflavors")
@@ -84,7 +84,7 @@ class EventLog:
         for watch in self._watches:
             watch.thread.start()
         for watch in self._watches:
-            if not watch.listed.wait(30):
+            if not watch.listed.wait(30 * PATIENCE):
                 raise WaitError(f"the event log could not list {watch.name}: {watch.error}")
         return self
 

@@ -52,6 +52,27 @@ def done(cp: ControlPlane, kind: str, namespace: str, *names: str) -> Callable[[
     return look
 
 
+def ended(cp: ControlPlane, kind: str, namespace: str, *names: str) -> Callable[[], bool]:
+    """As `done`, of gangs that run until they are stopped, which a test looks at for as long as it likes: each look
+    ends the pods that run."""
+    over = done(cp, kind, namespace, *names)
+
+    def look() -> bool:
+        for pod in running_pods(cp, namespace):
+            owner = pod["metadata"]["labels"]
+            if {owner["job-name"], owner.get("jobset.sigs.k8s.io/jobset-name")} & set(names):
+                succeed(cp, pod)
+        return over()
+
+    return look
+
+
+def succeed(cp: ControlPlane, pod: dict[str, Any]) -> None:
+    """End a pod well. Whoever plays its kubelet may just have said something else: look whether it is counted."""
+    meta = pod["metadata"]
+    cp.patch("pods", meta["name"], {"status": {"phase": "Succeeded"}}, meta["namespace"], subresource="status")
+
+
 def running_pods(cp: ControlPlane, namespace: str) -> list[dict[str, Any]]:
     return [
         dict(pod)

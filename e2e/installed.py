@@ -35,8 +35,9 @@ from e2e.forked import SOURCES, Forked, Loaded
 NAMES = Names()
 HOME = "muster-system"
 USER = f"system:serviceaccount:{HOME}:muster-controller"
-SOON_TOLD = {"explain_after_s": 1.0}
-"""Who waits is told why after a second instead of five, which only spare a write for who starts within them."""
+TUNING = {"explain_after_s": 1.0, "sweep_s": 3600.0}
+"""Who waits is told why after a second instead of five, which only spare a write for who starts within them. And nobody
+is looked at whom nothing woke: what a test waits for, however long, comes of what happened, not of the next sweep."""
 
 
 Key = tuple[str, str, str]
@@ -85,7 +86,7 @@ class Replica:
     def kill(self) -> None:
         """SIGKILL: no goodbye, the lease is not given up."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -96,7 +97,7 @@ class Replica:
     def terminate(self) -> int:
         """SIGTERM, as a kubelet sends it, and the exit code."""
         self.process.terminate()
-        return int(self.process.wait(30))
+        return int(self.process.wait(120))
 
     def stop(self) -> int:
         """SIGINT, and the exit code."""
@@ -104,10 +105,10 @@ class Replica:
             self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(signal.SIGINT)
             try:
-                self.process.wait(15)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-        return int(self.process.wait(5))
+        return int(self.process.wait(60))
 
     @property
     def running(self) -> bool:
@@ -177,7 +178,7 @@ class Installed:
         identity: str | None = None,
         *,
         config: Mapping[str, Any] | None = None,
-        tuning: Mapping[str, float] = SOON_TOLD,
+        tuning: Mapping[str, float] = TUNING,
     ) -> Replica:
         """Start a replica. `config`: keys of the configuration file over the test's defaults. `tuning`: what of its
         `Tuning` differs from what users have; {} where a test counts writes."""
@@ -208,7 +209,7 @@ class Installed:
         identity: str | None = None,
         *,
         config: Mapping[str, Any] | None = None,
-        tuning: Mapping[str, float] = SOON_TOLD,
+        tuning: Mapping[str, float] = TUNING,
     ) -> Replica:
         """Start a replica and wait until it leads."""
         replica = self.start(identity, config=config, tuning=tuning)

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from e2e.build import ensure
 from e2e.control_plane import ControlPlane
 from e2e.forked import SOURCES
 from e2e.installed import loaded
@@ -49,7 +48,7 @@ class Prompt:
         _script(bin_folder / "muster", _SHIM.format(python=sys.executable, address=loaded().address))
         if HAS_HELM and shutil.which("helm") is None:
             _script(bin_folder / "helm", f'#!/bin/sh\nPYTHONPATH={SOURCES} exec {sys.executable} -m e2e.helm "$@"\n')
-        (bin_folder / "kubectl").symlink_to(ensure(["kubectl"], say=False)["kubectl"])
+        (bin_folder / "kubectl").symlink_to(cp.kubectl_path)
         self.environment = {
             **os.environ,
             "HOME": str(folder),
@@ -66,7 +65,7 @@ class Prompt:
         for process in self._going:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
-                process.wait(20)
+                process.wait(120)
 
     def run(self, text: str, *, shell: str = "bash", typed: str = "") -> subprocess.CompletedProcess[str]:
         """The lines of a block, in one shell; its exit code is the last line's. Standard error is part of stdout.

@@ -105,7 +105,7 @@ WAITS: dict[str, tuple[Object, str, str]] = {
         GPU,
     ),
     "an exponent beyond all numbers": (
-        _asking(jobset("team-a", "exponent", {"w": (1, 1)}), {GPU: "1", "cpu": "1E999999999"}),
+        _asking(jobset("team-a", "exponent", {"w": (1, 1)}), {GPU: "1", "cpu": "1E1000000"}),
         "TopologyPlacementFailed",
         "exponent out of range",
     ),

@@ -35,10 +35,10 @@ from e2e.api_client import APPLY, STRATEGIC, ApiClient, ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.event_log import EventLog
 from e2e.forked import SOURCES
-from e2e.gangs import admitted, done, entry_of, reason, workload_of
+from e2e.gangs import admitted, done, ended, entry_of, reason, workload_of
 from e2e.installed import (
     HOME,
-    SOON_TOLD,
+    TUNING,
     USER,
     Installed,
     Replica,
@@ -142,7 +142,7 @@ class Release:
             commands.append([binary, "get", "manifest", self.name, *common])
         for command in commands:
             ran = subprocess.run(
-                command, input=json.dumps(values or {}), capture_output=True, text=True, check=False, timeout=120
+                command, input=json.dumps(values or {}), capture_output=True, text=True, check=False, timeout=300
             )
             if ran.returncode:
                 raise HelmError(ran.stderr)
@@ -165,7 +165,7 @@ class Charted(Installed):
     """Where the last replica shows its metrics."""
 
     def scrape(self) -> Scrape:
-        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=30) as answer:
             return scrape(answer.read().decode())
 
     def config(self) -> Object:
@@ -188,7 +188,7 @@ class Charted(Installed):
         identity: str | None = None,
         *,
         config: Mapping[str, Any] | None = None,
-        tuning: Mapping[str, float] = SOON_TOLD,
+        tuning: Mapping[str, float] = TUNING,
     ) -> Replica:
         """With the file that the chart gave."""
         assert config is None
@@ -302,7 +302,7 @@ def test_by_policy_a_job_and_a_jobset_run_with_what_the_chart_gives(plane: Contr
 
 def _delete_a_queue_in_use(cp: ControlPlane, team: str) -> None:
     """It stays for as long as a gang holds quota of it, admits nothing meanwhile, and goes then; so does a flavor."""
-    cp.apply(job(team, "last", 2, seconds=4))
+    cp.apply(job(team, "last", 2, seconds=None))
     cp.wait(lambda: admitted(cp, team, "last"), 30, "a gang to be admitted")
     cp.delete("clusterqueues.muster.dev", team)
     cp.delete("resourceflavors.muster.dev", "gpu")
@@ -313,7 +313,7 @@ def _delete_a_queue_in_use(cp: ControlPlane, team: str) -> None:
         "the queue to admit nothing more",
     )
     assert cp.get("clusterqueues.muster.dev", team)["metadata"]["finalizers"] == [NAMES.finalizer]
-    cp.wait(done(cp, "jobs", team, "last"), 60, "the gang to finish")
+    cp.wait(ended(cp, "jobs", team, "last"), 60, "the gang to finish")
     cp.wait(lambda: cp.find("clusterqueues.muster.dev", team) is None, 30, "the queue to go")
     assert cp.get("jobs", "late", team)["spec"]["suspend"] is True
     assert cp.find("resourceflavors.muster.dev", "gpu") is not None, "another queue names it"
@@ -508,13 +508,13 @@ def test_the_guide_followed_from_install_to_removal_leaves_no_job_stuck(plane: C
         follow(page, "for team in")
         with running(cp, tmp_path, [cp.get("configmaps", "muster-controller", HOME)]) as muster:
             replica = muster.started()
-            cp.apply(job("vision", "runs", 1, seconds=3))
+            cp.apply(job("vision", "runs", 1, seconds=None))
             cp.wait(lambda: admitted(cp, "vision", "runs"), 30, "a gang to be admitted")
             print(f"\nfrom nothing to the first gang, by the guide alone: {time.monotonic() - began:.1f} s")
             follow(page, "helm upgrade muster")
             follow(page, "for queue in")
             cp.apply([job("vision", "waits", 1), jobset("vision", "waits-too", {"w": (1, 1)})])
-            cp.wait(done(cp, "jobs", "vision", "runs"), 60, "what runs to finish")
+            cp.wait(ended(cp, "jobs", "vision", "runs"), 60, "what runs to finish")
             assert cp.get("jobs", "waits", "vision")["spec"]["suspend"] is True
             assert replica.stop() == 0
         follow(page, "helm uninstall")

@@ -23,7 +23,6 @@ from click.testing import CliRunner, Result
 from admission.cli import cli
 from admission.commands import options
 from e2e.api_client import ApiError
-from e2e.build import ensure
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted
 from e2e.installed import HOME, NAMES, Installed, job, jobset
@@ -191,7 +190,7 @@ def test_the_commands_of_a_platform_engineer_and_of_a_tenant(
     assert {item.value for item in offered} == {"train", "next", "small"}
     environment = {**os.environ, "KUBECONFIG": str(cp.kubeconfig(TENANT))}
     programs = Path(sys.executable).parent
-    kubectl = ensure(["kubectl"])["kubectl"]
+    kubectl = cp.kubectl_path
     path = f"{programs}:{kubectl.parent}:{os.environ['PATH']}"
     plugin = subprocess.run(
         [str(kubectl), "muster", "why", "train", "-n", where],

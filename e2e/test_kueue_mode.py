@@ -58,14 +58,14 @@ class Admitter:
 
     def _scraped(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://localhost:{self.port}/metrics", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://localhost:{self.port}/metrics", timeout=10) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(20)
+        return self.process.wait(120)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,6 @@ from admission.jobs.values import rfc3339
 from admission.kube.client import Client
 from admission.names import KUEUE_GROUP, Names
 from admission.sandbox.play import free_port
-from e2e import build
 from e2e.api_client import APPLY, ApiError, Object
 from e2e.control_plane import ControlPlane
 from e2e.gangs import GPU, admitted, done, entry_of, running_pods, workload_of
@@ -131,7 +130,7 @@ def guide(cp: ControlPlane, begins: str, *more: str, name: str = "") -> subproce
     NAME. The answer is that of the last line, or of the first that fails."""
     programs = {
         "muster": [sys.executable, "-m", "admission.cli"],
-        "kubectl": [str(build.ensure(["kubectl"])["kubectl"])],
+        "kubectl": [str(cp.kubectl_path)],
     }
     for line in block("docs/migrate.md", begins).text.strip().splitlines():
         said = shlex.split(line.replace("NAMESPACE", "team-a").replace("NAME", name), comments=True)
@@ -572,7 +571,7 @@ def test_from_muster_back_to_kueue(muster: Installed, kueue: ControlPlane, tmp_p
 def readiness(address: str) -> str:
     """What /readyz says; empty while nobody listens."""
     try:
-        with urllib.request.urlopen(f"http://{address}/readyz", timeout=2) as answer:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=10) as answer:
             return str(answer.read().decode().strip())
     except urllib.error.HTTPError as error:
         return error.read().decode().strip()

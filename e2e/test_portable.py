@@ -54,7 +54,7 @@ class Cluster:
     def get(self, kind: str, name: str, namespace: str = TEAM) -> dict[str, Any]:
         return dict(json.loads(self("get", kind, name, "-n", namespace, "-o", "json")))
 
-    def wait(self, what: str, holds: Callable[[], bool], seconds: float = 120) -> None:
+    def wait(self, what: str, holds: Callable[[], bool], seconds: float = 300) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             try:
@@ -76,10 +76,10 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         cp = request.getfixturevalue("cp")
         cp.clean()
         cp.add_nodes(2, gpus=0, cpu="8")
-        cluster = Cluster(cp.kubeconfig(), str(ensure(["kubectl"])["kubectl"]))
+        cluster = Cluster(cp.kubeconfig(), str(cp.kubectl_path))
     cluster.apply(*(yaml.safe_load(text) for text in crd.files(NAMES).values()))
     for kind in ("clusterqueues", "workloads"):
-        cluster("wait", "--for=condition=Established", f"crd/{kind}.{NAMES.group}", "--timeout=60s")
+        cluster("wait", "--for=condition=Established", f"crd/{kind}.{NAMES.group}", "--timeout=300s")
     for part in ("namespace", "priority", "roles", "policies"):
         cluster("apply", "--server-side", "--force-conflicts", "-f", str(SOURCES / "config" / f"{part}.yaml"))
     config = tmp_path / "muster.yaml"
@@ -111,7 +111,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         for kind in ("clusterqueue", "resourceflavor"):
             cluster("delete", f"{kind}s.{NAMES.group}", TEAM, "--ignore-not-found", "--wait=false", check=False)
         controller.terminate()
-        controller.wait(20)
+        controller.wait(120)
         log.close()
 
 

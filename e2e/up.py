@@ -39,7 +39,7 @@ def main() -> int:
             if arguments.muster:
                 installed = stack.enter_context(Installed(cp, cp.work_dir))
                 installed.install(cp)
-                print(f"muster: {installed.started().log}", flush=True)
+                print(f"muster: {installed.started(tuning={}).log}", flush=True)
             print(f"\nlogs: {cp.work_dir}\n\nexport KUBECONFIG={cp.kubeconfig()}\n\nCtrl-C ends it.", flush=True)
             signal.pause()
     except KeyboardInterrupt:

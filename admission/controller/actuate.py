@@ -180,6 +180,8 @@ class Actuator:
         if seen is None or (seen.uid and seen.uid != decision.uid):
             raise NotFound(404, "NotFound", "the workload is gone")
         value = seen.view.value
+        if value.finished:
+            raise NotFound(404, "NotFound", "the gang has finished")
         if isinstance(decision, Evict) and value.admission is None:
             raise NotFound(404, "NotFound", "the workload has no reservation that could be taken back")
         if isinstance(decision, Evict) and value.evicted:

@@ -39,7 +39,7 @@ from admission.engine.model import (
 from admission.engine.project import sentence
 from admission.engine.trial import Trial
 from admission.jobs.values import rfc3339
-from admission.kube.client import Client, Conflict
+from admission.kube.client import Client, Conflict, NotFound
 from tests.controller.lab import GPU, NAMES, NOW, T0, World, cluster_queue, job, local_queue, own
 from tests.controller.test_keep import NODE, running, until
 from tests.controller.test_leaks import Town
@@ -306,6 +306,44 @@ async def test_what_another_leader_reserved_meanwhile_is_not_written_over(
             await controller.actuator.carry_out(decision, replace(seen.view.value, **held_before))
         stored = await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads/{seen.name}")
         assert stored["status"]["admission"]["podSetAssignments"][0]["flavors"] == {GPU: "h100"}
+
+
+@pytest.mark.parametrize(
+    "decides",
+    [
+        lambda at: Admit(*at, _OTHER),
+        lambda at: Claim(*at, ClaimRecord(_OTHER, (), NOW + 60_000)),
+        lambda at: Cancel(*at, Why(Reason.ON_HOLD)),
+    ],
+    ids=["Admit", "Claim", "Cancel"],
+)
+async def test_who_has_finished_between_the_decision_and_its_write_is_given_nothing(
+    world: World, decides: Callable[[tuple[Key, str]], Decision]
+) -> None:
+    """A job of no completions is complete while it waits; it would be told admitted, and hold room, until it is found
+    finished anew."""
+    for one in (own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+    made = await world.put(job("train", "main", pods=1, gpus=1))
+    async with running(world, explain_after_s=3600.0) as controller:
+
+        async def found() -> Any:
+            return next(iter(controller.world.workloads.values()), None)
+
+        before = await until(found)
+        over = [{"type": "Complete", "status": "True", "reason": "CompletionsReached", "message": "all are done"}]
+        path = f"/apis/batch/v1/namespaces/ml/jobs/{made['metadata']['name']}"
+        await world.client.merge_patch(f"{path}/status", {"status": {"conditions": over}})
+
+        async def finished() -> Any:
+            seen = await found()
+            return seen if seen.view.value.finished else None
+
+        now = await until(finished)
+        with pytest.raises(NotFound, match="has finished"):
+            await controller.actuator.carry_out(decides((now.key, now.uid)), before.view.value)
+        stored = await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads/{now.name}")
+        assert stored["metadata"]["resourceVersion"] == now.resource_version
 
 
 async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
