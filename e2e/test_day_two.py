@@ -220,9 +220,12 @@ def test_who_is_refused_pods_is_told_by_whom_and_gives_back_all_that_it_has(must
 
     for team, words in says.items():
         cp.wait(lambda team=team, words=words: words in why(team), 30, f"the gang of {team} to be told who refuses it")  # type: ignore[misc]
-    for team in says:
+    for team, words in says.items():
         cp.wait(lambda team=team: entry_of(workload_of(cp, team, "gang"), "Evicted"), 30, f"{team} to be evicted")  # type: ignore[misc]
-        assert entry_of(workload_of(cp, team, "gang"), "Evicted")["reason"] == "PodsReadyTimeout"
+        left = entry_of(workload_of(cp, team, "gang"), "Evicted")
+        assert left["reason"] == "PodsReadyTimeout"
+        assert "the API server refuses more: " in left["message"]
+        assert words in left["message"]
     # Whom it could never hold gets nothing, and needs not try.
     words = "ResourceQuota 'few' allows 2 pods in the namespace, and its pods ask for 3 at once"
     assert words in why("team-a", "never")

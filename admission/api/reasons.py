@@ -255,8 +255,9 @@ DETAILS: Mapping[Detail, Advice] = {
     ),
     Detail.BACKOFF: Advice(
         "It was evicted because it did not get ready, or a check asked for time; it is tried again at a set time.",
-        "See the history for why it did not get ready (image, volumes, crashing pods, no nodes).",
-        "",
+        "Mend what it was evicted for, as `muster why` and the condition Evicted say (an image, volumes, crashing "
+        "pods, pods that the API server refuses): else the same comes again. Then `muster requeue JOB` ends the wait.",
+        "See whether a policy, a ResourceQuota or the nodes are in the way.",
         r"before it is tried again",
         (Reason.SUSPENDED,),
     ),

@@ -27,6 +27,7 @@ from admission.controller.decode import Recent
 from admission.controller.defaults import named_in_vain
 from admission.controller.lifecycle import DEACTIVATED, Settings, Step, backoff_ms
 from admission.controller.statuses import Statuses
+from admission.controller.unready import JOBS_REFUSED, PODS_REFUSED, said_of
 from admission.controller.world import JobKey, PodView, WorkloadSeen, World
 from admission.engine.model import (
     Admission,
@@ -47,7 +48,7 @@ from admission.engine.model import (
 )
 from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
-from admission.jobs.kinds import JOB, KINDS, JobKind, JobView, claim_templates, digits, millis, obj, objects
+from admission.jobs.kinds import JOB, JOBSET, KINDS, JobKind, JobView, claim_templates, digits, millis, obj, objects
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload, workload_name
@@ -76,6 +77,7 @@ _TEST_FAILED = "the server rejected our request due to an error in our request"
 _ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
 
 _PODS = Kind("", "v1", "pods", "Pod")
+_EVENTS = Kind("", "v1", "events", "Event")
 _MOST_RESOURCES = 64
 """Of a pod set, in status.resourceRequests: the API server stores no more. Its template says them, too."""
 _MOST_FLAVORS = 64
@@ -340,6 +342,8 @@ class Actuator:
                 await self._give_back(_there(seen), pods)
             case lifecycle.Ungate(pods):
                 await self._ungate(_there(seen), pods)
+            case lifecycle.LookForRefusal(at):
+                self._world.refusal_found(key, await self._refusal(key, at))
 
     async def take_bare(self, seen: WorkloadSeen, step: Step) -> None:
         """Carry out one step of a Workload that no job stands behind, or none any more. Raises ApiError."""
@@ -458,6 +462,25 @@ class Actuator:
         return False
 
     # ------------------------------------------------------------ inside
+
+    async def _refusal(self, key: JobKey, at: int) -> lifecycle.Refusal:
+        """What Events of a job, and of those that it has made, said last of pods or Jobs that were refused. Where they
+        cannot be read, nothing."""
+        makers = self._world.makers_of(key)
+        about = [f"reason={PODS_REFUSED},involvedObject.kind={JOB.kind}"]
+        if key[0] == JOBSET.kind:
+            about.append(f"reason={JOBS_REFUSED},involvedObject.kind={JOBSET.kind}")
+        found: list[tuple[int, str]] = []
+        try:
+            for selector in about:
+                pages = self._client.list_pages(_EVENTS.path(key[1]), field_selector=selector, attempts=1)
+                async with aclosing(pages):
+                    async for page in pages:
+                        events = map(msgspec.json.decode, page.items)
+                        found += [said_of(one) for one in events if one["involvedObject"].get("uid") in makers]
+        except (ApiError, OSError, TimeoutError) as error:
+            log.debug("refusals not read", kind=key[0], namespace=key[1], name=key[2], error=str(error))
+        return lifecycle.Refusal(at, *max(found, default=(0, "")))
 
     async def _mark(self, key: JobKey, job: JobView, *, ungoverned: bool) -> None:
         labels = {self._names.ungoverned_label: "true" if ungoverned else None}

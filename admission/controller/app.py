@@ -861,6 +861,13 @@ class Controller:
         self._forget(key, unwritten)
         return True
 
+    def verdict(self, key: Key) -> Verdict | None:
+        """Why a gang waits, as known now: who stands behind one of equal shape is refused as that one is, and was told
+        when the reason was another."""
+        told = self.verdicts.get(key)
+        found = self.state.refused_behind(key) if told is not None else None
+        return told if found is None else self._in_jobs_words(found)
+
     def _in_jobs_words(self, verdict: Verdict) -> Verdict:
         """People know jobs, not Workloads: a reason that speaks of another gang names its job."""
         namespace, _, name = verdict.why.subject.partition("/")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,9 @@ from admission.controller.unready import (
     JOBS_REFUSED,
     NOT_CREATED,
     NOT_STARTED,
+    PODS_REFUSED,
     as_by_pods,
+    said_of,
     staying,
     told_why,
     unready_of,
@@ -318,7 +321,7 @@ class Ask:
                     said = _last_said(events, REFUSED, STEP_FAILED)
                     unready = tuple(told_why(one, said, NOT_STARTED) for one in unready)
                 elif any(one.reason == NOT_CREATED for one in unready):
-                    of_jobs = _last_said(await self._of_children(kind, job) or events, "FailedCreate")
+                    of_jobs = _last_said(await self._of_children(kind, job) or events, PODS_REFUSED)
                     unready = tuple(told_why(one, of_jobs or _last_said(events, JOBS_REFUSED)) for one in unready)
                 standing = replace(standing, ready=job.ready_of(given))
                 if pods:  # a status comes after its pods
@@ -844,6 +847,9 @@ def _queue(raw: Json) -> str:
 _KEPT_FOR = re.compile(r"The room it needs is kept for (\w+) ([^/\s]+)/(\S+) until ")
 
 
+_ANY_POD = re.compile(r'^pods "[^"]*"')
+
+
 async def _nothing() -> None:
     return None
 
@@ -852,17 +858,23 @@ def _history(job: Json, workload: Json, events: Iterable[Json]) -> tuple[Happeni
     """What happened, oldest first: the job's creation, events, and conditions that no event tells of."""
     out = [Happening(millis(obj(job.get("metadata")).get("creationTimestamp")), "Created", "The job was created")]
     seen: set[tuple[str, str]] = set()
+    refused: dict[str, Happening] = {}
+    tries: Counter[str] = Counter()
     # Times are whole seconds; within one, the order in which the server stored them.
     for event in sorted(events, key=_stored):
-        at = millis(event.get("lastTimestamp")) or millis(event.get("eventTime"))
-        at = at or millis(event.get("firstTimestamp")) or millis(obj(event.get("metadata")).get("creationTimestamp"))
+        at, message = said_of(event)
         series = obj(event.get("series"))
         count = max(whole(event.get("count"), 1), whole(series.get("count"), 1), 1)
-        reason, message = text(event.get("reason")), text(event.get("message") or event.get("note"))
+        reason = text(event.get("reason"))
+        if reason == PODS_REFUSED:  # of each try, as of another pod
+            refused[_ANY_POD.sub("", message)] = Happening(at, reason, message, warning=True, count=count)
+            tries[_ANY_POD.sub("", message)] += count
+            continue
         if (reason, message) in seen and count == 1:
             continue
         seen.add((reason, message))
         out.append(Happening(at, reason, message, event.get("type") == "Warning", count))
+    out += [replace(one, count=tries[said]) for said, one in refused.items()]
     told = {happening.reason for happening in out} | {happening.message for happening in out}
     for condition in conditions_of(workload):
         reason, message = text(condition.get("reason")), text(condition.get("message"))
@@ -879,7 +891,7 @@ def _refused(events: Iterable[Json]) -> str:
 
 def _last_said(events: Iterable[Json], *reasons: str) -> str:
     said = [event for event in events if text(event.get("reason")) in reasons]
-    return text(max(said, key=_stored).get("message")) if said else ""
+    return said_of(max(said, key=_stored))[1] if said else ""
 
 
 def _stored(raw: Json) -> tuple[int, str]:

@@ -48,6 +48,8 @@ class Settings:
     """From the moment at which a pod that had been ready is no longer."""
     unschedulable_ms: int = 30_000
     """A pinned pod that the scheduler cannot place for so long evicts its gang."""
+    refused_ms: int = 60_000
+    """Pods that the API server refuses for so long evict a gang that has not been whole yet."""
     acknowledge_ms: int = 330_000
     """Bound on waiting for the job controller to acknowledge a start before it is taken back. Whoever is not waited for
     may make pods after the quota was given to others. Longer than the five minutes for which that controller leaves a
@@ -62,6 +64,16 @@ class Settings:
     """Who waits is evicted, too, when it is switched off; when it is switched on again that is said at once, and the
     time that it has run still counts: there are readers that know it so. And whoever was ready has `recovery_ms` to be
     so again, however young its pods are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What the API server said last of pods of one gang that it refuses to make."""
+
+    looked_at: int
+    said_at: int = 0
+    said: str = ""
+    """Nothing was found: whoever makes the pods is slow, or is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +111,8 @@ class PodTally:
     """A pod of it that holds more devices by its claims than were counted, in words."""
     missing_since: int | None = None
     """Since when fewer pods are there than are due."""
+    refusal: Refusal | None = None
+    """What was found when it was last looked up who refuses those."""
     behind_since: int | None = None
     """Since when not all that are due are ready, after they were; as far as it was seen."""
     stray: tuple[tuple[str, str], ...] = ()
@@ -305,6 +319,13 @@ class Ungate:
     pods: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LookForRefusal:
+    """Read what the API server said of pods that ought to be there. The one step that writes nothing."""
+
+    at: int
+
+
 Step = (
     CreateWorkload
     | UpdateWorkload
@@ -332,6 +353,7 @@ Step = (
     | FinishWorkload
     | GiveBack
     | Ungate
+    | LookForRefusal
 )
 
 
@@ -446,6 +468,9 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
         return Next(_while_it_waits(workload, settings, seen.required, now))
     if value.evicted:
         return _take_back(seen, settings, now, then=ReleaseWorkload())
+    looks_at = _looks_for_refusal_at(seen, settings)
+    if looks_at is not None and now >= looks_at:
+        return Next(LookForRefusal(now))  # first, so that whoever is evicted for having no pods is told why it has none
     own = _own_eviction(seen, settings, now)
     if own is not None:
         return Next(own)
@@ -758,6 +783,14 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         )
     if pods.claims_more:
         return EvictWorkload("OutOfSync", pods.claims_more, backoff=True)
+    refused = _refused(seen, settings)
+    if refused:
+        return EvictWorkload(
+            "PodsReadyTimeout",
+            f"Only {pods.live} of its {job.pods_expected} pods are there, and the API server refuses more: {refused}",
+            backoff=True,
+            cause="WaitForStart",
+        )
     deadline, had, phase = _ready_deadline(seen, settings)
     if deadline is not None and now >= deadline:
         return EvictWorkload(
@@ -847,6 +880,39 @@ def _excess(seen: Sight, settings: Settings) -> int | None:
     return None if since is None else seen.set_ahead.now(since) + settings.unschedulable_ms
 
 
+def _without_pods_since(seen: Sight, settings: Settings) -> int | None:
+    """Since when none of the pods was made that a gang lacks which has not been whole yet; None where it lacks none, or
+    may have been whole: what it has done since then is not thrown away for one pod that is refused for a minute."""
+    workload, pods = seen.workload, seen.pods
+    running = workload is not None and workload.value.admitted and seen.job is not None and not seen.job.suspended
+    if not running or pods.missing_since is None or pods.behind_since is not None:
+        return None
+    if settings.pods_ready_ms is None or settings.as_kueue:
+        return None
+    assert workload is not None
+    then = seen.set_ahead.now
+    since = max(then(pods.last_created_at), then(workload.value.admitted_at))
+    seen_from_the_start = then(pods.missing_since) < since + settings.refused_ms
+    return since if seen_from_the_start or not pods.ready else None
+
+
+def _looks_for_refusal_at(seen: Sight, settings: Settings) -> int | None:
+    """When to look up who refuses the pods that a gang lacks: ever more seldom, while nothing is found."""
+    since, found = _without_pods_since(seen, settings), seen.pods.refusal
+    if since is None or settings.pods_ready_ms is None:
+        return None
+    looked_at = 0 if found is None else seen.set_ahead.now(found.looked_at)
+    return since + max(min(settings.refused_ms, settings.pods_ready_ms), 2 * (looked_at - since))
+
+
+def _refused(seen: Sight, settings: Settings) -> str:
+    """What the API server says of the pods that a gang lacks; "": nothing that is known, or they were made since."""
+    since, found = _without_pods_since(seen, settings), seen.pods.refusal
+    if since is None or found is None or seen.set_ahead.now(found.looked_at) < since:
+        return ""
+    return found.said if seen.set_ahead.now(found.said_at) >= seen.set_ahead.now(seen.pods.last_created_at) else ""
+
+
 def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, str]:
     """When all pods must be ready; how long they had, in words; and what is waited for, in one."""
     job, workload, pods = seen.job, seen.workload, seen.pods
@@ -891,6 +957,7 @@ def _deadline(seen: Sight, settings: Settings) -> int | None:
         times.append(seen.set_ahead.now(pods.unschedulable_since) + settings.unschedulable_ms)
     times.append(seen.lost_at)
     times.append(_spare_at(seen, settings))
+    times.append(_looks_for_refusal_at(seen, settings))
     return min((at for at in times if at is not None), default=None)
 
 

@@ -124,7 +124,7 @@ class Numbers:
         return self._controller.now()
 
     def verdict(self, key: Key) -> Verdict | None:
-        return self._controller.verdicts.get(key)
+        return self._controller.verdict(key)
 
     def owner(self, key: Key) -> tuple[str, str]:
         """(kind, name) of the job that a Workload stands for; ("", "") when none is known."""

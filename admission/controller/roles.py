@@ -98,7 +98,8 @@ def roles(names: Names, settings: Settings | None = None) -> list[Object]:
             rule("scheduling.k8s.io", ["priorityclasses"], _WATCH),
             # Whether Kueue leads over the same objects, in whatever namespace it is.
             *([rule("coordination.k8s.io", ["leases"], ["get"], [names.rival_lease])] if names.rival_lease else []),
-            rule("", ["events"], ["create", "patch"]),
+            # To list those of one namespace, when pods of a gang that was started there are not made: who refuses them.
+            rule("", ["events"], ["create", "patch", "list"]),
             # Whoever asks the webhook, the page or the visibility API: who it is, and what it may.
             rule("authorization.k8s.io", ["subjectaccessreviews"], ["create"]),
             rule("authentication.k8s.io", ["tokenreviews"], ["create"]),

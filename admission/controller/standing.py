@@ -10,7 +10,15 @@ from admission import quantity
 from admission.api.reasons import REASONS, Advice, advice_for, detail_of, reason_of
 from admission.controller.answers import Place, Standing, State, Unready
 from admission.controller.line import Told
-from admission.controller.unready import NODES_TO_COME, NODES_TO_MAKE, NOT_AS_PLANNED, NOT_STARTED, ON_PODS
+from admission.controller.unready import (
+    NODES_TO_COME,
+    NODES_TO_MAKE,
+    NOT_AS_PLANNED,
+    NOT_CREATED,
+    NOT_MADE,
+    NOT_STARTED,
+    ON_PODS,
+)
 from admission.engine import model
 from admission.engine.model import Admission, Detail, Key, Reason, TopologyAssignment, Workload
 from admission.engine.order import QueueKey, key_of, queue_key
@@ -33,6 +41,7 @@ from admission.jobs.kinds import (
 from admission.names import ACTIVE, ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED, Names
 
 Json = dict[str, Any]
+_EVICTED_LAST = ". It was evicted last: "
 NOTHING_RESERVED = "Not suspended, and nothing is reserved for it"
 
 
@@ -122,7 +131,7 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
                 message += f": {text(evicted.get('message'))}"
         elif value.requeue_at > now:
             reason, detail = Reason.SUSPENDED.value, Detail.BACKOFF.value
-            message = f"Waits until {values.rfc3339(value.requeue_at)} before it is tried again"
+            message = f"Waits until {values.rfc3339(value.requeue_at)} before it is tried again{_left_for(evicted)}"
         elif reason_of(reason) is None:
             # Nothing was said yet, or only that it has no reservation any more.
             reason, detail = Reason.PENDING_EVALUATION.value, Detail.NEXT_CYCLE.value
@@ -148,6 +157,11 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
         requests=_requests(raw, value),
         where=_where(value),
     )
+
+
+def _left_for(evicted: Json) -> str:
+    said = text(evicted.get("message"))
+    return f"{_EVICTED_LAST}{said}" if said and evicted.get("status") == "True" else ""
 
 
 def so_far(workload: Json, job: Json) -> str:
@@ -247,7 +261,9 @@ def as_told(standing: Standing, told: Told | None) -> Standing:
     standing = replace(standing, position=told.position, waiting=told.waiting)
     if not told.live or not told.reason or standing.reason == Reason.DEACTIVATED.value:
         return standing
-    return replace(standing, reason=told.reason, detail=told.detail, message=told.message)
+    _, last, left_for = standing.message.partition(_EVICTED_LAST)
+    again = last + left_for if told.detail == Detail.BACKOFF.value else ""
+    return replace(standing, reason=told.reason, detail=told.detail, message=told.message + again)
 
 
 def by_objects(gangs: Iterable[Workload]) -> dict[Key, Told]:
@@ -287,7 +303,9 @@ def advice_on(
     if standing.state is State.STARTING and unready:
         owner = ON_PODS.get(unready[0].reason, "See the pods: `kubectl describe pod NAME` tells their events.")
         more = NOT_AS_PLANNED if unready[0].reason == "Unschedulable" else ""
-        if more and not any(place.nodes for place in standing.where):
+        if unready[0].reason == NOT_CREATED:
+            more = NOT_MADE
+        elif more and not any(place.nodes for place in standing.where):
             owner, more = NODES_TO_COME, NODES_TO_MAKE
         return Advice(
             "It was admitted and started; it counts as running when all its pods are ready.",

@@ -20,12 +20,16 @@ _STARTS_LATER = "StartsLater"
 _OTHER_SCHEDULER = "OtherScheduler"
 _KUBE_SCHEDULER = "default-scheduler"
 
+PODS_REFUSED = "FailedCreate"
 JOBS_REFUSED = "JobCreationFailed"
-"""What JobSet's controller says of Jobs that it could not make."""
+"""Reasons of Events: what a Job's controller says of pods that it could not make, and JobSet's of Jobs."""
+_LEADS_IN = ("(combined from similar events): ", "Error creating: ")
+_LONGEST_REFUSAL = 700
 
 ON_PODS = {
-    NOT_CREATED: "Their Job's controller makes them, and JobSet's the Jobs. What refuses them (a ResourceQuota, "
-    "PodSecurity, something in the template) stands beside.",
+    NOT_CREATED: "Where it stands beside who refuses them: make the job anew with a pod template that this allows, or "
+    "have it changed (a ResourceQuota of the namespace, its PodSecurity level, a policy or webhook). Else wait: their "
+    "Job's controller makes them, and JobSet's the Jobs.",
     _STARTS_LATER: "Nothing: they start when others of the JobSet are ready or done (its startupPolicy, dependsOn).",
     **dict.fromkeys(
         ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
@@ -63,6 +67,12 @@ NODES_TO_MAKE = (
     "why not: a pool at its maximum, say, or no stock."
 )
 """... and for the platform team."""
+
+NOT_MADE = (
+    " Pods that the API server refuses end it within a minute, unless all of them were ready before: its quota goes to "
+    "others until it is tried again, and if nothing has changed by then, for ever longer."
+)
+"""... and for the platform team where pods are not made."""
 
 _ON_THE_WAY = ("ContainerCreating", "PodInitializing", "")
 
@@ -185,6 +195,17 @@ def staying(pods: Sequence[Json], now: int) -> tuple[Unready, ...]:
         )
         for (reason, message), some in groups.items()
     )
+
+
+def said_of(event: Json) -> tuple[int, str]:
+    """When (ms) an Event happened last, and what it says, without what leads in to that."""
+    series = obj(event.get("series"))
+    at = millis(event.get("lastTimestamp")) or millis(series.get("lastObservedTime")) or millis(event.get("eventTime"))
+    at = at or millis(event.get("firstTimestamp")) or millis(obj(event.get("metadata")).get("creationTimestamp"))
+    said = text(event.get("message") or event.get("note"))
+    for words in _LEADS_IN:
+        said = said.removeprefix(words)
+    return at, said[:_LONGEST_REFUSAL]
 
 
 def told_why(one: Unready, refused: str, reason: str = NOT_CREATED) -> Unready:

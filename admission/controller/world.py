@@ -20,6 +20,7 @@ from admission.controller.lifecycle import (
     NOTHING,
     Next,
     PodTally,
+    Refusal,
     Settings,
     Sight,
     WorkloadView,
@@ -246,6 +247,8 @@ class World:
         """Node -> pods of gangs that kube-scheduler put there."""
         self._missing: dict[JobKey, int] = {}
         """Jobs that run with fewer pods than are due, and since when it is seen so."""
+        self._refusals: dict[JobKey, Refusal] = {}
+        """What was found of those when it was looked up who refuses their pods."""
         self._whole: dict[JobKey, tuple[str, int]] = {}
         """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
         self._behind: dict[JobKey, int] = {}
@@ -323,6 +326,7 @@ class World:
             del self.jobs[key]
             self._spare.pop(key, None)
             self._missing.pop(key, None)
+            self._refusals.pop(key, None)
             self._whole.pop(key, None)
             self._behind.pop(key, None)
             self._claims_no_more(held)
@@ -905,6 +909,17 @@ class World:
             return False
         return not matches(self._looked_at, self.state.namespaces.get(job.namespace, {}))
 
+    def makers_of(self, key: JobKey) -> set[str]:
+        """uids of a job and of the Jobs that it has made: of those that make pods, and Jobs, for it."""
+        job = self.jobs.get(key)
+        return set() if job is None else {job.uid, *(self.jobs[child].uid for child in self._children_of(job))}
+
+    def refusal_found(self, key: JobKey, found: Refusal) -> None:
+        """It was looked up who refuses the pods that a gang lacks."""
+        if key in self._missing:
+            self._refusals[key] = found
+            self._changed_job(key)
+
     def pods_of(self, owner: Owner) -> list[PodView]:
         """Pods of a Job, JobSet or Workload, in order of name."""
         owned = self._pods_of_owner.get(owner, {})
@@ -930,7 +945,8 @@ class World:
             strangers += sum(not pods.pop(key).done for key in unmarked)
         if not pods and not (job is not None and job.deleting):
             missing, behind = self._missing_since(job, workload, 0, now), self._behind_since(job, workload, 0, now)
-            return PodTally(missing_since=missing, behind_since=behind, strangers=strangers)
+            refusal = self._refusal(job)
+            return PodTally(missing_since=missing, refusal=refusal, behind_since=behind, strangers=strangers)
         live = ready = last = lost = there = 0
         succeeded: Counter[str] = Counter()
         made: list[int] = []
@@ -1004,6 +1020,7 @@ class World:
             beyond_since=_beyond(made, workload),
             claims_more=claims_more,
             missing_since=missing,
+            refusal=self._refusal(job),
             behind_since=self._behind_since(job, workload, ready + done, now),
             stray=tuple(stray),
             unled=tuple(sorted(unled)),
@@ -1063,8 +1080,12 @@ class World:
         key = (job.kind, job.namespace, job.name)
         if not self._runs(job, workload) or there >= job.pods_expected:
             self._missing.pop(key, None)
+            self._refusals.pop(key, None)
             return None
         return self._missing.setdefault(key, now)
+
+    def _refusal(self, job: JobView | None) -> Refusal | None:
+        return None if job is None else self._refusals.get((job.kind, job.namespace, job.name))
 
     def _behind_since(self, job: JobView | None, workload: WorkloadSeen | None, ready: int, now: int) -> int | None:
         """Since when a gang of which all pods were ready in this admission has fewer that are."""

@@ -1074,7 +1074,7 @@ class Filling(Run):
     def _park(self, walk: Walk, bucket: int, trial: Trial, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
         held = walk.line.buckets[bucket]
-        if len(held) > 1 and not self.state.told(bucket, verdict.why):
+        if len(held) > 1 and not self.state.told(walk.queue.name, bucket, verdict.why):
             taken = walk.taken.get(bucket, 0)
             self.verdicts.extend(replace(verdict, key=order.key_of(place)) for place in held[taken + 1 :])
         avoid = [avoided.until for avoided in trial.gang.avoid if avoided.until > self.now]

@@ -505,7 +505,7 @@ class Heads(Run):
         if entry.again:
             return
         held = state.lines[trial.queue.name].buckets[trial.bucket]
-        if len(held) > 1 and not state.told(trial.bucket, why):
+        if len(held) > 1 and not state.told(trial.queue.name, trial.bucket, why):
             alike = (order.key_of(place) for place in held)
             self.verdicts.extend(replace(entry.verdict, key=key) for key in alike if key != trial.gang.key)
         state.memos.park(trial.queue.name, trial.bucket, Memo(entry.verdict, self._waits_for_nodes(trial)))

@@ -142,7 +142,8 @@ class State:
         self._will_charge: Mapping[Key, tuple[Workload, Admission, Charge]] = {}
         self._now = 0
         self._given_back: Counter[str] = Counter()
-        self._told: dict[int, tuple[Reason, Detail] | None] = {}
+        self._told: dict[int, tuple[Reason, Detail, ClusterQueue, tuple[str, ...]]] = {}
+        """What was told of a bucket; its queue, and the cohorts above, as they were then: a reason names them."""
 
     # ------------------------------------------------------------ asking
 
@@ -949,9 +950,12 @@ class State:
         (self.memos.wake_in_doubt if doubt else self.memos.wake)(name, bucket)
         return name, bucket
 
-    def told(self, bucket: int, why: Why) -> bool:
-        """Was this reason told of the bucket already; it is now."""
-        said = (why.reason, why.detail)
+    def told(self, queue: str, bucket: int, why: Why) -> bool:
+        """Was this reason told of the bucket already, by the same queue and cohorts: numbers of the moment are no news.
+        It is now."""
+        node = self._ledger.tree.queue(queue)
+        above = tuple(one.label for one in node.path()) if node is not None else ()
+        said = (why.reason, why.detail, self.queues[queue], above)
         if self._told.get(bucket) == said:
             return True
         self._told[bucket] = said
@@ -981,6 +985,13 @@ class State:
         if memo is not None:
             return replace(memo.verdict, key=key)
         return Verdict(key, Standing.ACTIVE, Why(Reason.PENDING_EVALUATION, Detail.NEXT_CYCLE))
+
+    def refused_behind(self, key: Key) -> Verdict | None:
+        """What is known of a gang by another of its bucket that was refused, since that was; None: nothing."""
+        memo = self._memo_of(key)
+        if memo is None or memo.verdict.key == key or self.queues[self._entry[key][0]].strict:
+            return None
+        return replace(memo.verdict, key=key)
 
     def _next_turn(self, gang: Workload) -> str:
         """Which flavors a gang tries first that got no nodes on others, where it has a choice."""

@@ -985,6 +985,77 @@ def test_in_kueue_mode_who_was_ready_has_the_time_to_recover_alone(
         assert (due.reason, due.cause, due.backoff) == ("PodsReadyTimeout", cause, True)
 
 
+QUOTA = 'pods "train-1" is forbidden: exceeded quota: team'
+LEAVES_FOR_IT = life.EvictWorkload(
+    "PodsReadyTimeout",
+    f"Only 1 of its 2 pods are there, and the API server refuses more: {QUOTA}",
+    backoff=True,
+    cause="WaitForStart",
+)
+START = NOW - 90_000
+LACKS_ONE: dict[str, Any] = {"live": 1, "ready": 1, "last_created_at": START, "missing_since": START + 1_000}
+FOUND = life.Refusal(NOW - 30_000, NOW - 31_000, QUOTA)
+NOTHING_FOUND = life.Refusal(NOW - 30_000)
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], life.Next]] = {
+    "it is looked up": ({}, {}, life.Next(life.LookForRefusal(NOW))),
+    "not before a minute": ({"last_created_at": NOW - 59_999}, {}, life.Next(None, NOW + 1)),
+    "nor where all are there": ({"live": 2, "missing_since": None}, {}, life.Next(None, START + 1_800_000)),
+    "who is refused leaves": ({"refusal": FOUND}, {}, life.Next(LEAVES_FOR_IT)),
+    "not where it was one that is there since": (
+        {"refusal": life.Refusal(NOW - 30_000, START - 1, QUOTA)},
+        {},
+        life.Next(None, NOW + 30_000),
+    ),
+    "nor where more were made since it was looked up": (
+        {"refusal": FOUND, "last_created_at": NOW - 20_000, "missing_since": NOW - 20_000},
+        {},
+        life.Next(None, NOW + 40_000),
+    ),
+    "with nothing found, again after as long": ({"refusal": NOTHING_FOUND}, {}, life.Next(None, NOW + 30_000)),
+    "and then again": (
+        {"refusal": NOTHING_FOUND, "last_created_at": NOW - 60_000},
+        {},
+        life.Next(life.LookForRefusal(NOW)),
+    ),
+    "who was whole has its time to recover": (
+        {"refusal": FOUND, "behind_since": NOW - 80_000},
+        {},
+        life.Next(None, START + 1_800_000),
+    ),
+    "and who may have been, before this controller led": (
+        {"refusal": FOUND, "missing_since": START + 60_000},
+        {},
+        life.Next(None, START + 1_800_000),
+    ),
+    "who has none that is ready has nothing to lose": (
+        {"refusal": FOUND, "missing_since": START + 60_000, "ready": 0},
+        {},
+        life.Next(LEAVES_FOR_IT),
+    ),
+    "nobody is evicted for pods that are not ready": ({"refusal": FOUND}, {"pods_ready_ms": None}, life.NOTHING),
+    "in Kueue mode as in Kueue": ({"refusal": FOUND}, {"as_kueue": True}, life.Next(None, START + 1_800_000)),
+    "who has little time is told as well": (
+        {"last_created_at": NOW - 5_000},
+        {"pods_ready_ms": 5_000},
+        life.Next(life.LookForRefusal(NOW)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_who_lacks_pods_that_the_api_server_refuses(name: str) -> None:
+    tally, said, wanted = REFUSED[name]
+    settings = replace_in(Settings(pods_ready_ms=1_800_000, recovery_ms=None), **said)
+    seen = Sight(
+        job(**RUNNING), workload(**{**ADMITTED, "admitted_at": START}), PodTally(**{**LACKS_ONE, **tally}), queue="q"
+    )
+    assert next_step(seen, settings, NOW) == wanted
+    by = 10_000_000
+    later = replace_in(seen, set_ahead=SetAhead(NOW, by))
+    step = life.LookForRefusal(NOW + by) if isinstance(wanted.step, life.LookForRefusal) else wanted.step
+    assert next_step(later, settings, NOW + by) == life.Next(step, None if wanted.at is None else wanted.at + by)
+
+
 @pytest.mark.parametrize(("as_kueue", "out"), [(False, ("spot",)), (True, ())])
 def test_a_flavor_is_out_of_stock_for_who_loses_its_nodes_too_but_kueue_has_no_word_for_it(
     as_kueue: bool, out: tuple[str, ...]

@@ -39,6 +39,7 @@ from admission.engine.model import (
     TopologyRequest,
     Workload,
 )
+from admission.engine.project import sentence
 from tests.engine.town import BUDGET, INITIAL_TOO, SECOND, START, Town, cohort, elastic, gang, node, queue
 
 F, HOST = "f", "kubernetes.io/hostname"
@@ -849,3 +850,36 @@ def test_room_is_not_kept_for_who_could_not_have_it_any_more() -> None:
         town.now += 60 * SECOND
         town.cycle()
     assert "late" in town.admitted()
+
+
+@pytest.mark.parametrize("rules", [MUSTER, KUEUE])
+def test_who_waits_behind_its_like_is_told_anew_when_what_it_was_told_of_is_there_no_more(rules: Rules) -> None:
+    """Its cohort and flavor, say; not when numbers alone move, or other queues change."""
+    town = Town(*elastic(F, "g"), cohort("old"), cohort("new"), rules=rules)
+    lends = queue("b", "old", [(F, {"gpu": 8})])
+    town.put(queue("a", "old", [(F, {"gpu": 4})]), lends, queue("c", "new", [(F, {"gpu": 8}), ("g", {"gpu": 8})]))
+    town.put(gang("held", "a", 4), gang("lent", "b", 5), gang("short", "b", 1))
+    town.put(gang("other", "c", 8), gang("more", "c", 5), gang("less", "c", 1))
+    town.settle()
+    town.put(*(gang(f"waits{i}", "a", 8, created=1 + i) for i in range(3)))
+    everybody = {f"waits{i}" for i in range(3)}
+
+    def told() -> dict[str, str]:
+        return {v.key[1]: sentence(v.why) for v in decide(town.state, town.now, BUDGET).verdicts}
+
+    def of_all(words: str) -> bool:
+        said = told()
+        return said.keys() == everybody and all(words in one for one in said.values())
+
+    assert of_all("cohort old")
+    town.remove(Workload, ("ns", "short"))
+    town.put(queue("c", "new", [(F, {"gpu": 9}), ("g", {"gpu": 8})]))
+    assert told().keys() == {"waits0"}
+    town.put(queue("a", "new", [(F, {"gpu": 4})]))
+    assert of_all("cohort new")
+    town.put(cohort("new", "top"), cohort("top"))
+    assert told().keys() == everybody
+    town.put(queue("a", "new", [("g", {"gpu": 4})]))
+    assert of_all("flavor g")
+    town.remove(Workload, ("ns", "less"))
+    assert told().keys() <= {"waits0"}

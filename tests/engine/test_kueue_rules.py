@@ -249,7 +249,12 @@ def test_what_equal_gangs_wait_for_is_told_of_each_once() -> None:
     town.put(*(gang(f"more{i}", "a", 8, created=i) for i in range(5)))
     assert sorted(v.key[1] for v in decide(town.state, START, BUDGET).verdicts) == [f"more{i}" for i in range(5)]
     town.remove(Workload, ("ns", "other"))
-    assert [v.key[1] for v in decide(town.state, START, BUDGET).verdicts] == ["more0"]
+    (again,) = decide(town.state, START, BUDGET).verdicts
+    assert again.key[1] == "more0"
+    behind = town.state.refused_behind(("ns", "more3"))
+    assert behind is not None, "who asks why it waits is answered with those numbers, too"
+    assert (behind.key[1], behind.why) == ("more3", again.why)
+    assert town.state.refused_behind(again.key) is None, "and who was looked at as it was told"
 
 
 @pytest.mark.parametrize("fair", [False, True])
