@@ -467,13 +467,8 @@ async def test_why_says_who_refuses_the_pods_of_a_started_gang(world: World, of_
         made = child = await world.put(by)
         stands = workload(made, started)
     await world.put(stands)
-    for at, said in enumerate(
-        (
-            "older",
-            'pods "train-1" is forbidden: exceeded quota: team',
-            'pods "train-0" is forbidden: exceeded quota: team',
-        )
-    ):
+    refused = [f'pods "train-{rank}" is forbidden: exceeded quota: team' for rank in (1, 0)]
+    for at, said in enumerate(("older", *refused)):
         about = {"kind": "Job", "namespace": "ml", "name": "train", "uid": child["metadata"]["uid"]}
         meta = {"metadata": {"name": f"e{at}", "namespace": "ml"}, "involvedObject": about, "type": "Warning"}
         await world.put({"apiVersion": "v1", "kind": "Event", **meta, "reason": "FailedCreate", "message": said})
