@@ -161,8 +161,9 @@ ALERTS: tuple[Alert, ...] = (
         "warning",
         "A gang of {{ $labels.cluster_queue }} waits for {{ $value | humanizeDuration }} while others are admitted",
         f"Smaller or more important gangs pass it by. {_WHO} lists who waits in which place, and `muster why JOB -n "
-        "NAMESPACE` what is missing. Gangs that could never have so much are not counted. Give it a higher priority, "
-        "more quota, or set queueingStrategy: StrictFIFO where order counts for more than use.",
+        "NAMESPACE` what is missing. Gangs that could never have so much are not counted, nor those whose nodes pods "
+        "of others hold, such as a DaemonSet's: neither is passed by. Give it a higher priority, more quota, or set "
+        "queueingStrategy: StrictFIFO where order counts for more than use.",
     ),
     Alert(
         "MusterChecksWait",

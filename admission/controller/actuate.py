@@ -78,6 +78,8 @@ _ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
 
 _PODS = Kind("", "v1", "pods", "Pod")
 _EVENTS = Kind("", "v1", "events", "Event")
+_LONGEST_REFUSAL = 700
+"""Of what a condition and an Event (1,024 bytes) quote."""
 _MOST_RESOURCES = 64
 """Of a pod set, in status.resourceRequests: the API server stores no more. Its template says them, too."""
 _MOST_FLAVORS = 64
@@ -467,8 +469,9 @@ class Actuator:
         """What Events of a job, and of those that it has made, said last of pods or Jobs that were refused. Where they
         cannot be read, nothing."""
         makers = self._world.makers_of(key)
-        about = [f"reason={PODS_REFUSED},involvedObject.kind={JOB.kind}"]
-        if key[0] == JOBSET.kind:
+        about = [f"reason={PODS_REFUSED},involvedObject.uid={uid}" for uid in makers]
+        if key[0] == JOBSET.kind:  # which may have thousands of Jobs
+            about = [f"reason={PODS_REFUSED},involvedObject.kind={JOB.kind}"]
             about.append(f"reason={JOBS_REFUSED},involvedObject.kind={JOBSET.kind}")
         found: list[tuple[int, str]] = []
         try:
@@ -480,7 +483,8 @@ class Actuator:
                         found += [said_of(one) for one in events if one["involvedObject"].get("uid") in makers]
         except (ApiError, OSError, TimeoutError) as error:
             log.debug("refusals not read", kind=key[0], namespace=key[1], name=key[2], error=str(error))
-        return lifecycle.Refusal(at, *max(found, default=(0, "")))
+        said_at, said = max(found, default=(0, ""))
+        return lifecycle.Refusal(at, said_at, said[:_LONGEST_REFUSAL])
 
     async def _mark(self, key: JobKey, job: JobView, *, ungoverned: bool) -> None:
         labels = {self._names.ungoverned_label: "true" if ungoverned else None}

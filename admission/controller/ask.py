@@ -310,7 +310,8 @@ class Ask:
                 standing = as_stopped(standing, queue, None if forest is None else forest.queues.get(target))
         unready: tuple[Unready, ...] = ()
         if value.admitted and not value.finished:
-            wanted = f"{self.names.workload_uid_label}={uid}"
+            # The uid alone may stand on a pod of anybody's.
+            wanted = f"{self.names.managed_label},{self.names.workload_uid_label}={uid}"
             pods = await self.read(PODS, namespace, label_selector=wanted)
             if pods is not None and standing.state is State.LEAVING:
                 unready = staying(pods, self.now)

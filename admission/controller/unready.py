@@ -24,7 +24,6 @@ PODS_REFUSED = "FailedCreate"
 JOBS_REFUSED = "JobCreationFailed"
 """Reasons of Events: what a Job's controller says of pods that it could not make, and JobSet's of Jobs."""
 _LEADS_IN = ("(combined from similar events): ", "Error creating: ")
-_LONGEST_REFUSAL = 700
 
 ON_PODS = {
     NOT_CREATED: "Where it stands beside who refuses them: make the job anew with a pod template that this allows, or "
@@ -205,7 +204,7 @@ def said_of(event: Json) -> tuple[int, str]:
     said = text(event.get("message") or event.get("note"))
     for words in _LEADS_IN:
         said = said.removeprefix(words)
-    return at, said[:_LONGEST_REFUSAL]
+    return at, said
 
 
 def told_why(one: Unready, refused: str, reason: str = NOT_CREATED) -> Unready:

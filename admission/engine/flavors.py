@@ -864,14 +864,13 @@ class _Scan:
             # Only this flavor's own label keys say anything about it; what a pod asks of other keys, nodes decide.
             for key, value in shape.node_selector:
                 if key in labels and labels[key] != value:
-                    return Shortfall(
-                        pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=f"{key}={value}", covers=covers
-                    )
+                    said = f"{key}={value}; its nodes have {labels[key]}"
+                    return Shortfall(pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=said, covers=covers)
             terms = [[need for need in term if need.key in labels] for term in shape.affinity or ()]
             if terms and not any(all(holds(need, labels) for need in term) for term in terms):
-                return Shortfall(
-                    pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=terms[0][0].key, covers=covers
-                )
+                key = terms[0][0].key
+                said = f"{key}; its nodes have {labels[key]}"
+                return Shortfall(pod_set.name, name, "", Detail.FLAVOR_AFFINITY, limited_by=said, covers=covers)
         return None
 
     def _topology_bars(self, pod_set: PodSet, flavor: Flavor, group: ResourceGroup) -> str:

@@ -67,6 +67,7 @@ class Shortfall:
         nodes, excluded = self._excluded(part, counts)
         fits = not self.fit.empty and self._fits_when_empty()
         detail, sound = Detail.NODES_SHORT, 0
+        beyond: tuple[tuple[str, int, int], ...] = ()
         if not nodes:
             detail = Detail.NO_NODES
         elif not fits:
@@ -80,7 +81,16 @@ class Shortfall:
                 if whole >= part.request.count:
                     detail, sound = Detail.NODES_TAKEN, whole
             sound = min(sound, part.request.count)
-        return replace(misfit, nodes=nodes, excluded=excluded, fits_when_empty=fits, detail=detail, sound=sound)
+            beyond = self._beyond(part) if detail is Detail.NEVER_FITS_NODES else ()
+        return replace(
+            misfit, nodes=nodes, excluded=excluded, fits_when_empty=fits, detail=detail, sound=sound, beyond=beyond
+        )
+
+    def _beyond(self, part: Part) -> tuple[tuple[str, int, int], ...]:
+        table = self.fit.table
+        of_flavor = table.pairs(part.filter.labels)
+        most = ((name, each, int(table.room(name, True)[of_flavor].max(initial=0))) for name, each in part.per_pod)
+        return tuple((name, each, there) for name, each, there in most if there < each and HOST_PORT not in name)
 
     def _placeable(self, part: Part, counts: Ints) -> int:
         """How many of its pods rows with these counts hold, in one domain where it asks for one."""

@@ -843,6 +843,8 @@ class Misfit(Value, frozen=True):
     sound: int = 0
     """Pods that the nodes would hold if no gang were on them, and none cordoned, not ready or tainted; counted only
     where it would not fit if merely no gang were. With NODES_TAKEN no pod of others is on them, either."""
+    beyond: tuple[tuple[str, int, int], ...] = ()
+    """(resource, asked for each pod, most that one node could give if no gang were there) where that is too little."""
     message: str = ""
 
 

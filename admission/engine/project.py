@@ -372,6 +372,9 @@ def misfit_sentence(misfit: Misfit, *, quota: bool = True) -> str:
         text += "; it would not fit if they were empty"
         if misfit.sound > misfit.placeable:
             text += f" (those kept out included, they could take {misfit.sound} of {misfit.pods})"
+        for resource, each, most in misfit.beyond:
+            said, there = quantity.words(resource, each, max(0, most))
+            text += f"; a pod asks for {said} {resource}, of which no node could give more than {there}"
     elif misfit.fits_when_empty:
         text += "; it fits once running workloads end"
     return text
@@ -387,6 +390,7 @@ _LIVE = re.compile(
     r"|(?<= hold )\d+(?= of )"
     r"|; of \d+ node\(s\): [^;]*"
     r"|(?<= could take )\d+(?= of )"
+    r"|(?<=no node could give more than )[^;.]+"
     r"| \(those kept out included, [^)]*\)"
 )
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, drop, matches
-from admission.jobs.kinds import Json, name_of, obj, objects, text, texts
+from admission.engine.order import stamp
+from admission.jobs.kinds import Json, millis, name_of, obj, objects, text, texts
 from admission.jobs.requests import NODE_NAME, Terms, both, requirement
 from admission.jobs.values import label_selector
 from admission.names import Names
@@ -80,6 +81,8 @@ class Claim:
     lost: bool = False
     deleting: bool = False
     selected_node: str = ""
+    created: int = 0
+    """ms since the epoch."""
 
     @property
     def source(self) -> Source:
@@ -140,6 +143,7 @@ def claim(raw: Json, names: Names) -> tuple[Claim, tuple[str, ...]]:
         lost=text(obj(raw.get("status")).get("phase")) == "Lost",
         deleting="deletionTimestamp" in meta,
         selected_node=notes.get(_SELECTED, ""),
+        created=millis(meta.get("creationTimestamp")),
     )
     return value, tuple(problems)
 
@@ -338,7 +342,17 @@ class Storage:
             except _WaitsError as wait:
                 unbound = unbound or str(wait)
             pod_sets.append(with_affinity(pod_set, terms))
-        return replace(gang, pod_sets=tuple(pod_sets), unbound=unbound), frozenset(sources)
+        laid = replace(gang, pod_sets=tuple(pod_sets), unbound=unbound)
+        waits = gang.admission is None and not gang.evicted  # who has run waits since then, whatever was made meanwhile
+        if waits and stamp(gang) < (since := self._complete_since(gang)):
+            # Its owner could else let it grow old outside, and come before all others with a claim made late.
+            laid = replace(laid, queue_stamp=since)
+        return laid, frozenset(sources)
+
+    def _complete_since(self, gang: Workload) -> int:
+        """When the last of its claims was made."""
+        found = (self.claims.get((gang.namespace, name)) for name in _named(gang))
+        return max((claim.created for claim in found if claim is not None), default=0)
 
     def _claim(self, gang: Workload, name: str) -> Claim:
         said = f"{CLAIM} {name}"

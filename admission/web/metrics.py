@@ -98,7 +98,7 @@ FAMILIES: tuple[Family, ...] = (
         "muster_oldest_pending_seconds",
         "gauge",
         "Since the gang that waits longest for quota or nodes was created, or evicted; without those that the nodes "
-        "could not hold if they were empty.",
+        "could not hold if no gang were on them, for their size or for pods of others.",
         ("cluster_queue",),
     ),
     Family(
@@ -719,7 +719,7 @@ class _Scraped:
             reason = why.reason.value
             counted[queue, reason] = counted.get((queue, reason), 0) + 1
             if why.reason in _FOR_ROOM:
-                if why.detail is not Detail.NEVER_FITS_NODES:
+                if why.detail not in (Detail.NEVER_FITS_NODES, Detail.NODES_TAKEN):
                     oldest[queue] = max(oldest.get(queue, 0.0), seconds)
                 for resource, amount in gang.requests if self._by_resource else ():
                     asked[queue, resource] = asked.get((queue, resource), 0) + amount

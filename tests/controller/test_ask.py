@@ -140,6 +140,19 @@ ROWS: dict[str, tuple[Callable[[World], Any], State, str, str]] = {
         Detail.BACKOFF.value,
         rfc3339(NOW + 60_000),
     ),
+    "waiting out a backoff, and for what it left": (
+        lambda world: with_workload(
+            world,
+            job("train"),
+            {
+                "requeueState": {"count": 2, "requeueAt": rfc3339(NOW + 60_000)},
+                "conditions": [condition("Evicted", True, "PodsReadyTimeout", "The API server refuses more: quota")],
+            },
+        ),
+        State.WAITING,
+        Detail.BACKOFF.value,
+        "before it is tried again. It was evicted last: The API server refuses more: quota",
+    ),
     "deactivated": (
         lambda world: with_workload(world, job("train"), {}, active=False),
         State.WAITING,
@@ -421,8 +434,11 @@ async def test_why_a_gang_is_still_leaving(world: World, tmp_path: Path) -> None
     status = {"conditions": [RESERVED, ADMITTED_, evicted], "admission": admission("n1", pods=2)}
     uid = (await world.put(workload(made, status)))["metadata"]["uid"]
     one = pod("train-1", phase="Running")
-    one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+    one["metadata"]["labels"] = {NAMES.managed_label: "true", NAMES.workload_uid_label: uid}
     await world.put(one)
+    bare = pod("of-somebody", phase="Running")
+    bare["metadata"]["labels"] = {NAMES.workload_uid_label: uid}  # which anybody may write
+    await world.put(bare)
     answer = await world.ask().why("train", "ml")
     assert (answer.standing.state, [told.pods for told in answer.unready]) == (State.LEAVING, [("train-1",)])
     text = (await run(world, tmp_path, "why", "train", "-n", "ml", code=1)).stdout
@@ -451,7 +467,8 @@ async def test_why_says_who_refuses_the_pods_of_a_started_gang(world: World, of_
         made = child = await world.put(by)
         stands = workload(made, started)
     await world.put(stands)
-    for at, said in enumerate(("older", 'pods "train-0" is forbidden: exceeded quota: team')):
+    refused = [f'pods "train-{rank}" is forbidden: exceeded quota: team' for rank in (1, 0)]
+    for at, said in enumerate(("older", *refused)):
         about = {"kind": "Job", "namespace": "ml", "name": "train", "uid": child["metadata"]["uid"]}
         meta = {"metadata": {"name": f"e{at}", "namespace": "ml"}, "involvedObject": about, "type": "Warning"}
         await world.put({"apiVersion": "v1", "kind": "Event", **meta, "reason": "FailedCreate", "message": said})
@@ -460,6 +477,9 @@ async def test_why_says_who_refuses_the_pods_of_a_started_gang(world: World, of_
     assert (missing.reason, missing.count) == ("NotCreated", 3)
     assert missing.message == '3 of 3 pods do not exist yet: pods "train-0" is forbidden: exceeded quota: team'
     assert "ResourceQuota" in answer.owner
+    if not of_jobset:
+        tries = [(one.message, one.count) for one in answer.history if one.reason == "FailedCreate"]
+        assert sorted(tries) == [("older", 1), ('pods "train-0" is forbidden: exceeded quota: team', 2)]
 
 
 async def test_why_says_that_an_admitted_gang_is_not_started_and_what_refuses_it(world: World, tmp_path: Path) -> None:
@@ -528,7 +548,7 @@ async def test_why_says_with_how_much_a_job_runs_that_may_start_with_less(
     uid = (await world.put(waiting))["metadata"]["uid"]
     for at in range(ready + 2):
         one = pod(f"train-{at}", **(READY if at < ready else DONE))
-        one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+        one["metadata"]["labels"] = {NAMES.managed_label: "true", NAMES.workload_uid_label: uid}
         await world.put(one)
     answer = await world.ask().why("train", "ml")
     seen = answer.standing
@@ -562,7 +582,7 @@ async def test_how_many_pods_of_those_that_run_at_a_time_are_ready(world: World,
     uid = (await world.put(workload(made, started)))["metadata"]["uid"]
     for at, said in enumerate(pods):
         one = pod(f"train-{at}", **said)
-        one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+        one["metadata"]["labels"] = {NAMES.managed_label: "true", NAMES.workload_uid_label: uid}
         await world.put(one)
     answer = await world.ask().why("train", "ml")
     assert (answer.standing.ready, answer.standing.pods) == (ready, 2)
@@ -613,7 +633,7 @@ async def test_a_gang_runs_when_its_pods_do_whatever_its_status_says_yet(world: 
     started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=1)}
     uid = (await world.put(workload(made, started)))["metadata"]["uid"]
     one = pod("train-0", **READY)
-    one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+    one["metadata"]["labels"] = {NAMES.managed_label: "true", NAMES.workload_uid_label: uid}
     await world.put(one)
     shown = (await run(world, tmp_path, "why", "train", "-n", "ml")).stdout
     assert "train runs" in shown
@@ -663,7 +683,7 @@ async def test_why_a_started_gang_is_not_ready(world: World, tmp_path: Path, nam
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     for one in (pod("train-0", **ready), pod("train-1", **status), pod("stranger", **status)):
         if one["metadata"]["name"] != "stranger":
-            one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+            one["metadata"]["labels"] = {NAMES.managed_label: "true", NAMES.workload_uid_label: uid}
         await world.put(one)
     answer = await world.ask().why("train", "ml")
     assert (answer.standing.state, answer.standing.ready, answer.standing.pods) == (State.STARTING, 1, 3)
@@ -695,7 +715,7 @@ async def test_why_says_whose_scheduler_has_not_placed_a_pod(
     started = {"conditions": [RESERVED, ADMITTED_], "admission": admission("n1", pods=1)}
     uid = (await world.put(workload(made, started)))["metadata"]["uid"]
     one = pod("train-0", node="", phase="Pending")
-    one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+    one["metadata"]["labels"] = {NAMES.managed_label: "true", NAMES.workload_uid_label: uid}
     one["spec"]["schedulerName"] = scheduler
     await world.put(one)
     answer = await world.ask().why("train", "ml")
@@ -715,7 +735,7 @@ async def test_why_a_gang_that_nodes_are_made_for_is_not_ready(world: World, nam
         "uid"
     ]
     one = pod("train-0", **UNREADY[name][0])
-    one["metadata"]["labels"] = {NAMES.workload_uid_label: uid}
+    one["metadata"]["labels"] = {NAMES.managed_label: "true", NAMES.workload_uid_label: uid}
     await world.put(one)
     answer = await world.ask().why("train", "ml")
     _, reason, message, advice = UNREADY[name]

@@ -171,7 +171,10 @@ def test_a_flavor_whose_nodes_the_pods_could_never_use_is_passed_over(
     assert got.mode is Mode.FIT
     assert chosen(got)["main"]["gpu"] == ("one" if detail is None else "two")
     if detail is not None:
-        assert [short.detail for short in got.pod_sets[0].attempts[0].shortfalls] == [detail]
+        (short,) = got.pod_sets[0].attempts[0].shortfalls
+        assert short.detail is detail
+        assert (detail is Detail.FLAVOR_AFFINITY) is ("zone" in short.limited_by)
+        assert (detail is Detail.FLAVOR_AFFINITY) is short.limited_by.endswith("; its nodes have a")
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from admission.engine.model import (
     TopologyRequest,
     Why,
 )
-from admission.engine.project import sentence
+from admission.engine.project import bound, sentence
 from tests.engine.town import BUDGET, SECOND, START, Town, cohort, elastic, gang, groups, node, queue
 
 F = "f"
@@ -551,3 +551,31 @@ def test_room_that_is_kept_for_a_gang_of_another_tree_is_named() -> None:
         "left; it fits once running workloads end; room kept for those who were passed over, such as ns/big, is not "
         "free"
     )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "others", "said"),
+    [
+        pytest.param(9, 0, "; a pod asks for 9 gpu, of which no node could give more than 8", id="than any node has"),
+        pytest.param(8, 1, "; a pod asks for 8 gpu, of which no node could give more than 7", id="beside others' pods"),
+        pytest.param(3, 0, "", id="its pods are too many, and not too large"),
+    ],
+)
+def test_who_asks_for_more_on_one_pod_than_a_node_has_is_told_how_much_would_do(
+    gpus: int, others: int, said: str
+) -> None:
+    """Of the flavor's nodes: another's may be larger."""
+    town = Town(Flavor(F, node_labels=(("pool", "a"),)), queue("a", "", [(F, {"gpu": 99})]))
+    small, large = node("n0", gpu=8), node("n1", gpu=16)
+    town.put(
+        replace(small, labels=(*small.labels, ("pool", "a"))), replace(large, labels=(*large.labels, ("pool", "b")))
+    )
+    if others:
+        town.put(PodUsage(("kube-system", "agent"), "uid-agent", "n0", (("gpu", others),)))
+    town.put(gang("wide", "a", 9, each={"gpu": gpus}))
+    town.settle()
+    verdict = town.state.explain(("ns", "wide"))
+    assert verdict is not None
+    words = sentence(verdict.why)
+    assert words.endswith(f"it would not fit if they were empty{said}"), words
+    assert bound(words) == bound(words.replace("more than 8", "more than 6"))

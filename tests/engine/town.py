@@ -99,7 +99,9 @@ def never_fits(verdict: Verdict) -> bool:
 
 def _without_counts(verdict: Verdict) -> Verdict:
     # What never fits is told of nodes as they are and as they would be empty, where that is not the same.
-    misfits = tuple(dict.fromkeys(replace(one, placeable=0, excluded=(), sound=0) for one in verdict.why.misfits))
+    misfits = tuple(
+        dict.fromkeys(replace(one, placeable=0, excluded=(), sound=0, beyond=()) for one in verdict.why.misfits)
+    )
     return replace(verdict, why=replace(verdict.why, misfits=misfits))
 
 

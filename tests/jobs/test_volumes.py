@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from admission.engine.model import Node, Workload
+from admission.engine.order import stamp
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JOBSET
 from admission.jobs.volumes import Storage
@@ -433,6 +435,28 @@ def test_claims_that_want_the_same_are_looked_for_once(monkeypatch: pytest.Monke
     storage.change(storage.volumes["pv0"], None)
     assert allows(gang(*names), storage, NODES) == allows(gang("c0"), storage, NODES)
     assert len(looks) == 2 * len(LOCALS) - 1
+
+
+@pytest.mark.parametrize(
+    ("made", "state", "since"),
+    [
+        pytest.param((9,), {}, 100, id="before it"),
+        pytest.param((9, 300, 200), {}, 300, id="the last of them after it"),
+        pytest.param((300, None), {}, 300, id="and one is not there yet"),
+        pytest.param((), {}, 100, id="it names none"),
+        pytest.param((300,), {"evicted": "Preempted"}, 100, id="it has run, and its place is its own"),
+        pytest.param((300,), {"evicted": "NodeFailures", "queue_stamp": 0}, 0, id="it lost a node"),
+    ],
+)
+def test_who_is_given_a_claim_late_waits_since_then(
+    made: tuple[int | None, ...], state: dict[str, Any], since: int
+) -> None:
+    objects = {f"c{i}": at for i, at in enumerate(made)}
+    claims = [claim(name) for name, at in objects.items() if at is not None]
+    for one in claims:
+        one["metadata"]["creationTimestamp"] = values.rfc3339((objects[one["metadata"]["name"]] or 0) * 1000)
+    asked = replace(gang(*objects), created=100_000, **state)
+    assert stamp(stored(*claims).laid_on(asked)[0]) == since * 1000
 
 
 def test_terms_that_multiply_are_refused_in_words() -> None:

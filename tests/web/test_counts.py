@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from admission.controller import actuate
 from admission.controller.app import Controller
 from admission.controller.lifecycle import EvictWorkload
-from admission.engine.model import Evict, EvictReason, Standing
+from admission.engine.model import Detail, Evict, EvictReason, Standing
 from admission.kube.client import NotFound
 from admission.web.metrics import Metrics
 from tests.web.running import GPU, NAMES, Running, controller, job, running
@@ -392,6 +392,24 @@ async def test_who_was_preempted_waits_since_then(town: Running) -> None:
     (shown,) = [one for one in answer["items"] if one["name"] == "old"]
     assert shown["since"] > shown["created"]
     assert 0 < waits[("team-a",)] <= (answer["now"] - shown["since"]) / 1000
+
+
+async def test_whose_nodes_pods_of_others_hold_is_passed_by_nobody(town: Running) -> None:
+    """No quota helps, and nobody else gets these nodes."""
+    metrics = counting(town.controller)
+    for node in (await town.client.get("/api/v1/nodes"))["items"]:
+        name = node["metadata"]["name"]
+        container = {"name": "c", "image": "c", "resources": {"requests": {GPU: "1"}, "limits": {GPU: "1"}}}
+        spec = {"nodeName": name, "containers": [container]}
+        meta = {"name": f"of-{name}", "namespace": "kube-system"}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+        await town.client.create("/api/v1/namespaces/kube-system/pods", body)
+    await town.submit("team-a", "waits", gpus=8)
+    await town.until(town.settled("waits"))
+    whys = [why.detail for _, why, *_ in town.controller.numbers.waiting()]
+    assert whys == [Detail.NODES_TAKEN]
+    assert counted(metrics, "muster_pending_workloads")["team-a", "TopologyPlacementFailed"] == 1
+    assert not counted(metrics, "muster_oldest_pending_seconds")
 
 
 async def test_who_could_never_have_so_much_starves_nobody_is_told(town: Running) -> None:
