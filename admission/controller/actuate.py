@@ -299,6 +299,14 @@ class Actuator:
                     self.record(key, job, "Normal", "Stopped", f"Its {what} stopped one by one: {why}")
             case lifecycle.StartJob():
                 await self._start(key, _there(job), _there(seen))
+            case lifecycle.RemindController(jobs):
+                for at in jobs:
+                    await self._remind(at)
+                told = _there(job)
+                owed = "stopped" if told.suspended else "given the pods that are due"
+                more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+                what = f"For {self._settings.acknowledge_ms // 1000} s Job {jobs[0][2]}{more} should have been {owed}"
+                self.record(key, told, "Warning", "Reminded", f"{what}: the Job controller was made to look again")
             case lifecycle.ClearStartTime():
                 patch = pins.clear_start_time(KIND_OF[key[0]], await self._raw(key, _there(job)))
                 if patch:
@@ -404,6 +412,12 @@ class Actuator:
                 await self._client.delete(path, uid=meta["uid"])
             except NotFound:
                 continue
+
+    async def _remind(self, at: JobKey) -> None:
+        with suppress(NotFound):
+            raw = await self._client.get(path_kind(JOB).path(at[1], at[2]))
+            patch = pins.remind(raw, rfc3339(self._now()))
+            self._learn(at[0], await self._client.json_patch(path_kind(JOB).path(at[1], at[2], "status"), patch))
 
     async def _led(self, pod: dict[str, Any]) -> bool:
         """Has this pod a Job that would stop it? Looked up, for a copy may lag."""

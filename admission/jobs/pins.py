@@ -593,6 +593,21 @@ def clear_start_time(kind: JobKind, raw: Json) -> list[Operation] | None:
     return [*_exactly(raw, "resourceVersion"), {"op": "remove", "path": "/status/startTime"}]
 
 
+def remind(raw: Json, now: str) -> list[Operation]:
+    """The status write that wakes the Job controller and tells it nothing: that the condition Suspended was looked at
+    now. Where there is none it is said to be False, as of a Job that was never suspended; a controller that finds it
+    suspended says so over that."""
+    conditions = objects(obj(raw.get("status")).get("conditions"))
+    index = next((i for i, entry in enumerate(conditions) if entry.get("type") == "Suspended"), None)
+    if index is not None:
+        patch: Operation = {"op": "add", "path": f"/status/conditions/{index}/lastProbeTime", "value": now}
+    else:
+        said = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
+        said |= {"lastProbeTime": now, "lastTransitionTime": now}
+        patch = {"op": "add", "path": "/status/conditions", "value": [*conditions, said]}
+    return [*_exactly(raw, "resourceVersion"), patch]
+
+
 def restore_child(child: Json, parent: Json, names: Names, *, checks: Sequence[Check] = ()) -> list[Operation] | None:
     """The write that takes out of a suspended child Job what a start wrote into its JobSet, which is as its owner wrote
     it again; None when there is nothing."""
