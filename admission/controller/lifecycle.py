@@ -9,10 +9,12 @@ so a crash between any two writes heals by looking again. The order of the write
           put the template back (the job), then release the reservation (Workload status).
 
 "Gone" is more than a look at the job's status. A job that was unsuspended and suspended again before its controller had
-noticed still says Suspended=True from before, with no pods, and makes its pods afterwards; so a start is first let be
-acknowledged (Suspended=False), within a bound. Then gone is: Suspended=True, none active or terminating by the job's
-own count, and no live pod by owner. Of a JobSet, which another controller starts and stops, both are asked of each of
-its Jobs as well; that one of them goes on acknowledges its start, too, for one whose Jobs start in order says
+noticed still says Suspended=True from before, with no pods, and makes its pods afterwards. So of a Job whose start was
+not noticed Suspended=False is said before it is suspended: its controller, which writes no status over a newer one,
+then says Suspended=True of this stop, and of a Job that it may not even have begun to start. Then gone is:
+Suspended=True, none active or terminating by the job's own count, and no live pod by owner. The start of a JobSet,
+which another controller starts and stops, is first let be acknowledged, within a bound; both are asked of each of its
+Jobs as well; that one of them goes on acknowledges its start, too, for one whose Jobs start in order says
 Suspended=False with the last of them. Its controller may be stuck (a Job of it is refused, say) and stop nothing: after
 the same bound its Jobs are stopped for it, and it is gone with them. The Job controller may leave a Job alone, and wake
 for nothing but a change of it: after that bound it is reminded, of a stop as of pods that it is to make. Pods on a node
@@ -30,7 +32,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from admission.engine.model import Check, CheckState, Reason, StopPolicy, Value, Workload
-from admission.jobs.kinds import JOBSET, JobView
+from admission.jobs.kinds import JOB, JOBSET, JobView
 
 DEACTIVATED = Reason.DEACTIVATED.value
 """Reason of an eviction: the Workload is switched off. In a condition, what for may stand behind it."""
@@ -214,6 +216,11 @@ class SuspendJob:
 
 
 @dataclass(frozen=True, slots=True)
+class SayResumed:
+    """Say Suspended=False of a Job that was started, in the stead of its controller, which has not noticed."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartJob:
     pass
 
@@ -338,6 +345,7 @@ Step = (
     | TellUngoverned
     | MarkJob
     | SuspendJob
+    | SayResumed
     | StartJob
     | StopPods
     | RemindController
@@ -694,6 +702,8 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     until = seen.set_ahead.now(evicted_at) + settings.acknowledge_ms
     if not job.suspended:
         # Is the start not acknowledged yet (see the theory above)?
+        if job.kind == JOB.kind and job.suspended_condition:
+            return Next(SayResumed())
         if ((job.suspended_condition and not seen.going) or seen.unheard) and now < until:
             return Next(None, until)
         return Next(SuspendJob("evicted"))

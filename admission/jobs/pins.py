@@ -46,6 +46,7 @@ from admission.jobs.kinds import (
     owners_form,
     started_by_another,
     survives_a_pod,
+    suspension,
     text,
     texts,
     whole,
@@ -597,15 +598,19 @@ def remind(raw: Json, now: str) -> list[Operation]:
     """The status write that wakes the Job controller and tells it nothing: that the condition Suspended was looked at
     now. Where there is none it is said to be False, as of a Job that was never suspended; a controller that finds it
     suspended says so over that."""
-    conditions = objects(obj(raw.get("status")).get("conditions"))
-    index = next((i for i, entry in enumerate(conditions) if entry.get("type") == "Suspended"), None)
-    if index is not None:
-        patch: Operation = {"op": "add", "path": f"/status/conditions/{index}/lastProbeTime", "value": now}
-    else:
-        said = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
-        said |= {"lastProbeTime": now, "lastTransitionTime": now}
-        patch = {"op": "add", "path": "/status/conditions", "value": [*conditions, said]}
-    return [*_exactly(raw, "resourceVersion"), patch]
+    said = suspension(raw)
+    return _say_of_suspension(raw, {**said, "lastProbeTime": now}) if said else say_resumed(raw, now)
+
+
+def say_resumed(raw: Json, now: str) -> list[Operation]:
+    """The status write that says Suspended=False of a Job, in its controller's words."""
+    said = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
+    return _say_of_suspension(raw, {**said, "lastProbeTime": now, "lastTransitionTime": now})
+
+
+def _say_of_suspension(raw: Json, said: Json) -> list[Operation]:
+    others = [one for one in objects(obj(raw.get("status")).get("conditions")) if one.get("type") != "Suspended"]
+    return [*_exactly(raw, "resourceVersion"), {"op": "add", "path": "/status/conditions", "value": [*others, said]}]
 
 
 def restore_child(child: Json, parent: Json, names: Names, *, checks: Sequence[Check] = ()) -> list[Operation] | None:

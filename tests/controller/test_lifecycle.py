@@ -336,13 +336,17 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**RUNNING), workload(**LEAVING), PodTally(live=2), queue="q"),
         life.SuspendJob("evicted"),
     ),
-    "evicted before its start was acknowledged: wait for that": (
+    "evicted before its start was acknowledged: what was said of the stop before counts no more": (
         Sight(job(**{**RUNNING, "suspended_condition": True}), workload(**LEAVING), queue="q"),
+        life.SayResumed(),
+    ),
+    "evicted before the start of a JobSet was acknowledged: wait for that": (
+        Sight(job(**{**RUNNING, "kind": "JobSet", "suspended_condition": True}), workload(**LEAVING), queue="q"),
         None,
     ),
-    "evicted, and the start is never acknowledged: suspend after a bound": (
+    "evicted, and that start is never acknowledged: suspend after a bound": (
         Sight(
-            job(**{**RUNNING, "suspended_condition": True}),
+            job(**{**RUNNING, "kind": "JobSet", "suspended_condition": True}),
             workload(**{**LEAVING, "evicted_at": NOW - 5_000}),
             queue="q",
         ),

@@ -528,6 +528,23 @@ def test_a_jobset_is_not_over_while_pods_run_of_which_nothing_was_heard(monkeypa
     assert [one["reason"] for one in ended] == ["Failed"]
 
 
+def two_pods(kind: str) -> Json:
+    """A job `j` of two pods that run for long."""
+    limits = {GPU: "1"}
+    container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
+    pods = {
+        "metadata": {"annotations": {RUN_TIME: "48h"}},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+    spec: Json = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": pods}
+    version = "batch/v1"
+    if kind == "JobSet":
+        version = "jobset.x-k8s.io/v1alpha2"
+        spec = {"replicatedJobs": [{"name": "w", "replicas": 1, "template": {"spec": spec}}]}
+    meta = {"name": "j", "namespace": "ml", "labels": {NAMES.queue_label: "a"}}
+    return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
+
+
 @pytest.mark.parametrize(
     ("kind", "since", "paused"),
     [
@@ -555,19 +572,9 @@ def test_a_job_that_its_controller_leaves_alone_runs_when_that_is_over(
         (jobs,) = [actor for actor in scene.town.cluster.actors if isinstance(actor, Jobs)]
         look, until = jobs.sync, 0
         monkeypatch.setattr(jobs, "sync", lambda where, now: look(where, now) if now >= until else [])
-        limits = {GPU: "1"}
-        container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
-        pods = {"metadata": {"annotations": {RUN_TIME: "48h"}}}
-        pods["spec"] = {"restartPolicy": "Never", "containers": [container]}
-        spec: Json = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": pods}
-        version = "batch/v1"
-        if kind == "JobSet":
-            version = "jobset.x-k8s.io/v1alpha2"
-            spec = {"replicatedJobs": [{"name": "w", "replicas": 1, "template": {"spec": spec}}]}
-        meta = {"name": "j", "namespace": "ml", "labels": {NAMES.queue_label: "a"}}
         if since == "start":
             until = scene.town.clock() + 300_000
-        await scene.user.create(PATHS[kind], {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec})
+        await scene.user.create(PATHS[kind], two_pods(kind))
         await asyncio.sleep(5)
         if since == "stop":
             until = scene.town.clock() + 300_000
@@ -586,6 +593,50 @@ def test_a_job_that_its_controller_leaves_alone_runs_when_that_is_over(
     played(monkeypatch, 0, main)
     assert running == [2]
     assert sorted(found) == ["Admitted", "QuotaReserved", *["Requeued"] * paused]
+
+
+def test_a_gang_that_is_evicted_before_its_start_was_noticed_gets_no_pods_by_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The Job controller has much to do, and comes to a Job a minute after it was changed."""
+    found: list[str] = []
+    started: list[int] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        await scene.opens()
+        pause: Json = {"metadata": {"labels": {NAMES.pause_label: "true"}}}
+        go_on: Json = {"metadata": {"labels": {NAMES.pause_label: None}}}
+        job = two_pods("Job")
+        job["metadata"]["labels"] |= pause["metadata"]["labels"]
+        await scene.user.create(PATHS["Job"], job)
+        await asyncio.sleep(5)
+        (jobs,) = [actor for actor in scene.town.cluster.actors if isinstance(actor, Jobs)]
+        look, until = jobs.sync, scene.town.clock() + 60_000
+
+        def late(where: tuple[str, str], now: int) -> Any:
+            if now < until:
+                jobs.later(where, until)
+            return look(where, now) if now >= until else []
+
+        monkeypatch.setattr(jobs, "sync", late)
+        for said in (go_on, pause):
+            await scene.user.merge_patch(f"{PATHS['Job']}/j", said)
+            await asyncio.sleep(5)
+        (made,) = scene.objects("batch", "jobs")
+        started.append(sum(one.kind == "Job" and not one.object["spec"]["suspend"] for one in scene.town.entries))
+        assert made["spec"]["suspend"], "it was started, and is to stop again"
+        await asyncio.sleep(120)
+        (workload,) = scene.objects(NAMES.group, "workloads")
+        found.extend(one.name for one in scene.town.entries if one.kind == "Pod")
+        found.extend(["not released"] * ("admission" in workload["status"]))
+        found.extend(map(str, invariants.check(scene.town.entries, at_end=False)))
+        await scene.end()
+
+    played(monkeypatch, 0, main)
+    assert started[0] > 0
+    assert found == []
 
 
 def test_a_new_leader_stops_nothing_of_which_it_knows_the_start_before_the_reservation(
