@@ -828,7 +828,10 @@ class Controller:
                 continue
             self.state.apply(Assumed(decision))
             self._decisions[key] = decision
-            self._based_on[key] = seen.view.value if seen is not None else None
+            based_on = seen.view.value if seen is not None else None
+            if isinstance(decision, Evict) and based_on is not None and based_on.admission is None:
+                based_on = None  # its admission is being written: it is evicted from whatever that is
+            self._based_on[key] = based_on
             self.jobs.add(key)
         tick = time.monotonic()
         for verdict in plan.verdicts:

@@ -308,6 +308,47 @@ async def test_what_another_leader_reserved_meanwhile_is_not_written_over(
         assert stored["status"]["admission"]["podSetAssignments"][0]["flavors"] == {GPU: "h100"}
 
 
+async def test_who_is_to_leave_while_his_admission_is_being_written_leaves_by_that(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who evicts him waits for five minutes for somebody who does not leave, and evicts nobody for as long again."""
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), cluster_queue("team-b", 0)):
+        await world.put(one)
+    for name in ("team-a", "team-b"):
+        await world.put(local_queue(name, name))
+    written, may_go_on = asyncio.Event(), asyncio.Event()
+    with capture_logs() as lines:
+        async with running(world) as controller:
+            carry_out = controller.actuator.carry_out
+
+            async def slowly(decision: Decision, *arguments: Any) -> str:
+                if isinstance(decision, Admit) and not written.is_set():
+                    written.set()
+                    await may_go_on.wait()
+                return await carry_out(decision, *arguments)
+
+            monkeypatch.setattr(controller.actuator, "carry_out", slowly)
+            await world.put(job("borrows", "team-b", pods=1))
+            async with asyncio.timeout(300):
+                await written.wait()
+            ((key, _),) = controller.state.workloads.items()
+            await world.put(job("owner", "team-a", pods=2))
+
+            async def is_to_leave() -> bool:
+                return bool(controller.state.workloads[key].evicted)
+
+            await until(is_to_leave)
+            may_go_on.set()
+
+            async def left() -> list[str]:
+                at = f"/apis/{NAMES.api_version}/namespaces/{key[0]}/workloads/{key[1]}"
+                said = (await world.client.get(at)).get("status", {}).get("conditions", ())
+                late = ["too late" for line in lines if line["event"] == "looked at too old a version"]
+                return late or [one["reason"] for one in said if one["type"] == "Evicted"]
+
+            assert await until(left) == ["Preempted"]
+
+
 async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
