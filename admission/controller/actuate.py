@@ -297,6 +297,9 @@ class Actuator:
                 await self._surely_not_reserved(key, _there(job), seen)
                 await self._patch_job(key, pins.suspend(KIND_OF[key[0]], raw, self._names))
                 self.record(key, _there(job), "Normal", "Stopped", f"Suspended: {why}")
+            case lifecycle.SayResumed():
+                raw = await self._raw(key, _there(job))
+                await self._patch_job(key, pins.say_resumed(raw, rfc3339(self._now())), "status")
             case lifecycle.StopPods():
                 await self.stop_pods(step)
                 if job is not None:
@@ -305,6 +308,14 @@ class Actuator:
                     self.record(key, job, "Normal", "Stopped", f"Its {what} stopped one by one: {why}")
             case lifecycle.StartJob():
                 await self._start(key, _there(job), _there(seen))
+            case lifecycle.RemindController(jobs):
+                for at in jobs:
+                    await self._remind(at)
+                told = _there(job)
+                owed = "stopped" if told.suspended else "given the pods that are due"
+                more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+                what = f"For {self._settings.acknowledge_ms // 1000} s Job {jobs[0][2]}{more} should have been {owed}"
+                self.record(key, told, "Warning", "Reminded", f"{what}: the Job controller was made to look again")
             case lifecycle.ClearStartTime():
                 patch = pins.clear_start_time(KIND_OF[key[0]], await self._raw(key, _there(job)))
                 if patch:
@@ -412,6 +423,11 @@ class Actuator:
                 await self._client.delete(path, uid=meta["uid"])
             except NotFound:
                 continue
+
+    async def _remind(self, at: JobKey) -> None:
+        with suppress(NotFound):
+            raw = await self._client.get(path_kind(JOB).path(at[1], at[2]))
+            await self._patch_job(at, pins.remind(raw, rfc3339(self._now())), "status")
 
     async def _led(self, pod: dict[str, Any]) -> bool:
         """Has this pod a Job that would stop it? Looked up, for a copy may lag."""
@@ -1036,13 +1052,14 @@ class Actuator:
                 log.debug("outcome of a write not known yet", path=path, error=str(error))
             await asyncio.sleep(min(1.0, max(0.05, over - loop.time())))
 
-    async def _patch_job(self, key: JobKey, ops: list[dict[str, Any]] | None) -> None:
+    async def _patch_job(self, key: JobKey, ops: list[dict[str, Any]] | None, subresource: str = "") -> None:
         if not ops:
             return
         path = path_kind(KIND_OF[key[0]]).path(key[1], key[2])
         over = asyncio.get_running_loop().time() + self._client.write_timeout
         try:
-            patched = await self._client.json_patch(path, ops, field_manager=self._names.job_manager)
+            at = f"{path}/{subresource}" if subresource else path
+            patched = await self._client.json_patch(at, ops, field_manager=self._names.job_manager)
         except Invalid as error:
             if _TEST_FAILED not in str(error):
                 raise

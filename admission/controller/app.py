@@ -236,7 +236,7 @@ class Controller:
         self._decisions: dict[JobKey, Decision] = {}
         self._based_on: dict[JobKey, Workload | None] = {}
         """The gang when it was decided: a write for what it asks for, or was given, since then would be wrong."""
-        self._unmade = Unmade(self._forget)
+        self._unmade = Unmade(self._decide_again)
         self._not_looked_at: set[JobKey] = set()
         self._caught_up = asyncio.Event()
         self._failures: dict[JobKey, int] = {}
@@ -828,7 +828,10 @@ class Controller:
                 continue
             self.state.apply(Assumed(decision))
             self._decisions[key] = decision
-            self._based_on[key] = seen.view.value if seen is not None else None
+            based_on = seen.view.value if seen is not None else None
+            if isinstance(decision, Evict) and based_on is not None and based_on.admission is None:
+                based_on = None  # its admission is being written: it is evicted from whatever that is
+            self._based_on[key] = based_on
             self.jobs.add(key)
         tick = time.monotonic()
         for verdict in plan.verdicts:
@@ -999,6 +1002,23 @@ class Controller:
         if value is not None:
             self._queues_of(value)
         self._pace.changed()
+
+    def _decide_again(self, job: JobKey, decision: Decision) -> None:
+        """Its write failed, and it need not count any longer before it is decided anew. Who evicts waits for those that
+        he evicts, and evicts nobody else meanwhile: where one holds what he held then, he is evicted as before."""
+        self._forget(job, decision)
+        if not isinstance(decision, Evict) or not self.leading or job in self._decisions:
+            return
+        gang, by = self.state.workload(decision.key), self.state.workload(decision.preemptor)
+        claim = by.claims if by is not None and by.uid == decision.preemptor_uid and by.admission is None else None
+        if gang is None or gang.uid != decision.uid or gang.admission is None or gang.evicted:
+            return
+        if claim is None or decision.uid not in claim.victims or claim.until <= self.now():
+            return
+        if gang.reserved_at <= claim.until - self.rules.claim_ms:
+            self.state.apply(Assumed(decision))
+            self._decisions[job], self._based_on[job] = decision, gang
+            self.jobs.add(job)
 
     def _without(self, key: Key) -> None:
         """A decision failed over this gang: it, and those that ask for the same, sit out for a while."""

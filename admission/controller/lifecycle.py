@@ -9,14 +9,17 @@ so a crash between any two writes heals by looking again. The order of the write
           put the template back (the job), then release the reservation (Workload status).
 
 "Gone" is more than a look at the job's status. A job that was unsuspended and suspended again before its controller had
-noticed still says Suspended=True from before, with no pods, and makes its pods afterwards; so a start is first let be
-acknowledged (Suspended=False), within a bound. Then gone is: Suspended=True, none active or terminating by the job's
-own count, and no live pod by owner. Of a JobSet, which another controller starts and stops, both are asked of each of
-its Jobs as well; that one of them goes on acknowledges its start, too, for one whose Jobs start in order says
+noticed still says Suspended=True from before, with no pods, and makes its pods afterwards. So of a Job whose start was
+not noticed Suspended=False is said before it is suspended: its controller, which writes no status over a newer one,
+then says Suspended=True of this stop, and of a Job that it may not even have begun to start. Then gone is:
+Suspended=True, none active or terminating by the job's own count, and no live pod by owner. The start of a JobSet,
+which another controller starts and stops, is first let be acknowledged, within a bound; both are asked of each of its
+Jobs as well; that one of them goes on acknowledges its start, too, for one whose Jobs start in order says
 Suspended=False with the last of them. Its controller may be stuck (a Job of it is refused, say) and stop nothing: after
-the same bound its Jobs are stopped for it, and it is gone with them. Pods on a node that has been gone for long are not
-waited for. What a job left behind that ran before it was held is gone, in the same sense and within the same bound,
-before the job is started.
+the same bound its Jobs are stopped for it, and it is gone with them. The Job controller may leave a Job alone, and wake
+for nothing but a change of it: after that bound it is reminded, of a stop as of pods that it is to make. Pods on a node
+that has been gone for long are not waited for. What a job left behind that ran before it was held is gone, in the same
+sense and within the same bound, before the job is started.
 
 Decisions about who is admitted or evicted for whom are the engine's; what is decided here concerns one job alone:
 timeouts, deactivation, stopped queues, admission checks, lost nodes, changes by its owner.
@@ -29,7 +32,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from admission.engine.model import Check, CheckState, Reason, StopPolicy, Value, Workload
-from admission.jobs.kinds import JOBSET, JobView
+from admission.jobs.kinds import JOB, JOBSET, JobView
 from admission.kube.clock import NOT_SET, SetAhead
 
 DEACTIVATED = Reason.DEACTIVATED.value
@@ -216,6 +219,11 @@ class SuspendJob:
 
 
 @dataclass(frozen=True, slots=True)
+class SayResumed:
+    """Say Suspended=False of a Job that was started, in the stead of its controller, which has not noticed."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartJob:
     pass
 
@@ -226,6 +234,15 @@ class StopPods:
 
     jobs: tuple[tuple[str, str, str], ...]
     pods: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemindController:
+    """Have the Job controller look at these Jobs, of which it has done nothing for long. It leaves a Job alone for five
+    minutes while it expects to see pods that it will not see (its watch was broken off while they came and went, or
+    they were those of a Job of the same name before), and looks again when somebody changes the Job, and not sooner."""
+
+    jobs: tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +355,10 @@ Step = (
     | TellUngoverned
     | MarkJob
     | SuspendJob
+    | SayResumed
     | StartJob
     | StopPods
+    | RemindController
     | ClearStartTime
     | RestoreJob
     | RestoreChildren
@@ -400,6 +419,9 @@ class Sight:
     unheard: int = 0
     """Jobs of a JobSet of which the job controller has not acknowledged the last start, or their stop if they are to
     stop."""
+    idle: tuple[tuple[tuple[str, str, str], int], ...] = ()
+    """Jobs (of a JobSet: its Jobs) that are to stop and have not, or that are to have more pods than they have, and
+    since when that is seen, or the Job controller was last reminded of it."""
     required: tuple[str, ...] | None = None
     """Admission checks that the queue asks of the reservation as it is now; of a gang without one, all that it may ask.
     None: those that the Workload lists, for the queue is gone."""
@@ -492,7 +514,17 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
     spare_at = _spare_at(seen, settings)
     if spare_at is not None and now >= spare_at:
         return Next(GiveBack(spare(job, value)))
-    return Next(None, _deadline(seen, settings))
+    return _or_remind(seen, settings, now, _deadline(seen, settings))
+
+
+def _or_remind(seen: Sight, settings: Settings, now: int, at: int | None) -> Next:
+    """Wait until `at` for what the Job controller is to do, and remind it where it has not for long. For as long as it
+    may leave a Job alone it would look in vain; one that is merely slow looks no later for it."""
+    due = {job: seen.set_ahead.now(since) + settings.acknowledge_ms for job, since in seen.idle}
+    idle = tuple(job for job, then in due.items() if now >= then)
+    if idle:
+        return Next(RemindController(idle))
+    return Next(None, min((then for then in (at, *due.values()) if then is not None), default=None))
 
 
 def _start(seen: Sight, settings: Settings, now: int) -> Next:
@@ -684,6 +716,8 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     until = seen.set_ahead.now(evicted_at) + settings.acknowledge_ms
     if not job.suspended:
         # Is the start not acknowledged yet (see the theory above)?
+        if job.kind == JOB.kind and job.suspended_condition:
+            return Next(SayResumed())
         if ((job.suspended_condition and not seen.going) or seen.unheard) and now < until:
             return Next(None, until)
         return Next(SuspendJob("evicted"))
@@ -702,7 +736,7 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
         acknowledged = not active and (job.suspended_condition or not may_have_run)
     if pods.live or terminating > 0 or (may_have_run and seen.unheard) or not acknowledged:
         times = (pods.lost_until, until if bounded and now < until else None)
-        return Next(None, min((at for at in times if at is not None), default=None))
+        return _or_remind(seen, settings, now, min((at for at in times if at is not None), default=None))
     if job.started or job.started_by_another:
         # 1.35 and older refuse template changes while a start time is set, and nobody clears it.
         if job.start_time_set and job.suspended_condition and job.template_frozen:

@@ -324,8 +324,9 @@ def advice_on(
             "Its pods are gone. Its quota and its nodes go to others when the controller of its kind says that it "
             "is suspended.",
             again,
-            "If it lasts: see the Events of the job, and whether that controller runs. A JobSet is waited for no "
-            "longer than six minutes.",
+            "If it lasts: see the Events of the job, and whether that controller runs. The Job controller may leave a "
+            "Job alone for five minutes, for it expects to see pods that it has missed: it is reminded after six. A "
+            "JobSet is waited for no longer.",
         )
     if standing.state is State.LEAVING:
         return Advice(

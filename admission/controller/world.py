@@ -251,6 +251,8 @@ class World:
         """What was found of those when it was looked up who refuses their pods."""
         self._whole: dict[JobKey, tuple[str, int]] = {}
         """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
+        self._idle: dict[JobKey, int] = {}
+        """Jobs of which the Job controller has something to do, and since when that is seen."""
         self._behind: dict[JobKey, int] = {}
         """Job -> since when they are no more."""
         self._spare: dict[JobKey, int] = {}
@@ -329,6 +331,7 @@ class World:
             self._refusals.pop(key, None)
             self._whole.pop(key, None)
             self._behind.pop(key, None)
+            self._idle.pop(key, None)
             self._claims_no_more(held)
         self._job_by_uid.pop(job.uid, None)
         self._places.pop(job.uid, None)
@@ -818,6 +821,7 @@ class World:
             marked=self._marked(job),
             going=self._going(job),
             unheard=self._unheard(job),
+            idle=self._idle_since(job, now),
             required=self._required(workload.value) if workload is not None else None,
             given_twice=self._given_twice.get(seen.uid, "") if seen is not None else "",
             same_defaults=job is None or seen is None or self.same_defaults(job, seen),
@@ -1137,6 +1141,18 @@ class World:
         children = [self.jobs[key] for key in self._children_of(job)]
         return sum(not (child.deleting or child.finished or _heard(child, stop=job.suspended)) for child in children)
 
+    def _idle_since(self, job: JobView | None, now: int) -> tuple[tuple[JobKey, int], ...]:
+        if job is None:
+            return ()
+        out = []
+        for one in (job, *(self.jobs[key] for key in self._children_of(job))):
+            key = (one.kind, one.namespace, one.name)
+            if one.kind == JOB.kind and one.suspended == job.suspended and _owed(one):
+                out.append((key, max(self._idle.setdefault(key, now), one.probed_ms)))
+            else:
+                self._idle.pop(key, None)
+        return tuple(sorted(out))
+
     def _abandoned(self, job: JobView) -> bool:
         if job.kind != JOB.kind or not job.marked_for or job.marked_for in self._job_of_workload:
             return False
@@ -1430,6 +1446,15 @@ def _heard(job: JobView, *, stop: bool = False) -> bool:
     if job.suspended:
         return job.suspended_condition
     return not stop and not job.suspended_condition and job.start_time_set
+
+
+def _owed(job: JobView) -> bool:
+    """Is the Job controller to stop a Job, or to make pods of it?"""
+    if job.deleting or job.finished is not None or job.ending is not None:
+        return False
+    if job.suspended:
+        return job.active > 0 or not job.suspended_condition
+    return job.active + job.terminating < job.pods_expected
 
 
 def _standing(job: JobView) -> tuple[bool, bool, bool, bool, bool]:

@@ -91,6 +91,8 @@ class Outcome:
     """Its controller says that it is suspended."""
     suspended_ms: int = 0
     """Since when it says so; 0 where it does not."""
+    probed_ms: int = 0
+    """When somebody last said of a Job whether it is suspended; 0: never."""
     started: bool = False
     """A start time is set."""
     active: int = 0
@@ -174,6 +176,8 @@ class JobView(Value, frozen=True):
     suspended_condition: bool = False
     suspended_ms: int = 0
     """Since when its controller says so."""
+    probed_ms: int = 0
+    """When it, or we in its stead, last said whether the Job is suspended."""
     start_time_set: bool = False
     active: int = 0
     ready: int = 0
@@ -373,6 +377,12 @@ def condition(raw: Json, kind: str) -> Json | None:
     return None
 
 
+def suspension(raw: Json) -> Json:
+    """A Job's condition Suspended, True or not; {} while there is none."""
+    conditions = objects(obj(raw.get("status")).get("conditions"))
+    return next((entry for entry in conditions if entry.get("type") == "Suspended"), {})
+
+
 def _ranges(listed: Any, below: int) -> list[tuple[int, int]]:
     """Indexes as the Job controller writes them, "1,3-5", as inclusive ranges below `below`."""
     ranges = []
@@ -518,6 +528,7 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     return Outcome(
         suspended=condition(raw, "Suspended") is not None,
         suspended_ms=millis(obj(condition(raw, "Suspended")).get("lastTransitionTime")),
+        probed_ms=millis(suspension(raw).get("lastProbeTime")),
         started=status.get("startTime") is not None,
         active=whole(status.get("active"), 0),
         ready=whole(status.get("ready"), 0),
@@ -828,6 +839,7 @@ def view(kind: JobKind, raw: Json, names: Names, *, every: bool = False) -> JobV
         suspended=spec.get("suspend") is True,
         suspended_condition=outcome.suspended,
         suspended_ms=outcome.suspended_ms,
+        probed_ms=outcome.probed_ms,
         start_time_set=outcome.started,
         active=outcome.active,
         ready=outcome.ready,

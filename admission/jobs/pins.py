@@ -46,6 +46,7 @@ from admission.jobs.kinds import (
     owners_form,
     started_by_another,
     survives_a_pod,
+    suspension,
     text,
     texts,
     whole,
@@ -591,6 +592,25 @@ def clear_start_time(kind: JobKind, raw: Json) -> list[Operation] | None:
     if not kind.frozen_by_start_time or obj(raw.get("status")).get("startTime") is None:
         return None
     return [*_exactly(raw, "resourceVersion"), {"op": "remove", "path": "/status/startTime"}]
+
+
+def remind(raw: Json, now: str) -> list[Operation]:
+    """The status write that wakes the Job controller and tells it nothing: that the condition Suspended was looked at
+    now. Where there is none it is said to be False, as of a Job that was never suspended; a controller that finds it
+    suspended says so over that."""
+    said = suspension(raw)
+    return _say_of_suspension(raw, {**said, "lastProbeTime": now}) if said else say_resumed(raw, now)
+
+
+def say_resumed(raw: Json, now: str) -> list[Operation]:
+    """The status write that says Suspended=False of a Job, in its controller's words."""
+    said = {"type": "Suspended", "status": "False", "reason": "JobResumed", "message": "Job resumed"}
+    return _say_of_suspension(raw, {**said, "lastProbeTime": now, "lastTransitionTime": now})
+
+
+def _say_of_suspension(raw: Json, said: Json) -> list[Operation]:
+    others = [one for one in objects(obj(raw.get("status")).get("conditions")) if one.get("type") != "Suspended"]
+    return [*_exactly(raw, "resourceVersion"), {"op": "add", "path": "/status/conditions", "value": [*others, said]}]
 
 
 def restore_child(child: Json, parent: Json, names: Names, *, checks: Sequence[Check] = ()) -> list[Operation] | None:

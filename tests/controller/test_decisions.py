@@ -346,6 +346,83 @@ async def test_who_has_finished_between_the_decision_and_its_write_is_given_noth
         assert stored["metadata"]["resourceVersion"] == now.resource_version
 
 
+async def test_who_is_to_leave_while_his_admission_is_being_written_leaves_by_that(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever evicts him waits for five minutes for him, and evicts nobody for as long again."""
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), cluster_queue("team-b", 0)):
+        await world.put(one)
+    for name in ("team-a", "team-b"):
+        await world.put(local_queue(name, name))
+    written, may_go_on = asyncio.Event(), asyncio.Event()
+    with capture_logs() as lines:
+        async with running(world) as controller:
+            carry_out = controller.actuator.carry_out
+
+            async def slowly(decision: Decision, *arguments: Any) -> str:
+                if isinstance(decision, Admit) and not written.is_set():
+                    written.set()
+                    await may_go_on.wait()
+                return await carry_out(decision, *arguments)
+
+            monkeypatch.setattr(controller.actuator, "carry_out", slowly)
+            await world.put(job("borrows", "team-b", pods=1))
+            async with asyncio.timeout(300):
+                await written.wait()
+            ((key, _),) = controller.state.workloads.items()
+            await world.put(job("owner", "team-a", pods=2))
+
+            async def is_to_leave() -> bool:
+                return bool(controller.state.workloads[key].evicted)
+
+            await until(is_to_leave)
+            may_go_on.set()
+
+            async def left() -> list[str]:
+                at = f"/apis/{NAMES.api_version}/namespaces/{key[0]}/workloads/{key[1]}"
+                said = (await world.client.get(at)).get("status", {}).get("conditions", ())
+                late = ["too late" for line in lines if line["event"] == "looked at too old a version"]
+                return late or [one["reason"] for one in said if one["type"] == "Evicted"]
+
+            assert await until(left) == ["Preempted"]
+
+
+async def test_an_eviction_whose_write_fails_is_written_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever evicts waits for that alone."""
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), cluster_queue("team-b", 0)):
+        await world.put(one)
+    for name in ("team-a", "team-b"):
+        await world.put(local_queue(name, name))
+    tried: list[str] = []
+    async with running(world) as controller:
+        carry_out = controller.actuator.carry_out
+
+        async def fails_at_first(decision: Decision, *arguments: Any) -> str:
+            tried.append(type(decision).__name__)
+            if isinstance(decision, Evict) and tried.count("Evict") <= 2:
+                raise Conflict(409, "Conflict", "the object has been modified")
+            return await carry_out(decision, *arguments)
+
+        monkeypatch.setattr(controller.actuator, "carry_out", fails_at_first)
+        await world.put(job("borrows", "team-b", pods=1))
+
+        async def runs() -> bool:
+            found = (await world.client.get("/apis/batch/v1/namespaces/ml/jobs/borrows"))["spec"]
+            return found["suspend"] is False
+
+        await until(runs)
+        ((_, seen),) = controller.world.workloads.items()
+        await world.put(job("owner", "team-a", pods=2))
+
+        async def evicted() -> bool:
+            held = controller.world.workloads[seen.key].view.value
+            return bool(held.evicted)
+
+        await until(evicted)
+    assert tried.count("Evict") == 3
+    assert tried.count("Claim") == 1
+
+
 async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ ENDING: dict[str, Any] = {**RUNNING, "ending": "Failed", "message": "too late", 
 SURVIVES: dict[str, Any] = {"survives": True, "gates": True}
 STOPPED: dict[str, Any] = {"suspended": True, "suspended_condition": True, "started": True}
 CHILDREN = (("Job", "ns", "set-a-0"),)
+JOB_KEY = ("Job", "ns", "j")
 STARTS_IN_ORDER: dict[str, Any] = {**RUNNING, "kind": "JobSet", "suspended_condition": True}
 STUCK: dict[str, Any] = {"kind": "JobSet", "suspended_condition": False, "active": 1}
 LATE: dict[str, Any] = {"live": 2, "ready": 1, "last_created_at": NOW - 59_000}
@@ -336,13 +337,17 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**RUNNING), workload(**LEAVING), PodTally(live=2), queue="q"),
         life.SuspendJob("evicted"),
     ),
-    "evicted before its start was acknowledged: wait for that": (
+    "evicted before its start was acknowledged: what was said of the stop before counts no more": (
         Sight(job(**{**RUNNING, "suspended_condition": True}), workload(**LEAVING), queue="q"),
+        life.SayResumed(),
+    ),
+    "evicted before the start of a JobSet was acknowledged: wait for that": (
+        Sight(job(**{**RUNNING, "kind": "JobSet", "suspended_condition": True}), workload(**LEAVING), queue="q"),
         None,
     ),
-    "evicted, and the start is never acknowledged: suspend after a bound": (
+    "evicted, and that start is never acknowledged: suspend after a bound": (
         Sight(
-            job(**{**RUNNING, "suspended_condition": True}),
+            job(**{**RUNNING, "kind": "JobSet", "suspended_condition": True}),
             workload(**{**LEAVING, "evicted_at": NOW - 5_000}),
             queue="q",
         ),
@@ -416,9 +421,26 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(**STUCK), workload(**LEAVING_FOR_LONG), queue="q", unheard=1),
         None,
     ),
-    "evicted and suspended, the Job controller says nothing for long": (
-        Sight(job(**{**STUCK, "kind": "Job"}), workload(**LEAVING_FOR_LONG), queue="q"),
+    "evicted and suspended, the Job controller says nothing for long: it is reminded": (
+        Sight(job(**{**STUCK, "kind": "Job"}), workload(**LEAVING_FOR_LONG), queue="q", idle=((JOB_KEY, NOW - 5_000),)),
+        life.RemindController((JOB_KEY,)),
+    ),
+    "the same, and it was reminded a moment ago": (
+        Sight(job(**{**STUCK, "kind": "Job"}), workload(**LEAVING_FOR_LONG), queue="q", idle=((JOB_KEY, NOW - 4_999),)),
         None,
+    ),
+    "what a lost start left is not stopped for long: its controller is reminded": (
+        Sight(job(**{**STOPPED, "active": 1}), None, PodTally(live=1), queue="q", idle=((JOB_KEY, NOW - 5_000),)),
+        life.RemindController((JOB_KEY,)),
+    ),
+    "it runs, and pods that are due are not made for long: their controller is reminded": (
+        Sight(
+            job(**RUNNING, kind="JobSet"),
+            workload(**ADMITTED),
+            queue="q",
+            idle=((CHILDREN[0], NOW - 6_000), (("Job", "ns", "set-b-0"), NOW - 4_999)),
+        ),
+        life.RemindController(CHILDREN),
     ),
     "evicted, pods gone: the template goes back": (
         Sight(job(**STOPPED), workload(**LEAVING), queue="q"),

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from admission.engine.model import Admit, Evict
 from admission.kube.client import ApiError
 from admission.names import KUEUE_GROUP, MUSTER_GROUP, Names
-from admission.sandbox.actors import FAIL, NODE_DOWN, RUN_TIME
+from admission.sandbox.actors import FAIL, NODE_DOWN, RUN_TIME, Jobs
 from e2e import invariants
 from tests.controller import upheavals
 from tests.controller.lab import API, GPU, NAMES, Json, local_queue, own
@@ -525,6 +526,117 @@ def test_a_jobset_is_not_over_while_pods_run_of_which_nothing_was_heard(monkeypa
     played(monkeypatch, 0, main)
     assert found == []
     assert [one["reason"] for one in ended] == ["Failed"]
+
+
+def two_pods(kind: str) -> Json:
+    """A job `j` of two pods that run for long."""
+    limits = {GPU: "1"}
+    container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
+    pods = {
+        "metadata": {"annotations": {RUN_TIME: "48h"}},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+    spec: Json = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": pods}
+    version = "batch/v1"
+    if kind == "JobSet":
+        version = "jobset.x-k8s.io/v1alpha2"
+        spec = {"replicatedJobs": [{"name": "w", "replicas": 1, "template": {"spec": spec}}]}
+    meta = {"name": "j", "namespace": "ml", "labels": {NAMES.queue_label: "a"}}
+    return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("kind", "since", "paused"),
+    [
+        ("Job", "start", False),
+        ("Job", "start", True),
+        ("Job", "stop", True),
+        ("JobSet", "start", False),
+        ("JobSet", "stop", True),
+    ],
+)
+def test_a_job_that_its_controller_leaves_alone_runs_when_that_is_over(
+    kind: str, since: str, paused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the Job controller does with one of which it expects to see pods that it does not see: for five minutes, and
+    then until somebody changes the Job. Its user pauses it, and lets it run again."""
+    found: list[str] = []
+    running: list[int] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        await scene.opens()
+        leader = scene.replicas[0].controller
+        leader.settings = replace(leader.settings, pods_ready_ms=1_800_000, recovery_ms=1_800_000)  # as users have it
+        (jobs,) = [actor for actor in scene.town.cluster.actors if isinstance(actor, Jobs)]
+        look, until = jobs.sync, 0
+        monkeypatch.setattr(jobs, "sync", lambda where, now: look(where, now) if now >= until else [])
+        if since == "start":
+            until = scene.town.clock() + 300_000
+        await scene.user.create(PATHS[kind], two_pods(kind))
+        await asyncio.sleep(5)
+        if since == "stop":
+            until = scene.town.clock() + 300_000
+        for said in ("true", None) if paused else ():
+            pause = {"metadata": {"labels": {NAMES.pause_label: said}}}
+            await scene.user.merge_patch(f"{PATHS[kind]}/j", pause)
+            await asyncio.sleep(2)
+        await asyncio.sleep(720)
+        here = scene.objects("", "pods")
+        running.append(sum(pod["status"]["phase"] == "Running" for pod in here))
+        (workload,) = scene.objects(NAMES.group, "workloads")
+        found.extend(one["type"] for one in workload["status"]["conditions"] if one["status"] == "True")
+        found.extend(map(str, invariants.check(scene.town.entries, at_end=False)))
+        await scene.end()
+
+    played(monkeypatch, 0, main)
+    assert running == [2]
+    assert sorted(found) == ["Admitted", "QuotaReserved", *["Requeued"] * paused]
+
+
+def test_a_gang_that_is_evicted_before_its_start_was_noticed_gets_no_pods_by_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The Job controller has much to do, and comes to a Job a minute after it was changed."""
+    found: list[str] = []
+    started: list[int] = []
+
+    async def main() -> None:
+        scene = Storm(0)
+        await scene.begin()
+        await scene.opens()
+        pause: Json = {"metadata": {"labels": {NAMES.pause_label: "true"}}}
+        go_on: Json = {"metadata": {"labels": {NAMES.pause_label: None}}}
+        job = two_pods("Job")
+        job["metadata"]["labels"] |= pause["metadata"]["labels"]
+        await scene.user.create(PATHS["Job"], job)
+        await asyncio.sleep(5)
+        (jobs,) = [actor for actor in scene.town.cluster.actors if isinstance(actor, Jobs)]
+        look, until = jobs.sync, scene.town.clock() + 60_000
+
+        def late(where: tuple[str, str], now: int) -> Any:
+            if now < until:
+                jobs.later(where, until)
+            return look(where, now) if now >= until else []
+
+        monkeypatch.setattr(jobs, "sync", late)
+        for said in (go_on, pause):
+            await scene.user.merge_patch(f"{PATHS['Job']}/j", said)
+            await asyncio.sleep(5)
+        (made,) = scene.objects("batch", "jobs")
+        started.append(sum(one.kind == "Job" and not one.object["spec"]["suspend"] for one in scene.town.entries))
+        assert made["spec"]["suspend"], "it was started, and is to stop again"
+        await asyncio.sleep(120)
+        (workload,) = scene.objects(NAMES.group, "workloads")
+        found.extend(one.name for one in scene.town.entries if one.kind == "Pod")
+        found.extend(["not released"] * ("admission" in workload["status"]))
+        found.extend(map(str, invariants.check(scene.town.entries, at_end=False)))
+        await scene.end()
+
+    played(monkeypatch, 0, main)
+    assert started[0] > 0
+    assert found == []
 
 
 def test_a_new_leader_stops_nothing_of_which_it_knows_the_start_before_the_reservation(

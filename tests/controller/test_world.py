@@ -473,7 +473,7 @@ def test_a_node_that_comes_back_soon_takes_nobody_along(
 def on_n1(**said: Any) -> Setting:
     """A gang that runs on n1, and of all nodes nothing is known yet."""
     setting = Setting()
-    setting.world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1))
+    setting.world.job_seen(replace(JOB, suspended=False, pods_expected=1, pods_at_once=1, active=1))
     setting.world.workload_seen(seen(replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted=True)))
     setting.world.pod_seen(pod("a", **said))
     return setting
@@ -947,6 +947,40 @@ def test_a_pod_that_is_gone_is_missed_since_it_was() -> None:
     world.pod_lost(pod("d"))
     world.job_seen(replace(JOB, pods_expected=2, suspended=True))
     assert world.sight(KEY, 600).pods.missing_since is None, "who is stopped misses nobody"
+
+
+@pytest.mark.parametrize(
+    ("job", "owed"),
+    [
+        ({"pods_expected": 2}, True),
+        ({"pods_expected": 2, "active": 2}, False),
+        ({"pods_expected": 2, "active": 1, "terminating": 1}, False),  # the one takes over from the other
+        ({"pods_expected": 0}, False),
+        ({"pods_expected": 2, "finished": "Failed"}, False),
+        ({"pods_expected": 2, "ending": "Failed"}, False),
+        ({"pods_expected": 2, "deleting": True}, False),
+        ({"suspended": True}, True),
+        ({"suspended": True, "suspended_condition": True, "active": 1}, True),
+        ({"suspended": True, "suspended_condition": True}, False),
+    ],
+    ids=str,
+)
+def test_since_when_the_job_controller_owes_something_to_a_job(job: dict[str, Any], owed: bool) -> None:
+    world = World(State(MUSTER), changed_job=lambda key: None, dirty=lambda: None)
+    other = {"suspended": not job.get("suspended", False)}
+    for jobset, child in ((WHOLE, PART), (None, JOB)):
+        at, key = (KEY if jobset is None else ("JobSet", "ns", "set")), ("Job", "ns", child.name)
+        if jobset is not None:
+            world.job_seen(replace(jobset, suspended=not other["suspended"]))
+        world.job_seen(replace(child, **job))
+        assert [world.sight(at, now).idle for now in (100, 200)] == [((key, 100),) if owed else ()] * 2
+        world.job_seen(replace(child, **job, probed_ms=150))
+        assert world.sight(at, 200).idle == (((key, 150),) if owed else ()), "it was reminded"
+        if jobset is not None:
+            world.job_seen(replace(child, **{**job, **other}))
+            assert world.sight(at, 300).idle == (), "its JobSet is to suspend or resume it first"
+        world.job_lost(child)
+        assert not world._idle
 
 
 WHOLE = replace(JOB, kind="JobSet", name="set", uid="s1")

@@ -503,6 +503,20 @@ def test_an_elastic_job_of_kueues_starts_without_the_gate_that_nobody_takes_off(
     assert back["spec"]["template"] == raw["spec"]["template"], "Kueue, when it comes back, finds it as it wrote it"
 
 
+@pytest.mark.parametrize("said", [None, "True", "False"])
+@pytest.mark.parametrize("others", [[], [{"type": "Other", "status": "True"}]])
+def test_a_reminder_says_nothing_new_of_a_job(said: str | None, others: list[Json]) -> None:
+    mine = [] if said is None else [{"type": "Suspended", "status": said, "reason": "R", "lastProbeTime": "before"}]
+    status: Json = {"conditions": [*others, *mine]} if others or mine else {}
+    raw = {"metadata": {"resourceVersion": "7"}, "status": status}
+    last = patched(raw, pins.remind(raw, "now"))["status"]["conditions"]
+    assert last[:-1] == others
+    assert (last[-1]["type"], last[-1]["status"]) == ("Suspended", said or "False")
+    assert last[-1]["lastProbeTime"] == "now"
+    with pytest.raises(AssertionError):
+        patched({**raw, "metadata": {"resourceVersion": "8"}}, pins.remind(raw, "now"))
+
+
 def test_a_gate_goes_once() -> None:
     pod = {"metadata": {"uid": "p"}, "spec": {"schedulingGates": [{"name": "x"}, {"name": NAMES.topology_gate}]}}
     freed = patched(pod, ungate(pod, "n1", NAMES))
