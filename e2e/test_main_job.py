@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 
-from e2e.gangs import GPU, admitted, chosen_nodes, done, entry_of, reason, running_pods, teams, workload_of
+from e2e.gangs import GPU, admitted, chosen_nodes, done, ended, entry_of, reason, running_pods, teams, workload_of
 from e2e.installed import NAMES, Installed, cluster_queue, job, jobset
 
 
@@ -19,8 +19,8 @@ def test_a_gang_is_held_admitted_pinned_bound_and_finished(muster: Installed) ->
     teams(cp, {"team-a": 64})
     cp.apply(
         [
-            job("team-a", "train", 4, seconds=8),  # all eight are seen to run at once
-            jobset("team-a", "sim", {"driver": (1, 1), "workers": (1, 3)}, seconds=8),
+            job("team-a", "train", 4, seconds=None),
+            jobset("team-a", "sim", {"driver": (1, 1), "workers": (1, 3)}, seconds=None),
         ]
     )
     cp.wait(lambda: admitted(cp, "team-a", "train") and admitted(cp, "team-a", "sim"), 30, "both gangs to be admitted")
@@ -38,8 +38,8 @@ def test_a_gang_is_held_admitted_pinned_bound_and_finished(muster: Installed) ->
             rank = int(labels["batch.kubernetes.io/job-completion-index"])
             bound.setdefault(part, {})[rank] = pod["spec"]["nodeName"]
         assert {part: [ranks[i] for i in sorted(ranks)] for part, ranks in bound.items()} == chosen
-    cp.wait(done(cp, "jobs", "team-a", "train"), 60, "the Job to finish")
-    cp.wait(done(cp, "jobsets", "team-a", "sim"), 60, "the JobSet to finish")
+    cp.wait(ended(cp, "jobs", "team-a", "train"), 60, "the Job to finish")
+    cp.wait(ended(cp, "jobsets", "team-a", "sim"), 60, "the JobSet to finish")
 
     def given_back() -> bool:
         status = cp.get("clusterqueues", "team-a")["status"]

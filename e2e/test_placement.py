@@ -26,7 +26,19 @@ from e2e.api_client import Object, finished
 from e2e.control_plane import ControlPlane
 from e2e.event_log import DELETED, EventLog
 from e2e.forked import SOURCES
-from e2e.gangs import GPU, WORKLOADS, admitted, chosen_nodes, done, entry_of, reason, running_pods, teams, workload_of
+from e2e.gangs import (
+    GPU,
+    WORKLOADS,
+    admitted,
+    chosen_nodes,
+    done,
+    ended,
+    entry_of,
+    reason,
+    running_pods,
+    teams,
+    workload_of,
+)
 from e2e.installed import (
     NAMES,
     USER,
@@ -1254,7 +1266,7 @@ def test_gpus_that_vanish_cordons_and_drains(muster: Installed) -> None:
     cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 64})
     muster.started(config={"nodeLossGracePeriod": "5s"})
-    cp.apply([job("team-a", "one", 2, seconds=None), job("team-a", "two", 1, seconds=8)])
+    cp.apply([job("team-a", "one", 2, seconds=None), job("team-a", "two", 1, seconds=None)])
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 30, "both gangs to run")
     first = chosen_nodes(workload_of(cp, "team-a", "one") or {})["main"]
     second = chosen_nodes(workload_of(cp, "team-a", "two") or {})["main"]
@@ -1265,7 +1277,7 @@ def test_gpus_that_vanish_cordons_and_drains(muster: Installed) -> None:
     cp.patch("node", first[0], gone, subresource="status")
     cp.wait(lambda: entry_of(workload_of(cp, "team-a", "one"), "Evicted"), 60, "the gang without GPUs to be evicted")
     assert entry_of(workload_of(cp, "team-a", "one"), "Evicted")["reason"] == "NodeFailures"
-    cp.wait(done(cp, "jobs", "team-a", "two"), 60, "the gang on the cordoned node to finish")
+    cp.wait(ended(cp, "jobs", "team-a", "two"), 60, "the gang on the cordoned node to finish")
 
     def elsewhere() -> bool:
         now = workload_of(cp, "team-a", "one")
@@ -1330,7 +1342,8 @@ def test_drains_and_disruption_budgets_are_honoured(muster: Installed) -> None:
     teams(cp, {"team-a": 64})
     again = {"requeuingStrategy": {"backoffBaseSeconds": 1}}
     muster.started(config={"podsUnschedulableTimeout": "2s", "waitForPodsReady": again})
-    guarded, moved = job("team-a", "guarded", 2, seconds=15), job("team-a", "moved", 1, seconds=None, backoffLimit=6)
+    guarded = job("team-a", "guarded", 2, seconds=None)
+    moved = job("team-a", "moved", 1, seconds=None, backoffLimit=6)
     budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
     labels = {"batch.kubernetes.io/job-name": "guarded"}
     spec = {"minAvailable": 2, "selector": {"matchLabels": labels}}
@@ -1346,21 +1359,22 @@ def test_drains_and_disruption_budgets_are_honoured(muster: Installed) -> None:
     mine = {p["metadata"]["labels"]["batch.kubernetes.io/job-name"]: p for p in running_pods(cp, "team-a")}
     drained = {name: pod["spec"]["nodeName"] for name, pod in mine.items()}
     # The gang without a budget: drained, and it goes on elsewhere as a whole.
-    cp.kubectl("drain", drained["moved"], "--force", "--ignore-daemonsets", "--timeout=20s")
+    cp.kubectl("drain", drained["moved"], "--force", "--ignore-daemonsets", "--timeout=120s")
     # The one with a budget: nobody gets its pods off the node, and it finishes there.
     refused = cp.kubectl("drain", drained["guarded"], "--force", "--ignore-daemonsets", "--timeout=1s", check=False)
     assert live_by_gang(cp)["guarded"] == 2, refused
-    cp.apply([job("team-a", "late", 1, seconds=None)])
 
     def elsewhere(name: str) -> bool:
         found = workload_of(cp, "team-a", name) or {}
         return live_by_gang(cp)[name] == 1 and not set(drained.values()) & set(chosen_nodes(found)["main"])
 
     cp.wait(lambda: elsewhere("moved"), 120, "the drained gang to run on another node")
+    cp.apply([job("team-a", "late", 1, seconds=None)])
+    cp.wait(lambda: reason(cp, "team-a", "late")[0] == "TopologyPlacementFailed", 30, "the next to wait for a node")
     told = [e["message"] for e in cp.list("events", "team-a") if e["reason"].startswith("EvictedDueTo")]
     assert [f"node {drained['moved']} is cordoned" in message for message in told] == [True], told
     assert "requeueState" not in (workload_of(cp, "team-a", "moved") or {})["status"], "it was no try of its own"
-    cp.wait(done(cp, "jobs", "team-a", "guarded"), 90, "the guarded gang to finish where it was")
+    cp.wait(ended(cp, "jobs", "team-a", "guarded"), 90, "the guarded gang to finish where it was")
     assert finished(cp.get("jobs", "guarded", "team-a")) == "Complete"
     cp.wait(lambda: admitted(cp, "team-a", "late"), 30, "the next gang to start")
     assert not set(drained.values()) & set(chosen_nodes(workload_of(cp, "team-a", "late") or {})["main"])

@@ -13,7 +13,19 @@ import pytest
 
 from e2e.api_client import ApiError, Object, condition, finished
 from e2e.control_plane import READY_SECONDS, ControlPlane
-from e2e.gangs import GPU, admitted, chosen_nodes, done, entry_of, reason, running_pods, teams, workload_of
+from e2e.gangs import (
+    GPU,
+    admitted,
+    chosen_nodes,
+    done,
+    ended,
+    entry_of,
+    reason,
+    running_pods,
+    succeed,
+    teams,
+    workload_of,
+)
 from e2e.installed import NAMES, Installed, job, jobset, ours, pod_template
 from e2e.invariants import check, report
 
@@ -47,13 +59,12 @@ def _suspended(cp: ControlPlane, kind: str, namespace: str, name: str) -> bool:
     return bool(cp.get(kind, name, namespace)["spec"]["suspend"])
 
 
+def _ready(cp: ControlPlane, namespace: str, count: int) -> Callable[[], bool]:
+    return lambda: [condition(pod, "Ready") for pod in running_pods(cp, namespace)] == ["True"] * count
+
+
 def _phases(cp: ControlPlane, namespace: str) -> list[str]:
     return [pod["status"]["phase"] for pod in cp.list("pods", namespace)]
-
-
-def _succeed(cp: ControlPlane, pod: Object) -> None:
-    meta = pod["metadata"]
-    cp.patch("pods", meta["name"], {"status": {"phase": "Succeeded"}}, meta["namespace"], subresource="status")
 
 
 def test_a_start_that_is_cut_short_gives_nothing_back_before_its_pods_are_gone(muster: Installed) -> None:
@@ -137,7 +148,7 @@ def test_a_lost_node_moves_the_whole_gang_and_fails_nobody(muster: Installed) ->
     muster.started(config={"nodeLossGracePeriod": "3s"})
     cp.add_nodes(4, gpus=8, labels=H100)
     teams(cp, {"team-a": 32})
-    cp.apply([job("team-a", "train", 2, seconds=8)])
+    cp.apply([job("team-a", "train", 2, seconds=None)])
     cp.wait(_running(cp, "team-a", 2), 30, "its pods to run")
     lost = min(_nodes_of(cp, "team-a"))
     cp.set_node_ready(lost, False, wait=False)
@@ -152,7 +163,7 @@ def test_a_lost_node_moves_the_whole_gang_and_fails_nobody(muster: Installed) ->
 
     cp.wait(moved, 40, "the gang to run elsewhere")
     cp.set_node_ready(lost, True)  # and its old pod ends, which is no failure of the Job
-    cp.wait(done(cp, "jobs", "team-a", "train"), 40, "it to finish")
+    cp.wait(ended(cp, "jobs", "team-a", "train"), 40, "it to finish")
     assert finished(cp.get("jobs", "train", "team-a")) == "Complete"
 
 
@@ -164,7 +175,7 @@ def test_a_foreign_pod_of_higher_priority_breaks_no_gang(muster: Installed) -> N
     cp.apply(
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "loud"}, "value": 10**6}
     )
-    cp.apply([job("team-a", "train", 2, seconds=6)])
+    cp.apply([job("team-a", "train", 2, seconds=None)])
     cp.wait(_running(cp, "team-a", 2), 30, "its pods to run")
     template = pod_template(8)
     pod: Object = {
@@ -175,7 +186,7 @@ def test_a_foreign_pod_of_higher_priority_breaks_no_gang(muster: Installed) -> N
     }
     cp.create(pod)
     cp.wait(lambda: condition(cp.get("pods", "loud", "default"), "PodScheduled") == "False", 20, "it to find no room")
-    cp.wait(done(cp, "jobs", "team-a", "train"), 40, "the gang to finish unharmed")
+    cp.wait(ended(cp, "jobs", "team-a", "train"), 40, "the gang to finish unharmed")
     assert finished(cp.get("jobs", "train", "team-a")) == "Complete"
     cp.wait(lambda: cp.get("pods", "loud", "default")["spec"].get("nodeName"), 20, "then the foreign pod to run")
     # It holds a node now: a gang of two waits, and says why; one of one pod goes.
@@ -196,7 +207,7 @@ def test_an_indexed_job_that_was_half_done_asks_for_what_is_left(muster: Install
     cp.wait(lambda: _phases(cp, "team-a") == ["Running"] * 4, 30, "its pods to run")
     for pod in running_pods(cp, "team-a"):
         if pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] in ("0", "2"):
-            _succeed(cp, pod)
+            succeed(cp, pod)
     cp.wait(lambda: cp.get("jobs", "train", "team-a")["status"].get("succeeded") == 2, 20, "two indexes to be done")
     _stop(cp, "team-a", "HoldAndDrain")
     cp.wait(lambda: not admitted(cp, "team-a", "train"), 30, "it to be evicted")
@@ -214,7 +225,7 @@ def test_an_indexed_job_that_was_half_done_asks_for_what_is_left(muster: Install
     assert again == {"1", "3"}
     assert _nodes_of(cp, "team-a") == {"node-2", "node-3"}
     for pod in running_pods(cp, "team-a"):
-        _succeed(cp, pod)
+        succeed(cp, pod)
     cp.wait(done(cp, "jobs", "team-a", "train"), 30, "it to be complete")
 
 
@@ -225,9 +236,9 @@ def test_pods_without_an_index_are_gated_pinned_and_let_go(muster: Installed) ->
     teams(cp, {"team-a": 32})
     cp.apply(
         [
-            job("team-a", "loose", 3, gpus=4, seconds=4, completionMode="NonIndexed"),
+            job("team-a", "loose", 3, gpus=4, seconds=None, completionMode="NonIndexed"),
             # More completions than pods at once: each that ends makes room for another, on the same nodes.
-            job("team-a", "long", 2, gpus=4, seconds=2, completions=5),
+            job("team-a", "long", 2, gpus=4, seconds=None, completions=5),
         ]
     )
     cp.wait(_running(cp, "team-a", 5), 30, "all pods to be let go")
@@ -252,7 +263,7 @@ def test_pods_without_an_index_are_gated_pinned_and_let_go(muster: Installed) ->
     pin = [{"key": "metadata.name", "operator": "In", "values": [free]}]
     assert required["nodeSelectorTerms"] == [{**term, "matchFields": pin} for term in terms]
     assert (pod["spec"]["nodeName"], pod["spec"]["nodeSelector"]["kubernetes.io/hostname"]) == (free, free)
-    cp.wait(done(cp, "jobs", "team-a", "loose", "long"), 60, "both to finish")
+    cp.wait(ended(cp, "jobs", "team-a", "loose", "long"), 60, "both to finish")
     used = {p["spec"]["nodeName"] for p in cp.list("pods", "team-a") if p["metadata"]["labels"]["job-name"] == "long"}
     found = workload_of(cp, "team-a", "long")
     assert found is not None
@@ -266,13 +277,20 @@ def test_a_jobset_that_has_succeeded_before_its_pods_are_gone_is_charged_until_t
     teams(cp, {"team-a": 16})
     policy = {"operator": "Any", "targetReplicatedJobs": ["driver"]}
     value = jobset("team-a", "first", {"driver": (1, 1), "workers": (1, 2)}, gpus=4, seconds=None, successPolicy=policy)
-    driver, workers = [part["template"]["spec"] for part in value["spec"]["replicatedJobs"]]
-    driver["template"] = pod_template(4, 2)
+    _, workers = [part["template"]["spec"] for part in value["spec"]["replicatedJobs"]]
     workers["template"]["metadata"]["finalizers"] = ["example.com/slow"]
     cp.apply([value])
     cp.wait(_running(cp, "team-a", 3), 30, "its pods to run")
     cp.apply([job("team-a", "second", 2, seconds=1)])
-    cp.wait(done(cp, "jobsets", "team-a", "first"), 30, "the driver to end, and with it all of the set")
+    (driver,) = [pod for pod in running_pods(cp, "team-a") if "driver" in pod["metadata"]["name"]]
+
+    def over() -> bool:
+        if done(cp, "jobsets", "team-a", "first")():
+            return True
+        succeed(cp, driver)
+        return False
+
+    cp.wait(over, 30, "the driver to end, and with it all of the set")
     going = [p for p in running_pods(cp, "team-a") if "workers" in p["metadata"]["name"]]
     assert len(going) == 2
     assert not entry_of(workload_of(cp, "team-a", "first"), "Finished")
@@ -287,12 +305,14 @@ def test_a_pod_that_is_lost_after_long_has_time_to_come_back(muster: Installed) 
     """A Job waits before it makes another for a pod that was taken away, and a JobSet that restarts has no pods for a
     moment: the time that pods had from the start of the gang has long gone by then."""
     cp = muster.cp
-    muster.started(config={"waitForPodsReady": {"timeout": "2s", "recoveryTimeout": "60s"}})
+    first_leader = muster.started()  # pods have all the time that a busy machine takes to get them ready
     cp.add_nodes(4, gpus=8, labels=H100)
     teams(cp, {"team-a": 32})
     restarts = jobset("team-a", "set", {"workers": (2, 1)}, seconds=None, failurePolicy={"maxRestarts": 3})
     cp.apply([job("team-a", "train", 2, seconds=None, backoffLimit=6), restarts])
-    cp.wait(_running(cp, "team-a", 4), 30, "their pods to run")
+    cp.wait(_ready(cp, "team-a", 4), 30, "their pods to be ready")
+    first_leader.stop()
+    muster.started(config={"waitForPodsReady": {"timeout": "2s", "recoveryTimeout": "60s"}})
     time.sleep(3)
     first = {pod["metadata"]["uid"] for pod in running_pods(cp, "team-a")}
     one = {p["metadata"]["labels"]["job-name"]: p["metadata"]["name"] for p in running_pods(cp, "team-a")}
@@ -311,11 +331,13 @@ def test_a_pod_that_is_lost_after_long_has_time_to_come_back(muster: Installed) 
 def test_pods_that_are_done_or_have_failed_stand_for_none_that_is_not_ready(muster: Installed) -> None:
     cp = muster.cp
     again = {"backoffBaseSeconds": 600}
-    muster.started(config={"waitForPodsReady": {"timeout": "4s", "recoveryTimeout": "4s", "requeuingStrategy": again}})
+    first_leader = muster.started()  # as above
     cp.add_nodes(6, gpus=8, labels=H100)
     teams(cp, {"team-a": 48})
     cp.apply([job("team-a", "fails", 2, seconds=None, backoffLimit=6), job("team-a", "ends", 4, seconds=None)])
-    cp.wait(_running(cp, "team-a", 6), 30, "their pods to run")
+    cp.wait(_ready(cp, "team-a", 6), 30, "their pods to be ready")
+    first_leader.stop()
+    muster.started(config={"waitForPodsReady": {"timeout": "4s", "recoveryTimeout": "4s", "requeuingStrategy": again}})
     time.sleep(5)
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     unready = [{"type": "Ready", "status": "False", "lastTransitionTime": now}]
@@ -380,7 +402,7 @@ def test_a_gang_that_is_admitted_again_with_less_gives_back_only_what_is_done(mu
         def ended() -> bool:
             if cp.get("jobs", name, "team-a")["status"].get("succeeded") == 1:
                 return True
-            _succeed(cp, first)  # whoever plays its kubelet may just have said something else
+            succeed(cp, first)  # whoever plays its kubelet may just have said something else
             return False
 
         cp.wait(ended, 30, "one to be done")
@@ -424,7 +446,7 @@ def test_what_its_owner_says_of_nodes_is_respected(muster: Installed) -> None:
         "chosen": (1, {"nodeSelector": selector, "tolerations": tolerates}, {"special-0"}),
     }
     for name, (pods, spec, _) in rows.items():
-        cp.create(job("team-a", name, pods, template=pod_template(8, 5, **spec)))
+        cp.create(job("team-a", name, pods, template=pod_template(8, None, **spec)))
     cp.wait(_running(cp, "team-a", 5), 30, "all to run")
     for name, (_, _, nodes) in rows.items():
         mine = [p for p in running_pods(cp, "team-a") if p["metadata"]["labels"]["job-name"] == name]
@@ -471,7 +493,7 @@ def test_priorities_order_a_queue_and_strict_queues_block(muster: Installed) -> 
     def classed(name: str, **options: Any) -> Object:
         return job("team-a", name, 1, seconds=1, **options)
 
-    cp.create(job("team-a", "running", 1, seconds=4))
+    cp.create(job("team-a", "running", 1, seconds=None))
     cp.wait(lambda: admitted(cp, "team-a", "running"), 20, "the queue to be full")
     cp.create(job("strict", "filler", 1, seconds=None))
     cp.wait(lambda: admitted(cp, "strict", "filler"), 20, "the strict queue to be full")
@@ -480,6 +502,8 @@ def test_priorities_order_a_queue_and_strict_queues_block(muster: Installed) -> 
     cp.create(classed("b-mid", template=pod_template(8, 1, priorityClassName="mid")))
     cp.create(classed("a-high", labels={NAMES.priority_class_label: "high"}))
     names = ["a-high", "b-mid", "c-plain", "d-low"]
+    cp.wait(lambda: all(reason(cp, "team-a", name)[0] for name in names), 30, "all to wait")
+    cp.wait(ended(cp, "jobs", "team-a", "running"), 30, "the queue to be free")
     cp.wait(done(cp, "jobs", "team-a", *names), 60, "all to finish")
     began = {name: cp.get("jobs", name, "team-a")["status"]["startTime"] for name in names}
     assert sorted(names, key=lambda name: began[name]) == names, began
