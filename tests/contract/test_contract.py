@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from typing import Any
 
 import pytest
@@ -644,6 +645,13 @@ def owned(api: Api, name: str, owner: Object, **more: Any) -> Object:
     return made(api, "configmaps", config_map(name, ownerReferences=[reference]))
 
 
+def heard(api: Api) -> None:
+    """Until the collector has heard of all that was made so far: it hears in order, and what has a dead owner goes."""
+    dead = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "dead", "uid": str(uuid.uuid4())}}
+    owned(api, "last", dead)
+    api.until(lambda: api.call("GET", api.path("configmaps", "last"))[0] == 404)
+
+
 def test_an_owner_takes_its_own_along(api: Api) -> None:
     owner = made(api, "configmaps", config_map("owner"))
     owned(api, "child", owner)
@@ -654,6 +662,7 @@ def test_an_owner_takes_its_own_along(api: Api) -> None:
 def test_orphans_stay(api: Api) -> None:
     owner = made(api, "configmaps", config_map("owner"))
     owned(api, "child", owner)
+    heard(api)
     answer = api.ok("DELETE", api.path("configmaps", "owner"), {"propagationPolicy": "Orphan"})
     assert answer["kind"] == "Status" or answer["metadata"]["finalizers"] == ["orphan"]
     api.until(lambda: api.call("GET", api.path("configmaps", "owner"))[0] == 404)
@@ -671,7 +680,7 @@ def test_foreground_waits_for_the_children(api: Api) -> None:
     }
     held = config_map("child", ownerReferences=[reference], finalizers=["contract.muster.dev/hold"])
     made(api, "configmaps", held)
-    time.sleep(0.3)  # the collector learns of the child
+    heard(api)
     answer = api.ok("DELETE", api.path("configmaps", "owner"), {"propagationPolicy": "Foreground"})
     assert answer["metadata"]["finalizers"] == ["foregroundDeletion"]
     child = api.path("configmaps", "child")
@@ -685,7 +694,7 @@ def test_what_names_a_dead_owner_goes(api: Api) -> None:
     owner = made(api, "configmaps", config_map("owner"))
     api.ok("DELETE", api.path("configmaps", "owner"))
     owned(api, "child", owner)
-    api.until(lambda: api.call("GET", api.path("configmaps", "child"))[0] == 404, 40)
+    api.until(lambda: api.call("GET", api.path("configmaps", "child"))[0] == 404)
 
 
 def test_a_namespace_goes_with_all_in_it(api: Api) -> None:
@@ -697,9 +706,9 @@ def test_a_namespace_goes_with_all_in_it(api: Api) -> None:
     answer = api.call("POST", api.path("configmaps"), config_map("late"))
     assert refusal(answer) == (403, "Forbidden")
     assert answer[1]["details"]["causes"][0]["reason"] == "NamespaceTerminating"
-    api.until(lambda: api.ok("GET", api.path("configmaps", "held"))["metadata"].get("deletionTimestamp"), 60)
+    api.until(lambda: api.ok("GET", api.path("configmaps", "held"))["metadata"].get("deletionTimestamp"))
     api.ok("PATCH", api.path("configmaps", "held"), {"metadata": {"finalizers": None}}, MERGE)
-    api.until(lambda: api.call("GET", f"/api/v1/namespaces/{name}")[0] == 404, 60)
+    api.until(lambda: api.call("GET", f"/api/v1/namespaces/{name}")[0] == 404)
 
 
 def test_delete_collection(api: Api) -> None:
@@ -936,7 +945,7 @@ def test_a_deleted_pod_is_replaced(api: Api) -> None:
     def replaced() -> Any:
         return [p for p in pods_of(api, "a") if p["metadata"]["uid"] != pod["metadata"]["uid"]]
 
-    (other,) = api.until(replaced, 30)
+    (other,) = api.until(replaced)
     assert other["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == "0"
     api.until(lambda: api.ok("GET", api.path(JOBS, "a"))["status"].get("failed") == 1)
 
@@ -1186,7 +1195,7 @@ def test_a_jobset_restarts_and_then_fails(api: Api) -> None:
     body["spec"]["replicatedJobs"] = [{"name": "w", "replicas": 1, "template": {"spec": template}}]
     made(api, JOBSETS, body)
     where = api.path(JOBSETS, "s")
-    obj = api.until(lambda: condition(o := api.ok("GET", where), "Failed") == "True" and o, 60)
+    obj = api.until(lambda: condition(o := api.ok("GET", where), "Failed") == "True" and o)
     failed = next(c for c in obj["status"]["conditions"] if c["type"] == "Failed")
     assert failed["reason"] == "ReachedMaxRestarts"
     assert failed["message"] == "jobset failed due to reaching max number of restarts (first failed job: s-w-0)"
@@ -1204,7 +1213,7 @@ def test_a_jobset_completes(api: Api) -> None:
         }
     made(api, JOBSETS, body)
     where = api.path(JOBSETS, "s")
-    obj = api.until(lambda: condition(o := api.ok("GET", where), "Completed") == "True" and o, 40)
+    obj = api.until(lambda: condition(o := api.ok("GET", where), "Completed") == "True" and o)
     assert obj["status"]["terminalState"] == "Completed"
     done = next(c for c in obj["status"]["conditions"] if c["type"] == "Completed")
     assert (done["reason"], done["message"]) == ("AllJobsCompleted", "jobset completed successfully")
