@@ -138,6 +138,11 @@ class Tuning:
     queue_turns_per_s: float = 20.0
     """... beside so many of queues to which the first gang came, or which the last one left: others may wait for it."""
     queue_statuses_at_once: int = 8
+    known_s: float = 5.0
+    """A leader writes nothing in the last seconds of a lease that it does not renew: of news no older than these every
+    reservation of the one before is known. Where they are older a new leader asks for all Workloads, ..."""
+    ask_s: float = 30.0
+    """... and decides nothing before it has them, or for so long."""
     catch_up_s: float = 10.0
     """A new leader decides nothing before each job that it found has been looked at, or for so long: who waited while
     nobody led would else be let in by the order of names. Nobody waits for those whose writes take long."""
@@ -770,7 +775,11 @@ class Controller:
                     self.world.node_gone(node)
 
     async def _catch_up(self) -> None:
-        """Until each job that was found has been looked at, but for those of namespaces whose writes take long."""
+        """Until what was reserved before is known, be it by this controller before the API server was away, and each
+        job that was found has been looked at, but for those of namespaces whose writes take long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.tuning.ask_s):
+                await self.informers["Workload"].catch_up(self.tuning.known_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(self.tuning.catch_up_s):
                 while not self._caught_up.is_set():

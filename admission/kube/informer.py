@@ -89,6 +89,7 @@ class StoreWentBack(Exception):  # noqa: N818 - a turn of events
 
 
 _PATIENCE = 5  # how often in a row something unlikely is put down to chance
+_LOOK_S = 0.05
 _AWAY = 5.0  # seconds at most between two tries where nobody answers: so much later than the server the copy is back
 
 
@@ -206,6 +207,23 @@ class Informer(Generic[T]):
                     task.cancel()
                 await asyncio.gather(follow, asked, return_exceptions=True)
 
+    async def catch_up(self, within: float) -> None:
+        """Until the copy has all that the server's store has now. One that is followed, and was heard of `within`
+        seconds, is believed to have it: a watch may hang, or just have been had again, and then what it missed is still
+        on its way. For as long as the server does not answer."""
+        if not self.cut_off and self.age <= within:
+            return
+        newest = ""
+        while not newest:
+            try:
+                newest = await self._newest()
+            except ApiError as error:
+                await self._sleep(self._pause(error))
+        if _older(self.resource_version, newest):
+            self.relist()
+        while _older(self.resource_version, newest):
+            await self._sleep(_LOOK_S)
+
     async def differences(self) -> list[Key]:
         """Compares the copy with the server's list of exactly its version, by metadata alone; the keys that differ.
 
@@ -302,11 +320,17 @@ class Informer(Generic[T]):
 
     async def _not_gone_back(self) -> None:
         """Raises as `_judge` where the server's store is behind the copy."""
+        self._judge(await self._newest())
+
+    async def _newest(self) -> str:
+        """The version of the server's store."""
+        version = ""
         pages = self._client.list_pages(self._path, limit=1, bare=True, attempts=1)
         async with aclosing(pages):
             async for page in pages:
-                self._judge(page.resource_version)
-                return
+                version = page.resource_version
+                break
+        return version
 
     def _after_failed_list(self, error: ApiError) -> float:
         """Seconds to wait before the next list."""

@@ -423,6 +423,56 @@ async def test_an_eviction_whose_write_fails_is_written_again(world: World, monk
     assert tried.count("Claim") == 1
 
 
+async def test_a_new_leader_whose_watch_hangs_gives_nothing_that_the_last_one_gave(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one reserved quota and ended before it started the job: of the job nothing can be seen."""
+    queue = cluster_queue("team-a", 8)
+    queue["spec"]["stopPolicy"] = "Hold"
+    for one in (NODE, own("ResourceFlavor", "h100", {}), queue, local_queue("main", "team-a")):
+        await world.put(one)
+    high = {"apiVersion": NAMES.api_version, "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 9}
+    await world.client.create(f"/apis/{NAMES.api_version}/workloadpriorityclasses", high)
+
+    async def admitted() -> list[str]:
+        """Jobs that hold quota, by the API server."""
+        items = (await world.client.get(f"/apis/{NAMES.api_version}/namespaces/ml/workloads"))["items"]
+        return sorted(
+            one["metadata"]["ownerReferences"][0]["name"] for one in items if one.get("status", {}).get("admission")
+        )
+
+    async def hangs(*_: object) -> None:
+        await asyncio.sleep(3600)
+
+    async with running(world, leads=False) as second:
+        copy = second.informers["Workload"]
+        async with running(world) as first:
+            monkeypatch.setattr(first.actuator, "_start", hangs)
+            await world.put(job("one", "main", pods=1))
+
+            async def seen() -> bool:
+                return bool(copy.store)
+
+            await until(seen)
+            monkeypatch.setattr(copy, "_take", lambda line: "")
+            path = f"/apis/{NAMES.api_version}/clusterqueues/team-a"
+            await world.client.merge_patch(path, {"spec": {"stopPolicy": "None"}})
+            assert await until(admitted) == ["one"]
+        two = job("two", "main", pods=1)
+        two["metadata"]["labels"][NAMES.priority_class_label] = "high"
+        await world.put(two)
+        monkeypatch.setattr(copy, "_heard_at", float("-inf"))
+        leading = asyncio.ensure_future(second.lead())
+
+        async def decided_on() -> Any:
+            return [key for key in second.verdicts if "two" in key[1]] or await admitted() != ["one"]
+
+        await until(decided_on)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+    assert await admitted() == ["one"]
+
+
 async def test_a_decision_that_fails_ends_nothing_and_is_made_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

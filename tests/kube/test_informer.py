@@ -553,6 +553,39 @@ async def test_it_is_cut_off_from_its_first_failure_until_a_list_or_a_watch_is_h
         assert informer.cut_off == 0
 
 
+@pytest.mark.parametrize(
+    ("within", "change", "asked", "relists"),
+    [
+        (3600.0, True, 0, 1),
+        (-1.0, False, 1, 1),
+        (-1.0, True, 1, 2),
+    ],
+    ids=["heard of lately", "silent, and nothing was to be said", "silent, and something was"],
+)
+async def test_who_catches_up_has_what_the_server_has(server, client, within, change, asked, relists):
+    server.put("x")
+    server.put("y")
+    async with informing(client) as (informer, _seen, _):
+        if change:
+            server.delete("x", silently=True)
+        await informer.catch_up(within)
+        assert server.count("GET", limit="1") == asked
+        assert informer.relists == relists
+        assert same(informer, server) == (not change or relists == 2)
+
+
+async def test_who_is_cut_off_has_caught_up_when_the_server_is_back(server, client, settle):
+    server.put("x")
+    async with informing(client) as (informer, _seen, _):
+        await settle(lambda: server.count("GET", watch="true") == 1)
+        server.faults += [answer(503)] * 8
+        await server.cut()
+        await settle(lambda: informer.cut_off > 0)
+        server.put("y")
+        await informer.catch_up(3600.0)
+        assert same(informer, server)
+
+
 async def test_lost_events_are_found_by_comparison_and_mended(server, client, settle):
     for name in ("x", "y", "z"):
         server.put(name)
