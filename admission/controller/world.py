@@ -251,10 +251,10 @@ class World:
         """What was found of those when it was looked up who refuses their pods."""
         self._whole: dict[JobKey, tuple[str, int]] = {}
         """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
-        self._idle: dict[JobKey, int] = {}
-        """Jobs of which the Job controller has something to do, and since when that is seen."""
         self._behind: dict[JobKey, int] = {}
         """Job -> since when they are no more."""
+        self._idle: dict[JobKey, int] = {}
+        """Jobs of which the Job controller has something to do, and since when that is seen."""
         self._spare: dict[JobKey, int] = {}
         """Jobs whose done pods still hold quota, and since when (0: nobody waited yet)."""
         self._waited = False
