@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from e2e.api_client import finished
-from e2e.control_plane import ControlPlane
+from e2e.control_plane import RUN_SECONDS, ControlPlane
 from e2e.installed import NAMES, cluster_queue, cohort, flavor, local_queue
 
 GPU = "nvidia.com/gpu"
@@ -68,9 +68,10 @@ def ended(cp: ControlPlane, kind: str, namespace: str, *names: str) -> Callable[
 
 
 def succeed(cp: ControlPlane, pod: dict[str, Any]) -> None:
-    """End a pod well. Whoever plays its kubelet may just have said something else: look whether it is counted."""
+    """Have a pod that is ready end well. By whoever plays its kubelet: he may be about to say once more that it runs, and
+    would say so over what another wrote."""
     meta = pod["metadata"]
-    cp.patch("pods", meta["name"], {"status": {"phase": "Succeeded"}}, meta["namespace"], subresource="status")
+    cp.patch("pods", meta["name"], {"metadata": {"annotations": {RUN_SECONDS: "10ms"}}}, meta["namespace"])
 
 
 def running_pods(cp: ControlPlane, namespace: str) -> list[dict[str, Any]]:

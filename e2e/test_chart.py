@@ -73,6 +73,7 @@ ASKED_ELSEWHERE = {
 
 RARE = {
     ("", "events", "patch"),  # an event that comes again within minutes
+    ("", "events", "list"),  # pods that are refused for a minute
     ("batch", "jobs/status", "patch"),  # reminders; API servers before 1.36 keep a suspended Job's start time
     ("batch", "jobs", "get"),  # a Workload whose job the copies do not show
     ("jobset.x-k8s.io", "jobsets", "get"),
