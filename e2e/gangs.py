@@ -68,8 +68,8 @@ def ended(cp: ControlPlane, kind: str, namespace: str, *names: str) -> Callable[
 
 
 def succeed(cp: ControlPlane, pod: dict[str, Any]) -> None:
-    """Have a pod that is ready end well. By whoever plays its kubelet: he may be about to say once more that it runs, and
-    would say so over what another wrote."""
+    """Have a pod that is ready end well. By whoever plays its kubelet: he may be about to say once more that it runs,
+    and would say so over what another wrote."""
     meta = pod["metadata"]
     cp.patch("pods", meta["name"], {"metadata": {"annotations": {RUN_SECONDS: "10ms"}}}, meta["namespace"])
 

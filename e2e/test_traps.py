@@ -283,14 +283,8 @@ def test_a_jobset_that_has_succeeded_before_its_pods_are_gone_is_charged_until_t
     cp.wait(_running(cp, "team-a", 3), 30, "its pods to run")
     cp.apply([job("team-a", "second", 2, seconds=1)])
     (driver,) = [pod for pod in running_pods(cp, "team-a") if "driver" in pod["metadata"]["name"]]
-
-    def over() -> bool:
-        if done(cp, "jobsets", "team-a", "first")():
-            return True
-        succeed(cp, driver)
-        return False
-
-    cp.wait(over, 30, "the driver to end, and with it all of the set")
+    succeed(cp, driver)
+    cp.wait(done(cp, "jobsets", "team-a", "first"), 30, "the driver to end, and with it all of the set")
     going = [p for p in running_pods(cp, "team-a") if "workers" in p["metadata"]["name"]]
     assert len(going) == 2
     assert not entry_of(workload_of(cp, "team-a", "first"), "Finished")
@@ -397,15 +391,8 @@ def test_a_gang_that_is_admitted_again_with_less_gives_back_only_what_is_done(mu
 
     def one_ends(name: str) -> None:
         mine = [p for p in running_pods(cp, "team-a") if p["metadata"]["labels"]["job-name"] == name]
-        first = min(mine, key=lambda pod: str(pod["metadata"]["name"]))
-
-        def ended() -> bool:
-            if cp.get("jobs", name, "team-a")["status"].get("succeeded") == 1:
-                return True
-            succeed(cp, first)  # whoever plays its kubelet may just have said something else
-            return False
-
-        cp.wait(ended, 30, "one to be done")
+        succeed(cp, min(mine, key=lambda pod: str(pod["metadata"]["name"])))
+        cp.wait(lambda: cp.get("jobs", name, "team-a")["status"].get("succeeded") == 1, 30, "one to be done")
 
     def held() -> str:
         return str(cp.get("clusterqueues", "team-a")["status"]["flavorsReservation"][0]["resources"][0]["total"])
