@@ -96,11 +96,13 @@ def test_jobs_that_ran_are_restored_and_wait_for_their_turn(muster: Installed) -
     assert len(refused) == 5, "pods, and the Job of the JobSet: who makes them makes them anew"
     assert "makes its pods anew" in refused["pods", backup["pods"][0]["metadata"]["name"]]
 
-    def together() -> bool:
-        owned = [one["metadata"].get("ownerReferences") for one in cp.list(WORKLOADS, "a")]
-        return len(owned) == 3 and all(owned)
+    def owners() -> dict[str, str]:
+        """Workload -> the job that owns it."""
+        meta = [one["metadata"] for one in cp.list(WORKLOADS, "a")]
+        return {one["name"]: "".join(owner["name"] for owner in one.get("ownerReferences") or ()) for one in meta}
 
-    cp.wait(together, 20, "each to have its own Workload, and no other")
+    each = ["ran", "set", "waited"]
+    cp.wait(lambda: sorted(owners().values()) == each, 20, "each to have its own Workload, and no other", describe=owners)
     cp.delete("jobs", "waited", "a")
     cp.wait(lambda: len(running_pods(cp, "a")) == 4, 30, "both to run again")
     assert {pod["metadata"]["labels"][NAMES.managed_label] for pod in running_pods(cp, "a")} == {"true"}
