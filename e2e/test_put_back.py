@@ -101,8 +101,10 @@ def test_jobs_that_ran_are_restored_and_wait_for_their_turn(muster: Installed) -
         meta = [one["metadata"] for one in cp.list(WORKLOADS, "a")]
         return {one["name"]: "".join(owner["name"] for owner in one.get("ownerReferences") or ()) for one in meta}
 
-    each = ["ran", "set", "waited"]
-    cp.wait(lambda: sorted(owners().values()) == each, 20, "each to have its own Workload, and no other", describe=owners)
+    def together() -> bool:
+        return sorted(owners().values()) == ["ran", "set", "waited"]
+
+    cp.wait(together, 20, "each to have its own Workload, and no other", describe=owners)
     cp.delete("jobs", "waited", "a")
     cp.wait(lambda: len(running_pods(cp, "a")) == 4, 30, "both to run again")
     assert {pod["metadata"]["labels"][NAMES.managed_label] for pod in running_pods(cp, "a")} == {"true"}
