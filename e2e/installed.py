@@ -219,7 +219,7 @@ class Installed:
                 raise RuntimeError(f"the controller ended with {replica.process.returncode}; see {replica.log}")
             return replica.leads
 
-        self.cp.wait(leads, 60, "the controller to lead")
+        self.cp.wait(leads, 60, "the controller to lead", describe=lambda: replica.log.read_text()[-2000:])
         return replica
 
     def forget_leader(self) -> None:
