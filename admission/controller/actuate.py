@@ -53,7 +53,7 @@ from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload, workload_name
 from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, Kind, NotFound, Unserved
-from admission.kube.events import EventRecorder
+from admission.kube.events import EVENTS, EventRecorder
 from admission.names import (
     ADMITTED,
     EVICTED,
@@ -77,7 +77,6 @@ _TEST_FAILED = "the server rejected our request due to an error in our request"
 _ADMITTED: Condition = (ADMITTED, True, "Admitted", "The workload is admitted")
 
 _PODS = Kind("", "v1", "pods", "Pod")
-_EVENTS = Kind("", "v1", "events", "Event")
 _LONGEST_REFUSAL = 700
 """Of what a condition and an Event (1,024 bytes) quote."""
 _MOST_RESOURCES = 64
@@ -492,7 +491,7 @@ class Actuator:
         found: list[tuple[int, str]] = []
         try:
             for selector in about:
-                pages = self._client.list_pages(_EVENTS.path(key[1]), field_selector=selector, attempts=1)
+                pages = self._client.list_pages(EVENTS.path(key[1]), field_selector=selector, attempts=1)
                 async with aclosing(pages):
                     async for page in pages:
                         events = map(msgspec.json.decode, page.items)
@@ -893,7 +892,7 @@ class Actuator:
                 "deleteOptions": {"preconditions": {"uid": pod.uid}},
             }
             try:
-                await self._client.create(Kind("", "v1", "pods", "Pod").path(namespace, name, "eviction"), body)
+                await self._client.create(_PODS.path(namespace, name, "eviction"), body)
             except NotFound:
                 continue
             self.record(key, job, "Normal", "PodReplaced", f"Pod {name} leaves the lost node {pod.node}")

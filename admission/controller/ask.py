@@ -84,6 +84,7 @@ from admission.jobs.kinds import (
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.jobs.workload import build_workload
 from admission.kube.client import ApiError, Client, Forbidden, Kind, NotFound
+from admission.kube.events import EVENTS
 from admission.names import (
     INVALID_JOB,
     JOBS_HELD,
@@ -108,7 +109,6 @@ LIMIT_RANGES = Kind("", "v1", "limitranges", "LimitRange")
 RESOURCE_QUOTAS = Kind("", "v1", "resourcequotas", "ResourceQuota")
 PODS = Kind("", "v1", "pods", "Pod")
 NAMESPACES = Kind("", "v1", "namespaces", "Namespace", False)
-EVENTS = Kind("", "v1", "events", "Event")
 PRIORITY_CLASSES = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False)
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 STALE_MS = 30_000

@@ -521,14 +521,15 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     finished = "Succeeded" if done is not None else "Failed" if failed is not None else None
     ending = None if finished else "Succeeded" if met is not None else "Failed" if missed is not None else None
     end = done or failed or met or missed
+    suspended = condition(raw, "Suspended")
     # Of a work queue no more are made, and those that run go on; of one that ends neither. An index fails when its pod
     # is deleted, before that has ended.
     left = whole(status.get("active"), 0) if completions is None or ending else count
     left += whole(status.get("terminating"), 0)
     return Outcome(
-        suspended=condition(raw, "Suspended") is not None,
-        suspended_ms=millis(obj(condition(raw, "Suspended")).get("lastTransitionTime")),
-        probed_ms=millis(suspension(raw).get("lastProbeTime")),
+        suspended=suspended is not None,
+        suspended_ms=millis(obj(suspended).get("lastTransitionTime")),
+        probed_ms=millis((suspended or suspension(raw)).get("lastProbeTime")),
         started=status.get("startTime") is not None,
         active=whole(status.get("active"), 0),
         ready=whole(status.get("ready"), 0),
@@ -689,10 +690,10 @@ def _jobset_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
         if jobs_over := min(over.get(slot.pod_set, 0), slot.replicas):
             left.append((slot.pod_set, (slot.replicas - jobs_over) * per_job))
     done, failed = condition(raw, "Completed"), condition(raw, "Failed")
-    end = done or failed
+    end, suspended = done or failed, condition(raw, "Suspended")
     return Outcome(
-        suspended=condition(raw, "Suspended") is not None,
-        suspended_ms=millis(obj(condition(raw, "Suspended")).get("lastTransitionTime")),
+        suspended=suspended is not None,
+        suspended_ms=millis(obj(suspended).get("lastTransitionTime")),
         active=active,
         ready=ready,
         succeeded=succeeded,

@@ -529,20 +529,13 @@ def test_a_jobset_is_not_over_while_pods_run_of_which_nothing_was_heard(monkeypa
 
 
 def two_pods(kind: str) -> Json:
-    """A job `j` of two pods that run for long."""
-    limits = {GPU: "1"}
-    container = {"name": "m", "image": "x", "resources": {"requests": limits, "limits": limits}}
-    pods = {
-        "metadata": {"annotations": {RUN_TIME: "48h"}},
-        "spec": {"restartPolicy": "Never", "containers": [container]},
-    }
-    spec: Json = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": pods}
-    version = "batch/v1"
+    """A job `j` of two pods that run for long, in queue a."""
+    made = lasting("j", 1)
+    made["spec"] |= {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
     if kind == "JobSet":
-        version = "jobset.x-k8s.io/v1alpha2"
-        spec = {"replicatedJobs": [{"name": "w", "replicas": 1, "template": {"spec": spec}}]}
-    meta = {"name": "j", "namespace": "ml", "labels": {NAMES.queue_label: "a"}}
-    return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
+        made["apiVersion"], made["kind"] = "jobset.x-k8s.io/v1alpha2", kind
+        made["spec"] = {"replicatedJobs": [{"name": "w", "replicas": 1, "template": {"spec": made["spec"]}}]}
+    return made
 
 
 @pytest.mark.parametrize(
