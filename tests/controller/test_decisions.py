@@ -394,6 +394,7 @@ async def test_an_eviction_whose_write_fails_is_written_again(world: World, monk
     for name in ("team-a", "team-b"):
         await world.put(local_queue(name, name))
     tried: list[str] = []
+    written: list[str] = []
     async with running(world) as controller:
         carry_out = controller.actuator.carry_out
 
@@ -401,7 +402,9 @@ async def test_an_eviction_whose_write_fails_is_written_again(world: World, monk
             tried.append(type(decision).__name__)
             if isinstance(decision, Evict) and tried.count("Evict") <= 2:
                 raise Conflict(409, "Conflict", "the object has been modified")
-            return await carry_out(decision, *arguments)
+            result = await carry_out(decision, *arguments)
+            written.append(type(decision).__name__)
+            return result
 
         monkeypatch.setattr(controller.actuator, "carry_out", fails_at_first)
         await world.put(job("borrows", "team-b", pods=1))
@@ -419,8 +422,8 @@ async def test_an_eviction_whose_write_fails_is_written_again(world: World, monk
             return bool(held.evicted)
 
         await until(evicted)
-    assert tried.count("Evict") == 3
-    assert tried.count("Claim") == 1
+    assert tried.count("Evict") >= 3
+    assert written.count("Claim") == written.count("Evict") == 1
 
 
 async def test_a_new_leader_whose_watch_hangs_gives_nothing_that_the_last_one_gave(

@@ -22,8 +22,11 @@ from tests.controller.test_keep import running, until
 
 
 async def sees(controller: Controller, local_queues: int) -> None:
+    """So many LocalQueues of one ClusterQueue: all of them are looked at anew where that comes after them."""
+
     async def synced() -> bool:
-        return len(controller.informers["LocalQueue"].store) == local_queues
+        stores = [len(controller.informers[kind].store) for kind in ("LocalQueue", "ClusterQueue")]
+        return stores == [local_queues, 1]
 
     await until(synced)
 
