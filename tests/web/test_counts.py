@@ -177,7 +177,7 @@ async def test_who_must_not_go_on_is_evicted_once_and_the_condition_keeps_saying
     assert [condition(raw, "Requeued")[field] for field in ("reason", "message")] == [reason, why]
     news: dict[str, str] = {}
     async with asyncio.timeout(300):
-        while "Deactivated" not in news:  # the last of them
+        while not {"Deactivated", f"EvictedDueTo{reason}"} <= set(news):
             found = (await town.client.get("/api/v1/namespaces/team-a/events"))["items"]
             news = {one["reason"]: one["message"] for one in found}
     assert news[f"EvictedDueTo{reason}"] == why
