@@ -764,7 +764,7 @@ async def test_a_gang_of_which_more_is_asked_before_its_start_is_reserved_anew(w
 async def test_a_local_queue_that_is_made_anew_takes_along_who_waits(world: World) -> None:
     """And who holds quota stays charged where it was admitted."""
     await a_town(world, 16)
-    await world.put(cluster_queue("team-b", 16))
+    await world.put(cluster_queue("team-b", 16, cohort="other"))  # of the same one, the second would borrow from it
     await world.put({**NODE, "metadata": {"name": "m", "labels": {"kubernetes.io/hostname": "m"}}})
 
     async def queues() -> dict[str, str]:

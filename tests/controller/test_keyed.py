@@ -161,6 +161,12 @@ def test_a_key_that_is_added_while_it_is_worked_on_comes_back() -> None:
     assert seen == [1, 1, 1]
 
 
+async def _nobody_can_go_on() -> None:
+    """Turns, and no time: of that a slow machine has any amount between two of them."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
 def test_as_many_are_at_work_as_there_are_keys_and_workers() -> None:
     async def run() -> list[int]:
         at_work: list[int] = []
@@ -174,10 +180,10 @@ def test_as_many_are_at_work_as_there_are_keys_and_workers() -> None:
         task = asyncio.create_task(queue.run())
         seen = []
         for keys in ((1, 2), (3, 4)):  # to workers of whom all, and then one, have nothing to do
-            await asyncio.sleep(0.01)
+            await _nobody_can_go_on()
             for key in keys:
                 queue.add(key)
-            await asyncio.sleep(0.01)
+            await _nobody_can_go_on()
             seen.append(len(at_work))
         go_on.set()
         while not queue.idle:
@@ -248,7 +254,7 @@ def test_who_takes_for_ever_leaves_workers_to_others() -> None:
                 queue.add((lane, number))
             while at_work["quick"] < 500 if lane == "quick" else not at_work[lane]:
                 await asyncio.sleep(0)
-            await asyncio.sleep(0.01)
+            await _nobody_can_go_on()
             seen.append(at_work[lane])
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
