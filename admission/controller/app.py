@@ -790,8 +790,25 @@ class Controller:
                     if all(key[1] in slow for key in self._not_looked_at):
                         return
 
+    def _end_half_made_claims(self) -> None:
+        """Whoever led before may have ended when it had written for whom others leave, and not to all of those that
+        they do. Nobody evicts them any more: such a claim ends, and what is due is decided anew; who has been evicted
+        leaves."""
+        now, gangs = self.now(), tuple(self.state.workloads.values())
+        stays_since = {gang.uid: gang.reserved_at for gang in gangs if gang.admission is not None and not gang.evicted}
+        for gang in gangs:
+            record = gang.claims if gang.admission is None else None
+            if record is None or record.until <= now:
+                continue
+            made_at = record.until - self.rules.claim_ms
+            if any(stays_since.get(uid, inf) <= made_at for uid in record.victims):
+                log.info("a claim was half made", **self._who_of(gang.key, ""))
+                # Without victims: who ended up with them evicts nobody for a while.
+                self._will_write(Claim(gang.key, gang.uid, replace(record, victims=(), until=now // 1000 * 1000)))
+
     async def _decide(self) -> None:
         await self._catch_up()
+        self._end_half_made_claims()
         failed = 0
         blamed: set[Key | None] = {None}
         while True:
@@ -830,18 +847,7 @@ class Controller:
         self.world.lay(seen=self._volumes_seen)
         plan = decide(self.state, now, self._pace.steps)
         for decision in plan.decisions:
-            seen = self.world.workloads.get(decision.key)
-            job = self.world.job_of(seen) if seen is not None else None
-            key = job or (ORPHAN, *decision.key)
-            if self._takes_back(decision, key):
-                continue
-            self.state.apply(Assumed(decision))
-            self._decisions[key] = decision
-            based_on = seen.view.value if seen is not None else None
-            if isinstance(decision, Evict) and based_on is not None and based_on.admission is None:
-                based_on = None  # its admission is being written: it is evicted from whatever that is
-            self._based_on[key] = based_on
-            self.jobs.add(key)
+            self._will_write(decision)
         tick = time.monotonic()
         for verdict in plan.verdicts:
             old = self.verdicts.get(verdict.key)
@@ -860,6 +866,21 @@ class Controller:
         elif plan.next_at is not None:
             self._decide_later(max(0.0, (plan.next_at - now) / 1000))
         return plan
+
+    def _will_write(self, decision: Decision) -> None:
+        """It counts from now on, and is on its way."""
+        seen = self.world.workloads.get(decision.key)
+        job = self.world.job_of(seen) if seen is not None else None
+        key = job or (ORPHAN, *decision.key)
+        if self._takes_back(decision, key):
+            return
+        self.state.apply(Assumed(decision))
+        self._decisions[key] = decision
+        based_on = seen.view.value if seen is not None else None
+        if isinstance(decision, Evict) and based_on is not None and based_on.admission is None:
+            based_on = None  # its admission is being written: it is evicted from whatever that is
+        self._based_on[key] = based_on
+        self.jobs.add(key)
 
     def _takes_back(self, decision: Decision, key: JobKey) -> bool:
         """Does it take back what was decided, and is not written yet or could not be: then neither is."""
