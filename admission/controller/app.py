@@ -502,6 +502,8 @@ class Controller:
     def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
         if new is not None:
             self.world.pod_seen(new)
+            if old is None or old.uid != new.uid:
+                self.world.pod_made(new, self.now())
         elif old is not None:
             self.world.pod_lost(old)
 
@@ -747,6 +749,7 @@ class Controller:
                 group.create_task(self._sweep(), name="sweep")
                 group.create_task(self._lay_ghosts(), name="ghosts")
                 group.create_task(self._miss_nodes(), name="nodes")
+                group.create_task(self._tell_standstill(), name="standstill")
                 group.create_task(self._check_books(), name="check")
         except BaseExceptionGroup as errors:
             if errors.split(Fenced)[1] is None:
@@ -1237,6 +1240,18 @@ class Controller:
         while True:
             await asyncio.sleep(1.0)
             self.world.lay_ghosts(self.now())
+
+    async def _tell_standstill(self) -> None:
+        """That pods are made for nobody is nobody's fault who is told of: the log tells it, and a metric."""
+        told = False
+        while True:
+            gangs = self.world.standstill.gangs(self.now())
+            if gangs and not told:
+                log.warning("pods are made for nobody", gangs=gangs)
+            elif told and not gangs:
+                log.warning("pods are made again")
+            told = bool(gangs)
+            await asyncio.sleep(5.0)
 
     async def _check_books(self) -> None:
         """The books against a fresh computation from the same facts, and the copies, one in each turn, against what

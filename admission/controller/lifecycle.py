@@ -268,6 +268,8 @@ class EvictWorkload:
     """Reason of the condition Evicted."""
     message: str
     backoff: bool = False
+    counted: bool = True
+    """Of one that backs off: a try that failed, so that the next wait is longer."""
     deactivate: bool = False
     paused: bool = False
     """Deactivated by the owner's pause, which ends when the owner ends it."""
@@ -405,6 +407,9 @@ class Sight:
     """When the next node of the gang counts as lost, if it is not well before."""
     heard_since: int | None = 0
     """Since when not all nodes of the cluster are silent at once; None while they are (see `silence`)."""
+    made_since: int | None = 0
+    """Of a gang that lacks pods, since when pods are made for gangs; None while they are made for nobody (see
+    `standstill`)."""
     priority: int = 0
     abandoned: bool = False
     """A Job with our marker in its template that belongs to no JobSet and no Workload any more."""
@@ -829,8 +834,10 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if deadline is not None and now >= deadline:
         return EvictWorkload(
             "PodsReadyTimeout",
-            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}{_unplaced(pods)}",
+            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}{_unplaced(pods)}"
+            + ("; pods are made for nobody, and this counts as no try" if _made_since(seen, settings) is None else ""),
             backoff=True,
+            counted=_made_since(seen, settings) is not None,
             cause=phase,
             out_of_stock=() if settings.as_kueue else pods.out_of_stock,
         )
@@ -925,7 +932,7 @@ def _without_pods_since(seen: Sight, settings: Settings) -> int | None:
         return None
     assert workload is not None
     then = seen.set_ahead.now
-    since = max(then(pods.last_created_at), then(workload.value.admitted_at))
+    since = max(then(pods.last_created_at), then(workload.value.admitted_at), then(seen.made_since or 0))
     seen_from_the_start = then(pods.missing_since) < since + settings.refused_ms
     return since if seen_from_the_start or not pods.ready else None
 
@@ -940,11 +947,13 @@ def _looks_for_refusal_at(seen: Sight, settings: Settings) -> int | None:
 
 
 def _refused(seen: Sight, settings: Settings) -> str:
-    """What the API server says of the pods that a gang lacks; "": nothing that is known, or they were made since."""
+    """What the API server says of the pods that a gang lacks; "": nothing that is known, they were made since, or it
+    refuses those of all gangs."""
     since, found = _without_pods_since(seen, settings), seen.pods.refusal
-    if since is None or found is None or seen.set_ahead.now(found.looked_at) < since:
+    if since is None or found is None or seen.set_ahead.now(found.looked_at) < since or seen.made_since is None:
         return ""
-    return found.said if seen.set_ahead.now(found.said_at) >= seen.set_ahead.now(seen.pods.last_created_at) else ""
+    then = seen.set_ahead.now
+    return found.said if then(found.said_at) >= max(then(seen.pods.last_created_at), then(seen.made_since)) else ""
 
 
 def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, str]:
@@ -963,9 +972,14 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
             return None, "", ""
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
         return then(max(pods.behind_since, seen.heard_since)) + settings.recovery_ms, had, "WaitForRecovery"
-    until = max(then(pods.last_created_at), then(workload.value.admitted_at)) + settings.pods_ready_ms
+    made_since = _made_since(seen, settings)
+    if made_since is None and (pods.refusal is None or not pods.refusal.said):
+        return None, "", ""
+    # Where the pods of all are refused, each gang has its full time and no more: all others may wait for their quota.
+    made_since = then(made_since or 0)
+    until = max(then(pods.last_created_at), then(workload.value.admitted_at), made_since) + settings.pods_ready_ms
     had = f"{settings.pods_ready_ms // 1000} s from the last one's creation"
-    since = max(then(pods.unready_since or 0), then(pods.missing_since or 0))
+    since = max(then(pods.unready_since or 0), then(pods.missing_since or 0), made_since)
     since = max(since, then(seen.heard_since)) if since else 0
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
@@ -973,6 +987,10 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     if settings.recovery_ms is None and since > until:
         return None, "", ""
     return until, had, "WaitForStart"
+
+
+def _made_since(seen: Sight, settings: Settings) -> int | None:
+    return 0 if settings.as_kueue or seen.pods.missing_since is None else seen.made_since
 
 
 def _unplaced(pods: PodTally) -> str:

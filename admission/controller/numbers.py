@@ -87,6 +87,10 @@ class Numbers:
         value = self._controller.state.workload(key)
         return self._controller.state.queue_of(value) if value is not None else ""
 
+    def standstill(self) -> int:
+        """Admitted gangs that lack pods while pods are made for nobody."""
+        return self._controller.world.standstill.gangs(self._controller.now())
+
     def held(self) -> tuple[str, bool] | None:
         proof = self._controller.stale.held
         return (proof[2].rpartition("HeldBy")[2].lower(), proof[1]) if proof is not None else None

@@ -29,6 +29,7 @@ from admission.controller.lifecycle import (
     spare,
 )
 from admission.controller.silence import Silence
+from admission.controller.standstill import Standstill
 from admission.engine.booking import is_device
 from admission.engine.counts import BY_CONDITION, CORDONED, KEEPS_OFF, refused_taint
 from admission.engine.model import (
@@ -245,6 +246,7 @@ class World:
         self._workloads_on: dict[str, set[Key]] = {}
         self._free_on: dict[str, set[Key]] = {}
         """Node -> pods of gangs that kube-scheduler put there."""
+        self.standstill = Standstill()
         self._missing: dict[JobKey, int] = {}
         """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._refusals: dict[JobKey, Refusal] = {}
@@ -327,8 +329,7 @@ class World:
         if (held := self.jobs.get(key)) is not None and held.uid == job.uid:
             del self.jobs[key]
             self._spare.pop(key, None)
-            self._missing.pop(key, None)
-            self._refusals.pop(key, None)
+            self._lacks_no_pods(key)
             self._whole.pop(key, None)
             self._behind.pop(key, None)
             self._idle.pop(key, None)
@@ -798,10 +799,11 @@ class World:
         priority = workload.value.priority if workload is not None else 0
         if job is not None and (not job.priority_class or job.priority_class in self.defaults.workload_priorities):
             priority = self.defaults.priority(job)[0]
+        pods = self.tally(job, seen, now)
         return Sight(
             job=job,
             workload=workload,
-            pods=self.tally(job, seen, now),
+            pods=pods,
             queue=self.queue_of(job) if job is not None else "",
             governed=job is not None and self.governed(job),
             terminating=key[1] in self.state.terminating,
@@ -814,6 +816,7 @@ class World:
             unnamed=tuple(sorted({*lost} - _nodes_of(workload.value))) if workload is not None and lost else (),
             lost_at=min((at for at in (gone_until, bare_until) if at is not None), default=None),
             heard_since=self._silence.over_since,
+            made_since=self._made_since(job, now),
             priority=priority,
             abandoned=job is not None and self._abandoned(job),
             spare_since=self._spare_since(key, job, workload, now),
@@ -1082,11 +1085,28 @@ class World:
         if job is None:
             return None
         key = (job.kind, job.namespace, job.name)
-        if not self._runs(job, workload) or there >= job.pods_expected:
-            self._missing.pop(key, None)
-            self._refusals.pop(key, None)
+        if workload is None or not self._runs(job, workload) or there >= job.pods_expected:
+            self._lacks_no_pods(key)
             return None
+        self.standstill.lacks(key, workload.view.value.admitted_at)
         return self._missing.setdefault(key, now)
+
+    def _lacks_no_pods(self, key: JobKey) -> None:
+        self._missing.pop(key, None)
+        self._refusals.pop(key, None)
+        self.standstill.lacks_none(key)
+
+    def _made_since(self, job: JobView | None, now: int) -> int | None:
+        """See `Sight.made_since`."""
+        key = (job.kind, job.namespace, job.name) if job is not None else None
+        return 0 if key is None or key not in self._missing else self.standstill.over_since(key[0], now)
+
+    def pod_made(self, pod: PodView, now: int) -> None:
+        """A pod that was not there before."""
+        kind = JOBSET.kind if pod.jobset_uid else JOB.kind
+        if pod.workload_uid and self.standstill.made(kind, pod.created_at, now):
+            for key in self.standstill.lacking():
+                self._changed_job(key)  # their time begins anew
 
     def _refusal(self, job: JobView | None) -> Refusal | None:
         return None if job is None else self._refusals.get((job.kind, job.namespace, job.name))

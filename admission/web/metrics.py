@@ -86,6 +86,11 @@ FAMILIES: tuple[Family, ...] = (
     Family("muster_build_info", "gauge", "1, with the version of the program.", ("version",)),
     Family("muster_leading", "gauge", "1 on the replica that decides, 0 on the others."),
     Family("muster_jobs_held", "gauge", "By the leader: 1 if its last proof found jobs held, else 0.", ("mode",)),
+    Family(
+        "muster_standstill_gangs",
+        "gauge",
+        "By the leader: admitted gangs without their pods, while for half a minute pods were made for no gang; else 0.",
+    ),
     Family("muster_workloads", "gauge", "Gangs by state: pending, reserved, admitted.", ("cluster_queue", "state")),
     Family(
         "muster_cluster_queue_inactive",
@@ -274,6 +279,7 @@ class Numbers(Protocol):
     def api_calls(self) -> Iterable[tuple[tuple[str, str, str, int], int]]: ...
     def watch_age(self) -> Iterable[tuple[str, float]]: ...
     def leading(self) -> bool: ...
+    def standstill(self) -> int: ...
     def held(self) -> tuple[str, bool] | None:
         """(mode, are jobs held), once it was tried."""
 
@@ -625,6 +631,8 @@ class _Scraped:
         put("leading", float(numbers.leading()))
         if numbers.leading() and (held := numbers.held()) is not None:
             put("jobs_held", float(held[1]), held[0])
+        if numbers.leading():
+            put("standstill_gangs", numbers.standstill())
         for queue, reason in numbers.inactive():
             put("cluster_queue_inactive", 1, queue, reason)
         counted = self._queues(put)

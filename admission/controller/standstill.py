@@ -1,0 +1,89 @@
+"""Are pods made for nobody? Then whoever makes them stands still, or a webhook of somebody refuses them all, and that
+says nothing of any gang: none is sent back for it, for nobody else could use its quota either.
+
+It is so where gangs of more than one namespace have lacked pods for a while in which not one pod of any gang was made:
+of all gangs, or of all whose jobs are of one kind, as where JobSet's controller is away. A rule that holds in one
+namespace (its ResourceQuota, its PodSecurity level) does not look like that, nor does one gang that asks for too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+JobKey = tuple[str, str, str]
+"""(kind, namespace, name)"""
+WINDOW_MS = 30_000
+GANGS, NAMESPACES = 3, 2
+"""So many gangs, of so many namespaces, are the fewest that are everybody."""
+_ALL = ""
+
+
+class Standstill:
+    """Told of every gang that lacks pods, and of every pod of a gang that is made."""
+
+    def __init__(self) -> None:
+        self._lacking: dict[str, dict[JobKey, tuple[int, bool]]] = {}
+        """Namespace -> job -> (since when its gang is admitted, ms since the epoch; may it be part of a standstill)."""
+        self._made_at: dict[str, int] = {}
+        """Kind of job (or all) -> when the last pod was made."""
+        self._ended_at: dict[str, int] = {}
+
+    def lacks(self, job: JobKey, admitted_at: int) -> None:
+        there = self._lacking.setdefault(job[1], {})
+        if job not in there or there[job][0] != admitted_at:
+            there[job] = admitted_at, True
+
+    def lacks_none(self, job: JobKey) -> None:
+        there = self._lacking.get(job[1])
+        if there is not None and there.pop(job, None) is not None and not there:
+            del self._lacking[job[1]]
+
+    def made(self, kind: str, at: int, now: int) -> bool:
+        """A pod was made for a gang whose job is of this kind, at that time. Does a standstill end with it."""
+        ends = False
+        for scope in (kind, _ALL):
+            if at > self._made_at.get(scope, 0):
+                if self._stands(scope, now):
+                    self._ended_at[scope], ends = now, True
+                self._made_at[scope] = at
+        for jobs in self._lacking.values() if ends else ():
+            jobs.update((key, (since, False)) for key, (since, _) in jobs.items() if key[0] == kind)
+        return ends
+
+    def over_since(self, kind: str, now: int) -> int | None:
+        """Since when pods are made for gangs whose jobs are of this kind, ms since the epoch, 0 where nothing is known
+        of a standstill; None while it lasts."""
+        if self._stands(kind, now) or self._stands(_ALL, now):
+            return None
+        return max(self._ended_at.get(kind, 0), self._ended_at.get(_ALL, 0))
+
+    def lacking(self) -> list[JobKey]:
+        return sorted(key for jobs in self._lacking.values() for key in jobs)
+
+    def gangs(self, now: int) -> int:
+        """How many gangs lack pods because of it."""
+        return sum(
+            self._stands(_ALL, now) or self._stands(key[0], now) for jobs in self._lacking.values() for key in jobs
+        )
+
+    def _stands(self, scope: str, now: int) -> bool:
+        before = now - WINDOW_MS
+        if self._made_at.get(scope, 0) > before or len(self._lacking) < NAMESPACES:
+            return False
+        namespaces: set[str] = set()
+        for gangs, namespace in enumerate(self._waiting(scope, before), 1):
+            namespaces.add(namespace)
+            if gangs >= GANGS and len(namespaces) >= NAMESPACES:
+                return True
+        return False
+
+    def _waiting(self, scope: str, before: int) -> Iterator[str]:
+        """Namespaces of those who have waited since then, at most `GANGS` of each: looked at for each job that is."""
+        for namespace, jobs in self._lacking.items():
+            found = 0
+            for key, (since, counts) in jobs.items():
+                if counts and since <= before and scope in (_ALL, key[0]):
+                    yield namespace
+                    found += 1
+                    if found == GANGS:
+                        break
