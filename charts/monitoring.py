@@ -177,12 +177,13 @@ ALERTS: tuple[Alert, ...] = (
         "meanwhile, pause the job.",
     ),
     Alert(
-        "MusterPodsNotMade",
-        f"max({_LAST.format('muster_standstill_gangs')}) > 0",
+        "MusterPodsStandStill",
+        f"max by (step) ({_LAST.format('muster_standstill_gangs')}) > 0",
         "1m",
         "critical",
-        "Pods are made for nobody: {{ $value }} admitted gangs wait for theirs",
-        "Whoever makes pods of Jobs, or Jobs of JobSets, is away, or the API server refuses what they make: it is "
+        "Pods are {{ $labels.step }} for nobody: {{ $value }} admitted gangs wait for that",
+        "Placed: see whether kube-scheduler runs. Made: "
+        "whoever makes pods of Jobs, or Jobs of JobSets, is away, or the API server refuses what they make. It is "
         "nothing of the gangs, which keep their quota and are not sent back. `muster jobs -A` lists them as starting, "
         "and `muster why JOB -n NAMESPACE` quotes the refusal, as of a webhook of somebody that does not answer: "
         "repair it, or delete its configuration (kubectl get validatingwebhookconfigurations,"

@@ -502,8 +502,7 @@ class Controller:
     def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
         if new is not None:
             self.world.pod_seen(new)
-            if old is None or old.uid != new.uid:
-                self.world.pod_made(new, self.now())
+            self.world.pod_came(old, new, self.now())
         elif old is not None:
             self.world.pod_lost(old)
 
@@ -1242,15 +1241,16 @@ class Controller:
             self.world.lay_ghosts(self.now())
 
     async def _tell_standstill(self) -> None:
-        """That pods are made for nobody is nobody's fault who is told of: the log tells it, and a metric."""
-        told = False
+        """That pods are made, or placed, for nobody is the fault of no job: the log tells it, and a metric."""
+        told: set[str] = set()
         while True:
-            gangs = self.world.standstill.gangs(self.now())
-            if gangs and not told:
-                log.warning("pods are made for nobody", gangs=gangs)
-            elif told and not gangs:
-                log.warning("pods are made again")
-            told = bool(gangs)
+            for what, gangs in self.numbers.standstills():
+                if gangs and what not in told:
+                    log.warning(f"pods are {what} for nobody", gangs=gangs)
+                    told.add(what)
+                elif not gangs and what in told:
+                    log.warning(f"pods are {what} again")
+                    told.discard(what)
             await asyncio.sleep(5.0)
 
     async def _check_books(self) -> None:

@@ -410,6 +410,8 @@ class Sight:
     made_since: int | None = 0
     """Of a gang that lacks pods, since when pods are made for gangs; None while they are made for nobody (see
     `standstill`)."""
+    placed_since: int | None = 0
+    """The same of pods that come to their nodes; where those of this gang have, when the last standstill ended."""
     priority: int = 0
     abandoned: bool = False
     """A Job with our marker in its template that belongs to no JobSet and no Workload any more."""
@@ -832,12 +834,13 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         )
     deadline, had, phase = _ready_deadline(seen, settings)
     if deadline is not None and now >= deadline:
+        for_nobody = _for_nobody(seen, settings)
         return EvictWorkload(
             "PodsReadyTimeout",
             f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}{_unplaced(pods)}"
-            + ("; pods are made for nobody, and this counts as no try" if _made_since(seen, settings) is None else ""),
+            + (f"; pods are {for_nobody} for nobody, and this counts as no try" if for_nobody else ""),
             backoff=True,
-            counted=_made_since(seen, settings) is not None,
+            counted=not for_nobody,
             cause=phase,
             out_of_stock=() if settings.as_kueue else pods.out_of_stock,
         )
@@ -975,12 +978,16 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     made_since = _made_since(seen, settings)
     if made_since is None and (pods.refusal is None or not pods.refusal.said):
         return None, "", ""
+    placed_since = 0 if settings.as_kueue else seen.placed_since
+    if placed_since is None and pods.behind_since is not None:
+        return None, "", ""
     # Where the pods of all are refused, each gang has its full time and no more: all others may wait for their quota.
-    made_since = then(made_since or 0)
+    # So it is where none is placed: by kube-scheduler, or by another that these alone ask for.
+    made_since = max(then(made_since or 0), then(placed_since or 0))
     until = max(then(pods.last_created_at), then(workload.value.admitted_at), made_since) + settings.pods_ready_ms
     had = f"{settings.pods_ready_ms // 1000} s from the last one's creation"
-    since = max(then(pods.unready_since or 0), then(pods.missing_since or 0), made_since)
-    since = max(since, then(seen.heard_since)) if since else 0
+    since = max(then(pods.unready_since or 0), then(pods.missing_since or 0))
+    since = max(since, then(seen.heard_since), made_since) if since else 0
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
         return since + settings.recovery_ms, had, "WaitForRecovery"
@@ -991,6 +998,13 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
 
 def _made_since(seen: Sight, settings: Settings) -> int | None:
     return 0 if settings.as_kueue or seen.pods.missing_since is None else seen.made_since
+
+
+def _for_nobody(seen: Sight, settings: Settings) -> str:
+    """What is done for the pods of no gang."""
+    if settings.as_kueue:
+        return ""
+    return "made" if _made_since(seen, settings) is None else "placed" if seen.placed_since is None else ""
 
 
 def _unplaced(pods: PodTally) -> str:

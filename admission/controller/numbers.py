@@ -87,9 +87,10 @@ class Numbers:
         value = self._controller.state.workload(key)
         return self._controller.state.queue_of(value) if value is not None else ""
 
-    def standstill(self) -> int:
-        """Admitted gangs that lack pods while pods are made for nobody."""
-        return self._controller.world.standstill.gangs(self._controller.now())
+    def standstills(self) -> list[tuple[str, int]]:
+        """Admitted gangs whose pods wait to be made while pods are made for nobody; and the same of being placed."""
+        world, now = self._controller.world, self._controller.now()
+        return [("made", world.making.gangs(now)), ("placed", world.placing.gangs(now))]
 
     def held(self) -> tuple[str, bool] | None:
         proof = self._controller.stale.held

@@ -89,7 +89,9 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "muster_standstill_gangs",
         "gauge",
-        "By the leader: admitted gangs without their pods, while for half a minute pods were made for no gang; else 0.",
+        "By the leader: admitted gangs that wait for their pods to be made, or placed, while for half a minute none of "
+        "any gang were; else 0.",
+        ("step",),
     ),
     Family("muster_workloads", "gauge", "Gangs by state: pending, reserved, admitted.", ("cluster_queue", "state")),
     Family(
@@ -279,7 +281,7 @@ class Numbers(Protocol):
     def api_calls(self) -> Iterable[tuple[tuple[str, str, str, int], int]]: ...
     def watch_age(self) -> Iterable[tuple[str, float]]: ...
     def leading(self) -> bool: ...
-    def standstill(self) -> int: ...
+    def standstills(self) -> list[tuple[str, int]]: ...
     def held(self) -> tuple[str, bool] | None:
         """(mode, are jobs held), once it was tried."""
 
@@ -632,7 +634,8 @@ class _Scraped:
         if numbers.leading() and (held := numbers.held()) is not None:
             put("jobs_held", float(held[1]), held[0])
         if numbers.leading():
-            put("standstill_gangs", numbers.standstill())
+            for step, gangs in numbers.standstills():
+                put("standstill_gangs", gangs, step)
         for queue, reason in numbers.inactive():
             put("cluster_queue_inactive", 1, queue, reason)
         counted = self._queues(put)

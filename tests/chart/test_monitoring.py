@@ -144,7 +144,7 @@ def test_the_first_burst_of_evictions_is_seen(reason: str, cause: str, run: tupl
         "MusterChecksWait",
         "MusterPodsLinger",
         "MusterJobsNotHeld",
-        "MusterPodsNotMade",
+        "MusterPodsStandStill",
         "MusterQueueInactive",
     ],
 )
@@ -229,7 +229,7 @@ FAULTS = {
     "MusterNotLeading": lambda scraped: _without(scraped, "muster_leading"),
     "MusterRestarts": _with("process_start_time_seconds", NOW - 599),
     "MusterJobsNotHeld": _with("muster_jobs_held", 0, ("mode", "policy")),
-    "MusterPodsNotMade": _with("muster_standstill_gangs", 3),
+    "MusterPodsStandStill": _with("muster_standstill_gangs", 3, ("step", "made")),
     "MusterLedgerDrift": _with("muster_ledger_drift", 1),
     "MusterWebhookCertificate": _with("muster_webhook_certificate_expiry_timestamp_seconds", NOW + 6 * 86400),
     "MusterWebCertificate": _with("muster_web_certificate_expiry_timestamp_seconds", NOW + 6 * 86400),

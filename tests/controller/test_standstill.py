@@ -40,7 +40,7 @@ SETS = [("JobSet", namespace, name) for _, namespace, name in THREE]
     ],
 )
 def test_pods_are_made_for_nobody(lacking: Any, made: dict[str, int], stands: tuple[str, ...]) -> None:
-    standstill = Standstill()
+    standstill = Standstill(by_kind=True)
     for key, admitted_at in lacking.items():
         standstill.lacks(key, admitted_at)
     for kind, at in made.items():
@@ -50,7 +50,7 @@ def test_pods_are_made_for_nobody(lacking: Any, made: dict[str, int], stands: tu
 
 
 def test_it_ends_with_the_first_pod_that_is_made_or_when_nobody_lacks_one() -> None:
-    standstill = Standstill()
+    standstill = Standstill(by_kind=True)
     for key in (*THREE, *SETS):
         standstill.lacks(key, LONG_AGO)
     assert standstill.made("Job", NOW, NOW)
@@ -96,7 +96,7 @@ def evicted(setting: Setting, jobs: tuple[JobKey, ...], now: int, said: str = ""
 
 def made(setting: Setting, at: int, jobset: str = "") -> None:
     """A pod of somebody else's gang, or JobSet."""
-    setting.world.pod_made(pod(f"made-{at}", workload_uid="else", jobset_uid=jobset, created_at=at), at)
+    setting.world.pod_came(None, pod(f"made-{at}", workload_uid="else", jobset_uid=jobset, created_at=at), at)
 
 
 def test_nobody_is_evicted_while_the_pods_of_all_are_refused() -> None:
@@ -139,6 +139,39 @@ def test_nobody_is_evicted_while_whoever_makes_pods_stands_still(kind: str) -> N
     made(town, NOW + 3_700_000, of)
     assert evicted(town, jobs, NOW + 4_299_999) == 0
     assert evicted(town, jobs, NOW + 4_300_000) == 3
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["they start", "they lost a pod"])
+def test_a_try_does_not_count_while_no_pods_are_placed_and_nothing_that_ran_is_lost(runs: bool) -> None:
+    """The time of all begins anew with the first that comes to its node."""
+    town = a_town(EVERYBODY)
+    said: dict[str, Any] = {"node": "n1" if runs else "", "ready": runs, "unready_since": NOW + 1_000}
+    pods = [
+        pod(f"{name}-{i}", namespace=at, workload_uid=f"w-{name}", held_by=f"uid-{name}", created_at=NOW + 1_000, **said)
+        for _, at, name in EVERYBODY
+        for i in range(2)
+    ]
+    for one in pods:
+        town.world.pod_seen(one)
+    assert evicted(town, EVERYBODY, NOW + 2_000) == 0
+    for one in pods[::2] if runs else ():
+        # One of each was lost, and another was made in its place.
+        town.world.pod_lost(one)
+        town.world.pod_seen(replace(one, name=f"{one.name}-again", ready=False, node="", unready_since=0))
+    assert evicted(town, EVERYBODY, NOW + 3_000) == 0
+    late = NOW + 620_000
+    assert evicted(town, EVERYBODY, late) == (0 if runs else 3)
+    if not runs:
+        step = next_step(town.world.sight(EVERYBODY[0], late), SETTINGS, late).step
+        assert isinstance(step, EvictWorkload)
+        assert not step.counted
+        assert step.message.endswith("; pods are placed for nobody, and this counts as no try")
+    other = pod("other", workload_uid="else", node="")
+    town.woken.clear()
+    town.world.pod_came(other, replace(other, node="n2"), late)
+    assert town.woken == [*EVERYBODY]
+    assert evicted(town, EVERYBODY, late + 599_999) == 0
+    assert evicted(town, EVERYBODY, late + 600_000) == 3
 
 
 @pytest.mark.parametrize(("tries", "counted"), [(0, False), (3, False), (3, True)])
