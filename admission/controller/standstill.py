@@ -21,8 +21,8 @@ _ALL = ""
 
 
 class Standstill:
-    """Told of every gang that lacks pods, and of every pod of a gang that is made (or comes to its node). `by_kind`: also
-    where the gangs whose jobs are of one kind lack them, and others do not."""
+    """Told of every gang that lacks pods, and of every pod of a gang that is made (or comes to its node). `by_kind`: it
+    may be one of those alone whose jobs are of one kind."""
 
     def __init__(self, *, by_kind: bool) -> None:
         self._by_kind = by_kind

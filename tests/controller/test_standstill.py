@@ -145,9 +145,10 @@ def test_nobody_is_evicted_while_whoever_makes_pods_stands_still(kind: str) -> N
 def test_a_try_does_not_count_while_no_pods_are_placed_and_nothing_that_ran_is_lost(runs: bool) -> None:
     """The time of all begins anew with the first that comes to its node."""
     town = a_town(EVERYBODY)
-    said: dict[str, Any] = {"node": "n1" if runs else "", "ready": runs, "unready_since": NOW + 1_000}
+    said: dict[str, Any] = {"node": "n1" if runs else "", "ready": runs}
+    said |= {"created_at": NOW + 1_000, "unready_since": NOW + 1_000}
     pods = [
-        pod(f"{name}-{i}", namespace=at, workload_uid=f"w-{name}", held_by=f"uid-{name}", created_at=NOW + 1_000, **said)
+        pod(f"{name}-{i}", namespace=at, workload_uid=f"w-{name}", held_by=f"uid-{name}", **said)
         for _, at, name in EVERYBODY
         for i in range(2)
     ]
