@@ -408,10 +408,10 @@ class Sight:
     heard_since: int | None = 0
     """Since when not all nodes of the cluster are silent at once; None while they are (see `silence`)."""
     made_since: int | None = 0
-    """Of a gang that lacks pods, since when pods are made for gangs; None while they are made for nobody (see
-    `standstill`)."""
+    """When the last time ended for which pods were made for nobody (see `standstill`); None of a gang that lacks pods
+    while that lasts."""
     placed_since: int | None = 0
-    """The same of pods that come to their nodes; where those of this gang have, when the last standstill ended."""
+    """The same of pods that come to their nodes."""
     priority: int = 0
     abandoned: bool = False
     """A Job with our marker in its template that belongs to no JobSet and no Workload any more."""

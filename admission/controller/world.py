@@ -817,7 +817,7 @@ class World:
             unnamed=tuple(sorted({*lost} - _nodes_of(workload.value))) if workload is not None and lost else (),
             lost_at=min((at for at in (gone_until, bare_until) if at is not None), default=None),
             heard_since=self._silence.over_since,
-            made_since=self._made_since(job, now),
+            made_since=self.making.ended_at(key, now),
             placed_since=self.placing.ended_at(key, now),
             priority=priority,
             abandoned=job is not None and self._abandoned(job),
@@ -1103,11 +1103,6 @@ class World:
         self._missing.pop(key, None)
         self._refusals.pop(key, None)
         self.making.lacks_none(key)
-
-    def _made_since(self, job: JobView | None, now: int) -> int | None:
-        """See `Sight.made_since`."""
-        key = (job.kind, job.namespace, job.name) if job is not None else None
-        return 0 if key is None or key not in self._missing else self.making.over_since(key[0], now)
 
     def _waits_to_be_placed(self, job: JobView, since: int) -> None:
         """since: when the last of its pods was made that kube-scheduler has not looked at; 0: there is none."""
