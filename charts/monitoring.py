@@ -177,6 +177,20 @@ ALERTS: tuple[Alert, ...] = (
         "meanwhile, pause the job.",
     ),
     Alert(
+        "MusterPodsStandStill",
+        f"max by (step) ({_LAST.format('muster_standstill_gangs')}) > 0",
+        "1m",
+        "critical",
+        "Pods are {{ $labels.step }} for nobody: {{ $value }} admitted gangs wait for that",
+        "Placed: see whether kube-scheduler runs. Made: "
+        "whoever makes pods of Jobs, or Jobs of JobSets, is away, or the API server refuses what they make. It is "
+        "nothing of the gangs, which keep their quota and are not sent back. `muster jobs -A` lists them as starting, "
+        "and `muster why JOB -n NAMESPACE` quotes the refusal, as of a webhook of somebody that does not answer: "
+        "repair it, or delete its configuration (kubectl get validatingwebhookconfigurations,"
+        "mutatingwebhookconfigurations). Where it quotes none: see whether kube-controller-manager runs, and JobSet's "
+        "controller.",
+    ),
+    Alert(
         "MusterPodsLinger",
         f"max by (cluster_queue) ({_LAST.format('muster_oldest_overdue_seconds')}) > 600",
         "5m",

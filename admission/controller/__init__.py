@@ -3,7 +3,8 @@
 The first four rows run in the controller, the last where a command is typed.
 
     one replica       `serve`, from start to end, by `setup`; `app`, its loops, with `pace` and `keyed`; `rival`
-    what is seen      `decode` (slim values), `world` (folded into the engine's State), with `defaults` and `silence`
+    what is seen      `decode` (slim values), `world` (folded into the engine's State), with `defaults`;
+                      `silence` of all nodes and `standstill` of who makes pods, for which no gang is blamed
     what is done      `lifecycle` (which step is due) and `actuate` (its write), with `conditions`, `statuses`, `unmade`
                       and `unexplained`; `stale` and `queues` (their statuses), `keep` (their finalizers); `aggregate`
                       makes the visibility API known; `numbers` are what is shown of it all

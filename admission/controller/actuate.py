@@ -784,7 +784,8 @@ class Actuator:
 
     async def _evict(self, seen: WorkloadSeen, step: lifecycle.EvictWorkload) -> None:
         tries = seen.view.requeue_count
-        if step.backoff and self._settings.backoff_limit is not None and tries >= self._settings.backoff_limit:
+        limit = self._settings.backoff_limit if step.backoff and step.counted else None
+        if limit is not None and tries >= limit:
             given_up = f"{step.message}; given up after {tries} tries"
             cause = "RequeuingLimitExceeded"
             step = lifecycle.EvictWorkload(DEACTIVATED, given_up, deactivate=True, cause=cause)
@@ -805,10 +806,9 @@ class Actuator:
         if step.nodes:
             status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, step.nodes, now))
         if step.backoff:
-            status["requeueState"] = {
-                "count": tries + 1,
-                "requeueAt": rfc3339(now + 999 + backoff_ms(tries + 1, self._settings, seen.uid)),
-            }
+            count = tries + step.counted
+            wait = backoff_ms(count if step.counted else 1, self._settings, seen.uid)
+            status["requeueState"] = {**({"count": count} if count else {}), "requeueAt": rfc3339(now + 999 + wait)}
         elif step.reason == "AdmissionCheck":
             # The checks say when to ask again; tries that they refuse are not counted against the gang.
             pause = max(map(_pause_ms, status.get("admissionChecks") or ()), default=0)

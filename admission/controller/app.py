@@ -502,6 +502,7 @@ class Controller:
     def _on_pod(self, old: PodView | None, new: PodView | None) -> None:
         if new is not None:
             self.world.pod_seen(new)
+            self.world.pod_came(old, new, self.now())
         elif old is not None:
             self.world.pod_lost(old)
 
@@ -747,6 +748,7 @@ class Controller:
                 group.create_task(self._sweep(), name="sweep")
                 group.create_task(self._lay_ghosts(), name="ghosts")
                 group.create_task(self._miss_nodes(), name="nodes")
+                group.create_task(self._tell_standstill(), name="standstill")
                 group.create_task(self._check_books(), name="check")
         except BaseExceptionGroup as errors:
             if errors.split(Fenced)[1] is None:
@@ -790,8 +792,25 @@ class Controller:
                     if all(key[1] in slow for key in self._not_looked_at):
                         return
 
+    def _end_half_made_claims(self) -> None:
+        """Whoever led before may have ended when it had written for whom others leave, and not to all of those that
+        they do. Nobody evicts them any more: such a claim ends, and what is due is decided anew; who has been evicted
+        leaves."""
+        now, gangs = self.now(), tuple(self.state.workloads.values())
+        stays_since = {gang.uid: gang.reserved_at for gang in gangs if gang.admission is not None and not gang.evicted}
+        for gang in gangs:
+            record = gang.claims if gang.admission is None else None
+            if record is None or record.until <= now:
+                continue
+            made_at = record.until - self.rules.claim_ms
+            if any(stays_since.get(uid, inf) <= made_at for uid in record.victims):
+                log.info("a claim was half made", **self._who_of(gang.key, ""))
+                # Without victims: who ended up with them evicts nobody for a while.
+                self._will_write(Claim(gang.key, gang.uid, replace(record, victims=(), until=now // 1000 * 1000)))
+
     async def _decide(self) -> None:
         await self._catch_up()
+        self._end_half_made_claims()
         failed = 0
         blamed: set[Key | None] = {None}
         while True:
@@ -830,18 +849,7 @@ class Controller:
         self.world.lay(seen=self._volumes_seen)
         plan = decide(self.state, now, self._pace.steps)
         for decision in plan.decisions:
-            seen = self.world.workloads.get(decision.key)
-            job = self.world.job_of(seen) if seen is not None else None
-            key = job or (ORPHAN, *decision.key)
-            if self._takes_back(decision, key):
-                continue
-            self.state.apply(Assumed(decision))
-            self._decisions[key] = decision
-            based_on = seen.view.value if seen is not None else None
-            if isinstance(decision, Evict) and based_on is not None and based_on.admission is None:
-                based_on = None  # its admission is being written: it is evicted from whatever that is
-            self._based_on[key] = based_on
-            self.jobs.add(key)
+            self._will_write(decision)
         tick = time.monotonic()
         for verdict in plan.verdicts:
             old = self.verdicts.get(verdict.key)
@@ -860,6 +868,21 @@ class Controller:
         elif plan.next_at is not None:
             self._decide_later(max(0.0, (plan.next_at - now) / 1000))
         return plan
+
+    def _will_write(self, decision: Decision) -> None:
+        """It counts from now on, and is on its way."""
+        seen = self.world.workloads.get(decision.key)
+        job = self.world.job_of(seen) if seen is not None else None
+        key = job or (ORPHAN, *decision.key)
+        if self._takes_back(decision, key):
+            return
+        self.state.apply(Assumed(decision))
+        self._decisions[key] = decision
+        based_on = seen.view.value if seen is not None else None
+        if isinstance(decision, Evict) and based_on is not None and based_on.admission is None:
+            based_on = None  # its admission is being written: it is evicted from whatever that is
+        self._based_on[key] = based_on
+        self.jobs.add(key)
 
     def _takes_back(self, decision: Decision, key: JobKey) -> bool:
         """Does it take back what was decided, and is not written yet or could not be: then neither is."""
@@ -1216,6 +1239,19 @@ class Controller:
         while True:
             await asyncio.sleep(1.0)
             self.world.lay_ghosts(self.now())
+
+    async def _tell_standstill(self) -> None:
+        """That pods are made, or placed, for nobody is the fault of no job: the log tells it, and a metric."""
+        told: set[str] = set()
+        while True:
+            for what, gangs in self.numbers.standstills():
+                if gangs and what not in told:
+                    log.warning(f"pods are {what} for nobody", gangs=gangs)
+                    told.add(what)
+                elif not gangs and what in told:
+                    log.warning(f"pods are {what} again")
+                    told.discard(what)
+            await asyncio.sleep(5.0)
 
     async def _check_books(self) -> None:
         """The books against a fresh computation from the same facts, and the copies, one in each turn, against what

@@ -268,6 +268,8 @@ class EvictWorkload:
     """Reason of the condition Evicted."""
     message: str
     backoff: bool = False
+    counted: bool = True
+    """Of one that backs off: a try that failed, so that the next wait is longer."""
     deactivate: bool = False
     paused: bool = False
     """Deactivated by the owner's pause, which ends when the owner ends it."""
@@ -405,6 +407,11 @@ class Sight:
     """When the next node of the gang counts as lost, if it is not well before."""
     heard_since: int | None = 0
     """Since when not all nodes of the cluster are silent at once; None while they are (see `silence`)."""
+    made_since: int | None = 0
+    """When the last time ended for which pods were made for nobody (see `standstill`); None of a gang that lacks pods
+    while that lasts."""
+    placed_since: int | None = 0
+    """The same of pods that come to their nodes."""
     priority: int = 0
     abandoned: bool = False
     """A Job with our marker in its template that belongs to no JobSet and no Workload any more."""
@@ -827,10 +834,13 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         )
     deadline, had, phase = _ready_deadline(seen, settings)
     if deadline is not None and now >= deadline:
+        for_nobody = _for_nobody(seen, settings)
         return EvictWorkload(
             "PodsReadyTimeout",
-            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}{_unplaced(pods)}",
+            f"Only {pods.ready} of {job.pods_expected} pods are ready, and they had {had}{_unplaced(pods)}"
+            + (f"; pods are {for_nobody} for nobody, and this counts as no try" if for_nobody else ""),
             backoff=True,
+            counted=not for_nobody,
             cause=phase,
             out_of_stock=() if settings.as_kueue else pods.out_of_stock,
         )
@@ -925,7 +935,7 @@ def _without_pods_since(seen: Sight, settings: Settings) -> int | None:
         return None
     assert workload is not None
     then = seen.set_ahead.now
-    since = max(then(pods.last_created_at), then(workload.value.admitted_at))
+    since = max(then(pods.last_created_at), then(workload.value.admitted_at), then(seen.made_since or 0))
     seen_from_the_start = then(pods.missing_since) < since + settings.refused_ms
     return since if seen_from_the_start or not pods.ready else None
 
@@ -940,11 +950,13 @@ def _looks_for_refusal_at(seen: Sight, settings: Settings) -> int | None:
 
 
 def _refused(seen: Sight, settings: Settings) -> str:
-    """What the API server says of the pods that a gang lacks; "": nothing that is known, or they were made since."""
+    """What the API server says of the pods that a gang lacks; "": nothing that is known, they were made since, or it
+    refuses those of all gangs."""
     since, found = _without_pods_since(seen, settings), seen.pods.refusal
-    if since is None or found is None or seen.set_ahead.now(found.looked_at) < since:
+    if since is None or found is None or seen.set_ahead.now(found.looked_at) < since or seen.made_since is None:
         return ""
-    return found.said if seen.set_ahead.now(found.said_at) >= seen.set_ahead.now(seen.pods.last_created_at) else ""
+    then = seen.set_ahead.now
+    return found.said if then(found.said_at) >= max(then(seen.pods.last_created_at), then(seen.made_since)) else ""
 
 
 def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, str]:
@@ -963,16 +975,36 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
             return None, "", ""
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
         return then(max(pods.behind_since, seen.heard_since)) + settings.recovery_ms, had, "WaitForRecovery"
-    until = max(then(pods.last_created_at), then(workload.value.admitted_at)) + settings.pods_ready_ms
+    made_since = _made_since(seen, settings)
+    if made_since is None and (pods.refusal is None or not pods.refusal.said):
+        return None, "", ""
+    placed_since = 0 if settings.as_kueue else seen.placed_since
+    if placed_since is None and pods.behind_since is not None:
+        return None, "", ""
+    # Where the pods of all are refused, each gang has its full time and no more: all others may wait for their quota.
+    # So it is where none is placed: by kube-scheduler, or by another that these alone ask for.
+    made_since = max(then(made_since or 0), then(placed_since or 0))
+    until = max(then(pods.last_created_at), then(workload.value.admitted_at), made_since) + settings.pods_ready_ms
     had = f"{settings.pods_ready_ms // 1000} s from the last one's creation"
     since = max(then(pods.unready_since or 0), then(pods.missing_since or 0))
-    since = max(since, then(seen.heard_since)) if since else 0
+    since = max(since, then(seen.heard_since), made_since) if since else 0
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
         return since + settings.recovery_ms, had, "WaitForRecovery"
     if settings.recovery_ms is None and since > until:
         return None, "", ""
     return until, had, "WaitForStart"
+
+
+def _made_since(seen: Sight, settings: Settings) -> int | None:
+    return 0 if settings.as_kueue or seen.pods.missing_since is None else seen.made_since
+
+
+def _for_nobody(seen: Sight, settings: Settings) -> str:
+    """What is done for the pods of no gang."""
+    if settings.as_kueue:
+        return ""
+    return "made" if _made_since(seen, settings) is None else "placed" if seen.placed_since is None else ""
 
 
 def _unplaced(pods: PodTally) -> str:

@@ -87,6 +87,11 @@ class Numbers:
         value = self._controller.state.workload(key)
         return self._controller.state.queue_of(value) if value is not None else ""
 
+    def standstills(self) -> list[tuple[str, int]]:
+        """Admitted gangs whose pods wait to be made while pods are made for nobody; and the same of being placed."""
+        world, now = self._controller.world, self._controller.now()
+        return [("made", world.making.gangs(now)), ("placed", world.placing.gangs(now))]
+
     def held(self) -> tuple[str, bool] | None:
         proof = self._controller.stale.held
         return (proof[2].rpartition("HeldBy")[2].lower(), proof[1]) if proof is not None else None

@@ -68,8 +68,9 @@ NODES_TO_MAKE = (
 """... and for the platform team."""
 
 NOT_MADE = (
-    " Pods that the API server refuses end it within a minute, unless all of them were ready before: its quota goes to "
-    "others until it is tried again, and if nothing has changed by then, for ever longer."
+    " Pods that the API server refuses end it within a minute, unless all of them were ready before, or no gang gets "
+    "any (the alert MusterPodsStandStill): its quota goes to others until it is tried again, and if nothing has "
+    "changed by then, for ever longer."
 )
 """... and for the platform team where pods are not made."""
 

@@ -29,6 +29,7 @@ from admission.controller.lifecycle import (
     spare,
 )
 from admission.controller.silence import Silence
+from admission.controller.standstill import Standstill
 from admission.engine.booking import is_device
 from admission.engine.counts import BY_CONDITION, CORDONED, KEEPS_OFF, refused_taint
 from admission.engine.model import (
@@ -245,6 +246,7 @@ class World:
         self._workloads_on: dict[str, set[Key]] = {}
         self._free_on: dict[str, set[Key]] = {}
         """Node -> pods of gangs that kube-scheduler put there."""
+        self.making, self.placing = Standstill(by_kind=True), Standstill(by_kind=False)
         self._missing: dict[JobKey, int] = {}
         """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._refusals: dict[JobKey, Refusal] = {}
@@ -327,8 +329,8 @@ class World:
         if (held := self.jobs.get(key)) is not None and held.uid == job.uid:
             del self.jobs[key]
             self._spare.pop(key, None)
-            self._missing.pop(key, None)
-            self._refusals.pop(key, None)
+            self._lacks_no_pods(key)
+            self.placing.lacks_none(key)
             self._whole.pop(key, None)
             self._behind.pop(key, None)
             self._idle.pop(key, None)
@@ -798,10 +800,11 @@ class World:
         priority = workload.value.priority if workload is not None else 0
         if job is not None and (not job.priority_class or job.priority_class in self.defaults.workload_priorities):
             priority = self.defaults.priority(job)[0]
+        pods = self.tally(job, seen, now)
         return Sight(
             job=job,
             workload=workload,
-            pods=self.tally(job, seen, now),
+            pods=pods,
             queue=self.queue_of(job) if job is not None else "",
             governed=job is not None and self.governed(job),
             terminating=key[1] in self.state.terminating,
@@ -814,6 +817,8 @@ class World:
             unnamed=tuple(sorted({*lost} - _nodes_of(workload.value))) if workload is not None and lost else (),
             lost_at=min((at for at in (gone_until, bare_until) if at is not None), default=None),
             heard_since=self._silence.over_since,
+            made_since=self.making.ended_at(key, now),
+            placed_since=self.placing.ended_at(key, now),
             priority=priority,
             abandoned=job is not None and self._abandoned(job),
             spare_since=self._spare_since(key, job, workload, now),
@@ -950,8 +955,10 @@ class World:
         if not pods and not (job is not None and job.deleting):
             missing, behind = self._missing_since(job, workload, 0, now), self._behind_since(job, workload, 0, now)
             refusal = self._refusal(job)
+            if job is not None:
+                self._waits_to_be_placed(job, 0)
             return PodTally(missing_since=missing, refusal=refusal, behind_since=behind, strangers=strangers)
-        live = ready = last = lost = there = 0
+        live = ready = last = lost = there = unscheduled = 0
         succeeded: Counter[str] = Counter()
         made: list[int] = []
         stray: list[Key] = []
@@ -997,6 +1004,8 @@ class World:
                 last = max(last, pod.created_at)
                 if pod.gated and not pod.done:
                     gated.append(key)
+                elif not pod.node and not pod.done and pod.unschedulable_since is None:
+                    unscheduled = max(unscheduled, pod.created_at)
                 if standing and not pod.done and pod.node and pod.node not in standing:
                     stranded.append(key)
                 if pod.unschedulable_since is not None and pod.pod_set not in pinned:
@@ -1006,6 +1015,8 @@ class World:
                     since, message, waits = pod.unschedulable_since, pod.unschedulable_message, pod
         done = self._done_of_due(job, succeeded)
         missing = self._missing_since(job, workload, there + done, now)
+        if job is not None:
+            self._waits_to_be_placed(job, unscheduled if self._runs(job, workload) else 0)
         return PodTally(
             live=live,
             lost=lost,
@@ -1082,11 +1093,39 @@ class World:
         if job is None:
             return None
         key = (job.kind, job.namespace, job.name)
-        if not self._runs(job, workload) or there >= job.pods_expected:
-            self._missing.pop(key, None)
-            self._refusals.pop(key, None)
+        if workload is None or not self._runs(job, workload) or there >= job.pods_expected:
+            self._lacks_no_pods(key)
             return None
+        self.making.lacks(key, workload.view.value.admitted_at)
         return self._missing.setdefault(key, now)
+
+    def _lacks_no_pods(self, key: JobKey) -> None:
+        self._missing.pop(key, None)
+        self._refusals.pop(key, None)
+        self.making.lacks_none(key)
+
+    def _waits_to_be_placed(self, job: JobView, since: int) -> None:
+        """since: when the last of its pods was made that kube-scheduler has not looked at; 0: there is none."""
+        key = (job.kind, job.namespace, job.name)
+        if since:
+            self.placing.lacks(key, since)
+        else:
+            self.placing.lacks_none(key)
+
+    def pod_came(self, old: PodView | None, pod: PodView, now: int) -> None:
+        """A pod was made, or came to its node: the time of all who wait for that begins anew if they were made, or came
+        there, for nobody."""
+        if not pod.workload_uid:
+            return
+        kind, new = JOBSET.kind if pod.jobset_uid else JOB.kind, old is None or old.uid != pod.uid
+        woken: list[JobKey] = []
+        if new and self.making.made(kind, pod.created_at, now):
+            woken += self.making.lacking()
+        comes = pod.node and (old is None or new or not old.node)
+        if comes and self.placing.made(kind, pod.created_at if new else now, now):
+            woken += self.placing.lacking()
+        for key in woken:
+            self._changed_job(key)
 
     def _refusal(self, job: JobView | None) -> Refusal | None:
         return None if job is None else self._refusals.get((job.kind, job.namespace, job.name))

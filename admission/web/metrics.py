@@ -86,6 +86,13 @@ FAMILIES: tuple[Family, ...] = (
     Family("muster_build_info", "gauge", "1, with the version of the program.", ("version",)),
     Family("muster_leading", "gauge", "1 on the replica that decides, 0 on the others."),
     Family("muster_jobs_held", "gauge", "By the leader: 1 if its last proof found jobs held, else 0.", ("mode",)),
+    Family(
+        "muster_standstill_gangs",
+        "gauge",
+        "By the leader: admitted gangs that wait for their pods to be made, or placed, while for half a minute none of "
+        "any gang were; else 0.",
+        ("step",),
+    ),
     Family("muster_workloads", "gauge", "Gangs by state: pending, reserved, admitted.", ("cluster_queue", "state")),
     Family(
         "muster_cluster_queue_inactive",
@@ -274,6 +281,7 @@ class Numbers(Protocol):
     def api_calls(self) -> Iterable[tuple[tuple[str, str, str, int], int]]: ...
     def watch_age(self) -> Iterable[tuple[str, float]]: ...
     def leading(self) -> bool: ...
+    def standstills(self) -> list[tuple[str, int]]: ...
     def held(self) -> tuple[str, bool] | None:
         """(mode, are jobs held), once it was tried."""
 
@@ -625,6 +633,9 @@ class _Scraped:
         put("leading", float(numbers.leading()))
         if numbers.leading() and (held := numbers.held()) is not None:
             put("jobs_held", float(held[1]), held[0])
+        if numbers.leading():
+            for step, gangs in numbers.standstills():
+                put("standstill_gangs", gangs, step)
         for queue, reason in numbers.inactive():
             put("cluster_queue_inactive", 1, queue, reason)
         counted = self._queues(put)

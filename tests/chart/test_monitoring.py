@@ -144,6 +144,7 @@ def test_the_first_burst_of_evictions_is_seen(reason: str, cause: str, run: tupl
         "MusterChecksWait",
         "MusterPodsLinger",
         "MusterJobsNotHeld",
+        "MusterPodsStandStill",
         "MusterQueueInactive",
     ],
 )
@@ -151,7 +152,13 @@ def test_an_alert_goes_on_while_another_comes_to_lead(name: str, run: tuple[Scra
     """Else each change of leaders would end it, and tell of it anew when its time is over again."""
     (alert,) = [one for one in ALERTS if one.name == name]
     fault = FAULTS[name](run[1])
-    by_the_leader = ("muster_pending", "muster_oldest", "muster_jobs_held", "muster_cluster_queue_inactive")
+    by_the_leader = (
+        "muster_pending",
+        "muster_oldest",
+        "muster_jobs_held",
+        "muster_standstill",
+        "muster_cluster_queue_inactive",
+    )
     shown = {key: value for key, value in fault.items() if key[0].startswith(by_the_leader)}
     nobody_leads = {key: value for key, value in fault.items() if key not in shown}
     told = evaluate(asked(alert.expr), run[0] | shown, nobody_leads)
@@ -222,6 +229,7 @@ FAULTS = {
     "MusterNotLeading": lambda scraped: _without(scraped, "muster_leading"),
     "MusterRestarts": _with("process_start_time_seconds", NOW - 599),
     "MusterJobsNotHeld": _with("muster_jobs_held", 0, ("mode", "policy")),
+    "MusterPodsStandStill": _with("muster_standstill_gangs", 3, ("step", "made")),
     "MusterLedgerDrift": _with("muster_ledger_drift", 1),
     "MusterWebhookCertificate": _with("muster_webhook_certificate_expiry_timestamp_seconds", NOW + 6 * 86400),
     "MusterWebCertificate": _with("muster_web_certificate_expiry_timestamp_seconds", NOW + 6 * 86400),

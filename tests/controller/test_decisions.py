@@ -426,6 +426,89 @@ async def test_an_eviction_whose_write_fails_is_written_again(world: World, monk
     assert written.count("Claim") == written.count("Evict") == 1
 
 
+@pytest.mark.parametrize(
+    ("first_out", "room"),
+    [(0, False), (1, False), (0, True)],
+    ids=["nobody had been evicted", "one of them had", "nobody has to go any more"],
+)
+async def test_a_leader_that_ends_between_a_claim_and_its_evictions_leaves_nobody_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch, first_out: int, room: bool
+) -> None:
+    """That others are to leave for it, and do not know it, only the claim says: whoever had it would wait for five
+    minutes for them, and evict nobody for as long again."""
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), cluster_queue("team-b", 0)):
+        await world.put(one)
+    for name in ("team-a", "team-b"):
+        await world.put(local_queue(name, name))
+    workloads = f"/apis/{NAMES.api_version}/namespaces/ml/workloads"
+
+    async def status() -> dict[str, Any]:
+        """Job -> what is stored of its Workload."""
+        items = (await world.client.get(workloads))["items"]
+        return {one["metadata"]["ownerReferences"][0]["name"]: one.get("status", {}) for one in items}
+
+    async def evicted() -> list[str]:
+        found = await status()
+        return sorted(
+            name
+            for name, one in found.items()
+            if any((said["type"], said["status"]) == ("Evicted", "True") for said in one.get("conditions", ()))
+        )
+
+    async def both_run() -> bool:
+        found = await status()
+        return all("admission" in found.get(name, {}) for name in ("b-1", "b-2"))
+
+    async def claims() -> bool:
+        found = await status()
+        return "claim" in found.get("owner", {}) and len(await evicted()) == first_out
+
+    async with running(world) as first:
+        carry_out = first.actuator.carry_out
+        evictions = 0
+
+        async def ends_there(decision: Decision, *arguments: Any) -> str:
+            nonlocal evictions
+            evictions += isinstance(decision, Evict)
+            if isinstance(decision, Evict) and evictions > first_out:
+                await asyncio.sleep(3600)
+            return await carry_out(decision, *arguments)
+
+        monkeypatch.setattr(first.actuator, "carry_out", ends_there)
+        for name in ("b-1", "b-2"):
+            await world.put(job(name, "team-b", pods=1))
+        await until(both_run)
+        await world.put(job("owner", "team-a", pods=2))
+        await until(claims)
+    if room:
+        other = {"name": "m", "labels": {"gpu": "h100", "kubernetes.io/hostname": "m"}}
+        await world.put({**NODE, "metadata": other})
+        queue = cluster_queue("team-a", 32)
+        await world.client.merge_patch(f"/apis/{NAMES.api_version}/clusterqueues/team-a", {"spec": queue["spec"]})
+
+    async with running(world, at=NOW + 20_000) as second:
+
+        async def admitted() -> bool:
+            return "admission" in (await status())["owner"]
+
+        if room:
+            await until(admitted)
+            assert await evicted() == []
+            return
+
+        async def all_out() -> bool:
+            return await evicted() == ["b-1", "b-2"]
+
+        await until(all_out)
+
+        async def kept_until() -> str:
+            claim = (await status())["owner"]["claim"]
+            return str(claim["until"]) if claim["victims"] else ""
+
+        assert await until(kept_until) == rfc3339(NOW + 20_000 + 300_000)
+        assert not second.state.drift(0, 1)
+
+
 async def test_a_new_leader_whose_watch_hangs_gives_nothing_that_the_last_one_gave(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

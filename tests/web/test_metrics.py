@@ -142,6 +142,9 @@ class Small:
     def leading(self) -> bool:
         return self.leads
 
+    def standstills(self) -> list[tuple[str, int]]:
+        return [("made", 0)]
+
     def held(self) -> tuple[str, bool] | None:
         return ("policy", True)
 
@@ -236,6 +239,7 @@ def test_a_run_is_counted() -> None:
         ("muster_build_info", {"version": "1.2.3"}, 1),
         ("muster_leading", {}, 1),
         ("muster_jobs_held", {"mode": "policy"}, 1),
+        ("muster_standstill_gangs", {"step": "made"}, 0),
         ("muster_admitted_workloads_total", queue, 1),
         ("muster_admission_wait_seconds_sum", queue, 9),
         ("muster_evicted_workloads_total", {**queue, "reason": "Preempted", "cause": "InCohortReclamation"}, 1),
