@@ -149,33 +149,34 @@ def test_a_job_whose_workload_is_deleted_is_queued_anew_when_its_pods_are_gone(m
 
 
 def test_nothing_starts_in_a_namespace_that_is_being_deleted(muster: Installed) -> None:
-    """Kubernetes deletes jobs there with the last of the pods, and those may take their time."""
+    """Kubernetes deletes jobs there with the last of the pods, and those may take their time. (It may be about to when
+    this is over: no other test has a namespace of that name.)"""
     cp = muster.cp
     muster.started()
     cp.add_nodes(3, gpus=8, labels={"gpu": "h100"})
-    teams(cp, {"team-a": 16, "team-b": 8})
-    cp.apply([job("team-a", "runs", 1, seconds=None), job("team-b", "runs", 1, seconds=None)])
-    survives = job("team-a", "survives", 1, seconds=None, backoffLimit=6)
+    teams(cp, {"closing": 16, "team-b": 8})
+    cp.apply([job("closing", "runs", 1, seconds=None), job("team-b", "runs", 1, seconds=None)])
+    survives = job("closing", "survives", 1, seconds=None, backoffLimit=6)
     cp.apply([survives])
-    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
-    cp.apply([job("team-a", "waits", 1, seconds=None)])
-    cp.wait(lambda: reason(cp, "team-a", "waits")[0] == "WaitingForQuota", 30, "another to wait")
-    slow = next(p["metadata"]["name"] for p in running_pods(cp, "team-a") if "runs" in p["metadata"]["name"])
-    cp.patch("pods", slow, {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
-    cp.delete("namespace", "team-a")
-    cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 30, "but one pod to go")
+    cp.wait(lambda: len(running_pods(cp, "closing")) == 2, 60, "its pods to run")
+    cp.apply([job("closing", "waits", 1, seconds=None)])
+    cp.wait(lambda: reason(cp, "closing", "waits")[0] == "WaitingForQuota", 30, "another to wait")
+    slow = next(p["metadata"]["name"] for p in running_pods(cp, "closing") if "runs" in p["metadata"]["name"])
+    cp.patch("pods", slow, {"metadata": {"annotations": {LOST: "true"}}}, "closing")
+    cp.delete("namespace", "closing")
+    cp.wait(lambda: len(running_pods(cp, "closing")) == 1, 30, "but one pod to go")
     # What has no pods left gives its quota back, what waits is told, and what still has one is charged.
-    cp.wait(lambda: reason(cp, "team-a", "waits")[0] == "Misconfigured", 30, "what waits to be told")
-    assert "is being deleted" in reason(cp, "team-a", "waits")[1]
-    cp.wait(lambda: _used(cp, "team-a") == "8", 30, "the quota of the pod that is left to be charged alone")
+    cp.wait(lambda: reason(cp, "closing", "waits")[0] == "Misconfigured", 30, "what waits to be told")
+    assert "is being deleted" in reason(cp, "closing", "waits")[1]
+    cp.wait(lambda: _used(cp, "closing") == "8", 30, "the quota of the pod that is left to be charged alone")
     cp.apply([job("team-b", "more", 1, seconds=None)])
     cp.wait(lambda: admitted(cp, "team-b", "more"), 30, "another team to borrow what is free")
     cp.delete("jobs", "more", "team-b")
     cp.wait(lambda: workload_of(cp, "team-b", "more") is None, 30, "that to be free again")
-    assert all(one["spec"]["suspend"] for one in cp.list("jobs", "team-a") if one["metadata"]["name"] != "runs")
-    cp.patch("pods", slow, {"metadata": {"annotations": {LOST: None}}}, "team-a")
-    cp.wait(lambda: _used(cp, "team-a") == "0", 30, "its quota to be free with its last pod")
-    assert running_pods(cp, "team-a") == []
+    assert all(one["spec"]["suspend"] for one in cp.list("jobs", "closing") if one["metadata"]["name"] != "runs")
+    cp.patch("pods", slow, {"metadata": {"annotations": {LOST: None}}}, "closing")
+    cp.wait(lambda: _used(cp, "closing") == "0", 30, "its quota to be free with its last pod")
+    assert running_pods(cp, "closing") == []
 
 
 def test_more_pods_than_were_admitted_send_their_gang_back(muster: Installed) -> None:
