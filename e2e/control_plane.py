@@ -579,8 +579,9 @@ class ControlPlane(ApiClient):
         """Remove what tests made: nodes, jobs, pods, namespaces, and the objects of the managed groups.
 
         Finalizers are cut, so objects go even when their controllers are not there. CRDs, policies and RBAC stay.
-        A namespace is deleted and finalized in one breath: five seconds after a deletion the namespace controller
-        empties whatever has that name, and by then it could be the next test's.
+        A namespace is finalized before it is deleted: five seconds after each deletion the namespace controller looks
+        whether one of that name is being deleted and not finalized, even for a moment, and empties it. By the time that
+        it does, the next test's could have the name.
         """
         for process in self._processes.values():
             process.signal(signal.SIGCONT)
@@ -624,16 +625,15 @@ class ControlPlane(ApiClient):
             time.sleep(0.02 * min(attempt, 10))
 
     def _remove_namespace(self, namespace: str) -> None:
-        self.delete("namespace", namespace)
-        found = self.find("namespace", namespace)
-        if found is not None:
-            found["spec"]["finalizers"] = []
-            try:
+        def gone() -> bool:
+            found = self.find("namespace", namespace)
+            if found is not None and found["spec"].pop("finalizers", None):
                 self.replace(found, "finalize")
-            except ApiError as error:
-                if error.status not in (404, 409):
-                    raise
-        self.wait(lambda: self.find("namespace", namespace) is None, 30, f"namespace {namespace} to go")
+            elif found is not None:
+                self.delete("namespace", namespace)
+            return found is None
+
+        self.wait(gone, 30, f"namespace {namespace} to go", every=0.005)
 
     def _empty(self, resource: Resource, namespaces: set[str]) -> None:
         """Delete all of a resource in these namespaces, which are no more."""

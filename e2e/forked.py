@@ -122,8 +122,9 @@ class Loaded:
 def serve(name: str) -> None:
     """Fork a `muster` for each connection, with the streams, folder, arguments, environment and tuning that it sends.
     It says its pid, 8 bytes, and at its end its exit code, one byte."""
-    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # as the program does
     from admission import cli
+
+    os.environ |= cli.UNUSED  # as the program does
     from admission.controller import change, migrate, serve, tell, whatif
     from admission.kube import credentials
     from admission.web import health, metrics
@@ -134,6 +135,8 @@ def serve(name: str) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"\0{name}")
         server.listen(16)
+        # A child has one thread, and the locks that others held as it was forked stay held.
+        assert len(os.listdir("/proc/self/task")) == 1, "a library has begun threads"  # noqa: PTH208
         print("ready", flush=True)
         while True:
             connection, _ = server.accept()

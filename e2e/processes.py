@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = ctypes.CDLL(None).prctl
+"""Looked up here: between fork and exec the loader's lock may be held by a thread that is not there any more."""
 
 
 class Process:
@@ -98,6 +99,6 @@ def wait_ready(waiting: dict[str, tuple[Process, Callable[[], bool]]], timeout: 
 
 def die_with(parent: int) -> None:
     """In a child: be killed when the thread that started it ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before we asked
         os._exit(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import json
 import os
 import signal
 import subprocess
@@ -158,6 +159,16 @@ def test_identities(cp: ControlPlane) -> None:
     assert counts[made] == 1
     assert not any("robot" in user for user, *_ in counts)
     assert cp.audit_counts("system:serviceaccount:team:robot", since=since, succeeded=False).total() == 1
+
+
+def test_a_namespace_that_is_removed_is_never_one_that_is_to_be_emptied(cp: ControlPlane) -> None:
+    """What the next test makes in another of that name would be taken away."""
+    before = cp.request("GET", "/api/v1/namespaces")["metadata"]["resourceVersion"]
+    cp.clean()
+    told = cp.raw("GET", f"/api/v1/namespaces?watch=1&resourceVersion={before}&timeoutSeconds=1")[1]
+    seen = [one["object"] for one in map(json.loads, told.splitlines()) if one["object"]["metadata"]["name"] == "team"]
+    assert any("deletionTimestamp" in one["metadata"] for one in seen)
+    assert not [one for one in seen if "deletionTimestamp" in one["metadata"] and one["spec"].get("finalizers")]
 
 
 def test_components_pause_die_and_return(cp: ControlPlane) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
 
 from admission.cli import cli
+from e2e.api_client import merged
 from e2e.control_plane import LOST, ControlPlane
 from e2e.gangs import WORKLOADS, admitted, entry_of, reason, running_pods, teams, workload_of
-from e2e.installed import NAMES, Installed, job, jobset, pod_template
+from e2e.installed import NAMES, Installed, job, jobset, ours, pod_template
 
 FINALIZER = "example.com/backup"
 
@@ -29,6 +31,15 @@ def _of_owner(name: str, kind: str) -> dict[str, Any]:
     return jobset("team-a", name, {"w": (2, 1)}, seconds=None)
 
 
+def _collects_garbage(cp: ControlPlane, namespace: str) -> None:
+    """Until the garbage collector knows of Workloads. It looks for new kinds twice a minute, and until then parts none
+    of them from an owner whose dependents are to stay: it would find them without one, and delete them."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "nobody", "uid": str(uuid4())}
+    left = ours("Workload", "left", {"podSets": [{"name": "main", "count": 1, "template": pod_template(1)}]}, namespace)
+    cp.create(merged(left, {"metadata": {"ownerReferences": [owner]}}))
+    cp.wait(lambda: cp.find(WORKLOADS, "left", namespace) is None, 60, "what nobody owns to be deleted")
+
+
 @pytest.mark.parametrize("kind", ["jobs", "jobsets"])
 @pytest.mark.parametrize("how", ["orphaned", "kept by a finalizer"])
 def test_a_deleted_job_that_does_not_go_gives_back_what_it_borrowed(muster: Installed, how: str, kind: str) -> None:
@@ -41,6 +52,8 @@ def test_a_deleted_job_that_does_not_go_gives_back_what_it_borrowed(muster: Inst
         made["metadata"]["finalizers"] = [FINALIZER]
     cp.apply([made])
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
+    if how == "orphaned":
+        _collects_garbage(cp, "team-a")
     cp.delete(kind, "stays", "team-a", propagationPolicy="Orphan" if how == "orphaned" else "Background")
 
     def gone_for_us() -> bool:
@@ -149,33 +162,34 @@ def test_a_job_whose_workload_is_deleted_is_queued_anew_when_its_pods_are_gone(m
 
 
 def test_nothing_starts_in_a_namespace_that_is_being_deleted(muster: Installed) -> None:
-    """Kubernetes deletes jobs there with the last of the pods, and those may take their time."""
+    """Kubernetes deletes jobs there with the last of the pods, and those may take their time. (It may be about to when
+    this is over: no other test has a namespace of that name.)"""
     cp = muster.cp
     muster.started()
     cp.add_nodes(3, gpus=8, labels={"gpu": "h100"})
-    teams(cp, {"team-a": 16, "team-b": 8})
-    cp.apply([job("team-a", "runs", 1, seconds=None), job("team-b", "runs", 1, seconds=None)])
-    survives = job("team-a", "survives", 1, seconds=None, backoffLimit=6)
+    teams(cp, {"closing": 16, "team-b": 8})
+    cp.apply([job("closing", "runs", 1, seconds=None), job("team-b", "runs", 1, seconds=None)])
+    survives = job("closing", "survives", 1, seconds=None, backoffLimit=6)
     cp.apply([survives])
-    cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
-    cp.apply([job("team-a", "waits", 1, seconds=None)])
-    cp.wait(lambda: reason(cp, "team-a", "waits")[0] == "WaitingForQuota", 30, "another to wait")
-    slow = next(p["metadata"]["name"] for p in running_pods(cp, "team-a") if "runs" in p["metadata"]["name"])
-    cp.patch("pods", slow, {"metadata": {"annotations": {LOST: "true"}}}, "team-a")
-    cp.delete("namespace", "team-a")
-    cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 30, "but one pod to go")
+    cp.wait(lambda: len(running_pods(cp, "closing")) == 2, 60, "its pods to run")
+    cp.apply([job("closing", "waits", 1, seconds=None)])
+    cp.wait(lambda: reason(cp, "closing", "waits")[0] == "WaitingForQuota", 30, "another to wait")
+    slow = next(p["metadata"]["name"] for p in running_pods(cp, "closing") if "runs" in p["metadata"]["name"])
+    cp.patch("pods", slow, {"metadata": {"annotations": {LOST: "true"}}}, "closing")
+    cp.delete("namespace", "closing")
+    cp.wait(lambda: len(running_pods(cp, "closing")) == 1, 30, "but one pod to go")
     # What has no pods left gives its quota back, what waits is told, and what still has one is charged.
-    cp.wait(lambda: reason(cp, "team-a", "waits")[0] == "Misconfigured", 30, "what waits to be told")
-    assert "is being deleted" in reason(cp, "team-a", "waits")[1]
-    cp.wait(lambda: _used(cp, "team-a") == "8", 30, "the quota of the pod that is left to be charged alone")
+    cp.wait(lambda: reason(cp, "closing", "waits")[0] == "Misconfigured", 30, "what waits to be told")
+    assert "is being deleted" in reason(cp, "closing", "waits")[1]
+    cp.wait(lambda: _used(cp, "closing") == "8", 30, "the quota of the pod that is left to be charged alone")
     cp.apply([job("team-b", "more", 1, seconds=None)])
     cp.wait(lambda: admitted(cp, "team-b", "more"), 30, "another team to borrow what is free")
     cp.delete("jobs", "more", "team-b")
     cp.wait(lambda: workload_of(cp, "team-b", "more") is None, 30, "that to be free again")
-    assert all(one["spec"]["suspend"] for one in cp.list("jobs", "team-a") if one["metadata"]["name"] != "runs")
-    cp.patch("pods", slow, {"metadata": {"annotations": {LOST: None}}}, "team-a")
-    cp.wait(lambda: _used(cp, "team-a") == "0", 30, "its quota to be free with its last pod")
-    assert running_pods(cp, "team-a") == []
+    assert all(one["spec"]["suspend"] for one in cp.list("jobs", "closing") if one["metadata"]["name"] != "runs")
+    cp.patch("pods", slow, {"metadata": {"annotations": {LOST: None}}}, "closing")
+    cp.wait(lambda: _used(cp, "closing") == "0", 30, "its quota to be free with its last pod")
+    assert running_pods(cp, "closing") == []
 
 
 def test_more_pods_than_were_admitted_send_their_gang_back(muster: Installed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,8 +16,9 @@ from admission.controller import certificates
 from e2e.api_client import Object, condition
 from e2e.control_plane import ControlPlane
 from e2e.gangs import WORKLOADS, teams
-from e2e.installed import USER, Installed, job
+from e2e.installed import NAMES, USER, Installed, job
 
+QUEUES = f"clusterqueues.{NAMES.group}"
 MANY = 20
 """Writes under way that hang: there are as many as a tenant may have, whatever that is."""
 
@@ -87,10 +89,11 @@ def silence(cp: ControlPlane, group: str, resource: str) -> Iterator[Silent]:
         silent.end()
 
 
-def _given_up(cp: ControlPlane, since: int) -> int:
-    """Writes of the controller of which it knows that they came to nothing."""
-    writes = [e for e in cp.audit_events(since) if e["user"]["username"] == USER and e["verb"] == "patch"]
-    return sum(e.get("responseStatus", {}).get("code", 0) >= 500 for e in writes)
+def _given_up(cp: ControlPlane, since: str) -> int:
+    """Writes of the controller, sent since then, of which it knows that they came to nothing."""
+    writes = [e for e in cp.audit_events() if e["user"]["username"] == USER and e["verb"] == "patch"]
+    sent = [e for e in writes if e["requestReceivedTimestamp"] >= since]
+    return sum(e.get("responseStatus", {}).get("code", 0) >= 500 for e in sent)
 
 
 @pytest.mark.parametrize("noisy", [1, 3])
@@ -102,16 +105,19 @@ def test_who_hangs_delays_nobody_else(muster: Installed, noisy: int, group: str,
     muster.started(tuning={})
     cp.add_nodes(26, gpus=8, labels={"gpu": "h100"})
     names = [f"noisy-{i}" for i in range(noisy)]
-    teams(cp, {**dict.fromkeys(names, 64), "quiet": 8})
+    teams(cp, {**dict.fromkeys(names, 64), "quiet": 8}, **{name: {"stopPolicy": "Hold"} for name in names})
     for name in names:
         cp.patch("namespaces", name, {"metadata": {"labels": {"noisy": "true"}}})
-    mark = cp.audit_mark()
     with silence(cp, group, resource) as silent:
         cp.create_all([job(name, f"j-{i}", 1, gpus=1, seconds=None) for i in range(64) for name in names])
-        cp.wait(lambda: silent.asked >= MANY, 30, "writes to hang")
+        cp.wait(lambda: len(cp.list(WORKLOADS)) == 64 * noisy, 60, "all to be queued")
+        before, since = silent.asked, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+        for name in names:  # all at once: what hangs is given up ten seconds later
+            cp.patch(QUEUES, name, {"spec": {"stopPolicy": "None"}})
+        cp.wait(lambda: silent.asked >= before + MANY, 30, "writes to hang")
         cp.create(job("quiet", "first", 1, gpus=8, seconds=None))
         cp.wait(lambda: not cp.get("jobs", "first", "quiet")["spec"]["suspend"], 30, "the quiet one's job to start")
-        assert _given_up(cp, mark) == 0, "it waited until others' writes had come to nothing"
+        assert _given_up(cp, since) == 0, "it waited until others' writes had come to nothing"
         cp.create(job("quiet", "second", 64, gpus=8, seconds=None))  # more than there is, to borrow too
         cp.wait(
             lambda: any(condition(one, "QuotaReserved") == "False" for one in cp.list(WORKLOADS, "quiet")),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from admission.cli import cli, complete_for_kubectl
+from admission.cli import UNUSED, cli, complete_for_kubectl
 
 HEAVY = ("pydantic", "aiohttp", "numpy", "kubernetes_asyncio", "rich", "yaml", "structlog", "msgspec")
 
@@ -57,6 +57,19 @@ def test_the_controller_starts_without_what_it_does_not_use(tmp_path: Path) -> N
         "loaded: []",
         "V1Job load_kube_config",
     ]
+
+
+def test_libraries_begin_no_threads() -> None:
+    """There would be one for each core of the node, and a container may have but a few."""
+    code = (
+        "import os, sys; from admission import cli; sys.argv = ['muster', 'version']\n"
+        "try: cli.main()\n"
+        "except SystemExit: import admission.controller.serve, admission.web.metrics\n"
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+    env = {name: value for name, value in os.environ.items() if name not in UNUSED}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.splitlines()[-1] == "1"
 
 
 @pytest.mark.parametrize("where", ["full", "unread", "hangs"])
