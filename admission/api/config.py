@@ -130,7 +130,7 @@ class WaitForPodsReady(Section):
     """False: nobody is evicted for pods that do not get ready."""
     timeout: LongDuration = 1800.0
     """From the creation of the last pod until all are ready. Sooner, but not in Kueue mode, where the API server has
-    refused pods for a minute."""
+    refused pods for a minute, and later while pods are made for nobody."""
     recovery_timeout: Duration | None = None
     """The same after a pod of a running gang was lost. Left out: as timeout. In Kueue mode from when it was lost
     on, and 0 means for ever."""

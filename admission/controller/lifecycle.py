@@ -39,6 +39,8 @@ DEACTIVATED = Reason.DEACTIVATED.value
 """Reason of an eviction: the Workload is switched off. In a condition, what for may stand behind it."""
 IN_PLACE = 8
 """Most nodes that are replaced under a running gang at once; beyond that it starts anew as a whole."""
+STANDSTILL_MS = 3_600_000
+"""So much longer has a gang that has not run yet while pods are made for nobody and nothing says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -976,16 +978,19 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
         return then(max(pods.behind_since, seen.heard_since)) + settings.recovery_ms, had, "WaitForRecovery"
     made_since = _made_since(seen, settings)
+    time = settings.pods_ready_ms
     if made_since is None and (pods.refusal is None or not pods.refusal.said):
-        return None, "", ""
+        if pods.behind_since is not None:
+            return None, "", ""
+        time += STANDSTILL_MS
     placed_since = 0 if settings.as_kueue else seen.placed_since
     if placed_since is None and pods.behind_since is not None:
         return None, "", ""
     # Where the pods of all are refused, each gang has its full time and no more: all others may wait for their quota.
     # So it is where none is placed: by kube-scheduler, or by another that these alone ask for.
     made_since = max(then(made_since or 0), then(placed_since or 0))
-    until = max(then(pods.last_created_at), then(workload.value.admitted_at), made_since) + settings.pods_ready_ms
-    had = f"{settings.pods_ready_ms // 1000} s from the last one's creation"
+    until = max(then(pods.last_created_at), then(workload.value.admitted_at), made_since) + time
+    had = f"{time // 1000} s from the last one's creation"
     since = max(then(pods.unready_since or 0), then(pods.missing_since or 0))
     since = max(since, then(seen.heard_since), made_since) if since else 0
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:

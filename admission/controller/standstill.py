@@ -1,7 +1,7 @@
 """Are pods made for nobody? Then whoever makes them stands still, or a webhook of somebody refuses them all, and that
 says nothing of any gang: none is sent back for it, for nobody else could use its quota either.
 
-It is so where gangs of more than one namespace have lacked pods for a while in which not one pod of any gang was made:
+It is so where gangs of more than one namespace have had no pod for a while in which not one pod of any gang was made:
 of all gangs, or of all whose jobs are of one kind, as where JobSet's controller is away. A rule that holds in one
 namespace (its ResourceQuota, its PodSecurity level) does not look like that, nor does one gang that asks for too
 much. It ends with the first pod that is made: who lacks pods from then on does so for a reason of its own, and is part
@@ -27,15 +27,18 @@ class Standstill:
     def __init__(self, *, by_kind: bool) -> None:
         self._by_kind = by_kind
         self._lacking: dict[str, dict[JobKey, tuple[int, bool]]] = {}
-        """Namespace -> job -> (since when its gang is admitted, ms since the epoch; may it be part of a standstill)."""
+        """Namespace -> job -> (since when its gang has waited, ms since the epoch; may it be part of a standstill)."""
         self._made_at: dict[str, int] = {}
         """Kind of job (or all) -> when the last pod was made."""
         self._ended_at: dict[str, int] = {}
 
-    def lacks(self, job: JobKey, admitted_at: int) -> None:
+    def lacks(self, job: JobKey, since: int, *, counts: bool = True) -> None:
+        """`counts`: it has had no pod since then. One that has may wait for its own Job, which makes the next pod ever
+        later after each that failed."""
         there = self._lacking.setdefault(job[1], {})
-        if job not in there or there[job][0] != admitted_at:
-            there[job] = admitted_at, True
+        held = there.get(job)
+        if held is None or held[0] != since or not counts:
+            there[job] = since, counts
 
     def lacks_none(self, job: JobKey) -> None:
         there = self._lacking.get(job[1])

@@ -953,7 +953,7 @@ class World:
             unmarked = [key for key, pod in pods.items() if not pod.workload_uid]
             strangers += sum(not pods.pop(key).done for key in unmarked)
         if not pods and not (job is not None and job.deleting):
-            missing, behind = self._missing_since(job, workload, 0, now), self._behind_since(job, workload, 0, now)
+            missing, behind = self._missing_since(job, workload, None, now), self._behind_since(job, workload, 0, now)
             refusal = self._refusal(job)
             if job is not None:
                 self._waits_to_be_placed(job, 0)
@@ -1088,15 +1088,20 @@ class World:
     def _runs(job: JobView, workload: WorkloadSeen | None) -> bool:
         return workload is not None and workload.view.value.admitted and not job.suspended
 
-    def _missing_since(self, job: JobView | None, workload: WorkloadSeen | None, there: int, now: int) -> int | None:
-        """Since when a running gang has fewer pods than are due: a pod that is gone says no more when it went."""
+    def _missing_since(
+        self, job: JobView | None, workload: WorkloadSeen | None, there: int | None, now: int
+    ) -> int | None:
+        """Since when a running gang has fewer pods than are due: a pod that is gone says no more when it went. there:
+        None where it has none, not even one that failed."""
         if job is None:
             return None
         key = (job.kind, job.namespace, job.name)
-        if workload is None or not self._runs(job, workload) or there >= job.pods_expected:
+        if workload is None or not self._runs(job, workload) or (there or 0) >= job.pods_expected:
             self._lacks_no_pods(key)
             return None
-        self.making.lacks(key, workload.view.value.admitted_at)
+        admitted_at = workload.view.value.admitted_at
+        had_some = there is not None or self._whole.get(key) == (workload.uid, admitted_at)
+        self.making.lacks(key, admitted_at, counts=not had_some)
         return self._missing.setdefault(key, now)
 
     def _lacks_no_pods(self, key: JobKey) -> None:

@@ -135,10 +135,34 @@ def test_nobody_is_evicted_while_whoever_makes_pods_stands_still(kind: str) -> N
     if kind == "JobSet":
         made(town, NOW + 3_599_000)
     assert evicted(town, jobs, NOW + 3_600_000) == 0
+    # Nobody's quota is held for ever, whatever is not seen here.
+    assert evicted(town, jobs, NOW + 4_199_999) == 0
+    assert evicted(town, jobs, NOW + 4_200_000) == 3
     of = "another" if kind == "JobSet" else ""
     made(town, NOW + 3_700_000, of)
     assert evicted(town, jobs, NOW + 4_299_999) == 0
     assert evicted(town, jobs, NOW + 4_300_000) == 3
+
+
+@pytest.mark.parametrize("had", ["one that failed", "all that were due"])
+def test_gangs_that_have_had_pods_are_no_sign(had: str) -> None:
+    """Their Jobs make the next one ever later after each that fails, and a JobSet that restarts has none for long."""
+    town = a_town(EVERYBODY)
+    whole = had == "all that were due"
+    pods = [
+        pod(f"{name}-{i}", namespace=at, workload_uid=f"w-{name}", held_by=f"uid-{name}", ready=whole, done=not whole)
+        for _, at, name in EVERYBODY
+        for i in range(2 if whole else 1)
+    ]
+    for one in pods:
+        town.world.pod_seen(one)
+    for key in EVERYBODY:
+        town.world.sight(key, NOW + 1_000)
+    for one in pods if whole else ():
+        town.world.pod_lost(one)
+    for key in EVERYBODY:
+        assert town.world.sight(key, NOW + 100_000).pods.missing_since is not None
+    assert town.world.making.gangs(NOW + 200_000) == 0
 
 
 @pytest.mark.parametrize("runs", [False, True], ids=["they start", "they lost a pod"])
