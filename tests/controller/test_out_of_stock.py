@@ -28,7 +28,7 @@ from tests.controller.lab import (
     workload,
 )
 from tests.controller.test_follows import entry, its_workload
-from tests.controller.test_keep import running, until
+from tests.controller.test_keep import NODE, running, until
 
 CAPACITY = "example.com/capacity"
 
@@ -37,6 +37,7 @@ async def a_gang(world: World, flavors: str, out: str = "", *, asks: str = "", w
     """A queue of these elastic flavors; in the first of them a gang of two pods was admitted a quarter of an hour ago.
     So many pods have no node. `asks`: the capacity that it selects."""
     names = flavors.split()
+    await world.put({**NODE, "metadata": {"name": "n1"}})  # one that does not exist is missed, and what is on it lost
     for name in names:
         await world.put(own("ResourceFlavor", name, {"nodeLabels": {CAPACITY: name}, "elastic": True}))
     quotas = [{"name": name, "resources": [{"name": GPU, "nominalQuota": 64}]} for name in names]
