@@ -989,8 +989,11 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     # Where the pods of all are refused, each gang has its full time and no more: all others may wait for their quota.
     # So it is where none is placed: by kube-scheduler, or by another that these alone ask for.
     made_since = max(then(made_since or 0), then(placed_since or 0))
-    until = max(then(pods.last_created_at), then(workload.value.admitted_at), made_since) + time
+    begins = max(then(pods.last_created_at), then(workload.value.admitted_at))
+    until = max(begins, made_since) + time
     had = f"{time // 1000} s from the last one's creation"
+    if made_since > begins:
+        had = f"{time // 1000} s from when pods were made, and placed, for others again"
     since = max(then(pods.unready_since or 0), then(pods.missing_since or 0))
     since = max(since, then(seen.heard_since), made_since) if since else 0
     if settings.recovery_ms is not None and since and since + settings.recovery_ms > until:

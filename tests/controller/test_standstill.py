@@ -142,6 +142,10 @@ def test_nobody_is_evicted_while_whoever_makes_pods_stands_still(kind: str) -> N
     made(town, NOW + 3_700_000, of)
     assert evicted(town, jobs, NOW + 4_299_999) == 0
     assert evicted(town, jobs, NOW + 4_300_000) == 3
+    step = next_step(town.world.sight(jobs[0], NOW + 4_300_000), SETTINGS, NOW + 4_300_000).step
+    assert isinstance(step, EvictWorkload)
+    assert step.counted
+    assert step.message.endswith("they had 600 s from when pods were made, and placed, for others again")
 
 
 @pytest.mark.parametrize("had", ["one that failed", "all that were due"])
