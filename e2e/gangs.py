@@ -7,7 +7,7 @@ from typing import Any
 
 from e2e.api_client import finished
 from e2e.control_plane import RUN_SECONDS, ControlPlane
-from e2e.installed import NAMES, cluster_queue, cohort, flavor, local_queue
+from e2e.installed import NAMES, cluster_queue, cohort, flavor, job, local_queue, ours
 
 GPU = "nvidia.com/gpu"
 WORKLOADS = f"workloads.{NAMES.group}"
@@ -99,3 +99,16 @@ def chosen_nodes(workload: dict[str, Any]) -> dict[str, list[str]]:
                 nodes += [name] * count
         out[assignment["name"]] = nodes
     return out
+
+
+def let_collector_know_workloads(cp: ControlPlane) -> None:
+    """Garbage is collected of kinds that the collector has heard of, half a minute after they came: before that a Job
+    that is deleted with `Orphan` leaves its Workload an owner that is gone."""
+    owner = cp.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner", "namespace": "team-a"}})
+    template = job("team-a", "owned", seconds=None)["spec"]["template"]
+    owned = ours("Workload", "owned", {"podSets": [{"name": "main", "count": 1, "template": template}]}, "team-a")
+    uid = owner["metadata"]["uid"]
+    owned["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]
+    cp.create(owned)
+    cp.delete("configmaps", "owner", "team-a")
+    cp.wait(lambda: cp.find(WORKLOADS, "owned", "team-a") is None, 90, "the collector of garbage to know Workloads")

@@ -12,7 +12,17 @@ from click.testing import CliRunner
 from admission.cli import cli
 from e2e.api_client import Object
 from e2e.control_plane import ControlPlane
-from e2e.gangs import GPU, WORKLOADS, admitted, entry_of, reason, running_pods, teams, workload_of
+from e2e.gangs import (
+    GPU,
+    WORKLOADS,
+    admitted,
+    entry_of,
+    let_collector_know_workloads,
+    reason,
+    running_pods,
+    teams,
+    workload_of,
+)
 from e2e.installed import NAMES, USER, Installed, cluster_queue, cohort, flavor, job, jobset, local_queue, ours
 
 TEAMS = ("team-a", "team-b", "team-c", "team-d", "team-e")
@@ -44,19 +54,6 @@ def live_pods(cp: ControlPlane) -> dict[str, str]:
         for team in TEAMS
         for pod in running_pods(cp, team)
     }
-
-
-def let_collector_know_workloads(cp: ControlPlane) -> None:
-    """Garbage is collected of kinds that the collector has heard of, half a minute after they came: before that a Job
-    that is deleted with `Orphan` leaves its Workload an owner that is gone."""
-    owner = cp.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner", "namespace": "team-a"}})
-    template = job("team-a", "owned", seconds=None)["spec"]["template"]
-    owned = ours("Workload", "owned", {"podSets": [{"name": "main", "count": 1, "template": template}]}, "team-a")
-    uid = owner["metadata"]["uid"]
-    owned["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]
-    cp.create(owned)
-    cp.delete("configmaps", "owner", "team-a")
-    cp.wait(lambda: cp.find(WORKLOADS, "owned", "team-a") is None, 90, "the collector of garbage to know Workloads")
 
 
 def test_what_changed_while_nobody_led_is_taken_in_and_nobody_is_stopped_for_it(muster: Installed) -> None:

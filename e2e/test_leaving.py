@@ -5,16 +5,23 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
 
 from admission.cli import cli
-from e2e.api_client import merged
 from e2e.control_plane import LOST, ControlPlane
-from e2e.gangs import WORKLOADS, admitted, entry_of, reason, running_pods, teams, workload_of
-from e2e.installed import NAMES, Installed, job, jobset, ours, pod_template
+from e2e.gangs import (
+    WORKLOADS,
+    admitted,
+    entry_of,
+    let_collector_know_workloads,
+    reason,
+    running_pods,
+    teams,
+    workload_of,
+)
+from e2e.installed import NAMES, Installed, job, jobset, pod_template
 
 FINALIZER = "example.com/backup"
 
@@ -31,15 +38,6 @@ def _of_owner(name: str, kind: str) -> dict[str, Any]:
     return jobset("team-a", name, {"w": (2, 1)}, seconds=None)
 
 
-def _collects_garbage(cp: ControlPlane, namespace: str) -> None:
-    """Until the garbage collector knows of Workloads. It looks for new kinds twice a minute, and until then parts none
-    of them from an owner whose dependents are to stay: it would find them without one, and delete them."""
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "nobody", "uid": str(uuid4())}
-    left = ours("Workload", "left", {"podSets": [{"name": "main", "count": 1, "template": pod_template(1)}]}, namespace)
-    cp.create(merged(left, {"metadata": {"ownerReferences": [owner]}}))
-    cp.wait(lambda: cp.find(WORKLOADS, "left", namespace) is None, 60, "what nobody owns to be deleted")
-
-
 @pytest.mark.parametrize("kind", ["jobs", "jobsets"])
 @pytest.mark.parametrize("how", ["orphaned", "kept by a finalizer"])
 def test_a_deleted_job_that_does_not_go_gives_back_what_it_borrowed(muster: Installed, how: str, kind: str) -> None:
@@ -53,7 +51,7 @@ def test_a_deleted_job_that_does_not_go_gives_back_what_it_borrowed(muster: Inst
     cp.apply([made])
     cp.wait(lambda: len(running_pods(cp, "team-a")) == 2, 60, "its pods to run")
     if how == "orphaned":
-        _collects_garbage(cp, "team-a")
+        let_collector_know_workloads(cp)
     cp.delete(kind, "stays", "team-a", propagationPolicy="Orphan" if how == "orphaned" else "Background")
 
     def gone_for_us() -> bool:

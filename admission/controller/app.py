@@ -1048,9 +1048,7 @@ class Controller:
         if claim is None or decision.uid not in claim.victims or claim.until <= self.now():
             return
         if gang.reserved_at <= claim.until - self.rules.claim_ms:
-            self.state.apply(Assumed(decision))
-            self._decisions[job], self._based_on[job] = decision, gang
-            self.jobs.add(job)
+            self._will_write(decision)
 
     def _without(self, key: Key) -> None:
         """A decision failed over this gang: it, and those that ask for the same, sit out for a while."""

@@ -977,15 +977,11 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
             return None, "", ""
         had = f"{settings.recovery_ms // 1000} s after one was missing or not ready"
         return then(max(pods.behind_since, seen.heard_since)) + settings.recovery_ms, had, "WaitForRecovery"
-    made_since = _made_since(seen, settings)
-    time = settings.pods_ready_ms
-    if made_since is None and (pods.refusal is None or not pods.refusal.said):
-        if pods.behind_since is not None:
-            return None, "", ""
-        time += STANDSTILL_MS
-    placed_since = 0 if settings.as_kueue else seen.placed_since
-    if placed_since is None and pods.behind_since is not None:
+    made_since, placed_since = _made_and_placed_since(seen, settings)
+    unsaid = made_since is None and (pods.refusal is None or not pods.refusal.said)
+    if pods.behind_since is not None and (unsaid or placed_since is None):
         return None, "", ""
+    time = settings.pods_ready_ms + (STANDSTILL_MS if unsaid else 0)
     # Where the pods of all are refused, each gang has its full time and no more: all others may wait for their quota.
     # So it is where none is placed: by kube-scheduler, or by another that these alone ask for.
     made_since = max(then(made_since or 0), then(placed_since or 0))
@@ -1004,15 +1000,17 @@ def _ready_deadline(seen: Sight, settings: Settings) -> tuple[int | None, str, s
     return until, had, "WaitForStart"
 
 
-def _made_since(seen: Sight, settings: Settings) -> int | None:
-    return 0 if settings.as_kueue or seen.pods.missing_since is None else seen.made_since
+def _made_and_placed_since(seen: Sight, settings: Settings) -> tuple[int | None, int | None]:
+    """As `Sight` has them; what is no matter here, or not in Kueue mode, has always been done."""
+    if settings.as_kueue:
+        return 0, 0
+    return seen.made_since if seen.pods.missing_since is not None else 0, seen.placed_since
 
 
 def _for_nobody(seen: Sight, settings: Settings) -> str:
     """What is done for the pods of no gang."""
-    if settings.as_kueue:
-        return ""
-    return "made" if _made_since(seen, settings) is None else "placed" if seen.placed_since is None else ""
+    made_since, placed_since = _made_and_placed_since(seen, settings)
+    return "made" if made_since is None else "placed" if placed_since is None else ""
 
 
 def _unplaced(pods: PodTally) -> str:

@@ -800,7 +800,7 @@ class World:
         priority = workload.value.priority if workload is not None else 0
         if job is not None and (not job.priority_class or job.priority_class in self.defaults.workload_priorities):
             priority = self.defaults.priority(job)[0]
-        pods = self.tally(job, seen, now)
+        pods = self.tally(job, seen, now)  # before who makes and places them is asked: it tells them who lacks some
         return Sight(
             job=job,
             workload=workload,
