@@ -45,9 +45,13 @@ UNNOTED = 0.01
 status of the last queue says so, with events still in line, and drops events when it is late."""
 
 
+class NoFiguresError(Exception):
+    """A run that says nothing of the controller, and why."""
+
+
 def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dict[str, Any]:
-    """One run of the runner with a load, a file of its own format. Raises SystemExit, with the end of what was said,
-    where it or the controller failed, or where it ended early: it takes queues in whose status nobody waits or runs for
+    """One run of the runner with a load, a file of its own format. Raises NoFiguresError, with the end of what was
+    said, where it or the controller failed, or it ended early: it takes queues in whose status nobody waits or runs for
     done, also if that status was not written yet."""
     binaries = build.ensure(("etcd", "kube-apiserver", "kubectl", "kueue-runner"), say=False)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as made:
@@ -72,11 +76,13 @@ def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dic
             if done.returncode:
                 log.seek(0)
                 said = (folder / "controller.log").read_text()[-2000:] if (folder / "controller.log").exists() else ""
-                raise SystemExit(f"the runner ended with exit code {done.returncode}:\n{log.read()[-3000:]}\n{said}")
+                raise NoFiguresError(
+                    f"the runner ended with exit code {done.returncode}:\n{log.read()[-3000:]}\n{said}"
+                )
         row: dict[str, Any] = figures(folder) | json.loads((folder / OBSERVED).read_text())
         wanted = size(load)
         if wanted - row["finished"] > max(5, wanted * UNNOTED):
-            raise SystemExit(f"no figures: {row['finished']} of {wanted} Workloads had finished when the runner ended")
+            raise NoFiguresError(f"{row['finished']} of {wanted} Workloads had finished when the runner ended")
         return row
 
 
@@ -121,7 +127,7 @@ def _observed(folder: Path) -> Iterator[None]:
     finally:
         watcher.terminate()
         if watcher.wait(60):
-            raise SystemExit("nobody observed the runs")
+            raise NoFiguresError("nobody observed the runs")
 
 
 def _command(folder: Path, controller: str) -> Path:
@@ -149,16 +155,21 @@ def main() -> int:
     compile_modules()
     held = json.loads(OUT.read_text()) if OUT.exists() else {}
     loads = build.module_directory("kueue") / "test/performance/scheduler/configs"
+    failed = False
     for load in given.load or LOADS[:1]:
         for controller in given.controllers:
             print(f"{load}: {controller} ...", flush=True)
-            row = held.setdefault(load, {})[controller] = play(
-                loads / load / "generator.yaml", controller, given.minutes, tas=load == "tas"
-            )
+            try:
+                row = play(loads / load / "generator.yaml", controller, given.minutes, tas=load == "tas")
+            except NoFiguresError as error:  # the others are worth their time all the same
+                print(f"{load}: {controller}: no figures: {error}", file=sys.stderr, flush=True)
+                failed = True
+                continue
+            held.setdefault(load, {})[controller] = row
             OUT.parent.mkdir(parents=True, exist_ok=True)
             OUT.write_text(json.dumps(held, indent=2) + "\n")
             print(json.dumps({load: {controller: row}}, indent=2), flush=True)
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
