@@ -422,6 +422,8 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
     [
         ("defaults", {"Service/muster-webhook", "Secret/muster-webhook", "MutatingWebhookConfiguration/muster"}, set()),
         ("policy", {"MutatingAdmissionPolicy/muster-hold"}, {"Service/muster-webhook", "Secret/muster-webhook"}),
+        ("policy", {"ResourceQuota/muster-controller"}, set()),
+        ("one-replica", set(), {"ResourceQuota/muster-controller"}),
         ("policy", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"ValidatingWebhookConfiguration/muster"}),
         ("webhook", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"MutatingAdmissionPolicy/muster-hold"}),
         *((mode, {"ValidatingAdmissionPolicyBinding/muster-kinds"}, set()) for mode in ("webhook", "policy", "kueue")),
@@ -504,7 +506,15 @@ def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
         ({"tolerations": [{"key": "x", "operator": "Exist"}]}, "/tolerations/0/operator"),
         ({"tolerations": [{"keys": "x"}]}, "keys"),
         ({"refuseBarePods": ["nvidia.com/gpu' || true"]}, "/refuseBarePods/0"),
+        (
+            {"quota": {"teams": {"a": {"namespace": {"labels": {"muster": "governed"}}}}}},
+            "quota.teams.a.namespace: it says",
+        ),
         # What would be refused half-way, by the API server.
+        (
+            {"quota": {"teams": {"a": {"namespaces": ["ml"]}, "b": {"namespaces": ["web", "ml"]}}}},
+            "quota.teams.b: namespace ml has a LocalQueue main of team a",
+        ),
         ({"webhook": {"issuerRef": {"kind": "ClusterIssuer"}}}, "properties 'name' required, if 'kind' exists"),
         ({"podLabels": {"app.kubernetes.io/name": "muster-prod"}}, "app.kubernetes.io/name"),
         ({"podLabels": {"app.kubernetes.io/component": "prod"}}, "app.kubernetes.io/component"),
