@@ -325,6 +325,8 @@ class Dashboard:
         return tuple(panel for _, panels in self.rows for panel in panels)
 
 
+_OURS = "{} and on (job, instance) muster_build_info"
+"""Of what every program shows, that of Muster's replicas."""
 _WAITS = "muster_admission_wait_seconds_bucket"
 _IDLE = (
     "Devices of gangs that do not all run. reserved: admission checks are open; starting: pods are not all ready yet; "
@@ -609,12 +611,15 @@ PLATFORM = Dashboard(
                     unit="reqps",
                 ),
                 Panel(
-                    "Memory and CPU",
+                    "Memory",
                     "Of each replica.",
-                    (
-                        ("process_resident_memory_bytes", "memory {{pod}}"),
-                        ("rate(process_cpu_seconds_total[$__rate_interval])", "cores {{pod}}"),
-                    ),
+                    ((_OURS.format("process_resident_memory_bytes"), "{{pod}}"),),
+                    unit="bytes",
+                ),
+                Panel(
+                    "CPU",
+                    "Of each replica, in cores.",
+                    ((_OURS.format("rate(process_cpu_seconds_total[$__rate_interval])"), "{{pod}}"),),
                 ),
             ),
         ),
