@@ -818,6 +818,15 @@ FORESEEN: dict[str, tuple[int, list[dict[str, Any]], dict[str, Any]]] = {
     "stopped and drained": (16, _of(stopPolicy="HoldAndDrain"), {"starts": [THEIRS], "evicts": [RUNS]}),
     "stopped": (24, _of(24, stopPolicy="Hold"), {"waits": [MORE]}),
     "quota to borrow behind which there are no nodes": (16, [cluster_queue("team-c", 8)], {}),
+    "with a team whose namespace is new": (
+        16,
+        [
+            *_of(24),
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "new"}},
+            local_queue("main", "team-a", "new"),
+        ],
+        {"starts": [MORE]},
+    ),
 }
 
 
