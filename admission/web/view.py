@@ -319,7 +319,8 @@ class View:
         elif not gang.admitted:
             state_, since = "reserved", gang.reserved_at
         else:
-            state_, since = ("running" if job is not None and job.runs else "starting"), gang.admitted_at
+            runs = job.runs if job is not None else not gang.job_uid  # what is behind a bare one is not known
+            state_, since = ("running" if runs else "starting"), gang.admitted_at
         checks = [c for c in gang.checks if not gang.admitted]
         message = "; ".join(f"{c.name}: {c.state.value} {c.message}".strip() for c in checks)
         return out | {

@@ -1369,15 +1369,15 @@ async def test_completion_is_silent_where_there_is_no_cluster(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("by", "expected"),
     [
-        ("namespace", {"ml": (3, 1, 32, 16, 16), "web": (1, 0, 8, 8, 0)}),
-        ("queue", {"ml/team-a": (3, 1, 32, 16, 16), "web/team-b": (1, 0, 8, 8, 0)}),
-        ("team", {"": (2, 0, 16, 16, 0), "red": (2, 1, 24, 8, 16)}),
+        ("namespace", {"ml": (4, 1, 40, 16, 16), "web": (1, 0, 8, 8, 0)}),
+        ("queue", {"ml/team-a": (4, 1, 40, 16, 16), "web/team-b": (1, 0, 8, 8, 0)}),
+        ("team", {"": (2, 0, 16, 16, 0), "red": (2, 1, 24, 8, 16), "blue": (1, 0, 8, 0, 0)}),
     ],
 )
 async def test_jobs_by_what_they_have_in_common(
     world: World, tmp_path: Path, by: str, expected: dict[str, tuple[int, ...]]
 ) -> None:
-    """One waits, one runs, one starts, one waits for checks and one has finished."""
+    """One waits, one runs, one that has no queue label does, one starts, one waits for checks and one has finished."""
     await lab(world)
 
     def made(name: str, team: str = "", namespace: str = "ml", queue: str = "team-a", **more: Any) -> dict[str, Any]:
@@ -1390,6 +1390,7 @@ async def test_jobs_by_what_they_have_in_common(
     held = {"conditions": [RESERVED, ADMITTED_]}
     await with_workload(world, made("waits", "red"), dict(PENDING))
     await with_workload(world, made("runs", "red", status=STARTED), {**held, "admission": two})
+    await with_workload(world, made("governed", "blue", queue="", pods=1, status=STARTED), {**held, "admission": one})
     await with_workload(world, made("starts", "red"), {**held, "admission": one})
     await with_workload(world, made("checked"), {"conditions": [RESERVED], "admission": one})
     abroad = made("abroad", namespace="web", queue="team-b")
