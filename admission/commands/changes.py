@@ -205,9 +205,12 @@ def create_queue(
         spec = _queue_spec(quotas, cohort, borrow, lend, weight, strict, users)
         api = session.names.api_version
         if labels:
+            flavor, *more = [one["name"] for one in spec["resourceGroups"][0]["flavors"]]
+            if more:
+                said = f"{', '.join([flavor, *more])} would be of the same nodes, which count once for each"
+                raise fail(BAD_USE, f"--node-label: {said}: create the flavors first, each with its own labels")
             of_nodes = {"nodeLabels": dict(_pair(label) for label in labels)}
-            flavors = [one["name"] for one in spec["resourceGroups"][0]["flavors"]]
-            made.extend(_object(api, "ResourceFlavor", flavor, of_nodes) for flavor in flavors)
+            made.append(_object(api, "ResourceFlavor", flavor, of_nodes))
         made.append(_object(api, "ClusterQueue", name, spec))
         for user in users:
             namespace, _, local = user.partition(":")
@@ -250,6 +253,10 @@ def _queue_spec(
             raise fail(BAD_USE, f"--quota {said}: every flavor must name the same resources ({', '.join(covered)})")
         covered = named
         flavors.append({"name": flavor, "resources": resources})
+    for option, limit in (("--borrow", borrow), ("--lend", lend)):
+        if limit is not None and not any("/" in resource for resource in covered):
+            told = f"it limits devices, and --quota names none ({', '.join(covered)})"
+            raise fail(BAD_USE, f"{option} {limit}: {told}: print the queue by --dry-run -o yaml, and write it there")
     namespaces = sorted({user.partition(":")[0] for user in users})
     wanted = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": namespaces}]
     spec: dict[str, Any] = {
@@ -307,12 +314,12 @@ def export(scope: Scope) -> None:
 def _print_objects(objects: list[dict[str, Any]], form: str) -> None:
     import json
 
-    import yaml
+    from admission.api.lint import write
 
     if form == "json":
         print(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2))
     elif objects:
-        print(yaml.safe_dump_all(objects, sort_keys=False, width=120), end="")
+        print(write(objects), end="")
 
 
 @click.command(

@@ -549,6 +549,41 @@ def test_input_that_is_no_text_is_told_in_a_line(command: str) -> None:
     assert "can't decode byte 0xff" in result.stderr
 
 
+def test_values_of_the_chart_are_not_linted_for_a_file_of_objects() -> None:
+    result = CliRunner().invoke(cli, ["lint", "-"], input=b"quota:\n  only: true\n")
+    assert result.exit_code == options.BAD_USE
+    assert "no object in these files; values of the chart are linted as `helm template` renders them" in result.stderr
+
+
+async def test_what_is_exported_reads_as_it_was_written(world: World, tmp_path: Path) -> None:
+    """By kubectl, too, which takes y for true and 08 for 8."""
+    await world.put(own("ResourceFlavor", "r8", {"nodeLabels": {"rack": "08", "gpu": "y"}}))
+    exported = (await run(world, tmp_path, "export")).stdout
+    assert "rack: '08'" in exported
+    assert "gpu: 'y'" in exported
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--quota", "all:cpu=8", "--borrow", "4"], "--borrow 4: it limits devices, and --quota names none (cpu)"),
+        (["--quota", "all:cpu=8,memory=1Ti", "--lend", "0"], "--lend 0: it limits devices, and --quota names none"),
+        (
+            ["--quota", f"a100:{GPU}=8", "--quota", f"h100:{GPU}=8", "--node-label", "gpu=h100"],
+            "--node-label: a100, h100 would be of the same nodes, which count once for each",
+        ),
+    ],
+)
+async def test_create_queue_refuses_what_it_would_leave_out_or_count_twice(
+    world: World, tmp_path: Path, more: list[str], told: str
+) -> None:
+    await lab(world)
+    before = (await run(world, tmp_path, "export", "-o", "name")).stdout
+    refused = await run(world, tmp_path, "create", "queue", "team-c", "--cohort", "lab", *more, code=2)
+    assert told in refused.stderr
+    assert (await run(world, tmp_path, "export", "-o", "name")).stdout == before
+
+
 @pytest.mark.parametrize("quota", ["h100", "h100:gpu", "h100:", "h100:gpu=1 h200:cpu=1"])
 async def test_create_queue_says_how_quota_is_written(world: World, tmp_path: Path, quota: str) -> None:
     given = [part for one in quota.split(" ") for part in ("--quota", one)]
