@@ -162,8 +162,8 @@ class View:
 
     # ------------------------------------------------------------ queues
 
-    def queues(self, sight: Sight) -> list[Json]:
-        """Cohorts, ClusterQueues and LocalQueues, each after its parent, with its depth."""
+    def queues(self, sight: Sight) -> Json:
+        """Cohorts, ClusterQueues and LocalQueues, each after its parent, with its depth: the first, and how many."""
         state = self.source.state
         below: dict[str, list[Key]] = {}
         for key in sorted(state.local_queues):
@@ -177,7 +177,7 @@ class View:
                 self._branch(root, 0, lent, below, rows)
         for keys in below.values():
             rows.extend(self._local(key, 0) for key in keys)
-        return rows[: 5 * MOST]
+        return {"total": len(rows), "items": rows[: 5 * MOST]}
 
     def _branch(
         self,
