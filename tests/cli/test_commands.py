@@ -549,6 +549,22 @@ def test_input_that_is_no_text_is_told_in_a_line(command: str) -> None:
     assert "can't decode byte 0xff" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["jobs", "--api-group", "muster.io"],
+        ["controller", "--api-group", "kueue"],
+        ["controller", "--log-level", "trace"],
+        ["controller", "--log-format", "text"],
+    ],
+    ids=" ".join,
+)
+def test_a_word_that_an_option_does_not_know_is_refused_with_those_it_knows(asked: list[str]) -> None:
+    result = CliRunner().invoke(cli, asked)
+    assert result.exit_code == options.BAD_USE
+    assert f"{asked[-1]!r} is not one of" in result.stderr
+
+
 def test_values_of_the_chart_are_not_linted_for_a_file_of_objects() -> None:
     result = CliRunner().invoke(cli, ["lint", "-"], input=b"quota:\n  only: true\n")
     assert result.exit_code == options.BAD_USE
