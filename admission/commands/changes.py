@@ -416,20 +416,19 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
 
     async def work(session: Session) -> None:
         from admission.api.config import ConfigError, load_config
-        from admission.controller.setup import rules_of
 
         unread = ""
         if config is None:
-            rules, unread = await _rules(session)
+            rules, governed, unread = await _rules(session)
         else:
             try:
-                rules = rules_of(load_config(Path(config)))
+                rules, governed = _said_by(load_config(Path(config)), session, known=True)
             except (ConfigError, ValueError, OSError) as error:
                 raise fail(BAD_USE, str(error)) from None
         earlier: list[whatif.Earlier] = []
         for document in documents:
             ask = session.ask()
-            one = await whatif.foresee(ask, document.obj, session.namespace, rules, earlier)
+            one = await whatif.foresee(ask, document.obj, session.namespace, rules, governed, earlier)
             if create and one.answer is not whatif.Foresight.REFUSED:
                 one = await whatif.create(ask, document.obj, one, earlier)
             seen.append(one)
@@ -447,23 +446,30 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
     raise click.exceptions.Exit(max(0 if one.created else codes[one.answer.value] for one in seen))
 
 
-async def _rules(session: Session) -> tuple[Any, str]:
-    """Those that the controller decides by, as its ConfigMap says, or of the preset; and why it is not those of a
-    ConfigMap that is there."""
+def _said_by(config: Any, session: Session, *, known: bool) -> tuple[Any, Any]:
+    """(rules by which is decided, whose jobs are) of a configuration."""
+    from admission.controller.setup import default_queue, looked_at, rules_of
+    from admission.controller.whatif import Governed
+
+    return rules_of(config), Governed(looked_at(config, session.home), default_queue(config), known)
+
+
+async def _rules(session: Session) -> tuple[Any, Any, str]:
+    """Those that the controller decides by, as its ConfigMap says, or of the preset; whose jobs it queues; and why that
+    is not what a ConfigMap says that is there."""
     from admission.api.config import ConfigError, Configuration, load_config
-    from admission.controller.setup import rules_of
     from admission.kube.client import Forbidden, NotFound
 
-    name, said, unread = session.names.config_map, Configuration(), ""
+    name, said, unread, known = session.names.config_map, Configuration(), "", False
     try:
         found = await session.client.get(f"/api/v1/namespaces/{session.home}/configmaps/{name}")
-        said = load_config(str((found.get("data") or {}).get("config.yaml", "")))
+        said, known = load_config(str((found.get("data") or {}).get("config.yaml", ""))), True
     except NotFound:
         pass
     except (Forbidden, ConfigError) as error:
         why = "you may not read" if isinstance(error, Forbidden) else "this version cannot read"
         unread = f"{why} ConfigMap {session.home}/{name}: judged by the rules of the preset, see --config"
-    return rules_of(said.of_group(session.names.group)), unread
+    return *_said_by(said.of_group(session.names.group), session, known=known), unread
 
 
 def _tell_foreseen(scope: Scope, seen: list[Any]) -> None:
@@ -506,7 +512,7 @@ def foresee(scope: Scope, files: tuple[str, ...]) -> None:
     async def work(session: Session) -> Any:
         from admission.controller import whatif
 
-        rules, unread = await _rules(session)
+        rules, _, unread = await _rules(session)
         seen = await whatif.outlook(session.ask(), [one.obj for one in documents], session.namespace, rules)
         if unread and not seen.refused:
             print(f"muster: {unread}", file=sys.stderr)

@@ -713,14 +713,58 @@ async def test_submit_decides_by_the_rules_of_the_controller(world: World, tmp_p
     file = written(tmp_path, made)
     told = await run(world, tmp_path, "submit", file, code=1)
     assert ("ResourceNotCovered" in told.stdout, told.stderr) == (True, "")
-    config = {"config.yaml": "resources: {excludeResourcePrefixes: [cpu]}"}
-    meta = {"name": "muster-controller", "namespace": "muster-system"}
-    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
-    await world.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": config})
+    await configured(world, "resources: {excludeResourcePrefixes: [cpu]}")
     assert "would start now" in (await run(world, tmp_path, "submit", file)).stdout
     world.denied = {"configmaps"}
     told = await run(world, tmp_path, "submit", file, code=1)
     assert "may not read ConfigMap muster-system/muster-controller: judged by the rules of the preset" in told.stderr
+
+
+async def configured(world: World, config: str) -> None:
+    meta = {"name": "muster-controller", "namespace": "muster-system"}
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
+    await world.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"config.yaml": config}})
+
+
+@pytest.mark.parametrize(
+    ("config", "queue", "code", "told"),
+    [
+        ("manageJobsWithoutQueueName: true\ndefaultQueueName: team-a", "", 0, "would start now"),
+        ("manageJobsWithoutQueueName: true\ndefaultQueueName: none", "", 1, "LocalQueue none does not exist"),
+        ("defaultQueueName: team-a", "", 0, "Muster leaves it alone, and it starts at once"),
+        ("namespaceSelector: {matchLabels: {a: b}}", "team-a", 3, "Jobs of namespace ml are not queued"),
+        ("manageJobsWithoutQueueName: true\nnamespaceSelector: {matchLabels: {a: b}}", "", 0, "Muster leaves it alone"),
+    ],
+)
+async def test_submit_knows_whose_jobs_are_queued(
+    world: World, tmp_path: Path, config: str, queue: str, code: int, told: str
+) -> None:
+    await alone(world)
+    await configured(world, config)
+    made = job("train", queue)
+    del made["spec"]["suspend"]
+    said = (await run(world, tmp_path, "submit", written(tmp_path, made), code=code)).stdout
+    assert told in " ".join(said.split())
+    assert ("LocalQueue team-a -> " in said) is ("would start" in said)
+
+
+async def test_submit_of_a_job_that_is_held_without_a_label_does_not_guess_its_queue(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may not read the ConfigMap sees by the dry run that all jobs of the namespace are held."""
+    await alone(world)
+    create = Client.create
+
+    async def held(self: Client, path: str, manifest: Any, **more: Any) -> Any:
+        made = await create(self, path, manifest, **more)
+        return {**made, "spec": {**made["spec"], "suspend": True}}
+
+    monkeypatch.setattr(Client, "create", held)
+    world.denied = {"configmaps"}
+    made = job("train", "")
+    del made["spec"]["suspend"]
+    said = await run(world, tmp_path, "submit", written(tmp_path, made), code=4)
+    assert "it has no label muster.dev/queue-name, and is held all the same" in " ".join(said.stdout.split())
 
 
 async def test_submit_creates_after_it_said_what_will_happen(world: World, tmp_path: Path) -> None:
