@@ -80,7 +80,8 @@ ALERTS: tuple[Alert, ...] = (
         "What holds jobs with a queue back is gone, or not whole",
         "The leader's proof of it failed: policies, bindings or webhooks of the chart are missing (those of "
         "refuseBarePods and restrictPriorities too), or the PriorityClass muster-gang, or somebody else's admission "
-        "undoes them. `muster queues` begins with what is gone. Until "
+        "undoes them. `muster queues` begins with what is gone. Where it quotes a policy of somebody else's that "
+        "refuses the dry run in the namespace default, have it exempt the ServiceAccount muster-controller. Until "
         "it is mended Muster suspends jobs that slip through after the fact; without the class pods of gangs are "
         "refused. Install the chart again (helm upgrade).",
     ),
