@@ -50,7 +50,7 @@ for command in (*questions.COMMANDS, *changes.COMMANDS, *local.COMMANDS):
 @click.option("--log-format", type=click.Choice(["json", "console"]), help="Default: that of the configuration.")
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     help="Default: that of the configuration.",
 )
 @click.option("--api-group", type=click.Choice([MUSTER_GROUP, KUEUE_GROUP]), help="Default: that of the configuration.")
