@@ -73,6 +73,10 @@ MATRIX: dict[str, Object] = {
     "kueue-visibility": {"apiGroup": KUEUE_GROUP, "visibility": {"enabled": True}},
     "page-behind-a-proxy": {"config": {"web": {"bindAddress": "127.0.0.1:8888", "tls": "none"}}},
     "one-port": {"config": {"metrics": {"bindAddress": ":9000"}, "health": {"bindAddress": ":9000"}}},
+    "one-closed-port": {
+        "config": {"metrics": {"bindAddress": ":9000"}, "health": {"bindAddress": ":9000"}},
+        "networkPolicy": {"metricsFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}]},
+    },
     "closed": {
         "networkPolicy": {"apiServerPorts": [6443], "metricsFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}]}
     },
@@ -591,6 +595,8 @@ def test_values_reach_the_pods() -> None:
     closed = of(rendered("closed"), "NetworkPolicy", "muster-controller")["spec"]
     assert [port["port"] for port in closed["egress"][-1]["ports"]] == [6443]
     assert closed["ingress"][0]["from"] == MATRIX["closed"]["networkPolicy"]["metricsFrom"]
+    one = of(rendered("one-closed-port"), "NetworkPolicy", "muster-controller")["spec"]["ingress"]
+    assert [rule.get("from") for rule in one if rule["ports"][0]["port"] == 9000] == [closed["ingress"][0]["from"]]
     admins = of(rendered("open"), "ClusterRoleBinding", "muster-queue-admins")
     assert [one["name"] for one in admins["subjects"]] == ["platform", "oidc:ops"]
     viewer = of(rendered("open"), "ClusterRole", "muster-viewer")["metadata"]["labels"]
