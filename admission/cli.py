@@ -19,6 +19,7 @@ import click
 
 from admission.commands import changes, local, questions
 from admission.commands.options import BAD_USE, NO_CLUSTER, configure_logs, fail
+from admission.names import KUEUE_GROUP, MUSTER_GROUP
 
 COLLECTED_AFTER = (10_000, 5, 1_000)
 """Garbage (`gc.set_threshold`). As often as Python collects by itself it would take a tenth of the time: most of what
@@ -46,9 +47,13 @@ for command in (*questions.COMMANDS, *changes.COMMANDS, *local.COMMANDS):
 @click.option("--namespace", default="", help="Where the lease lives.")
 @click.option("--identity", help="Name of this replica in the lease.")
 @click.option("--webhook-url", help="How the API server reaches this replica's webhook without a Service.")
-@click.option("--log-format", help="json or console.")
-@click.option("--log-level", help="debug, info, warning or error.")
-@click.option("--api-group", help="muster.dev or kueue.x-k8s.io.")
+@click.option("--log-format", type=click.Choice(["json", "console"]), help="Default: that of the configuration.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    help="Default: that of the configuration.",
+)
+@click.option("--api-group", type=click.Choice([MUSTER_GROUP, KUEUE_GROUP]), help="Default: that of the configuration.")
 @click.option("--workloads-only", is_flag=True, help="Admit bare Workloads: no kinds of jobs, no hold, no lease.")
 @click.option("--metricsPort", "metrics_port", default=0, help="Serve metrics and health here.")
 @click.option("--zap-log-level", default="", hidden=True)

@@ -80,7 +80,8 @@ ALERTS: tuple[Alert, ...] = (
         "What holds jobs with a queue back is gone, or not whole",
         "The leader's proof of it failed: policies, bindings or webhooks of the chart are missing (those of "
         "refuseBarePods and restrictPriorities too), or the PriorityClass muster-gang, or somebody else's admission "
-        "undoes them. `muster queues` begins with what is gone. Until "
+        "undoes them. `muster queues` begins with what is gone. Where it quotes a policy of somebody else's that "
+        "refuses the dry run in the namespace default, have it exempt the ServiceAccount muster-controller. Until "
         "it is mended Muster suspends jobs that slip through after the fact; without the class pods of gangs are "
         "refused. Install the chart again (helm upgrade).",
     ),
@@ -325,6 +326,8 @@ class Dashboard:
         return tuple(panel for _, panels in self.rows for panel in panels)
 
 
+_OURS = "{} and on (job, instance) muster_build_info"
+"""Of what every program shows, that of Muster's replicas."""
 _WAITS = "muster_admission_wait_seconds_bucket"
 _IDLE = (
     "Devices of gangs that do not all run. reserved: admission checks are open; starting: pods are not all ready yet; "
@@ -609,12 +612,15 @@ PLATFORM = Dashboard(
                     unit="reqps",
                 ),
                 Panel(
-                    "Memory and CPU",
+                    "Memory",
                     "Of each replica.",
-                    (
-                        ("process_resident_memory_bytes", "memory {{pod}}"),
-                        ("rate(process_cpu_seconds_total[$__rate_interval])", "cores {{pod}}"),
-                    ),
+                    ((_OURS.format("process_resident_memory_bytes"), "{{pod}}"),),
+                    unit="bytes",
+                ),
+                Panel(
+                    "CPU",
+                    "Of each replica, in cores.",
+                    ((_OURS.format("rate(process_cpu_seconds_total[$__rate_interval])"), "{{pod}}"),),
                 ),
             ),
         ),

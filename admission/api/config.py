@@ -132,8 +132,8 @@ class WaitForPodsReady(Section):
     """From the creation of the last pod until all are ready. Sooner, but not in Kueue mode, where the API server has
     refused pods for a minute, and later while pods are made for nobody."""
     recovery_timeout: Duration | None = None
-    """The same after a pod of a running gang was lost. Left out: as timeout. In Kueue mode from when it was lost
-    on, and 0 means for ever."""
+    """The same after a pod of a running gang was lost; 0: at once. Left out: as timeout. In Kueue mode from when it
+    was lost on, and 0 means for ever."""
     requeuing_strategy: RequeuingStrategy = RequeuingStrategy()
 
     @property

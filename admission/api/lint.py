@@ -15,10 +15,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -120,13 +120,40 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """Times stay text, as in JSON."""
+    """Reads what has no quotes as kubectl does: times are text, and `y` is a boolean, 08 and 1e3 are numbers."""
+
+    bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
+
+    def construct_yaml_float(self, node: Any) -> int | float:
+        value = super().construct_yaml_float(node)
+        return int(value) if value.is_integer() else value  # 1e3 is 1000 in JSON
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        """Keys are text, as in JSON."""
+        made = super().construct_mapping(node, deep)
+        return {str(key).lower() if isinstance(key, bool) else str(key): value for key, value in made.items()}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around text that kubectl would read as something else."""
 
 
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+for _tag, _pattern, _first in (
+    ("bool", r"^[yYnN]$", "yYnN"),
+    ("float", r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$", "-+.0123456789"),
+):
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
+
+
+def write(objects: Iterable[Json]) -> str:
+    """Objects as YAML that kubectl, and `read`, take as they are."""
+    return str(yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=120))
 
 
 def read(text: str, file: str) -> tuple[list[Document], list[Finding]]:
@@ -160,7 +187,10 @@ def read(text: str, file: str) -> tuple[list[Document], list[Finding]]:
                 line = node.start_mark.line + 1
                 findings.append(Finding("yaml", Severity.ERROR, "", "", file, line, str(error), "write it out in full"))
                 continue
-            documents.extend(_objects(obj, file, lines, ()))
+            if isinstance(obj, dict) and "metadata" in obj and not obj.get("kind"):
+                said, line = "it has metadata and no kind: kubectl takes it for no object", node.start_mark.line + 1
+                findings.append(Finding("yaml", Severity.ERROR, "", "kind", file, line, said, "write its kind"))
+            documents.extend(_objects(obj, file, lines))
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1
@@ -198,6 +228,8 @@ def _walk(
         seen: set[str] = set()
         for key, value in node.value:
             name = str(key.value)
+            if key.tag == "tag:yaml.org,2002:bool":
+                name = str(_Loader.bool_values[name.lower()]).lower()
             here = (*path, name)
             if name in seen and name != "<<":
                 yield here, key.start_mark.line + 1, name
@@ -209,16 +241,18 @@ def _walk(
             yield from _walk(value, (*path, i), above, lines)
 
 
-def _objects(obj: Any, file: str, lines: Mapping[Path, int], at: Path) -> Iterator[Document]:
+def _objects(obj: Any, file: str, lines: Mapping[Path, int]) -> Iterator[Document]:
     if not isinstance(obj, dict) or not obj.get("kind"):
         return
-    if str(obj["kind"]).endswith("List") and isinstance(obj.get("items"), list):
-        for i, item in enumerate(obj["items"]):
-            yield from _objects(item, file, lines, (*at, "items", i))
+    if not (str(obj["kind"]).endswith("List") and isinstance(obj.get("items"), list)):
+        yield Document(obj, file, lines)
         return
-    deep = len(at)
-    own = {path[deep:]: line for path, line in lines.items() if path[:deep] == at} if at else lines
-    yield Document(obj, file, own)
+    of_items: dict[str | int, dict[Path, int]] = defaultdict(dict)
+    for path, line in lines.items():
+        if len(path) > 1 and path[0] == "items":
+            of_items[path[1]][path[2:]] = line
+    for i, item in enumerate(obj["items"]):
+        yield from _objects(item, file, of_items[i])
 
 
 def show(path: Path) -> str:
@@ -260,6 +294,7 @@ def lint(documents: Iterable[Document], *, live: bool = False) -> list[Finding]:
                 )
             )
         held[where] = document
+    findings += [stray for document in held.values() if (stray := _stray(document)) is not None]
     for group in (MUSTER_GROUP, KUEUE_GROUP):
         ours = [d for d in held.values() if d.group == group]
         if ours or (group == MUSTER_GROUP and any(d.kind == "PriorityClass" for d in held.values())):
@@ -267,6 +302,27 @@ def lint(documents: Iterable[Document], *, live: bool = False) -> list[Finding]:
             findings.extend(_Fleet(Names(group), ours, others, live).findings())
     order = list(Severity)
     return sorted(findings, key=lambda f: (f.file, f.line, order.index(f.severity), f.subject, f.path, f.rule))
+
+
+_NAMED_SO_ELSEWHERE = ("Workload", "Topology")
+
+
+def _stray(document: Document) -> Finding | None:
+    """What was meant for Muster, and is of none of its kinds: it would pass for somebody else's."""
+    kind, ours = document.kind, document.group in (MUSTER_GROUP, KUEUE_GROUP)
+    if kind in BY_NAME:
+        if ours or kind in _NAMED_SO_ELSEWHERE:
+            return None
+        given, *groups = str(document.obj.get("apiVersion")), Names(KUEUE_GROUP).api_version, Names().api_version
+        path, said = "apiVersion", f"apiVersion {given!r} has no {kind}"
+        fix = f"write {(difflib.get_close_matches(given, groups, n=1, cutoff=0.7) or groups[-1:])[0]}"
+    else:
+        near = difflib.get_close_matches(kind, BY_NAME, n=1, cutoff=0.8)
+        if not ours or not (near or document.group == MUSTER_GROUP):  # Kueue has more kinds than are read here
+            return None
+        path, said = "kind", f"there is no kind {kind}"
+        fix = f"write {near[0]}" if near else f"write one of {', '.join(BY_NAME)}"
+    return _at(document, (path,), "schema", Severity.ERROR, said, fix)
 
 
 def _at(document: Document, path: Path, rule: str, severity: Severity, message: str, fix: str) -> Finding:
@@ -334,6 +390,7 @@ class _Fleet:
         self._cohorts()
         self._weights()
         self._flavors()
+        self._same_labels()
         self._node_quota()
         self._queues()
         self._local_queues()
@@ -863,6 +920,28 @@ class _Fleet:
                 "add it to tolerations (pods then get the toleration with the flavor), or to nodeTaints (only pods "
                 "that tolerate it get the flavor)",
             )
+
+    def _same_labels(self) -> None:
+        """Where nobody says which nodes there are: flavors of which one cannot but have nodes of the other."""
+        counted: dict[str, set[str]] = defaultdict(set)
+        for given in self.given:
+            counted[given.fr[0]].add(given.fr[1])
+        flavors = {key[1]: spec for key, spec in self.specs["ResourceFlavor"].items() if not spec.get("elastic")}
+        used = [] if self.nodes else sorted(set(flavors) & set(counted))
+        for i, one in enumerate(used):
+            for other in used[i + 1 :]:
+                first, second = ((flavors[name].get("nodeLabels") or {}).items() for name in (one, other))
+                if (first <= second or second <= first) and counted[one] & counted[other]:
+                    narrow, wide = (one, other) if second <= first else (other, one)
+                    self.say(
+                        self.named["ResourceFlavor"]["", other],
+                        ("spec", "nodeLabels"),
+                        "flavors-overlap",
+                        Severity.WARNING,
+                        f"every node of flavor {narrow} is of flavor {wide}, too, by its labels: quota of the two "
+                        "counts the same nodes twice",
+                        "make nodeLabels of the two exclude each other",
+                    )
 
     def _node_quota(self) -> None:
         if not self.nodes:

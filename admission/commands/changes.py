@@ -205,9 +205,12 @@ def create_queue(
         spec = _queue_spec(quotas, cohort, borrow, lend, weight, strict, users)
         api = session.names.api_version
         if labels:
+            flavor, *more = [one["name"] for one in spec["resourceGroups"][0]["flavors"]]
+            if more:
+                said = f"{', '.join([flavor, *more])} would be of the same nodes, which count once for each"
+                raise fail(BAD_USE, f"--node-label: {said}: create the flavors first, each with its own labels")
             of_nodes = {"nodeLabels": dict(_pair(label) for label in labels)}
-            flavors = [one["name"] for one in spec["resourceGroups"][0]["flavors"]]
-            made.extend(_object(api, "ResourceFlavor", flavor, of_nodes) for flavor in flavors)
+            made.append(_object(api, "ResourceFlavor", flavor, of_nodes))
         made.append(_object(api, "ClusterQueue", name, spec))
         for user in users:
             namespace, _, local = user.partition(":")
@@ -250,6 +253,10 @@ def _queue_spec(
             raise fail(BAD_USE, f"--quota {said}: every flavor must name the same resources ({', '.join(covered)})")
         covered = named
         flavors.append({"name": flavor, "resources": resources})
+    for option, limit in (("--borrow", borrow), ("--lend", lend)):
+        if limit is not None and not any("/" in resource for resource in covered):
+            told = f"it limits devices, and --quota names none ({', '.join(covered)})"
+            raise fail(BAD_USE, f"{option} {limit}: {told}: print the queue by --dry-run -o yaml, and write it there")
     namespaces = sorted({user.partition(":")[0] for user in users})
     wanted = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": namespaces}]
     spec: dict[str, Any] = {
@@ -307,12 +314,12 @@ def export(scope: Scope) -> None:
 def _print_objects(objects: list[dict[str, Any]], form: str) -> None:
     import json
 
-    import yaml
+    from admission.api.lint import write
 
     if form == "json":
         print(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2))
     elif objects:
-        print(yaml.safe_dump_all(objects, sort_keys=False, width=120), end="")
+        print(write(objects), end="")
 
 
 @click.command(
@@ -409,20 +416,19 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
 
     async def work(session: Session) -> None:
         from admission.api.config import ConfigError, load_config
-        from admission.controller.setup import rules_of
 
         unread = ""
         if config is None:
-            rules, unread = await _rules(session)
+            rules, governed, unread = await _rules(session)
         else:
             try:
-                rules = rules_of(load_config(Path(config)))
+                rules, governed = _said_by(load_config(Path(config)), session, known=True)
             except (ConfigError, ValueError, OSError) as error:
                 raise fail(BAD_USE, str(error)) from None
         earlier: list[whatif.Earlier] = []
         for document in documents:
             ask = session.ask()
-            one = await whatif.foresee(ask, document.obj, session.namespace, rules, earlier)
+            one = await whatif.foresee(ask, document.obj, session.namespace, rules, governed, earlier)
             if create and one.answer is not whatif.Foresight.REFUSED:
                 one = await whatif.create(ask, document.obj, one, earlier)
             seen.append(one)
@@ -440,23 +446,30 @@ def submit(scope: Scope, files: tuple[str, ...], create: bool, config: str | Non
     raise click.exceptions.Exit(max(0 if one.created else codes[one.answer.value] for one in seen))
 
 
-async def _rules(session: Session) -> tuple[Any, str]:
-    """Those that the controller decides by, as its ConfigMap says, or of the preset; and why it is not those of a
-    ConfigMap that is there."""
+def _said_by(config: Any, session: Session, *, known: bool) -> tuple[Any, Any]:
+    """(rules by which is decided, whose jobs are) of a configuration."""
+    from admission.controller.setup import default_queue, looked_at, rules_of
+    from admission.controller.whatif import Governed
+
+    return rules_of(config), Governed(looked_at(config, session.home), default_queue(config), known)
+
+
+async def _rules(session: Session) -> tuple[Any, Any, str]:
+    """Those that the controller decides by, as its ConfigMap says, or of the preset; whose jobs it queues; and why that
+    is not what a ConfigMap says that is there."""
     from admission.api.config import ConfigError, Configuration, load_config
-    from admission.controller.setup import rules_of
     from admission.kube.client import Forbidden, NotFound
 
-    name, said, unread = session.names.config_map, Configuration(), ""
+    name, said, unread, known = session.names.config_map, Configuration(), "", False
     try:
         found = await session.client.get(f"/api/v1/namespaces/{session.home}/configmaps/{name}")
-        said = load_config(str((found.get("data") or {}).get("config.yaml", "")))
+        said, known = load_config(str((found.get("data") or {}).get("config.yaml", ""))), True
     except NotFound:
         pass
     except (Forbidden, ConfigError) as error:
         why = "you may not read" if isinstance(error, Forbidden) else "this version cannot read"
         unread = f"{why} ConfigMap {session.home}/{name}: judged by the rules of the preset, see --config"
-    return rules_of(said.of_group(session.names.group)), unread
+    return *_said_by(said.of_group(session.names.group), session, known=known), unread
 
 
 def _tell_foreseen(scope: Scope, seen: list[Any]) -> None:
@@ -499,7 +512,7 @@ def foresee(scope: Scope, files: tuple[str, ...]) -> None:
     async def work(session: Session) -> Any:
         from admission.controller import whatif
 
-        rules, unread = await _rules(session)
+        rules, _, unread = await _rules(session)
         seen = await whatif.outlook(session.ask(), [one.obj for one in documents], session.namespace, rules)
         if unread and not seen.refused:
             print(f"muster: {unread}", file=sys.stderr)

@@ -67,6 +67,9 @@ def lint(scope: Scope, files: tuple[str, ...], cluster: bool) -> None:
     if not files and not cluster:
         raise fail(BAD_USE, "nothing to lint: name files, or --cluster")
     documents, found = manifests(files)
+    if files and not documents and not found:
+        of_values = "values of the chart are linted as `helm template` renders them"
+        raise fail(BAD_USE, f"no object in these files; {of_values}")
     hidden: tuple[str, ...] = ()
     if cluster:
         held, hidden = run(scope, _cluster_documents, "reading the cluster")

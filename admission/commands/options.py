@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from admission.names import KUEUE_GROUP, MUSTER_GROUP
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -94,7 +96,10 @@ def asking(
         click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, else ~/.kube/config."),
         click.option("--context", help="Context of the kubeconfig.", shell_complete=_contexts),
         click.option(
-            "--api-group", metavar="GROUP", help="muster.dev or kueue.x-k8s.io. Default: the one the cluster serves."
+            "--api-group",
+            type=click.Choice([MUSTER_GROUP, KUEUE_GROUP]),
+            metavar="GROUP",
+            help="muster.dev or kueue.x-k8s.io. Default: the one the cluster serves.",
         ),
         click.option(
             "--controller-namespace",

@@ -48,6 +48,7 @@ from admission.controller.standing import (
     condition_of,
     conditions_of,
     newest,
+    owner_of,
     so_far,
     standing_of,
 )
@@ -665,11 +666,24 @@ class Ask:
         )
         jobs: dict[str, JobView] = {}
         labels: dict[str, dict[str, str]] = {}
+
+        def take(kind: JobKind, raw: Json) -> None:
+            job = view(kind, raw, self.names)
+            jobs[job.uid], labels[job.uid] = job, texts(obj(raw.get("metadata")).get("labels"))
+
         for (kind, _), found in zip(selected, lists, strict=True):
             for raw in found or ():
-                job = view(kind, raw, self.names)
-                jobs[job.uid], labels[job.uid] = job, texts(obj(raw.get("metadata")).get("labels"))
+                take(kind, raw)
         read = [(raw, values.workload(raw, self.names)[0]) for raw in workloads or ()]
+        # Where all jobs of a namespace are queued, some have no label to be listed by.
+        left = {gang.job_uid: (owner_of(raw)[0], gang.namespace) for raw, gang in read if gang.job_uid not in jobs}
+        seen = {kind.name for (kind, _), found in zip(selected, lists, strict=True) if found is not None}
+        for kind in JOB_KINDS:
+            homes = {home for of_kind, home in left.values() if of_kind == kind.name} if kind.name in seen else ()
+            where = namespace or (min(homes) if len(homes) == 1 else None)
+            for raw in (await self.read(resource_of(kind), where) or ()) if homes else ():
+                if text(obj(raw.get("metadata")).get("uid")) in left:
+                    take(kind, raw)
         gangs = [
             (
                 gang,

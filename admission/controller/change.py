@@ -290,7 +290,7 @@ async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool,
     kinds = {kind.kind: kind for kind in (NAMESPACES, *_quota_kinds(ask.names))}
     order = list(kinds)
     rows: list[Change] = []
-    new_namespaces = {key_of(one)[1] for one in given if one.get("kind") == "Namespace"}
+    coming = _namespaces_of(given)
     known = [one for one in given if text(one.get("kind")) in kinds and _group(one) in ("", ask.names.group)]
     rows.extend(
         Change(_subject(one), Did.SKIPPED, message=f"not a quota object of {ask.names.group}")
@@ -299,7 +299,7 @@ async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool,
     )
     in_order = sorted(known, key=lambda one: (order.index(one["kind"]), key_of(one)))
     rows += [
-        await _put(ask, kinds[one["kind"]], one, namespace, new_namespaces, dry_run=dry_run, new=one["kind"] == new)
+        await _put(ask, kinds[one["kind"]], one, namespace, coming, dry_run=dry_run, new=one["kind"] == new)
         for one in in_order
     ]
     return Changes(tuple(rows), dry_run, ask.hidden)
@@ -356,6 +356,7 @@ async def as_applied(ask: Ask, given: Sequence[Json], namespace: str) -> tuple[l
     """(quota objects as the API server would store them, if they took the place of what is there; what it refuses, and
     why). Nothing is written, and who manages which fields does not matter. Raises ApiError when nobody answers."""
     kinds = {kind.kind: kind for kind in (NAMESPACES, *_quota_kinds(ask.names))}
+    coming = _namespaces_of(given)
     stored: list[Json] = []
     refused: list[str] = []
     for one in given:
@@ -371,12 +372,18 @@ async def as_applied(ask: Ask, given: Sequence[Json], namespace: str) -> tuple[l
         try:
             found = await ask.client.apply(path, wanted, manager=MANAGER, force=True, dry_run=True)
         except NotFound as error:
-            refused.append(f"{_subject(one)}: {error.message}")
+            if where not in coming:  # else nobody has a job there yet
+                refused.append(f"{_subject(one)}: {error.message}")
         except ApiError as error:
             refused.append(f"{_subject(one)}: {refusal(error)}")
         else:
             stored.append(typed(found, kind))
     return stored, refused
+
+
+def _namespaces_of(given: Sequence[Json]) -> set[str]:
+    """Those that these objects make."""
+    return {key_of(one)[1] for one in given if one.get("kind") == NAMESPACES.kind}
 
 
 def refusal(error: ApiError) -> str:

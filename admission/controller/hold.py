@@ -141,7 +141,8 @@ async def prove(
     except ApiError as error:
         if says_nothing(error):
             raise
-        return Held(mode, False, f"the dry run was refused{again} ({error})")
+        said = f"the dry run of a Job in namespace {namespace} was refused, so that nobody knows{again} ({error})"
+        return Held(mode, False, said)
     holds = bool((answer.get("spec") or {}).get("suspend"))
     message = f"a labelled Job is held by {mode}" if holds else f"a labelled Job was not held ({mode})"
     if again:

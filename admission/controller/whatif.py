@@ -46,6 +46,7 @@ from admission.engine.model import (
     EvictReason,
     Gone,
     Key,
+    LabelSelector,
     Node,
     PodUsage,
     Put,
@@ -54,12 +55,14 @@ from admission.engine.model import (
     StopPolicy,
     Verdict,
     Workload,
+    matches,
 )
 from admission.engine.model import Why as Cause
 from admission.engine.project import sentence
 from admission.engine.state import State
 from admission.jobs import values, volumes
 from admission.jobs.devices import Devices
+from admission.jobs.hold import not_queued
 from admission.jobs.kinds import (
     JOB,
     JOBSET,
@@ -180,8 +183,25 @@ def job_kind(manifest: Json) -> JobKind:
     return kind
 
 
+@dataclass(frozen=True)
+class Governed:
+    """Whose jobs are queued, as the controller's configuration says."""
+
+    namespaces: LabelSelector | None = None
+    """None: of all."""
+    default_queue: str = ""
+    """LocalQueue of those without a label; "": they are left alone."""
+    known: bool = True
+    """False: it was not read, and this is what it says by default."""
+
+
 async def foresee(
-    ask: Ask, manifest: Json, namespace: str, rules: Rules, earlier: list[Earlier] | None = None
+    ask: Ask,
+    manifest: Json,
+    namespace: str,
+    rules: Rules,
+    governed: Governed,
+    earlier: list[Earlier] | None = None,
 ) -> Foreseen:
     """What would become of a Job or JobSet if it were created now; nothing is created. `namespace` counts where the
     manifest names none. `earlier`: those that would be created before it; it is added to them. Raises ApiError when the
@@ -195,15 +215,36 @@ async def foresee(
         return _refused(seen, error)
     made = {**made, "apiVersion": kind.api_version, "kind": kind.name}
     meta = obj(made.get("metadata"))
-    queue = texts(meta.get("labels")).get(ask.names.queue_label, "")
-    seen = replace(seen, name=text(meta.get("name")), queue=queue)
-    if not queue:
-        said = f"it has no label {ask.names.queue_label}: Muster leaves it alone, and it starts at once"
+    label = texts(meta.get("labels")).get(ask.names.queue_label, "")
+    outside = await _outside(ask, where, governed)
+    seen = replace(seen, name=text(meta.get("name")), queue=label or ("" if outside else governed.default_queue))
+    if label and outside:
+        said = not_queued(view(kind, made, ask.names), ask.names)
+        return replace(seen, answer=Foresight.REFUSED, reason=Reason.MISCONFIGURED.value, message=said)
+    if not seen.queue:
+        said = f"it has no label {ask.names.queue_label}"
+        suspended = obj(made.get("spec")).get("suspend") is True
+        if suspended and not governed.known and obj(manifest.get("spec")).get("suspend") is not True:
+            said += ", and is held all the same: in which LocalQueue it is to wait says the controller's configuration"
+            return replace(seen, message=said)
+        said += f": Muster leaves it alone, and it {'stays suspended' if suspended else 'starts at once'}"
         return replace(seen, answer=Foresight.UNMANAGED, message=said)
     seen = replace(seen, without=view(kind, made, ask.names).unknown_keys)
     if kind is JOBSET and (refused := await _jobs_refused(ask, made, where)):
         return replace(seen, answer=Foresight.REFUSED, reason="Invalid", message=refused)
     return await _decided(ask, kind, made, seen, rules, [] if earlier is None else earlier)
+
+
+async def _outside(ask: Ask, namespace: str, governed: Governed) -> bool:
+    """Is it a namespace whose jobs are not queued? No, where its labels may not be seen."""
+    if governed.namespaces is None:
+        return False
+    try:
+        found = await ask.client.get(NAMESPACES.path(None, namespace))
+    except (Forbidden, NotFound):
+        return False
+    labels = texts(obj(found.get("metadata")).get("labels"))
+    return not matches(governed.namespaces, {"kubernetes.io/metadata.name": namespace, **labels})
 
 
 async def create(ask: Ask, manifest: Json, seen: Foreseen, earlier: list[Earlier]) -> Foreseen:
@@ -276,6 +317,7 @@ async def _decided(
         kind,
         made,
         names,
+        queue=seen.queue,
         priority=_priority(made, kind, ask, cluster.of("workloadpriorityclasses"), cluster.of(PRIORITY_CLASSES.plural)),
         limit_ranges=cluster.of(LIMIT_RANGES.plural),
         quotas=cluster.of(RESOURCE_QUOTAS.plural),

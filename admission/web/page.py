@@ -168,7 +168,7 @@ class Page:
         }
 
     def _queues(self, _: web.Request, sight: Sight) -> Json:
-        return {"items": self._view.queues(sight)}
+        return self._view.queues(sight)
 
     def _jobs(self, request: web.Request, sight: Sight) -> Json:
         query = request.query

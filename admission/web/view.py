@@ -162,8 +162,8 @@ class View:
 
     # ------------------------------------------------------------ queues
 
-    def queues(self, sight: Sight) -> list[Json]:
-        """Cohorts, ClusterQueues and LocalQueues, each after its parent, with its depth."""
+    def queues(self, sight: Sight) -> Json:
+        """Cohorts, ClusterQueues and LocalQueues, each after its parent, with its depth: the first, and how many."""
         state = self.source.state
         below: dict[str, list[Key]] = {}
         for key in sorted(state.local_queues):
@@ -177,7 +177,7 @@ class View:
                 self._branch(root, 0, lent, below, rows)
         for keys in below.values():
             rows.extend(self._local(key, 0) for key in keys)
-        return rows[: 5 * MOST]
+        return {"total": len(rows), "items": rows[: 5 * MOST]}
 
     def _branch(
         self,
@@ -319,7 +319,8 @@ class View:
         elif not gang.admitted:
             state_, since = "reserved", gang.reserved_at
         else:
-            state_, since = ("running" if job is not None and job.runs else "starting"), gang.admitted_at
+            runs = job.runs if job is not None else not gang.job_uid  # what is behind a bare one is not known
+            state_, since = ("running" if runs else "starting"), gang.admitted_at
         checks = [c for c in gang.checks if not gang.admitted]
         message = "; ".join(f"{c.name}: {c.state.value} {c.message}".strip() for c in checks)
         return out | {

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.api.lint import CLUSTER, Document, Finding, Severity, lint, parse_path, read, show
+from admission.api.lint import CLUSTER, Document, Finding, Severity, lint, parse_path, read, show, write
 from admission.engine.quota import Tree
 
 API = "muster.dev/v1beta1"
@@ -337,6 +337,44 @@ ROWS: dict[str, str] = {
         "  ",
     ).replace("  apiVersion", "- apiVersion", 1),
     "other kinds are not ours": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n---\n---\njust text\n---\n[1]\n",
+    "a group without its version, and one that is mistyped": "".join(
+        f"---\napiVersion: {api} # <- schema\nkind: ClusterQueue\nmetadata: {{name: a}}\n"
+        for api in ("muster.dev", "muster.io/v1beta1", "v1")
+    ).replace("name: a", "name: b", 1),
+    "kinds that are mistyped": f"---\napiVersion: {API}\nkind: ClusterQueues # <- schema\nmetadata: {{name: a}}\n"
+    f"---\napiVersion: {API}\nkind: Quota # <- schema\nmetadata: {{name: a}}\n"
+    "---\napiVersion: kueue.x-k8s.io/v1beta2\nkind: LocalQueu # <- schema\nmetadata: {name: a}\n",
+    "kinds of others": "".join(
+        f"---\napiVersion: {api}\nkind: {kind}\nmetadata: {{name: a}}\n"
+        for api, kind in (
+            ("kueue.x-k8s.io/v1beta2", "MultiKueueCluster"),
+            ("scheduling.k8s.io/v1alpha1", "Workload"),
+            ("config.muster.dev/v1beta1", "Configuration"),
+        )
+    ),
+    "an object without its kind": f"---\napiVersion: {API} # <- yaml\nmetadata: {{name: a}}\nspec: {{}}\n",
+    "values of a chart are no object": "---\nquota:\n  only: true\n",
+    "flavors that have the same nodes, whatever nodes there are": queue(
+        "a", *((name, {"nominalQuota": 8}) for name in ("a100", "all", "elastic", "h100", "h200"))
+    )
+    + flavor("h100", "nodeLabels: {gpu-type: h100}")
+    + flavor("h200", "nodeLabels: {gpu-type: h200}")
+    + flavor("elastic", "nodeLabels: {gpu-type: h200}", "elastic: true")
+    + flavor("a100", "nodeLabels: {gpu-type: a100}")
+    + flavor("all", "nodeLabels: {gpu-type: a100, rack: r1} # <- flavors-overlap"),
+    "flavors that have the same nodes and share no resource": head("ClusterQueue", "a")
+    + f"  {SOUND}\n"
+    + quotas(("all", {"nominalQuota": 8}), resource="cpu")
+    + quotas(("h100", {"nominalQuota": 8})).replace("  resourceGroups:\n", "")
+    + local("a")
+    + flavor("all")
+    + flavor("h100", "nodeLabels: {gpu-type: h100}"),
+    "labels that kubectl takes for something else": flavor(
+        "h100", "nodeLabels:", "  a: y # <- schema", "  b: 08 # <- schema", "  c: 12e4 # <- schema", "  d: '08'"
+    ),
+    "keys that are no text": queue("a", ("h100", {"nominalQuota": 8}), more=(SOUND, "on: 1 # <- schema")),
+    "amounts as kubectl reads them": queue("a", ("h100", {"nominalQuota": "1e3"}), more=LAB)
+    + queue("b", ("h100", {"nominalQuota": "64.0"}), more=LAB),
     "Kueue's group is judged by the same rules": (
         queue("a", ("h100", {"nominalQuota": 8, "borrowingLimit": "1 # <- limit-without-cohort"}))
     ).replace(API, "kueue.x-k8s.io/v1beta2"),
@@ -544,6 +582,16 @@ def _fill(tree: Tree, order: list[str]) -> None:
         node = tree.queue(name)
         assert node is not None
         tree.add(node, {fr: node.available(fr)})
+
+
+@pytest.mark.parametrize("text", ["y", "N", "08", "12e4", "1e-3", ".5", "yes", "010", "0x1F", "1_0", "null", "~", ""])
+def test_text_that_kubectl_would_read_as_something_else_is_written_in_quotes(text: str) -> None:
+    made = {"kind": "ResourceFlavor", "spec": {"nodeLabels": {"rack": text, "gpu": "h100"}}}
+    assert f"rack: '{text}'\n" in write([made])
+    assert "gpu: h100\n" in write([made])
+    documents, problems = read(write([made, {"kind": "List", "items": [made]}]), "x")
+    assert not problems
+    assert [one.obj for one in documents] == [made, made]
 
 
 @given(st.text(max_size=200))

@@ -73,6 +73,10 @@ MATRIX: dict[str, Object] = {
     "kueue-visibility": {"apiGroup": KUEUE_GROUP, "visibility": {"enabled": True}},
     "page-behind-a-proxy": {"config": {"web": {"bindAddress": "127.0.0.1:8888", "tls": "none"}}},
     "one-port": {"config": {"metrics": {"bindAddress": ":9000"}, "health": {"bindAddress": ":9000"}}},
+    "one-closed-port": {
+        "config": {"metrics": {"bindAddress": ":9000"}, "health": {"bindAddress": ":9000"}},
+        "networkPolicy": {"metricsFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}]},
+    },
     "closed": {
         "networkPolicy": {"apiServerPorts": [6443], "metricsFrom": [{"podSelector": {"matchLabels": {"a": "b"}}}]}
     },
@@ -422,6 +426,8 @@ def test_the_controller_starts_with_what_it_is_given(row: str) -> None:
     [
         ("defaults", {"Service/muster-webhook", "Secret/muster-webhook", "MutatingWebhookConfiguration/muster"}, set()),
         ("policy", {"MutatingAdmissionPolicy/muster-hold"}, {"Service/muster-webhook", "Secret/muster-webhook"}),
+        ("policy", {"ResourceQuota/muster-controller"}, set()),
+        ("one-replica", set(), {"ResourceQuota/muster-controller"}),
         ("policy", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"ValidatingWebhookConfiguration/muster"}),
         ("webhook", {"ValidatingAdmissionPolicy/muster-priority-class"}, {"MutatingAdmissionPolicy/muster-hold"}),
         *((mode, {"ValidatingAdmissionPolicyBinding/muster-kinds"}, set()) for mode in ("webhook", "policy", "kueue")),
@@ -504,7 +510,15 @@ def test_what_is_there(row: str, there: set[str], absent: set[str]) -> None:
         ({"tolerations": [{"key": "x", "operator": "Exist"}]}, "/tolerations/0/operator"),
         ({"tolerations": [{"keys": "x"}]}, "keys"),
         ({"refuseBarePods": ["nvidia.com/gpu' || true"]}, "/refuseBarePods/0"),
+        (
+            {"quota": {"teams": {"a": {"namespace": {"labels": {"muster": "governed"}}}}}},
+            "quota.teams.a.namespace: it says",
+        ),
         # What would be refused half-way, by the API server.
+        (
+            {"quota": {"teams": {"a": {"namespaces": ["ml"]}, "b": {"namespaces": ["web", "ml"]}}}},
+            "quota.teams.b: namespace ml has a LocalQueue main of team a",
+        ),
         ({"webhook": {"issuerRef": {"kind": "ClusterIssuer"}}}, "properties 'name' required, if 'kind' exists"),
         ({"podLabels": {"app.kubernetes.io/name": "muster-prod"}}, "app.kubernetes.io/name"),
         ({"podLabels": {"app.kubernetes.io/component": "prod"}}, "app.kubernetes.io/component"),
@@ -581,6 +595,8 @@ def test_values_reach_the_pods() -> None:
     closed = of(rendered("closed"), "NetworkPolicy", "muster-controller")["spec"]
     assert [port["port"] for port in closed["egress"][-1]["ports"]] == [6443]
     assert closed["ingress"][0]["from"] == MATRIX["closed"]["networkPolicy"]["metricsFrom"]
+    one = of(rendered("one-closed-port"), "NetworkPolicy", "muster-controller")["spec"]["ingress"]
+    assert [rule.get("from") for rule in one if rule["ports"][0]["port"] == 9000] == [closed["ingress"][0]["from"]]
     admins = of(rendered("open"), "ClusterRoleBinding", "muster-queue-admins")
     assert [one["name"] for one in admins["subjects"]] == ["platform", "oidc:ops"]
     viewer = of(rendered("open"), "ClusterRole", "muster-viewer")["metadata"]["labels"]

@@ -83,6 +83,14 @@ def test_a_panel_shows_something_of_a_run(panel: Panel, run: tuple[Scrape, Scrap
 
 
 @needs_parser
+@pytest.mark.parametrize("expression", [expr for _, expr in EXPRESSIONS if "process_" in expr])
+def test_other_programs_of_the_same_prometheus_are_no_replicas(expression: str, run: tuple[Scrape, Scrape]) -> None:
+    at = frozenset({("job", "other"), ("instance", "2")})
+    before, after = ({**one, **{(name, at): NOW for name in OF_THE_PROCESS}} for one in run)
+    assert evaluate(asked(expression), before, after, now=NOW) == evaluate(asked(expression), *run, now=NOW)
+
+
+@needs_parser
 @pytest.mark.parametrize("expression", ASKED)
 def test_what_a_page_asks_is_answered(expression: str, run: tuple[Scrape, Scrape]) -> None:
     answer = evaluate(expression, *run, now=NOW)

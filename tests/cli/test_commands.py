@@ -549,6 +549,57 @@ def test_input_that_is_no_text_is_told_in_a_line(command: str) -> None:
     assert "can't decode byte 0xff" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ["jobs", "--api-group", "muster.io"],
+        ["controller", "--api-group", "kueue"],
+        ["controller", "--log-level", "trace"],
+        ["controller", "--log-format", "text"],
+    ],
+    ids=" ".join,
+)
+def test_a_word_that_an_option_does_not_know_is_refused_with_those_it_knows(asked: list[str]) -> None:
+    result = CliRunner().invoke(cli, asked)
+    assert result.exit_code == options.BAD_USE
+    assert f"{asked[-1]!r} is not one of" in result.stderr
+
+
+def test_values_of_the_chart_are_not_linted_for_a_file_of_objects() -> None:
+    result = CliRunner().invoke(cli, ["lint", "-"], input=b"quota:\n  only: true\n")
+    assert result.exit_code == options.BAD_USE
+    assert "no object in these files; values of the chart are linted as `helm template` renders them" in result.stderr
+
+
+async def test_what_is_exported_reads_as_it_was_written(world: World, tmp_path: Path) -> None:
+    """By kubectl, too, which takes y for true and 08 for 8."""
+    await world.put(own("ResourceFlavor", "r8", {"nodeLabels": {"rack": "08", "gpu": "y"}}))
+    exported = (await run(world, tmp_path, "export")).stdout
+    assert "rack: '08'" in exported
+    assert "gpu: 'y'" in exported
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--quota", "all:cpu=8", "--borrow", "4"], "--borrow 4: it limits devices, and --quota names none (cpu)"),
+        (["--quota", "all:cpu=8,memory=1Ti", "--lend", "0"], "--lend 0: it limits devices, and --quota names none"),
+        (
+            ["--quota", f"a100:{GPU}=8", "--quota", f"h100:{GPU}=8", "--node-label", "gpu=h100"],
+            "--node-label: a100, h100 would be of the same nodes, which count once for each",
+        ),
+    ],
+)
+async def test_create_queue_refuses_what_it_would_leave_out_or_count_twice(
+    world: World, tmp_path: Path, more: list[str], told: str
+) -> None:
+    await lab(world)
+    before = (await run(world, tmp_path, "export", "-o", "name")).stdout
+    refused = await run(world, tmp_path, "create", "queue", "team-c", "--cohort", "lab", *more, code=2)
+    assert told in refused.stderr
+    assert (await run(world, tmp_path, "export", "-o", "name")).stdout == before
+
+
 @pytest.mark.parametrize("quota", ["h100", "h100:gpu", "h100:", "h100:gpu=1 h200:cpu=1"])
 async def test_create_queue_says_how_quota_is_written(world: World, tmp_path: Path, quota: str) -> None:
     given = [part for one in quota.split(" ") for part in ("--quota", one)]
@@ -662,14 +713,58 @@ async def test_submit_decides_by_the_rules_of_the_controller(world: World, tmp_p
     file = written(tmp_path, made)
     told = await run(world, tmp_path, "submit", file, code=1)
     assert ("ResourceNotCovered" in told.stdout, told.stderr) == (True, "")
-    config = {"config.yaml": "resources: {excludeResourcePrefixes: [cpu]}"}
-    meta = {"name": "muster-controller", "namespace": "muster-system"}
-    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
-    await world.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": config})
+    await configured(world, "resources: {excludeResourcePrefixes: [cpu]}")
     assert "would start now" in (await run(world, tmp_path, "submit", file)).stdout
     world.denied = {"configmaps"}
     told = await run(world, tmp_path, "submit", file, code=1)
     assert "may not read ConfigMap muster-system/muster-controller: judged by the rules of the preset" in told.stderr
+
+
+async def configured(world: World, config: str) -> None:
+    meta = {"name": "muster-controller", "namespace": "muster-system"}
+    await world.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "muster-system"}})
+    await world.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"config.yaml": config}})
+
+
+@pytest.mark.parametrize(
+    ("config", "queue", "code", "told"),
+    [
+        ("manageJobsWithoutQueueName: true\ndefaultQueueName: team-a", "", 0, "would start now"),
+        ("manageJobsWithoutQueueName: true\ndefaultQueueName: none", "", 1, "LocalQueue none does not exist"),
+        ("defaultQueueName: team-a", "", 0, "Muster leaves it alone, and it starts at once"),
+        ("namespaceSelector: {matchLabels: {a: b}}", "team-a", 3, "Jobs of namespace ml are not queued"),
+        ("manageJobsWithoutQueueName: true\nnamespaceSelector: {matchLabels: {a: b}}", "", 0, "Muster leaves it alone"),
+    ],
+)
+async def test_submit_knows_whose_jobs_are_queued(
+    world: World, tmp_path: Path, config: str, queue: str, code: int, told: str
+) -> None:
+    await alone(world)
+    await configured(world, config)
+    made = job("train", queue)
+    del made["spec"]["suspend"]
+    said = (await run(world, tmp_path, "submit", written(tmp_path, made), code=code)).stdout
+    assert told in " ".join(said.split())
+    assert ("LocalQueue team-a -> " in said) is ("would start" in said)
+
+
+async def test_submit_of_a_job_that_is_held_without_a_label_does_not_guess_its_queue(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may not read the ConfigMap sees by the dry run that all jobs of the namespace are held."""
+    await alone(world)
+    create = Client.create
+
+    async def held(self: Client, path: str, manifest: Any, **more: Any) -> Any:
+        made = await create(self, path, manifest, **more)
+        return {**made, "spec": {**made["spec"], "suspend": True}}
+
+    monkeypatch.setattr(Client, "create", held)
+    world.denied = {"configmaps"}
+    made = job("train", "")
+    del made["spec"]["suspend"]
+    said = await run(world, tmp_path, "submit", written(tmp_path, made), code=4)
+    assert "it has no label muster.dev/queue-name, and is held all the same" in " ".join(said.stdout.split())
 
 
 async def test_submit_creates_after_it_said_what_will_happen(world: World, tmp_path: Path) -> None:
@@ -818,6 +913,15 @@ FORESEEN: dict[str, tuple[int, list[dict[str, Any]], dict[str, Any]]] = {
     "stopped and drained": (16, _of(stopPolicy="HoldAndDrain"), {"starts": [THEIRS], "evicts": [RUNS]}),
     "stopped": (24, _of(24, stopPolicy="Hold"), {"waits": [MORE]}),
     "quota to borrow behind which there are no nodes": (16, [cluster_queue("team-c", 8)], {}),
+    "with a team whose namespace is new": (
+        16,
+        [
+            *_of(24),
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "new"}},
+            local_queue("main", "team-a", "new"),
+        ],
+        {"starts": [MORE]},
+    ),
 }
 
 
@@ -1360,15 +1464,15 @@ async def test_completion_is_silent_where_there_is_no_cluster(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("by", "expected"),
     [
-        ("namespace", {"ml": (3, 1, 32, 16, 16), "web": (1, 0, 8, 8, 0)}),
-        ("queue", {"ml/team-a": (3, 1, 32, 16, 16), "web/team-b": (1, 0, 8, 8, 0)}),
-        ("team", {"": (2, 0, 16, 16, 0), "red": (2, 1, 24, 8, 16)}),
+        ("namespace", {"ml": (4, 1, 40, 16, 16), "web": (1, 0, 8, 8, 0)}),
+        ("queue", {"ml/team-a": (4, 1, 40, 16, 16), "web/team-b": (1, 0, 8, 8, 0)}),
+        ("team", {"": (2, 0, 16, 16, 0), "red": (2, 1, 24, 8, 16), "blue": (1, 0, 8, 0, 0)}),
     ],
 )
 async def test_jobs_by_what_they_have_in_common(
     world: World, tmp_path: Path, by: str, expected: dict[str, tuple[int, ...]]
 ) -> None:
-    """One waits, one runs, one starts, one waits for checks and one has finished."""
+    """One waits, one runs, one that has no queue label does, one starts, one waits for checks and one has finished."""
     await lab(world)
 
     def made(name: str, team: str = "", namespace: str = "ml", queue: str = "team-a", **more: Any) -> dict[str, Any]:
@@ -1381,6 +1485,7 @@ async def test_jobs_by_what_they_have_in_common(
     held = {"conditions": [RESERVED, ADMITTED_]}
     await with_workload(world, made("waits", "red"), dict(PENDING))
     await with_workload(world, made("runs", "red", status=STARTED), {**held, "admission": two})
+    await with_workload(world, made("governed", "blue", queue="", pods=1, status=STARTED), {**held, "admission": one})
     await with_workload(world, made("starts", "red"), {**held, "admission": one})
     await with_workload(world, made("checked"), {"conditions": [RESERVED], "admission": one})
     abroad = made("abroad", namespace="web", queue="team-b")

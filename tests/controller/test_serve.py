@@ -381,6 +381,7 @@ class Judge(Cluster):
 FOUR = ("a", "b", "c", "d")
 GUARD = "ValidatingAdmissionPolicy"
 GONE = ", and not all that guards it is there: install"
+REFUSED = "the dry run of a Job in namespace default was refused, so that nobody knows"
 INSTALL = "; are the policies installed? kubectl apply -f config/policies.yaml, or the chart's"
 
 
@@ -399,8 +400,8 @@ INSTALL = "; are the policies installed? kubectl apply -f config/policies.yaml, 
             200,
             f"a labelled Job was not held (webhook){GONE} {GUARD} a, {GUARD} b, {GUARD} c and 1 more again",
         ),
-        ("policy", True, FOUR, 403, "the dry run was refused (403 Forbidden: no!)"),
-        ("policy", True, FOUR[1:], 403, f"the dry run was refused{GONE} {GUARD} a again (403 Forbidden: no!)"),
+        ("policy", True, FOUR, 403, f"{REFUSED} (403 Forbidden: no!)"),
+        ("policy", True, FOUR[1:], 403, f"{REFUSED}{GONE} {GUARD} a again (403 Forbidden: no!)"),
     ],
 )
 async def test_what_the_proof_of_the_hold_says(

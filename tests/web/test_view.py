@@ -174,6 +174,14 @@ def test_pages_make_the_whole_and_nobody_sees_too_much(
     assert state.drift() == []
 
 
+def test_queues_beyond_what_is_shown_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = View(Source(built([], None, None), True))
+    whole = view.queues(Sight("somebody"))
+    assert whole["total"] == len(whole["items"]) > 5
+    monkeypatch.setattr("admission.web.view.MOST", 1)
+    assert view.queues(Sight("somebody")) == {"total": whole["total"], "items": whole["items"][:5]}
+
+
 def test_nodes_are_shown_with_the_taints_that_keep_gangs_off() -> None:
     state = built([], None, None)
     taints = (Taint("maintenance", "", "NoSchedule"), Taint("soft", "", "PreferNoSchedule"))

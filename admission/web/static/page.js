@@ -102,6 +102,25 @@ function colour(label) {
 const legend = (entries) => h("ul", { class: "legend" }, entries.map(([kind, text]) =>
   h("li", {}, s("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, s("rect", { class: kind, width: 10, height: 10 })), text)));
 
+// Buttons to the pages before and after, where there are more than one.
+function pager(name, query, offset, size, total) {
+  const last = Math.min(offset + size, total);
+  const go = (to) => { query.set("offset", to); location.hash = `#/${name}?${query}`; };
+  return total > size && h("p", {},
+    h("button", { type: "button", "data-key": "before", disabled: offset === 0, on: { click: () => go(Math.max(0, offset - size)) } }, "Before"), " ",
+    h("button", { type: "button", "data-key": "after", disabled: last >= total, on: { click: () => go(offset + size) } }, "After"),
+    ` ${offset + 1} to ${last} of ${total}`);
+}
+
+// A page of rows; when it has none any more, for others have gone, the last one that has.
+async function page(path, query, size, asked) {
+  const offset = Number(query.get("offset") ?? 0);
+  const answer = await api(path, { ...asked, offset, limit: size });
+  if (answer.items.length || !offset) return [answer, offset];
+  query.set("offset", Math.floor(Math.max(0, Math.min(answer.total, offset) - 1) / size) * size);
+  return page(path, query, size, asked);
+}
+
 const views = {
   async queues() {
     const answer = await api("queues");
@@ -125,13 +144,14 @@ const views = {
     const columns = [["Name"], ["Resource"], ["Used", "number"], ["Own", "number"], ["Share of it"],
       ["Waiting", "number"], ["Running", "number"], ["State"]];
     return [answer, "Queues", [
+      answer.total > answer.items.length && h("p", {}, `The first ${answer.items.length} of ${answer.total} are shown.`),
       legend([["used", "used"], ["borrowed", "borrowed, beyond its own"], ["lent", "lent to others"], ["own", "free"]]),
       table("Cohorts and queues, each below its parent", columns, rows)]];
   },
 
   async jobs(query) {
-    const offset = Number(query.get("offset") ?? 0);
-    const answer = await api("jobs", { queue: query.get("queue") ?? "", namespace: query.get("namespace") ?? "", offset, limit: PAGE });
+    const asked = { queue: query.get("queue") ?? "", namespace: query.get("namespace") ?? "" };
+    const [answer, offset] = await page("jobs", query, PAGE, asked);
     const rows = answer.items.map((job) => [
       [link(jobLink(job), `${job.namespace}/${job.name}`), " ", h("span", { class: "soft" }, job.kind)],
       `${job.queue}${job.clusterQueue ? ` in ${job.clusterQueue}` : ""}`,
@@ -141,21 +161,16 @@ const views = {
       age(job.created, answer.now),
       job.state === "waiting" ? [h("strong", {}, job.reason), " ", job.message] : job.where ? places(job.where) : job.message]);
     const columns = [["Job"], ["Queue"], ["State"], ["Place", "number"], ["Pods", "number"], ["Age", "number"], ["Why it waits, or where it is", "why"]];
-    const go = (to) => { query.set("offset", to); location.hash = `#/jobs?${query}`; };
     const scope = [...query].filter(([name, value]) => name !== "offset" && value).map(([name, value]) => `${name} ${value}`).join(", ");
-    const last = Math.min(offset + PAGE, answer.total);
     return [answer, "Jobs", [
       h("p", {}, scope ? [`Of ${scope}. `, link("#/jobs", "Show all"), ". "] : "", `${answer.waiting} wait of ${answer.total} that are not finished.`),
       answer.items.length ? table("Those that wait come first, in the order of their queues", columns, rows) : h("p", {}, "No job waits or runs."),
-      answer.total > PAGE && h("p", {},
-        h("button", { type: "button", "data-key": "before", disabled: offset === 0, on: { click: () => go(Math.max(0, offset - PAGE)) } }, "Before"), " ",
-        h("button", { type: "button", "data-key": "after", disabled: last >= answer.total, on: { click: () => go(offset + PAGE) } }, "After"),
-        ` ${offset + 1} to ${last} of ${answer.total}`)]];
+      pager("jobs", query, offset, PAGE, answer.total)]];
   },
 
-  async nodes() {
+  async nodes(query) {
     if (!me.nodes) return [{}, "Nodes", [h("p", {}, "You may not list nodes. Where your own jobs run is told with each job.")]];
-    const answer = await api("nodes", { limit: 500 });
+    const [answer, offset] = await page("nodes", query, 5 * PAGE, {});
     const cards = answer.items.map((node) => h("li", {},
       h("h3", {}, node.name, " ", !node.ready && state("inactive", "not ready"), " ", node.cordoned && state("stopped", "cordoned"),
         node.taints.map((key) => [" ", state("stopped", `taint ${key}`)])),
@@ -165,8 +180,9 @@ const views = {
         gang.workload ? link(jobLink(gang), gang.label) : gang.label, " ",
         h("span", { class: "soft" }, gang.holds.map((one) => `${one.text} ${one.resource}`).join(", ")))))));
     return [answer, "Nodes", [
-      h("p", {}, `${answer.total} nodes${answer.total > answer.items.length ? `, of which the first ${answer.items.length} are shown` : ""}: who sits where.`),
-      h("ul", { class: "nodes" }, cards)]];
+      h("p", {}, `${answer.total} nodes: who sits where.`),
+      h("ul", { class: "nodes" }, cards),
+      pager("nodes", query, offset, 5 * PAGE, answer.total)]];
   },
 
   async job(query) {
