@@ -569,6 +569,7 @@ def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
     name = name_of(raw)
     made = claims_made(raw)
     succeeded = _jobs_done(raw)
+    of_set = _exclusive_of(raw)
     for index, entry in _replicated(raw):
         spec = obj(obj(entry.get("template")).get("spec"))
         parallelism, completions, indexed = _job_size({"completionMode": "Indexed", **spec})
@@ -588,7 +589,7 @@ def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
                 done=((0, ranks - 1),) if over and ranks else (),
                 stride=completions or 0 if ranked else 0,
                 labels=((JOBSET_NAME_LABEL, name), (JOBSET_REPLICATED_JOB_LABEL, text(entry.get("name")))),
-                notes=_exclusive_notes(raw, entry),
+                notes=_exclusive_notes(of_set, entry),
                 volumes=_mounted(obj(obj(spec.get("template")).get("spec")), made),
                 replicas=replicas,
                 per_job=pods,
@@ -639,15 +640,21 @@ def _mounted(pod_spec: Json, made: Mapping[str, tuple[str, Json]]) -> tuple[tupl
     return tuple((volume, made[volume][0]) for volume in sorted(mounts & made.keys()))
 
 
-def _exclusive_notes(raw: Json, entry: Json) -> tuple[tuple[str, str], ...]:
+def _exclusive_notes(of_set: dict[str, str], entry: Json) -> tuple[tuple[str, str], ...]:
     """What the pods of a replicated job say of exclusive placement: their template's word, over it the JobSet's, over
-    it the Job template's. The strategy counts only beside the annotation that it belongs to."""
-    out: dict[str, str] = {}
-    for holder in (obj(at(entry, ("template", "spec", "template"))), raw, obj(entry.get("template"))):
-        said = texts(obj(holder.get("metadata")).get("annotations"))
-        if JOBSET_EXCLUSIVE_TOPOLOGY in said:
-            out |= {key: said[key] for key in (JOBSET_EXCLUSIVE_TOPOLOGY, JOBSET_NODE_SELECTOR) if key in said}
-    return tuple(sorted(out.items()))
+    it the Job template's."""
+    pods, job = obj(at(entry, ("template", "spec", "template"))), obj(entry.get("template"))
+    return tuple(sorted((_exclusive_of(pods) | of_set | _exclusive_of(job)).items()))
+
+
+def _exclusive_of(holder: Json) -> dict[str, str]:
+    """What it says by its annotations. The strategy counts only beside the annotation that it belongs to."""
+    said = obj(obj(holder.get("metadata")).get("annotations"))
+    if not isinstance(said.get(JOBSET_EXCLUSIVE_TOPOLOGY), str):
+        return {}
+    return {
+        key: said[key] for key in (JOBSET_EXCLUSIVE_TOPOLOGY, JOBSET_NODE_SELECTOR) if isinstance(said.get(key), str)
+    }
 
 
 def starts_together(raw: Json) -> bool:
@@ -919,12 +926,14 @@ def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list
 
 
 _REPLICATED = "replicatedJobs[].template"
+_MOST_UNKNOWN = 16
+"""Keys that are told of a job. More an Event could not hold; and nobody looks for what thousands of them may mean."""
 
 
 def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) -> tuple[str, ...]:
     """Labels and annotations of our group, on a job, on its pod templates and on what a JobSet makes its Jobs of, that
     say nothing where they stand: their keys are not known or read elsewhere (in Kueue's group, where others have keys,
-    nobody knows that), or their values are none that count."""
+    nobody knows that), or their values are none that count. Of many the first."""
     said: dict[tuple[str, str], dict[str, set[str]]] = {}
     ours = f"{names.group}/"
     pods = [obj(slot.template.get("metadata")) for slot in slots]
@@ -938,9 +947,11 @@ def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) 
                         found.setdefault(key, set()).add(value)
             if found:
                 said[form, place] = found
-    out = []
+    out: list[str] = []
     for (form, place), keys in said.items():
         for key in sorted(keys):
+            if len(out) >= _MOST_UNKNOWN:
+                return tuple(out)
             wrong = [] if names.as_kueue else [_unread_there(form, place, key, names, said)]
             if not any(wrong):
                 wrong = [_no_value(kind, raw, key, value, names) for value in sorted(keys[key])]
