@@ -558,11 +558,20 @@ def mutate_pod(pod: Json, names: Names) -> list[Operation]:
     return patch
 
 
-def validate_delete(pod: Json, options: Json, caller: Caller, names: Names, *, limits: Limits = LIMITS) -> str | None:
-    """Why a pod must not be deleted so; None when it may. Once it is being deleted nobody else shortens its grace."""
+def is_patient(options: Json, *, limits: Limits = LIMITS) -> bool:
+    """Is a pod that is deleted so left for longer than any of a gang may have?"""
     grace = options.get("gracePeriodSeconds")
-    long = isinstance(grace, int) and grace > limits.grace_s
-    return Messages(names, limits).pod_grace if long and is_managed(pod, names) and not caller.may_admit else None
+    return isinstance(grace, int) and grace > limits.grace_s
+
+
+def validate_delete(
+    pod: Json | None, options: Json, caller: Caller, names: Names, *, limits: Limits = LIMITS
+) -> str | None:
+    """Why a pod must not be deleted so; None when it may. Once it is being deleted nobody else shortens its grace.
+    pod: None of one that is evicted, for an Eviction does not say whose it is."""
+    of_gang = pod is None or is_managed(pod, names)
+    long = of_gang and is_patient(options, limits=limits) and not caller.may_admit
+    return Messages(names, limits).pod_grace if long else None
 
 
 def _resources(pod: Json) -> list[object]:
