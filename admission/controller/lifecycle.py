@@ -82,6 +82,20 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Beyond:
+    """More pods on nodes than are charged, those that still end among them."""
+
+    since: int
+    """0: far more."""
+    pods: int
+    charged: int
+    pod_set: str = ""
+    """In which they are; "": in all of them together."""
+    given_back: int = 0
+    """Pods of it that were done, so that their quota went to others."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodTally:
     """The pods of one job, as counted from the pods themselves."""
 
@@ -110,8 +124,7 @@ class PodTally:
     """(namespace, name) of pods that wait for their host behind our scheduling gate."""
     stranded: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of pods on nodes that are no longer in the reservation."""
-    beyond_since: int | None = None
-    """Since when more pods of it are on nodes than were admitted, those that still end among them; 0: far more."""
+    beyond: Beyond | None = None
     claims_more: str = ""
     """A pod of it that holds more devices by its claims than were counted, in words."""
     missing_since: int | None = None
@@ -818,12 +831,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         )
     excess = _excess(seen, settings)
     if excess is not None and now >= excess:
-        admitted = value.admission.pods if value.admission is not None else 0
-        return EvictWorkload(
-            "OutOfSync",
-            f"{pods.live} pods of it run or are still ending, and {admitted} were admitted: they were deleted and made "
-            "anew beside those that end, or were taken from their Job",
-        )
+        return EvictWorkload("OutOfSync", _said_of_excess(pods.beyond))
     if pods.claims_more:
         return EvictWorkload("OutOfSync", pods.claims_more, backoff=True)
     refused = _refused(seen, settings)
@@ -922,8 +930,20 @@ def _emptied(seen: Sight, settings: Settings) -> int | None:
 def _excess(seen: Sight, settings: Settings) -> int | None:
     """When a gang with more pods than were admitted must leave; None while it has no more. Pods that take over from
     others may for a moment stand beside them; for longer they would use what nobody charges."""
-    since = seen.pods.beyond_since
-    return None if since is None else seen.set_ahead.now(since) + settings.unschedulable_ms
+    beyond = seen.pods.beyond
+    return None if beyond is None else seen.set_ahead.now(beyond.since) + settings.unschedulable_ms
+
+
+def _said_of_excess(beyond: Beyond | None) -> str:
+    if beyond is None:
+        return ""
+    of = f"its pod set {beyond.pod_set}" if beyond.pod_set else "it"
+    there = f"{beyond.pods} pods of {of} run or are still ending, and {beyond.charged}"
+    if beyond.given_back:
+        done = f"{beyond.given_back} were done, and their quota was given back"
+        return f"{there} are charged: {done}; they were made anew"
+    why = "they were deleted and made anew beside those that end, or were taken from their Job"
+    return f"{there} were admitted: {why}"
 
 
 def _without_pods_since(seen: Sight, settings: Settings) -> int | None:
