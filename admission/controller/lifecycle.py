@@ -759,14 +759,15 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     if pods.live or terminating > 0 or (may_have_run and seen.unheard) or not acknowledged:
         times = (pods.lost_until, until if bounded and now < until else None)
         return _or_remind(seen, settings, now, min((at for at in times if at is not None), default=None))
+    children = RestoreChildren(seen.marked) if seen.marked and then is not None else None
+    if children is not None and job.started:
+        return Next(children)  # first, for with its own note a JobSet is let go, and may start them
     if job.started or job.started_by_another:
         # 1.35 and older refuse template changes while a start time is set, and nobody clears it.
         if job.start_time_set and job.suspended_condition and job.template_frozen:
             return Next(ClearStartTime())
         return Next(RestoreJob())
-    if seen.marked and then is not None:
-        return Next(RestoreChildren(seen.marked))
-    return Next(then)
+    return Next(children or then)
 
 
 def _in_place(seen: Sight) -> bool:

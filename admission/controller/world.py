@@ -1192,7 +1192,6 @@ class World:
         return [key for key in self._children_of(job) if self._is_unled(self.jobs[key])]
 
     def _marked(self, job: JobView | None) -> tuple[JobKey, ...]:
-        """Older API servers refuse to change a template that has run: there the next start writes over it."""
         if job is None or not job.suspended:
             return ()
         children = ((key, self.jobs[key]) for key in self._children_of(job))
@@ -1541,9 +1540,9 @@ def _stand(pod: PodView) -> tuple[Stand, ...]:
 
 
 def _carries(child: JobView) -> bool:
-    """Does a stopped Job of a JobSet say what a start wrote into it, and may that be taken out?"""
-    frozen = child.start_time_set or child.deleting or child.finished is not None
-    return bool(child.marked_for or child.started_by_another) and child.suspended and not frozen
+    """Does a stopped Job of a JobSet that may run again say what a start wrote into it?"""
+    over = child.deleting or child.finished is not None
+    return bool(child.marked_for or child.started_by_another) and child.suspended and not over
 
 
 def _free(pod: PodView) -> bool:

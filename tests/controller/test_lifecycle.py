@@ -454,6 +454,14 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(), workload(**LEAVING), queue="q", marked=(("Job", "ns", "set-a-0"),)),
         life.RestoreChildren((("Job", "ns", "set-a-0"),)),
     ),
+    "evicted, pods gone: its Jobs go back before the JobSet, whose owner may start them then": (
+        Sight(job(**STOPPED), workload(**LEAVING), queue="q", marked=(("Job", "ns", "set-a-0"),)),
+        life.RestoreChildren((("Job", "ns", "set-a-0"),)),
+    ),
+    "evicted, pods gone, and another controller had started it: what the JobSet says of its Jobs is put right first": (
+        Sight(job(started_by_another=True), workload(**LEAVING), queue="q", marked=(("Job", "ns", "set-a-0"),)),
+        life.RestoreJob(),
+    ),
     "evicted, pods gone, template frozen by a start time": (
         Sight(job(**STOPPED, start_time_set=True, template_frozen=True), workload(**LEAVING), queue="q"),
         life.ClearStartTime(),

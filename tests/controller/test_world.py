@@ -812,7 +812,8 @@ def test_which_jobs_of_a_jobset_go_on_and_of_which_the_job_controller_has_not_he
         ({"suspended": True}, {"suspended": True, "marked_for": ""}, False),
         ({"suspended": True}, {"suspended": False}, False),
         ({"suspended": False}, {"suspended": True}, False),
-        ({"suspended": True}, {"suspended": True, "start_time_set": True}, False),
+        # On Kubernetes 1.35 and older nobody clears it.
+        ({"suspended": True}, {"suspended": True, "start_time_set": True}, True),
         ({"suspended": True}, {"suspended": True, "finished": "Succeeded"}, False),
         ({"suspended": True}, {"suspended": True, "deleting": True}, False),
     ],
