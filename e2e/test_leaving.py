@@ -256,8 +256,11 @@ def test_a_jobset_that_runs_again_what_it_has_given_back_is_sent_back(muster: In
     cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
     teams(cp, {"team-a": 2})
     cp.apply(jobset("team-a", "set", {"long": (1, 1), "short": (1, 1)}, gpus=1, seconds=None))
-    phases = lambda: [pod["status"].get("phase") for pod in running_pods(cp, "team-a")]  # noqa: E731
-    cp.wait(lambda: phases() == ["Running"] * 2, 60, "its pods to run")
+
+    def both_run() -> bool:
+        return [pod["status"].get("phase") for pod in running_pods(cp, "team-a")] == ["Running"] * 2
+
+    cp.wait(both_run, 60, "its pods to run")
     short = next(pod["metadata"]["name"] for pod in running_pods(cp, "team-a") if "short" in pod["metadata"]["name"])
     cp.patch("pods", short, {"status": {"phase": "Succeeded"}}, "team-a", subresource="status")
     cp.apply(job("team-a", "next", 1, gpus=1, seconds=None))

@@ -18,7 +18,7 @@ import copy
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -444,17 +444,40 @@ def owners_form(raw: Json, names: Names) -> Json:
     if inverse is None:
         return raw
     out = copy.deepcopy(raw)
-    for entry in items(inverse.get("undo")):
-        if isinstance(entry, list) and entry and all(isinstance(key, str) for key in items(entry[0])):
-            _put_back(out, entry[0], entry[1:])
+    for path, was in undoes(inverse):
+        _put_back(out, path, was)
     annotations = obj(obj(out.get("metadata")).get("annotations"))
     annotations.pop(names.inverse_annotation, None)
     return out
 
 
+def undoes(inverse: Json) -> Iterator[tuple[list[str], list[Any]]]:
+    """(path, [what was there] or []) of what a start writes. Of nothing else: a note may come with a manifest, by a
+    tool that has all rights and applies what anybody wrote."""
+    for entry in items(inverse.get("undo")):
+        path = items(entry[0]) if isinstance(entry, list) and entry else []
+        if all(isinstance(key, str) for key in path) and _is_of_a_start(path):
+            yield path, entry[1:]
+
+
+def _is_of_a_start(path: list[str]) -> bool:
+    if path[:2] == ["spec", "replicatedJobs"] and path[3:6] == ["template", "spec", "template"]:
+        at_template = path[6:]
+    elif path[:2] == ["spec", "template"]:
+        at_template = path[2:]
+    else:
+        return path == ["spec", "parallelism"]
+    match at_template:
+        case ["metadata"] | ["metadata", "labels" | "annotations"] | ["metadata", "labels" | "annotations", _]:
+            return True
+        case ["spec", "nodeSelector"] | ["spec", "nodeSelector", _]:
+            return True
+        case ["spec", "tolerations" | "schedulingGates"]:
+            return True
+    return False
+
+
 def _put_back(raw: Json, path: Sequence[str], was: Sequence[Any]) -> None:
-    if not path:
-        return
     holder = at(raw, path[:-1])
     if not isinstance(holder, dict):
         return

@@ -49,6 +49,7 @@ from admission.jobs.kinds import (
     suspension,
     text,
     texts,
+    undoes,
     whole,
 )
 from admission.jobs.requests import NODE_NAME
@@ -566,10 +567,7 @@ def _like(raw: Json, path: tuple[str, ...], was: Json | None, names: Names, *, c
 def _undo(raw: Json, names: Names) -> list[Operation]:
     owned = owners_form(raw, names)
     patch: list[Operation] = []
-    for entry in items((inverse_of(raw, names) or {}).get("undo")):
-        path = entry[0] if isinstance(entry, list) and entry else None
-        if not isinstance(path, list) or not all(isinstance(key, str) for key in path):
-            continue
+    for path, _ in undoes(inverse_of(raw, names) or {}):
         if _there(owned, path):
             was = at(owned, path)
             if was != at(raw, path) or not _there(raw, path):

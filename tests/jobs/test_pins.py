@@ -420,6 +420,35 @@ def test_stop_gives_back_what_its_owner_wrote(
 
 
 @pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["spec", "suspend"], False),
+        (["spec", "completions"], 400),
+        (["metadata", "ownerReferences"], []),
+        (["metadata", "labels"], {}),
+        (["spec", "template"], {"spec": {"containers": []}}),
+        (["spec", "template", "spec"], {"containers": []}),
+        (["spec", "template", "spec", "containers"], []),
+        (["spec", "template", "metadata", "finalizers"], ["a"]),
+        ([], {}),
+    ],
+    ids=str,
+)
+def test_a_note_that_somebody_else_wrote_takes_back_no_more_than_a_start_writes(path: list[str], value: Any) -> None:
+    """A tool that applies what tenants wrote may have all rights, and so makes jobs with any note. What that says would
+    be written by the controller: its job would start, or count for less than it asks for."""
+    note = json.dumps({"for": "w", "undo": [[path, value], [["spec", "template", "metadata", "labels"]]]})
+    raw = job(template={"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}})
+    raw["metadata"] |= {"labels": QUEUED, "annotations": {NAMES.inverse_annotation: note}}
+    assert validate_job(None, raw, Caller(user="gitops", may_admit=True), NAMES) is None
+    wanted = copy.deepcopy(raw)
+    wanted["metadata"]["annotations"] = {}
+    wanted["spec"]["template"]["metadata"] = {}
+    assert patched(raw, restore(raw, NAMES) or []) == wanted
+    assert owners_form(raw, NAMES) == wanted
+
+
+@pytest.mark.parametrize(
     ("kind", "raw", "given_"),
     [(JOB, job(2), admission(main=["a", "b"])), (JOBSET, jobset(), admission(driver=["d"], workers=list("abcd")))],
     ids=["Job", "JobSet"],
