@@ -162,7 +162,7 @@ def stop(muster: ApiClient, kind: JobKind, name: str) -> Object:
     """Suspend, wait, restore; the object as it is then."""
     plural = _plural(kind)
     raw = muster.get(plural, name, SPACE)
-    muster.patch(plural, name, pins.suspend(kind, raw, NAMES), SPACE, fieldManager=NAMES.job_manager)
+    muster.patch(plural, name, pins.suspend(raw, NAMES), SPACE, fieldManager=NAMES.job_manager)
 
     def gone() -> bool:
         seen = muster.get(plural, name, SPACE)
@@ -172,7 +172,7 @@ def stop(muster: ApiClient, kind: JobKind, name: str) -> Object:
 
     def restored() -> Object:
         seen = muster.get(plural, name, SPACE)
-        patch = pins.restore(kind, seen, NAMES)
+        patch = pins.restore(seen, NAMES)
         return seen if patch is None else muster.patch(plural, name, patch, SPACE, fieldManager=NAMES.job_manager)
 
     return muster.wait(restored, 10, "the template to be restored")
@@ -522,6 +522,8 @@ def test_the_jobs_of_a_jobset_are_its_own(plane: ControlPlane, tenant: ApiClient
         ),
         "parallelism": {"spec": {"parallelism": 400}},
         "owner": {"metadata": {"ownerReferences": None}},
+        "place": {"metadata": {"labels": {"jobset.sigs.k8s.io/replicatedjob-name": "driver"}}},
+        "no place": {"metadata": {"labels": {"jobset.sigs.k8s.io/replicatedjob-name": None}}},
     }
 
     def refused() -> dict[str, bool]:
@@ -813,6 +815,7 @@ CHANGES: dict[str, Object] = {
     "other annotation": _in_template({"metadata": {"annotations": {"example.com/a": "b"}}}),
     "gate": _in_template({"spec": {"schedulingGates": [{"name": NAMES.topology_gate}]}}),
     "owners off": {"metadata": {"ownerReferences": None}},
+    "place in its set": {"metadata": {"labels": {"jobset.sigs.k8s.io/replicatedjob-name": "other"}}},
     "owner put on": {"metadata": {"ownerReferences": [JOBSET_OWNER]}},
     "bigger": _in_template({"spec": {"containers": [{**CONTAINER, "resources": {"limits": {"nvidia.com/gpu": "8"}}}]}}),
     "patient": _in_template({"spec": {"terminationGracePeriodSeconds": 3601}}),

@@ -249,6 +249,38 @@ def test_a_jobset_whose_jobs_are_deleted_from_under_their_pods_is_sent_back_at_o
     cp.wait(lambda: not cp.list(WORKLOADS, "team-a"), 60, "the end")
 
 
+def test_a_jobset_that_runs_again_what_it_has_given_back_is_sent_back(muster: Installed) -> None:
+    """Its owner deletes a Job of it that is done, whose quota somebody else has by then: it is made anew."""
+    cp = muster.cp
+    muster.started(config={"podsUnschedulableTimeout": "5s"})
+    cp.add_nodes(4, gpus=8, labels={"gpu": "h100"})
+    teams(cp, {"team-a": 2})
+    cp.apply(jobset("team-a", "set", {"long": (1, 1), "short": (1, 1)}, gpus=1, seconds=None))
+
+    def both_run() -> bool:
+        return [pod["status"].get("phase") for pod in running_pods(cp, "team-a")] == ["Running"] * 2
+
+    cp.wait(both_run, 60, "its pods to run")
+    short = next(pod["metadata"]["name"] for pod in running_pods(cp, "team-a") if "short" in pod["metadata"]["name"])
+    cp.patch("pods", short, {"status": {"phase": "Succeeded"}}, "team-a", subresource="status")
+    cp.apply(job("team-a", "next", 1, gpus=1, seconds=None))
+    cp.wait(lambda: admitted(cp, "team-a", "next"), 60, "another to have what it gave back")
+    cp.delete("jobs", "set-short-0", "team-a", propagationPolicy="Background")
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 3, 60, "three pods to run on a quota of two")
+
+    def evicted() -> str:
+        said = entry_of(workload_of(cp, "team-a", "set"), "Evicted")
+        return str(said.get("message", "")) if said.get("reason") == "OutOfSync" else ""
+
+    cp.wait(evicted, 30, "it to be evicted")
+    said = "1 pods of its pod set short run or are still ending, and 0 are charged: 1 were done, and their quota was "
+    assert evicted() == f"{said}given back; they were made anew"
+    cp.wait(lambda: len(running_pods(cp, "team-a")) == 1, 30, "its pods to end")
+    for kind, name in (("jobsets", "set"), ("jobs", "next")):
+        cp.delete(kind, name, "team-a", propagationPolicy="Background")
+    cp.wait(lambda: not cp.list(WORKLOADS, "team-a"), 60, "the end")
+
+
 def test_what_failed_as_its_pod_was_deleted_is_charged_until_the_pod_has_ended(muster: Installed) -> None:
     """An index fails with the deletion of its pod, and a pod may have an hour to end."""
     cp = muster.cp

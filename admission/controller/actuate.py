@@ -48,7 +48,19 @@ from admission.engine.model import (
 )
 from admission.engine.project import Projection, bound, evicted_as, project
 from admission.jobs import hold, pins, values
-from admission.jobs.kinds import JOB, JOBSET, KINDS, JobKind, JobView, claim_templates, digits, millis, obj, objects
+from admission.jobs.kinds import (
+    JOB,
+    JOBSET,
+    KINDS,
+    JobKind,
+    JobView,
+    claim_templates,
+    digits,
+    millis,
+    obj,
+    objects,
+    owners_form,
+)
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload, workload_name
@@ -294,7 +306,7 @@ class Actuator:
             case lifecycle.SuspendJob(why):
                 raw = await self._raw(key, _there(job))
                 await self._surely_not_reserved(key, _there(job), seen)
-                await self._patch_job(key, pins.suspend(KIND_OF[key[0]], raw, self._names))
+                await self._patch_job(key, pins.suspend(raw, self._names))
                 self.record(key, _there(job), "Normal", "Stopped", f"Suspended: {why}")
             case lifecycle.SayResumed():
                 raw = await self._raw(key, _there(job))
@@ -322,7 +334,7 @@ class Actuator:
                     self._learn(key[0], await self._client.json_patch(path, patch))
             case lifecycle.RestoreJob():
                 raw = await self._raw(key, _there(job))
-                ops = pins.restore(KIND_OF[key[0]], raw, self._names)
+                ops = pins.restore(raw, self._names)
                 if ops is None and _there(job).started_by_another:
                     ops = pins.restore_as(KIND_OF[key[0]], raw, await self._as_it_was(seen), self._names)
                 await self._patch_job(key, ops)
@@ -408,7 +420,7 @@ class Actuator:
         """Suspend Jobs that nobody leads, and delete pods that no Job would stop. Raises ApiError."""
         for at in step.jobs:
             raw = await self._client.get(path_kind(JOB).path(at[1], at[2]))
-            await self._patch_job(at, pins.suspend(JOB, raw, self._names))
+            await self._patch_job(at, pins.suspend(raw, self._names))
         for namespace, name in step.pods:
             path = _PODS.path(namespace, name)
             try:
@@ -488,18 +500,18 @@ class Actuator:
         if key[0] == JOBSET.kind:  # which may have thousands of Jobs
             about = [f"reason={PODS_REFUSED},involvedObject.kind={JOB.kind}"]
             about.append(f"reason={JOBS_REFUSED},involvedObject.kind={JOBSET.kind}")
-        found: list[tuple[int, str]] = []
+        last = (0, "")  # no more is kept: anybody who makes jobs may make Events of them
         try:
             for selector in about:
                 pages = self._client.list_pages(EVENTS.path(key[1]), field_selector=selector, attempts=1)
                 async with aclosing(pages):
                     async for page in pages:
                         events = map(msgspec.json.decode, page.items)
-                        found += [said_of(one) for one in events if one["involvedObject"].get("uid") in makers]
+                        said = (said_of(one) for one in events if one["involvedObject"].get("uid") in makers)
+                        last = max([last, *said])
         except (ApiError, OSError, TimeoutError) as error:
             log.debug("refusals not read", kind=key[0], namespace=key[1], name=key[2], error=str(error))
-        said_at, said = max(found, default=(0, ""))
-        return lifecycle.Refusal(at, said_at, said[:_LONGEST_REFUSAL])
+        return lifecycle.Refusal(at, last[0], last[1][:_LONGEST_REFUSAL])
 
     async def _mark(self, key: JobKey, job: JobView, *, ungoverned: bool) -> None:
         labels = {self._names.ungoverned_label: "true" if ungoverned else None}
@@ -730,10 +742,16 @@ class Actuator:
         if self._world.workload_of(key) != seen:
             raise Conflict(409, "Conflict", "the workload is another than the one that is known")
 
-    async def _restore_children(self, parent: dict[str, Any], seen: WorkloadSeen, children: tuple[JobKey, ...]) -> None:
+    async def _restore_children(self, jobset: dict[str, Any], seen: WorkloadSeen, children: tuple[JobKey, ...]) -> None:
+        parent = owners_form(jobset, self._names)
+
         async def restore(at: JobKey) -> None:
             try:
-                raw = await self._client.get(path_kind(JOB).path(at[1], at[2]))
+                path = path_kind(JOB).path(at[1], at[2])
+                raw = await self._client.get(path)
+                if clear := pins.clear_start_time(JOB, raw):  # which 1.35 and older would refuse the change for
+                    await self._patch_job(at, clear, "status")
+                    raw = await self._client.get(path)
                 ops = pins.restore_child(raw, parent, self._names, checks=seen.view.value.checks)
                 await self._patch_job(at, ops)
             except NotFound:

@@ -493,7 +493,7 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
             return replace(change, did=Did.CHANGED if gated or off else Did.UNCHANGED, message=said)
         if job.paused:
             return replace(change, did=Did.SKIPPED, message=f"its owner paused it (label {names.pause_label})")
-        if job.started and (undo := pins.restore(kind, raw, names)) is not None:
+        if job.started and (undo := pins.restore(raw, names)) is not None:
             if job.template_frozen and (clear := pins.clear_start_time(kind, raw)):
                 await ask.client.json_patch(path + "/status", clear, dry_run=dry_run, field_manager=names.job_manager)
             raw = await ask.client.json_patch(path, undo, dry_run=dry_run, field_manager=names.job_manager)

@@ -82,6 +82,20 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Beyond:
+    """More pods on nodes than are charged, those that still end among them."""
+
+    since: int
+    """0: far more."""
+    pods: int
+    charged: int
+    pod_set: str = ""
+    """In which they are; "": in all of them together."""
+    given_back: int = 0
+    """Pods of it that were done, so that their quota went to others."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodTally:
     """The pods of one job, as counted from the pods themselves."""
 
@@ -110,8 +124,7 @@ class PodTally:
     """(namespace, name) of pods that wait for their host behind our scheduling gate."""
     stranded: tuple[tuple[str, str], ...] = ()
     """(namespace, name) of pods on nodes that are no longer in the reservation."""
-    beyond_since: int | None = None
-    """Since when more pods of it are on nodes than were admitted, those that still end among them; 0: far more."""
+    beyond: Beyond | None = None
     claims_more: str = ""
     """A pod of it that holds more devices by its claims than were counted, in words."""
     missing_since: int | None = None
@@ -746,14 +759,15 @@ def _take_back(seen: Sight, settings: Settings, now: int, *, then: Step | None) 
     if pods.live or terminating > 0 or (may_have_run and seen.unheard) or not acknowledged:
         times = (pods.lost_until, until if bounded and now < until else None)
         return _or_remind(seen, settings, now, min((at for at in times if at is not None), default=None))
+    children = RestoreChildren(seen.marked) if seen.marked and then is not None else None
+    if children is not None and job.started:
+        return Next(children)  # first, for with its own note a JobSet is let go, and may start them
     if job.started or job.started_by_another:
         # 1.35 and older refuse template changes while a start time is set, and nobody clears it.
         if job.start_time_set and job.suspended_condition and job.template_frozen:
             return Next(ClearStartTime())
         return Next(RestoreJob())
-    if seen.marked and then is not None:
-        return Next(RestoreChildren(seen.marked))
-    return Next(then)
+    return Next(children or then)
 
 
 def _in_place(seen: Sight) -> bool:
@@ -818,12 +832,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
         )
     excess = _excess(seen, settings)
     if excess is not None and now >= excess:
-        admitted = value.admission.pods if value.admission is not None else 0
-        return EvictWorkload(
-            "OutOfSync",
-            f"{pods.live} pods of it run or are still ending, and {admitted} were admitted: they were deleted and made "
-            "anew beside those that end, or were taken from their Job",
-        )
+        return EvictWorkload("OutOfSync", _said_of_excess(pods.beyond))
     if pods.claims_more:
         return EvictWorkload("OutOfSync", pods.claims_more, backoff=True)
     refused = _refused(seen, settings)
@@ -922,8 +931,20 @@ def _emptied(seen: Sight, settings: Settings) -> int | None:
 def _excess(seen: Sight, settings: Settings) -> int | None:
     """When a gang with more pods than were admitted must leave; None while it has no more. Pods that take over from
     others may for a moment stand beside them; for longer they would use what nobody charges."""
-    since = seen.pods.beyond_since
-    return None if since is None else seen.set_ahead.now(since) + settings.unschedulable_ms
+    beyond = seen.pods.beyond
+    return None if beyond is None else seen.set_ahead.now(beyond.since) + settings.unschedulable_ms
+
+
+def _said_of_excess(beyond: Beyond | None) -> str:
+    if beyond is None:
+        return ""
+    of = f"its pod set {beyond.pod_set}" if beyond.pod_set else "it"
+    there = f"{beyond.pods} pods of {of} run or are still ending, and {beyond.charged}"
+    if beyond.given_back:
+        done = f"{beyond.given_back} were done, and their quota was given back"
+        return f"{there} are charged: {done}; they were made anew"
+    why = "they were deleted and made anew beside those that end, or were taken from their Job"
+    return f"{there} were admitted: {why}"
 
 
 def _without_pods_since(seen: Sight, settings: Settings) -> int | None:

@@ -41,6 +41,7 @@ from admission.names import (
     JOB_TRACKING_FINALIZER,
     JOBSET_GROUP,
     JOBSET_JOB_INDEX_LABEL,
+    JOBSET_LABELS,
     Names,
 )
 
@@ -477,7 +478,12 @@ def _job_template(names: Names, settings: Settings) -> list[Object]:
     clean = f"({kept(template_labels(names), 'labels')} && {kept(_noted(names), 'annotations')} && {gate})"
     same = f"object.spec.template == oldObject.spec.template && {optional}"
     child = f"{_child('object')} || ({_OLD} && {_child('oldObject')})"
-    unmoved = f"{_OLD} && {_same('metadata.ownerReferences')} && {same}"
+    in_place = " && ".join(
+        f"variables.{one}.all(k, !k.startsWith({_text(JOBSET_LABELS)}) || "
+        f"(k in variables.{other} && variables.{other}[k] == variables.{one}[k]))"
+        for one, other in (("own_labels", "own_old_labels"), ("own_old_labels", "own_labels"))
+    )
+    unmoved = f"{_OLD} && {_same('metadata.ownerReferences')} && {in_place} && {same}"
     marked = f"({_marked('oldObject', names)} && !variables.writes_children)"
     return _validating(
         "muster-job-templates",
@@ -491,6 +497,8 @@ def _job_template(names: Names, settings: Settings) -> list[Object]:
         ],
         variables=[
             *_callers(names, settings.identities),
+            _variable("own_labels", _map_of(("object.metadata", "labels"))),
+            _variable("own_old_labels", f"oldObject == null ? {{}} : {_map_of(('oldObject.metadata', 'labels'))}"),
             _variable("labels", labels["object"]),
             _variable("old_labels", f"oldObject == null ? {{}} : {labels['oldObject']}"),
             _variable("annotations", notes["object"]),

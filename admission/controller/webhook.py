@@ -2,6 +2,7 @@
 
     POST /mutate-jobs  /validate-jobs  /mutate-pods  /validate-pods     AdmissionReview v1 in and out
     POST /mutate-governed-jobs  /validate-governed-jobs  /validate-governed-pods    the same for governed namespaces
+    POST /validate-evictions                                    of pods, gangs' or not: an Eviction does not say
     POST /default-queues                                        jobs without a label get the LocalQueue `default`
 
 Whether a caller may admit is asked of the API server (SubjectAccessReview), only where the answer matters, and kept for
@@ -66,6 +67,7 @@ class Webhook:
             ("/mutate-pods", self._mutate_pod),
             ("/validate-pods", self._validate_pod),
             ("/validate-governed-pods", self._validate_governed_pod),
+            ("/validate-evictions", self._validate_eviction),
         ):
             self.app.router.add_post(path, self._handler(review))
 
@@ -164,6 +166,12 @@ class Webhook:
     async def _validate_governed_pod(self, asked: Json) -> list[Operation] | str:
         return await self._validate_pod(asked, governed=True)
 
+    async def _validate_eviction(self, asked: Json) -> list[Operation] | str:
+        options = obj(_objects(asked)[0].get("deleteOptions"))
+        if not hold.is_patient(options, limits=self._limits):
+            return []  # as good as all
+        return hold.validate_delete(None, options, await self._caller(asked), self._names, limits=self._limits) or []
+
 
 def _objects(asked: Json) -> tuple[Json, Json | None]:
     """(new, old or None) of a request."""
@@ -219,6 +227,7 @@ def configurations(
             "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
             "namespaceSelector": everywhere,
+            "objectSelector": {},
             "rules": rules,
             "sideEffects": "None",
             "timeoutSeconds": 5,
@@ -252,6 +261,14 @@ def configurations(
             objectSelector=marked,
         ),
         hook("deletes", "/validate-pods", [rule("", "pods", "DELETE")], objectSelector=marked, failurePolicy="Ignore"),
+        # When nobody answers, pods are evicted as ever.
+        hook(
+            "evictions",
+            "/validate-evictions",
+            [rule("", "pods/eviction", "CREATE")],
+            failurePolicy="Ignore",
+            timeoutSeconds=2,
+        ),
     ]
     if defaulted_namespaces is not None:
         # When nobody answers, jobs without the label go on as ever.

@@ -8,7 +8,7 @@ namespace, name); its Workload by (namespace, name); the two find each other by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from admission.controller.defaults import Defaults, PriorityClassSeen
 from admission.controller.lifecycle import (
     DEACTIVATED,
     NOTHING,
+    Beyond,
     Next,
     PodTally,
     Refusal,
@@ -255,6 +256,8 @@ class World:
         """Job -> (uid of the Workload, time) of the admission in which all of its pods were seen ready."""
         self._behind: dict[JobKey, int] = {}
         """Job -> since when they are no more."""
+        self._beyond: dict[JobKey, int] = {}
+        """Jobs with more pods of a pod set on nodes than are charged, and since when that is seen."""
         self._idle: dict[JobKey, int] = {}
         """Jobs of which the Job controller has something to do, and since when that is seen."""
         self._spare: dict[JobKey, int] = {}
@@ -333,6 +336,7 @@ class World:
             self.placing.lacks_none(key)
             self._whole.pop(key, None)
             self._behind.pop(key, None)
+            self._beyond.pop(key, None)
             self._idle.pop(key, None)
             self._claims_no_more(held)
         self._job_by_uid.pop(job.uid, None)
@@ -957,10 +961,11 @@ class World:
             refusal = self._refusal(job)
             if job is not None:
                 self._waits_to_be_placed(job, 0)
+                self._beyond.pop((job.kind, job.namespace, job.name), None)
             return PodTally(missing_since=missing, refusal=refusal, behind_since=behind, strangers=strangers)
         live = ready = last = lost = there = unscheduled = 0
         succeeded: Counter[str] = Counter()
-        made: list[int] = []
+        made: dict[str, list[int]] = {}
         stray: list[Key] = []
         unled: set[JobKey] = set(self._unled_children(job))
         lost_until: int | None = None
@@ -982,7 +987,7 @@ class World:
                 lost += until is None
                 given_up = pod.terminating and standing and pod.node not in standing
                 if until is not None and pod.node and not given_up:
-                    made.append(pod.created_at)
+                    made.setdefault(pod.pod_set, []).append(pod.created_at)
                 if workload is not None:
                     claims_more = claims_more or self._claims_more(pod, workload.view.value)
                 if not pod.terminating:
@@ -1032,7 +1037,7 @@ class World:
             out_of_stock=self._elastic_of(workload, unplaced_sets),
             gated=tuple(gated),
             stranded=tuple(stranded),
-            beyond_since=_beyond(made, workload),
+            beyond=self._beyond_of(job, workload, made, now),
             claims_more=claims_more,
             missing_since=missing,
             refusal=self._refusal(job),
@@ -1041,6 +1046,25 @@ class World:
             unled=tuple(sorted(unled)),
             strangers=strangers,
         )
+
+    def _beyond_of(
+        self, job: JobView | None, workload: WorkloadSeen | None, made: Mapping[str, list[int]], now: int
+    ) -> Beyond | None:
+        """More pods than are charged. made: pod set -> when those were made that are on nodes. Of one pod set it counts
+        from when it is seen: that pods are done is told in two places."""
+        admission = workload.view.value.admission if workload is not None else None
+        if job is None or workload is None or admission is None:
+            return None
+        key = (job.kind, job.namespace, job.name)
+        found = _beyond(sorted(at for times in made.values() for at in times), admission.pods)
+        told = dict(workload.view.value.reclaimable)
+        for given in admission.pod_sets:
+            back, there = min(told.get(given.name, 0), given.count), len(made.get(given.name, ()))
+            if there > given.count - back:
+                since = self._beyond.setdefault(key, now)
+                return found or Beyond(since, there, given.count - back, given.name, back)
+        self._beyond.pop(key, None)
+        return found
 
     def _claims_more(self, pod: PodView, value: Workload) -> str:
         """Does a pod ask for more by its claims than its pod set was admitted for, in words. Their template may have
@@ -1168,7 +1192,6 @@ class World:
         return [key for key in self._children_of(job) if self._is_unled(self.jobs[key])]
 
     def _marked(self, job: JobView | None) -> tuple[JobKey, ...]:
-        """Older API servers refuse to change a template that has run: there the next start writes over it."""
         if job is None or not job.suspended:
             return ()
         children = ((key, self.jobs[key]) for key in self._children_of(job))
@@ -1458,14 +1481,12 @@ class World:
             self._wake_job(uid)
 
 
-def _beyond(made: list[int], workload: WorkloadSeen | None) -> int | None:
-    """When the first pod was made that is more than were admitted. made: times of those that are on nodes. 0 where they
-    are more than twice as many, for then each has been replaced, and one of them again: nobody is patient with that."""
-    admission = workload.view.value.admission if workload is not None else None
-    admitted = admission.pods if admission is not None else len(made)
+def _beyond(made: Sequence[int], admitted: int) -> Beyond | None:
+    """made: when, in order. At once where they are more than twice as many, for then each has been replaced, and one of
+    them again: nobody is patient with that."""
     if len(made) <= admitted:
         return None
-    return sorted(made)[admitted] if len(made) <= 2 * admitted else 0
+    return Beyond(made[admitted] if len(made) <= 2 * admitted else 0, len(made), admitted)
 
 
 def _leaves_unstarted(job: JobView | None, workload: WorkloadSeen | None) -> bool:
@@ -1519,9 +1540,9 @@ def _stand(pod: PodView) -> tuple[Stand, ...]:
 
 
 def _carries(child: JobView) -> bool:
-    """Does a stopped Job of a JobSet say what a start wrote into it, and may that be taken out?"""
-    frozen = child.start_time_set or child.deleting or child.finished is not None
-    return bool(child.marked_for or child.started_by_another) and child.suspended and not frozen
+    """Does a stopped Job of a JobSet that may run again say what a start wrote into it?"""
+    over = child.deleting or child.finished is not None
+    return bool(child.marked_for or child.started_by_another) and child.suspended and not over
 
 
 def _free(pod: PodView) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from admission import quantity
 from admission.jobs.kinds import (
@@ -58,6 +59,7 @@ from admission.names import (
     JOB_TRACKING_FINALIZER,
     JOBSET_GROUP,
     JOBSET_JOB_INDEX_LABEL,
+    JOBSET_LABELS,
     JOBSET_NAME_LABEL,
     JOBSET_REPLICATED_JOB_LABEL,
     JOBSET_UID_LABEL,
@@ -154,7 +156,7 @@ class Messages:
         self.child = "the Jobs of a JobSet are started by the JobSet controller: leave spec.suspend out"
         self.child_frozen = (
             "the Jobs of a JobSet are made and changed by the JobSet controller: leave ownerReferences, parallelism, "
-            "completions and template as they are, and change the JobSet"
+            f"completions, template and the labels {JOBSET_LABELS}... as they are, and change the JobSet"
         )
         self.label = (
             f"{queue} can be added, changed and removed only while the job is suspended and "
@@ -422,6 +424,11 @@ def _owners(raw: Json) -> list[object]:
     return items(obj(raw.get("metadata")).get("ownerReferences"))
 
 
+def _place_in_set(raw: Json) -> dict[str, str]:
+    """By what JobSet's controller counts a Job of a JobSet, and says of what is done, so that its quota is free."""
+    return {key: said for key, said in _labels(raw).items() if key.startswith(JOBSET_LABELS)}
+
+
 def _sizes(kind: JobKind, job: Json) -> object:
     """How many pods of what. Of a JobSet also whether it restarts: where it does not, what is done was given back."""
     spec = obj(job.get("spec"))
@@ -466,7 +473,7 @@ def validate_job(
     if _queue_labels_inside(new, names) - _queue_labels_inside(old, names):
         return say.template_label
     if kind is JOB and (_is_child(old) or _is_child(new)) and not caller.writes_children(identities):
-        kept = old is not None and _owners(old) == _owners(new) and _sizes(kind, old) == _sizes(kind, new)
+        kept = old is not None and all(of(old) == of(new) for of in (_owners, _place_in_set, partial(_sizes, kind)))
         if not kept:
             return say.child_frozen
     started = old is not None and (
@@ -558,11 +565,20 @@ def mutate_pod(pod: Json, names: Names) -> list[Operation]:
     return patch
 
 
-def validate_delete(pod: Json, options: Json, caller: Caller, names: Names, *, limits: Limits = LIMITS) -> str | None:
-    """Why a pod must not be deleted so; None when it may. Once it is being deleted nobody else shortens its grace."""
+def is_patient(options: Json, *, limits: Limits = LIMITS) -> bool:
+    """Is a pod that is deleted so left for longer than any of a gang may have?"""
     grace = options.get("gracePeriodSeconds")
-    long = isinstance(grace, int) and grace > limits.grace_s
-    return Messages(names, limits).pod_grace if long and is_managed(pod, names) and not caller.may_admit else None
+    return isinstance(grace, int) and grace > limits.grace_s
+
+
+def validate_delete(
+    pod: Json | None, options: Json, caller: Caller, names: Names, *, limits: Limits = LIMITS
+) -> str | None:
+    """Why a pod must not be deleted so; None when it may. Once it is being deleted nobody else shortens its grace.
+    pod: None of one that is evicted, for an Eviction does not say whose it is."""
+    of_gang = pod is None or is_managed(pod, names)
+    long = of_gang and is_patient(options, limits=limits) and not caller.may_admit
+    return Messages(names, limits).pod_grace if long else None
 
 
 def _resources(pod: Json) -> list[object]:

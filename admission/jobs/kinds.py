@@ -18,7 +18,7 @@ import copy
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -444,17 +444,40 @@ def owners_form(raw: Json, names: Names) -> Json:
     if inverse is None:
         return raw
     out = copy.deepcopy(raw)
-    for entry in items(inverse.get("undo")):
-        if isinstance(entry, list) and entry and all(isinstance(key, str) for key in items(entry[0])):
-            _put_back(out, entry[0], entry[1:])
+    for path, was in undoes(inverse):
+        _put_back(out, path, was)
     annotations = obj(obj(out.get("metadata")).get("annotations"))
     annotations.pop(names.inverse_annotation, None)
     return out
 
 
+def undoes(inverse: Json) -> Iterator[tuple[list[str], list[Any]]]:
+    """(path, [what was there] or []) of what a start writes. Of nothing else: a note may come with a manifest, by a
+    tool that has all rights and applies what anybody wrote."""
+    for entry in items(inverse.get("undo")):
+        path = items(entry[0]) if isinstance(entry, list) and entry else []
+        if all(isinstance(key, str) for key in path) and _is_of_a_start(path):
+            yield path, entry[1:]
+
+
+def _is_of_a_start(path: list[str]) -> bool:
+    if path[:2] == ["spec", "replicatedJobs"] and path[3:6] == ["template", "spec", "template"]:
+        at_template = path[6:]
+    elif path[:2] == ["spec", "template"]:
+        at_template = path[2:]
+    else:
+        return path == ["spec", "parallelism"]
+    match at_template:
+        case ["metadata"] | ["metadata", "labels" | "annotations"] | ["metadata", "labels" | "annotations", _]:
+            return True
+        case ["spec", "nodeSelector"] | ["spec", "nodeSelector", _]:
+            return True
+        case ["spec", "tolerations" | "schedulingGates"]:
+            return True
+    return False
+
+
 def _put_back(raw: Json, path: Sequence[str], was: Sequence[Any]) -> None:
-    if not path:
-        return
     holder = at(raw, path[:-1])
     if not isinstance(holder, dict):
         return
@@ -569,6 +592,7 @@ def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
     name = name_of(raw)
     made = claims_made(raw)
     succeeded = _jobs_done(raw)
+    of_set = _exclusive_of(raw)
     for index, entry in _replicated(raw):
         spec = obj(obj(entry.get("template")).get("spec"))
         parallelism, completions, indexed = _job_size({"completionMode": "Indexed", **spec})
@@ -588,7 +612,7 @@ def _jobset_slots(raw: Json) -> tuple[Slot, ...]:
                 done=((0, ranks - 1),) if over and ranks else (),
                 stride=completions or 0 if ranked else 0,
                 labels=((JOBSET_NAME_LABEL, name), (JOBSET_REPLICATED_JOB_LABEL, text(entry.get("name")))),
-                notes=_exclusive_notes(raw, entry),
+                notes=_exclusive_notes(of_set, entry),
                 volumes=_mounted(obj(obj(spec.get("template")).get("spec")), made),
                 replicas=replicas,
                 per_job=pods,
@@ -639,15 +663,21 @@ def _mounted(pod_spec: Json, made: Mapping[str, tuple[str, Json]]) -> tuple[tupl
     return tuple((volume, made[volume][0]) for volume in sorted(mounts & made.keys()))
 
 
-def _exclusive_notes(raw: Json, entry: Json) -> tuple[tuple[str, str], ...]:
+def _exclusive_notes(of_set: dict[str, str], entry: Json) -> tuple[tuple[str, str], ...]:
     """What the pods of a replicated job say of exclusive placement: their template's word, over it the JobSet's, over
-    it the Job template's. The strategy counts only beside the annotation that it belongs to."""
-    out: dict[str, str] = {}
-    for holder in (obj(at(entry, ("template", "spec", "template"))), raw, obj(entry.get("template"))):
-        said = texts(obj(holder.get("metadata")).get("annotations"))
-        if JOBSET_EXCLUSIVE_TOPOLOGY in said:
-            out |= {key: said[key] for key in (JOBSET_EXCLUSIVE_TOPOLOGY, JOBSET_NODE_SELECTOR) if key in said}
-    return tuple(sorted(out.items()))
+    it the Job template's."""
+    pods, job = obj(at(entry, ("template", "spec", "template"))), obj(entry.get("template"))
+    return tuple(sorted((_exclusive_of(pods) | of_set | _exclusive_of(job)).items()))
+
+
+def _exclusive_of(holder: Json) -> dict[str, str]:
+    """What it says by its annotations. The strategy counts only beside the annotation that it belongs to."""
+    said = obj(obj(holder.get("metadata")).get("annotations"))
+    if not isinstance(said.get(JOBSET_EXCLUSIVE_TOPOLOGY), str):
+        return {}
+    return {
+        key: said[key] for key in (JOBSET_EXCLUSIVE_TOPOLOGY, JOBSET_NODE_SELECTOR) if isinstance(said.get(key), str)
+    }
 
 
 def starts_together(raw: Json) -> bool:
@@ -919,12 +949,14 @@ def labels_of(labels: Mapping[str, str], names: Names) -> tuple[int | None, list
 
 
 _REPLICATED = "replicatedJobs[].template"
+_MOST_UNKNOWN = 16
+"""Keys that are told of a job. More an Event could not hold; and nobody looks for what thousands of them may mean."""
 
 
 def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) -> tuple[str, ...]:
     """Labels and annotations of our group, on a job, on its pod templates and on what a JobSet makes its Jobs of, that
     say nothing where they stand: their keys are not known or read elsewhere (in Kueue's group, where others have keys,
-    nobody knows that), or their values are none that count."""
+    nobody knows that), or their values are none that count. Of many the first."""
     said: dict[tuple[str, str], dict[str, set[str]]] = {}
     ours = f"{names.group}/"
     pods = [obj(slot.template.get("metadata")) for slot in slots]
@@ -938,9 +970,11 @@ def unknown_keys(kind: JobKind, raw: Json, slots: Sequence[Slot], names: Names) 
                         found.setdefault(key, set()).add(value)
             if found:
                 said[form, place] = found
-    out = []
+    out: list[str] = []
     for (form, place), keys in said.items():
         for key in sorted(keys):
+            if len(out) >= _MOST_UNKNOWN:
+                return tuple(out)
             wrong = [] if names.as_kueue else [_unread_there(form, place, key, names, said)]
             if not any(wrong):
                 wrong = [_no_value(kind, raw, key, value, names) for value in sorted(keys[key])]

@@ -49,6 +49,7 @@ from admission.jobs.kinds import (
     suspension,
     text,
     texts,
+    undoes,
     whole,
 )
 from admission.jobs.requests import NODE_NAME
@@ -488,8 +489,9 @@ def _exactly(raw: Json, *fields: str) -> list[Operation]:
 # ---------------------------------------------------------------- stop
 
 
-def suspend(kind: JobKind, raw: Json, names: Names) -> list[Operation]:
-    """The write that stops a job; for a kind that allows it, its template goes back in the same write.
+def suspend(raw: Json, names: Names) -> list[Operation]:
+    """The write that stops a job. What the start wrote stays until the pods are gone, for by it the job is guarded: a
+    JobSet that took its queue label off meanwhile would start its Jobs again, which still say what was given to it.
 
     It applies only to the start that was seen: a job that was stopped and started again since then is left alone.
     """
@@ -500,17 +502,14 @@ def suspend(kind: JobKind, raw: Json, names: Names) -> list[Operation]:
             {"op": "test", "path": pointer(("metadata", "annotations", names.inverse_annotation)), "value": note}
         )
     patch.append({"op": "add", "path": "/spec/suspend", "value": True})
-    if note is not None and not kind.frozen_by_start_time:
-        patch += [*_exactly(raw, "generation")[1:], *_undo(raw, names)]
     return patch
 
 
-def restore(kind: JobKind, raw: Json, names: Names) -> list[Operation] | None:
+def restore(raw: Json, names: Names) -> list[Operation] | None:
     """The write that puts a stopped job's template back as its owner wrote it; None when there is nothing to put back.
 
     A Job takes it only once its controller has seen that it is suspended.
     """
-    del kind
     if inverse_of(raw, names) is None:
         return None
     return [*_exactly(raw, "generation"), *_undo(raw, names)]
@@ -568,10 +567,7 @@ def _like(raw: Json, path: tuple[str, ...], was: Json | None, names: Names, *, c
 def _undo(raw: Json, names: Names) -> list[Operation]:
     owned = owners_form(raw, names)
     patch: list[Operation] = []
-    for entry in items((inverse_of(raw, names) or {}).get("undo")):
-        path = entry[0] if isinstance(entry, list) and entry else None
-        if not isinstance(path, list) or not all(isinstance(key, str) for key in path):
-            continue
+    for path, _ in undoes(inverse_of(raw, names) or {}):
         if _there(owned, path):
             was = at(owned, path)
             if was != at(raw, path) or not _there(raw, path):
@@ -614,8 +610,8 @@ def _say_of_suspension(raw: Json, said: Json) -> list[Operation]:
 
 
 def restore_child(child: Json, parent: Json, names: Names, *, checks: Sequence[Check] = ()) -> list[Operation] | None:
-    """The write that takes out of a suspended child Job what a start wrote into its JobSet, which is as its owner wrote
-    it again; None when there is nothing."""
+    """The write that takes out of a suspended child Job what a start wrote into its JobSet; None when there is nothing.
+    parent: the JobSet as its owner wrote it."""
     meta = obj(at(child, ("spec", "template", "metadata")))
     pod_set = texts(meta.get("labels")).get(names.pod_set_label, "")
     template = next((slot.template for slot in JOBSET.slots(parent) if slot.pod_set == pod_set), {})

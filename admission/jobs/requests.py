@@ -697,10 +697,15 @@ def _too_many(terms: Sequence[Json], limits: Limits) -> bool:
 
 
 def _pod_parts(term: Json) -> int:
-    selector = obj(term.get("labelSelector"))
     named = sum(len(items(term.get(word))) for word in ("namespaces", "matchLabelKeys", "mismatchLabelKeys"))
-    needs = sum(1 + len(items(part.get("values"))) for part in objects(selector.get("matchExpressions")))
-    return 1 + named + len(obj(selector.get("matchLabels"))) + needs
+    return 1 + named + selector_parts(term.get("labelSelector"))
+
+
+def selector_parts(selector: object) -> int:
+    """Labels, requirements and values of a label selector together."""
+    said = obj(selector)
+    needs = sum(1 + len(items(part.get("values"))) for part in objects(said.get("matchExpressions")))
+    return len(obj(said.get("matchLabels"))) + needs
 
 
 def _claims_made(raw: Json) -> int:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from admission.engine.model import Key, LabelSelector, Pairs, PodSet, Requirement, Workload, drop, matches
 from admission.engine.order import stamp
 from admission.jobs.kinds import Json, millis, name_of, obj, objects, text, texts
-from admission.jobs.requests import NODE_NAME, Terms, both, requirement
+from admission.jobs.requests import NODE_NAME, READ, Terms, both, requirement, selector_parts
 from admission.jobs.values import label_selector
 from admission.names import Names
 from admission.quantity import QuantityError, parse
@@ -33,6 +33,9 @@ KINDS = CLAIM, VOLUME, CLASS = "PersistentVolumeClaim", "PersistentVolume", "Sto
 ONE_POD = "ReadWriteOncePod"
 MOST_TERMS = 1024
 """Of a pod set's affinity and its volumes' together: each is a look at all nodes."""
+
+NO_VOLUME = LabelSelector((Requirement("", "In", ()),))
+"""Selects none."""
 
 _BOUND = "pv.kubernetes.io/bind-completed"
 _SELECTED = "volume.kubernetes.io/selected-node"
@@ -131,7 +134,10 @@ Stored = Claim | Volume | StorageClass
 def claim(raw: Json, names: Names) -> tuple[Claim, tuple[str, ...]]:
     meta, spec = obj(raw.get("metadata")), obj(raw.get("spec"))
     notes, problems = texts(meta.get("annotations")), list[str]()
-    selector = label_selector(spec.get("selector"), problems)
+    # Anybody may write one of thousands, and all volumes are held against it.
+    selector: LabelSelector | None = NO_VOLUME
+    if selector_parts(spec.get("selector")) <= READ.pod_parts:
+        selector = label_selector(spec.get("selector"), problems)
     value = Claim(
         namespace=text(meta.get("namespace")),
         name=text(meta.get("name")),

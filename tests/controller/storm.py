@@ -113,7 +113,14 @@ class Town(Sandbox):
     async def _call(self, hook: Json, change: Any) -> Json:
         path = hook["clientConfig"]["url"].removeprefix("http://webhook/")
         review = {"mutate-jobs": "_mutate_job", "validate-jobs": "_validate_job"}.get(path)
-        review = review or {"mutate-pods": "_mutate_pod", "validate-pods": "_validate_pod"}[path]
+        review = (
+            review
+            or {
+                "mutate-pods": "_mutate_pod",
+                "validate-pods": "_validate_pod",
+                "validate-evictions": "_validate_eviction",
+            }[path]
+        )
         answer = await getattr(self.webhook, review)(_review_of(change)["request"])
         if isinstance(answer, str):
             return {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": answer}}

@@ -112,6 +112,51 @@ def test_who_is_a_job_of_a_jobset(kind: str, namespace: str, counts: bool) -> No
     assert (due.step == ReleaseWorkload()) != counts, "it is released when none of its Jobs runs"
 
 
+async def test_the_jobs_of_a_jobset_that_was_stopped_say_nothing_of_its_start_when_it_is_its_owners_again(
+    world: World,
+) -> None:
+    """Else they would run as a gang's without a queue, where nobody clears the start time that forbids the change."""
+    await a_town(world, 16)
+    sets = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/ml/jobsets"
+    spec = {key: value for key, value in job("x", pods=1)["spec"].items() if key != "suspend"}
+    made = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "set", "namespace": "ml", "labels": {NAMES.queue_label: "main"}},
+        "spec": {"suspend": True, "replicatedJobs": [{"name": "w", "replicas": 1, "template": {"spec": spec}}]},
+    }
+    async with running(world):
+        uid = (await world.put(made))["metadata"]["uid"]
+
+        async def runs() -> bool:
+            return not (await world.client.get(f"{sets}/set"))["spec"]["suspend"]
+
+        async def stops() -> bool:
+            return not await runs()
+
+        assert await until(runs)
+        entry = (await world.client.get(f"{sets}/set"))["spec"]["replicatedJobs"][0]
+        owner = {"apiVersion": made["apiVersion"], "kind": "JobSet", "name": "set", "uid": uid, "controller": True}
+        child = {**job("set-w-0"), "spec": {**entry["template"]["spec"], "suspend": True}}
+        child["metadata"] = {"name": "set-w-0", "namespace": "ml", "ownerReferences": [owner]}
+        await world.put({**child, "status": {"startTime": "2027-01-15T08:00:00Z", "conditions": [SUSPENDED]}})
+        told: list[Any] = []
+
+        async def look() -> bool:
+            whole, part = await world.client.get(f"{sets}/set"), await world.client.get(f"{JOBS}/set-w-0")
+            noted = NAMES.inverse_annotation in (whole["metadata"].get("annotations") or {})
+            told.append((noted, NAMES.managed_label in part["spec"]["template"]["metadata"].get("labels", {})))
+            return not noted
+
+        await look()
+        await world.client.merge_patch(f"{sets}/set", {"metadata": {"labels": {NAMES.pause_label: "true"}}})
+        assert await until(stops)
+        await world.client.merge_patch(f"{sets}/set/status", {"status": {"conditions": [SUSPENDED]}})
+        assert await until(look)
+        assert (told[0], told[-1]) == ((True, True), (False, False))
+        assert "startTime" not in (await world.client.get(f"{JOBS}/set-w-0"))["status"]
+
+
 def test_a_job_that_was_taken_from_its_jobset_is_none_of_its_jobs() -> None:
     owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "j1", "controller": True}
     metadata = {"name": "a", "namespace": "ns", "uid": "c1", "resourceVersion": "1", "ownerReferences": [owner]}

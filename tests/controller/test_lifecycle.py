@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from admission.controller import lifecycle as life
-from admission.controller.lifecycle import PodTally, Settings, Sight, WorkloadView, backoff_ms, next_step
+from admission.controller.lifecycle import Beyond, PodTally, Settings, Sight, WorkloadView, backoff_ms, next_step
 from admission.engine.model import Admission, Check, CheckState, PodSetAssignment, StopPolicy, Workload
 from admission.jobs.kinds import JobView
 from admission.kube.clock import SetAhead
@@ -454,6 +454,14 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         Sight(job(), workload(**LEAVING), queue="q", marked=(("Job", "ns", "set-a-0"),)),
         life.RestoreChildren((("Job", "ns", "set-a-0"),)),
     ),
+    "evicted, pods gone: its Jobs go back before the JobSet, whose owner may start them then": (
+        Sight(job(**STOPPED), workload(**LEAVING), queue="q", marked=(("Job", "ns", "set-a-0"),)),
+        life.RestoreChildren((("Job", "ns", "set-a-0"),)),
+    ),
+    "evicted, pods gone, and another controller had started it: what the JobSet says of its Jobs is put right first": (
+        Sight(job(started_by_another=True), workload(**LEAVING), queue="q", marked=(("Job", "ns", "set-a-0"),)),
+        life.RestoreJob(),
+    ),
     "evicted, pods gone, template frozen by a start time": (
         Sight(job(**STOPPED, start_time_set=True, template_frozen=True), workload(**LEAVING), queue="q"),
         life.ClearStartTime(),
@@ -551,15 +559,25 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         life.StopPods((), (("ns", "p"),)),
     ),
     "more pods than were admitted": (
-        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=3, beyond_since=NOW - 10_000), queue="q"),
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=3, beyond=Beyond(NOW - 10_000, 3, 2)), queue="q"),
         life.EvictWorkload(
             "OutOfSync",
             "3 pods of it run or are still ending, and 2 were admitted: they were deleted and made anew beside those "
             "that end, or were taken from their Job",
         ),
     ),
+    "more pods of a pod set than are charged": (
+        Sight(
+            job(**RUNNING), workload(**ADMITTED), PodTally(beyond=Beyond(NOW - 10_000, 8, 0, "workers", 8)), queue="q"
+        ),
+        life.EvictWorkload(
+            "OutOfSync",
+            "8 pods of its pod set workers run or are still ending, and 0 are charged: 8 were done, and their quota "
+            "was given back; they were made anew",
+        ),
+    ),
     "more pods than were admitted, a moment long": (
-        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=3, beyond_since=NOW - 9_999), queue="q"),
+        Sight(job(**RUNNING), workload(**ADMITTED), PodTally(live=3, beyond=Beyond(NOW - 9_999, 3, 2)), queue="q"),
         None,
     ),
     "its Workload is deleted and kept: it is stopped": (

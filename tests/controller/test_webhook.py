@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from admission.controller.webhook import BODY_LIMIT, Webhook, configurations
+from admission.jobs.hold import Messages
 from admission.kube.access import Access, Unfenced
 from admission.kube.client import Client
 from admission.kube.flow import Flow
@@ -128,6 +129,22 @@ async def test_pods_are_pinned_and_unpinned_ones_refused(client: TestClient[Any,
     assert f"make a Job or a JobSet with the label {NAMES.queue_label} instead" in message
     allowed, _ = await ask(client, "/validate-pods", review(pod("1"), user="admin"))
     assert not allowed
+
+
+@pytest.mark.parametrize(
+    ("grace", "user", "allowed"),
+    [(None, "ann", True), (3600, "ann", True), (3601, "ann", False), (10**9, "ann", False), (3601, "admin", True)],
+)
+async def test_who_is_evicted_ends_in_time(
+    client: TestClient[Any, Any], authorizer: Authorizer, grace: int | None, user: str, allowed: bool
+) -> None:
+    """The Job controller deletes no pod that is being deleted already: it would keep what its gang is to give back."""
+    options = {} if grace is None else {"deleteOptions": {"gracePeriodSeconds": grace}}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "a"}, **options}
+    got, said = await ask(client, "/validate-evictions", review(eviction, user=user))
+    assert got == allowed
+    assert allowed or said == Messages(NAMES).pod_grace
+    assert authorizer.asked == 0 or (grace or 0) > 3600, "nobody waits for the authorizer where nodes are drained"
 
 
 async def test_the_authorizer_is_asked_seldom(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from admission.controller.actuate import AVOID_MS, blamed
 from admission.controller.defaults import PriorityClassSeen
-from admission.controller.lifecycle import Next, Reprioritize, Settings, SuspendJob, WorkloadView, next_step
+from admission.controller.lifecycle import Beyond, Next, Reprioritize, Settings, SuspendJob, WorkloadView, next_step
 from admission.controller.silence import Silence
 from admission.controller.world import NODE_GONE_MS, ORPHAN, JobKey, PodView, WorkloadSeen, World
 from admission.engine.model import (
@@ -385,12 +385,51 @@ def test_since_when_more_pods_are_there_than_were_admitted(more: Any, survives: 
     for one in (pod("a", created_at=10), pod("b", created_at=20)):
         world.pod_seen(one)
     job = replace(JOB, survives=survives)
-    assert world.tally(job, world.workloads[("ns", "w")], 100).beyond_since is None
+
+    def beyond_since() -> int | None:
+        found = world.tally(job, world.workloads[("ns", "w")], 100).beyond
+        return None if found is None else found.since
+
+    assert beyond_since() is None
     world.pod_seen(pod("c", **more))
-    assert world.tally(job, world.workloads[("ns", "w")], 100).beyond_since == since
+    assert beyond_since() == since
     for name in ("d", "e"):
         world.pod_seen(pod(name, terminating=True, created_at=50))
-    assert world.tally(job, world.workloads[("ns", "w")], 100).beyond_since == (50 if since is None else 0)
+    assert beyond_since() == (50 if since is None else 0)
+
+
+@pytest.mark.parametrize(
+    ("done", "told", "more", "found"),
+    [
+        (2, (), {}, None),
+        # Beside pods of another pod set that are done the number of all says nothing.
+        (2, (), {"pod_set": "gpus"}, Beyond(100, 2, 1, "gpus")),
+        (2, (), {"pod_set": "gpus", "terminating": True}, Beyond(100, 2, 1, "gpus")),
+        (2, (), {"pod_set": "gpus", "node": ""}, None),
+        (2, (("main", 2),), {}, Beyond(100, 1, 0, "main", 2)),
+        (1, (("main", 1),), {}, Beyond(100, 2, 1, "main", 1)),
+        (1, (("main", 1),), {"done": True}, None),
+    ],
+    ids=str,
+)
+def test_pods_that_nobody_is_charged_for_are_those_of_their_own_pod_set(
+    done: int, told: Any, more: Any, found: Beyond | None
+) -> None:
+    world = Setting().world
+    given = Admission("q", (*GIVEN.pod_sets, PodSetAssignment("gpus", (("gpu", "f"),), (("gpu", 1),), 1)))
+    world.workload_seen(seen(replace(HOLDS, admission=given, reclaimable=told)))
+    for name in ("a", "b"):
+        world.pod_seen(pod(name, done=name in "ab"[:done]))
+    world.pod_seen(pod("g", pod_set="gpus"))
+
+    def beyond(now: int) -> Beyond | None:
+        return world.tally(JOB, world.workloads[("ns", "w")], now).beyond
+
+    assert beyond(50) is None
+    world.pod_seen(pod("c", **more))
+    assert [beyond(now) for now in (100, 200)] == [found, found]
+    world.pod_lost(pod("c"))
+    assert beyond(300) is None
 
 
 def test_a_job_whose_workload_was_deleted_is_looked_at_again_when_its_last_pod_is_gone() -> None:
@@ -773,7 +812,8 @@ def test_which_jobs_of_a_jobset_go_on_and_of_which_the_job_controller_has_not_he
         ({"suspended": True}, {"suspended": True, "marked_for": ""}, False),
         ({"suspended": True}, {"suspended": False}, False),
         ({"suspended": False}, {"suspended": True}, False),
-        ({"suspended": True}, {"suspended": True, "start_time_set": True}, False),
+        # On Kubernetes 1.35 and older nobody clears it.
+        ({"suspended": True}, {"suspended": True, "start_time_set": True}, True),
         ({"suspended": True}, {"suspended": True, "finished": "Succeeded"}, False),
         ({"suspended": True}, {"suspended": True, "deleting": True}, False),
     ],

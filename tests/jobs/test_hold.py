@@ -33,6 +33,7 @@ from admission.names import (
     CONTROLLER_UID_LABEL,
     JOB_COMPLETION_INDEX,
     JOB_TRACKING_FINALIZER,
+    JOBSET_REPLICATED_JOB_LABEL,
     KUEUE_GROUP,
     Names,
 )
@@ -258,6 +259,9 @@ NODE_TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
         {"spec": {"template": {"spec": {"containers": CONTAINERS}}}},
         {"metadata": {"ownerReferences": []}},
         {"metadata": {"ownerReferences": [*CHILD, {"kind": "Other"}]}},
+        # By it the JobSet says of which of its replicated jobs one is done, and the quota of that is given back.
+        {"metadata": {"labels": {JOBSET_REPLICATED_JOB_LABEL: "other"}}},
+        {"metadata": {"labels": {"jobset.sigs.k8s.io/restart-attempt": "0"}}},
     ],
     ids=str,
 )
@@ -273,6 +277,8 @@ def test_the_jobs_of_a_jobset_are_the_jobset_controllers(change: Json) -> None:
         (US, None),
     ):
         assert validate_job(old, new, caller, NAMES) == refused
+    mine = {**old, "metadata": {**old["metadata"], "labels": {"team": "a"}}}
+    assert validate_job(old, mine, TENANT, NAMES) is None
     # Nor does one come to be a child, which would be started with the others, without being one.
     assert validate_job(None, old, TENANT, NAMES) == SAY.child_frozen
     assert validate_job(job(label=None), old, TENANT, NAMES) == SAY.child_frozen

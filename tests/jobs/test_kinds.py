@@ -451,6 +451,13 @@ def test_what_says_nothing_on_the_jobs_of_a_jobset(form: str, key: str, told: st
     assert view(JOBSET, made, Names("kueue.x-k8s.io"), every=True).unknown_keys == ()
 
 
+def test_of_thousands_of_unknown_keys_a_few_are_told() -> None:
+    """What each may mean is a look at all that are known, whenever the job changes, while nobody else's is decided."""
+    made = job()
+    made["metadata"]["labels"] = {f"muster.dev/podset-required-topologies-{i}": "x" for i in range(2000)}
+    assert len(view(JOB, made, NAMES, every=True).unknown_keys) == 16
+
+
 IGNORING = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}
 
 

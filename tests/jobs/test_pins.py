@@ -21,7 +21,7 @@ from admission.engine.model import (
     TopologyAssignment,
 )
 from admission.jobs import pins
-from admission.jobs.hold import mutate_pod
+from admission.jobs.hold import Caller, Messages, mutate_pod, validate_job
 from admission.jobs.kinds import JOB, JOBSET, JobKind, at, owners_form, view
 from admission.jobs.pins import (
     open_hosts,
@@ -256,8 +256,8 @@ def test_checks_add_to_the_pods() -> None:
     assert {"app": "train", "booking": "7"}.items() <= template["metadata"]["labels"].items()
     assert template["metadata"]["annotations"]["example.com/request"] == "r1"
     assert owners_form(made, NAMES)["spec"] == {**raw["spec"], "suspend": False}
-    again = patched(made, suspend(JOB, made, NAMES))
-    back = patched(again, restore(JOB, again, NAMES) or [])
+    again = patched(made, suspend(made, NAMES))
+    back = patched(again, restore(again, NAMES) or [])
     assert back["spec"] == raw["spec"]
 
 
@@ -321,7 +321,7 @@ def test_a_job_that_outlived_its_jobset_starts_as_it_is_admitted_now(hosts: Sequ
     made = begin(JOB, raw, admission(main=hosts))
     assert notes(made["spec"]["template"]) == notes(fresh["spec"]["template"])
     made["spec"]["suspend"] = True
-    assert patched(made, restore(JOB, made, NAMES) or [])["spec"] == raw["spec"]
+    assert patched(made, restore(made, NAMES) or [])["spec"] == raw["spec"]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_a_changed_job_takes_no_start() -> None:
 
 def test_a_former_leader_cannot_stop_a_later_start() -> None:
     first = begin(JOB, job(), admission(main=["a", "b", "c"]))
-    late = suspend(JOB, first, NAMES)
+    late = suspend(first, NAMES)
     again = job()
     again["metadata"]["resourceVersion"] = "99"
     second = begin(JOB, again, admission(main=["a", "b", "c"]))
@@ -412,13 +412,59 @@ def test_stop_gives_back_what_its_owner_wrote(
         assert json.dumps(owners_form(made, NAMES)["spec"]["suspend"]) == "false"
         running = view(kind, made, NAMES)
         assert running.counts == before.counts
-        stopped = patched(made, suspend(kind, made, NAMES))
-        patch = restore(kind, stopped, NAMES)
-        assert (patch is None) == (kind is JOBSET)
-        back = patched(stopped, patch or [])
+        stopped = patched(made, suspend(made, NAMES))
+        back = patched(stopped, restore(stopped, NAMES) or [])
         assert json.dumps(back["spec"], sort_keys=True) == json.dumps(raw["spec"], sort_keys=True)
         assert (back["metadata"].get("annotations") or {}) == (annotations or {})
-        assert restore(kind, back, NAMES) is None
+        assert restore(back, NAMES) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["spec", "suspend"], False),
+        (["spec", "completions"], 400),
+        (["metadata", "ownerReferences"], []),
+        (["metadata", "labels"], {}),
+        (["spec", "template"], {"spec": {"containers": []}}),
+        (["spec", "template", "spec"], {"containers": []}),
+        (["spec", "template", "spec", "containers"], []),
+        (["spec", "template", "metadata", "finalizers"], ["a"]),
+        ([], {}),
+    ],
+    ids=str,
+)
+def test_a_note_that_somebody_else_wrote_takes_back_no_more_than_a_start_writes(path: list[str], value: Any) -> None:
+    """A tool that applies what tenants wrote may have all rights, and so makes jobs with any note. What that says would
+    be written by the controller: its job would start, or count for less than it asks for."""
+    note = json.dumps({"for": "w", "undo": [[path, value], [["spec", "template", "metadata", "labels"]]]})
+    raw = job(template={"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}})
+    raw["metadata"] |= {"labels": QUEUED, "annotations": {NAMES.inverse_annotation: note}}
+    assert validate_job(None, raw, Caller(user="gitops", may_admit=True), NAMES) is None
+    wanted = copy.deepcopy(raw)
+    wanted["metadata"]["annotations"] = {}
+    wanted["spec"]["template"]["metadata"] = {}
+    assert patched(raw, restore(raw, NAMES) or []) == wanted
+    assert owners_form(raw, NAMES) == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "given_"),
+    [(JOB, job(2), admission(main=["a", "b"])), (JOBSET, jobset(), admission(driver=["d"], workers=list("abcd")))],
+    ids=["Job", "JobSet"],
+)
+def test_a_job_that_is_being_stopped_is_let_go_by_nobody_before_it_is_restored(
+    kind: JobKind, raw: Json, given_: Admission
+) -> None:
+    """Its pods, or its Jobs, still say what was given to it: without its queue label its owner would start it again."""
+    queued = {**raw, "metadata": {**raw["metadata"], "labels": QUEUED}}
+    stopped = patched(begin(kind, queued, given_), suspend(begin(kind, queued, given_), NAMES))
+    back = patched(stopped, restore(stopped, NAMES) or [])
+    tenant = Caller(user="tenant")
+    for old, said in ((stopped, Messages(NAMES).label), (back, None)):
+        free = copy.deepcopy(old)
+        free["metadata"]["labels"] = {}
+        assert validate_job(old, free, tenant, NAMES) == said
 
 
 @pytest.mark.parametrize(
@@ -498,8 +544,8 @@ def test_an_elastic_job_of_kueues_starts_without_the_gate_that_nobody_takes_off(
     made = patched(raw, start(JOB, raw, "w", given_, {}, names, can_rank=True).patch)
     placed = [{"name": names.topology_gate}] if long else []
     assert made["spec"]["template"]["spec"].get("schedulingGates", []) == [*others, *placed]
-    stopped = patched(made, suspend(JOB, made, names))
-    back = patched(stopped, restore(JOB, stopped, names) or [])
+    stopped = patched(made, suspend(made, names))
+    back = patched(stopped, restore(stopped, names) or [])
     assert back["spec"]["template"] == raw["spec"]["template"], "Kueue, when it comes back, finds it as it wrote it"
 
 
@@ -652,7 +698,7 @@ def test_the_note_of_a_start_before_that_of_another_controller_says_nothing_any_
     raw = job(template=started_by_kueue(WAS))
     raw["metadata"]["annotations"] = {KUEUE.inverse_annotation: note}
     seen = view(JOB, raw, KUEUE)
-    assert (seen.started, seen.started_by_another, restore(JOB, raw, KUEUE)) == (False, True, None)
+    assert (seen.started, seen.started_by_another, restore(raw, KUEUE)) == (False, True, None)
     pod_sets = [{"name": "main", "count": 3, "template": WAS}]
     after = patched(raw, restore_as(JOB, raw, pod_sets, KUEUE))
     assert after["metadata"]["annotations"] == {}

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from admission.engine.model import Node, Workload
+from admission.engine.model import Node, Workload, matches
 from admission.engine.order import stamp
 from admission.jobs import values, volumes
 from admission.jobs.kinds import JOBSET
+from admission.jobs.requests import READ
 from admission.jobs.volumes import Storage
 from admission.jobs.workload import build_workload
 from admission.names import Names
@@ -501,3 +502,12 @@ def test_claims_that_a_jobset_makes_are_its_pods_own() -> None:
     assert not problems
     value, _ = values.workload(built, NAMES)
     assert [pod_set.shape.claims for pod_set in value.pod_sets] == [("scratch-train",), ()]
+
+
+@pytest.mark.parametrize(("more", "selects"), [(0, True), (1, False)])
+def test_a_claim_whose_selector_is_too_long_to_be_read_selects_no_volume(more: int, selects: bool) -> None:
+    """Whoever names it waits; it would be held against all volumes, whenever one of them changes."""
+    parts = [{"key": f"k{i}", "operator": "DoesNotExist"} for i in range(READ.pod_parts + more)]
+    found, _ = volumes.claim(claim(storageClassName="local", selector={"matchExpressions": parts}), NAMES)
+    assert found.selector is not None
+    assert matches(found.selector, {}) is selects
