@@ -244,6 +244,9 @@ class World:
         self._pods_of_owner: dict[Owner, dict[Key, PodView]] = {}
         """By a Job, a JobSet and a Workload alike: uids do not collide."""
         self._workloads_on: dict[str, set[Key]] = {}
+        self._devices_held: dict[Key, dict[str, dict[str, int]]] = {}
+        """Gang -> nodes that its reservation names -> extended resources that it holds there. Looked up for each of them
+        whenever a pod of it changes."""
         self._free_on: dict[str, set[Key]] = {}
         """Node -> pods of gangs that kube-scheduler put there."""
         self.making, self.placing = Standstill(by_kind=True), Standstill(by_kind=False)
@@ -364,7 +367,7 @@ class World:
             self._places.pop(job_uid, None)
             self._stands_for(seen, job_uid)
             self._job_of_workload[seen.uid] = job_uid
-        self._index_nodes(seen, old)
+        self._index_nodes(seen)
         self._stands(("gang", *seen.key), stands_of(seen.view.value))
         counted = self.state.workload(seen.key)
         self.state.apply(Put(self.laid(seen.view.value)))
@@ -392,7 +395,7 @@ class World:
         self._depends(seen.key, frozenset())
         self._neighbours.forget(seen.key)
         self._stands(("gang", *seen.key), ())
-        for node in _nodes_of(held.view.value):
+        for node in self._devices_held.pop(seen.key, {}):
             self._leaves(seen.key, node)
         held_room = held.view.value.admission is not None and not held.view.value.finished
         if held_room and self._any_pod((held.namespace, held.uid)):
@@ -1268,7 +1271,7 @@ class World:
         out: dict[str, str] = {}
         until: int | None = None
         wait = min(NODE_GONE_MS, self.lost_after_ms)
-        for node in sorted(_nodes_of(seen.view.value)):
+        for node in sorted(self._devices_held.get(seen.key, ())):
             at = (seen.key, node)
             left = self._left_of_devices(seen.key, node)
             if not left:
@@ -1332,7 +1335,7 @@ class World:
             self.workloads[other].view.value for other in self._workloads_on.get(node, ()) if other in self.workloads
         ]
         for value in sorted(there, key=lambda v: (v.admitted_at, v.namespace, v.name)):
-            mine = _devices_on(value, node)
+            mine = self._devices_held[value.key].get(node, {})
             for name, amount in mine.items():
                 held[name] = held.get(name, 0) + amount
             if (value.namespace, value.name) == key:
@@ -1400,12 +1403,14 @@ class World:
             if (job := self._job_by_uid.get(uid)) is not None:
                 self._changed_job(job)
 
-    def _index_nodes(self, seen: WorkloadSeen, old: WorkloadSeen | None) -> None:
-        before = _nodes_of(old.view.value) if old is not None else frozenset()
-        after = _nodes_of(seen.view.value) if not seen.view.value.finished else frozenset()
-        for node in before - after:
+    def _index_nodes(self, seen: WorkloadSeen) -> None:
+        before = self._devices_held.pop(seen.key, {})
+        after = _devices_held(seen.view.value) if not seen.view.value.finished else {}
+        if after:
+            self._devices_held[seen.key] = after
+        for node in before.keys() - after.keys():
             self._leaves(seen.key, node)
-        for node in after - before:
+        for node in after.keys() - before.keys():
             self._workloads_on.setdefault(node, set()).add(seen.key)
 
     def _leaves(self, key: Key, node: str) -> None:
@@ -1552,14 +1557,15 @@ def _nodes_of(value: Workload) -> frozenset[str]:
     )
 
 
-def _devices_on(value: Workload, node: str) -> dict[str, int]:
-    """Extended resources that a gang holds on a node by its reservation."""
-    out: dict[str, int] = {}
+def _devices_held(value: Workload) -> dict[str, dict[str, int]]:
+    """Node that a reservation names -> extended resources that its gang holds there."""
+    out: dict[str, dict[str, int]] = {}
     for pod_set in value.admission.pod_sets if value.admission is not None else ():
-        if pod_set.topology is None or pod_set.count < 1:
-            continue
-        pods = sum(domain.count for domain in pod_set.topology.domains if domain.values[-1] == node)
-        for name, amount in pod_set.usage:
-            if pods and "/" in name:
-                out[name] = out.get(name, 0) + amount // pod_set.count * pods
+        domains = pod_set.topology.domains if pod_set.topology is not None else ()
+        count = max(1, pod_set.count)
+        each = [(name, amount // count) for name, amount in pod_set.usage if "/" in name]
+        for domain in domains:
+            held = out.setdefault(domain.values[-1], {})
+            for name, amount in each if domain.count else ():
+                held[name] = held.get(name, 0) + amount * domain.count
     return out
