@@ -125,8 +125,8 @@ class Gone(ApiError):
 
 
 class Invalid(ApiError):
-    """422; 400 where the kind lacks a field that was to be created or changed strictly; and an object that is too large
-    for the API server (413) or its store (500)."""
+    """422; 400, as where the kind lacks a field that was to be created or changed strictly; an object that is too large
+    for the API server (413) or its store (500); and what an admission webhook denies, which may say so by any 4xx."""
 
 
 class Undeclared(ApiError):
@@ -174,8 +174,14 @@ BEGINS_S = 15.0
 _BY_ADMISSION = re.compile(r"exceeded quota|denied")
 """403 of who was let in, but not with this object."""
 _TOO_LARGE = "etcdserver: request is too large"
+_DENIED = re.compile(r'admission webhook "[^"]*" denied the request')
+"""What begins so says the webhook, and by a code of its own: none at all is 400, and its 429 or 409 are no word of the
+API server."""
+_UNASKED = "failed calling webhook"
+"""What an API server says that stored nothing, for a webhook of somebody is away."""
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
+    400: Invalid,
     401: Unauthorized,
     403: Forbidden,
     404: NotFound,
@@ -209,10 +215,12 @@ def error_of(status: int, data: bytes | msgspec.Raw, retry_after: str | None = N
         return Undeclared(status, reason or "InternalError", message, body, wait)
     if status == 500 and _TOO_LARGE in message:
         return Invalid(status, reason or "InternalError", message, body, wait)
+    denied = _DENIED.match(message) is not None
     if status >= 500:
-        return Unavailable(status, reason or "InternalError", message, body, wait)
+        admitted = not denied and _UNASKED not in message
+        return Unavailable(status, reason or "InternalError", message, body, wait, ambiguous=admitted)
     known = _BY_STATUS.get(status, ApiError)
-    if status == 400 and "strict decoding error" in message:
+    if denied and known is not Forbidden:
         known = Invalid
     if known is Conflict and reason == "AlreadyExists":
         known = AlreadyExists
@@ -628,7 +636,7 @@ class Client:
                     self.flow.good(seconds)
                 return content
             failure = self._failure(answer.status, content, answer.headers.get("Retry-After"), answer.reason or "")
-            doubtful = doubtful and not isinstance(failure, Undeclared)
+            doubtful = doubtful and failure.ambiguous
             self._count(verb, path, answer.status, seconds, told=not isinstance(failure, Terminating | Beginning))
             if isinstance(failure, Unavailable) and not write:
                 failure.ambiguous = False
@@ -924,7 +932,7 @@ def _repeatable(error: ApiError, path: str, *, write: bool) -> bool:
     if isinstance(error, TooManyRequests):
         return _pushes_back(error, path)
     if isinstance(error, Unavailable):
-        return not (write and error.ambiguous)
+        return not (write and (error.ambiguous or error.status >= 500))  # a webhook that is away is so for a while
     return False
 
 

@@ -400,16 +400,30 @@ async def test_a_job_over_which_the_controller_fails_is_told_once_and_found(
 
 
 @pytest.mark.parametrize("verb", ["POST", "PATCH"])
-async def test_a_job_for_which_a_right_is_missing_is_told_which(world: World, verb: str) -> None:
-    """The right to make Workloads, or to start jobs, was taken away."""
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (403, "User 'muster' cannot {verb} this"),
+        (400, 'admission webhook "w" denied the request: no {verb} for you'),
+        (409, 'admission webhook "w" denied the request: no {verb} for you'),
+        (500, 'Internal error occurred: failed calling webhook "w": connection refused'),
+    ],
+    ids=["a right was taken away", "a webhook denies it", "by a code of its own", "a webhook is away for long"],
+)
+async def test_a_job_of_which_a_write_is_refused_is_told_why(
+    world: World, monkeypatch: pytest.MonkeyPatch, verb: str, code: int, said: str
+) -> None:
+    """The write that makes its Workload, or the one that starts it."""
     for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
         await world.put(one)
-    said = f"User 'muster' cannot {'create' if verb == 'POST' else 'patch'} this"
+    said = said.format(verb="create" if verb == "POST" else "patch")
+    wait = Controller._wait_after
+    monkeypatch.setattr(Controller, "_wait_after", lambda *given: wait(*given) / 1000)
 
     def refuse(request: web.Request) -> web.Response | None:
-        body = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": said}
+        body = {"kind": "Status", "code": code, "message": said}
         mine = request.method == verb and request.path.endswith("/workloads" if verb == "POST" else "/jobs/train")
-        return web.json_response(body, status=403) if mine else None
+        return web.json_response(body, status=code) if mine else None
 
     world.sandbox.faults.append(refuse)
 
