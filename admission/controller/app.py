@@ -183,8 +183,8 @@ RACES_LOST = 4
 """So many times in a row a write may come too late before each more counts as a failure: one lost race is read again at
 once, and is part of the trade."""
 LASTS, TOLD_EVERY = 5, 30
-"""What passes by itself, mostly (a webhook that is away, a disruption budget), is told to who has been kept back by it so
-many times, a quarter of a minute after the first, and then each half hour."""
+"""What passes by itself, mostly (a webhook is away, a disruption budget), is told to who was kept back by it so many
+times, a quarter of a minute after the first, and then each half hour."""
 EXPLAIN_PAUSE_S = 0.25
 """Between two looks who is to be told why it waits; and so long one write of that may keep the others."""
 MADE_AGAIN_S = 1.0
@@ -961,11 +961,12 @@ class Controller:
         except (ApiError, OSError, TimeoutError) as error:
             self._failed(key, error)
             tries = self._failures.get(key, 0)
-            told_now = self._unserved.due() if isinstance(error, Unserved) else tries in (0, LASTS)  # that: of all alike
+            unserved = isinstance(error, Unserved)  # for all jobs alike
+            told_now = self._unserved.due() if unserved else tries in (0, LASTS)
             level = log.warning if told_now and not unanswered(error) else log.debug
             level("write failed", **self._who(key), error=str(error))
-            lasts = isinstance(error, ApiError) and not unanswered(error) and tries % TOLD_EVERY == LASTS
-            if isinstance(error, Invalid | Forbidden) or (lasts and not isinstance(error, Unserved)):
+            answered = isinstance(error, ApiError) and not unserved and not unanswered(error)
+            if isinstance(error, Invalid | Forbidden) or (answered and tries % TOLD_EVERY == LASTS):
                 self._refused(key, error)
             self.jobs.add_after(key, self._wait_after(key, 0.5, 60.0))
         except MemoryError:

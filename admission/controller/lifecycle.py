@@ -285,7 +285,8 @@ class EvictWorkload:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceNodes:
-    """Ask the engine for other nodes for those that are lost, while the rest of the gang runs on."""
+    """Ask the engine for other nodes for those that are lost, while the rest of the gang runs on; for none any more
+    where they are back."""
 
     nodes: tuple[str, ...]
     guilty: tuple[str, ...]
@@ -513,11 +514,10 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
         return Next(_on_checks(value, seen.required))
     if job.suspended:
         return _start(seen, settings, now)
-    if _in_place(seen):
-        if set(seen.lost_nodes) - set(value.lost_nodes):
-            return Next(ReplaceNodes(seen.lost_nodes, _guilty(seen)))
-        if seen.pods.stranded:
-            return Next(EvictPods(seen.pods.stranded))
+    if set(seen.lost_nodes) != set(value.lost_nodes):
+        return Next(ReplaceNodes(seen.lost_nodes, _guilty(seen)))
+    if _in_place(seen) and seen.pods.stranded:
+        return Next(EvictPods(seen.pods.stranded))
     if seen.pods.gated:
         return Next(Ungate(seen.pods.gated))
     spare_at = _spare_at(seen, settings)

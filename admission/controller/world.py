@@ -245,8 +245,8 @@ class World:
         """By a Job, a JobSet and a Workload alike: uids do not collide."""
         self._workloads_on: dict[str, set[Key]] = {}
         self._devices_held: dict[Key, dict[str, dict[str, int]]] = {}
-        """Gang -> nodes that its reservation names -> extended resources that it holds there. Looked up for each of them
-        whenever a pod of it changes."""
+        """Gang -> nodes that its reservation names -> extended resources that it holds there; asked of all of them
+        whenever one of its pods changes."""
         self._free_on: dict[str, set[Key]] = {}
         """Node -> pods of gangs that kube-scheduler put there."""
         self.making, self.placing = Standstill(by_kind=True), Standstill(by_kind=False)
