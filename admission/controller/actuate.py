@@ -52,7 +52,18 @@ from admission.jobs.kinds import JOB, JOBSET, KINDS, JobKind, JobView, claim_tem
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload, workload_name
-from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, Kind, NotFound, Unserved
+from admission.kube.client import (
+    AlreadyExists,
+    ApiError,
+    Client,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Kind,
+    NotFound,
+    Unserved,
+    for_what_it_is,
+)
 from admission.kube.events import EVENTS, EventRecorder
 from admission.names import (
     ADMITTED,
@@ -708,7 +719,13 @@ class Actuator:
             refused = lifecycle.EvictWorkload(DEACTIVATED, because, deactivate=True, cause="AdmissionCheck")
             await self._evict(seen, refused)
             return
-        await self._patch_job(key, started.patch)
+        try:
+            await self._patch_job(key, started.patch)
+        except (Invalid, Forbidden) as error:
+            if for_what_it_is(error):
+                self._world.start_refused(key, self._now(), error.message[:_LONGEST_REFUSAL])
+            raise
+        self._world.started(key, self._now())
         self._reserved.discard(seen.uid)
         self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
 

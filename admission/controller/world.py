@@ -250,6 +250,9 @@ class World:
         self._free_on: dict[str, set[Key]] = {}
         """Node -> pods of gangs that kube-scheduler put there."""
         self.making, self.placing = Standstill(by_kind=True), Standstill(by_kind=False)
+        self._starting = Standstill(by_kind=True)
+        self._starts_refused: dict[JobKey, tuple[tuple[str, int], int, str]] = {}
+        """Job -> ((uid of its Workload, time of its admission), since when its start is refused, what was said)."""
         self._missing: dict[JobKey, int] = {}
         """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._refusals: dict[JobKey, Refusal] = {}
@@ -334,6 +337,7 @@ class World:
             self._spare.pop(key, None)
             self._lacks_no_pods(key)
             self.placing.lacks_none(key)
+            self._no_start_refused(key)
             self._whole.pop(key, None)
             self._behind.pop(key, None)
             self._idle.pop(key, None)
@@ -833,6 +837,7 @@ class World:
             required=self._required(workload.value) if workload is not None else None,
             given_twice=self._given_twice.get(seen.uid, "") if seen is not None else "",
             same_defaults=job is None or seen is None or self.same_defaults(job, seen),
+            start_refused=self._start_refused(key, job, seen, now),
             set_ahead=self.set_ahead(),
         )
 
@@ -931,6 +936,42 @@ class World:
         if key in self._missing:
             self._refusals[key] = found
             self._changed_job(key)
+
+    def start_refused(self, key: JobKey, now: int, said: str) -> None:
+        """The API server refuses to start a job for what it is."""
+        seen = self.workload_of(key)
+        if seen is None:
+            return
+        admission = seen.uid, seen.view.value.admitted_at
+        before = self._starts_refused.get(key)
+        since = before[1] if before is not None and before[0] == admission else now
+        self._starts_refused[key] = admission, since, said
+        self._starting.lacks(key, since)
+
+    def started(self, key: JobKey, now: int) -> None:
+        """The API server has let a job be started."""
+        self._no_start_refused(key)
+        if self._starting.made(key[0], now, now):
+            for other in self._starting.lacking():
+                self._changed_job(other)
+
+    def _no_start_refused(self, key: JobKey) -> None:
+        self._starts_refused.pop(key, None)
+        self._starting.lacks_none(key)
+
+    def _start_refused(
+        self, key: JobKey, job: JobView | None, seen: WorkloadSeen | None, now: int
+    ) -> tuple[int, str] | None:
+        """While nobody at all is started it is for no job's sake: each has its full time when that is over."""
+        if key not in self._starts_refused:
+            return None
+        admission, since, said = self._starts_refused[key]
+        waits = job is not None and job.suspended and seen is not None
+        if not waits or seen is None or (seen.uid, seen.view.value.admitted_at) != admission:
+            self._no_start_refused(key)
+            return None
+        over = self._starting.ended_at(key, now)
+        return None if over is None else (max(since, over), said)
 
     def pods_of(self, owner: Owner) -> list[PodView]:
         """Pods of a Job, JobSet or Workload, in order of name."""

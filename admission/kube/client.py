@@ -305,6 +305,12 @@ def _namespace_of(path: str) -> str:
     return parts[1] if len(parts) > 2 and parts[0] == "namespaces" else ""
 
 
+def for_what_it_is(error: ApiError) -> bool:
+    """Is an object, or a change of it, refused for what it says, and by no right that its writer lacks?"""
+    by_admission = type(error) is Forbidden and _BY_ADMISSION.search(error.message) is not None
+    return isinstance(error, Invalid) or by_admission
+
+
 def unanswered(error: Exception) -> bool:
     """Did the API server not answer, or as one that has just begun? That is told here, once for all that is not
     written."""
@@ -664,7 +670,7 @@ class Client:
         """As `error_of`, which does not know when the server began."""
         failure = error_of(status, content, retry_after, reason)
         begins = asyncio.get_running_loop().time() < self._missed_at + BEGINS_S
-        if begins and type(failure) is Forbidden and not _BY_ADMISSION.search(failure.message):
+        if begins and type(failure) is Forbidden and not for_what_it_is(failure):
             return Beginning(status, failure.reason, failure.message, failure.body, ambiguous=False)
         return failure
 

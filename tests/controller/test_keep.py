@@ -443,6 +443,36 @@ async def test_a_job_of_which_a_write_is_refused_is_told_why(
         assert [(one.reason, said in one.message) for one in why.unready] == [("NotStarted", True)]
 
 
+async def test_who_may_not_be_started_leaves_its_room_to_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A webhook of somebody denies it: it would hold its quota, and its nodes, for as long as that says so."""
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+    wait = Controller._wait_after
+    monkeypatch.setattr(Controller, "_wait_after", lambda *given: wait(*given) / 1000)
+    at_once = Settings(refused_ms=0)
+    monkeypatch.setattr("tests.controller.test_keep.Settings", lambda: at_once)
+    said = 'admission webhook "w" denied the request: no job of yours'
+
+    def refuse(request: web.Request) -> web.Response | None:
+        denied = request.method == "PATCH" and request.path.endswith("/jobs/train")
+        return web.json_response({"kind": "Status", "code": 400, "message": said}, status=400) if denied else None
+
+    world.sandbox.faults.append(refuse)
+
+    async def begun() -> bool:
+        return not (await world.client.get(f"{JOBS}/other"))["spec"]["suspend"]
+
+    async with running(world):
+        held = await world.put(job("train", "main"))
+        held["status"] = {"conditions": [lab.condition("Suspended", True, "JobSuspended", "")]}
+        await world.client.put(f"{JOBS}/train/status", held)
+        await world.put(job("other", "main"))
+        await until(begun)
+        why = await world.ask().why("train", "ml")
+    assert why.standing.state is State.WAITING
+    assert any(one.reason == "EvictedDueToPodsReadyTimeout" and said in one.message for one in why.history)
+
+
 async def test_a_labelled_job_outside_the_governed_namespaces_is_told_and_goes_when_its_namespace_is(
     world: World,
 ) -> None:
