@@ -169,6 +169,9 @@ class Beginning(Unavailable):
 
 _UNDECLARED = re.compile(r"(?:^|\s)\.(\S+(?:\[[^\]]*\]\S*)*): field not declared in schema")
 
+LONGEST_WAIT_S = 60.0
+"""Nobody who asks to be left alone is so for longer: what stands before an API server (a load balancer that is being
+looked after) may ask for an hour, and be back in a minute."""
 BEGINS_S = 15.0
 """So long after a connection was refused, or broke, a 403 is put down to `Beginning`."""
 _BY_ADMISSION = re.compile(r"exceeded quota|denied")
@@ -211,6 +214,8 @@ def error_of(status: int, data: bytes | msgspec.Raw, retry_after: str | None = N
         wait = float(details["retryAfterSeconds"])
     if retry_after is not None and retry_after.strip().isdigit():
         wait = float(retry_after)
+    if wait is not None:
+        wait = min(max(wait, 0.0), LONGEST_WAIT_S)
     if status == 500 and _UNDECLARED.search(message):
         return Undeclared(status, reason or "InternalError", message, body, wait)
     if status == 500 and _TOO_LARGE in message:

@@ -273,6 +273,15 @@ async def test_a_push_back_beyond_the_time_allowed_is_reported(server: Server, c
     assert ("a", "z") in server.objects
 
 
+@pytest.mark.parametrize(("asked", "waits"), [("3600", 60), ("-5", None), ("0", 0)])
+async def test_nobody_is_left_alone_for_an_hour(server: Server, client: Client, asked: str, waits: float | None):
+    """A load balancer in front of the server asks for as long as its maintenance may last."""
+    server.faults.append(answer(503, headers={"Retry-After": asked}))
+    with pytest.raises(kube.Unavailable) as caught:
+        await client.create(A, {"metadata": {"name": "x"}}, attempts=1)
+    assert caught.value.retry_after == waits
+
+
 @pytest.mark.parametrize(("path", "counted"), [("pods/p/eviction", ("pods", "eviction")), ("events", ("events", ""))])
 async def test_what_one_namespace_may_not_have_is_an_answer_and_no_push_back(
     server: Server, client: Client, path: str, counted: tuple[str, str]
