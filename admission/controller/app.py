@@ -1171,10 +1171,17 @@ class Controller:
                         await asyncio.sleep(telling.result())
 
     async def _explain_one(self, key: Key) -> float:
-        """Tell a gang why it waits; seconds for which nothing else is to be told."""
+        """Tell a gang why it waits; seconds for which nothing else is to be told. Raises Fenced and MemoryError alone:
+        a defect over one reason keeps nobody from deciding."""
         self._explaining.add(key[0])
         try:
             return await self._tell_why(key)
+        except (Fenced, MemoryError):
+            raise
+        except Exception as error:
+            self._failed((ORPHAN, *key), error)
+            log.exception("reason not told", **self._who_of(key, ""))
+            return 0.0
         finally:
             self._explaining.discard(key[0])
 

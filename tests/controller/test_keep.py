@@ -16,6 +16,7 @@ from admission.controller.answers import State
 from admission.controller.app import Controller, Tuning
 from admission.controller.change import held_back
 from admission.controller.lifecycle import Settings
+from admission.controller.stale import _STATUS_OF
 from admission.engine.model import MUSTER, LabelSelector, Requirement
 from admission.jobs.values import rfc3339
 from admission.kube.client import Fenced, NotFound
@@ -441,6 +442,38 @@ async def test_a_job_of_which_a_write_is_refused_is_told_why(
     else:
         assert why.standing.state is State.STARTING
         assert [(one.reason, said in one.message) for one in why.unready] == [("NotStarted", True)]
+
+
+@pytest.mark.parametrize("what", ["why a gang waits", "how a queue stands"])
+async def test_a_defect_over_what_is_shown_ends_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 0), local_queue("main", "team-a")):
+        await world.put(one)
+    failed: list[Exception] = []
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise AssertionError("a defect")
+
+    if what == "why a gang waits":
+        monkeypatch.setattr("admission.controller.app.project", fails)
+    else:
+        monkeypatch.setitem(_STATUS_OF, "LocalQueue", fails)
+
+    async def told() -> bool:
+        return bool(failed)
+
+    async def begun() -> bool:
+        return not (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"]
+
+    async with running(world) as controller:
+        controller.watchers.failure.append(lambda _, error: failed.append(error))
+        await world.put(job("train", "main"))
+        await until(told)
+        spec = cluster_queue("team-a", 16)["spec"]
+        await world.client.merge_patch(path("ClusterQueue", "team-a"), {"spec": spec})
+        await until(begun)
+    assert {type(error) for error in failed} == {AssertionError}
 
 
 async def test_who_may_not_be_started_leaves_its_room_to_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
