@@ -64,7 +64,18 @@ from admission.jobs.kinds import (
 from admission.jobs.requests import LIMITS, Limits
 from admission.jobs.values import rfc3339
 from admission.jobs.workload import build_workload, workload_name
-from admission.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, Kind, NotFound, Unserved
+from admission.kube.client import (
+    AlreadyExists,
+    ApiError,
+    Client,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Kind,
+    NotFound,
+    Unserved,
+    for_what_it_is,
+)
 from admission.kube.events import EVENTS, EventRecorder
 from admission.names import (
     ADMITTED,
@@ -197,12 +208,14 @@ class Actuator:
         value = seen.view.value
         if value.finished:
             raise NotFound(404, "NotFound", "the gang has finished")
-        if isinstance(decision, Evict) and value.admission is None:
-            raise NotFound(404, "NotFound", "the workload has no reservation that could be taken back")
+        if isinstance(decision, Evict | Replace) and value.admission is None:
+            raise NotFound(404, "NotFound", "the workload has no reservation that could be taken back, or changed")
         if isinstance(decision, Evict) and value.evicted:
             return ""  # it leaves already, for a reason of its own that was written meanwhile
         if based_on is not None and isinstance(decision, Admit | Claim) and value.pod_sets != based_on.pod_sets:
             raise Conflict(409, "Conflict", "the gang asks for something else than was decided on")
+        if based_on is not None and isinstance(decision, Replace) and value.lost_nodes != based_on.lost_nodes:
+            raise Conflict(409, "Conflict", "the gang has lost other nodes than was decided on")
         if _reservation(value) != (None if based_on is None else _reservation(based_on)) and (
             based_on is not None or isinstance(decision, Admit)
         ):
@@ -219,6 +232,7 @@ class Actuator:
                     status = with_conditions(status, [(REQUEUED, True, why, said)], now, seen.generation)
                 status.pop("claim", None)
                 status.pop("resourceRequests", None)
+                status.pop("unhealthyNodes", None)  # of the reservation before
                 if state := status.pop("requeueState", None):
                     # It is over; what counts is how often.
                     status |= {"requeueState": {"count": state["count"]}} if state.get("count") else {}
@@ -717,7 +731,13 @@ class Actuator:
             refused = lifecycle.EvictWorkload(DEACTIVATED, because, deactivate=True, cause="AdmissionCheck")
             await self._evict(seen, refused)
             return
-        await self._patch_job(key, started.patch)
+        try:
+            await self._patch_job(key, started.patch)
+        except (Invalid, Forbidden) as error:
+            if for_what_it_is(error):
+                self._world.start_refused(key, self._now(), error.message[:_LONGEST_REFUSAL])
+            raise
+        self._world.started(key, self._now())
         self._reserved.discard(seen.uid)
         self.record(key, job, "Normal", "Started", f"Admitted by ClusterQueue {value.admission.cluster_queue}")
 
@@ -887,10 +907,21 @@ class Actuator:
         return replace(seen, resource_version=made["resourceVersion"], generation=made.get("generation", 0))
 
     async def _replace_nodes(self, seen: WorkloadSeen, nodes: tuple[str, ...], guilty: tuple[str, ...]) -> None:
-        now = self._now()
+        now, lost = self._now(), [{"name": node} for node in sorted(nodes)]
         status = with_conditions(seen.status, (), now, seen.generation)
         told = {str(one.get("name")) for one in status.get("unhealthyNodes") or ()}
-        status["unhealthyNodes"] = [{"name": node} for node in sorted(nodes)]
+        if told.issuperset(nodes):
+            # By no apply: what another manager wrote would stay.
+            patch = {
+                "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
+                "status": {"unhealthyNodes": lost or None},
+            }
+            path = self._workloads.path(seen.namespace, seen.name, "status")
+            self._learn("Workload", await self._client.merge_patch(path, patch))
+            back = ", ".join(sorted(told.difference(nodes)))
+            self._tell(seen, (("Normal", "NodesBack", f"Keeps its nodes that are back: {back}"),))
+            return
+        status["unhealthyNodes"] = lost
         new = [node for node in guilty if node not in told]
         status["avoidNodes"] = values.avoid_object(blamed(seen.view.value.avoid, new, now))
         await self._apply_status(seen, status)

@@ -182,6 +182,9 @@ ORPHAN_SEEN_S = 1.0
 RACES_LOST = 4
 """So many times in a row a write may come too late before each more counts as a failure: one lost race is read again at
 once, and is part of the trade."""
+LASTS, TOLD_EVERY = 5, 30
+"""What passes by itself, mostly (a webhook is away, a disruption budget), is told to who was kept back by it so many
+times, a quarter of a minute after the first, and then each half hour."""
 EXPLAIN_PAUSE_S = 0.25
 """Between two looks who is to be told why it waits; and so long one write of that may keep the others."""
 MADE_AGAIN_S = 1.0
@@ -957,13 +960,13 @@ class Controller:
             self.jobs.add_after(key, self._wait_after(key, 5.0, 60.0))
         except (ApiError, OSError, TimeoutError) as error:
             self._failed(key, error)
-            if isinstance(error, Unserved):  # for all jobs alike
-                told_now = self._unserved.due()
-            else:
-                told_now = self._failures.get(key, 0) in (0, 5)
+            tries = self._failures.get(key, 0)
+            unserved = isinstance(error, Unserved)  # for all jobs alike
+            told_now = self._unserved.due() if unserved else tries in (0, LASTS)
             level = log.warning if told_now and not unanswered(error) else log.debug
             level("write failed", **self._who(key), error=str(error))
-            if isinstance(error, Invalid | Forbidden):
+            answered = isinstance(error, ApiError) and not unserved and not unanswered(error)
+            if isinstance(error, Invalid | Forbidden) or (answered and tries % TOLD_EVERY == LASTS):
                 self._refused(key, error)
             self.jobs.add_after(key, self._wait_after(key, 0.5, 60.0))
         except MemoryError:
@@ -1078,7 +1081,7 @@ class Controller:
         count = self._failures[key] = self._failures.get(key, 0) + 1
         return float(min(most_s, base_s * 2 ** min(count - 1, 16)))
 
-    def _refused(self, key: JobKey, error: ApiError) -> None:
+    def _refused(self, key: JobKey, error: Exception) -> None:
         job = self.world.jobs.get(key)
         if job is not None:
             self.actuator.record(key, job, "Warning", REFUSED, f"The API server refused a change: {error}"[:900])
@@ -1168,10 +1171,17 @@ class Controller:
                         await asyncio.sleep(telling.result())
 
     async def _explain_one(self, key: Key) -> float:
-        """Tell a gang why it waits; seconds for which nothing else is to be told."""
+        """Tell a gang why it waits; seconds for which nothing else is to be told. Raises Fenced and MemoryError alone:
+        a defect over one reason keeps nobody from deciding."""
         self._explaining.add(key[0])
         try:
             return await self._tell_why(key)
+        except (Fenced, MemoryError):
+            raise
+        except Exception as error:
+            self._failed((ORPHAN, *key), error)
+            log.exception("reason not told", **self._who_of(key, ""))
+            return 0.0
         finally:
             self._explaining.discard(key[0])
 

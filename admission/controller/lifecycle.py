@@ -54,7 +54,7 @@ class Settings:
     unschedulable_ms: int = 30_000
     """A pinned pod that the scheduler cannot place for so long evicts its gang."""
     refused_ms: int = 60_000
-    """Pods that the API server refuses for so long evict a gang that has not been whole yet."""
+    """A start, or pods, that the API server refuses for so long evict a gang that has not been whole yet."""
     acknowledge_ms: int = 330_000
     """Bound on waiting for the job controller to acknowledge a start before it is taken back. Whoever is not waited for
     may make pods after the quota was given to others. Longer than the five minutes for which that controller leaves a
@@ -298,7 +298,8 @@ class EvictWorkload:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceNodes:
-    """Ask the engine for other nodes for those that are lost, while the rest of the gang runs on."""
+    """Ask the engine for other nodes for those that are lost, while the rest of the gang runs on; for none any more
+    where they are back."""
 
     nodes: tuple[str, ...]
     guilty: tuple[str, ...]
@@ -451,6 +452,9 @@ class Sight:
     """What of its reservation another leader had given away at the same time; "": nothing."""
     same_defaults: bool = True
     """What is added to its pods (`Defaults.mark_of`) is what was when the Workload was written."""
+    start_refused: tuple[int, str] | None = None
+    """Since when the API server refuses the write that starts it, and what it says; None: it does not, or it refuses
+    those of all."""
     set_ahead: SetAhead = NOT_SET
 
 
@@ -526,11 +530,10 @@ def next_step(seen: Sight, settings: Settings, now: int) -> Next:
         return Next(_on_checks(value, seen.required))
     if job.suspended:
         return _start(seen, settings, now)
-    if _in_place(seen):
-        if set(seen.lost_nodes) - set(value.lost_nodes):
-            return Next(ReplaceNodes(seen.lost_nodes, _guilty(seen)))
-        if seen.pods.stranded:
-            return Next(EvictPods(seen.pods.stranded))
+    if set(seen.lost_nodes) != set(value.lost_nodes):
+        return Next(ReplaceNodes(seen.lost_nodes, _guilty(seen)))
+    if _in_place(seen) and seen.pods.stranded:
+        return Next(EvictPods(seen.pods.stranded))
     if seen.pods.gated:
         return Next(Ungate(seen.pods.gated))
     spare_at = _spare_at(seen, settings)
@@ -813,7 +816,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if job.suspended:
         if job.started:
             return EvictWorkload("OutOfSync", "The job was suspended by somebody else while it ran")
-        return None
+        return _cannot_start(seen, settings, now)
     over = ran_out(workload, now, seen.set_ahead)
     if over is not None:
         return over
@@ -856,6 +859,18 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
             out_of_stock=() if settings.as_kueue else pods.out_of_stock,
         )
     return None
+
+
+def _cannot_start(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
+    """A policy of somebody, say, does not let it start: nobody else could have its room for as long as that stands."""
+    if seen.start_refused is None or settings.pods_ready_ms is None:
+        return None
+    since, said = seen.start_refused
+    wait = settings.pods_ready_ms if settings.as_kueue else min(settings.refused_ms, settings.pods_ready_ms)
+    if now < seen.set_ahead.now(since) + wait:
+        return None
+    why = f"The API server has refused its start for {wait // 1000} s: {said}"
+    return EvictWorkload("PodsReadyTimeout", why, backoff=True, cause="WaitForStart")
 
 
 def _told_to_leave(

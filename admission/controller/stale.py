@@ -177,7 +177,7 @@ class StaleQueues:
                     continue  # it stays stale, and is looked at when that write has ended
                 self._stale.pop(queue, None)
                 seen = self._informers[queue[0]].store.get(queue[1:])
-                status = self._status_due(queue[0], seen, now) if seen is not None else None
+                status = self._status_or_none(queue, seen, now) if seen is not None else None
                 if seen is not None and status is not None:
                     wanted.append((queue, seen, status))
             writes = [group.create_task(self._write_one(*one)) for one in wanted]
@@ -197,6 +197,19 @@ class StaleQueues:
         stored = seen.status or {}
         was = bool(stored.get("pendingWorkloads") or stored.get("reservingWorkloads"))
         return was != self._state.is_used((namespace, name) if namespace else name)
+
+    def _status_or_none(self, queue: QueueName, seen: Item[Any], now: int) -> dict[str, Any] | None:
+        """As `_status_due`; None, too, where a defect keeps it from being known: that keeps nobody from deciding."""
+        try:
+            return self._status_due(queue[0], seen, now)
+        except MemoryError:
+            raise
+        except Exception as error:
+            self._failed(queue, error)
+            if self._unwritten.get(queue) != str(error):
+                log.exception("queue status not known", kind=queue[0], namespace=queue[1], name=queue[2])
+            self._unwritten[queue] = str(error)
+            return None
 
     def _status_due(self, kind: str, seen: Item[Any], now: int) -> dict[str, Any] | None:
         """The status that is to be written; None where what is stored says the same."""

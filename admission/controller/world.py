@@ -245,9 +245,15 @@ class World:
         self._pods_of_owner: dict[Owner, dict[Key, PodView]] = {}
         """By a Job, a JobSet and a Workload alike: uids do not collide."""
         self._workloads_on: dict[str, set[Key]] = {}
+        self._devices_held: dict[Key, dict[str, dict[str, int]]] = {}
+        """Gang -> nodes that its reservation names -> extended resources that it holds there; asked of all of them
+        whenever one of its pods changes."""
         self._free_on: dict[str, set[Key]] = {}
         """Node -> pods of gangs that kube-scheduler put there."""
         self.making, self.placing = Standstill(by_kind=True), Standstill(by_kind=False)
+        self._starting = Standstill(by_kind=True)
+        self._starts_refused: dict[JobKey, tuple[tuple[str, int], int, str]] = {}
+        """Job -> ((uid of its Workload, time of its admission), since when its start is refused, what was said)."""
         self._missing: dict[JobKey, int] = {}
         """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._refusals: dict[JobKey, Refusal] = {}
@@ -334,6 +340,7 @@ class World:
             self._spare.pop(key, None)
             self._lacks_no_pods(key)
             self.placing.lacks_none(key)
+            self._no_start_refused(key)
             self._whole.pop(key, None)
             self._behind.pop(key, None)
             self._beyond.pop(key, None)
@@ -368,7 +375,7 @@ class World:
             self._places.pop(job_uid, None)
             self._stands_for(seen, job_uid)
             self._job_of_workload[seen.uid] = job_uid
-        self._index_nodes(seen, old)
+        self._index_nodes(seen)
         self._stands(("gang", *seen.key), stands_of(seen.view.value))
         counted = self.state.workload(seen.key)
         self.state.apply(Put(self.laid(seen.view.value)))
@@ -396,7 +403,7 @@ class World:
         self._depends(seen.key, frozenset())
         self._neighbours.forget(seen.key)
         self._stands(("gang", *seen.key), ())
-        for node in _nodes_of(held.view.value):
+        for node in self._devices_held.pop(seen.key, {}):
             self._leaves(seen.key, node)
         held_room = held.view.value.admission is not None and not held.view.value.finished
         if held_room and self._any_pod((held.namespace, held.uid)):
@@ -834,6 +841,7 @@ class World:
             required=self._required(workload.value) if workload is not None else None,
             given_twice=self._given_twice.get(seen.uid, "") if seen is not None else "",
             same_defaults=job is None or seen is None or self.same_defaults(job, seen),
+            start_refused=self._start_refused(key, job, seen, now),
             set_ahead=self.set_ahead(),
         )
 
@@ -932,6 +940,42 @@ class World:
         if key in self._missing:
             self._refusals[key] = found
             self._changed_job(key)
+
+    def start_refused(self, key: JobKey, now: int, said: str) -> None:
+        """The API server refuses to start a job for what it is."""
+        seen = self.workload_of(key)
+        if seen is None:
+            return
+        admission = seen.uid, seen.view.value.admitted_at
+        before = self._starts_refused.get(key)
+        since = before[1] if before is not None and before[0] == admission else now
+        self._starts_refused[key] = admission, since, said
+        self._starting.lacks(key, since)
+
+    def started(self, key: JobKey, now: int) -> None:
+        """The API server has let a job be started."""
+        self._no_start_refused(key)
+        if self._starting.made(key[0], now, now):
+            for other in self._starting.lacking():
+                self._changed_job(other)
+
+    def _no_start_refused(self, key: JobKey) -> None:
+        self._starts_refused.pop(key, None)
+        self._starting.lacks_none(key)
+
+    def _start_refused(
+        self, key: JobKey, job: JobView | None, seen: WorkloadSeen | None, now: int
+    ) -> tuple[int, str] | None:
+        """While nobody at all is started it is for no job's sake: each has its full time when that is over."""
+        if key not in self._starts_refused:
+            return None
+        admission, since, said = self._starts_refused[key]
+        waits = job is not None and job.suspended and seen is not None
+        if not waits or seen is None or (seen.uid, seen.view.value.admitted_at) != admission:
+            self._no_start_refused(key)
+            return None
+        over = self._starting.ended_at(key, now)
+        return None if over is None else (max(since, over), said)
 
     def pods_of(self, owner: Owner) -> list[PodView]:
         """Pods of a Job, JobSet or Workload, in order of name."""
@@ -1291,7 +1335,7 @@ class World:
         out: dict[str, str] = {}
         until: int | None = None
         wait = min(NODE_GONE_MS, self.lost_after_ms)
-        for node in sorted(_nodes_of(seen.view.value)):
+        for node in sorted(self._devices_held.get(seen.key, ())):
             at = (seen.key, node)
             left = self._left_of_devices(seen.key, node)
             if not left:
@@ -1355,7 +1399,7 @@ class World:
             self.workloads[other].view.value for other in self._workloads_on.get(node, ()) if other in self.workloads
         ]
         for value in sorted(there, key=lambda v: (v.admitted_at, v.namespace, v.name)):
-            mine = _devices_on(value, node)
+            mine = self._devices_held[value.key].get(node, {})
             for name, amount in mine.items():
                 held[name] = held.get(name, 0) + amount
             if (value.namespace, value.name) == key:
@@ -1423,12 +1467,14 @@ class World:
             if (job := self._job_by_uid.get(uid)) is not None:
                 self._changed_job(job)
 
-    def _index_nodes(self, seen: WorkloadSeen, old: WorkloadSeen | None) -> None:
-        before = _nodes_of(old.view.value) if old is not None else frozenset()
-        after = _nodes_of(seen.view.value) if not seen.view.value.finished else frozenset()
-        for node in before - after:
+    def _index_nodes(self, seen: WorkloadSeen) -> None:
+        before = self._devices_held.pop(seen.key, {})
+        after = _devices_held(seen.view.value) if not seen.view.value.finished else {}
+        if after:
+            self._devices_held[seen.key] = after
+        for node in before.keys() - after.keys():
             self._leaves(seen.key, node)
-        for node in after - before:
+        for node in after.keys() - before.keys():
             self._workloads_on.setdefault(node, set()).add(seen.key)
 
     def _leaves(self, key: Key, node: str) -> None:
@@ -1573,14 +1619,15 @@ def _nodes_of(value: Workload) -> frozenset[str]:
     )
 
 
-def _devices_on(value: Workload, node: str) -> dict[str, int]:
-    """Extended resources that a gang holds on a node by its reservation."""
-    out: dict[str, int] = {}
+def _devices_held(value: Workload) -> dict[str, dict[str, int]]:
+    """Node that a reservation names -> extended resources that its gang holds there."""
+    out: dict[str, dict[str, int]] = {}
     for pod_set in value.admission.pod_sets if value.admission is not None else ():
-        if pod_set.topology is None or pod_set.count < 1:
-            continue
-        pods = sum(domain.count for domain in pod_set.topology.domains if domain.values[-1] == node)
-        for name, amount in pod_set.usage:
-            if pods and "/" in name:
-                out[name] = out.get(name, 0) + amount // pod_set.count * pods
+        domains = pod_set.topology.domains if pod_set.topology is not None else ()
+        count = max(1, pod_set.count)
+        each = [(name, amount // count) for name, amount in pod_set.usage if "/" in name]
+        for domain in domains:
+            held = out.setdefault(domain.values[-1], {})
+            for name, amount in each if domain.count else ():
+                held[name] = held.get(name, 0) + amount * domain.count
     return out

@@ -722,7 +722,10 @@ def _said_rarely(spec: Json, status: Json, problems: list[str]) -> dict[str, Any
             for e in objects(status.get("avoidNodes"))
         ),
         "out_of_stock": tuple(dict.fromkeys(text(name) for name in items(status.get("outOfStock")) if text(name))),
-        "lost_nodes": tuple(text(e.get("name")) for e in objects(status.get("unhealthyNodes"))),
+        # Of its reservation: who holds none has lost none.
+        "lost_nodes": tuple(text(e.get("name")) for e in objects(status.get("unhealthyNodes")))
+        if status.get("admission")
+        else (),
         "fair_evictions": tuple(millis(stamp) for stamp in items(status.get("fairEvictions")) if millis(stamp)),
         "claims": claim_value(status.get("claim")),
     }

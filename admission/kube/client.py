@@ -125,8 +125,8 @@ class Gone(ApiError):
 
 
 class Invalid(ApiError):
-    """422; 400 where the kind lacks a field that was to be created or changed strictly; and an object that is too large
-    for the API server (413) or its store (500)."""
+    """422; 400, as where the kind lacks a field that was to be created or changed strictly; an object that is too large
+    for the API server (413) or its store (500); and what an admission webhook denies, which may say so by any 4xx."""
 
 
 class Undeclared(ApiError):
@@ -169,13 +169,22 @@ class Beginning(Unavailable):
 
 _UNDECLARED = re.compile(r"(?:^|\s)\.(\S+(?:\[[^\]]*\]\S*)*): field not declared in schema")
 
+LONGEST_WAIT_S = 60.0
+"""Nobody who asks to be left alone is so for longer: what stands before an API server (a load balancer that is being
+looked after) may ask for an hour, and be back in a minute."""
 BEGINS_S = 15.0
 """So long after a connection was refused, or broke, a 403 is put down to `Beginning`."""
 _BY_ADMISSION = re.compile(r"exceeded quota|denied")
 """403 of who was let in, but not with this object."""
 _TOO_LARGE = "etcdserver: request is too large"
+_DENIED = re.compile(r'admission webhook "[^"]*" denied the request')
+"""What begins so says the webhook, and by a code of its own: none at all is 400, and its 429 or 409 are no word of the
+API server."""
+_UNASKED = "failed calling webhook"
+"""What an API server says that stored nothing, for a webhook of somebody is away."""
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
+    400: Invalid,
     401: Unauthorized,
     403: Forbidden,
     404: NotFound,
@@ -205,14 +214,18 @@ def error_of(status: int, data: bytes | msgspec.Raw, retry_after: str | None = N
         wait = float(details["retryAfterSeconds"])
     if retry_after is not None and retry_after.strip().isdigit():
         wait = float(retry_after)
+    if wait is not None:
+        wait = min(max(wait, 0.0), LONGEST_WAIT_S)
     if status == 500 and _UNDECLARED.search(message):
         return Undeclared(status, reason or "InternalError", message, body, wait)
     if status == 500 and _TOO_LARGE in message:
         return Invalid(status, reason or "InternalError", message, body, wait)
+    denied = _DENIED.match(message) is not None
     if status >= 500:
-        return Unavailable(status, reason or "InternalError", message, body, wait)
+        admitted = not denied and _UNASKED not in message
+        return Unavailable(status, reason or "InternalError", message, body, wait, ambiguous=admitted)
     known = _BY_STATUS.get(status, ApiError)
-    if status == 400 and "strict decoding error" in message:
+    if denied and known is not Forbidden:
         known = Invalid
     if known is Conflict and reason == "AlreadyExists":
         known = AlreadyExists
@@ -295,6 +308,12 @@ def _namespace_of(path: str) -> str:
     parts = path.strip("/").split("/")
     parts = parts[3:] if parts[0] == "apis" else parts[2:]
     return parts[1] if len(parts) > 2 and parts[0] == "namespaces" else ""
+
+
+def for_what_it_is(error: ApiError) -> bool:
+    """Is an object, or a change of it, refused for what it says, and by no right that its writer lacks?"""
+    by_admission = type(error) is Forbidden and _BY_ADMISSION.search(error.message) is not None
+    return isinstance(error, Invalid) or by_admission
 
 
 def unanswered(error: Exception) -> bool:
@@ -628,7 +647,7 @@ class Client:
                     self.flow.good(seconds)
                 return content
             failure = self._failure(answer.status, content, answer.headers.get("Retry-After"), answer.reason or "")
-            doubtful = doubtful and not isinstance(failure, Undeclared)
+            doubtful = doubtful and failure.ambiguous
             self._count(verb, path, answer.status, seconds, told=not isinstance(failure, Terminating | Beginning))
             if isinstance(failure, Unavailable) and not write:
                 failure.ambiguous = False
@@ -656,7 +675,7 @@ class Client:
         """As `error_of`, which does not know when the server began."""
         failure = error_of(status, content, retry_after, reason)
         begins = asyncio.get_running_loop().time() < self._missed_at + BEGINS_S
-        if begins and type(failure) is Forbidden and not _BY_ADMISSION.search(failure.message):
+        if begins and type(failure) is Forbidden and not for_what_it_is(failure):
             return Beginning(status, failure.reason, failure.message, failure.body, ambiguous=False)
         return failure
 
@@ -924,7 +943,7 @@ def _repeatable(error: ApiError, path: str, *, write: bool) -> bool:
     if isinstance(error, TooManyRequests):
         return _pushes_back(error, path)
     if isinstance(error, Unavailable):
-        return not (write and error.ambiguous)
+        return not (write and (error.ambiguous or error.status >= 500))  # a webhook that is away is so for a while
     return False
 
 

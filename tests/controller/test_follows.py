@@ -10,6 +10,7 @@ import pytest
 
 from admission.controller.app import Controller
 from admission.controller.standing import by_objects
+from admission.engine.model import Admit, Decision
 from admission.jobs.devices import Asks, DeviceClass, Listed, Template
 from admission.jobs.kinds import millis
 from admission.jobs.values import rfc3339
@@ -32,7 +33,7 @@ from tests.controller.lab import (
     own,
     workload,
 )
-from tests.controller.test_keep import CHECK, NODE, running, until
+from tests.controller.test_keep import CHECK, NODE, quiet, running, until
 
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
 WORKLOADS = f"/apis/{API}/namespaces/ml/workloads"
@@ -66,6 +67,59 @@ def holds(raw: Json) -> bool:
 
 async def change(world: World, path: str, patch: Json) -> None:
     await world.client.merge_patch(path, patch)
+
+
+def names_lost_nodes(raw: Json) -> bool:
+    return "unhealthyNodes" in raw.get("status", {})
+
+
+async def test_a_gang_keeps_a_node_that_is_back(world: World) -> None:
+    """Other nodes were asked for, and there were none before it was back: its pods run there, and would be taken off it
+    once another is free."""
+    await a_town(world, 16)
+    other = {"name": "m", "labels": {"kubernetes.io/hostname": "m"}}
+    await world.put({**NODE, "metadata": other, "spec": {"unschedulable": True}})
+    survives = job("train", "main")
+    survives["metadata"]["annotations"] = {NAMES.replace_lost_pods_annotation: "true"}
+    nodes = "/api/v1/nodes"
+    async with running(world) as controller:
+        await world.put(survives)
+
+        async def started() -> bool:
+            return not (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"]
+
+        await until(started)
+        await world.client.delete(f"{nodes}/n")
+        assert await until(reads(world, names_lost_nodes))
+        await world.put(NODE)
+
+        async def back() -> bool:
+            return not controller.world.lost_nodes
+
+        await until(back)
+        await until(lambda: quiet(controller))
+        await change(world, f"{nodes}/m", {"spec": {"unschedulable": False}})
+        assert await until(reads(world, lambda raw: not names_lost_nodes(raw)))
+        now = await its_workload(world)
+    assert now is not None
+    assert json.dumps("n") in json.dumps(now["status"]["admission"]["podSetAssignments"])
+
+
+async def test_what_a_gang_lost_in_an_earlier_reservation_it_has_not_lost_in_this_one(world: World) -> None:
+    await a_town(world, 0)
+    async with running(world) as controller:
+        await world.put(job("train", "main"))
+        made = await until(lambda: its_workload(world))
+        lost = {"unhealthyNodes": [{"name": "n"}]}
+        body = {**{key: made[key] for key in ("apiVersion", "kind")}, "metadata": {"name": made["metadata"]["name"]}}
+        path = f"{WORKLOADS}/{made['metadata']['name']}/status"
+        await world.client.apply(path, {**body, "status": lost}, manager=NAMES.admission_manager)
+        decided: list[Decision] = []
+        controller.watchers.decision.append(decided.append)
+        await change(world, f"/apis/{API}/clusterqueues/team-a", {"spec": cluster_queue("team-a", 16)["spec"]})
+        assert await until(reads(world, lambda raw: holds(raw) and not names_lost_nodes(raw)))
+        await until(lambda: quiet(controller))
+    assert [type(one) for one in decided] == [Admit]
 
 
 async def test_jobs_of_one_second_stand_in_line_as_they_were_made(world: World) -> None:

@@ -16,6 +16,7 @@ from admission.controller.answers import State
 from admission.controller.app import Controller, Tuning
 from admission.controller.change import held_back
 from admission.controller.lifecycle import Settings
+from admission.controller.stale import _STATUS_OF
 from admission.engine.model import MUSTER, LabelSelector, Requirement
 from admission.jobs.values import rfc3339
 from admission.kube.client import Fenced, NotFound
@@ -400,16 +401,30 @@ async def test_a_job_over_which_the_controller_fails_is_told_once_and_found(
 
 
 @pytest.mark.parametrize("verb", ["POST", "PATCH"])
-async def test_a_job_for_which_a_right_is_missing_is_told_which(world: World, verb: str) -> None:
-    """The right to make Workloads, or to start jobs, was taken away."""
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (403, "User 'muster' cannot {verb} this"),
+        (400, 'admission webhook "w" denied the request: no {verb} for you'),
+        (409, 'admission webhook "w" denied the request: no {verb} for you'),
+        (500, 'Internal error occurred: failed calling webhook "w": connection refused'),
+    ],
+    ids=["a right was taken away", "a webhook denies it", "by a code of its own", "a webhook is away for long"],
+)
+async def test_a_job_of_which_a_write_is_refused_is_told_why(
+    world: World, monkeypatch: pytest.MonkeyPatch, verb: str, code: int, said: str
+) -> None:
+    """The write that makes its Workload, or the one that starts it."""
     for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
         await world.put(one)
-    said = f"User 'muster' cannot {'create' if verb == 'POST' else 'patch'} this"
+    said = said.format(verb="create" if verb == "POST" else "patch")
+    wait = Controller._wait_after
+    monkeypatch.setattr(Controller, "_wait_after", lambda *given: wait(*given) / 1000)
 
     def refuse(request: web.Request) -> web.Response | None:
-        body = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": said}
+        body = {"kind": "Status", "code": code, "message": said}
         mine = request.method == verb and request.path.endswith("/workloads" if verb == "POST" else "/jobs/train")
-        return web.json_response(body, status=403) if mine else None
+        return web.json_response(body, status=code) if mine else None
 
     world.sandbox.faults.append(refuse)
 
@@ -427,6 +442,68 @@ async def test_a_job_for_which_a_right_is_missing_is_told_which(world: World, ve
     else:
         assert why.standing.state is State.STARTING
         assert [(one.reason, said in one.message) for one in why.unready] == [("NotStarted", True)]
+
+
+@pytest.mark.parametrize("what", ["why a gang waits", "how a queue stands"])
+async def test_a_defect_over_what_is_shown_ends_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 0), local_queue("main", "team-a")):
+        await world.put(one)
+    failed: list[Exception] = []
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise AssertionError("a defect")
+
+    if what == "why a gang waits":
+        monkeypatch.setattr("admission.controller.app.project", fails)
+    else:
+        monkeypatch.setitem(_STATUS_OF, "LocalQueue", fails)
+
+    async def told() -> bool:
+        return bool(failed)
+
+    async def begun() -> bool:
+        return not (await world.client.get(f"{JOBS}/train"))["spec"]["suspend"]
+
+    async with running(world) as controller:
+        controller.watchers.failure.append(lambda _, error: failed.append(error))
+        await world.put(job("train", "main"))
+        await until(told)
+        spec = cluster_queue("team-a", 16)["spec"]
+        await world.client.merge_patch(path("ClusterQueue", "team-a"), {"spec": spec})
+        await until(begun)
+    assert {type(error) for error in failed} == {AssertionError}
+
+
+async def test_who_may_not_be_started_leaves_its_room_to_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A webhook of somebody denies it: it would hold its quota, and its nodes, for as long as that says so."""
+    for one in (NODE, own("ResourceFlavor", "h100", {}), cluster_queue("team-a", 16), local_queue("main", "team-a")):
+        await world.put(one)
+    wait = Controller._wait_after
+    monkeypatch.setattr(Controller, "_wait_after", lambda *given: wait(*given) / 1000)
+    at_once = Settings(refused_ms=0)
+    monkeypatch.setattr("tests.controller.test_keep.Settings", lambda: at_once)
+    said = 'admission webhook "w" denied the request: no job of yours'
+
+    def refuse(request: web.Request) -> web.Response | None:
+        denied = request.method == "PATCH" and request.path.endswith("/jobs/train")
+        return web.json_response({"kind": "Status", "code": 400, "message": said}, status=400) if denied else None
+
+    world.sandbox.faults.append(refuse)
+
+    async def begun() -> bool:
+        return not (await world.client.get(f"{JOBS}/other"))["spec"]["suspend"]
+
+    async with running(world):
+        held = await world.put(job("train", "main"))
+        held["status"] = {"conditions": [lab.condition("Suspended", True, "JobSuspended", "")]}
+        await world.client.put(f"{JOBS}/train/status", held)
+        await world.put(job("other", "main"))
+        await until(begun)
+        why = await world.ask().why("train", "ml")
+    assert why.standing.state is State.WAITING
+    assert any(one.reason == "EvictedDueToPodsReadyTimeout" and said in one.message for one in why.history)
 
 
 async def test_a_labelled_job_outside_the_governed_namespaces_is_told_and_goes_when_its_namespace_is(

@@ -310,6 +310,33 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         ),
         None,
     ),
+    "one of them is back, and is kept": (
+        Sight(
+            job(**RUNNING, **SURVIVES),
+            workload(**ADMITTED, lost_nodes=("n1", "n2")),
+            PodTally(live=2),
+            queue="q",
+            lost_nodes=("n2",),
+        ),
+        life.ReplaceNodes(("n2",), ("n2",)),
+    ),
+    "its start is refused: it may yet be let": (
+        Sight(job(), workload(**ADMITTED), queue="q", start_refused=(NOW - SETTINGS.refused_ms + 1, "no")),
+        life.StartJob(),
+    ),
+    "for a minute: others may have its room": (
+        Sight(job(), workload(**ADMITTED), queue="q", start_refused=(NOW - SETTINGS.refused_ms, "no")),
+        life.EvictWorkload(
+            "PodsReadyTimeout",
+            f"The API server has refused its start for {SETTINGS.refused_ms // 1000} s: no",
+            backoff=True,
+            cause="WaitForStart",
+        ),
+    ),
+    "all are, of one that would not survive another loss": (
+        Sight(job(**RUNNING, gates=True), workload(**ADMITTED, lost_nodes=("n1",)), PodTally(live=2), queue="q"),
+        life.ReplaceNodes((), ()),
+    ),
     "other nodes were found: the pods leave the lost ones before new ones are let go": (
         Sight(
             job(**RUNNING, **SURVIVES),

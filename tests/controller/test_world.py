@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterator
 from random import Random  # noqa: TID251  # seeded
 from typing import Any
 
@@ -14,6 +15,7 @@ from admission.controller.actuate import AVOID_MS, blamed
 from admission.controller.defaults import PriorityClassSeen
 from admission.controller.lifecycle import Beyond, Next, Reprioritize, Settings, SuspendJob, WorkloadView, next_step
 from admission.controller.silence import Silence
+from admission.controller.standstill import WINDOW_MS
 from admission.controller.world import NODE_GONE_MS, ORPHAN, JobKey, PodView, WorkloadSeen, World
 from admission.engine.model import (
     KUEUE,
@@ -644,6 +646,66 @@ def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:
     world.node_seen(Node("n1", ready=False, lost_since=0, allocatable=(("gpu.example/gpu", 3), ("pods", 110))))
     gone = world.sight(KEY, 4000 + NODE_GONE_MS)
     assert (gone.lost_nodes, gone.short) == (("n1",), ()), "the node itself is not there"
+
+
+def test_since_when_a_start_is_refused() -> None:
+    setting = Setting()
+    world, waits = setting.world, replace(JOB, suspended=True, started=False)
+    world.job_seen(waits)
+    assert world.sight(KEY, 1000).start_refused is None
+    world.start_refused(KEY, 1000, "no")
+    world.start_refused(KEY, 5000, "still no")
+    assert world.sight(KEY, 6000).start_refused == (1000, "still no")
+    world.workload_seen(seen(replace(HOLDS, admitted_at=7000)))
+    assert world.sight(KEY, 8000).start_refused is None, "what was said was of an earlier admission"
+    world.start_refused(KEY, 9000, "no")
+    world.started(KEY, 9500)
+    assert world.sight(KEY, 9500).start_refused is None
+    world.start_refused(KEY, 10_000, "no")
+    world.job_lost(waits)
+    assert world._starts_refused == {}
+
+
+def test_while_the_starts_of_all_are_refused_it_is_for_no_jobs_sake() -> None:
+    world = Setting().world
+    keys = []
+    for number, namespace in enumerate(("ns", "other", "other")):
+        one = replace(JOB, namespace=namespace, name=f"j{number}", uid=f"j-{number}", suspended=True, started=False)
+        world.job_seen(one)
+        world.workload_seen(seen(replace(HOLDS, namespace=namespace, name=f"w{number}", uid=one.uid, job_uid=one.uid)))
+        keys.append((one.kind, namespace, one.name))
+        world.start_refused(keys[-1], 1000, "no")
+    assert [world.sight(key, 1000 + WINDOW_MS).start_refused for key in keys] == [None] * 3
+    world.started(KEY, 90_000)
+    assert [world.sight(key, 91_000).start_refused for key in keys] == [(90_000, "no")] * 3
+
+
+def test_a_look_at_a_gang_goes_through_its_nodes_a_few_times_however_many_they_are() -> None:
+    """It is looked at for each change of each of its pods: once through all nodes for each of them would keep everybody
+    else waiting while a large gang starts."""
+    nodes, gone_through = 64, 0
+
+    class Domains(tuple[Domain, ...]):
+        def __iter__(self) -> Iterator[Domain]:
+            nonlocal gone_through
+            gone_through += 1
+            return super().__iter__()
+
+    setting = Setting()
+    names = [f"n{i}" for i in range(nodes)]
+    for name in names:
+        setting.world.node_seen(Node(name, allocatable=(("gpu.example/gpu", 8), ("pods", 110))))
+    at = TopologyAssignment((HOSTNAME_LABEL,), Domains(Domain((name,), 1) for name in names))
+    usage = (("gpu.example/gpu", 8 * nodes),)
+    given = Admission("q", (PodSetAssignment("main", (("gpu.example/gpu", "f"),), usage, nodes, at),))
+    setting.world.workload_seen(seen(replace(HOLDS, admission=given, pod_sets=(PodSet("main", nodes),))))
+    for name in names:
+        setting.world.pod_seen(pod(name, node=name))
+    setting.world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 7), ("pods", 110))))
+    setting.world.sight(KEY, 1000)
+    gone_through = 0
+    assert setting.world.sight(KEY, 1000 + NODE_GONE_MS).short == (("n1", "7 of 8 gpu.example/gpu"),)
+    assert gone_through < 4
 
 
 def test_a_taint_that_takes_pods_off_a_node_loses_it_to_those_that_do_not_tolerate_it() -> None:

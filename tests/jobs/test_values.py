@@ -159,6 +159,8 @@ def test_what_a_decision_remembers_comes_back() -> None:
     assert (seen.fair_evictions, seen.lost_nodes) == ((1_767_225_603_000, 1_767_225_604_000), ("n2",))
     assert (seen.reclaimable, seen.run_ms) == ((("main", 1),), 5000)
     assert not seen.admitted
+    del status["admission"]
+    assert values.workload(raw, NAMES)[0].lost_nodes == (), "what it lost was of the reservation that it has no more"
 
 
 @pytest.mark.parametrize(

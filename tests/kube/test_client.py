@@ -50,11 +50,18 @@ def test_an_object_of_a_namespaced_kind_has_a_namespace():
 
 
 TOO_LARGE = "etcdserver: request is too large"
+DENIED = 'admission webhook "w.example.com" denied the request: not in this namespace'
+AWAY = 'Internal error occurred: failed calling webhook "w.example.com": connection refused'
 
 
 @pytest.mark.parametrize(
     ("code", "body", "kind", "reason", "message", "ambiguous"),
     [
+        (400, status(400, "", DENIED), kube.Invalid, "Bad Request", DENIED, False),
+        (403, status(403, "Forbidden", DENIED), kube.Forbidden, "Forbidden", DENIED, False),
+        (404, status(404, "NotFound", DENIED), kube.Invalid, "NotFound", DENIED, False),
+        (409, status(409, "Conflict", DENIED), kube.Invalid, "Conflict", DENIED, False),
+        (429, status(429, "TooManyRequests", DENIED), kube.Invalid, "TooManyRequests", DENIED, False),
         (401, status(401, "Unauthorized"), kube.Unauthorized, "Unauthorized", "", False),
         (403, status(403, "Forbidden", "no"), kube.Forbidden, "Forbidden", "no", False),
         (
@@ -76,6 +83,8 @@ TOO_LARGE = "etcdserver: request is too large"
         (500, status(500, "", TOO_LARGE), kube.Invalid, "Internal Server Error", TOO_LARGE, False),
         (302, "", kube.ApiError, "Found", "", False),
         (500, status(500, "InternalError"), kube.Unavailable, "InternalError", "", True),
+        (500, status(500, "InternalError", AWAY), kube.Unavailable, "InternalError", AWAY, False),
+        (500, status(500, "", DENIED), kube.Unavailable, "Internal Server Error", DENIED, False),
         (502, "<html>", kube.Unavailable, "Bad Gateway", "<html>", True),
         (504, status(504, "Timeout"), kube.Unavailable, "Timeout", "", True),
     ],
@@ -264,6 +273,15 @@ async def test_a_push_back_beyond_the_time_allowed_is_reported(server: Server, c
     assert ("a", "z") in server.objects
 
 
+@pytest.mark.parametrize(("asked", "waits"), [("3600", 60), ("-5", None), ("0", 0)])
+async def test_nobody_is_left_alone_for_an_hour(server: Server, client: Client, asked: str, waits: float | None):
+    """A load balancer in front of the server asks for as long as its maintenance may last."""
+    server.faults.append(answer(503, headers={"Retry-After": asked}))
+    with pytest.raises(kube.Unavailable) as caught:
+        await client.create(A, {"metadata": {"name": "x"}}, attempts=1)
+    assert caught.value.retry_after == waits
+
+
 @pytest.mark.parametrize(("path", "counted"), [("pods/p/eviction", ("pods", "eviction")), ("events", ("events", ""))])
 async def test_what_one_namespace_may_not_have_is_an_answer_and_no_push_back(
     server: Server, client: Client, path: str, counted: tuple[str, str]
@@ -278,6 +296,25 @@ async def test_what_one_namespace_may_not_have_is_an_answer_and_no_push_back(
     assert client.flow.limit >= limit
     assert client.counts["POST", *counted, 429] == 1
     await client.create(A, {"metadata": {"name": "y"}})
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "in_doubt"),
+    [(429, DENIED, False), (500, AWAY, False), (500, TOO_LARGE, False), (500, "etcdserver: request timed out", True)],
+    ids=["denied by a webhook", "its webhook is away", "too large", "nobody knows"],
+)
+async def test_what_was_not_stored_is_in_no_doubt_and_slows_nobody(
+    server: Server, client: Client, code: int, said: str, *, in_doubt: bool
+):
+    """A leader that ends waits until none of its writes can come late."""
+    limit, client.fence = client.flow.limit, lambda: None
+    server.faults.append(answer(code, status(code, "", said), headers={"Retry-After": "60"}))
+    with pytest.raises(kube.ApiError):
+        await client.create(A, {"metadata": {"name": "x"}})
+    assert (await client.settle(0) > 0) is in_doubt
+    assert client.flow.limit >= limit
+    await client.create(A, {"metadata": {"name": "y"}})
+    assert server.count("POST") == 2
 
 
 async def test_a_server_that_has_no_time_for_events_pushes_back(server: Server, client: Client):
