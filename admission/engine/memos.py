@@ -211,12 +211,14 @@ class Memos:
             first = self._facts.workloads[order.key_of(line.buckets[bucket][0])]
             # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
             apart = bool(self._ledger.nodes.exclusive_keys)
-            kept = self._ledger.nodes.kept_away_by
+            # Nor where others keep its pods away, as may come before it is looked at by more than the book.
+            repelled = self._ledger.nodes.repelled
             shapes = [pod_set.shape for pod_set in first.pod_sets]
             plain = all(map(self._by_node, self._facts.queues[queue].flavor_names))
             self._on_nodes[queue, bucket] = tuple(
                 dict.fromkeys(
-                    () if not plain or s.exclusive or (s.of_jobset and apart) or kept(s) else s.requests for s in shapes
+                    () if not plain or s.exclusive or (s.of_jobset and apart) or repelled(s) else s.requests
+                    for s in shapes
                 )
             )
         if whose := _in_the_way(memo):

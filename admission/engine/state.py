@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from admission.engine import activity, order
 from admission.engine.activity import Activity
-from admission.engine.booking import mark_of, marked
+from admission.engine.booking import children_of, mark_of, marked
 from admission.engine.flavors import Demand, demand, turns
 from admission.engine.in_flight import InFlight
 from admission.engine.ledger import Charge, Ledger, charge_of, claim_of
@@ -774,6 +774,8 @@ class State:
                 # Who stands first for a lost node may evict by its age, and is no first of those behind it in that.
                 order.since(gang) if self.rules.promises and order.stamp(gang) != order.since(gang) else None,
                 tuple(self._ledger.nodes.repelled(pod_set.shape) for pod_set in gang.pod_sets),
+                # Pods of an earlier one of its name keep their domains for it alone.
+                tuple(children_of(pod_set.shape) for pod_set in gang.pod_sets if pod_set.shape.exclusive is not None),
             )
         else:
             identity = (queue, gang.key, gang.uid)
