@@ -781,7 +781,8 @@ class Filling(Run):
             # Who was refused beside what is set aside for others has a turn whenever something changed: it matters who
             # asks before whom.
             lack = None if trial.beside else replace(lack, first=True)
-        memo = Memo(verdict, self._on_nodes(trial), until, lack, gang.key in self.turned, self._kept_from(trial))
+        turned, never = gang.key in self.turned, self._never(trial)
+        memo = Memo(verdict, self._on_nodes(trial), until, lack, turned, self._kept_from(trial), never)
         self.state.memos.park(walk.queue.name, bucket, memo)
         walk.skip()
 
@@ -1084,6 +1085,11 @@ class Filling(Run):
         self.verdicts.append(Verdict(gang.key, Standing.WAITING, why, self.asked(trial)))
         return True
 
+    @staticmethod
+    def _never(trial: Trial) -> bool:
+        """Would it not go if nobody else were there, and do others not wait for it all the same."""
+        return trial.assignment is not None and trial.mode is Mode.NO_FIT and not trial.queue.strict
+
     def _refused(self, trial: Trial) -> Verdict:
         return Verdict(trial.gang.key, Standing.PARKED, trial.why, self.asked(trial))
 
@@ -1100,7 +1106,7 @@ class Filling(Run):
         # The first of a queue may be due for a claim, for which others stand in the way than for a trial.
         lack = self._lack(trial) if not trial.due else None
         turned = trial.gang.key in self.turned
-        memo = Memo(verdict, self._on_nodes(trial), min(times, default=None), lack, turned)
+        memo = Memo(verdict, self._on_nodes(trial), min(times, default=None), lack, turned, never=self._never(trial))
         self.state.memos.park(walk.queue.name, bucket, memo)
         walk.skip()
 
