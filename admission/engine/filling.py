@@ -803,6 +803,8 @@ class Filling(Run):
         """What it claimed, with others for the nodes that it could not use any more: who keeps a node that is cordoned
         or gone would wait for ever, and find everything else taken."""
         gang, queue = trial.gang, trial.queue
+        if all(part.topology is None for part in claimed.pod_sets):
+            return claimed
         counts = {part.name: part.count for part in claimed.pod_sets}
         flavors = {part.name: dict(part.flavors) for part in claimed.pod_sets}
         asked = scan.requests(gang, queue, self.rules, counts)
