@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator, Set
-from itertools import takewhile
 
 from admission.engine import order
 from admission.engine.model import Key, Value, Verdict
@@ -149,13 +148,19 @@ class Line:
 
     def is_first(self, place: QueueKey, gone: Set[QueueKey], by: Used = None) -> bool:
         """Does nobody stand before this place who may go one day, but these."""
+        head, bucket = self.first(by)
+        if head == place or not (head in gone or self._never(bucket)):
+            return head == place  # as mostly
         mine = 0.0 if by is None else by(place)
-
-        def before(other: QueueKey) -> bool:
-            return (0.0 if by is None else by(other), other) < (mine, place)
-
-        able = (held for bucket, held in self.buckets.items() if not self._never(bucket))
-        return not any(other not in gone for held in able for other in takewhile(before, held))
+        for bucket, held in self.buckets.items():
+            for other in held:
+                if other >= place if by is None else (by(other), other) >= (mine, place):
+                    break
+                if other not in gone:
+                    if self._never(bucket):
+                        break
+                    return False
+        return True
 
     def _never(self, bucket: int) -> bool:
         memo = self.parked.get(bucket)
