@@ -757,7 +757,7 @@ class Filling(Run):
         else:
             # Nobody was evicted for this one: the claim lasts until it is admitted, or is not what the gang would get.
             if held.until - self.now <= self.rules.claim_ms // 2 and self._would_take(trial, record.admission):
-                self._claim(trial, record.admission, ())
+                self._claim(trial, self._kept_on(trial, record.admission), ())
                 held = self.ledger.aside[gang.key]
             until = held.until - self.rules.claim_ms // 2
         leaving = () if record is None else tuple(uid for uid in record.victims if self.state.is_leaving(uid))
@@ -768,6 +768,8 @@ class Filling(Run):
                 detail=Detail.VICTIMS_LEAVING,
                 subject=f"{len(leaving)} evicted workload(s)",
             )
+        elif trial.mode is Mode.NO_FIT:
+            why = trial.why  # the claim only runs out
         else:
             why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=self.ledger.end_of(held))
         verdict = Verdict(gang.key, Standing.WAITING, why, self.asked(trial))
@@ -779,20 +781,36 @@ class Filling(Run):
             # Who was refused beside what is set aside for others has a turn whenever something changed: it matters who
             # asks before whom.
             lack = None if trial.beside else replace(lack, first=True)
-        memo = Memo(verdict, self._on_nodes(trial), until, lack, gang.key in self.turned, self._kept_from(trial))
+        turned, never = gang.key in self.turned, self._never(trial)
+        memo = Memo(verdict, self._on_nodes(trial), until, lack, turned, self._kept_from(trial), never)
         self.state.memos.park(walk.queue.name, bucket, memo)
         walk.skip()
 
     @staticmethod
     def _would_take(trial: Trial, claimed: Admission) -> bool:
-        """Could this still be its admission: its LocalQueue may lead elsewhere now, its queue have other flavors, or
-        the gang be smaller."""
+        """Could this still be its admission: its LocalQueue may lead elsewhere now, its queue have less quota or other
+        flavors, or the gang be smaller."""
+        if trial.mode is Mode.NO_FIT:
+            return False
         flavors = {flavor.name for group in trial.queue.groups for flavor in group.flavors}
         counts = {pod_set.name: pod_set.count for pod_set in trial.gang.pod_sets}
         return claimed.cluster_queue == trial.queue.name and all(
             part.count <= counts.get(part.name, 0) and all(flavor in flavors for _, flavor in part.flavors)
             for part in claimed.pod_sets
         )
+
+    def _kept_on(self, trial: Trial, claimed: Admission) -> Admission:
+        """What it claimed, with others for the nodes that it could not use any more: who keeps a node that is cordoned
+        or gone would wait for ever, and find everything else taken."""
+        gang, queue = trial.gang, trial.queue
+        if all(part.topology is None for part in claimed.pod_sets):
+            return claimed
+        counts = {part.name: part.count for part in claimed.pod_sets}
+        flavors = {part.name: dict(part.flavors) for part in claimed.pod_sets}
+        asked = scan.requests(gang, queue, self.rules, counts)
+        with self.ledger.beside({gang.key}, trial.node.root), self.ledger.without_gangs(queue.name):
+            there = self.pinned(gang, queue, asked, flavors, self._avoided(gang), claimed)
+        return there.admission(queue.name) if there.mode is Mode.FIT else claimed
 
     def _lack(self, trial: Trial) -> Lack | None:
         """What it lacks, where a look at the book can tell later whether it still does."""
@@ -1062,11 +1080,17 @@ class Filling(Run):
             if (there is None or there.mode is not Mode.FIT) and any(p.min_count is not None for p in gang.pod_sets):
                 there = self.look(gang, walk.queue, evict=False).assignment  # with fewer pods
         if there is None or there.mode is not Mode.FIT:
+            trial.found = replace(trial.found, by_nodes=True)  # beside what is kept for others, they may be short
             return False
         self._claim(trial, there.admission(trial.queue.name), ())
         why = replace(trial.why, detail=Detail.CLAIMED, subject="it", until=0)
         self.verdicts.append(Verdict(gang.key, Standing.WAITING, why, self.asked(trial)))
         return True
+
+    @staticmethod
+    def _never(trial: Trial) -> bool:
+        """Would it not go if nobody else were there, and do others not wait for it all the same."""
+        return trial.assignment is not None and trial.mode is Mode.NO_FIT and not trial.queue.strict
 
     def _refused(self, trial: Trial) -> Verdict:
         return Verdict(trial.gang.key, Standing.PARKED, trial.why, self.asked(trial))
@@ -1084,7 +1108,7 @@ class Filling(Run):
         # The first of a queue may be due for a claim, for which others stand in the way than for a trial.
         lack = self._lack(trial) if not trial.due else None
         turned = trial.gang.key in self.turned
-        memo = Memo(verdict, self._on_nodes(trial), min(times, default=None), lack, turned)
+        memo = Memo(verdict, self._on_nodes(trial), min(times, default=None), lack, turned, never=self._never(trial))
         self.state.memos.park(walk.queue.name, bucket, memo)
         walk.skip()
 

@@ -301,7 +301,7 @@ class Assignment:
             (flavor.flavor, resource)
             for choice in self.pod_sets
             for resource, flavor in choice.flavors.items()
-            if flavor.mode.preempts
+            if flavor.mode.preempts and (flavor.flavor, resource) in self.usage
         )
 
     def admission(self, queue: str) -> Admission:
@@ -591,10 +591,8 @@ class _Scan:
         flavors, grade, attempt = self._graded(members, flavor, wanted)
         if grade[0] is Mode.NO_FIT:
             return PodSetChoice(asked, {}, (attempt,), attempt.shortfalls)
-        usage = self.usage
         for resource, amount in wanted:
-            fr = (flavor, resource)
-            usage[fr] = usage.get(fr, 0) + amount
+            self._takes((flavor, resource), amount)
         return PodSetChoice(asked, flavors, (attempt,), attempt.shortfalls)
 
     def _choose(self, members: list[PodSetRequest]) -> list[PodSetChoice]:
@@ -662,9 +660,13 @@ class _Scan:
             before = dict(old.usage) if old is not None else {}
             total = dict(choice.request.total)
             for resource, taken in choice.flavors.items():
-                fr = (taken.flavor, resource)
-                self.usage[fr] = self.usage.get(fr, 0) + total.get(resource, 0) - before.get(resource, 0)
+                self._takes((taken.flavor, resource), total.get(resource, 0) - before.get(resource, 0))
         return choices
+
+    def _takes(self, fr: FlavorResource, amount: int) -> None:
+        """Who asks for none of something is no different from who does not name it, where the promises hold."""
+        if amount or not self.rules.promises:
+            self.usage[fr] = self.usage.get(fr, 0) + amount
 
     def _holds(
         self, members: list[PodSetRequest]
@@ -796,7 +798,8 @@ class _Scan:
             return Mode.FIT, borrow, None, None
         short = self._shortfall(name, fr, total, None)
         nominal = node.quotas[fr].nominal if fr in node.quotas else 0
-        if total <= nominal or below_root or self.preempt_while_borrowing:
+        # Under the promises no policy says that it never goes: what it may not take back becomes free one day.
+        if total <= nominal or below_root or self.preempt_while_borrowing or self.rules.promises:
             known = self.said.get((fr, total))
             if known is None:
                 known = self.said[fr, total] = self.oracle(node, fr, total)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 
 from admission.engine import order
 from admission.engine.model import Key, Value, Verdict
@@ -32,6 +32,8 @@ class Memo(Value, frozen=True):
     kept_from: Lack | None = None
     """Of one for whom room is set aside itself: what it would have taken, had room that is set aside for others not
     left too little quota for it. Who asks before whom decides about it, so it has a turn whenever its tree changes."""
+    never: bool = False
+    """Nor would it go if nobody else were there: it is in nobody's way who stands behind it."""
 
 
 Used = Callable[[QueueKey], float] | None
@@ -133,15 +135,36 @@ class Line:
         return self._head
 
     def first_but(self, gone: Collection[QueueKey], by: Used = None) -> tuple[QueueKey, int] | None:
-        """The same when these are looked away from; None when nobody is left."""
-        if not gone:
-            return self.first(by) if self.buckets else None
+        """The same of those who may go one day, when these are looked away from; None when nobody is left."""
+        if self.buckets and not gone and not self._never(self.first(by)[1]):
+            return self.first(by)
         firsts = (
             (place, bucket)
             for bucket, held in self.buckets.items()
-            if (place := next((place for place in held if place not in gone), None)) is not None
+            if not self._never(bucket)
+            and (place := next((place for place in held if place not in gone), None)) is not None
         )
         return min(firsts, default=None, key=None if by is None else lambda one: (by(one[0]), one))
+
+    def is_first(self, place: QueueKey, gone: Set[QueueKey], by: Used = None) -> bool:
+        """Does nobody stand before this place who may go one day, but these."""
+        head, bucket = self.first(by)
+        if head == place or not (head in gone or self._never(bucket)):
+            return head == place  # as mostly
+        mine = 0.0 if by is None else by(place)
+        for bucket, held in self.buckets.items():
+            for other in held:
+                if other >= place if by is None else (by(other), other) >= (mine, place):
+                    break
+                if other not in gone:
+                    if self._never(bucket):
+                        break
+                    return False
+        return True
+
+    def _never(self, bucket: int) -> bool:
+        memo = self.parked.get(bucket)
+        return memo is not None and memo.never
 
     def waiting(self) -> bool:
         return any(bucket not in self.parked for bucket in self.buckets)

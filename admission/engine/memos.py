@@ -211,12 +211,14 @@ class Memos:
             first = self._facts.workloads[order.key_of(line.buckets[bucket][0])]
             # Who leaves a node may open its whole rack to a JobSet: then the room on that one node says nothing.
             apart = bool(self._ledger.nodes.exclusive_keys)
-            kept = self._ledger.nodes.kept_away_by
+            # Nor where others keep its pods away, as may come before it is looked at by more than the book.
+            repelled = self._ledger.nodes.repelled
             shapes = [pod_set.shape for pod_set in first.pod_sets]
             plain = all(map(self._by_node, self._facts.queues[queue].flavor_names))
             self._on_nodes[queue, bucket] = tuple(
                 dict.fromkeys(
-                    () if not plain or s.exclusive or (s.of_jobset and apart) or kept(s) else s.requests for s in shapes
+                    () if not plain or s.exclusive or (s.of_jobset and apart) or repelled(s) else s.requests
+                    for s in shapes
                 )
             )
         if whose := _in_the_way(memo):
@@ -363,6 +365,11 @@ class Memos:
         queue = self._facts.queues.get(name)
         return queue is not None and queue.strict
 
+    def _first(self, name: str) -> int | None:
+        """The bucket of the first of a queue to whom room may be due."""
+        first = self._facts.lines[name].first_but((), self._facts.used(name))
+        return None if first is None else first[1]
+
     def _contested(self) -> set[str]:
         """Roots (their labels) in which somebody waits for whom others were evicted. He is looked at first, and so is
         the head of a strict queue, which Kueue never parks: who is parked there comes back a second after a change."""
@@ -463,6 +470,7 @@ class Memos:
         claimed = any(held.charge.admission is not None for held in self._ledger.claims.values())
         if self._bare_on:
             self._stale.update(self._on_nodes)
+        firsts: dict[str, int | None] = {}
         for name, bucket, told in self._could_use_room():
             memo = self._facts.lines[name].parked.get(bucket)
             node = self._ledger.tree.queue(name)
@@ -472,7 +480,7 @@ class Memos:
             lack = None if memo is None else memo.lack
             if memo is not None and lack is not None and lack.placing and node is not None and not told:
                 # Whose claim is in the way is told to the first of a queue, and who is first may be due for one.
-                first = self._facts.lines[name].first(self._facts.used(name))[1]
+                first = firsts[name] if name in firsts else firsts.setdefault(name, self._first(name))
                 plain = not claimed and lack.blocked_by is None and (bucket != first or lack.first)
                 still = self._still(node.root, [(name, bucket, memo)])[0] if plain else None
                 if still is not None:
@@ -494,7 +502,7 @@ class Memos:
             if line is None or node is None:
                 continue
             root = node.root
-            first = line.first(self._facts.used(name))[1]
+            first = self._first(name)
             for bucket, memo in list(line.parked.items()):
                 lack = memo.lack
                 if lack is None or (bucket == first and lack.behind):

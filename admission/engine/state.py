@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from admission.engine import activity, order
 from admission.engine.activity import Activity
-from admission.engine.booking import mark_of, marked
+from admission.engine.booking import children_of, mark_of, marked
 from admission.engine.flavors import Demand, demand, turns
 from admission.engine.in_flight import InFlight
 from admission.engine.ledger import Charge, Ledger, charge_of, claim_of
@@ -244,14 +244,12 @@ class State:
         return None if entry is None else self.lines[entry[0]].ahead(entry[2], self.used(entry[0]))
 
     def is_first(self, key: Key, but: Collection[QueueKey], by: Used) -> bool:
-        """Does nobody stand before a gang in its line but these (their places); `by`, or else as its queue orders."""
+        """Does nobody stand before a gang in its line but these (their places), and who could never go; `by`, or else
+        as its queue orders."""
         if key not in self._entry:
             return False
         name, _, place = self._entry[key]
-        by = by or self.used(name)
-        mine = 0.0 if by is None else by(place)
-        before = sum(1 for other in but if (0.0 if by is None else by(other), other) < (mine, place))
-        return self.lines[name].ahead(place, by) == before
+        return self.lines[name].is_first(place, set(but), by or self.used(name))
 
     def used(self, queue: str) -> Used:
         """By what the line of a ClusterQueue is ordered before all else, if it is."""
@@ -526,9 +524,9 @@ class State:
         line = self.lines.get(name)
         if line is None or not self.rules.promises:
             return
-        first, bucket = line.first()
-        if place < first:
-            self.memos.wake(name, bucket)
+        first = line.first_but(())
+        if first is not None and place < first[0]:
+            self.memos.wake(name, first[1])
 
     def _put_in(self, gang: Workload) -> None:
         key = gang.key
@@ -774,6 +772,8 @@ class State:
                 # Who stands first for a lost node may evict by its age, and is no first of those behind it in that.
                 order.since(gang) if self.rules.promises and order.stamp(gang) != order.since(gang) else None,
                 tuple(self._ledger.nodes.repelled(pod_set.shape) for pod_set in gang.pod_sets),
+                # Pods of an earlier one of its name keep their domains for it alone.
+                tuple(children_of(pod_set.shape) for pod_set in gang.pod_sets if pod_set.shape.exclusive is not None),
             )
         else:
             identity = (queue, gang.key, gang.uid)

@@ -378,8 +378,9 @@ class Run:
         asked: tuple[scan.PodSetRequest, ...],
         pinned: scan.Pinned,
         avoid: frozenset[str],
+        stood: Admission | None = None,
     ) -> Assignment:
-        """The same flavors, on the book as it is now, with nobody to evict."""
+        """The same flavors, on the book as it is now, with nobody to evict; where it `stood`, as far as it can."""
         return scan.assign(
             self.ledger,
             queue,
@@ -392,7 +393,7 @@ class Run:
             topologies=self.state.topologies,
             avoid=avoid,
             pinned=pinned,
-            stood=self._stood(gang),
+            stood=stood or self._stood(gang),
         )
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random  # noqa: TID251  # seeded
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,15 +14,19 @@ from admission.api.workload import Claim as StoredClaim
 from admission.engine.cycle import decide
 from admission.engine.model import (
     CLAIM_VICTIMS,
+    MUSTER,
     Claim,
+    ClaimRecord,
     Detail,
     Evict,
     Flavor,
     Key,
     LocalQueue,
     Namespace,
+    Node,
     Preemption,
     PreemptionPolicy,
+    Taint,
     Workload,
 )
 from admission.jobs import values
@@ -322,3 +327,86 @@ def test_who_was_told_of_a_claim_is_told_what_is_in_the_way_when_it_has_ended() 
     told = town.state.explain(("ns", "g"))
     assert told is not None
     assert told.why.detail is Detail.NODES_SHORT
+
+
+def test_room_is_not_kept_for_one_that_could_have_it_no_more() -> None:
+    """It was passed over; then the quota of its queue is cut, and another comes that has enough."""
+    town = Town(Flavor("f"), node("n", gpu=8), *(queue(name, "", [("f", {"gpu": 8})]) for name in ("cut", "other")))
+    town.put(gang("runs", "other", each={"gpu": 4}))
+    town.settle()
+    town.put(gang("big", "cut", each={"gpu": 8}, created=1))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.cycle()
+    assert town.gang("big").claims is not None
+    town.put(queue("cut", "", [("f", {"gpu": 4})]))
+    town.cycle()
+    told = town.state.explain(("ns", "big"))
+    assert told is not None
+    assert told.why.detail is Detail.NEVER_FITS_QUOTA
+    town.remove(Workload, ("ns", "runs"))
+    town.put(gang("y", "other", each={"gpu": 8}, created=town.now - START))
+    for _ in range(6):
+        town.now += 60 * SECOND
+        town.cycle()
+    assert town.admitted() == ["y"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"unschedulable": True},
+        {"labels": (("kubernetes.io/hostname", "n1"),)},
+        {"taints": (Taint("k", "", "NoSchedule"),)},
+        None,
+    ],
+    ids=["cordoned", "of another flavor", "tainted", "gone"],
+)
+def test_room_that_is_kept_on_a_node_of_no_use_is_kept_on_another(how: dict[str, Any] | None) -> None:
+    """Small gangs come as others end, on the node that is left."""
+    town = Town(Flavor("f", node_labels=(("pool", "p"),)), queue("q", "", [("f", {"gpu": 64})]))
+    for made in (node("n1", gpu=8), node("n2", gpu=8)):
+        town.put(replace(made, labels=(*made.labels, ("pool", "p"))))
+    town.put(*(gang(f"s{i}", "q", each={"gpu": 4}, created=i) for i in range(4)))
+    town.settle()
+    town.put(gang("big", "q", each={"gpu": 8}, created=10))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.cycle()
+    assert hosts(town.gang("big").claims) == ["n1"]
+    if how is None:
+        town.remove(Node, "n1")
+    else:
+        town.put(replace(cast(Node, town.objects["Node", "n1"]), **how))
+    there = [one.name for one in town.gangs() if hosts(one) == ["n2"]]
+    for i in range(6):
+        town.now += 100 * SECOND
+        town.remove(Workload, ("ns", there.pop(0)))
+        town.put(gang(f"t{i}", "q", each={"gpu": 4}, created=town.now - START))
+        town.cycle()
+        if "big" in town.admitted():
+            break
+        there += [f"t{i}"] if f"t{i}" in town.admitted() else []
+    assert hosts(town.gang("big")) == ["n2"]
+
+
+def test_who_finds_no_nodes_to_be_kept_beside_those_of_others_is_asked_again_when_one_comes() -> None:
+    """It lacks quota now; the node that is kept for another it would need."""
+    town = Town(Flavor("f"), *(queue(name, "", [("f", {"gpu": 8})]) for name in ("q", "other")))
+    town.put(node("n1", gpu=4), node("n2", gpu=4))
+    town.put(*(gang(f"s{i}", name, each={"gpu": 1}) for i, name in enumerate(("q", "other"))))
+    town.settle()
+    town.put(gang("kept", "other", each={"gpu": 4}, pods=2, created=1))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.settle()
+    town.put(gang("late", "q", each={"gpu": 4}, pods=2, created=town.now - START))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.settle()
+    assert [key[1] for key in town.kept()] == ["kept"]
+    town.put(node("n3", gpu=4), node("n4", gpu=4))
+    town.settle()
+    assert {key[1] for key in town.kept()} == {"kept", "late"}
+
+
+def hosts(of: Workload | ClaimRecord | None) -> list[str]:
+    admission = None if of is None else of.admission
+    where = None if admission is None else admission.pod_sets[0].topology
+    return [] if where is None else [domain.values[-1] for domain in where.domains]

@@ -44,6 +44,7 @@ from tests.engine.town import BUDGET, INITIAL_TOO, SECOND, START, Town, cohort, 
 
 F, HOST = "f", "kubernetes.io/hostname"
 HOUR = 3600 * SECOND
+TAKES_NOTHING_BACK = Preemption(reclaim_within_cohort=PreemptionPolicy.NEVER)
 
 
 def shares(town: Town) -> dict[str, int]:
@@ -580,12 +581,31 @@ def test_a_claim_that_came_to_nothing_ends() -> None:
     assert not town.kept()
 
 
-def test_the_first_of_a_queue_that_was_passed_over_gets_room_as_it_becomes_free() -> None:
-    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 8})]))
+@pytest.mark.parametrize(
+    ("there", "before"),
+    [
+        pytest.param([queue("a", "", [(F, {"gpu": 8})])], 0, id="of its own quota"),
+        pytest.param([queue("a", "", [(F, {"gpu": 8})])], 9, id="behind one that could never go"),
+        pytest.param(
+            [
+                cohort("all", "", [(F, {"gpu": 8})]),
+                queue("a", "all", [(F, {"gpu": 0})], preemption=TAKES_NOTHING_BACK),
+            ],
+            0,
+            id="that borrows, and may take nothing back",
+        ),
+    ],
+)
+def test_the_first_of_a_queue_that_was_passed_over_gets_room_as_it_becomes_free(
+    there: list[object], before: int
+) -> None:
+    town = Town(*elastic(F), *there)
     for i in range(8):
         town.put(gang(f"s{i}", "a", 1, created=i))
     town.settle()
     town.put(gang("big", "a", 8, created=town.now, priority=1))
+    if before:
+        town.put(gang("never", "a", before, created=town.now, priority=2))
     town.settle()
     town.now += MUSTER.passed_over_ms + SECOND
     town.cycle()
@@ -667,13 +687,38 @@ def test_who_becomes_the_first_of_a_queue_may_have_been_passed_over_already() ->
     town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 8})]))
     town.put(gang("runs", "a", 4))
     town.settle()
-    town.put(gang("never", "a", 9, created=SECOND), gang("big", "a", 8, created=2 * SECOND))
+    town.put(gang("wide", "a", 7, created=SECOND), gang("big", "a", 8, created=2 * SECOND))
     town.now += MUSTER.passed_over_ms + 5 * SECOND
     town.settle()
-    assert not town.kept()
-    town.remove(Workload, ("ns", "never"))
+    assert [key[1] for key in town.kept()] == ["wide"]
+    town.remove(Workload, ("ns", "wide"))
     town.settle()
     assert [key[1] for key in town.kept()] == ["big"]
+
+
+def test_who_is_the_first_who_could_go_is_asked_when_the_one_before_it_leaves() -> None:
+    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 8})]))
+    town.put(gang("runs", "a", 4))
+    town.settle()
+    town.put(*(gang(name, "a", pods, created=i) for i, (name, pods) in enumerate((("never", 9), ("wide", 7)), 1)))
+    town.put(gang("big", "a", 8, created=3))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.settle()
+    assert [key[1] for key in town.kept()] == ["wide"]
+    town.remove(Workload, ("ns", "wide"))
+    town.settle()
+    assert [key[1] for key in town.kept()] == ["big"]
+
+
+def test_who_asks_for_none_of_something_is_entitled_to_the_rest() -> None:
+    """Its queue borrows GPUs; it wants the CPUs back that are its queue's, and says that it needs no GPU."""
+    own: dict[str, int | Quota] = {"cpu": 4, "gpu": 4}
+    town = Town(*elastic(F), cohort("all"), *(queue(name, "all", [(F, own)]) for name in "ab"))
+    town.put(gang("gpus", "a", each={"gpu": 6}), *(gang(f"cpus{i}", "b", each={"cpu": 4}) for i in range(2)))
+    town.settle()
+    town.put(gang("back", "a", each={"cpu": 4, "gpu": 0}, created=1))
+    assert town.settle() == 1
+    assert "back" in town.admitted()
 
 
 def test_nodes_decide_too_and_the_reason_says_so() -> None:

@@ -464,7 +464,7 @@ def test_everything_that_is_short_is_said(
 @pytest.mark.parametrize(
     ("counts", "detail", "said"),
     [
-        pytest.param((5, 3), Detail.COHORT_SHORT, "Needs 5 gpu", id="as many as there are"),
+        pytest.param((5, 3), Detail.COHORT_SHORT, "Needs 8 gpu", id="as many as there are"),
         pytest.param((5, 4), Detail.NEVER_FITS_QUOTA, "Needs 9 gpu", id="more than there are, together"),
         pytest.param((3, 2, 4), Detail.NEVER_FITS_QUOTA, "Needs 9 gpu", id="of three"),
     ],

@@ -31,6 +31,7 @@ from admission.engine.model import (
     PreemptionPolicy,
     Quota,
     Reason,
+    Requirement,
     ResourceGroup,
     Strategy,
     Taint,
@@ -421,3 +422,61 @@ def test_a_jobset_that_is_made_again_comes_back_when_the_pods_of_the_last_one_go
     topology = admit.admission.pod_sets[0].topology
     assert topology is not None
     assert [domain.values[-1] for domain in topology.domains] == ["a", "b", "d", "f"]
+
+
+@pytest.mark.parametrize("first", ["again", "other"])
+def test_pods_that_linger_bind_no_jobset_but_the_next_of_their_name(first: str) -> None:
+    """Two that are alike wait in one queue; pods of an earlier one of the name of one of them keep a rack for it."""
+    racks = {"a": "r1", "b": "r1", "c": "r2", "d": "r2"}
+    nodes = [replace(node(name, gpu=8), labels=((HOST, name), ("rack", rack))) for name, rack in racks.items()]
+    pod = PodUsage(
+        key=("ns", "p"),
+        uid="p",
+        node="a",
+        requests=(("gpu", 8), ("pods", 1)),
+        workload_uid="gone",
+        of_jobset=True,
+        exclusive_key="rack",
+        child=("ns/again-w", 0),
+    )
+    town = Town(Flavor(F), queue("q", "", [(F, {"gpu": 64})]), *nodes, pod)
+    town.put(replace(nodes[0], ready=False))
+    for name in ("again", "other"):
+        names = ((JOBSET_NAME_LABEL, name), (JOBSET_REPLICATED_JOB_LABEL, "w"))
+        shape = PodShape((("gpu", 8),), of_jobset=True, exclusive=Exclusive("rack", 1), namespace="ns", labels=names)
+        made = gang(name, "q", created=int(name != first))
+        town.put(replace(made, pod_sets=(PodSet("w", 1, shape),)))
+    where = {}
+    for admit in town.cycle().decisions:
+        assert isinstance(admit, Admit)
+        topology = admit.admission.pod_sets[0].topology
+        assert topology is not None
+        where[admit.key[1]] = topology.domains[0].values[-1]
+    assert where == {"again": "b", "other": "c"}
+
+
+def test_who_was_kept_away_comes_back_when_those_have_left_who_kept_it_away() -> None:
+    """Two of one template keep each other off their rack. One waits for a whole node, and when that is free the other
+    is on the rack: it gives back little where it stood, and all of the rack to the one that waits."""
+    mine = (("app", "x"),)
+    apart = AntiAffinity("rack", LabelSelector((Requirement("app", "In", ("x",)),)), ("ns",))
+
+    def spread(name: str, local: str, gpu: int, created: int) -> Workload:
+        shape = PodShape((("gpu", gpu),), one_per_domain=("rack",), apart=(apart,), namespace="ns", labels=mine)
+        return replace(gang(name, local, created=created), pod_sets=(PodSet("main", 1, shape),))
+
+    town = Town(Flavor(F), *(queue(name, "", [(F, {"gpu": 64})]) for name in ("q", "apart", "third")))
+    town.put(*(replace(node(name, gpu=8), labels=((HOST, name), ("rack", "r"))) for name in ("n1", "n2")))
+    town.put(gang("whole", "third", each={"gpu": 8}), gang("most", "third", each={"gpu": 7}, created=1))
+    town.settle()
+    town.put(spread("waits", "q", 8, 2))
+    town.settle()
+    town.put(spread("other", "apart", 1, 3))
+    town.settle()
+    assert town.admitted() == ["most", "other", "whole"]
+    town.remove(Workload, ("ns", "whole"))
+    town.settle()
+    assert town.pending() == ["waits"]
+    town.remove(Workload, ("ns", "other"))
+    town.settle()
+    assert town.admitted() == ["most", "waits"]
