@@ -210,22 +210,24 @@ class Heads(Run):
             self._stand(entry)
             return
         fits = self._still_fits(entry)
+        anew = False
+        """It fits, but for what others take or keep in this cycle: the next may say otherwise."""
         if not fits and self._recompute(entry):
-            trial = entry.trial
+            anew, trial = trial.mode is Mode.FIT, entry.trial
             fits = self._still_fits(entry)
         if self._sibling(trial, lambda theirs, mine: theirs < mine) is not None:
             why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
             self._requeue(entry, again=True, why=why, scanned=False)
             return
         if trial.mode is Mode.NO_FIT:
-            self._requeue(entry, again=False)
+            self._requeue(entry, again=anew)
             return
         if trial.mode.preempts:
             if not trial.found.victims:
                 if not may_always_reclaim(trial.queue, self.rules):
                     self._ask(entry)
                     self._keep(self._reserve(entry))
-                self._requeue(entry, again=False, reason=Reason.WAITING_FOR_QUOTA)
+                self._requeue(entry, again=anew, reason=Reason.WAITING_FOR_QUOTA)
                 return
             if gang.preemption_gated:
                 why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
