@@ -37,7 +37,6 @@ from admission.engine.quota import QuotaNode
 from admission.engine.trial import NONE, Run, Trial
 from admission.engine.victims import Found, may_always_reclaim
 from admission.engine.walk import Walk
-from admission.names import HOSTNAME_LABEL
 
 
 @dataclass(slots=True)
@@ -211,22 +210,24 @@ class Heads(Run):
             self._stand(entry)
             return
         fits = self._still_fits(entry)
+        anew = False
+        """It fits, but for what others take or keep in this cycle: the next may say otherwise."""
         if not fits and self._recompute(entry):
-            trial = entry.trial
+            anew, trial = trial.mode is Mode.FIT, entry.trial
             fits = self._still_fits(entry)
         if self._sibling(trial, lambda theirs, mine: theirs < mine) is not None:
             why = Why(Reason.PENDING_EVALUATION, Detail.VARIANT_ADMITTED)
             self._requeue(entry, again=True, why=why, scanned=False)
             return
         if trial.mode is Mode.NO_FIT:
-            self._requeue(entry, again=False)
+            self._requeue(entry, again=anew)
             return
         if trial.mode.preempts:
             if not trial.found.victims:
                 if not may_always_reclaim(trial.queue, self.rules):
                     self._ask(entry)
                     self._keep(self._reserve(entry))
-                self._requeue(entry, again=False, reason=Reason.WAITING_FOR_QUOTA)
+                self._requeue(entry, again=anew, reason=Reason.WAITING_FOR_QUOTA)
                 return
             if gang.preemption_gated:
                 why = replace(trial.why, reason=Reason.GATED, detail=Detail.PREEMPTION_GATED)
@@ -320,22 +321,14 @@ class Heads(Run):
         assert trial.assignment is not None
         if all(choice.topology is None for choice in trial.assignment.pod_sets):
             return True
-        admission = trial.assignment.admission(trial.queue.name)
-        nodes = self.ledger.nodes
+        charge = replace(charge_of(trial.gang, trial.assignment.admission(trial.queue.name)), usage=())
+        nodes, taken = self.ledger.nodes, charge.booking
         with self.ledger.trial():
-            self.ledger.charge(replace(charge_of(trial.gang, admission), usage=()))
-            for pod_set in admission.pod_sets:
-                if pod_set.topology is None:
-                    continue
-                levels = pod_set.topology.levels
-                for domain in pod_set.topology.domains:
-                    if levels[-1] == HOSTNAME_LABEL:
-                        free = nodes.free(nodes.resolve(domain.values[-1]))
-                    else:
-                        free = self._free_in(tuple(zip(levels, domain.values, strict=True)))
-                    if not free or min(free.values()) < 0:
-                        return False
-        return True
+            self.ledger.charge(charge)
+            there = [(nodes.free(nodes.resolve(host)), amounts) for host, amounts in taken.hosts]
+            there += [(self._free_in(pairs), amounts) for pairs, amounts in taken.domains]
+            # What it does not ask for, others may hold too much of.
+            return all(free and all(free.get(name, 0) >= 0 for name, _ in amounts) for free, amounts in there)
 
     def _free_in(self, domain: Pairs) -> dict[str, int]:
         """What is free in a domain wider than a node."""

@@ -24,6 +24,7 @@ from admission.engine.model import (
     LocalQueue,
     PodSet,
     PodShape,
+    PodUsage,
     Preemption,
     PreemptionPolicy,
     Quota,
@@ -928,3 +929,13 @@ def test_who_waits_behind_its_like_is_told_anew_when_what_it_was_told_of_is_ther
     assert of_all("flavor g")
     town.remove(Workload, ("ns", "less"))
     assert told().keys() <= {"waits0"}
+
+
+@pytest.mark.parametrize("levels", [("rack", HOST), ("rack",)])
+def test_what_a_node_has_too_little_of_keeps_nobody_off_it_who_asks_for_none(levels: tuple[str, ...]) -> None:
+    """As where a device plugin is away: the devices that pods hold are not allocatable any more."""
+    there = replace(node("n", cpu=8, gpu=0), labels=((HOST, "n"), ("rack", "r")))
+    town = Town(Topology("t", levels), Flavor(F, topology="t"), queue("a", "", [(F, {"cpu": 8})]), there, rules=KUEUE)
+    town.put(PodUsage(("x", "p"), "p", "n", (("gpu", 1),)), gang("g", "a", 2, each={"cpu": 1}))
+    town.cycle()
+    assert town.admitted() == ["g"]

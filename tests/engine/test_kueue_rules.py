@@ -362,3 +362,15 @@ def test_who_has_evicted_somebody_has_the_room_before_those_who_were_asleep(
     town.put(gang("new", "a", 8, created=3, priority=2))
     town.settle()
     assert town.admitted() == run
+
+
+def test_who_lacks_what_another_keeps_for_one_cycle_is_looked_at_in_the_next() -> None:
+    """The first finds nobody to evict, and keeps the node from others in this cycle; one of them fits beside what
+    runs there."""
+    town = Town(Topology("t", (HOSTNAME_LABEL,)), Flavor(F, topology="t"), node("n", gpu=4), rules=KUEUE)
+    town.put(*(queue(name, "", [(F, {"gpu": 8})]) for name in ("a", "b", "c")))
+    town.put(gang("runs", "c", each={"gpu": 3}))
+    town.settle()
+    town.put(gang("wide", "a", each={"gpu": 2}, created=1), gang("fits", "b", created=2))
+    town.settle()
+    assert town.admitted() == ["fits", "runs"]
