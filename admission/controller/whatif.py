@@ -261,7 +261,7 @@ async def create(ask: Ask, manifest: Json, seen: Foreseen, earlier: list[Earlier
 
 def _refused(seen: Foreseen, error: ApiError) -> Foreseen:
     """Raises what is no answer about the object."""
-    if error.status != 400 and not isinstance(error, AlreadyExists | Invalid | Forbidden | NotFound):
+    if not isinstance(error, AlreadyExists | Invalid | Forbidden | NotFound):
         raise error
     return replace(seen, answer=Foresight.REFUSED, reason=error.reason, message=error.message)
 
@@ -285,7 +285,7 @@ async def _jobs_refused(ask: Ask, made: Json, where: str) -> str:
         except ApiError as error:
             if isinstance(error, Forbidden | NotFound):
                 continue  # it is not the asker who makes them
-            if error.status != 400 and not isinstance(error, AlreadyExists | Invalid):
+            if not isinstance(error, AlreadyExists | Invalid):
                 raise
             return f"JobSet's controller could not make Job {name}: {error.message}"
     return ""
