@@ -1007,9 +1007,12 @@ class Controller:
         elif isinstance(due.step, FinishWorkload) and await self._leaves_pods(key):
             self.jobs.add_after(key, 1.0)
         elif due.step is not None:
-            self._wrote_at = time.monotonic()
+            if not isinstance(due.step, CreateWorkload):
+                self._wrote_at = time.monotonic()
             await self.actuator.take(key, due.step)
             if isinstance(due.step, CreateWorkload):
+                if self.world.workload_of(key) is not None:  # else its owner was told why it cannot be queued
+                    self._wrote_at = time.monotonic()
                 self._unserved.over()
                 self._made[key] = time.monotonic()
             for told in self.watchers.step:

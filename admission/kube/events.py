@@ -2,8 +2,10 @@
 
 An Event is news, not state: losing one harms nothing, and writing one must harm nothing either. So `record` only notes
 it; a background task writes. The same news about the same object is one Event with a count: the first time creates it,
-repeats raise the count at most once in `repeat_every` seconds. The queue is bounded (the oldest goes first), each
-object has an allowance, and all of them together have a rate. What was left out is counted in `dropped`.
+repeats raise the count at most once in `repeat_every` seconds, and each time later again, up to ten minutes: what is
+said for as long as somebody leaves it so costs nothing much, and its Event is there. The queue is bounded (the oldest
+goes first), each object has an allowance, and all of them together have a rate. What was left out is counted in
+`dropped`.
 
 The form is core/v1, which every kubectl sorts, counts and shows; events.k8s.io/v1 is another view of the same objects.
 """
@@ -30,6 +32,7 @@ EVENTS = Kind("", "v1", "events", "Event")
 _LONGEST_NOTE = 1024  # bytes; the API server refuses longer ones
 _REMEMBERED = 4096  # news whose repeats are counted rather than created again
 _PATIENCE_S = 0.25
+_RARELY_S = 600.0  # an API server keeps Events for an hour
 _REFERENCE = ("apiVersion", "kind", "namespace", "name", "uid", "resourceVersion", "fieldPath")
 
 _Key = tuple[str, str, str, str, str, str, str]
@@ -48,6 +51,8 @@ class _News:
     count: int = 1
     name: str = ""  # of the Event once it is written
     unwritten: int = 0  # repeats since
+    pause: float = 0.0  # after its count was raised
+    again_at: float = 0.0  # clock
 
 
 class EventRecorder:
@@ -165,8 +170,7 @@ class EventRecorder:
                 due = everything or self._clock() >= self._flushed_at + self._repeat_every
                 if key is None and self._repeated and due:
                     self._flushed_at = self._clock()
-                    repeats |= self._repeated
-                    self._repeated = {}
+                    repeats |= self._due(everything=everything)
                 if key is not None:
                     write = self._write_new(key)
                 elif (key := next((key for key in repeats if key[1] not in slow), None)) is not None:
@@ -193,12 +197,26 @@ class EventRecorder:
         if not await self._write(self._create, news):
             self._written.pop(key, None)
 
+    def _due(self, *, everything: bool) -> dict[_Key, None]:
+        """Repeats whose pause is over; they are noted no more."""
+        now = self._clock()
+        due = [
+            key
+            for key in self._repeated
+            if everything or (old := self._written.get(key)) is None or old.again_at <= now
+        ]
+        for key in due:
+            del self._repeated[key]
+        return dict.fromkeys(due)
+
     async def _write_repeats(self, key: _Key) -> None:
         old = self._written.get(key)
         if old is None:
             return
         old.count += old.unwritten
         old.unwritten = 0
+        old.pause = min(max(self._repeat_every, 2 * old.pause), _RARELY_S)
+        old.again_at = self._clock() + old.pause
         if not await self._write(self._raise_count, old):
             self._written.pop(key, None)
 

@@ -547,6 +547,32 @@ async def test_a_labelled_job_outside_the_governed_namespaces_is_told_and_goes_w
         assert await until(why) == ["The namespace is not governed any more"]
 
 
+async def test_who_cannot_be_queued_as_it_is_keeps_the_server_busy_with_nothing(world: World) -> None:
+    """It is looked at again and again. While writes are under way, others are told less of why they wait."""
+    await world.put(cluster_queue("team-a", 16))
+    await world.put(local_queue("main", "team-a"))
+    asked = job("train", "main")
+    asked["metadata"]["labels"][lab.NAMES.priority_class_label] = "no-such"
+    await world.put(asked)
+
+    async def told() -> bool:
+        events = (await world.client.get("/api/v1/namespaces/ml/events"))["items"]
+        return any(event["reason"] == "InvalidJob" for event in events)
+
+    async with running(world) as controller:
+        await until(told)
+        looks: list[object] = []
+        controller.watchers.step.append(lambda _, step: looks.append(step))
+        controller._wrote_at -= 3600
+        controller.jobs.add(("Job", "ml", "train"))
+
+        async def looked_at() -> bool:
+            return bool(looks) and controller.jobs.idle
+
+        await until(looked_at)
+        assert not controller._busy()
+
+
 async def inactive(world: World) -> dict[str, Any] | None:
     status = (await world.client.get(path("ClusterQueue", "team-a"))).get("status") or {}
     return next((c for c in status.get("conditions") or () if c["type"] == "Active" and c["status"] == "False"), None)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -86,6 +87,24 @@ async def test_the_same_news_is_one_event_with_a_count(server: Server, recorder:
     recorder.record(JOB | {"uid": "u-2"}, "Normal", "Pending", "waits")
     await recorder.flush()
     assert server.count("POST") == 3
+
+
+async def test_what_is_said_again_for_hours_is_written_ever_more_rarely_and_does_not_expire(
+    server: Server, recorder: EventRecorder, time: Time
+):
+    """As of a job that cannot be queued as it is, at each look."""
+    raised = []
+    for _ in range(6 * 3600 // 30):
+        recorder.record(JOB, "Warning", "InvalidJob", "no such priority class")
+        before = server.count("PATCH")
+        await recorder.flush()
+        raised += [time.now] * (server.count("PATCH") - before)
+        time.now += 30
+    assert len(raised) < 50
+    assert max(later - earlier for earlier, later in itertools.pairwise(raised)) <= 630
+    await recorder.flush(everything=True)
+    (event,) = server.objects.values()
+    assert event["count"] == 6 * 3600 // 30
 
 
 async def test_a_repeat_of_an_expired_event_is_a_new_event(server: Server, recorder: EventRecorder):
