@@ -78,6 +78,8 @@ NEVER = 1 << 62
 NODE_GONE_MS = 30_000
 """A node that is not well for so long, or whose devices are gone, is lost to what runs there; sooner, where pods on
 lost nodes are given up sooner."""
+EARLIER_MS = 5_000
+"""Of times by two clocks, in whole seconds: what is earlier by more, is."""
 LAID_AT_ONCE = 1000
 """Gangs that are looked at before one decision for what became of their volumes and neighbours; the others before the
 next: a tenant may have thousands that one pod concerns."""
@@ -1029,7 +1031,8 @@ class World:
                 until = self._waited_for(pod, now)
                 live += until is not None
                 lost += until is None
-                given_up = pod.terminating and standing and pod.node not in standing
+                moved = standing and pod.node not in standing
+                given_up = pod.terminating and (moved or _made_before(pod, workload))
                 if until is not None and pod.node and not given_up:
                     made.setdefault(pod.pod_set, []).append(pod.created_at)
                 if workload is not None:
@@ -1525,6 +1528,12 @@ class World:
         jobset = maker.owner[2] if maker is not None and maker.owner is not None else pod.jobset_uid
         for uid in (pod.owner_uid, jobset, self._job_of_workload.get(pod.workload_uid, "")):
             self._wake_job(uid)
+
+
+def _made_before(pod: PodView, workload: WorkloadSeen | None) -> bool:
+    """Was a pod made for an earlier reservation of its gang? Nothing waits for one whose node is lost, and when the
+    node is back it still ends."""
+    return workload is not None and pod.created_at + EARLIER_MS < workload.view.value.reserved_at
 
 
 def _beyond(made: Sequence[int], admitted: int) -> Beyond | None:

@@ -400,6 +400,21 @@ def test_since_when_more_pods_are_there_than_were_admitted(more: Any, survives: 
     assert beyond_since() == (50 if since is None else 0)
 
 
+def test_pods_that_end_on_a_node_that_is_back_are_not_of_the_gang_as_it_runs_now() -> None:
+    """It was sent back when the node was lost, and has been running elsewhere since."""
+    world = Setting().world
+    world.lost_after_ms = 60_000
+    world.workload_seen(seen(replace(HOLDS, reserved_at=900_000, admitted_at=900_000)))
+    for name in ("a", "b"):
+        world.pod_seen(pod(name, node="n2", created_at=901_000))
+        world.pod_seen(pod(f"old-{name}", terminating=True, created_at=1000))
+    for node in (Node("n1", ready=False, lost_since=600_000), Node("n1")):
+        world.node_seen(node)
+        assert world.tally(JOB, world.workloads[("ns", "w")], 1_000_000).beyond is None
+    world.pod_seen(pod("c", terminating=True, created_at=901_000))
+    assert world.tally(JOB, world.workloads[("ns", "w")], 1_000_000).beyond == Beyond(901_000, 3, 2)
+
+
 @pytest.mark.parametrize(
     ("done", "told", "more", "found"),
     [
