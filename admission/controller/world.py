@@ -956,10 +956,10 @@ class World:
 
     def started(self, key: JobKey, now: int) -> None:
         """The API server has let a job be started."""
+        ends = self._starting.made(key[0], now, now)  # first, for it was one of those whose starts were refused
         self._no_start_refused(key)
-        if self._starting.made(key[0], now, now):
-            for other in self._starting.lacking():
-                self._changed_job(other)
+        for other in self._starting.lacking() if ends else ():
+            self._changed_job(other)
 
     def _no_start_refused(self, key: JobKey) -> None:
         self._starts_refused.pop(key, None)

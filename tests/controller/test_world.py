@@ -681,8 +681,11 @@ def test_since_when_a_start_is_refused() -> None:
     assert world._starts_refused == {}
 
 
-def test_while_the_starts_of_all_are_refused_it_is_for_no_jobs_sake() -> None:
-    world = Setting().world
+@pytest.mark.parametrize("first", [None, 0, 1])
+def test_while_the_starts_of_all_are_refused_it_is_for_no_jobs_sake(first: int | None) -> None:
+    """first: which of those that were refused is started first; None: another."""
+    setting = Setting()
+    world = setting.world
     keys = []
     for number, namespace in enumerate(("ns", "other", "other")):
         one = replace(JOB, namespace=namespace, name=f"j{number}", uid=f"j-{number}", suspended=True, started=False)
@@ -691,8 +694,11 @@ def test_while_the_starts_of_all_are_refused_it_is_for_no_jobs_sake() -> None:
         keys.append((one.kind, namespace, one.name))
         world.start_refused(keys[-1], 1000, "no")
     assert [world.sight(key, 1000 + WINDOW_MS).start_refused for key in keys] == [None] * 3
-    world.started(KEY, 90_000)
-    assert [world.sight(key, 91_000).start_refused for key in keys] == [(90_000, "no")] * 3
+    setting.woken.clear()
+    world.started(begun := keys[first] if first is not None else KEY, 90_000)
+    waiting = [key for key in keys if key != begun]
+    assert set(waiting) <= set(setting.woken)
+    assert [world.sight(key, 91_000).start_refused for key in waiting] == [(90_000, "no")] * len(waiting)
 
 
 def test_a_look_at_a_gang_goes_through_its_nodes_a_few_times_however_many_they_are() -> None:
