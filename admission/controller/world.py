@@ -809,7 +809,7 @@ class World:
         gone, gone_until = self._gone(seen, everywhere, now, runs=job is not None and not job.suspended)
         bare, bare_until = self._bare(seen, now)
         tainted = self._tainted(workload.value, hosts) if workload is not None else {}
-        lost = tuple(sorted({*gone, *bare, *tainted}))
+        lost = tuple(sorted({*gone, *bare, *tainted, *self._not_back(seen)}))
         priority = workload.value.priority if workload is not None else 0
         if job is not None and (not job.priority_class or job.priority_class in self.defaults.workload_priorities):
             priority = self.defaults.priority(job)[0]
@@ -1350,6 +1350,15 @@ class World:
             elif until is None or due < until:
                 until = due
         return out, until
+
+    def _not_back(self, seen: WorkloadSeen | None) -> list[str]:
+        """Of the nodes that a gang has lost, as its Workload says, those that are not well. For them nobody waits once
+        more: not a controller that has just begun to look, nor while all nodes are silent."""
+        if seen is None or not (told := seen.view.value.lost_nodes):
+            return []
+        there = (node for node in told if node in self._devices_held.get(seen.key, ()))
+        away = self.lost_nodes.keys()
+        return [one for one in there if one in away or one not in self.nodes or self._left_of_devices(seen.key, one)]
 
     def _tainted(self, value: Workload, hosts: Mapping[str, set[str]]) -> dict[str, str]:
         """Nodes of a gang with a taint that takes its pods off them, and that taint. They are lost to the gang

@@ -663,6 +663,28 @@ def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:
     assert (gone.lost_nodes, gone.short) == (("n1",), ()), "the node itself is not there"
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        Node("n1", ready=False, lost_since=5000, allocatable=(("gpu.example/gpu", 4),)),
+        Node("n1", allocatable=(("gpu.example/gpu", 3),)),
+        None,
+    ],
+    ids=["all nodes are silent", "devices are gone", "deleted, and no pod is left there"],
+)
+def test_what_a_gang_has_lost_is_lost_until_it_is_well_whoever_looks(node: Node | None) -> None:
+    """A controller that began a moment ago would take it for back, and blame it for a second loss a while later."""
+    world = on_n1(node="").world
+    if node is not None:
+        world.node_seen(node)
+    given = replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted=True)
+    assert world.sight(KEY, 5000).lost_nodes == ()
+    world.workload_seen(seen(replace(given, lost_nodes=("n1", "n2"))))
+    assert world.sight(KEY, 5000).lost_nodes == ("n1",)
+    world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 4),)))
+    assert world.sight(KEY, 6000).lost_nodes == ()
+
+
 def test_since_when_a_start_is_refused() -> None:
     setting = Setting()
     world, waits = setting.world, replace(JOB, suspended=True, started=False)
