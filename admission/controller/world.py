@@ -78,6 +78,8 @@ NEVER = 1 << 62
 NODE_GONE_MS = 30_000
 """A node that is not well for so long, or whose devices are gone, is lost to what runs there; sooner, where pods on
 lost nodes are given up sooner."""
+EARLIER_MS = 5_000
+"""Of times by two clocks, in whole seconds: what is earlier by more, is."""
 LAID_AT_ONCE = 1000
 """Gangs that are looked at before one decision for what became of their volumes and neighbours; the others before the
 next: a tenant may have thousands that one pod concerns."""
@@ -807,7 +809,7 @@ class World:
         gone, gone_until = self._gone(seen, everywhere, now, runs=job is not None and not job.suspended)
         bare, bare_until = self._bare(seen, now)
         tainted = self._tainted(workload.value, hosts) if workload is not None else {}
-        lost = tuple(sorted({*gone, *bare, *tainted}))
+        lost = tuple(sorted({*gone, *bare, *tainted, *self._not_back(seen)}))
         priority = workload.value.priority if workload is not None else 0
         if job is not None and (not job.priority_class or job.priority_class in self.defaults.workload_priorities):
             priority = self.defaults.priority(job)[0]
@@ -954,10 +956,10 @@ class World:
 
     def started(self, key: JobKey, now: int) -> None:
         """The API server has let a job be started."""
+        ends = self._starting.made(key[0], now, now)  # first, for it was one of those whose starts were refused
         self._no_start_refused(key)
-        if self._starting.made(key[0], now, now):
-            for other in self._starting.lacking():
-                self._changed_job(other)
+        for other in self._starting.lacking() if ends else ():
+            self._changed_job(other)
 
     def _no_start_refused(self, key: JobKey) -> None:
         self._starts_refused.pop(key, None)
@@ -1029,7 +1031,8 @@ class World:
                 until = self._waited_for(pod, now)
                 live += until is not None
                 lost += until is None
-                given_up = pod.terminating and standing and pod.node not in standing
+                moved = standing and pod.node not in standing
+                given_up = pod.terminating and (moved or _made_before(pod, workload))
                 if until is not None and pod.node and not given_up:
                     made.setdefault(pod.pod_set, []).append(pod.created_at)
                 if workload is not None:
@@ -1348,6 +1351,15 @@ class World:
                 until = due
         return out, until
 
+    def _not_back(self, seen: WorkloadSeen | None) -> list[str]:
+        """Of the nodes that a gang has lost, as its Workload says, those that are not well. For them nobody waits once
+        more: not a controller that has just begun to look, nor while all nodes are silent."""
+        if seen is None or not (told := seen.view.value.lost_nodes):
+            return []
+        there = (node for node in told if node in self._devices_held.get(seen.key, ()))
+        away = self.lost_nodes.keys()
+        return [one for one in there if one in away or one not in self.nodes or self._left_of_devices(seen.key, one)]
+
     def _tainted(self, value: Workload, hosts: Mapping[str, set[str]]) -> dict[str, str]:
         """Nodes of a gang with a taint that takes its pods off them, and that taint. They are lost to the gang
         alone: kubelet ends its pods there, which are waited for."""
@@ -1525,6 +1537,12 @@ class World:
         jobset = maker.owner[2] if maker is not None and maker.owner is not None else pod.jobset_uid
         for uid in (pod.owner_uid, jobset, self._job_of_workload.get(pod.workload_uid, "")):
             self._wake_job(uid)
+
+
+def _made_before(pod: PodView, workload: WorkloadSeen | None) -> bool:
+    """Was a pod made for an earlier reservation of its gang? Nothing waits for one whose node is lost, and when the
+    node is back it still ends."""
+    return workload is not None and pod.created_at + EARLIER_MS < workload.view.value.reserved_at
 
 
 def _beyond(made: Sequence[int], admitted: int) -> Beyond | None:

@@ -400,6 +400,21 @@ def test_since_when_more_pods_are_there_than_were_admitted(more: Any, survives: 
     assert beyond_since() == (50 if since is None else 0)
 
 
+def test_pods_that_end_on_a_node_that_is_back_are_not_of_the_gang_as_it_runs_now() -> None:
+    """It was sent back when the node was lost, and has been running elsewhere since."""
+    world = Setting().world
+    world.lost_after_ms = 60_000
+    world.workload_seen(seen(replace(HOLDS, reserved_at=900_000, admitted_at=900_000)))
+    for name in ("a", "b"):
+        world.pod_seen(pod(name, node="n2", created_at=901_000))
+        world.pod_seen(pod(f"old-{name}", terminating=True, created_at=1000))
+    for node in (Node("n1", ready=False, lost_since=600_000), Node("n1")):
+        world.node_seen(node)
+        assert world.tally(JOB, world.workloads[("ns", "w")], 1_000_000).beyond is None
+    world.pod_seen(pod("c", terminating=True, created_at=901_000))
+    assert world.tally(JOB, world.workloads[("ns", "w")], 1_000_000).beyond == Beyond(901_000, 3, 2)
+
+
 @pytest.mark.parametrize(
     ("done", "told", "more", "found"),
     [
@@ -648,6 +663,28 @@ def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:
     assert (gone.lost_nodes, gone.short) == (("n1",), ()), "the node itself is not there"
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        Node("n1", ready=False, lost_since=5000, allocatable=(("gpu.example/gpu", 4),)),
+        Node("n1", allocatable=(("gpu.example/gpu", 3),)),
+        None,
+    ],
+    ids=["all nodes are silent", "devices are gone", "deleted, and no pod is left there"],
+)
+def test_what_a_gang_has_lost_is_lost_until_it_is_well_whoever_looks(node: Node | None) -> None:
+    """A controller that began a moment ago would take it for back, and blame it for a second loss a while later."""
+    world = on_n1(node="").world
+    if node is not None:
+        world.node_seen(node)
+    given = replace(HOLDS, admission=Admission("q", (ON_N1,)), admitted=True)
+    assert world.sight(KEY, 5000).lost_nodes == ()
+    world.workload_seen(seen(replace(given, lost_nodes=("n1", "n2"))))
+    assert world.sight(KEY, 5000).lost_nodes == ("n1",)
+    world.node_seen(Node("n1", allocatable=(("gpu.example/gpu", 4),)))
+    assert world.sight(KEY, 6000).lost_nodes == ()
+
+
 def test_since_when_a_start_is_refused() -> None:
     setting = Setting()
     world, waits = setting.world, replace(JOB, suspended=True, started=False)
@@ -666,8 +703,11 @@ def test_since_when_a_start_is_refused() -> None:
     assert world._starts_refused == {}
 
 
-def test_while_the_starts_of_all_are_refused_it_is_for_no_jobs_sake() -> None:
-    world = Setting().world
+@pytest.mark.parametrize("first", [None, 0, 1])
+def test_while_the_starts_of_all_are_refused_it_is_for_no_jobs_sake(first: int | None) -> None:
+    """first: which of those that were refused is started first; None: another."""
+    setting = Setting()
+    world = setting.world
     keys = []
     for number, namespace in enumerate(("ns", "other", "other")):
         one = replace(JOB, namespace=namespace, name=f"j{number}", uid=f"j-{number}", suspended=True, started=False)
@@ -676,8 +716,11 @@ def test_while_the_starts_of_all_are_refused_it_is_for_no_jobs_sake() -> None:
         keys.append((one.kind, namespace, one.name))
         world.start_refused(keys[-1], 1000, "no")
     assert [world.sight(key, 1000 + WINDOW_MS).start_refused for key in keys] == [None] * 3
-    world.started(KEY, 90_000)
-    assert [world.sight(key, 91_000).start_refused for key in keys] == [(90_000, "no")] * 3
+    setting.woken.clear()
+    world.started(begun := keys[first] if first is not None else KEY, 90_000)
+    waiting = [key for key in keys if key != begun]
+    assert set(waiting) <= set(setting.woken)
+    assert [world.sight(key, 91_000).start_refused for key in waiting] == [(90_000, "no")] * len(waiting)
 
 
 def test_a_look_at_a_gang_goes_through_its_nodes_a_few_times_however_many_they_are() -> None:
