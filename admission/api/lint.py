@@ -13,6 +13,7 @@ to have it: a file without any ResourceFlavor leaves flavors to somebody else, a
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -124,8 +125,10 @@ class _Loader(yaml.SafeLoader):
 
     bool_values: ClassVar[dict[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
 
-    def construct_yaml_float(self, node: Any) -> int | float:
+    def construct_yaml_float(self, node: Any) -> Any:
         value = super().construct_yaml_float(node)
+        if math.isinf(value) and node.value[-1].isdigit():
+            return str(node.value)  # beyond all numbers
         return int(value) if value.is_integer() else value  # 1e3 is 1000 in JSON
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
@@ -138,14 +141,19 @@ class _Dumper(yaml.SafeDumper):
     """Puts quotes around text that kubectl would read as something else."""
 
 
+_NUMBERS = "-+.0123456789"
+_OTHERWISE = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "int", "float")}
+"""What kubectl reads otherwise: 12:30 is text, and no number to the base 60."""
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+    first: [(tag, pattern) for tag, pattern in found if tag not in _OTHERWISE]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 for _tag, _pattern, _first in (
     ("bool", r"^[yYnN]$", "yYnN"),
-    ("float", r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$", "-+.0123456789"),
+    ("int", r"^[-+]?(0b_*[01][01_]*|0o_*[0-7][0-7_]*|0x_*[0-9a-fA-F][0-9a-fA-F_]*|0[0-7_]*|[1-9][0-9_]*)$", _NUMBERS),
+    ("float", r"^([-+]?[0-9][0-9_]*(\.[0-9_]*)?|[-+]?\.[0-9]+)([eE][-+]?[0-9]+)?$", _NUMBERS),
+    ("float", r"^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$", "-+."),
 ):
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))

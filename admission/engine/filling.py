@@ -760,6 +760,8 @@ class Filling(Run):
                 self._claim(trial, self._kept_on(trial, record.admission), ())
                 held = self.ledger.aside[gang.key]
             until = held.until - self.rules.claim_ms // 2
+            if until <= self.now:
+                until = held.until  # not renewed: nothing comes of another look before it has run out
         leaving = () if record is None else tuple(uid for uid in record.victims if self.state.is_leaving(uid))
         if leaving:
             why = replace(
@@ -786,11 +788,10 @@ class Filling(Run):
         self.state.memos.park(walk.queue.name, bucket, memo)
         walk.skip()
 
-    @staticmethod
-    def _would_take(trial: Trial, claimed: Admission) -> bool:
+    def _would_take(self, trial: Trial, claimed: Admission) -> bool:
         """Could this still be its admission: its LocalQueue may lead elsewhere now, its queue have less quota or other
-        flavors, or the gang be smaller."""
-        if trial.mode is Mode.NO_FIT:
+        flavors, or the gang be smaller. (Where no node at all is ready it is the network, and they will be back.)"""
+        if trial.mode is Mode.NO_FIT and any(node.ready for node in self.ledger.nodes.nodes()):
             return False
         flavors = {flavor.name for group in trial.queue.groups for flavor in group.flavors}
         counts = {pod_set.name: pod_set.count for pod_set in trial.gang.pod_sets}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 
 from admission.engine import order
 from admission.engine.model import Key, Value, Verdict
@@ -146,7 +146,7 @@ class Line:
         )
         return min(firsts, default=None, key=None if by is None else lambda one: (by(one[0]), one))
 
-    def is_first(self, place: QueueKey, gone: Set[QueueKey], by: Used = None) -> bool:
+    def is_first(self, place: QueueKey, gone: Collection[QueueKey], by: Used = None) -> bool:
         """Does nobody stand before this place who may go one day, but these."""
         head, bucket = self.first(by)
         if head == place or not (head in gone or self._never(bucket)):

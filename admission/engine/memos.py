@@ -583,7 +583,7 @@ class Memos:
         if version == self._ledger.version_of(node.root) or memo.lack is None:
             return None
         line = self._facts.lines[name]
-        if memo.lack.behind and line.first_but(gone, self._facts.used(name)) == (line.buckets[bucket][0], bucket):
+        if memo.lack.behind and line.is_first(line.buckets[bucket][0], gone, self._facts.used(name)):
             return None
         still = self._still(node.root, [(name, bucket, memo)])[0]
         if still is None:

@@ -113,6 +113,8 @@ class Capacity:
         self._pods_of: dict[str, set[Key]] = {}
         self._pods_of_children: dict[str, set[Key]] = {}
         """Name of child jobs that have domains to themselves (`PodUsage.child`) -> their pods, whoever's they are."""
+        self._children_changed: set[str] = set()
+        """Of these names, those that got a first pod, or lost the last."""
         self.exclusive_keys: set[str] = set()
         """Labels of which child jobs have, or once had, domains to themselves."""
         self._apart: Counter[str] = Counter()
@@ -228,6 +230,8 @@ class Capacity:
             self._touch(pod.workload_uid)
             self._pods_of.setdefault(pod.workload_uid, set()).add(pod.key)
         if pod.child is not None:
+            if pod.child[0] not in self._pods_of_children:
+                self._children_changed.add(pod.child[0])
             self._pods_of_children.setdefault(pod.child[0], set()).add(pod.key)
         self._book_pod(pod, 1)
 
@@ -240,6 +244,8 @@ class Capacity:
             discard(self._pods_of, old.workload_uid, key)
         if old.child is not None:
             discard(self._pods_of_children, old.child[0], key)
+            if old.child[0] not in self._pods_of_children:
+                self._children_changed.add(old.child[0])
         self._book_pod(old, -1)
 
     def keys(self) -> set[Key]:
@@ -326,6 +332,15 @@ class Capacity:
         new = self._apart_new.intersection(self._apart)
         self._apart_new.clear()
         return new
+
+    def settle_children(self) -> set[str]:
+        """Names of child jobs (`children_of`) that may have pods since this was called last, or none any more."""
+        changed, self._children_changed = self._children_changed, set()
+        return changed
+
+    def has_children(self, name: str) -> bool:
+        """Are there pods of child jobs of this name."""
+        return name in self._pods_of_children
 
     def tidy(self) -> None:
         """Between decisions: keep no more of what was worked out than there is room for."""

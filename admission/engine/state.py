@@ -563,15 +563,18 @@ class State:
             self._ledger.nodes.count_apart(map(mark_of, pod_set.shape.apart), sign)
 
     def _settle_apart(self) -> None:
-        """Who is kept away by pods that were not there before is no longer like those who are not."""
-        new = self._ledger.nodes.settle_apart()
+        """Who is kept away by pods that were not there before is no longer like those who are not; nor is an exclusive
+        one while pods of an earlier one of its name are there."""
+        nodes = self._ledger.nodes
+        new, names = nodes.settle_apart(), nodes.settle_children()
         namespaces = {name for mark in new for name in marked(mark).namespaces or ("",)}
+        namespaces.update(name.partition("/")[0] for name in names)
         waiting_in = self._roster.waiting_in
-        for local in sorted(waiting_in) if new else ():
+        for local in sorted(waiting_in) if namespaces else ():
             if not namespaces.isdisjoint((local[0], "")):
                 for gang in [self.workloads[key] for key in sorted(waiting_in[local])]:
-                    kept_away = (self._ledger.nodes.repelled(pod_set.shape) for pod_set in gang.pod_sets)
-                    if any(not new.isdisjoint(marks) for marks in kept_away):
+                    marks = (mark for pod_set in gang.pod_sets if new for mark in nodes.repelled(pod_set.shape))
+                    if not new.isdisjoint(marks) or not names.isdisjoint(_children(gang)):
                         self._line_up_again(gang)
 
     def _take_out(self, gang: Workload) -> None:
@@ -772,8 +775,8 @@ class State:
                 # Who stands first for a lost node may evict by its age, and is no first of those behind it in that.
                 order.since(gang) if self.rules.promises and order.stamp(gang) != order.since(gang) else None,
                 tuple(self._ledger.nodes.repelled(pod_set.shape) for pod_set in gang.pod_sets),
-                # Pods of an earlier one of its name keep their domains for it alone.
-                tuple(children_of(pod_set.shape) for pod_set in gang.pod_sets if pod_set.shape.exclusive is not None),
+                # Pods of an earlier one of its name keep their domains for it alone, as long as they are there.
+                tuple(name for name in _children(gang) if self._ledger.nodes.has_children(name)),
             )
         else:
             identity = (queue, gang.key, gang.uid)
@@ -1102,6 +1105,12 @@ def _alike(one: Workload, other: Workload) -> bool:
 def _order_of(gang: Workload) -> tuple[str, object]:
     """For whom a cursor counts: in another order of the flavors it stands for others."""
     return gang.uid, gang.out_of_stock
+
+
+def _children(gang: Workload) -> list[str]:
+    """Names of its child jobs that have domains to themselves."""
+    shapes = (pod_set.shape for pod_set in gang.pod_sets)
+    return [children_of(shape) for shape in shapes if shape.exclusive is not None]
 
 
 def _delayed(gang: Workload) -> bool:

@@ -584,7 +584,10 @@ def _fill(tree: Tree, order: list[str]) -> None:
         tree.add(node, {fr: node.available(fr)})
 
 
-@pytest.mark.parametrize("text", ["y", "N", "08", "12e4", "1e-3", ".5", "yes", "010", "0x1F", "1_0", "null", "~", ""])
+@pytest.mark.parametrize(
+    "text",
+    ["y", "N", "08", "12e4", "1e-3", ".5", "yes", "010", "0o14", "0x1F", "1_0", "08_15", "1:30", "null", "~", ""],
+)
 def test_text_that_kubectl_would_read_as_something_else_is_written_in_quotes(text: str) -> None:
     made = {"kind": "ResourceFlavor", "spec": {"nodeLabels": {"rack": text, "gpu": "h100"}}}
     assert f"rack: '{text}'\n" in write([made])
@@ -592,6 +595,35 @@ def test_text_that_kubectl_would_read_as_something_else_is_written_in_quotes(tex
     documents, problems = read(write([made, {"kind": "List", "items": [made]}]), "x")
     assert not problems
     assert [one.obj for one in documents] == [made, made]
+
+
+@pytest.mark.parametrize(
+    ("plain", "read_as"),
+    [
+        ("12:30:00", "12:30:00"),
+        ("1:30", "1:30"),
+        ("1:30.5", "1:30.5"),
+        ("2026-01-31", "2026-01-31"),
+        ("0o14", 12),
+        ("010", 8),
+        ("08", 8),
+        ("08_15", 815),
+        ("1_000", 1000),
+        ("+1", 1),
+        ("-0x1F", -31),
+        ("0b11", 3),
+        (".5", 0.5),
+        ("64.", 64),
+        ("1_0e3", 10000),
+        ("1e400", "1e400"),
+        ("1.2.3", "1.2.3"),
+        ("on", True),
+    ],
+)
+def test_what_has_no_quotes_is_read_as_kubectl_reads_it(plain: str, read_as: object) -> None:
+    documents, problems = read(f"kind: Job\nspec: [{plain}]\n", "x")
+    assert not problems
+    assert [repr(one.obj["spec"]) for one in documents] == [repr([read_as])]
 
 
 @given(st.text(max_size=200))

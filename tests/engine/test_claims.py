@@ -347,8 +347,28 @@ def test_room_is_not_kept_for_one_that_could_have_it_no_more() -> None:
     town.put(gang("y", "other", each={"gpu": 8}, created=town.now - START))
     for _ in range(6):
         town.now += 60 * SECOND
-        town.cycle()
+        plan = town.cycle()
+        assert plan.next_at is None or plan.next_at > town.now, "it is looked at again and again until it has run out"
     assert town.admitted() == ["y"]
+
+
+def test_room_stays_kept_while_no_node_at_all_is_ready() -> None:
+    """It is the network; when that is back, another comes that goes before it."""
+    there = node("n", gpu=8)
+    town = Town(Flavor("f"), there, *(queue(name, "", [("f", {"gpu": 8})]) for name in ("q", "other")))
+    town.put(gang("runs", "other", each={"gpu": 4}))
+    town.settle()
+    town.put(gang("big", "q", each={"gpu": 8}, created=1))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.cycle()
+    town.put(replace(there, ready=False))
+    for _ in range(10):
+        town.now += 60 * SECOND
+        town.cycle()
+    town.put(there, gang("late", "other", each={"gpu": 4}, created=town.now - START, priority=1))
+    town.settle()
+    assert town.admitted() == ["runs"]
+    assert [key[1] for key in town.kept()] == ["big"]
 
 
 @pytest.mark.parametrize(

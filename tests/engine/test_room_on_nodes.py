@@ -424,9 +424,11 @@ def test_a_jobset_that_is_made_again_comes_back_when_the_pods_of_the_last_one_go
     assert [domain.values[-1] for domain in topology.domains] == ["a", "b", "d", "f"]
 
 
+@pytest.mark.parametrize("seen", ["before", "after", "gone"])
 @pytest.mark.parametrize("first", ["again", "other"])
-def test_pods_that_linger_bind_no_jobset_but_the_next_of_their_name(first: str) -> None:
-    """Two that are alike wait in one queue; pods of an earlier one of the name of one of them keep a rack for it."""
+def test_pods_that_linger_bind_no_jobset_but_the_next_of_their_name(first: str, seen: str) -> None:
+    """Two that are alike wait in one queue; pods of an earlier one of the name of one of them keep a rack for it,
+    whether they are seen before it or after, and bind nobody when they are gone."""
     racks = {"a": "r1", "b": "r1", "c": "r2", "d": "r2"}
     nodes = [replace(node(name, gpu=8), labels=((HOST, name), ("rack", rack))) for name, rack in racks.items()]
     pod = PodUsage(
@@ -439,20 +441,41 @@ def test_pods_that_linger_bind_no_jobset_but_the_next_of_their_name(first: str) 
         exclusive_key="rack",
         child=("ns/again-w", 0),
     )
-    town = Town(Flavor(F), queue("q", "", [(F, {"gpu": 64})]), *nodes, pod)
+    town = Town(Flavor(F), queue("q", "", [(F, {"gpu": 64})]), *nodes, *([] if seen == "after" else [pod]))
     town.put(replace(nodes[0], ready=False))
     for name in ("again", "other"):
         names = ((JOBSET_NAME_LABEL, name), (JOBSET_REPLICATED_JOB_LABEL, "w"))
         shape = PodShape((("gpu", 8),), of_jobset=True, exclusive=Exclusive("rack", 1), namespace="ns", labels=names)
         made = gang(name, "q", created=int(name != first))
         town.put(replace(made, pod_sets=(PodSet("w", 1, shape),)))
+    if seen == "after":
+        town.put(pod)
+    elif seen == "gone":
+        town.remove(PodUsage, pod.key)
     where = {}
     for admit in town.cycle().decisions:
         assert isinstance(admit, Admit)
         topology = admit.admission.pod_sets[0].topology
         assert topology is not None
         where[admit.key[1]] = topology.domains[0].values[-1]
-    assert where == {"again": "b", "other": "c"}
+    if seen == "gone":
+        assert {where[first], *where.values()} == {"b", "c"}
+    else:
+        assert where == {"again": "b", "other": "c"}
+
+
+def test_jobsets_with_exclusive_placement_that_are_alike_are_looked_at_once() -> None:
+    nodes = [replace(node(f"n{i}", gpu=8), labels=((HOST, f"n{i}"), ("rack", f"r{i}"))) for i in range(4)]
+    town = Town(Flavor(F), queue("q", "", [(F, {"gpu": 640})]), *nodes)
+    for i in range(40):
+        names = ((JOBSET_NAME_LABEL, f"set-{i}"), (JOBSET_REPLICATED_JOB_LABEL, "w"))
+        shape = PodShape((("gpu", 8),), of_jobset=True, exclusive=Exclusive("rack", 1), namespace="ns", labels=names)
+        town.put(replace(gang(f"g{i:02}", "q", created=i), pod_sets=(PodSet("w", 1, shape),)))
+    town.settle()
+    assert town.admitted() == ["g00", "g01", "g02", "g03"]
+    town.remove(Workload, ("ns", "g00"))
+    assert sum(town.cycle().steps for _ in range(4)) <= 4
+    assert town.admitted() == ["g01", "g02", "g03", "g04"]
 
 
 def test_who_was_kept_away_comes_back_when_those_have_left_who_kept_it_away() -> None:

@@ -8,6 +8,7 @@ import random  # noqa: TID251  # seeded
 import pytest
 
 from admission.engine.cycle import decide
+from admission.engine.line import Line
 from admission.engine.model import (
     KUEUE,
     MUSTER,
@@ -25,7 +26,7 @@ from admission.engine.trial import Run, Trial
 from admission.engine.victims import Search
 from admission.engine.walk import Walk
 from tests.bench.engine import NOW, Size, Tally, fill, full, gang, leave, settle, town
-from tests.engine.town import SECOND, START, Town, queue
+from tests.engine.town import SECOND, START, Town, cohort, queue
 from tests.engine.town import gang as gang_of
 
 SIZE = Size(queues=12, cohorts=4, nodes=60, pending=360)
@@ -65,6 +66,31 @@ def test_a_finish_costs_trials_only_where_it_may_matter(rules: Rules) -> None:
     anew, _ = finishes(6, rules, forget=True)
     assert sum(remembered) * 3 < sum(anew), (remembered, anew)
     assert sorted(remembered)[len(remembered) // 2] <= 40, remembered
+
+
+def test_who_could_never_go_has_nobody_look_through_the_whole_queue_for_each_that_is_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another queue takes what became free from under all of them; who is first of theirs is asked of each."""
+    waiting = 150
+    town = Town(Flavor("f", elastic=True), cohort("c"), *(queue(name, "c", [("f", {"gpu": 1000})]) for name in "ab"))
+    town.put(gang_of("own", "a", 999), gang_of("runs", "b", 1000))
+    town.settle()
+    town.put(*(gang_of(f"small{i}", "b", 50, created=i) for i in range(20)))
+    town.put(gang_of("never", "a", 3000, priority=5))
+    town.put(*(gang_of(f"g{i}", "a", 60 + i, created=100 + i) for i in range(waiting)))
+    town.settle()
+    looked, look = [0], Line._never
+
+    def counted(line: Line, bucket: int) -> bool:
+        looked[0] += 1
+        return look(line, bucket)
+
+    monkeypatch.setattr(Line, "_never", counted)
+    town.remove(Workload, ("ns", "runs"))
+    town.settle()
+    assert len(town.admitted()) == 21
+    assert waiting < looked[0] < 10 * waiting
 
 
 @pytest.mark.parametrize("seed", range(2))
