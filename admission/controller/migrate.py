@@ -11,6 +11,7 @@ runs. Nor while its visibility API is registered: once nobody answers it, the de
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -342,6 +343,7 @@ def _with_note(row: Change, given: Json, nodes: list[dict[str, str]], queues: fr
 
 async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> list[Change]:
     rows: list[Change] = []
+    managed: list[Managed] = []
     workloads = found["Workload"]
     seen: set[str] = set()
     by_owner = _by_owner(workloads)
@@ -371,8 +373,14 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
             rows.append(Change(f"{job.kind.lower()}/{job.name}", Did.SKIPPED, job.namespace, _going(raw, theirs)))
             continue
         mine = newest(ours.get(job.uid, ()))
-        one = Managed(kind, raw, job, theirs, mine, tuple(children.get(job.uid, ())))
-        rows.append(await _job(ask, one, known, dry_run=dry_run))
+        managed.append(Managed(kind, raw, job, theirs, mine, tuple(children.get(job.uid, ()))))
+    places = asyncio.Semaphore(change.TOGETHER)
+
+    async def placed(one: Managed) -> Change:
+        async with places:
+            return await _job(ask, one, known, dry_run=dry_run)
+
+    rows += await asyncio.gather(*(placed(one) for one in managed))
     # Variants of a job, one for each flavor, stand for its Workload: its row speaks for them.
     seen |= {text(obj(workload.get("metadata")).get("uid")) for workload in workloads}
     for workload in workloads:
@@ -444,6 +452,8 @@ async def _job(ask: Ask, one: Managed, known: Known, *, dry_run: bool) -> Change
             await ask.client.json_patch(path, list(plan.patch), dry_run=dry_run, field_manager=change.MANAGER)
         elif plan.merge is not None:
             await ask.client.merge_patch(path, plan.merge, dry_run=dry_run, field_manager=change.MANAGER)
+    except NotFound as error:
+        return Change(subject, Did.SKIPPED, job.namespace, f"it was deleted meanwhile: {error.message}")
     except ApiError as error:
         said = change.refusal(error)
         why = f"its pod template, which says where its pods may go, cannot be changed: {said}"

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from admission.api.crd import crd
 from admission.api.kinds import KINDS, validate_object
@@ -106,6 +107,12 @@ def test_what_muster_has_no_kind_for_is_left_alone():
 EVICTED_ = condition("Evicted", True, "Preempted", "for another")
 FINISHED_ = condition("Finished", True, "WorkloadSliceReplaced", "by a larger one")
 Json = dict[str, Any]
+
+
+def merged(held: Any, more: Any) -> Any:
+    if not isinstance(held, dict) or not isinstance(more, dict):
+        return more
+    return held | {key: merged(held.get(key), value) for key, value in more.items()}
 
 
 def of_kueue(made: Json, **fields: Any) -> Json:
@@ -656,6 +663,33 @@ async def test_what_went_back_to_kueue_is_carried_over_as_kueue_leaves_it(kueue,
         assert again.did.value == "unchanged", again
 
 
+@pytest.mark.parametrize("name", ["it waits", "it asks for a topology", "it runs"])
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_a_job_that_is_deleted_meanwhile_keeps_no_other_back(kueue, name, dry_run):
+    await put(kueue, JOBS[name])
+    await kueue.put(merged(waits(), {"metadata": {"name": "other"}}))
+    store = kueue.sandbox.store
+    at_once = {"propagationPolicy": "Background"}
+    left = [Request("delete", store.kind("batch", "jobs"), "ml", "train", at_once)]
+
+    def deleted(request: web.Request) -> None:
+        """Just before something is written to it."""
+        if (request.method, request.path) == ("PATCH", TRAIN) and left and ("dryRun" in request.query) is dry_run:
+            store.do(left.pop(), T0)
+
+    kueue.sandbox.faults.append(deleted)
+    changes = await from_cluster(kueue.ask(), apply=True)
+    assert not left
+    rows = {row.subject: row for row in changes.rows}
+    assert rows["job/other"].did.value == "changed"
+    assert at(await kueue.client.get(TRAIN.replace("train", "other")), LABEL) == "main"
+    if dry_run:
+        assert "job/train" not in rows, "it is not there when all is written"
+    else:
+        assert rows["job/train"].did.value == "skipped"
+        assert rows["job/train"].message.startswith("it was deleted meanwhile: ")
+
+
 async def test_a_job_of_something_that_muster_does_not_manage_is_left_alone(kueue):
     owner = {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "ray", "uid": "u-ray", "controller": True}
     child = runs()
@@ -707,12 +741,6 @@ BEYOND: dict[str, tuple[Json, str]] = {
         "there is no ClusterQueue gone, to which its LocalQueue adrift points",
     ),
 }
-
-
-def merged(held: Any, more: Any) -> Any:
-    if not isinstance(held, dict) or not isinstance(more, dict):
-        return more
-    return held | {key: merged(held.get(key), value) for key, value in more.items()}
 
 
 @pytest.mark.parametrize("name", BEYOND)
