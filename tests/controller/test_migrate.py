@@ -192,6 +192,7 @@ class Row:
 
 LABEL = ("metadata", "labels", NAMES.queue_label)
 PAUSE = ("metadata", "labels", NAMES.pause_label)
+CLASS = ("metadata", "labels", NAMES.priority_class_label)
 NOTES = ("metadata", "annotations")
 ASKS = ("spec", "template", "metadata", "annotations")
 IN_SET = ("spec", "replicatedJobs", "0", "template", "spec", "template")
@@ -270,6 +271,13 @@ JOBS: dict[str, Row] = {
     "it is about to be stopped": Row(runs(), (admitted(active=False),), "refused", "Kueue is to stop it: wait"),
     "it was stopped": Row(
         waits(), (decided(active=False),), "changed", "stays stopped", {LABEL: "main", PAUSE: "true"}
+    ),
+    "it has a class": Row(
+        merged(waits(), {"metadata": {"labels": {KUEUE.priority_class_label: "prod"}}}),
+        (decided(),),
+        "changed",
+        "waits with Muster",
+        {LABEL: "main", CLASS: "prod"},
     ),
     "it is gated": Row(
         waits(notes={KUEUE.gated_by_annotation: "acme.dev/budget"}),
@@ -482,6 +490,11 @@ LATER: dict[str, tuple[str, Json]] = {
     "its owner let it go on": ("it was stopped", {"metadata": {"labels": {NAMES.pause_label: None}}}),
     "its owner took the gate away": ("it is gated", {"metadata": {"annotations": {NAMES.gated_by_annotation: None}}}),
     "Muster started it": ("it waits", {"spec": {"suspend": False}}),
+    "its owner moved it to another queue": ("it waits", {"metadata": {"labels": {NAMES.queue_label: "other"}}}),
+    "its owner took its class off": (
+        "it has a class",
+        {"metadata": {"labels": {NAMES.priority_class_label: None}}},
+    ),
     "its owner asks for no topology": (
         "it asks for a topology",
         {"spec": {"template": {"metadata": {"annotations": {NAMES.required_topology_annotation: None}}}}},
@@ -620,6 +633,16 @@ BACK: dict[str, Back] = {
         "changed",
         f"the label {NAMES.pause_label} keeps it stopped until it is taken off",
         {PAUSE: "true"},
+    ),
+    "its owner moved it to another of Kueue's queues": Back(
+        "it waits",
+        PENDING,
+        None,
+        {"metadata": {"labels": {KUEUE.queue_label: "adrift"}}},
+        "changed",
+        "waits with Muster",
+        {LABEL: "adrift"},
+        {},
     ),
     "Muster had started it, and Kueue did after that": Back(
         "it waits",
