@@ -516,6 +516,11 @@ async def test_import_refuses_what_another_manages_and_what_is_wrong(world: Worl
     assert (await world.client.get(path))["spec"]["nodeLabels"] == {"gpu": "h100"}
     file.write_text(yaml.safe_dump(own("ClusterQueue", "a", {"resourceGroups": "none"})))
     await run(world, tmp_path, "import", str(file), "--apply", code=1)
+    unheard = own("ResourceFlavor", "new", {"nodeLabel": {"gpu": "h100"}})
+    file.write_text(yaml.safe_dump_all([unheard, changed]))
+    told = await run(world, tmp_path, "import", str(file), "--apply", code=1)
+    assert "resourceflavor/new refused: there is no such field here: spec.nodeLabel" in told.stdout
+    assert "gitops" in told.stdout, "the others are told of, too"
     await run(world, tmp_path, "import", str(file), "--from", "slurm", code=2)
     nameless = {"apiVersion": NAMES.api_version, "kind": "ResourceFlavor", "metadata": {}, "spec": {}}
     file.write_text(yaml.safe_dump_all([nameless, {**nameless, "kind": ["x"]}]))
