@@ -90,6 +90,11 @@ def _translated(one: Json, names: Names) -> Json:
     spec = out.get("spec")
     if not isinstance(spec, dict):
         return out
+    if spec.get("stopPolicy") == "None":
+        # Left out it means the same; said, it would fight with who has stopped Muster's queue since.
+        del spec["stopPolicy"]
+    if one.get("kind") == "AdmissionCheck":
+        spec.pop("retryDelayMinutes", None)  # v1beta1, where nobody read it
     if one.get("kind") == "ClusterQueue":
         if "cohort" in spec:  # v1beta1
             spec["cohortName"] = spec.pop("cohort")

@@ -76,6 +76,18 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         theirs("ClusterQueue", {**SPEC, "flavorFungibility": {"whenCanPreempt": "TryNextFlavor"}}),
         {**SPEC, "preemption": NEVER, "flavorFungibility": {"whenCanPreempt": "TryNextFlavor"}},
     ),
+    "an older check": (
+        theirs("AdmissionCheck", {"controllerName": "example.com/budget", "retryDelayMinutes": 15}, "v1beta1"),
+        {"controllerName": "example.com/budget"},
+    ),
+    "a queue that is not stopped": (
+        theirs("ClusterQueue", {**SPEC, "stopPolicy": "None"}),
+        {**SPEC, "preemption": NEVER},
+    ),
+    "a queue that is stopped": (
+        theirs("LocalQueue", {"clusterQueue": "x", "stopPolicy": "Hold"}, namespace="team"),
+        {"clusterQueue": "x", "stopPolicy": "Hold"},
+    ),
     "a flavor": (theirs("ResourceFlavor", {"nodeLabels": {"gpu": "h100"}}), {"nodeLabels": {"gpu": "h100"}}),
     "a LocalQueue": (theirs("LocalQueue", {"clusterQueue": "x"}, namespace="team"), {"clusterQueue": "x"}),
 }
@@ -1098,6 +1110,17 @@ async def test_files_and_the_cluster_are_told_the_same_of(kueue, name):
             await kueue.put(one)
         assert (await from_cluster(kueue.ask(), apply=False)).rows == said
         assert (await from_files(kueue.ask(), files, "ml", apply=True)).rows == said, "and it is done"
+
+
+async def test_who_comes_again_finds_a_queue_stopped_as_it_was_left(kueue):
+    """docs/migrate.md, Going back: Muster's queue is stopped, Kueue's is not, and `muster resume` is for later."""
+    await kueue.put(theirs("ClusterQueue", {**SPEC, "stopPolicy": "None"}))
+    assert not (await from_cluster(kueue.ask(), apply=True)).refused
+    path = f"/apis/{NAMES.api_version}/clusterqueues/x"
+    await kueue.client.merge_patch(path, {"spec": {"stopPolicy": "Hold"}}, field_manager="kubectl-patch")
+    (said,) = (await from_cluster(kueue.ask(), apply=True)).rows
+    assert (said.subject, said.did.value) == ("clusterqueue/x", "unchanged"), said
+    assert (await kueue.client.get(path))["spec"]["stopPolicy"] == "Hold"
 
 
 async def test_a_queue_that_is_being_deleted_is_told_to_let_others_in_again(kueue):
