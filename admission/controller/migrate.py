@@ -55,6 +55,8 @@ _CONTROLLERS = {
 """Of admission checks that Kueue itself answers."""
 _OLDER = {"Borrow": "MayStopSearch", "Preempt": "MayStopSearch"}
 """Values of spec.flavorFungibility in v1beta1."""
+_TRACKING = {"app.kubernetes.io/instance", "argocd.argoproj.io/instance", "argocd.argoproj.io/tracking-id"}
+"""By these Argo CD knows what is of an application, and deletes of that what its repository does not have."""
 _KINDS = {kind for kind, _, _ in change.QUOTA_KINDS}
 _CRON_JOBS = Kind("batch", "v1", "cronjobs", "CronJob", True)
 _HOOKS = "admissionregistration.k8s.io"
@@ -83,7 +85,8 @@ def _translated(one: Json, names: Names) -> Json:
     out = change.as_written(one)
     out["apiVersion"] = names.api_version
     for field in ("labels", "annotations"):
-        kept = {k: v for k, v in texts(obj(out.get("metadata")).get(field)).items() if not _is_kueues(k)}
+        said = texts(obj(out.get("metadata")).get(field))
+        kept = {k: v for k, v in said.items() if k not in _TRACKING and not _is_kueues(k)}
         out["metadata"].pop(field, None)
         if kept:
             out["metadata"][field] = kept

@@ -99,12 +99,13 @@ def test_an_object_is_translated(name):
     given["metadata"] |= {
         "resourceVersion": "7",
         "finalizers": [f"{KUEUE_GROUP}/resource-in-use"],
-        "labels": {"team": "a", f"{KUEUE_GROUP}/managed": "true"},
+        "labels": {"team": "a", f"{KUEUE_GROUP}/managed": "true", "app.kubernetes.io/instance": "quota"},
+        "annotations": {"argocd.argoproj.io/tracking-id": f"quota:{KUEUE_GROUP}/{given['kind']}:/x"},
     }
     (out,) = quota([given])
     assert (out["apiVersion"], out["kind"], out["spec"]) == (NAMES.api_version, given["kind"], spec)
-    assert out["metadata"].get("labels") == {"team": "a"}
-    assert not {"resourceVersion", "finalizers"} & set(out["metadata"])
+    assert out["metadata"].get("labels") == {"team": "a"}, "an application of Argo CD's would prune what is not its own"
+    assert not {"resourceVersion", "finalizers", "annotations"} & set(out["metadata"])
     assert validate_object(out, NAMES, None) == []
     assert quota([out]) == [out], "what is Muster's already is left alone"
 
