@@ -550,6 +550,7 @@ def test_from_muster_back_to_kueue(muster: Installed, kueue: ControlPlane, tmp_p
         labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in cp.list("jobs", "team-a")}
         queues = {name: said[KUEUE.queue_label] for name, said in labels.items() if KUEUE.queue_label in said}
         assert queues == dict.fromkeys(("runs", "waits", "since"), "main")
+        assert imported(cp, apply=False)["clusterqueue/team-a"]["did"] == "unchanged", "who comes again may"
         deploy_kueue(cp, replicas=0)
         if real is not None:
             real.start()

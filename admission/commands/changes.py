@@ -329,7 +329,8 @@ def _print_objects(objects: list[dict[str, Any]], form: str) -> None:
         "muster import quota/ --apply",
         "muster export --context old | muster import - --context new --apply",
         "muster import --from kueue                # quota and jobs of this cluster: what would change",
-        codes="0 nothing refused; 1 something was, and with --apply nothing was written; 2 bad use; 4 no cluster.",
+        codes="0 nothing refused; 1 something was, and with --apply nothing was written, or it says so; 2 bad use; "
+        "4 no cluster.",
     ),
 )
 @click.argument("files", nargs=-1, type=click.Path())

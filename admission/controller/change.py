@@ -29,7 +29,7 @@ from admission.engine.model import Detail
 from admission.jobs import pins
 from admission.jobs.kinds import DELETED, ENDED, JobKind, JobView, items, obj, objects, text, texts, view
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Kind, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Kind, NotFound, Undeclared
 from admission.names import JOBSET_GROUP, Names
 
 Json = dict[str, Any]
@@ -390,6 +390,8 @@ def refusal(error: ApiError) -> str:
     """Why the API server does not let an object be written so. Raises the error that says nothing of the object."""
     if "failed calling webhook" in error.message:
         return f"a webhook that is asked first does not answer: {error.message}"
+    if isinstance(error, Undeclared):
+        return f"there is no such field here: {', '.join('.'.join(field) for field in error.fields)}"
     if not isinstance(error, Invalid | Forbidden | Conflict):
         raise error
     return error.message

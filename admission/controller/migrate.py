@@ -11,6 +11,7 @@ runs. Nor while its visibility API is registered: once nobody answers it, the de
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -54,6 +55,8 @@ _CONTROLLERS = {
 """Of admission checks that Kueue itself answers."""
 _OLDER = {"Borrow": "MayStopSearch", "Preempt": "MayStopSearch"}
 """Values of spec.flavorFungibility in v1beta1."""
+_TRACKING = {"app.kubernetes.io/instance", "argocd.argoproj.io/instance", "argocd.argoproj.io/tracking-id"}
+"""By these Argo CD knows what is of an application, and deletes of that what its repository does not have."""
 _KINDS = {kind for kind, _, _ in change.QUOTA_KINDS}
 _CRON_JOBS = Kind("batch", "v1", "cronjobs", "CronJob", True)
 _HOOKS = "admissionregistration.k8s.io"
@@ -82,13 +85,19 @@ def _translated(one: Json, names: Names) -> Json:
     out = change.as_written(one)
     out["apiVersion"] = names.api_version
     for field in ("labels", "annotations"):
-        kept = {k: v for k, v in texts(obj(out.get("metadata")).get(field)).items() if not _is_kueues(k)}
+        said = texts(obj(out.get("metadata")).get(field))
+        kept = {k: v for k, v in said.items() if k not in _TRACKING and not _is_kueues(k)}
         out["metadata"].pop(field, None)
         if kept:
             out["metadata"][field] = kept
     spec = out.get("spec")
     if not isinstance(spec, dict):
         return out
+    if spec.get("stopPolicy") == "None":
+        # Left out it means the same; said, it would fight with who has stopped Muster's queue since.
+        del spec["stopPolicy"]
+    if one.get("kind") == "AdmissionCheck":
+        spec.pop("retryDelayMinutes", None)  # v1beta1, where nobody read it
     if one.get("kind") == "ClusterQueue":
         if "cohort" in spec:  # v1beta1
             spec["cohortName"] = spec.pop("cohort")
@@ -342,6 +351,7 @@ def _with_note(row: Change, given: Json, nodes: list[dict[str, str]], queues: fr
 
 async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> list[Change]:
     rows: list[Change] = []
+    managed: list[Managed] = []
     workloads = found["Workload"]
     seen: set[str] = set()
     by_owner = _by_owner(workloads)
@@ -371,8 +381,14 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
             rows.append(Change(f"{job.kind.lower()}/{job.name}", Did.SKIPPED, job.namespace, _going(raw, theirs)))
             continue
         mine = newest(ours.get(job.uid, ()))
-        one = Managed(kind, raw, job, theirs, mine, tuple(children.get(job.uid, ())))
-        rows.append(await _job(ask, one, known, dry_run=dry_run))
+        managed.append(Managed(kind, raw, job, theirs, mine, tuple(children.get(job.uid, ()))))
+    places = asyncio.Semaphore(change.TOGETHER)
+
+    async def placed(one: Managed) -> Change:
+        async with places:
+            return await _job(ask, one, known, dry_run=dry_run)
+
+    rows += await asyncio.gather(*(placed(one) for one in managed))
     # Variants of a job, one for each flavor, stand for its Workload: its row speaks for them.
     seen |= {text(obj(workload.get("metadata")).get("uid")) for workload in workloads}
     for workload in workloads:
@@ -444,6 +460,8 @@ async def _job(ask: Ask, one: Managed, known: Known, *, dry_run: bool) -> Change
             await ask.client.json_patch(path, list(plan.patch), dry_run=dry_run, field_manager=change.MANAGER)
         elif plan.merge is not None:
             await ask.client.merge_patch(path, plan.merge, dry_run=dry_run, field_manager=change.MANAGER)
+    except NotFound as error:
+        return Change(subject, Did.SKIPPED, job.namespace, f"it was deleted meanwhile: {error.message}")
     except ApiError as error:
         said = change.refusal(error)
         why = f"its pod template, which says where its pods may go, cannot be changed: {said}"

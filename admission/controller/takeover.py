@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from admission.controller.change import MANAGER
 from admission.controller.conditions import condition
 from admission.controller.standing import newest
 from admission.jobs import values
@@ -185,6 +186,9 @@ def _wanted(one: Managed, names: Names, *, carried: bool) -> tuple[Keys, Keys, l
     )
     labels: Keys = {new: said[old] for old, new in pairs if said.get(old) and said.get(new) != said[old]}
     if carried:
+        # Another queue or class: of Kueue's side since, where an import wrote the one that is there; else of Muster's.
+        written = _labels_of(one.raw, MANAGER)
+        labels = {new: value for new, value in labels.items() if new in written}
         return labels, {}, ["waits with Muster" if job.suspended else "goes on running"]
     annotations: Keys = {}
     alone: list[str] = []
@@ -374,6 +378,13 @@ def _sizes_differ(job: JobView, asked: list[Json], admitted: list[Json]) -> str:
             why = f"it asks for {count} pods in pod set {name} now, and Kueue admitted {had}"
             return f"{why}: give it the size that was admitted, or let Kueue admit it as it is"
     return ""
+
+
+def _labels_of(raw: Json, manager: str) -> set[str]:
+    """The labels of an object that this field manager wrote last."""
+    entries = objects(obj(raw.get("metadata")).get("managedFields"))
+    fields = [obj(obj(one.get("fieldsV1")).get("f:metadata")) for one in entries if one.get("manager") == manager]
+    return {key.removeprefix("f:") for one in fields for key in obj(one.get("f:labels"))}
 
 
 def _merged(had: dict[str, str], wanted: Keys) -> dict[str, str]:

@@ -501,9 +501,11 @@ def changes(answer: Changes) -> RenderableType:
     if not answer.rows:
         out.append(Text("Nothing to do."))
     refused = [row.subject for row in answer.rows if row.did.value == "refused"]
+    named = ", ".join(refused[:3]) + (f" and {len(refused) - 3} more" if len(refused) > 3 else "")
     if answer.dry_run and refused:
-        named = ", ".join(refused[:3]) + (f" and {len(refused) - 3} more" if len(refused) > 3 else "")
         out.append(Text(f"Nothing was changed: {len(refused)} refused ({named}).", style="bold"))
+    elif refused:
+        out.append(Text(f"{len(refused)} refused ({named}); the rest was done, and can be repeated.", style="bold"))
     elif answer.dry_run:
         out.append(Text("Dry run: nothing was changed.", style="bold"))
     return Group(*_first_of_all(answer.leaderless), *out, *_hidden(answer.hidden))

@@ -516,8 +516,26 @@ async def test_import_refuses_what_another_manages_and_what_is_wrong(world: Worl
     assert (await world.client.get(path))["spec"]["nodeLabels"] == {"gpu": "h100"}
     file.write_text(yaml.safe_dump(own("ClusterQueue", "a", {"resourceGroups": "none"})))
     await run(world, tmp_path, "import", str(file), "--apply", code=1)
+    unheard = own("ResourceFlavor", "new", {"nodeLabel": {"gpu": "h100"}})
+    file.write_text(yaml.safe_dump_all([unheard, changed]))
+    told = await run(world, tmp_path, "import", str(file), "--apply", code=1)
+    assert "resourceflavor/new refused: there is no such field here: spec.nodeLabel" in told.stdout
+    assert "gitops" in told.stdout, "the others are told of, too"
     await run(world, tmp_path, "import", str(file), "--from", "slurm", code=2)
     nameless = {"apiVersion": NAMES.api_version, "kind": "ResourceFlavor", "metadata": {}, "spec": {}}
+
+    def later(request: aiohttp.web.Request) -> aiohttp.web.Response | None:
+        """What is refused only when it is written."""
+        if request.method != "PATCH" or not request.path.endswith("/late") or "dryRun" in request.query:
+            return None
+        no = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}
+        return aiohttp.web.json_response(no, status=403)
+
+    world.sandbox.faults.append(later)
+    file.write_text(yaml.safe_dump_all([own("ResourceFlavor", name, {}) for name in ("early", "late")]))
+    told = await run(world, tmp_path, "import", str(file), "--apply", code=1)
+    assert "1 refused (resourceflavor/late); the rest was done" in told.stdout
+    assert (await world.client.get(path.replace("h100", "early")))["spec"] == {"elastic": False}
     file.write_text(yaml.safe_dump_all([nameless, {**nameless, "kind": ["x"]}]))
     told = await run(world, tmp_path, "import", str(file), code=1)
     assert "resourceflavor/ refused: it has no metadata.name" in told.stdout

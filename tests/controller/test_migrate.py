@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from admission.api.crd import crd
 from admission.api.kinds import KINDS, validate_object
@@ -75,6 +76,18 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         theirs("ClusterQueue", {**SPEC, "flavorFungibility": {"whenCanPreempt": "TryNextFlavor"}}),
         {**SPEC, "preemption": NEVER, "flavorFungibility": {"whenCanPreempt": "TryNextFlavor"}},
     ),
+    "an older check": (
+        theirs("AdmissionCheck", {"controllerName": "example.com/budget", "retryDelayMinutes": 15}, "v1beta1"),
+        {"controllerName": "example.com/budget"},
+    ),
+    "a queue that is not stopped": (
+        theirs("ClusterQueue", {**SPEC, "stopPolicy": "None"}),
+        {**SPEC, "preemption": NEVER},
+    ),
+    "a queue that is stopped": (
+        theirs("LocalQueue", {"clusterQueue": "x", "stopPolicy": "Hold"}, namespace="team"),
+        {"clusterQueue": "x", "stopPolicy": "Hold"},
+    ),
     "a flavor": (theirs("ResourceFlavor", {"nodeLabels": {"gpu": "h100"}}), {"nodeLabels": {"gpu": "h100"}}),
     "a LocalQueue": (theirs("LocalQueue", {"clusterQueue": "x"}, namespace="team"), {"clusterQueue": "x"}),
 }
@@ -86,12 +99,13 @@ def test_an_object_is_translated(name):
     given["metadata"] |= {
         "resourceVersion": "7",
         "finalizers": [f"{KUEUE_GROUP}/resource-in-use"],
-        "labels": {"team": "a", f"{KUEUE_GROUP}/managed": "true"},
+        "labels": {"team": "a", f"{KUEUE_GROUP}/managed": "true", "app.kubernetes.io/instance": "quota"},
+        "annotations": {"argocd.argoproj.io/tracking-id": f"quota:{KUEUE_GROUP}/{given['kind']}:/x"},
     }
     (out,) = quota([given])
     assert (out["apiVersion"], out["kind"], out["spec"]) == (NAMES.api_version, given["kind"], spec)
-    assert out["metadata"].get("labels") == {"team": "a"}
-    assert not {"resourceVersion", "finalizers"} & set(out["metadata"])
+    assert out["metadata"].get("labels") == {"team": "a"}, "an application of Argo CD's would prune what is not its own"
+    assert not {"resourceVersion", "finalizers", "annotations"} & set(out["metadata"])
     assert validate_object(out, NAMES, None) == []
     assert quota([out]) == [out], "what is Muster's already is left alone"
 
@@ -106,6 +120,12 @@ def test_what_muster_has_no_kind_for_is_left_alone():
 EVICTED_ = condition("Evicted", True, "Preempted", "for another")
 FINISHED_ = condition("Finished", True, "WorkloadSliceReplaced", "by a larger one")
 Json = dict[str, Any]
+
+
+def merged(held: Any, more: Any) -> Any:
+    if not isinstance(held, dict) or not isinstance(more, dict):
+        return more
+    return held | {key: merged(held.get(key), value) for key, value in more.items()}
 
 
 def of_kueue(made: Json, **fields: Any) -> Json:
@@ -185,6 +205,7 @@ class Row:
 
 LABEL = ("metadata", "labels", NAMES.queue_label)
 PAUSE = ("metadata", "labels", NAMES.pause_label)
+CLASS = ("metadata", "labels", NAMES.priority_class_label)
 NOTES = ("metadata", "annotations")
 ASKS = ("spec", "template", "metadata", "annotations")
 IN_SET = ("spec", "replicatedJobs", "0", "template", "spec", "template")
@@ -263,6 +284,13 @@ JOBS: dict[str, Row] = {
     "it is about to be stopped": Row(runs(), (admitted(active=False),), "refused", "Kueue is to stop it: wait"),
     "it was stopped": Row(
         waits(), (decided(active=False),), "changed", "stays stopped", {LABEL: "main", PAUSE: "true"}
+    ),
+    "it has a class": Row(
+        merged(waits(), {"metadata": {"labels": {KUEUE.priority_class_label: "prod"}}}),
+        (decided(),),
+        "changed",
+        "waits with Muster",
+        {LABEL: "main", CLASS: "prod"},
     ),
     "it is gated": Row(
         waits(notes={KUEUE.gated_by_annotation: "acme.dev/budget"}),
@@ -475,6 +503,11 @@ LATER: dict[str, tuple[str, Json]] = {
     "its owner let it go on": ("it was stopped", {"metadata": {"labels": {NAMES.pause_label: None}}}),
     "its owner took the gate away": ("it is gated", {"metadata": {"annotations": {NAMES.gated_by_annotation: None}}}),
     "Muster started it": ("it waits", {"spec": {"suspend": False}}),
+    "its owner moved it to another queue": ("it waits", {"metadata": {"labels": {NAMES.queue_label: "other"}}}),
+    "its owner took its class off": (
+        "it has a class",
+        {"metadata": {"labels": {NAMES.priority_class_label: None}}},
+    ),
     "its owner asks for no topology": (
         "it asks for a topology",
         {"spec": {"template": {"metadata": {"annotations": {NAMES.required_topology_annotation: None}}}}},
@@ -614,6 +647,16 @@ BACK: dict[str, Back] = {
         f"the label {NAMES.pause_label} keeps it stopped until it is taken off",
         {PAUSE: "true"},
     ),
+    "its owner moved it to another of Kueue's queues": Back(
+        "it waits",
+        PENDING,
+        None,
+        {"metadata": {"labels": {KUEUE.queue_label: "adrift"}}},
+        "changed",
+        "waits with Muster",
+        {LABEL: "adrift"},
+        {},
+    ),
     "Muster had started it, and Kueue did after that": Back(
         "it waits",
         PENDING,
@@ -654,6 +697,33 @@ async def test_what_went_back_to_kueue_is_carried_over_as_kueue_leaves_it(kueue,
     if row.did != "refused":
         (again,) = (await from_cluster(kueue.ask(), apply=True)).rows
         assert again.did.value == "unchanged", again
+
+
+@pytest.mark.parametrize("name", ["it waits", "it asks for a topology", "it runs"])
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_a_job_that_is_deleted_meanwhile_keeps_no_other_back(kueue, name, dry_run):
+    await put(kueue, JOBS[name])
+    await kueue.put(merged(waits(), {"metadata": {"name": "other"}}))
+    store = kueue.sandbox.store
+    at_once = {"propagationPolicy": "Background"}
+    left = [Request("delete", store.kind("batch", "jobs"), "ml", "train", at_once)]
+
+    def deleted(request: web.Request) -> None:
+        """Just before something is written to it."""
+        if (request.method, request.path) == ("PATCH", TRAIN) and left and ("dryRun" in request.query) is dry_run:
+            store.do(left.pop(), T0)
+
+    kueue.sandbox.faults.append(deleted)
+    changes = await from_cluster(kueue.ask(), apply=True)
+    assert not left
+    rows = {row.subject: row for row in changes.rows}
+    assert rows["job/other"].did.value == "changed"
+    assert at(await kueue.client.get(TRAIN.replace("train", "other")), LABEL) == "main"
+    if dry_run:
+        assert "job/train" not in rows, "it is not there when all is written"
+    else:
+        assert rows["job/train"].did.value == "skipped"
+        assert rows["job/train"].message.startswith("it was deleted meanwhile: ")
 
 
 async def test_a_job_of_something_that_muster_does_not_manage_is_left_alone(kueue):
@@ -707,12 +777,6 @@ BEYOND: dict[str, tuple[Json, str]] = {
         "there is no ClusterQueue gone, to which its LocalQueue adrift points",
     ),
 }
-
-
-def merged(held: Any, more: Any) -> Any:
-    if not isinstance(held, dict) or not isinstance(more, dict):
-        return more
-    return held | {key: merged(held.get(key), value) for key, value in more.items()}
 
 
 @pytest.mark.parametrize("name", BEYOND)
@@ -1047,6 +1111,17 @@ async def test_files_and_the_cluster_are_told_the_same_of(kueue, name):
             await kueue.put(one)
         assert (await from_cluster(kueue.ask(), apply=False)).rows == said
         assert (await from_files(kueue.ask(), files, "ml", apply=True)).rows == said, "and it is done"
+
+
+async def test_who_comes_again_finds_a_queue_stopped_as_it_was_left(kueue):
+    """docs/migrate.md, Going back: Muster's queue is stopped, Kueue's is not, and `muster resume` is for later."""
+    await kueue.put(theirs("ClusterQueue", {**SPEC, "stopPolicy": "None"}))
+    assert not (await from_cluster(kueue.ask(), apply=True)).refused
+    path = f"/apis/{NAMES.api_version}/clusterqueues/x"
+    await kueue.client.merge_patch(path, {"spec": {"stopPolicy": "Hold"}}, field_manager="kubectl-patch")
+    (said,) = (await from_cluster(kueue.ask(), apply=True)).rows
+    assert (said.subject, said.did.value) == ("clusterqueue/x", "unchanged"), said
+    assert (await kueue.client.get(path))["spec"]["stopPolicy"] == "Hold"
 
 
 async def test_a_queue_that_is_being_deleted_is_told_to_let_others_in_again(kueue):
