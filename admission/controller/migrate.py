@@ -275,7 +275,10 @@ async def _put_quota(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run
     queues = await _cluster_queues(ask, given)
     rows += refused
     said = {(text(one.get("kind")).lower(), *change.key_of(one)): one for one in given}
-    rows += [row if row.did is Did.REFUSED else _with_note(row, _given(row, said), nodes, queues) for row in put.rows]
+    stopped = await _stopped(ask)
+    for row in put.rows:
+        of = _given(row, said)
+        rows.append(row if row.did is Did.REFUSED else _if_stopped(_with_note(row, of, nodes, queues), of, stopped))
     return Changes(tuple(rows), dry_run, ask.hidden)
 
 
@@ -308,6 +311,31 @@ async def _cluster_queues(ask: Ask, given: Iterable[Json]) -> frozenset[str]:
     """Those that will be there."""
     there = await ask.read(ask.kind("clusterqueues", "ClusterQueue", namespaced=False)) or ()
     return frozenset(name_of(one) for one in (*there, *(one for one in given if one.get("kind") == "ClusterQueue")))
+
+
+async def _stopped(ask: Ask) -> dict[tuple[str, str, str], str]:
+    """The stop policies of Muster's queues that are stopped, by (kind, namespace, name)."""
+    kinds = (ask.kind("clusterqueues", "ClusterQueue", namespaced=False), ask.local_queues)
+    said = {
+        (kind.kind.lower(), *change.key_of(one)): text(obj(one.get("spec")).get("stopPolicy"))
+        for kind in kinds
+        for one in await ask.read(kind) or ()
+    }
+    return {queue: policy for queue, policy in said.items() if policy not in ("", "None")}
+
+
+def _if_stopped(row: Change, given: Json, stopped: Mapping[tuple[str, str, str], str]) -> Change:
+    """A queue that was stopped on Muster's side alone, to go back to Kueue, stays so. given: Kueue's object."""
+    kind, _, name = row.subject.partition("/")
+    policy = stopped.get((kind, row.namespace, name))
+    if policy is None or text(obj(given.get("spec")).get("stopPolicy")) not in ("", "None"):
+        return row
+    resume = f"muster resume {f'{kind}/{name} -n {row.namespace}' if row.namespace else name}"
+    if policy == "Hold":
+        why = f"it stays stopped, as it is in {MUSTER.group} (Hold), until `{resume}`"
+        return replace(row, message="; ".join([row.message, why] if row.message else [why]))
+    why = f"it is stopped in {MUSTER.group} ({policy}): all that Kueue runs there would be stopped. First: `{resume}`"
+    return replace(row, did=Did.REFUSED, message=why)
 
 
 def _with_note(row: Change, given: Json, nodes: list[dict[str, str]], queues: frozenset[str]) -> Change:

@@ -1113,15 +1113,37 @@ async def test_files_and_the_cluster_are_told_the_same_of(kueue, name):
         assert (await from_files(kueue.ask(), files, "ml", apply=True)).rows == said, "and it is done"
 
 
-async def test_who_comes_again_finds_a_queue_stopped_as_it_was_left(kueue):
-    """docs/migrate.md, Going back: Muster's queue is stopped, Kueue's is not, and `muster resume` is for later."""
-    await kueue.put(theirs("ClusterQueue", {**SPEC, "stopPolicy": "None"}))
+@pytest.mark.parametrize(
+    ("policy", "did", "says"),
+    [
+        ("Hold", "unchanged", "it stays stopped, as it is in muster.dev (Hold), until `muster resume "),
+        ("HoldAndDrain", "refused", "all that Kueue runs there would be stopped. First: `muster resume "),
+    ],
+)
+@pytest.mark.parametrize(
+    ("queue", "path", "named"),
+    [
+        (theirs("ClusterQueue", {**SPEC, "stopPolicy": "None"}), "clusterqueues/x", "x`"),
+        (
+            theirs("LocalQueue", {"clusterQueue": "team-a", "stopPolicy": "None"}, namespace="ml"),
+            "namespaces/ml/localqueues/x",
+            "localqueue/x -n ml`",
+        ),
+    ],
+)
+async def test_who_comes_again_finds_a_queue_stopped_as_it_was_left(kueue, queue, path, named, policy, did, says):
+    """docs/migrate.md, Going back: Muster's queue is stopped, Kueue's is not."""
+    await kueue.put(deepcopy(queue))
+    await put(kueue, JOBS["it runs"])
     assert not (await from_cluster(kueue.ask(), apply=True)).refused
-    path = f"/apis/{NAMES.api_version}/clusterqueues/x"
-    await kueue.client.merge_patch(path, {"spec": {"stopPolicy": "Hold"}}, field_manager="kubectl-patch")
-    (said,) = (await from_cluster(kueue.ask(), apply=True)).rows
-    assert (said.subject, said.did.value) == ("clusterqueue/x", "unchanged"), said
-    assert (await kueue.client.get(path))["spec"]["stopPolicy"] == "Hold"
+    path = f"/apis/{NAMES.api_version}/{path}"
+    await kueue.client.merge_patch(path, {"spec": {"stopPolicy": policy}}, field_manager="kubectl-patch")
+    said, job_ = (await from_cluster(kueue.ask(), apply=True)).rows
+    assert (said.did.value, f"{says}{named}" in said.message) == (did, True), said
+    assert (await kueue.client.get(path))["spec"]["stopPolicy"] == policy
+    await kueue.client.merge_patch(path, {"spec": {"stopPolicy": "None"}}, field_manager="muster-cli")
+    said, job_ = (await from_cluster(kueue.ask(), apply=True)).rows
+    assert (said.did.value, said.message, job_.did.value) == ("unchanged", "", "unchanged")
 
 
 async def test_a_queue_that_is_being_deleted_is_told_to_let_others_in_again(kueue):
