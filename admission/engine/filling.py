@@ -791,7 +791,8 @@ class Filling(Run):
     def _would_take(self, trial: Trial, claimed: Admission) -> bool:
         """Could this still be its admission: its LocalQueue may lead elsewhere now, its queue have less quota or other
         flavors, or the gang be smaller. (Where no node at all is ready it is the network, and they will be back.)"""
-        if trial.mode is Mode.NO_FIT and any(node.ready for node in self.ledger.nodes.nodes()):
+        never = trial.mode is Mode.NO_FIT and not trial.beside
+        if never and any(node.ready for node in self.ledger.nodes.nodes()):
             return False
         flavors = {flavor.name for group in trial.queue.groups for flavor in group.flavors}
         counts = {pod_set.name: pod_set.count for pod_set in trial.gang.pod_sets}
@@ -1090,8 +1091,9 @@ class Filling(Run):
 
     @staticmethod
     def _never(trial: Trial) -> bool:
-        """Would it not go if nobody else were there, and do others not wait for it all the same."""
-        return trial.assignment is not None and trial.mode is Mode.NO_FIT and not trial.queue.strict
+        """Would it not go if nobody else were there, and do others not wait for it all the same. (What is kept for
+        others on nodes counts as taken there, also when they are looked at as if they were empty.)"""
+        return trial.assignment is not None and trial.mode is Mode.NO_FIT and not (trial.beside or trial.queue.strict)
 
     def _refused(self, trial: Trial) -> Verdict:
         return Verdict(trial.gang.key, Standing.PARKED, trial.why, self.asked(trial))

@@ -426,6 +426,52 @@ def test_who_finds_no_nodes_to_be_kept_beside_those_of_others_is_asked_again_whe
     assert {key[1] for key in town.kept()} == {"kept", "late"}
 
 
+def test_who_is_kept_off_the_nodes_by_another_is_still_the_first_of_its_queue() -> None:
+    """What is kept in another tree leaves it no nodes at all. One behind it that has been passed over may not have quota
+    kept: it would go first when the nodes are there."""
+    town = Town(Flavor("f"), node("n3", gpu=2), queue("q", "", [("f", {"gpu": 5})]))
+    town.put(queue("other", "", [("f", {"gpu": 64})]), gang("small", "other"))
+    town.settle()
+    town.put(node("n1", gpu=8), node("n2", gpu=8), gang("runs", "other", each={"gpu": 4}))
+    town.settle()
+    town.put(gang("wide", "other", each={"gpu": 8}, pods=2, created=1))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.settle()
+    town.put(gang("first", "q", each={"gpu": 4}, created=town.now - START, priority=1))
+    town.put(gang("behind", "q", each={"gpu": 2}, created=2))
+    town.now += 5 * SECOND
+    town.settle()
+    assert [key[1] for key in town.kept()] == ["wide"]
+    town.remove(Workload, ("ns", "wide"))
+    town.settle()
+    assert "first" in town.admitted()
+
+
+def test_room_stays_kept_for_one_whose_other_nodes_are_kept_for_another() -> None:
+    """Its node is cordoned for a while, and what it could have besides is kept in another tree."""
+    there = node("n3", gpu=5)
+    town = Town(Flavor("f"), there, *(queue(name, "", [("f", {"gpu": 64})]) for name in ("q", "other", "third")))
+    town.put(gang("small", "other", each={"gpu": 2}))
+    town.settle()
+    town.put(node("n1", gpu=8), node("n2", gpu=8), gang("runs", "other", each={"gpu": 4}))
+    town.settle()
+    town.put(gang("wide", "other", each={"gpu": 8}, pods=2, created=1))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.settle()
+    town.put(gang("mine", "q", each={"gpu": 4}, created=2))
+    town.now += 5 * SECOND
+    town.settle()
+    assert {key[1] for key in town.kept()} == {"mine", "wide"}
+    town.put(replace(there, unschedulable=True))
+    for _ in range(6):
+        town.now += 60 * SECOND
+        town.cycle()
+    town.put(there, gang("late", "third", each={"gpu": 3}, created=town.now - START, priority=1))
+    town.settle()
+    assert "late" not in town.admitted()
+    assert {key[1] for key in town.kept()} == {"mine", "wide"}
+
+
 def hosts(of: Workload | ClaimRecord | None) -> list[str]:
     admission = None if of is None else of.admission
     where = None if admission is None else admission.pod_sets[0].topology
