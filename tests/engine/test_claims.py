@@ -24,6 +24,7 @@ from admission.engine.model import (
     LocalQueue,
     Namespace,
     Node,
+    PodUsage,
     Preemption,
     PreemptionPolicy,
     Taint,
@@ -427,8 +428,8 @@ def test_who_finds_no_nodes_to_be_kept_beside_those_of_others_is_asked_again_whe
 
 
 def test_who_is_kept_off_the_nodes_by_another_is_still_the_first_of_its_queue() -> None:
-    """What is kept in another tree leaves it no nodes at all. One behind it that has been passed over may not have quota
-    kept: it would go first when the nodes are there."""
+    """What is kept in another tree leaves it no nodes at all. One behind it that has been passed over has no quota kept
+    from it: it goes first when the nodes are there."""
     town = Town(Flavor("f"), node("n3", gpu=2), queue("q", "", [("f", {"gpu": 5})]))
     town.put(queue("other", "", [("f", {"gpu": 64})]), gang("small", "other"))
     town.settle()
@@ -470,6 +471,22 @@ def test_room_stays_kept_for_one_whose_other_nodes_are_kept_for_another() -> Non
     town.settle()
     assert "late" not in town.admitted()
     assert {key[1] for key in town.kept()} == {"mine", "wide"}
+
+
+def test_behind_one_that_can_never_go_from_now_on_room_is_kept() -> None:
+    """A pod of nobody's takes of the only node what the first needs of it; the one behind is as well off as before."""
+    town = Town(Flavor("f"), node("n", gpu=8), queue("q", "", [("f", {"gpu": 64})]))
+    town.put(gang("runs", "q", each={"gpu": 6}))
+    town.settle()
+    town.now += MUSTER.passed_over_ms + 60 * SECOND
+    town.put(gang("whole", "q", each={"gpu": 8}, created=town.now - START, priority=1))
+    town.put(gang("behind", "q", each={"gpu": 3}, created=2))
+    town.settle()
+    assert not town.kept()
+    town.twin = True
+    town.put(PodUsage(("x", "p"), "p", "n", (("gpu", 1),)))
+    town.settle()
+    assert [key[1] for key in town.kept()] == ["behind"]
 
 
 def hosts(of: Workload | ClaimRecord | None) -> list[str]:
