@@ -94,6 +94,8 @@ class Filling(Run):
         """Who let others have their turn first, at which version of the book, and what came of looking at it."""
         self.shortened: set[str] = set()
         """Queues whose first gang was admitted in the turn that is on."""
+        self.out_of_the_way: set[str] = set()
+        """Queues in which somebody who could never go was parked, and stands before nobody any more."""
         self.taken_back: dict[Key, tuple[Held, bool]] = {}
         """Claims that the gang whose turn it is needs ended, and whether they were only set aside. They end when it
         goes, or another in its place; who was found to come may still be kept away (`_come_back`)."""
@@ -179,6 +181,9 @@ class Filling(Run):
         for name in sorted(self.shortened):
             self._moved_up(name)
         self.shortened.clear()
+        if node.name in self.out_of_the_way and self.walks[node.name].peek() is None:
+            self.out_of_the_way.discard(node.name)
+            self._moved_up(node.name, behind=True)
         if self.walks[node.name].peek() is None:
             tournament.leave(node)
         else:
@@ -209,13 +214,14 @@ class Filling(Run):
         if any(isinstance(d, Evict) or (isinstance(d, Claim) and d.record.until <= self.now) for d in decided):
             self._back(self.state.memos.no_longer_short(label))
 
-    def _moved_up(self, name: str) -> None:
+    def _moved_up(self, name: str, *, behind: bool = False) -> None:
         """Who is first of a queue now may have been passed over for long: what is kept for others binds it no more as
-        it did."""
+        it did, and, if it was asked `behind` another, room may be due to it."""
         if not self.state.lines[name].parked:
             return
-        first = self.state.first_but(name, set(self.admitted[name]))
-        if first is not None and (memo := first[1]) is not None and memo.lack is not None and memo.lack.beside:
+        first = self.state.first_but(name, set(self.admitted.get(name, ())))
+        lack = None if first is None or first[1] is None else first[1].lack
+        if first is not None and lack is not None and (lack.behind if behind else lack.beside):
             self._back([self.state.unpark(first[0], doubt=False)])
 
     def _back(self, them: Iterable[tuple[str, int]]) -> None:
@@ -791,7 +797,8 @@ class Filling(Run):
     def _would_take(self, trial: Trial, claimed: Admission) -> bool:
         """Could this still be its admission: its LocalQueue may lead elsewhere now, its queue have less quota or other
         flavors, or the gang be smaller. (Where no node at all is ready it is the network, and they will be back.)"""
-        if trial.mode is Mode.NO_FIT and any(node.ready for node in self.ledger.nodes.nodes()):
+        never = trial.mode is Mode.NO_FIT and not trial.beside
+        if never and any(node.ready for node in self.ledger.nodes.nodes()):
             return False
         flavors = {flavor.name for group in trial.queue.groups for flavor in group.flavors}
         counts = {pod_set.name: pod_set.count for pod_set in trial.gang.pod_sets}
@@ -1090,8 +1097,9 @@ class Filling(Run):
 
     @staticmethod
     def _never(trial: Trial) -> bool:
-        """Would it not go if nobody else were there, and do others not wait for it all the same."""
-        return trial.assignment is not None and trial.mode is Mode.NO_FIT and not trial.queue.strict
+        """Would it not go if nobody else were there, and do others not wait for it all the same. (What is kept for
+        others on nodes counts as taken there, also when they are looked at as if they were empty.)"""
+        return trial.assignment is not None and trial.mode is Mode.NO_FIT and not (trial.beside or trial.queue.strict)
 
     def _refused(self, trial: Trial) -> Verdict:
         return Verdict(trial.gang.key, Standing.PARKED, trial.why, self.asked(trial))
@@ -1111,6 +1119,8 @@ class Filling(Run):
         turned = trial.gang.key in self.turned
         memo = Memo(verdict, self._on_nodes(trial), min(times, default=None), lack, turned, never=self._never(trial))
         self.state.memos.park(walk.queue.name, bucket, memo)
+        if memo.never:
+            self.out_of_the_way.add(walk.queue.name)
         walk.skip()
 
     # -- who lost nodes

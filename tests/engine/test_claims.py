@@ -24,6 +24,7 @@ from admission.engine.model import (
     LocalQueue,
     Namespace,
     Node,
+    PodUsage,
     Preemption,
     PreemptionPolicy,
     Taint,
@@ -424,6 +425,68 @@ def test_who_finds_no_nodes_to_be_kept_beside_those_of_others_is_asked_again_whe
     town.put(node("n3", gpu=4), node("n4", gpu=4))
     town.settle()
     assert {key[1] for key in town.kept()} == {"kept", "late"}
+
+
+def test_who_is_kept_off_the_nodes_by_another_is_still_the_first_of_its_queue() -> None:
+    """What is kept in another tree leaves it no nodes at all. One behind it that has been passed over has no quota kept
+    from it: it goes first when the nodes are there."""
+    town = Town(Flavor("f"), node("n3", gpu=2), queue("q", "", [("f", {"gpu": 5})]))
+    town.put(queue("other", "", [("f", {"gpu": 64})]), gang("small", "other"))
+    town.settle()
+    town.put(node("n1", gpu=8), node("n2", gpu=8), gang("runs", "other", each={"gpu": 4}))
+    town.settle()
+    town.put(gang("wide", "other", each={"gpu": 8}, pods=2, created=1))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.settle()
+    town.put(gang("first", "q", each={"gpu": 4}, created=town.now - START, priority=1))
+    town.put(gang("behind", "q", each={"gpu": 2}, created=2))
+    town.now += 5 * SECOND
+    town.settle()
+    assert [key[1] for key in town.kept()] == ["wide"]
+    town.remove(Workload, ("ns", "wide"))
+    town.settle()
+    assert "first" in town.admitted()
+
+
+def test_room_stays_kept_for_one_whose_other_nodes_are_kept_for_another() -> None:
+    """Its node is cordoned for a while, and what it could have besides is kept in another tree."""
+    there = node("n3", gpu=5)
+    town = Town(Flavor("f"), there, *(queue(name, "", [("f", {"gpu": 64})]) for name in ("q", "other", "third")))
+    town.put(gang("small", "other", each={"gpu": 2}))
+    town.settle()
+    town.put(node("n1", gpu=8), node("n2", gpu=8), gang("runs", "other", each={"gpu": 4}))
+    town.settle()
+    town.put(gang("wide", "other", each={"gpu": 8}, pods=2, created=1))
+    town.now += MUSTER.passed_over_ms + 5 * SECOND
+    town.settle()
+    town.put(gang("mine", "q", each={"gpu": 4}, created=2))
+    town.now += 5 * SECOND
+    town.settle()
+    assert {key[1] for key in town.kept()} == {"mine", "wide"}
+    town.put(replace(there, unschedulable=True))
+    for _ in range(6):
+        town.now += 60 * SECOND
+        town.cycle()
+    town.put(there, gang("late", "third", each={"gpu": 3}, created=town.now - START, priority=1))
+    town.settle()
+    assert "late" not in town.admitted()
+    assert {key[1] for key in town.kept()} == {"mine", "wide"}
+
+
+def test_behind_one_that_can_never_go_from_now_on_room_is_kept() -> None:
+    """A pod of nobody's takes of the only node what the first needs of it; the one behind is as well off as before."""
+    town = Town(Flavor("f"), node("n", gpu=8), queue("q", "", [("f", {"gpu": 64})]))
+    town.put(gang("runs", "q", each={"gpu": 6}))
+    town.settle()
+    town.now += MUSTER.passed_over_ms + 60 * SECOND
+    town.put(gang("whole", "q", each={"gpu": 8}, created=town.now - START, priority=1))
+    town.put(gang("behind", "q", each={"gpu": 3}, created=2))
+    town.settle()
+    assert not town.kept()
+    town.twin = True
+    town.put(PodUsage(("x", "p"), "p", "n", (("gpu", 1),)))
+    town.settle()
+    assert [key[1] for key in town.kept()] == ["behind"]
 
 
 def hosts(of: Workload | ClaimRecord | None) -> list[str]:
