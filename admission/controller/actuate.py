@@ -735,7 +735,12 @@ class Actuator:
             await self._patch_job(key, started.patch)
         except (Invalid, Forbidden) as error:
             if for_what_it_is(error):
-                self._world.start_refused(key, self._now(), error.message[:_LONGEST_REFUSAL])
+                now = self._now()
+                self._world.start_refused(key, now, error.message[:_LONGEST_REFUSAL])
+                due = lifecycle.next_step(self._world.sight(key, now), self._settings, now).step
+                if isinstance(due, lifecycle.EvictWorkload):  # at once: the next look may be a minute away
+                    await self._evict(seen, due)
+                    return
             raise
         self._world.started(key, self._now())
         self._reserved.discard(seen.uid)

@@ -452,9 +452,9 @@ class Sight:
     """What of its reservation another leader had given away at the same time; "": nothing."""
     same_defaults: bool = True
     """What is added to its pods (`Defaults.mark_of`) is what was when the Workload was written."""
-    start_refused: tuple[int, str] | None = None
-    """Since when the API server refuses the write that starts it, and what it says; None: it does not, or it refuses
-    those of all."""
+    start_refused: tuple[int, int, str] | None = None
+    """Since when the API server refuses the write that starts it, when it did so last, and what it said; None: it does
+    not, or it refuses those of all."""
     set_ahead: SetAhead = NOT_SET
 
 
@@ -816,7 +816,7 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     if job.suspended:
         if job.started:
             return EvictWorkload("OutOfSync", "The job was suspended by somebody else while it ran")
-        return _cannot_start(seen, settings, now)
+        return _cannot_start(seen, settings)
     over = ran_out(workload, now, seen.set_ahead)
     if over is not None:
         return over
@@ -861,13 +861,15 @@ def _own_eviction(seen: Sight, settings: Settings, now: int) -> EvictWorkload | 
     return None
 
 
-def _cannot_start(seen: Sight, settings: Settings, now: int) -> EvictWorkload | None:
-    """A policy of somebody, say, does not let it start: nobody else could have its room for as long as that stands."""
+def _cannot_start(seen: Sight, settings: Settings) -> EvictWorkload | None:
+    """A policy of somebody, say, does not let it start: nobody else could have its room for as long as that stands. It
+    did so still when the time was over: who was not asked since (the API server was away, or the next try is not due)
+    may let it start by now."""
     if seen.start_refused is None or settings.pods_ready_ms is None:
         return None
-    since, said = seen.start_refused
+    since, last, said = seen.start_refused
     wait = settings.pods_ready_ms if settings.as_kueue else min(settings.refused_ms, settings.pods_ready_ms)
-    if now < seen.set_ahead.now(since) + wait:
+    if seen.set_ahead.now(last) < seen.set_ahead.now(since) + wait:
         return None
     why = f"The API server has refused its start for {wait // 1000} s: {said}"
     return EvictWorkload("PodsReadyTimeout", why, backoff=True, cause="WaitForStart")

@@ -254,8 +254,9 @@ class World:
         """Node -> pods of gangs that kube-scheduler put there."""
         self.making, self.placing = Standstill(by_kind=True), Standstill(by_kind=False)
         self._starting = Standstill(by_kind=True)
-        self._starts_refused: dict[JobKey, tuple[tuple[str, int], int, str]] = {}
-        """Job -> ((uid of its Workload, time of its admission), since when its start is refused, what was said)."""
+        self._starts_refused: dict[JobKey, tuple[tuple[str, int], int, int, str]] = {}
+        """Job -> ((uid of its Workload, time of its admission), since when its start is refused, when it was last, what
+        was said then)."""
         self._missing: dict[JobKey, int] = {}
         """Jobs that run with fewer pods than are due, and since when it is seen so."""
         self._refusals: dict[JobKey, Refusal] = {}
@@ -951,7 +952,7 @@ class World:
         admission = seen.uid, seen.view.value.admitted_at
         before = self._starts_refused.get(key)
         since = before[1] if before is not None and before[0] == admission else now
-        self._starts_refused[key] = admission, since, said
+        self._starts_refused[key] = admission, since, now, said
         self._starting.lacks(key, since)
 
     def started(self, key: JobKey, now: int) -> None:
@@ -967,17 +968,17 @@ class World:
 
     def _start_refused(
         self, key: JobKey, job: JobView | None, seen: WorkloadSeen | None, now: int
-    ) -> tuple[int, str] | None:
+    ) -> tuple[int, int, str] | None:
         """While nobody at all is started it is for no job's sake: each has its full time when that is over."""
         if key not in self._starts_refused:
             return None
-        admission, since, said = self._starts_refused[key]
+        admission, since, last, said = self._starts_refused[key]
         waits = job is not None and job.suspended and seen is not None
         if not waits or seen is None or (seen.uid, seen.view.value.admitted_at) != admission:
             self._no_start_refused(key)
             return None
         over = self._starting.ended_at(key, now)
-        return None if over is None else (max(since, over), said)
+        return None if over is None else (max(since, over), last, said)
 
     def pods_of(self, owner: Owner) -> list[PodView]:
         """Pods of a Job, JobSet or Workload, in order of name."""

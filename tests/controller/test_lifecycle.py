@@ -321,11 +321,15 @@ ROWS: dict[str, tuple[Sight, Any]] = {
         life.ReplaceNodes(("n2",), ("n2",)),
     ),
     "its start is refused: it may yet be let": (
-        Sight(job(), workload(**ADMITTED), queue="q", start_refused=(NOW - SETTINGS.refused_ms + 1, "no")),
+        Sight(job(), workload(**ADMITTED), queue="q", start_refused=(NOW - SETTINGS.refused_ms + 1, NOW, "no")),
+        life.StartJob(),
+    ),
+    "it was, and nobody was asked since the minute is over": (
+        Sight(job(), workload(**ADMITTED), queue="q", start_refused=(NOW - SETTINGS.refused_ms, NOW - 1, "no")),
         life.StartJob(),
     ),
     "for a minute: others may have its room": (
-        Sight(job(), workload(**ADMITTED), queue="q", start_refused=(NOW - SETTINGS.refused_ms, "no")),
+        Sight(job(), workload(**ADMITTED), queue="q", start_refused=(NOW - SETTINGS.refused_ms, NOW, "no")),
         life.EvictWorkload(
             "PodsReadyTimeout",
             f"The API server has refused its start for {SETTINGS.refused_ms // 1000} s: no",

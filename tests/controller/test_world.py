@@ -692,7 +692,7 @@ def test_since_when_a_start_is_refused() -> None:
     assert world.sight(KEY, 1000).start_refused is None
     world.start_refused(KEY, 1000, "no")
     world.start_refused(KEY, 5000, "still no")
-    assert world.sight(KEY, 6000).start_refused == (1000, "still no")
+    assert world.sight(KEY, 6000).start_refused == (1000, 5000, "still no")
     world.workload_seen(seen(replace(HOLDS, admitted_at=7000)))
     assert world.sight(KEY, 8000).start_refused is None, "what was said was of an earlier admission"
     world.start_refused(KEY, 9000, "no")
@@ -720,7 +720,7 @@ def test_while_the_starts_of_all_are_refused_it_is_for_no_jobs_sake(first: int |
     world.started(begun := keys[first] if first is not None else KEY, 90_000)
     waiting = [key for key in keys if key != begun]
     assert set(waiting) <= set(setting.woken)
-    assert [world.sight(key, 91_000).start_refused for key in waiting] == [(90_000, "no")] * len(waiting)
+    assert [world.sight(key, 91_000).start_refused for key in waiting] == [(90_000, 1000, "no")] * len(waiting)
 
 
 def test_a_look_at_a_gang_goes_through_its_nodes_a_few_times_however_many_they_are() -> None:
