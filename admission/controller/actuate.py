@@ -681,16 +681,10 @@ class Actuator:
         self._learn("Workload", await self._client.merge_patch(path, patch))
 
     async def _forget_tries(self, seen: WorkloadSeen) -> None:
-        # By no apply: what another manager wrote would stay.
         forgotten: dict[str, Any] = {"requeueState": None}
         if not self._names.as_kueue:
             forgotten |= {"accumulatedPastExecutionTimeSeconds": None, "outOfStock": None}
-        patch = {
-            "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
-            "status": forgotten,
-        }
-        path = self._workloads.path(seen.namespace, seen.name, "status")
-        self._learn("Workload", await self._client.merge_patch(path, patch))
+        await self._merge_status(seen, forgotten)
 
     async def _reactivate(self, seen: WorkloadSeen) -> None:
         why, said = _queued_again(seen.view.kept_out)
@@ -790,15 +784,20 @@ class Actuator:
     async def _write_checks(
         self, seen: WorkloadSeen, entries: list[dict[str, Any]], conditions: list[dict[str, Any]] | None = None
     ) -> WorkloadSeen:
-        """Have a Workload list these checks alone; the Workload as it then stands. By no apply: that would leave of an
-        entry what its check owns, which is no entry any more."""
+        """Have a Workload list these checks alone; the Workload as it then stands."""
         said: dict[str, Any] = {"admissionChecks": entries or None}
         if conditions is not None:
             said["conditions"] = conditions
+        version = await self._merge_status(seen, said)
+        return replace(seen, resource_version=version)
+
+    async def _merge_status(self, seen: WorkloadSeen, said: dict[str, Any]) -> str:
+        """Change these fields of a Workload's status, None: take them out; the version that it then has. By no apply:
+        that would leave of an entry what others own, as a check does of its own."""
         patch = {"metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version}, "status": said}
         answer = await self._client.merge_patch(self._workloads.path(seen.namespace, seen.name, "status"), patch)
         self._learn("Workload", answer)
-        return replace(seen, resource_version=answer["metadata"]["resourceVersion"])
+        return str(answer["metadata"]["resourceVersion"])
 
     async def _sync_checks(self, seen: WorkloadSeen, required: tuple[str, ...]) -> None:
         now = self._now()
@@ -916,13 +915,7 @@ class Actuator:
         status = with_conditions(seen.status, (), now, seen.generation)
         told = {str(one.get("name")) for one in status.get("unhealthyNodes") or ()}
         if told.issuperset(nodes):
-            # By no apply: what another manager wrote would stay.
-            patch = {
-                "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
-                "status": {"unhealthyNodes": lost or None},
-            }
-            path = self._workloads.path(seen.namespace, seen.name, "status")
-            self._learn("Workload", await self._client.merge_patch(path, patch))
+            await self._merge_status(seen, {"unhealthyNodes": lost or None})
             back = ", ".join(sorted(told.difference(nodes)))
             self._tell(seen, (("Normal", "NodesBack", f"Keeps its nodes that are back: {back}"),))
             return
@@ -991,15 +984,9 @@ class Actuator:
             self._tell(seen, (("Normal", "Requeued", f"Waits again after eviction ({reason})"),))
 
     async def _unsay_ready(self, seen: WorkloadSeen) -> None:
-        """Take away what another controller said of pods that are gone; nobody says it here. By no apply: that leaves
-        what others own."""
+        """Take away what another controller said of pods that are gone; nobody says it here."""
         kept = [one for one in seen.status["conditions"] if one["type"] != PODS_READY]
-        patch = {
-            "metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version},
-            "status": {"conditions": kept},
-        }
-        path = self._workloads.path(seen.namespace, seen.name, "status")
-        self._learn("Workload", await self._client.merge_patch(path, patch))
+        await self._merge_status(seen, {"conditions": kept})
 
     async def _give_back(self, seen: WorkloadSeen, pods: tuple[tuple[str, int], ...]) -> None:
         status = with_conditions(seen.status, (), self._now(), seen.generation)

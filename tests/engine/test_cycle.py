@@ -684,25 +684,13 @@ def test_who_was_passed_over_still_takes_what_becomes_his_by_right() -> None:
     assert "a0" in town.admitted()
 
 
-def test_who_becomes_the_first_of_a_queue_may_have_been_passed_over_already() -> None:
+@pytest.mark.parametrize("never", [[], [("never", 9)]], ids=["nobody before", "behind one that could never go"])
+def test_who_becomes_the_first_of_a_queue_may_have_been_passed_over_already(never: list[tuple[str, int]]) -> None:
     town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 8})]))
     town.put(gang("runs", "a", 4))
     town.settle()
-    town.put(gang("wide", "a", 7, created=SECOND), gang("big", "a", 8, created=2 * SECOND))
-    town.now += MUSTER.passed_over_ms + 5 * SECOND
-    town.settle()
-    assert [key[1] for key in town.kept()] == ["wide"]
-    town.remove(Workload, ("ns", "wide"))
-    town.settle()
-    assert [key[1] for key in town.kept()] == ["big"]
-
-
-def test_who_is_the_first_who_could_go_is_asked_when_the_one_before_it_leaves() -> None:
-    town = Town(*elastic(F), queue("a", "", [(F, {"gpu": 8})]))
-    town.put(gang("runs", "a", 4))
-    town.settle()
-    town.put(*(gang(name, "a", pods, created=i) for i, (name, pods) in enumerate((("never", 9), ("wide", 7)), 1)))
-    town.put(gang("big", "a", 8, created=3))
+    waiting = [*never, ("wide", 7), ("big", 8)]
+    town.put(*(gang(name, "a", pods, created=i * SECOND) for i, (name, pods) in enumerate(waiting, 1)))
     town.now += MUSTER.passed_over_ms + 5 * SECOND
     town.settle()
     assert [key[1] for key in town.kept()] == ["wide"]
