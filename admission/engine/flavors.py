@@ -428,6 +428,8 @@ def _try_next(mode: Mode, height: int, fungibility: Fungibility) -> bool:
 
 
 _WORST = (Mode.NO_FIT, 2**31)
+_COMBINATIONS = 64
+"""So many combinations of flavors of several groups are asked of the nodes."""
 
 
 # ---------------------------------------------------------------- the scan
@@ -435,7 +437,7 @@ _WORST = (Mode.NO_FIT, 2**31)
 
 @dataclass(slots=True)
 class _Limit:
-    """What the nodes said about a flavor in an earlier round of this scan."""
+    """What the nodes said about flavors in an earlier round of this scan."""
 
     mode: Mode
     misfits: tuple[Misfit, ...]
@@ -487,7 +489,8 @@ class _Scan:
         self.preempt_while_borrowing = queue.preemption.borrow_within_cohort is not PreemptionPolicy.NEVER or (
             rules.fair_sharing and reclaim is not PreemptionPolicy.NEVER
         )
-        self.limits: dict[tuple[str, str], _Limit] = {}
+        self.limits: dict[tuple[str, frozenset[str]], _Limit] = {}
+        """By pod set, and the flavors that it got of groups in which it has a choice: together they name its nodes."""
         self.said: dict[tuple[FlavorResource, int], tuple[Mode, int]] = {}
         self.usage: dict[FlavorResource, int] = {}
 
@@ -625,15 +628,16 @@ class _Scan:
                     ),
                 )
                 continue
-            found, short, seen = self._scan_group(members, asked, probe, resource, group)
+            beside = self._of_several(got)
+            found, short, seen = self._scan_group(members, asked, probe, resource, group, beside)
             if probe and found is None:
                 # One pod would not fit; for pods that nobody asks for that is a preference, not a barrier.
-                found, short, seen = self._scan_group(members, asked, {}, resource, group)
+                found, short, seen = self._scan_group(members, asked, {}, resource, group, beside)
             if found is None or any(choice.mode is not Mode.FIT for choice in found.values()):
-                for flavor in group.flavors:
-                    limit = self._limit(members, flavor.name)
-                    if limit is not None:
-                        misfits += tuple(misfit for misfit in limit.misfits if misfit not in misfits)
+                limits = self._limits(members, group, beside)
+                if limits and self._go_back(members, beside, found, limits):
+                    return self._choose(members)
+                misfits = tuple(dict.fromkeys((*misfits, *(misfit for limit in limits for misfit in limit.misfits))))
             shortfalls += short
             if not refused:
                 _merge(attempts, seen, resource, group)
@@ -698,8 +702,10 @@ class _Scan:
         probe: Mapping[str, int],
         resource: str,
         group: ResourceGroup,
+        beside: frozenset[str],
     ) -> tuple[dict[str, FlavorChoice] | None, tuple[Shortfall, ...], list[Attempt]]:
-        """The scan of one resource group: (flavor per resource, or None; reasons, none if it fits; attempts)."""
+        """The scan of one resource group: (flavor per resource, or None; reasons, none if it fits; attempts). `beside`:
+        what was chosen of the groups before, where there was a choice."""
         fungibility = self.queue.fungibility
         wanted = {name: amount for name, amount in sorted(asked.items()) if name in group.covered}
         probed = {name: amount for name, amount in probe.items() if name in group.covered}
@@ -731,7 +737,7 @@ class _Scan:
                 attempts.append(Attempt(flavor, Mode.NO_FIT, 0, Reason.EXCEEDS_MAX_QUOTA, too_big))
                 continue
             choices, grade, attempt = self._graded(members, flavor, wanted.items())
-            limit = self._limit(members, flavor)
+            limit = self._limit(members, group, flavor, beside)
             if limit is not None and limit.mode < grade[0]:
                 grade = (limit.mode, grade[1])
                 choices = {res: replace(choice, mode=limit.mode) for res, choice in choices.items()}
@@ -907,9 +913,39 @@ class _Scan:
 
     # -------------------------------------------------------- nodes
 
-    def _limit(self, members: list[PodSetRequest], flavor: str) -> _Limit | None:
-        found = [limit for m in members if (limit := self.limits.get((m.pod_set.name, flavor))) is not None]
+    def _of_several(self, got: Mapping[str, FlavorChoice]) -> frozenset[str]:
+        """Of these flavors those of groups in which there is a choice."""
+        groups = ((self.group_of.get(resource), choice.flavor) for resource, choice in got.items())
+        return frozenset(flavor for group, flavor in groups if group is not None and len(group.flavors) > 1)
+
+    def _limit(
+        self, members: list[PodSetRequest], group: ResourceGroup, flavor: str, beside: frozenset[str]
+    ) -> _Limit | None:
+        """Of a flavor of this group, beside those of others."""
+        together = beside | {flavor} if len(group.flavors) > 1 else beside
+        found = [limit for m in members if (limit := self.limits.get((m.pod_set.name, together))) is not None]
         return min(found, key=lambda limit: limit.mode) if found else None
+
+    def _limits(self, members: list[PodSetRequest], group: ResourceGroup, beside: frozenset[str]) -> list[_Limit]:
+        found = (self._limit(members, group, flavor.name, beside) for flavor in group.flavors)
+        return [limit for limit in found if limit is not None]
+
+    def _go_back(
+        self,
+        members: list[PodSetRequest],
+        beside: frozenset[str],
+        found: Mapping[str, FlavorChoice] | None,
+        limits: Sequence[_Limit],
+    ) -> bool:
+        """Are others to be tried in place of those `beside` which nodes are short with a flavor of this group: no other
+        flavor of it is better than what was `found`."""
+        mode = min((choice.mode for choice in (found or {}).values()), default=Mode.NO_FIT)
+        at = (members[0].pod_set.name, beside)
+        known = self.limits.get(at)
+        if not beside or (known is not None and known.mode <= mode) or len(self.limits) >= _COMBINATIONS:
+            return False
+        self.limits[at] = _Limit(mode, tuple(dict.fromkeys(misfit for limit in limits for misfit in limit.misfits)))
+        return True
 
     def _place_request(self, choice: PodSetChoice, assignment: Assignment) -> PlaceRequest | None:
         """What to ask of the nodes for a pod set; None if nothing (sets `error` where it can never be asked)."""
@@ -1046,31 +1082,33 @@ class _Scan:
         return False
 
     def _retry(self, assignment: Assignment, answer: Misfit, asked: list[PlaceRequest], mode: Mode) -> bool:
-        """Note what the nodes said of the flavor, if that is news and another flavor could be tried."""
+        """Note what the nodes said of the flavors, if that is news and others could be tried."""
         if not self.rules.capacity_unless_elastic or self.workload.lost_nodes or self.pinned is not None:
             return False
         failed = next((request for request in asked if request.pod_set.name == answer.pod_set), asked[0])
-        group = failed.pod_set.topology.group if failed.pod_set.topology is not None else ""
+        same = next(
+            (self._sharing(one, assignment) for one in assignment.pod_sets if one.name == failed.pod_set.name), []
+        )
+        together = frozenset[str]().union(*(self._of_several(choice.flavors) for choice in same))
         news = False
-        for choice in assignment.pod_sets:
-            topology = choice.request.pod_set.topology
-            same = choice.name == failed.pod_set.name or (group and topology is not None and topology.group == group)
-            if not same:
-                continue
-            for got in choice.flavors.values():
-                key = (choice.name, got.flavor)
-                known = self.limits.get(key)
-                if known is None or mode < known.mode:
-                    alone = all(
-                        len(self.group_of[resource].flavors) == 1
-                        for resource in choice.flavors
-                        if resource in self.group_of
-                    )
-                    if alone:
-                        continue
-                    self.limits[key] = _Limit(mode, (answer,))
-                    news = True
+        for choice in same if together else ():
+            known = self.limits.get((choice.name, together))
+            if known is None or mode < known.mode:
+                self.limits[choice.name, together] = _Limit(mode, (answer,))
+                news = True
         return news
+
+    @staticmethod
+    def _sharing(choice: PodSetChoice, assignment: Assignment) -> list[PodSetChoice]:
+        """A pod set, and those of its topology group."""
+        topology = choice.request.pod_set.topology
+        if topology is None or not topology.group:
+            return [choice]
+        return [
+            other
+            for other in assignment.pod_sets
+            if (asked := other.request.pod_set.topology) is not None and asked.group == topology.group
+        ]
 
     def _no_fit_reason(self, assignment: Assignment) -> Reason | None:
         """Of alternatives (flavors of one group) the mildest reason counts, of what is needed together (groups, pod

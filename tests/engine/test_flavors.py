@@ -37,6 +37,7 @@ from admission.engine.model import (
     Node,
     PodSet,
     PodShape,
+    PodUsage,
     Preemption,
     PreemptionPolicy,
     Quota,
@@ -499,6 +500,65 @@ def test_a_flavor_whose_nodes_are_too_small_is_left_for_the_next() -> None:
     setting = on_nodes(node("n1", 1, kind="a"), node("n2", 1, kind="a"), node("m", 8, kind="b"))
     got = setting.assign(gang(pods(count=1, each={"gpu": 2})))
     assert (got.mode, chosen(got)["main"]["gpu"]) == (Mode.FIT, "two")
+
+
+PRICES = (Flavor("spot", node_labels=(("price", "low"),)), Flavor("demand", node_labels=(("price", "high"),)))
+KINDS = (Flavor("h100", node_labels=(("kind", "h"),)), Flavor("a100", node_labels=(("kind", "a"),)))
+CPUS, GPUS = group(["cpu"], spot=[100], demand=[100]), group(["gpu"], h100=[100], a100=[100])
+ANY_CPU, ONE_KIND = group(["cpu"], anywhere=[100]), group(["gpu"], h100=[100])
+PRICED = [
+    Node(
+        f"{price}-{kind}",
+        (("kind", kind), (HOSTNAME_LABEL, f"{price}-{kind}"), ("price", price)),
+        allocatable=(("cpu", 9), ("gpu", 4), ("pods", 9)),
+    )
+    for price in ("low", "high")
+    for kind in ("h", "a")
+]
+"""One node of each."""
+
+
+@pytest.mark.parametrize("others", ["small", "full"])
+@pytest.mark.parametrize(
+    ("groups", "price", "kind", "flavors"),
+    [
+        ((ANY_CPU, GPUS), "low", "h", ("anywhere", "h100")),
+        ((ANY_CPU, GPUS), "low", "a", ("anywhere", "a100")),
+        ((CPUS, ONE_KIND), "low", "h", ("spot", "h100")),
+        ((CPUS, ONE_KIND), "high", "h", ("demand", "h100")),
+        ((CPUS, GPUS), "low", "h", ("spot", "h100")),
+        ((CPUS, GPUS), "low", "a", ("spot", "a100")),
+        ((CPUS, GPUS), "high", "h", ("demand", "h100")),
+        ((CPUS, GPUS), "high", "a", ("demand", "a100")),
+        ((CPUS, GPUS), "", "", ("spot", "h100")),
+    ],
+)
+def test_flavors_of_several_groups_are_tried_together(
+    groups: tuple[ResourceGroup, ...], price: str, kind: str, flavors: tuple[str, str], others: str
+) -> None:
+    """One node, of this price and kind, has room; or none."""
+    nodes = []
+    for one in PRICED:
+        small = others == "small" and one.name != f"{price}-{kind}"
+        nodes.append(replace(one, allocatable=(("cpu", 9), ("gpu", 1 if small else 4), ("pods", 9))))
+    setting = Setting(*groups, flavors=(*PRICES, *KINDS), nodes=nodes, rules=MUSTER)
+    for one in nodes if others == "full" else ():
+        if one.name != f"{price}-{kind}":
+            setting.ledger.nodes.put_pod(PodUsage(("x", one.name), one.name, one.name, (("gpu", 3),)))
+    got = setting.assign(gang(pods(each={"cpu": 1, "gpu": 2})))
+    assert (got.mode is Mode.FIT) == bool(price)
+    assert tuple(chosen(got)["main"].values()) == flavors if price else got.mode is Mode.NO_FIT
+
+
+def test_full_nodes_of_all_flavors_of_several_groups_mean_eviction_from_the_first() -> None:
+    setting = Setting(CPUS, GPUS, flavors=(*PRICES, *KINDS), nodes=PRICED, rules=MUSTER)
+    for i in range(4):
+        placed = setting.assign(gang(pods(each={"cpu": 1, "gpu": 4}))).admission("q")
+        per_pod = (("main", (("cpu", 1), ("gpu", 4), ("pods", 1))),)
+        setting.ledger.charge(Charge(("ns", f"g{i}"), f"g{i}", "q", (), placed, per_pod))
+    got = setting.assign(gang(pods(each={"cpu": 1, "gpu": 4})))
+    assert (got.mode, chosen(got)["main"]) == (Mode.PREEMPT, {"cpu": "spot", "gpu": "h100"})
+    assert got.need_preemption() == {("spot", "cpu"), ("h100", "gpu")}
 
 
 def test_no_flavor_whose_nodes_could_ever_hold_it() -> None:
