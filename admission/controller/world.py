@@ -180,6 +180,8 @@ class World:
         self._kinds = kinds
         self.lost_after_ms = lost_after_ms
         self.state = state
+        renamed = [one for one in state.rules.transformations if one.outputs]
+        self._renamed_by_quota = frozenset(name for one in renamed for name in (one.input, *dict(one.outputs)))
         self.default_queue = default_queue
         self._looked_at = looked_at
         self._changed_job = changed_job
@@ -1482,7 +1484,8 @@ class World:
 
     def _index_nodes(self, seen: WorkloadSeen) -> None:
         before = self._devices_held.pop(seen.key, {})
-        after = _devices_held(seen.view.value) if not seen.view.value.finished else {}
+        value = seen.view.value
+        after = _devices_held(value, self._renamed_by_quota) if not value.finished else {}
         if after:
             self._devices_held[seen.key] = after
         for node in before.keys() - after.keys():
@@ -1638,13 +1641,16 @@ def _nodes_of(value: Workload) -> frozenset[str]:
     )
 
 
-def _devices_held(value: Workload) -> dict[str, dict[str, int]]:
-    """Node that a reservation names -> extended resources that its gang holds there."""
+def _devices_held(value: Workload, renamed: Collection[str]) -> dict[str, dict[str, int]]:
+    """Node that a reservation names -> extended resources that its gang holds there. `renamed`: what quota counts as
+    something else, and what it counts so: of these nodes have what pods ask for."""
     out: dict[str, dict[str, int]] = {}
+    asked = {pod_set.name: pod_set.shape.requests for pod_set in value.pod_sets}
     for pod_set in value.admission.pod_sets if value.admission is not None else ():
         domains = pod_set.topology.domains if pod_set.topology is not None else ()
         count = max(1, pod_set.count)
-        each = [(name, amount // count) for name, amount in pod_set.usage if "/" in name]
+        each = [(name, amount // count) for name, amount in pod_set.usage if "/" in name and name not in renamed]
+        each += [(name, amount) for name, amount in asked.get(pod_set.name, ()) if "/" in name and name in renamed]
         for domain in domains:
             held = out.setdefault(domain.values[-1], {})
             for name, amount in each if domain.count else ():

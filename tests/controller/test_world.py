@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
+from fractions import Fraction
 from random import Random  # noqa: TID251  # seeded
 from typing import Any
 
@@ -49,6 +50,7 @@ from admission.engine.model import (
     Taint,
     Toleration,
     TopologyAssignment,
+    Transformation,
     Workload,
 )
 from admission.engine.state import State
@@ -661,6 +663,24 @@ def test_devices_that_are_gone_for_a_while_are_a_lost_node() -> None:
     world.node_seen(Node("n1", ready=False, lost_since=0, allocatable=(("gpu.example/gpu", 3), ("pods", 110))))
     gone = world.sight(KEY, 4000 + NODE_GONE_MS)
     assert (gone.lost_nodes, gone.short) == (("n1",), ()), "the node itself is not there"
+
+
+@pytest.mark.parametrize("retain", [True, False])
+def test_what_quota_counts_as_something_else_is_looked_for_on_nodes_as_pods_ask_for_it(retain: bool) -> None:
+    """No node has what a transformation makes: every gang was evicted for that, again and again."""
+    counts = Transformation("gpu.example/gpu", (("example.com/credits", Fraction(3)),), retain=retain)
+    setting = Setting(replace(MUSTER, transformations=(counts,)))
+    world = setting.world
+    whole, half = (Node("n1", allocatable=(("gpu.example/gpu", n), ("pods", 110))) for n in (4, 2))
+    usage = (("example.com/credits", 12), *((("gpu.example/gpu", 4),) if retain else ()))
+    given = Admission("q", (replace(ON_N1, usage=usage),))
+    pod_sets = (PodSet("main", 2, PodShape(requests=(("gpu.example/gpu", 2),))),)
+    world.node_seen(whole)
+    world.workload_seen(seen(replace(HOLDS, admission=given, pod_sets=pod_sets)))
+    assert (world.sight(KEY, 1000).lost_at, world.sight(KEY, 1000 + NODE_GONE_MS).lost_nodes) == (None, ())
+    world.node_seen(half)
+    world.sight(KEY, 50_000)
+    assert world.sight(KEY, 50_000 + NODE_GONE_MS).short == (("n1", "2 of 4 gpu.example/gpu"),)
 
 
 @pytest.mark.parametrize(
