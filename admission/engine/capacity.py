@@ -257,9 +257,11 @@ class _Muster:
             around = self.fit.leaf_domain(part, shape.required)[rows]
             if (around != around[0]).any() or not part.tree.known[shape.required][around[0]]:
                 return False
-        return all(
-            not (np.bincount(self.fit.leaf_domain(part, depth)[rows]) % size).any() for depth, size in shape.slices
-        )
+        for depth, size in shape.slices:
+            around = self.fit.leaf_domain(part, depth)[rows]
+            if any((around[i : i + size] != around[i]).any() for i in range(0, len(around), size)):
+                return False
+        return True
 
     @staticmethod
     def _units(parts: Iterable[Part]) -> list[list[Part]]:

@@ -55,6 +55,11 @@ class Part:
         pod = self.request.pod_set.shape
         return not (self.shape.slices or pod.one_per_domain or pod.same_domain or pod.exclusive or self.slots)
 
+    def ranks(self) -> list[int | None]:
+        """The row of each pod, by its rank; None for one that has none yet."""
+        rows = [slot.row for slot in self.slots for _ in range(slot.pods)][: self.shape.count]
+        return [*rows, *[None] * (self.shape.count - len(rows))]
+
     def kept(self) -> list[tuple[int, int]]:
         return [(slot.row, slot.pods) for slot in self.slots if slot.row is not None]
 

@@ -6,6 +6,9 @@ least those that may come. Child jobs of exclusive placement get one domain each
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -99,23 +102,20 @@ class Packing:
 
     def _beside(self, part: Part, held: Held, within: Bools | None) -> Take | None:
         """Places for those that are missing from a pod set of which others stand already."""
-        kept = part.kept()
-        shape = part.shape
-        missing = shape.count - sum(pods for _, pods in kept)
-        if missing <= 0:
+        shape, ranks = part.shape, part.ranks()
+        lost = [rank for rank, row in enumerate(ranks) if row is None]
+        if not lost:
             return []
+        rows = np.array([row for row in ranks if row is not None], dtype=np.int64)
         bound = self.fit.bound(part.request)
-        if not (kept or bound):
-            return self.alone(part, held, within, replace(shape, count=missing))
+        if not (len(rows) or bound):
+            return self.alone(part, held, within, replace(shape, count=len(lost)))
         allowed = np.ones(len(self.fit.table.names), dtype=np.bool_) if within is None else within.copy()
-        rows = np.array([row for row, _ in kept], dtype=np.int64)
         pod = part.request.pod_set.shape
         for key in pod.same_domain:
             codes = self.fit.table.column(key)[0]
             allowed &= codes == codes[rows[0]]
-        for key in pod.one_per_domain:
-            codes = self.fit.table.column(key)[0]
-            allowed &= (codes < 0) | ~np.isin(codes, codes[rows])
+        allowed &= self._apart_from(part, rows)
         if shape.required is not None:
             domain = self.fit.leaf_domain(part, shape.required)
             if pod.exclusive is not None and bound:
@@ -125,27 +125,25 @@ class Packing:
             return self._children_beside(part, held, allowed)
         inner: list[tuple[int, int]] = []
         added: dict[int, dict[str, int]] = {row: dict(amounts) for row, amounts in held.items()}
-        total: Take = []
         for depth, size in reversed(shape.slices):
-            # Slices that lost some of their pods are made whole where the rest of them stands.
+            # A slice that lost some of its pods is made whole where the rest of it stands.
             domain = self.fit.leaf_domain(part, depth)
-            there: dict[int, int] = {}
-            for row, pods in [*kept, *total]:
-                there[int(domain[row])] = there.get(int(domain[row]), 0) + pods
-            for where in sorted(there):
-                lack = -there[where] % size
-                if lack > missing - sum(pods for _, pods in total):
+            for first in range(0, len(ranks), size):
+                own = range(first, min(first + size, len(ranks)))
+                there = Counter(int(domain[row]) for rank in own if (row := ranks[rank]) is not None)
+                lacks = [rank for rank in own if ranks[rank] is None]
+                if not there or not lacks:
+                    continue
+                where, _ = min(there.items(), key=lambda entry: (-entry[1], entry[0]))
+                mend = Shape(count=len(lacks), slices=tuple(inner), spread=shape.spread)
+                got = self.alone(part, added, allowed & (domain == where), mend)
+                if got is None:
                     return None
-                if lack:
-                    mend = Shape(count=lack, slices=tuple(inner), spread=shape.spread)
-                    got = self.alone(part, added, allowed & (domain == where), mend)
-                    if got is None:
-                        return None
-                    self.fit.hold(added, part, got)
-                    total.extend(got)
+                self.fit.hold(added, part, got)
+                _stand_on(ranks, lacks, got)
+                allowed &= self._apart_from(part, [row for row, _ in got])
             inner.insert(0, (depth, size))
-        rest = missing - sum(pods for _, pods in total)
-        if rest:
+        if rest := ranks.count(None):
             free = replace(shape, count=rest, required=None, preferred=None)
             levels = range(shape.preferred if shape.preferred is not None else len(part.tree.levels) - 2, -1, -1)
             masks: list[Bools] = []
@@ -156,11 +154,19 @@ class Packing:
             for mask in (*masks, allowed):
                 got = self.alone(part, added, mask, free)
                 if got is not None:
-                    total.extend(got)
+                    _stand_on(ranks, [rank for rank in lost if ranks[rank] is None], got)
                     break
             else:
                 return None
-        return total
+        return [(row, 1) for rank in lost if (row := ranks[rank]) is not None]
+
+    def _apart_from(self, part: Part, rows: Ints | list[int]) -> Bools:
+        """Where its pods may stand beside those of it that stand on these rows."""
+        out = np.ones(len(self.fit.table.names), dtype=np.bool_)
+        for key in part.request.pod_set.shape.one_per_domain:
+            codes = self.fit.table.column(key)[0]
+            out &= (codes < 0) | ~np.isin(codes, codes[rows])
+        return out
 
     # -- child jobs that have their domains to themselves
 
@@ -222,8 +228,7 @@ class Packing:
         codes = self.fit.table.column(wanted.key)[0]
         lacks: dict[int, int] = {}
         stands: dict[int, int] = {}
-        rows = [slot.row for slot in part.slots for _ in range(slot.pods)][: part.shape.count]
-        for rank, row in enumerate([*rows, *[None] * (part.shape.count - len(rows))]):
+        for rank, row in enumerate(part.ranks()):
             child = rank // wanted.pods
             if row is None:
                 lacks[child] = lacks.get(child, 0) + 1
@@ -245,3 +250,9 @@ class Packing:
             taken.update(int(codes[row]) for row, _ in got)
             out.extend(got)
         return out
+
+
+def _stand_on(ranks: list[int | None], lost: Iterable[int], take: Take) -> None:
+    """These ranks stand there now, in order."""
+    for rank, row in zip(lost, (row for row, pods in take for _ in range(pods)), strict=True):
+        ranks[rank] = row

@@ -171,6 +171,19 @@ def faults(cluster: Cluster, request: PlaceRequest, pods: Mapping[str, int]) -> 
     return out
 
 
+def torn(cluster: Cluster, request: PlaceRequest, assignment: TopologyAssignment) -> list[str]:
+    """Slices, by the ranks of their pods, that are not in one domain."""
+    by_name, asked = {node.name: node for node in cluster.nodes}, request.pod_set.topology
+    hosts = [by_name[domain.values[-1]] for domain in assignment.domains for _ in range(domain.count)]
+    out = []
+    for level, size in () if asked is None else ((asked.slice_required, asked.slice_size), *asked.slices):
+        at = depth(cluster, request, level) + 1 if level else 0
+        for first in range(0, len(hosts), size) if level else ():
+            domains = {path(cluster, request, host)[:at] for host in hosts[first : first + size]}
+            out += [f"ranks from {first} on are in {domains}"] if len(domains) > 1 else []
+    return out
+
+
 def barred(cluster: Cluster, node: Node, key: str) -> bool:
     """May a pod of a JobSet whose child jobs have their domains of `key` to themselves not be there?"""
     labels = {n.name: dict(n.labels) for n in cluster.nodes}

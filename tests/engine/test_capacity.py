@@ -553,6 +553,48 @@ def test_broken_slices_are_mended_where_they_stand() -> None:
     assert where(got) == {"r-0": 2, "r-2": 2, "s-1": 2, "s-2": 2}
 
 
+@pytest.mark.parametrize(
+    ("racks", "stood", "lost", "want"),
+    [
+        # One whole, and half of another: its ranks go where the rest of each is.
+        ({"r": 2, "s": 3, "t": 2}, "r-0 r-1 s-0 s-1", "r-0 r-1 s-0", "t-0 t-1 s-2 s-1"),
+        ({"r": 3, "s": 2, "t": 2}, "s-0 s-1 r-0 r-1", "s-0 s-1 r-1", "t-0 t-1 r-0 r-2"),
+        ({"r": 3, "s": 3}, "s-0 s-1 r-0 r-1", "s-1 r-1", "s-0 s-2 r-0 r-2"),
+        # Half of each of two in one rack.
+        ({"r": 6, "s": 2}, "r-0 r-1 r-2 r-3", "r-1 r-3", "r-0 r-4 r-2 r-5"),
+        ({"r": 4, "s": 2}, "r-0 r-1 r-2 r-3", "r-1 r-3", None),
+        ({"r": 5, "s": 2}, "r-0 r-1 r-2 r-3", "r-1 r-3", None),
+    ],
+)
+def test_every_slice_stays_in_its_domain_when_nodes_are_lost(
+    racks: dict[str, int], stood: str, lost: str, want: str | None
+) -> None:
+    book = fabric({"b": {rack: [2] * nodes for rack, nodes in racks.items()}})
+    asked = asks(4, gpus=2, topology=TopologyRequest(slice_required="rack", slice_size=2))
+    before = admitted(Placement({"w": TopologyAssignment((HOST,), tuple(Domain((h,), 1) for h in stood.split()))}))
+    book.charge(("ns", "g"), "g", before, {"w": takes(asked.pod_set.shape, dict(asked.per_pod))})
+    gone = lost.split()
+    got = place(book, [asked], rules=MUSTER, previous=before, lost=gone, avoid=gone)
+    ranks = " ".join(d.values[0] for d in got["w"].domains) if isinstance(got, Placement) else None
+    assert ranks == want
+    # It left, and comes back.
+    book.release(("ns", "g"))
+    back = place(book, [asked], rules=MUSTER, previous=before, avoid=gone, again=True)
+    ranks = " ".join(d.values[0] for d in back["w"].domains) if isinstance(back, Placement) else None
+    assert ranks == want
+
+
+def test_slices_that_are_mended_beside_each_other_keep_apart_what_must_stand_apart() -> None:
+    book = fabric({"b": {"r": [2, 2, 2, 2, 8, 8]}})
+    slices = TopologyRequest(slice_required="rack", slice_size=2)
+    asked = asks(4, gpus=2, one_per_domain=(HOST,), topology=slices)
+    before = admitted(Placement({"w": TopologyAssignment((HOST,), tuple(Domain((f"r-{i}",), 1) for i in range(4)))}))
+    book.charge(("ns", "g"), "g", before, {"w": takes(asked.pod_set.shape, dict(asked.per_pod))})
+    gone = ["r-1", "r-3"]
+    got = place(book, [asked], rules=MUSTER, previous=before, lost=gone, avoid=gone)
+    assert where(got) == {"r-0": 1, "r-2": 1, "r-4": 1, "r-5": 1}
+
+
 @pytest.mark.parametrize(("left", "want"), [([2, 2], {"r-0": 2, "r-2": 2}), ([1, 1], None)])
 def test_slices_within_broken_slices_stay_whole_too(left: list[int], want: dict[str, int] | None) -> None:
     book = fabric({"b": {"r": [2, 2, *left]}})

@@ -337,6 +337,7 @@ def test_lost_nodes_are_replaced_and_the_rest_stays(
     if isinstance(again, Misfit):
         return
     check(cluster, [request], again)
+    assert not oracle.torn(cluster, request, again["a"])
     assert lost not in oracle.of(again["a"])
     ranks, old = _ranks(again), _ranks(got)
     assert len(ranks) == len(old)
@@ -364,6 +365,7 @@ def test_who_comes_back_stands_where_it_stood_as_far_as_there_is_room(
     if isinstance(back, Misfit):
         return
     check(after, asked, back)
+    assert not [torn for one in asked for torn in oracle.torn(after, one, back[one.pod_set.name])]
     for part in stood.pod_sets:
         was, now = (
             [domain.values[0] for domain in _there(where).domains for _ in range(domain.count)]
