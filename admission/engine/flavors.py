@@ -1303,19 +1303,36 @@ def nodes_for(
 Found = TypeVar("Found")
 
 
-def reduce(pod_sets: Sequence[PodSet], attempt: Callable[[Mapping[str, int]], Found | None]) -> Found | None:
+def reduce(
+    pod_sets: Sequence[PodSet], attempt: Callable[[Mapping[str, int]], Found | None], *, whole_slices: bool = False
+) -> Found | None:
     """Partial admission: the answer of `attempt` for the largest counts for which it has one, found by bisection
-    between `count` and `min_count`; None if there is none, or nothing may be reduced."""
+    between `count` and `min_count`; None if there is none, or nothing may be reduced. `whole_slices`: only counts that
+    are whole slices count, of a pod set that asks for slices."""
     deltas = {p.name: p.count - p.min_count for p in pod_sets if p.min_count is not None and p.min_count < p.count}
     whole = sum(deltas.values())
+
+    def counts(step: int) -> dict[str, int]:
+        return {p.name: p.count - deltas.get(p.name, 0) * step // whole for p in pod_sets}
+
+    steps: Sequence[int] = range(whole + 1) if whole else ()
+    sizes = {p.name: size for p in pod_sets if p.name in deltas and (size := _slice_size(p.topology)) > 1}
+    if whole_slices and sizes:
+        steps = [step for step in steps if not any(counts(step)[name] % size for name, size in sizes.items())]
     found: Found | None = None
-    low, high = 0, whole + 1 if whole else 0
+    low, high = 0, len(steps)
     while low < high:
-        step = (low + high) // 2
-        counts = {p.name: p.count - deltas.get(p.name, 0) * step // whole for p in pod_sets}
-        answer = attempt(counts)
+        middle = (low + high) // 2
+        answer = attempt(counts(steps[middle]))
         if answer is None:
-            low = step + 1
+            low = middle + 1
         else:
-            found, high = answer, step
+            found, high = answer, middle
     return found
+
+
+def _slice_size(topology: TopologyRequest | None) -> int:
+    """Pods of each of the widest slices that a pod set asks for; 1 for none."""
+    if topology is None:
+        return 1
+    return topology.slice_size if topology.slice_required else topology.slices[0][1] if topology.slices else 1

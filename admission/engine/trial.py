@@ -193,7 +193,7 @@ class Run:
                 smaller.append(trial)
                 return None
 
-            reduced = scan.reduce(gang.pod_sets, attempt)
+            reduced = scan.reduce(gang.pod_sets, attempt, whole_slices=self.rules.pack_against_fragmentation)
             if reduced is not None:
                 return reduced
         return self._of_refused(refused, smaller) if self.rules.promises else refused[0]

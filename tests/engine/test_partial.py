@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from admission.engine.model import Detail, Flavor, Quota, Reason, Workload
+from admission.engine.model import Detail, Flavor, Quota, Reason, TopologyRequest, Workload
+from admission.names import HOSTNAME_LABEL
 from tests.engine.town import INITIAL_TOO, SECOND, START, Town, cohort, elastic, gang, node, queue
 
 MINUTE = 60 * SECOND
@@ -55,6 +56,18 @@ def test_time_that_makes_a_flavor_lawful_wakes_it(flavors: tuple[str, str]) -> N
 
 def on_nodes(**free: int) -> list[Any]:
     return [Flavor("f"), queue("a", "", [("f", {"gpu": 60})]), *(node(name, gpu=gpu) for name, gpu in free.items())]
+
+
+@pytest.mark.parametrize(("least", "room", "pods"), [(5, 11, 8), (4, 15, 12), (4, 7, 4), (5, 7, None), (1, 3, None)])
+def test_a_gang_of_slices_gets_as_many_as_are_whole(least: int, room: int, pods: int | None) -> None:
+    town = Town(*on_nodes(n0=room))
+    value = may_shrink(gang("sliced", "a", 16), least)
+    (asked,) = value.pod_sets
+    slices = TopologyRequest(slice_required=HOSTNAME_LABEL, slice_size=4)
+    town.put(replace(value, pod_sets=(replace(asked, topology=slices),)))
+    town.cycle()
+    got = town.gang("sliced").admission
+    assert (None if got is None else got.pods) == pods
 
 
 QUOTA = [*elastic("f"), queue("a", "", [("f", {"gpu": 6})])]
