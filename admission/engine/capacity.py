@@ -259,7 +259,8 @@ class _Muster:
                 return False
         for depth, size in shape.slices:
             around = self.fit.leaf_domain(part, depth)[rows]
-            if any((around[i : i + size] != around[i]).any() for i in range(0, len(around), size)):
+            whole = all((around[i : i + size] == around[i]).all() for i in range(0, len(around), size))
+            if not whole or not part.tree.known[depth][around].all():
                 return False
         return True
 

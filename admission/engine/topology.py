@@ -131,6 +131,9 @@ def capacities(tree: Tree, counts: Ints, shape: Shape) -> list[Ints]:
     """Per level: how many pods each domain can hold, in whole slices. `counts` per leaf position."""
     slices = dict(shape.slices)
     depth = len(tree.levels) - 1
+    for level in slices:
+        # Of those that lack the label nobody knows which are near each other.
+        counts = np.where(tree.known[level][tree.around[level]], counts, 0)
     caps: list[Ints] = [counts] * (depth + 1)
     for level in range(depth, -1, -1):
         if level < depth:

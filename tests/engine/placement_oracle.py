@@ -153,7 +153,9 @@ def faults(cluster: Cluster, request: PlaceRequest, pods: Mapping[str, int]) -> 
                 domain = path(cluster, request, node)[: at + 1]
                 totals[domain] = totals.get(domain, 0) + pods[node.name]
             out.extend(
-                f"{total} pods in {domain}: no slices of {size}" for domain, total in totals.items() if total % size
+                f"{total} pods in {domain}: no slices of {size}"
+                for domain, total in totals.items()
+                if total % size or (level != HOSTNAME and None in domain)
             )
     for key in shape.one_per_domain:
         seen: dict[str, int] = {}

@@ -419,6 +419,26 @@ def test_packing(
     assert (where(got) if isinstance(got, Placement) else None) == want
 
 
+@pytest.mark.parametrize(
+    ("asked", "racks", "want"),
+    [
+        ({"slice_required": "rack", "slice_size": 2}, [1, 1], {"r-0": 1, "r-1": 1}),
+        ({"slice_required": "rack", "slice_size": 2}, [1], None),
+        ({"slice_required": "block", "slice_size": 2}, [1], None),
+        ({"slice_required": HOST, "slice_size": 2}, [1], {"x-2": 2}),
+        ({"slices": (("rack", 2), (HOST, 1))}, [1], None),
+    ],
+)
+def test_nodes_that_do_not_say_where_they_are_hold_no_slice(
+    asked: dict[str, Any], racks: list[int], want: dict[str, int] | None
+) -> None:
+    book = fabric({"b": {"r": racks}})
+    for name, gpus in (("x-0", 1), ("x-1", 1), ("x-2", 2)):
+        book.put_node(node(name, gpus))
+    got = place(book, [asks(2, topology=TopologyRequest(**asked))], rules=MUSTER)
+    assert (where(got) if isinstance(got, Placement) else None) == want
+
+
 def test_spread_takes_the_emptiest() -> None:
     flavor = Flavor("f", topology="net", spread=True)
     room = {"b": {"r": [8, 8], "s": [8, 2]}}
