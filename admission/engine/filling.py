@@ -1184,8 +1184,12 @@ class Filling(Run):
             avoid = self._avoided(gang)
             with self.ledger.trial(), self.ledger.suspended(gang.key):
                 self.ledger.release(gang.key)
-                asked = scan.requests(waits, queue, self.rules)
-                assignment = self.pinned(waits, queue, asked, pinned, avoid)
+                assignment = self.pinned(waits, queue, scan.requests(waits, queue, self.rules), pinned, avoid)
+                if assignment.mode is not Mode.FIT and any(one.min_count is not None for one in gang.pod_sets):
+                    done = dict(gang.reclaimable)
+                    had = {part.name: max(0, part.count - done.get(part.name, 0)) for part in held.pod_sets}
+                    asked = scan.requests(waits, queue, self.rules, had)
+                    assignment = self.pinned(waits, queue, asked, pinned, avoid)
             if assignment.mode is not Mode.FIT:
                 continue
             admission = assignment.admission(queue.name)

@@ -958,10 +958,16 @@ class _Scan:
         pod_set = choice.request.pod_set
         if choice.request.count == 0:
             return None
+        count = choice.request.count
         if choice.topology is not None:
             lost = set(self.workload.lost_nodes)
-            if not any(domain.values and domain.values[-1] in lost for domain in choice.topology.domains):
+            near = self._sharing(choice, assignment) if self.rules.pack_against_fragmentation else [choice]
+            there = [domain for one in near if one.topology is not None for domain in one.topology.domains]
+            if not any(domain.values and domain.values[-1] in lost for domain in there):
                 return None  # it stands
+            if _slice_size(pod_set.topology) <= 1:
+                # Pods that are done may have given their nodes back.
+                count = sum(domain.count for domain in choice.topology.domains)
         chosen = {got.flavor for got in choice.flavors.values()}
         elastic: list[Flavor] = []
         if self.rules.capacity_unless_elastic:
@@ -1005,7 +1011,7 @@ class _Scan:
         if known is None or any(one is not other for one, other in zip(known.flavors, solid, strict=True)):
             per_pod = dict(pod_set.shape.requests) | {PODS: 1}
             known = choice.request.placing[at] = PlaceRequest(
-                pod_set, choice.request.count, tuple(sorted(per_pod.items())), tuple(solid), also
+                pod_set, count, tuple(sorted(per_pod.items())), tuple(solid), also
             )
         return known
 

@@ -213,6 +213,59 @@ def test_only_the_lost_pods_of_a_gang_that_survives_their_loss_are_placed_anew()
     assert [(what, who) for what, who, _ in rest] == [], "one node is left, and it asks for two"
 
 
+def test_pods_that_are_done_get_no_nodes_again() -> None:
+    """Two of four gave theirs back."""
+    state = town({"r": ["n0", "n1", "n2"]})
+    stood = on(gang("one", 4), "n0", "n1")
+    assert stood.admission is not None
+    (part,) = stood.admission.pod_sets
+    given = replace(stood.admission, pod_sets=(replace(part, count=4, usage=((GPU, 32),)),))
+    state.apply(Put(replace(stood, admission=given, reclaimable=(("main", 2),), lost_nodes=("n0",))))
+    lose(state, "r", "n0")
+    plan = decide(state, 500, 1000)
+    assert decided(plan) == [("Replace", "one", ["n2", "n1"])]
+    (decision,) = plan.decisions
+    assert isinstance(decision, Replace)
+    assert [(one.count, one.usage) for one in decision.admission.pod_sets] == [(4, ((GPU, 32),))]
+
+
+@pytest.mark.parametrize(("free", "found"), [(3, 4), (1, 2), (0, None)])
+def test_who_runs_with_fewer_pods_than_it_would_have_claims_for_those(free: int, found: int | None) -> None:
+    state = town({"r": [f"n{i}" for i in range(2 + free)]})
+    stood = on(gang("one", 4), "n0", "n1")
+    (asked,) = stood.pod_sets
+    one = hit(replace(stood, pod_sets=(replace(asked, min_count=1),)))
+    state.apply(Put(one))
+    lose(state, "r", "n0")
+    plan = decide(state, 500, 1000)
+    assert [(what, len(where)) for what, _, where in decided(plan)] == ([("Claim", found)] if found else [])
+    for decision in plan.decisions:
+        state.apply(Assumed(decision))
+    state.apply(Put(released(one, plan)))
+    last = decided(decide(state, 600, 1000))
+    assert [(what, len(where), "n1" in where) for what, _, where in last] == [("Admit", found or 1, True)]
+
+
+def test_pod_sets_that_share_a_rack_share_it_when_all_nodes_of_one_are_lost() -> None:
+    state = town({"r": ["n0", "n1", "n2", "n3"], "s": ["n4", "n5"]})
+    asked = TopologyRequest(required="rack", group="g")
+    lead = on(gang("one", 1, asked=asked), "n0")
+    work = on(gang("one", 2, asked=asked), "n1", "n2")
+    assert lead.admission is not None
+    assert work.admission is not None
+    pod_sets = tuple(replace(of.pod_sets[0], name=name) for of, name in ((lead, "lead"), (work, "work")))
+    given = (replace(lead.admission.pod_sets[0], name="lead"), replace(work.admission.pod_sets[0], name="work"))
+    one = replace(work, pod_sets=pod_sets, admission=replace(work.admission, pod_sets=given))
+    state.apply(Put(replace(one, lost_nodes=("n1", "n2"))))
+    lose(state, "r", "n1", "n2")
+    assert not decide(state, 500, 1000).decisions, "one node is left in its rack"
+    state.apply(Put(node("n6", "r")))
+    (decision,) = decide(state, 501, 1000).decisions
+    assert isinstance(decision, Replace)
+    found = [[d.values[-1] for d in part.topology.domains] for part in decision.admission.pod_sets if part.topology]
+    assert found == [["n0"], ["n3", "n6"]]
+
+
 @pytest.mark.parametrize("leaving", [False, True], ids=["stays", "leaves"])
 def test_who_lost_nodes_has_a_turn_though_many_before_it_find_none(leaving: bool) -> None:
     """Whatever changes on nodes between cycles may have given those before it other nodes."""
