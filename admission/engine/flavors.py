@@ -983,8 +983,10 @@ class _Scan:
             elastic = [f for name in sorted(chosen) if (f := self.flavors.get(name)) is not None and f.elastic]
             if elastic:
                 made = {flavor.name for flavor in elastic}
-                devices = [got.flavor in made for resource, got in choice.flavors.items() if is_device(resource)]
-                if devices and all(devices):
+                devices = {name: got.flavor in made for name, got in choice.flavors.items() if is_device(name)}
+                # What else they count as (by a transformation) is on no node.
+                asked = devices.keys() & dict(pod_set.shape.requests).keys() or devices.keys()
+                if devices and all(devices[name] for name in asked):
                     return None  # the nodes that bring them are made when they are needed
         else:
             if not (_explicit(pod_set.topology) or self.topology_only):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import permutations
 
 import pytest
@@ -38,6 +39,7 @@ from admission.engine.model import (
     Toleration,
     Topology,
     TopologyRequest,
+    Transformation,
     Workload,
 )
 from admission.names import JOBSET_NAME_LABEL, JOBSET_REPLICATED_JOB_LABEL
@@ -221,6 +223,23 @@ def test_the_flavor_of_the_devices_says_whether_nodes_are_chosen(cpu: str, gpu: 
             topology = value.admission.pod_sets[0].topology
             chosen.append([] if topology is None else [domain.values[-1] for domain in topology.domains])
     assert chosen == on_nodes
+
+
+@pytest.mark.parametrize(("retain", "gpu"), [(True, "cloud"), (False, None), (True, "metal")])
+def test_what_devices_count_as_chooses_no_nodes(retain: bool, gpu: str | None) -> None:
+    """Credits for GPUs are of a flavor of their own (or, without `retain`, of that of the GPUs)."""
+    credit = Transformation(GPU, (("example.com/credits", Fraction(1)),), retain=retain)
+    rows = {"cpu": "solid", "example.com/credits": "cloud" if gpu is None else "budget"} | ({GPU: gpu} if gpu else {})
+    groups = tuple(ResourceGroup((of,), (FlavorQuotas(name, ((of, Quota(10**6)),)),)) for of, name in rows.items())
+    value = ClusterQueue("q", groups=groups, namespace_selector=LabelSelector())
+    there = Node("n1", ((HOST, "n1"),), allocatable=(("cpu", 10), (GPU, 1), ("pods", 10)))
+    cloud = Flavor("cloud", (("kind", "cloud"),), elastic=True)
+    rules = replace(MUSTER, transformations=(credit,))
+    town = Town(*map(Flavor, ("solid", "metal", "budget")), cloud, there, value, rules=rules)
+    town.put(*(gang(f"g{i}", "q", each={"cpu": 1, GPU: 1}, created=i) for i in range(2)))
+    town.settle()
+    given = [one.admission for one in town.gangs() if one.admission is not None]
+    assert [one.pod_sets[0].topology is not None for one in given] == ([True] if gpu == "metal" else [False, False])
 
 
 def test_a_pod_set_without_quota_stands_with_the_others_as_they_do() -> None:
