@@ -13,7 +13,7 @@ from admission.controller.answers import Largest, NodeRow
 from admission.controller.standing import owner_of
 from admission.engine.capacity import Capacity, PlaceRequest, place, takes
 from admission.engine.counts import keeps_off
-from admission.engine.model import MUSTER, Flavor, Misfit, Node, PodSet, PodShape
+from admission.engine.model import MUSTER, Flavor, Misfit, Node, PodSet, PodShape, Toleration
 from admission.jobs import values
 from admission.jobs.devices import Devices
 from admission.jobs.kinds import obj, texts
@@ -130,7 +130,9 @@ class Occupancy:
 
     def _fitting(self, flavor: Flavor, per_pod: dict[str, int]) -> int:
         """How many pods of this size the flavor's nodes take at once: the engine's own answer, by bisection."""
-        shape = PodShape(requests=tuple(sorted(per_pod.items())))
+        # Of its taints those that it names are for its pods to tolerate.
+        own = tuple(Toleration(taint.key, value=taint.value, effect=taint.effect) for taint in flavor.node_taints)
+        shape = PodShape(requests=tuple(sorted(per_pod.items())), tolerations=own)
         # Nodes that may yet come are not counted: the question is what fits now.
         on = (structs.replace(flavor, elastic=False),)
 

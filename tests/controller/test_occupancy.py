@@ -8,6 +8,7 @@ import pytest
 
 from admission.controller import tell
 from admission.controller.occupancy import Occupancy
+from admission.engine.model import Flavor, Taint, Toleration
 from admission.jobs import devices
 from admission.names import OF_DEVICE_CLASS, Names
 
@@ -89,3 +90,24 @@ def test_devices_that_count_by_another_name_are_not_missing(
     assert {name: (free[name], whole) for name, whole in first.capacity} == row
     assert tell._ails(first) == mark
     assert dict(second.free)[GPU] == 8
+
+
+@pytest.mark.parametrize(
+    ("named", "own", "pods"),
+    [
+        (("pool", "gpu", "NoSchedule"), (), 8),
+        (("pool", "other", "NoSchedule"), (), 0),
+        (("pool", "gpu", "NoExecute"), (), 0),
+        (None, (Toleration("pool", "Exists"),), 8),
+        (None, (), 0),
+    ],
+)
+def test_the_largest_gang_tolerates_what_its_flavor_names(
+    named: tuple[str, str, str] | None, own: tuple[Toleration, ...], pods: int
+) -> None:
+    one = node("n1", 8)
+    one["spec"] = {"taints": [{"key": "pool", "value": "gpu", "effect": "NoSchedule"}]}
+    there = Occupancy([one], [], [], [], NAMES, devices.Devices())
+    taints = () if named is None else (Taint(*named),)
+    (size,) = there.largest([Flavor("f", node_taints=taints, tolerations=own)], {GPU: 1})
+    assert size.pods == pods
