@@ -57,8 +57,9 @@ class Packing:
         tree = part.tree
         asked = {name for name, _ in part.per_pod}
         spare: Bools | None = None
+        there = counts > 0
         for name, mask in self.fit.table.devices().items():
-            if name not in asked:
+            if name not in asked and bool((there & ~mask).any()):  # what all of them have makes no difference
                 spare = mask if spare is None else spare | mask
         trials = [counts]
         if spare is not None and bool((counts[spare] > 0).any()):

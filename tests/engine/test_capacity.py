@@ -453,6 +453,10 @@ def test_devices_that_are_not_asked_for_are_left_alone() -> None:
     book.put_node(replace(node("cpu"), allocatable=(("cpu", 96_000), ("pods", 110))))
     assert where(place(book, [asks(4, gpus=0)], rules=MUSTER)) == {"cpu": 4}
     assert where(place(book, [asks(100, gpus=0)], rules=MUSTER)) == {"cpu": 96, "gpu": 4}
+    # What every node has makes no difference.
+    for name, cpu, gpus in (("gpu", 32_000, ((GPU, 8),)), ("cpu", 96_000, ())):
+        book.put_node(replace(node(name), allocatable=(("cpu", cpu), ("example.com/kvm", 1000), *gpus, ("pods", 110))))
+    assert where(place(book, [asks(4, gpus=0)], rules=MUSTER)) == {"cpu": 4}
 
 
 def test_equal_rooms_go_to_the_node_with_least_else() -> None:
