@@ -228,7 +228,7 @@ def _beyond(wanted: TopologyAssignment | None, held: TopologyAssignment | None) 
     """The pods of an assignment that do not stand where another one has them."""
     if wanted is None or held is None:
         return wanted
-    left = Counter({domain.values[-1]: domain.count for domain in held.domains})
+    left = Counter(domain.values[-1] for domain in held.domains for _ in range(domain.count))
     domains = []
     for domain in wanted.domains:
         kept = min(domain.count, left[domain.values[-1]])

@@ -185,6 +185,23 @@ def test_nobody_takes_the_room_of_a_gang_that_comes_back() -> None:
     assert sorted(decided(decide(fresh, 600, 1000))) == sorted(decided(plan))
 
 
+def test_what_a_gang_has_on_a_node_in_two_parts_it_does_not_claim_again() -> None:
+    """Ranks 0 and 2 stand on n0, as after an earlier loss."""
+    state = town({"r": ["n0", "n1", "n2"]})
+    for name, gpus in (("n0", 16), ("n2", 4)):
+        state.apply(Put(replace(node(name, "r"), allocatable=((GPU, gpus), ("pods", 10)))))
+    pod_set = PodSet("main", 3, PodShape(requests=((GPU, 4),)))
+    one = hit(replace(on(gang("one", 3), "n0", "n1", "n0"), pod_sets=(pod_set,)))
+    state.apply(Put(one))
+    lose(state, "r", "n1")
+    plan = decide(state, 500, 1000)
+    assert decided(plan) == [("Claim", "one", ["n0", "n2", "n0"])]
+    for decision in plan.decisions:
+        state.apply(Assumed(decision))
+    state.apply(Put(gang("two", 1)))
+    assert decided(decide(state, 501, 1000)) == [("Admit", "two", ["n0"])]
+
+
 def test_a_survivor_that_is_no_longer_fit_is_replaced_too() -> None:
     state = town({"r": ["n0", "n1", "n2", "n3"]})
     one = hit(on(gang("one", 2), "n0", "n1"))
