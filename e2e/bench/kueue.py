@@ -18,10 +18,13 @@ import argparse
 import contextlib
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,21 +72,48 @@ def play(load: Path, controller: str, minutes: int, *, tas: bool = False) -> dic
         ]
         # It looks for its own sources, and needs none of them here.
         settings = {"KUBEBUILDER_ASSETS": str(folder), "PROJECT_DIR": str(folder / "project")}
-        with (folder / "runner.log").open("w+") as log, _observed(folder):
-            done = subprocess.run(
-                arguments, check=False, env=environment() | settings, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        log = folder / "runner.log"
+        with _observed(folder):
+            code = _run(arguments, environment() | settings, log)
+        observed = json.loads((folder / OBSERVED).read_text())
+        if code:
+            controller_log = folder / "controller.log"
+            said = controller_log.read_text()[-2000:] if controller_log.exists() else ""
+            raise NoFiguresError(
+                f"the runner ended with exit code {code}:\n{log.read_text()[-3000:]}\n{said}\nuntil then: {observed}"
             )
-            if done.returncode:
-                log.seek(0)
-                said = (folder / "controller.log").read_text()[-2000:] if (folder / "controller.log").exists() else ""
-                raise NoFiguresError(
-                    f"the runner ended with exit code {done.returncode}:\n{log.read()[-3000:]}\n{said}"
-                )
-        row: dict[str, Any] = figures(folder) | json.loads((folder / OBSERVED).read_text())
+        row: dict[str, Any] = figures(folder) | observed
         wanted = size(load)
         if wanted - row["finished"] > max(5, wanted * UNNOTED):
             raise NoFiguresError(f"{row['finished']} of {wanted} Workloads had finished when the runner ended")
         return row
+
+
+def _run(arguments: Sequence[str], settings: Mapping[str, str], log: Path) -> int:
+    """The exit code. A runner that gives up leaves what it started behind, an API server of gigabytes among it."""
+    with log.open("w") as out:
+        runner = subprocess.Popen(
+            arguments, env=settings, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        return runner.wait()
+    finally:
+        while left := list(_of_session(runner.pid)):
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
+        runner.wait()
+
+
+def _of_session(session: int) -> Iterator[int]:
+    """Its processes, less those that have ended and that nobody has asked for."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and os.getsid(int(entry.name)) == session:
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                if state not in "ZX":
+                    yield int(entry.name)
 
 
 def size(load: Path) -> int:
