@@ -249,10 +249,8 @@ def _why_not(one: Managed) -> str:
             return f"{why}: let Kueue put the template back, or take the gate out of it"
         for child in one.children:
             if left := _gates(obj(obj(child.get("spec")).get("template"))):
-                why = (
-                    f"its Job {name_of(child)} still has Kueue's gate {left[0]} in its pod template, and would keep it"
-                )
-                return f"{why}it: delete that Job, and the JobSet makes it anew"
+                why = f"its Job {name_of(child)} still has Kueue's gate {left[0]} in its pod template, and would keep"
+                return f"{why} it: delete that Job, and the JobSet makes it anew"
         return ""
     if theirs is None or not is_true(theirs, ADMITTED):
         why = "it runs, and Kueue has not admitted it: Muster would stop it"
