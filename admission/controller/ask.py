@@ -47,7 +47,7 @@ from admission.controller.standing import (
     by_objects,
     condition_of,
     conditions_of,
-    newest,
+    current,
     owner_of,
     so_far,
     standing_of,
@@ -279,7 +279,7 @@ class Ask:
         kind, raw = await self.job(wanted, namespace)
         job = view(kind, raw, self.names)
         workloads, events = await asyncio.gather(self.workloads_of(job), self._events(namespace, {job.uid}, {job.name}))
-        workload = newest(workloads)
+        workload = current(workloads)
         if workload is None:
             return await self._without_workload(kind, raw, job, events)
         uid = text(obj(workload.get("metadata")).get("uid"))

@@ -24,7 +24,7 @@ from admission.controller.ask import (
     resource_of,
     typed,
 )
-from admission.controller.standing import newest
+from admission.controller.standing import current
 from admission.engine.model import Detail
 from admission.jobs import pins
 from admission.jobs.kinds import DELETED, ENDED, JobKind, JobView, items, obj, objects, text, texts, view
@@ -153,7 +153,7 @@ async def again(ask: Ask, wanted: str, namespace: str) -> Again:
     """What keeps a job out of the queue, or, of one that runs, that it would have to leave. Raises NotThere."""
     kind, raw = await ask.job(wanted, namespace)
     job = view(kind, raw, ask.names)
-    workload = newest(await ask.workloads_of(job))
+    workload = current(await ask.workloads_of(job))
     standing = (await ask.why(wanted, namespace)).standing
 
     def found(step: str, message: str) -> Again:
@@ -242,7 +242,7 @@ async def _left(ask: Ask, job: JobView) -> None:
     try:
         async with asyncio.timeout(LEAVES_S):
             while True:
-                workload = newest(await ask.workloads_of(job))
+                workload = current(await ask.workloads_of(job))
                 if workload is None or "admission" not in obj(workload.get("status")):
                     return
                 await asyncio.sleep(0.5)

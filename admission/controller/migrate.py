@@ -20,12 +20,11 @@ from typing import Any
 from admission.controller import change
 from admission.controller.ask import LEASES, NODES, Ask, resource_of
 from admission.controller.change import Change, Changes, Did
-from admission.controller.standing import newest
+from admission.controller.standing import current
 from admission.controller.takeover import (
     KUEUE,
     Known,
     Managed,
-    current,
     held,
     is_true,
     status_of,
@@ -404,11 +403,11 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
         child = child or (job.owner is not None and job.uid not in by_owner and job.owner[2] in by_owner)
         if not job.queue or job.finished is not None or child:
             continue
-        theirs = current(by_owner.get(job.uid, ()))
+        theirs = current(one for one in by_owner.get(job.uid, ()) if not is_true(one, FINISHED))
         if job.deleting:
             rows.append(Change(f"{job.kind.lower()}/{job.name}", Did.SKIPPED, job.namespace, _going(raw, theirs)))
             continue
-        mine = newest(ours.get(job.uid, ()))
+        mine = current(ours.get(job.uid, ()))
         managed.append(Managed(kind, raw, job, theirs, mine, tuple(children.get(job.uid, ()))))
     places = asyncio.Semaphore(change.TOGETHER)
 

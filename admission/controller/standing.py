@@ -45,12 +45,15 @@ _EVICTED_LAST = ". It was evicted last: "
 NOTHING_RESERVED = "Not suspended, and nothing is reserved for it"
 
 
-def newest(workloads: Iterable[Json]) -> Json | None:
-    """The Workload that counts, should there be several: one that is not finished, the youngest."""
+def current(workloads: Iterable[Json]) -> Json | None:
+    """The Workload that counts, should there be several, one that is not finished: by which its job runs (Kueue makes
+    another beside it where that grows), else one that holds quota, else the youngest."""
 
-    def rank(raw: Json) -> tuple[bool, int, str]:
+    def rank(raw: Json) -> tuple[bool, bool, bool, int, str]:
         return (
             condition(raw, FINISHED) is None,
+            condition(raw, ADMITTED) is not None and condition(raw, EVICTED) is None,
+            isinstance(obj(raw.get("status")).get("admission"), dict),
             millis(obj(raw.get("metadata")).get("creationTimestamp")),
             name_of(raw),
         )

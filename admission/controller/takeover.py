@@ -6,14 +6,13 @@ an import was there before, and the Jobs of a JobSet. Nothing here reads or writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from admission.controller.change import MANAGER
 from admission.controller.conditions import condition
-from admission.controller.standing import newest
 from admission.jobs import values
 from admission.jobs.kinds import (
     JobKind,
@@ -32,7 +31,7 @@ from admission.jobs.kinds import (
 )
 from admission.jobs.pins import pointer
 from admission.jobs.workload import build_workload, matches
-from admission.names import ADMITTED, EVICTED, FINISHED, KUEUE_GROUP, QUOTA_RESERVED, Names
+from admission.names import ADMITTED, EVICTED, KUEUE_GROUP, QUOTA_RESERVED, Names
 
 Json = dict[str, Any]
 Keys = dict[str, str | None]
@@ -387,13 +386,6 @@ def _labels_of(raw: Json, manager: str) -> set[str]:
 
 def _merged(had: dict[str, str], wanted: Keys) -> dict[str, str]:
     return {key: value for key, value in {**had, **wanted}.items() if value is not None}
-
-
-def current(workloads: Iterable[Json]) -> Json | None:
-    """The Workload by which a job stands. An elastic job that asks for more has a younger one that waits, beside the
-    one by which it runs."""
-    left = [one for one in workloads if not is_true(one, FINISHED)]
-    return newest([one for one in left if is_true(one, ADMITTED) and not is_true(one, EVICTED)] or left)
 
 
 def held(raw: Json | None, field: str) -> dict[str, str]:
