@@ -184,10 +184,6 @@ class State:
         self._settle()
         return self._blocked.get(key)
 
-    def sleeping(self, key: Key) -> int | None:
-        """Until when a gang in backoff is left alone."""
-        return self._sleeping.get(key)
-
     @property
     def anybody_waits(self) -> bool:
         """Does any gang stand in line, set aside ones included?"""

@@ -330,8 +330,7 @@ class Client:
     left out: they are no 403 that a right would mend.
     read_timeout, write_timeout: seconds for a call with all its attempts; read_idle: seconds without a byte after which
     a read is asked again on another connection, twice as patiently each time: the server may be slow and not gone.
-    observe: called with (verb, resource, subresource, status, seconds) after each answer. clock: the API server's, as
-    its answers tell. cut_off: fenced writes for whose end `settle` last did not wait.
+    clock: the API server's, as its answers tell. cut_off: fenced writes for whose end `settle` last did not wait.
     """
 
     def __init__(
@@ -348,7 +347,6 @@ class Client:
         self.flow = flow or Flow()
         self.fence: Callable[[], None] | None = None
         self.counts: Counter[tuple[str, str, str, int]] = Counter()
-        self.observe: Callable[[str, str, str, int, float], None] | None = None
         self.read_timeout = read_timeout
         self.read_idle = read_idle
         self.write_timeout = write_timeout
@@ -704,8 +702,6 @@ class Client:
                 )
         elif self._away.due():
             _log.warning("the API server does not answer", url=self.url, verb=verb, path=path, times=self._away.times)
-        if self.observe is not None:
-            self.observe(verb, resource, subresource, status, seconds)
 
     def _url(self, path: str, query: Mapping[str, str]) -> URL:
         text = self._who.base_url + path

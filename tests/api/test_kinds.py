@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from admission.api.kinds import BY_NAME, default_object, parse_object, prune_object, unknown_fields, validate_object
+from admission.api.kinds import BY_NAME, default_object, prune_object, unknown_fields, validate_object
 from admission.names import KUEUE_GROUP, Names
 from admission.quantity import parse_plain
 from tests.api.rows import CQ, HELD, LQ, ROWS, WL, Row, edited
@@ -102,13 +102,6 @@ def test_kueue_group() -> None:
 )
 def test_not_an_object_of_ours(obj: dict[str, Any], says: str) -> None:
     assert any(says in message for message in validate_object(obj))
-
-
-def test_parse_object() -> None:
-    queue: Any = parse_object(CQ)
-    assert queue.spec.resource_groups[0].flavors[0].resources[1].nominal_quota == 8
-    with pytest.raises(ValueError, match="clusterQueue: Required value"):
-        parse_object(edited(LQ, {"spec": {}}))
 
 
 _json = st.recursive(
