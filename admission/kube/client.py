@@ -718,54 +718,41 @@ class Client:
         obj: dict[str, Any] | bytes,
         *,
         dry_run: bool = False,
-        field_manager: str | None = None,
         strict: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
         """POST to a collection (or to a subresource that is created, as `eviction`). strict: Invalid where the kind has
         no place for a field, instead of an object that lacks it."""
-        query = _query(dry_run, field_manager, strict=strict)
+        query = _query(dry_run, strict=strict)
         return await self.request("POST", path, query=query, body=obj, **options)
 
-    async def put(
-        self,
-        path: str,
-        obj: dict[str, Any] | bytes,
-        *,
-        dry_run: bool = False,
-        field_manager: str | None = None,
-        **options: Any,
-    ) -> dict[str, Any]:
-        return await self.request("PUT", path, query=_query(dry_run, field_manager), body=obj, **options)
+    async def put(self, path: str, obj: dict[str, Any] | bytes, **options: Any) -> dict[str, Any]:
+        return await self.request("PUT", path, body=obj, **options)
 
     async def delete(
         self,
         path: str,
         *,
         uid: str | None = None,
-        resource_version: str | None = None,
         propagation: str | None = None,
         grace_seconds: int | None = None,
         dry_run: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
-        """Deletes the object if it still is the one with `uid` and `resource_version` (Conflict if not).
+        """Deletes the object if it still is the one with `uid` (Conflict if not).
 
         propagation: Background, Foreground or Orphan. Returns the object as it is left, or a Status.
         """
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        preconditions = {
-            key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value is not None
-        }
-        if preconditions:
-            body["preconditions"] = preconditions
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
         if propagation is not None:
             body["propagationPolicy"] = propagation
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         if dry_run:
             body["dryRun"] = ["All"]
-        return await self.request("DELETE", path, query=_query(dry_run, None), body=body, **options)
+        return await self.request("DELETE", path, query=_query(dry_run), body=body, **options)
 
     async def merge_patch(
         self,
@@ -951,7 +938,7 @@ def _pushes_back(error: TooManyRequests, path: str) -> bool:
     return subresource != "eviction" and (resource != "events" or error.retry_after is not None)
 
 
-def _query(dry_run: bool, field_manager: str | None, *, strict: bool = False) -> dict[str, str]:
+def _query(dry_run: bool, field_manager: str | None = None, *, strict: bool = False) -> dict[str, str]:
     query = {}
     if strict:
         query["fieldValidation"] = "Strict"
