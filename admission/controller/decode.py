@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -108,13 +107,6 @@ class Recent:
         """The object, if it is held in exactly this version."""
         held = self._raw.get(uid)
         return _decode(held[1]) if held is not None and held[0] == resource_version else None
-
-
-def milliseconds(stamp: str | None) -> int:
-    """RFC 3339, with or without fractions, as int ms since the epoch; 0 for nothing."""
-    if not stamp:
-        return 0
-    return round(datetime.fromisoformat(stamp).timestamp() * 1000)
 
 
 def job(kind: JobKind, names: Names, raw: msgspec.Raw, recent: Recent, *, every: bool = False) -> JobView:

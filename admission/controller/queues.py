@@ -11,11 +11,12 @@ from typing import Any
 
 from admission import quantity
 from admission.controller.conditions import Condition, with_conditions
-from admission.controller.decode import Item, milliseconds
+from admission.controller.decode import Item
 from admission.engine import order
 from admission.engine.model import ClusterQueue, Cohort, LocalQueue
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
+from admission.jobs.kinds import millis
 from admission.jobs.values import rfc3339
 from admission.names import ACTIVE, Names
 
@@ -71,7 +72,7 @@ def next_sample(state: State, seen: Item[LocalQueue]) -> int | None:
     queue = state.cluster_queue(local.cluster_queue)
     if fairness is None or queue is None or not queue.usage_based_fairness:
         return None
-    last = milliseconds(_noted(seen).get("lastUpdate"))
+    last = millis(_noted(seen).get("lastUpdate"))
     return last + fairness.sampling_ms if last else 0
 
 
