@@ -28,7 +28,7 @@ from admission.controller.defaults import named_in_vain
 from admission.controller.lifecycle import DEACTIVATED, Settings, Step, backoff_ms
 from admission.controller.statuses import Statuses
 from admission.controller.unready import JOBS_REFUSED, PODS_REFUSED, said_of
-from admission.controller.world import JobKey, PodView, WorkloadSeen, World
+from admission.controller.world import PodView, WorkloadSeen, World
 from admission.engine.model import (
     Admission,
     Admit,
@@ -52,6 +52,7 @@ from admission.jobs.kinds import (
     JOB,
     JOBSET,
     KINDS,
+    JobKey,
     JobKind,
     JobView,
     claim_templates,

@@ -1,12 +1,13 @@
 """The controller: informers fill the World, the engine decides, one queue of jobs carries it out.
 
-Every replica lists and watches, so that a new leader is warm; only the leader decides and writes. While it leads, four
-loops run, and end together:
+Every replica lists and watches, so that a new leader is warm; only the leader decides and writes. While it leads, these
+loops run, and end together (see `lead` for those that look after something now and then):
 
     jobs      one job at a time per key: a decision that is due for it, else the next step of its lifecycle
     decide    after a short quiet (so that a burst is one decision), a Plan; its decisions go to the jobs queue
     explain   why the others wait: after some seconds of waiting, at a capped rate, only where the reason changed
     queues    numbers of queues and cohorts, coalesced
+    keep      finalizers of queues, flavors, topologies and checks
 
 Nothing is decided before every list is in. What a decision would do counts at once (`Assumed`); if its write fails it
 is `Forgotten` and decided again on what is then seen.
@@ -55,7 +56,7 @@ from admission.controller.stale import QUEUES, StaleQueues
 from admission.controller.statuses import Statuses
 from admission.controller.unexplained import Unexplained
 from admission.controller.unmade import Unmade
-from admission.controller.world import ORPHAN, JobKey, PodView, WorkloadSeen, World
+from admission.controller.world import ORPHAN, PodView, WorkloadSeen, World
 from admission.engine.cycle import decide
 from admission.engine.model import (
     AdmissionCheck,
@@ -85,7 +86,7 @@ from admission.engine.model import (
 from admission.engine.project import evicted_as, project
 from admission.engine.state import State
 from admission.jobs import values, volumes
-from admission.jobs.kinds import JOBSET, JobKind, JobView
+from admission.jobs.kinds import JOBSET, JobKey, JobKind, JobView
 from admission.kube.client import (
     ApiError,
     Client,
@@ -425,16 +426,16 @@ class Controller:
                 self._tell_news(old, new)
         elif old is not None:
             self.world.job_lost(old)
-            if (seen := self._workload_of_uid(old.uid)) is not None:
+            if (seen := self.world.workload_of_uid(old.uid)) is not None:
                 self._sweep_soon(seen)
 
     def _tell_news(self, old: JobView, new: JobView) -> None:
         """Of what its owner wrote since, and nothing else looks at."""
-        key = (new.kind, new.namespace, new.name)
+        key = new.key
         if new.problems not in ((), old.problems) and not new.suspended:
             # It runs on as it was admitted; its owner may have meant to pause it.
             self.actuator.record(key, new, "Warning", INVALID_JOB, "; ".join(new.problems))
-        if new.unknown_keys != old.unknown_keys and self._workload_of_uid(new.uid) is not None:
+        if new.unknown_keys != old.unknown_keys and self.world.workload_of(key) is not None:
             self.actuator.tell_unknown_keys(key, new)
 
     def _on_workload(self, old: WorkloadSeen | None, new: WorkloadSeen | None) -> None:
@@ -567,9 +568,6 @@ class Controller:
         informer = self.informers.get(kind)
         if informer is not None and (isinstance(obj, bytes) or obj.get("metadata", {}).get("resourceVersion")):
             informer.learn(obj)
-
-    def _workload_of_uid(self, job_uid: str) -> WorkloadSeen | None:
-        return self.world.workload_of_uid(job_uid)
 
     # ------------------------------------------------------------ waking
 

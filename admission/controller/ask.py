@@ -89,7 +89,6 @@ from admission.kube.events import EVENTS
 from admission.names import (
     INVALID_JOB,
     JOBS_HELD,
-    JOBSET_GROUP,
     JOBSET_NAME_LABEL,
     KUEUE_GROUP,
     MUSTER_GROUP,
@@ -694,7 +693,7 @@ class Ask:
         ]
         told = {gang.job_uid for gang, *_ in gangs}
         alone = [
-            job for job in jobs.values() if job.uid not in told and (job.queue or job.kept_back) and not _of_jobset(job)
+            job for job in jobs.values() if job.uid not in told and (job.queue or job.kept_back) and not job.of_jobset
         ]
         if cluster_queue:
             targets = await self._targets(namespace)
@@ -832,10 +831,6 @@ class Ask:
 
 def resource_of(kind: JobKind) -> Kind:
     return Kind(kind.group, kind.version, kind.plural, kind.name)
-
-
-def _of_jobset(job: JobView) -> bool:
-    return job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
 
 
 QUEUE_KINDS = {

@@ -30,7 +30,7 @@ from admission.jobs import pins
 from admission.jobs.kinds import DELETED, ENDED, JobKind, JobView, items, obj, objects, text, texts, view
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Kind, NotFound, Undeclared
-from admission.names import JOBSET_GROUP, Names
+from admission.names import Names
 
 Json = dict[str, Any]
 MANAGER = "muster-cli"
@@ -462,9 +462,8 @@ async def held_back(ask: Ask, namespace: str | None) -> list[tuple[JobKind, Json
         resource = resource_of(kind)
         for raw in (await ask.read(resource, namespace) or ()) if await ask.served(resource) else ():
             job = view(kind, raw, ask.names)
-            child = job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
             ours = job.labelled or job.started or job.kept_back or (job.suspended and job.uid in waiting)
-            if ours and job.finished is None and not child and not job.deleting:
+            if ours and job.finished is None and not job.of_jobset and not job.deleting:
                 out.append((kind, raw))
     return out
 

@@ -31,8 +31,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from admission.engine.model import Check, CheckState, Reason, StopPolicy, Value, Workload
-from admission.jobs.kinds import JOB, JOBSET, JobView
+from admission.engine.model import Check, CheckState, Key, Reason, StopPolicy, Value, Workload
+from admission.jobs.kinds import JOB, JOBSET, JobKey, JobView
 from admission.kube.clock import NOT_SET, SetAhead
 
 DEACTIVATED = Reason.DEACTIVATED.value
@@ -120,9 +120,9 @@ class PodTally:
     unplaced_message: str = ""
     out_of_stock: tuple[str, ...] = ()
     """Elastic flavors on which they wait for it."""
-    gated: tuple[tuple[str, str], ...] = ()
+    gated: tuple[Key, ...] = ()
     """(namespace, name) of pods that wait for their host behind our scheduling gate."""
-    stranded: tuple[tuple[str, str], ...] = ()
+    stranded: tuple[Key, ...] = ()
     """(namespace, name) of pods on nodes that are no longer in the reservation."""
     beyond: Beyond | None = None
     claims_more: str = ""
@@ -133,10 +133,10 @@ class PodTally:
     """What was found when it was last looked up who refuses those."""
     behind_since: int | None = None
     """Since when not all that are due are ready, after they were; as far as it was seen."""
-    stray: tuple[tuple[str, str], ...] = ()
+    stray: tuple[Key, ...] = ()
     """(namespace, name) of running pods that a suspended job would not stop: the Job that made them is gone or being
     deleted (its controller then stops nothing), or has let go of them."""
-    unled: tuple[tuple[str, str, str], ...] = ()
+    unled: tuple[JobKey, ...] = ()
     """Jobs that would go on making pods though their JobSet, which is gone or being deleted, is to stop."""
     strangers: int = 0
     """Pods that a Job of the gang owns, that are not done, and that its start did not make. They are in no other count,
@@ -247,8 +247,8 @@ class StartJob:
 class StopPods:
     """Stop what no controller stops: suspend these Jobs, delete these pods."""
 
-    jobs: tuple[tuple[str, str, str], ...]
-    pods: tuple[tuple[str, str], ...]
+    jobs: tuple[JobKey, ...]
+    pods: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class RemindController:
     minutes while it expects to see pods that it will not see (its watch was broken off while they came and went, or
     they were those of a Job of the same name before), and looks again when somebody changes the Job, and not sooner."""
 
-    jobs: tuple[tuple[str, str, str], ...]
+    jobs: tuple[JobKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class RestoreJob:
 class RestoreChildren:
     """Take it out of these Jobs, too, which a JobSet has made: its controller adds to them and takes nothing back."""
 
-    jobs: tuple[tuple[str, str, str], ...]
+    jobs: tuple[JobKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ class EvictPods:
     """Other nodes were found: take the pods off the lost ones, by the Eviction API, so that their Job makes them
     anew."""
 
-    pods: tuple[tuple[str, str], ...]
+    pods: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +351,7 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Ungate:
-    pods: tuple[tuple[str, str], ...]
+    pods: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,14 +435,14 @@ class Sight:
     """Since when pods of it hold quota that they will not use again, with somebody waiting."""
     haunted: bool = False
     """Its Workload was deleted, and pods that it had admitted still hold what they were given."""
-    marked: tuple[tuple[str, str, str], ...] = ()
+    marked: tuple[JobKey, ...] = ()
     """Jobs of a JobSet that are to stop and whose templates still say what the start wrote into it."""
-    going: tuple[tuple[str, str, str], ...] = ()
+    going: tuple[JobKey, ...] = ()
     """Jobs of a JobSet that are not suspended."""
     unheard: int = 0
     """Jobs of a JobSet of which the job controller has not acknowledged the last start, or their stop if they are to
     stop."""
-    idle: tuple[tuple[tuple[str, str, str], int], ...] = ()
+    idle: tuple[tuple[JobKey, int], ...] = ()
     """Jobs (of a JobSet: its Jobs) that are to stop and have not, or that are to have more pods than they have, and
     since when that is seen, or the Job controller was last reminded of it."""
     required: tuple[str, ...] | None = None

@@ -33,7 +33,7 @@ from admission.controller.takeover import (
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.jobs.kinds import items, name_of, obj, objects, text, texts, view, whole
 from admission.kube.client import AlreadyExists, ApiError, Kind, NotFound
-from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, JOBSET_GROUP, KUEUE_GROUP, Names
+from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, KUEUE_GROUP, Names
 
 Json = dict[str, Any]
 MUSTER = Names()
@@ -398,9 +398,8 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
     for kind, raw in jobs:
         job = view(kind, raw, KUEUE)
         seen.add(job.uid)
-        child = job.owner is not None and job.owner[0].startswith(f"{JOBSET_GROUP}/")
         # Of a kind that Muster does not manage: its row is that of its owner's Workload.
-        child = child or (job.owner is not None and job.uid not in by_owner and job.owner[2] in by_owner)
+        child = job.of_jobset or (job.owner is not None and job.uid not in by_owner and job.owner[2] in by_owner)
         if not job.queue or job.finished is not None or child:
             continue
         theirs = current(one for one in by_owner.get(job.uid, ()) if not is_true(one, FINISHED))

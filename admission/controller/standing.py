@@ -34,6 +34,7 @@ from admission.jobs.kinds import (
     name_of,
     obj,
     objects,
+    runs,
     text,
     texts,
     whole,
@@ -106,8 +107,7 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
     ) is not None:
         state, shown = State.LEAVING, dict(zip(("reason", "message"), leaves, strict=True))
     elif value.admitted:
-        runs = job.runs if job is not None else not value.job_uid  # what is behind a bare one is not known
-        state, shown = (State.RUNNING if runs else State.STARTING), admitted
+        state, shown = (State.RUNNING if runs(value, job) else State.STARTING), admitted
     elif value.admission is not None:
         state, shown = State.RESERVED, reserved
     elif job is not None and not job.suspended:

@@ -1061,8 +1061,7 @@ class State:
 
     def drift(self, part: int = 0, parts: int = 1) -> list[str]:
         """Differences between the book and the objects that it was made of; empty when all is well. `part` of `parts`:
-        of the nodes only these, and
-        the rest with the first of them."""
+        of the nodes only these, and the rest with the first of them."""
         if part % parts:
             return self.ledger.nodes.drift(part, parts)
         out = self.ledger.drift(part, parts)

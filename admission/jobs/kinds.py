@@ -40,6 +40,9 @@ Json = dict[str, Any]
 Operation = dict[str, Any]
 """One operation of a JSON patch."""
 
+JobKey = tuple[str, str, str]
+"""(kind, namespace, name)."""
+
 MAIN = "main"
 """Name of the pod set of a kind that has only one."""
 
@@ -230,6 +233,15 @@ class JobView(Value, frozen=True):
     """What it says by labels and annotations of our group that says nothing where it stands, in words."""
 
     @property
+    def key(self) -> JobKey:
+        return self.kind, self.namespace, self.name
+
+    @property
+    def of_jobset(self) -> bool:
+        """Did JobSet's controller make it."""
+        return self.owner is not None and self.owner[1] == JOBSET.kind and self.owner[0].startswith(f"{JOBSET_GROUP}/")
+
+    @property
     def runs(self) -> bool:
         """Is it started, and every pod that is due ready."""
         return not self.suspended and self.ready >= self.pods_expected
@@ -243,6 +255,11 @@ class JobView(Value, frozen=True):
     def kept_back(self) -> bool:
         """We hold it, or have held it and nobody started it since: whether it is queued or not."""
         return self.suspended and (self.labelled or self.ungoverned)
+
+
+def runs(value: Workload, job: JobView | None) -> bool:
+    """Does an admitted gang run. What is behind a bare Workload is not known, and is taken to."""
+    return job.runs if job is not None else not value.job_uid
 
 
 DELETED = "Deleted"

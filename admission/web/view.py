@@ -33,7 +33,7 @@ from admission.engine.project import sentence
 from admission.engine.quota import QuotaNode
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
-from admission.jobs.kinds import JobView, leaving
+from admission.jobs.kinds import JobView, leaving, runs
 from admission.names import QUOTA_RESERVED
 
 Json = dict[str, Any]
@@ -319,8 +319,7 @@ class View:
         elif not gang.admitted:
             state_, since = "reserved", gang.reserved_at
         else:
-            runs = job.runs if job is not None else not gang.job_uid  # what is behind a bare one is not known
-            state_, since = ("running" if runs else "starting"), gang.admitted_at
+            state_, since = ("running" if runs(gang, job) else "starting"), gang.admitted_at
         checks = [c for c in gang.checks if not gang.admitted]
         message = "; ".join(f"{c.name}: {c.state.value} {c.message}".strip() for c in checks)
         return out | {
