@@ -33,7 +33,7 @@ from msgspec.structs import replace
 
 from admission import quantity
 from admission.controller import decode, queues
-from admission.controller.actuate import KIND_OF, Actuator, Became, Options, path_kind
+from admission.controller.actuate import KIND_OF, Actuator, Became, Options
 from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
 from admission.controller.defaults import PriorityClassSeen
@@ -52,6 +52,18 @@ from admission.controller.lifecycle import (
 )
 from admission.controller.numbers import Numbers
 from admission.controller.pace import Pace
+from admission.controller.resources import (
+    LIMIT_RANGES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    RUNTIME_CLASSES,
+    SERVICE_ACCOUNTS,
+    of_jobs,
+    ours,
+)
 from admission.controller.stale import QUEUES, StaleQueues
 from admission.controller.statuses import Statuses
 from admission.controller.unexplained import Unexplained
@@ -106,8 +118,6 @@ from admission.kube.informer import Informer
 from admission.names import ADMITTED, EVICTED, INVALID_JOB, REFUSED, STEP_FAILED, Names
 
 log = structlog.get_logger("muster")
-
-NODES = Kind("", "v1", "nodes", "Node", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,71 +353,43 @@ class Controller:
                 on_bad=partial(self._bad, kind.kind),
             )
 
-        def ours(plural: str, kind: str, *, namespaced: bool = False) -> Kind:
-            return Kind(names.group, names.version, plural, kind, namespaced)
-
         for job_kind in job_kinds:
             watch(
-                path_kind(job_kind),
+                of_jobs(job_kind),
                 partial(self._decode_job, job_kind),
                 self._on_job,
                 optional=job_kind.group != "batch",
             )
-        watch(ours("workloads", "Workload", namespaced=True), partial(decode.workload, names), self._on_workload)
-        for plural, kind, convert, engine_class, keep in (
-            ("clusterqueues", "ClusterQueue", values.cluster_queue, ClusterQueue, True),
-            ("cohorts", "Cohort", values.cohort, Cohort, True),
-            ("resourceflavors", "ResourceFlavor", values.flavor, Flavor, False),
-            ("topologies", "Topology", values.topology, Topology, False),
-            ("admissionchecks", "AdmissionCheck", values.admission_check, AdmissionCheck, False),
+        watch(ours(names, "Workload"), partial(decode.workload, names), self._on_workload)
+        for kind, convert, engine_class, keep in (
+            ("ClusterQueue", values.cluster_queue, ClusterQueue, True),
+            ("Cohort", values.cohort, Cohort, True),
+            ("ResourceFlavor", values.flavor, Flavor, False),
+            ("Topology", values.topology, Topology, False),
+            ("AdmissionCheck", values.admission_check, AdmissionCheck, False),
         ):
             watch(
-                ours(plural, kind),
+                ours(names, kind),
                 partial(decode.item, judged(kind, convert), names, keep_status=keep),
                 partial(self._on_item, engine_class),
                 optional=True,
             )
         watch(
-            ours("localqueues", "LocalQueue", namespaced=True),
+            ours(names, "LocalQueue"),
             partial(decode.item, judged("LocalQueue", values.local_queue), names, keep_status=True, keep_labels=True),
             partial(self._on_item, LocalQueue),
         )
-        watch(
-            ours("workloadpriorityclasses", "WorkloadPriorityClass"),
-            decode.priority_class,
-            partial(self._on_priority, True),
-            optional=True,
-        )
-        watch(
-            Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False),
-            decode.priority_class,
-            partial(self._on_priority, False),
-            optional=True,
-        )
-        watch(
-            Kind("", "v1", "namespaces", "Namespace", False),
-            partial(decode.item, values.namespace, names),
-            partial(self._on_item, Namespace),
-        )
+        for classes, are_ours in ((ours(names, "WorkloadPriorityClass"), True), (PRIORITY_CLASSES, False)):
+            watch(classes, decode.priority_class, partial(self._on_priority, are_ours), optional=True)
+        watch(NAMESPACES, partial(decode.item, values.namespace, names), partial(self._on_item, Namespace))
         watch(NODES, partial(decode.item, values.node, names), self._on_node)
-        watch(Kind("", "v1", "pods", "Pod"), partial(decode.pod, names), self._on_pod)
+        watch(PODS, partial(decode.pod, names), self._on_pod)
         limits = partial(self._on_rule_for_pods, self.world.defaults.limit_range_changed)
-        watch(Kind("", "v1", "limitranges", "LimitRange"), decode.plain, limits, optional=True)
+        watch(LIMIT_RANGES, decode.plain, limits, optional=True)
         quotas = partial(self._on_rule_for_pods, self.world.defaults.quota_changed)
-        watch(Kind("", "v1", "resourcequotas", "ResourceQuota"), decode.quota, quotas, optional=True, withheld=True)
-        watch(
-            Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False),
-            decode.plain,
-            self._on_runtime_class,
-            optional=True,
-        )
-        watch(
-            decode.SERVICE_ACCOUNTS,
-            decode.named,
-            self._on_account,
-            optional=True,
-            withheld=True,
-        )
+        watch(RESOURCE_QUOTAS, decode.quota, quotas, optional=True, withheld=True)
+        watch(RUNTIME_CLASSES, decode.plain, self._on_runtime_class, optional=True)
+        watch(SERVICE_ACCOUNTS, decode.named, self._on_account, optional=True, withheld=True)
         self.world.defaults.has_account = self._has_account
         for stored, convert_stored in decode.STORED:
             watch(stored, partial(decode.item, convert_stored, names), self._on_storage, optional=True, withheld=True)

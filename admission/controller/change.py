@@ -14,23 +14,15 @@ from enum import Enum
 from typing import Any
 
 from admission.controller.answers import State, plain
-from admission.controller.ask import (
-    LEASES,
-    NAMESPACES,
-    PODS,
-    Ask,
-    NotSeen,
-    NotThere,
-    resource_of,
-    typed,
-)
+from admission.controller.ask import Ask, NotSeen, NotThere, typed
+from admission.controller.resources import NAMESPACES, PODS, QUOTA, of_jobs
 from admission.controller.standing import current
 from admission.engine.model import Detail
 from admission.jobs import pins
 from admission.jobs.kinds import DELETED, ENDED, JobKind, JobView, items, obj, objects, text, texts, view
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Kind, NotFound, Undeclared
-from admission.names import Names
+from admission.kube.lease import LEASES
 
 Json = dict[str, Any]
 MANAGER = "muster-cli"
@@ -38,17 +30,6 @@ TOGETHER = 16
 """Writes under way at once."""
 LEAVES_S = 600.0
 """So long the pods of a gang that is queued again may take to end."""
-
-QUOTA_KINDS = (
-    ("Topology", "topologies", False),
-    ("ResourceFlavor", "resourceflavors", False),
-    ("AdmissionCheck", "admissionchecks", False),
-    ("WorkloadPriorityClass", "workloadpriorityclasses", False),
-    ("Cohort", "cohorts", False),
-    ("ClusterQueue", "clusterqueues", False),
-    ("LocalQueue", "localqueues", True),
-)
-"""(kind, plural, namespaced), in the order in which they can be created."""
 
 
 class Did(Enum):
@@ -97,7 +78,7 @@ def queue_named(ask: Ask, said: str) -> tuple[Kind, str]:
     if not name:
         raise NotThere(f"{said!r} names no queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
     if not slash or kind.lower() in ("clusterqueue", "clusterqueues", "cq", "mcq"):
-        return ask.kind("clusterqueues", "ClusterQueue", namespaced=False), name
+        return ask.kind("ClusterQueue"), name
     if kind.lower() in ("localqueue", "localqueues", "lq", "mlq"):
         return ask.local_queues, name
     raise NotThere(f"{kind!r} is no kind of queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
@@ -191,7 +172,7 @@ async def requeue(ask: Ask, what: Again, *, dry_run: bool, told: Callable[[str],
     when its pods do not leave within ten minutes (the job is queued again all the same)."""
     job, names = what.view, ask.names
     kind = next(kind for kind in JOB_KINDS if kind.name == job.kind)
-    path = resource_of(kind).path(job.namespace, job.name)
+    path = of_jobs(kind).path(job.namespace, job.name)
     subject = f"{job.kind.lower()}/{job.name}"
 
     async def pause(value: str | None) -> None:
@@ -253,14 +234,10 @@ async def _left(ask: Ask, job: JobView) -> None:
 # ---------------------------------------------------------------- quota as files
 
 
-def _quota_kinds(names: Names) -> list[Kind]:
-    return [Kind(names.group, names.version, plural, kind, namespaced) for kind, plural, namespaced in QUOTA_KINDS]
-
-
 async def export(ask: Ask, namespace: str | None) -> tuple[list[Json], tuple[str, ...]]:
     """(all quota objects as one would write them, what may not be seen), in an order in which they can be applied.
     `namespace`: whose LocalQueues; None: those of all."""
-    kinds = _quota_kinds(ask.names)
+    kinds = list(map(ask.kind, QUOTA))
     lists = await asyncio.gather(*(ask.read(kind, namespace if kind.namespaced else None) for kind in kinds))
     out = [as_written(raw) for found in lists for raw in sorted(found or (), key=key_of)]
     return out, ask.hidden
@@ -287,7 +264,7 @@ async def put(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run: bool,
     """Apply quota objects (and Namespaces) server-side, each in the order in which it can be. An object whose fields
     somebody else manages is refused with their name, never taken from them; one of the kind `new`, if it is there
     already. Raises ApiError when nobody answers."""
-    kinds = {kind.kind: kind for kind in (NAMESPACES, *_quota_kinds(ask.names))}
+    kinds = {kind.kind: kind for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
     order = list(kinds)
     rows: list[Change] = []
     coming = _namespaces_of(given)
@@ -355,7 +332,7 @@ async def _put(
 async def as_applied(ask: Ask, given: Sequence[Json], namespace: str) -> tuple[list[Json], list[str]]:
     """(quota objects as the API server would store them, if they took the place of what is there; what it refuses, and
     why). Nothing is written, and who manages which fields does not matter. Raises ApiError when nobody answers."""
-    kinds = {kind.kind: kind for kind in (NAMESPACES, *_quota_kinds(ask.names))}
+    kinds = {kind.kind: kind for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
     coming = _namespaces_of(given)
     stored: list[Json] = []
     refused: list[str] = []
@@ -459,7 +436,7 @@ async def held_back(ask: Ask, namespace: str | None) -> list[tuple[JobKind, Json
     found = await ask.read(ask.workloads, namespace) if await ask.served(ask.workloads) else ()
     waiting = {texts(obj(raw.get("metadata")).get("labels")).get(ask.names.job_uid_label) for raw in found or ()}
     for kind in JOB_KINDS:
-        resource = resource_of(kind)
+        resource = of_jobs(kind)
         for raw in (await ask.read(resource, namespace) or ()) if await ask.served(resource) else ():
             job = view(kind, raw, ask.names)
             ours = job.labelled or job.started or job.kept_back or (job.suspended and job.uid in waiting)
@@ -474,7 +451,7 @@ async def give_back(ask: Ask, kind: JobKind, raw: Json, *, unlabel: bool, dry_ru
 
     The hold lets through who may admit and writes under the name of the controller's concern: both are meant here."""
     job, names = view(kind, raw, ask.names), ask.names
-    resource = resource_of(kind)
+    resource = of_jobs(kind)
     path = resource.path(job.namespace, job.name)
     change = Change(f"{job.kind.lower()}/{job.name}", Did.CHANGED, job.namespace)
     off = {names.queue_label: None} if unlabel and job.labelled else {}
@@ -545,7 +522,7 @@ async def kept(ask: Ask) -> list[tuple[Kind, Json]]:
     """The quota objects with the controller's finalizer, as far as `ask.hidden` says. Raises ApiError."""
     return [
         (kind, raw)
-        for kind in _quota_kinds(ask.names)
+        for kind in map(ask.kind, QUOTA)
         for raw in await ask.read(kind) or ()
         if ask.names.finalizer in items(obj(raw.get("metadata")).get("finalizers"))
     ]

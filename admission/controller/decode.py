@@ -51,7 +51,6 @@ CLAIM_TEMPLATES = (
     devices.claim_template,
 )
 """What pods ask for by claims."""
-SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount")
 _decode = msgspec.json.Decoder(type=dict[str, Any]).decode
 
 

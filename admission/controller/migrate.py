@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import Any
 
 from admission.controller import change
-from admission.controller.ask import LEASES, NODES, Ask, resource_of
+from admission.controller.ask import Ask
 from admission.controller.change import Change, Changes, Did
+from admission.controller.resources import NODES, QUOTA, of_jobs, ours
 from admission.controller.standing import current
 from admission.controller.takeover import (
     KUEUE,
@@ -33,6 +34,7 @@ from admission.controller.takeover import (
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.jobs.kinds import items, name_of, obj, objects, text, texts, view, whole
 from admission.kube.client import AlreadyExists, ApiError, Kind, NotFound
+from admission.kube.lease import LEASES
 from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, KUEUE_GROUP, Names
 
 Json = dict[str, Any]
@@ -41,11 +43,6 @@ ELSEWHERE = {
     "MultiKueueCluster": "Muster sends no jobs to other clusters",
     "MultiKueueConfig": "Muster sends no jobs to other clusters",
     "ProvisioningRequestConfig": "Muster makes no ProvisioningRequests",
-}
-_PLURALS = {
-    "MultiKueueCluster": "multikueueclusters",
-    "MultiKueueConfig": "multikueueconfigs",
-    "ProvisioningRequestConfig": "provisioningrequestconfigs",
 }
 _CONTROLLERS = {
     f"{KUEUE_GROUP}/multikueue": "Muster sends no jobs to other clusters",
@@ -56,7 +53,6 @@ _OLDER = {"Borrow": "MayStopSearch", "Preempt": "MayStopSearch"}
 """Values of spec.flavorFungibility in v1beta1."""
 _TRACKING = {"app.kubernetes.io/instance", "argocd.argoproj.io/instance", "argocd.argoproj.io/tracking-id"}
 """By these Argo CD knows what is of an application, and deletes of that what its repository does not have."""
-_KINDS = {kind for kind, _, _ in change.QUOTA_KINDS}
 _CRON_JOBS = Kind("batch", "v1", "cronjobs", "CronJob", True)
 _HOOKS = "admissionregistration.k8s.io"
 _WEBHOOKS = (
@@ -73,7 +69,7 @@ _HOOK_PATHS = tuple(f"/{verb}-{KUEUE_GROUP.replace('.', '-')}-" for verb in ("va
 
 def quota(given: Sequence[Json], names: Names | None = None) -> list[Json]:
     """Kueue's quota objects (v1beta1 or v1beta2) as Muster's; what Muster has no kind for is left as it is."""
-    return [_translated(one, names or Names()) if _of_kueue(one, _KINDS) else one for one in given]
+    return [_translated(one, names or Names()) if _of_kueue(one, QUOTA) else one for one in given]
 
 
 def _of_kueue(one: Json, kinds: Iterable[str]) -> bool:
@@ -153,7 +149,7 @@ async def from_files(ask: Ask, given: Sequence[Json], namespace: str, *, apply: 
 async def _lacking(ask: Ask) -> tuple[Change, ...]:
     """Why nothing can be carried over; nothing when it can."""
     subject, why = f"customresourcedefinition/workloads.{MUSTER.group}", ""
-    if not await ask.served(_kind(MUSTER, "Workload", "workloads", namespaced=True)):
+    if not await ask.served(ours(MUSTER, "Workload")):
         why = "Muster's CRDs are not installed: that is step 1 (kubectl apply --server-side -k crds)"
     elif ask.names.group != MUSTER.group:
         why = f"objects are carried over into {MUSTER.group} alone: leave out --api-group {ask.names.group}"
@@ -162,7 +158,7 @@ async def _lacking(ask: Ask) -> tuple[Change, ...]:
 
 async def _unread(ask: Ask) -> tuple[Change, ...]:
     """Why what Kueue has cannot be read; nothing when it can."""
-    kind = _kind(KUEUE, "Workload", "workloads", namespaced=True)
+    kind = ours(KUEUE, "Workload")
     if await ask.served(kind):
         return ()
     older = await ask.served(Kind(kind.group, "v1beta1", kind.plural, kind.kind, True))
@@ -171,19 +167,8 @@ async def _unread(ask: Ask) -> tuple[Change, ...]:
     return (Change(f"customresourcedefinition/workloads.{KUEUE_GROUP}", Did.REFUSED, message=why),)
 
 
-def _kind(names: Names, kind: str, plural: str, *, namespaced: bool) -> Kind:
-    return Kind(names.group, names.version, plural, kind, namespaced)
-
-
 async def _read(ask: Ask) -> dict[str, list[Json]]:
-    found: dict[str, list[Json]] = {}
-    for kind, plural, namespaced in (
-        *change.QUOTA_KINDS,
-        ("Workload", "workloads", True),
-        *((kind, _PLURALS[kind], False) for kind in ELSEWHERE),
-    ):
-        found[kind] = list(await ask.read(_kind(KUEUE, kind, plural, namespaced=namespaced), None) or ())
-    return found
+    return {kind: list(await ask.read(ours(KUEUE, kind)) or ()) for kind in (*QUOTA, "Workload", *ELSEWHERE)}
 
 
 async def _still_there(ask: Ask) -> list[Change]:
@@ -261,7 +246,7 @@ async def _put_quota(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run
         if _of_kueue(one, ELSEWHERE)
     ]
     # Files may name checks that only the cluster has.
-    there = await ask.read(_kind(KUEUE, "AdmissionCheck", "admissionchecks", namespaced=False))
+    there = await ask.read(ours(KUEUE, "AdmissionCheck"))
     refused = _checks_of_kueue(translated, there or ())
     away = {row.subject for row in refused}  # they have their rows already
     put = await change.put(
@@ -308,13 +293,13 @@ def _given(row: Change, said: Mapping[tuple[str, str, str], Json]) -> Json:
 
 async def _cluster_queues(ask: Ask, given: Iterable[Json]) -> frozenset[str]:
     """Those that will be there."""
-    there = await ask.read(ask.kind("clusterqueues", "ClusterQueue", namespaced=False)) or ()
+    there = await ask.read(ask.kind("ClusterQueue")) or ()
     return frozenset(name_of(one) for one in (*there, *(one for one in given if one.get("kind") == "ClusterQueue")))
 
 
 async def _stopped(ask: Ask) -> dict[tuple[str, str, str], str]:
     """The stop policies of Muster's queues that are stopped, by (kind, namespace, name)."""
-    kinds = (ask.kind("clusterqueues", "ClusterQueue", namespaced=False), ask.local_queues)
+    kinds = (ask.kind("ClusterQueue"), ask.local_queues)
     said = {
         (kind.kind.lower(), *change.key_of(one)): text(obj(one.get("spec")).get("stopPolicy"))
         for kind in kinds
@@ -383,7 +368,7 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
     seen: set[str] = set()
     by_owner = _by_owner(workloads)
     ours = _by_owner(await ask.read(ask.workloads) or ())
-    classes = ask.kind("workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
+    classes = ask.kind("WorkloadPriorityClass")
     cluster_queues = await _cluster_queues(ask, found["ClusterQueue"])
     local_queues = {
         change.key_of(one): text(obj(one.get("spec")).get("clusterQueue"))
@@ -393,7 +378,7 @@ async def _jobs(ask: Ask, found: dict[str, list[Json]], *, dry_run: bool) -> lis
         {key: "" if name in cluster_queues else name for key, name in local_queues.items()},
         frozenset(name_of(one) for one in (*found["WorkloadPriorityClass"], *(await ask.read(classes) or ()))),
     )
-    jobs = [(kind, raw) for kind in JOB_KINDS for raw in await ask.read(resource_of(kind)) or ()]
+    jobs = [(kind, raw) for kind in JOB_KINDS for raw in await ask.read(of_jobs(kind)) or ()]
     children = _by_owner(raw for _, raw in jobs)
     for kind, raw in jobs:
         job = view(kind, raw, KUEUE)
@@ -474,7 +459,7 @@ def _by_owner(given: Iterable[Json]) -> dict[str, list[Json]]:
 async def _job(ask: Ask, one: Managed, known: Known, *, dry_run: bool) -> Change:
     """One job that is not finished: its labels and annotations, and before them, where it runs, its Workload."""
     job, plan = one.view, take_over(one, known, ask.names)
-    subject, path = f"{job.kind.lower()}/{job.name}", resource_of(one.kind).path(job.namespace, job.name)
+    subject, path = f"{job.kind.lower()}/{job.name}", of_jobs(one.kind).path(job.namespace, job.name)
     if plan.refused:
         return Change(subject, Did.REFUSED, job.namespace, plan.refused)
     try:

@@ -18,6 +18,7 @@ import structlog
 from admission.controller import queues
 from admission.controller.conditions import Condition
 from admission.controller.decode import Item
+from admission.controller.resources import ours
 from admission.controller.statuses import Statuses
 from admission.engine.model import ClusterQueue, Cohort, LocalQueue, Rules, Workload
 from admission.engine.state import State
@@ -223,7 +224,7 @@ class StaleQueues:
 
     async def _write_one(self, queue: QueueName, seen: Item[Any], status: dict[str, Any]) -> None:
         kind, _, name = queue
-        resource = Kind(self._names.group, self._names.version, f"{kind.lower()}s", kind, kind == "LocalQueue")
+        resource = ours(self._names, kind)
         self._written_at[queue] = time.monotonic()
         try:
             await self._write_status(resource, seen, status)

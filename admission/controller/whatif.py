@@ -20,19 +20,22 @@ from msgspec import structs
 
 from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
-from admission.controller.ask import (
+from admission.controller.ask import Ask
+from admission.controller.change import as_applied
+from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED
+from admission.controller.defaults import named_in_vain
+from admission.controller.resources import (
     LIMIT_RANGES,
     NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
+    QUOTA,
     RESOURCE_QUOTAS,
-    Ask,
-    resource_of,
+    RUNTIME_CLASSES,
+    SERVICE_ACCOUNTS,
+    of_jobs,
 )
-from admission.controller.change import QUOTA_KINDS, as_applied
-from admission.controller.decode import CLAIM_TEMPLATES, LISTED, SERVICE_ACCOUNTS, STORED
-from admission.controller.defaults import named_in_vain
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
 from admission.engine.in_flight import written
@@ -83,13 +86,12 @@ from admission.jobs.kinds import (
 )
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.workload import as_made, build_workload
-from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, Kind, NotFound
+from admission.kube.client import AlreadyExists, ApiError, Forbidden, Invalid, NotFound
 from admission.names import Names
 
 Json = dict[str, Any]
 _STEPS = 10_000
 _CYCLES = 100
-RUNTIME_CLASSES = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 
 
 class Foresight(Enum):
@@ -210,7 +212,7 @@ async def foresee(
     where = namespace_of(manifest) or namespace
     seen = Foreseen(where, name_of(manifest), kind.name, Foresight.UNKNOWN)
     try:
-        made = await ask.client.create(resource_of(kind).path(where), manifest, dry_run=True)
+        made = await ask.client.create(of_jobs(kind).path(where), manifest, dry_run=True)
     except ApiError as error:
         return _refused(seen, error)
     made = {**made, "apiVersion": kind.api_version, "kind": kind.name}
@@ -250,7 +252,7 @@ async def _outside(ask: Ask, namespace: str, governed: Governed) -> bool:
 async def create(ask: Ask, manifest: Json, seen: Foreseen, earlier: list[Earlier]) -> Foreseen:
     """Create a job that was foreseen; what is answered has the name that it got. Raises ApiError."""
     try:
-        made = await ask.client.create(resource_of(job_kind(manifest)).path(seen.namespace), manifest)
+        made = await ask.client.create(of_jobs(job_kind(manifest)).path(seen.namespace), manifest)
     except ApiError as error:
         return _refused(seen, error)
     done = replace(seen, name=name_of(made), created=True)
@@ -281,7 +283,7 @@ async def _jobs_refused(ask: Ask, made: Json, where: str) -> str:
             "spec": {**obj(job.get("spec")), "template": as_made(slot), "suspend": True},
         }
         try:
-            await ask.client.create(resource_of(JOB).path(where), one, dry_run=True)
+            await ask.client.create(of_jobs(JOB).path(where), one, dry_run=True)
         except ApiError as error:
             if isinstance(error, Forbidden | NotFound):
                 continue  # it is not the asker who makes them
@@ -437,18 +439,8 @@ class _Cluster:
 
 async def _read(ask: Ask, namespace: str | None, rules: Rules) -> _Cluster:
     """For a job of this namespace; None: of any."""
-
-    def ours(plural: str, kind: str) -> Kind:
-        return ask.kind(plural, kind, namespaced=False)
-
     kinds = (
-        ours("clusterqueues", "ClusterQueue"),
-        ours("cohorts", "Cohort"),
-        ours("resourceflavors", "ResourceFlavor"),
-        ours("topologies", "Topology"),
-        ours("admissionchecks", "AdmissionCheck"),
-        ours("workloadpriorityclasses", "WorkloadPriorityClass"),
-        ask.local_queues,
+        *map(ask.kind, QUOTA),
         ask.workloads,
         NAMESPACES,
         NODES,
@@ -589,7 +581,7 @@ async def outlook(ask: Ask, given: Sequence[Json], namespace: str, rules: Rules)
     stored = await _stored_of(ask, gangs)
     if any(cluster.found[plural] is None for plural in _NEEDED) or stored.unseen:
         return Outlook(known=False, hidden=ask.hidden)
-    kinds = {kind: plural for kind, plural, _ in QUOTA_KINDS} | {NAMESPACES.kind: NAMESPACES.plural}
+    kinds = {kind.kind: kind.plural for kind in (NAMESPACES, *map(ask.kind, QUOTA))}
     state, called = cluster.with_one_more(None, rules, stored, [])
     before = _to_rest(state, cluster, ask)
     changed = cluster.changed(stored_as, kinds)
