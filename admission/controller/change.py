@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from admission.controller.answers import State, plain
-from admission.controller.ask import Ask, NotSeen, NotThere, typed
+from admission.controller.ask import QUEUE_KINDS, Ask, NotSeen, NotThere, typed
 from admission.controller.resources import NAMESPACES, PODS, QUOTA, of_jobs
 from admission.controller.standing import current
 from admission.engine.model import Detail
@@ -74,14 +74,13 @@ class Changes:
 
 def queue_named(ask: Ask, said: str) -> tuple[Kind, str]:
     """A ClusterQueue by its name, or clusterqueue/NAME, localqueue/NAME, and their short forms. Raises NotThere."""
-    kind, slash, name = said.rpartition("/")
+    called, slash, name = said.rpartition("/")
     if not name:
         raise NotThere(f"{said!r} names no queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
-    if not slash or kind.lower() in ("clusterqueue", "clusterqueues", "cq", "mcq"):
-        return ask.kind("ClusterQueue"), name
-    if kind.lower() in ("localqueue", "localqueues", "lq", "mlq"):
-        return ask.local_queues, name
-    raise NotThere(f"{kind!r} is no kind of queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
+    for kind in ("ClusterQueue", "LocalQueue"):
+        if not slash or called.lower() in QUEUE_KINDS[kind]:
+            return ask.kind(kind), name
+    raise NotThere(f"{called!r} is no kind of queue: write NAME or clusterqueue/NAME, or localqueue/NAME")
 
 
 async def admitted_in(ask: Ask, said: str, namespace: str) -> int:
@@ -298,14 +297,9 @@ async def create(ask: Ask, given: Sequence[Json], new: str, *, dry_run: bool) ->
 async def _put(
     ask: Ask, kind: Kind, one: Json, namespace: str, coming: set[str], *, dry_run: bool, new: bool
 ) -> Change:
-    meta = obj(one.get("metadata"))
-    if not text(meta.get("name")):
+    if not key_of(one)[1]:
         return Change(_subject(one), Did.REFUSED, message="it has no metadata.name")
-    where = (text(meta.get("namespace")) or namespace) if kind.namespaced else ""
-    path = kind.path(where, text(meta.get("name")))
-    wanted = as_written({**one, "apiVersion": kind.api_version, "kind": kind.kind})
-    if where:
-        wanted["metadata"]["namespace"] = where
+    where, path, wanted = _sent(kind, one, namespace)
     try:
         before: Json | None = typed(await ask.client.get(path), kind)
     except NotFound:
@@ -329,6 +323,16 @@ async def _put(
     return Change(_subject(one), Did.CHANGED if lines else Did.UNCHANGED, where, lines=lines)
 
 
+def _sent(kind: Kind, one: Json, namespace: str) -> tuple[str, str, Json]:
+    """(namespace, path, what is applied there) of an object; `namespace` counts where it names none."""
+    said, name = key_of(one)
+    where = (said or namespace) if kind.namespaced else ""
+    wanted = as_written({**one, "apiVersion": kind.api_version, "kind": kind.kind})
+    if where:
+        wanted["metadata"]["namespace"] = where
+    return where, kind.path(where, name), wanted
+
+
 async def as_applied(ask: Ask, given: Sequence[Json], namespace: str) -> tuple[list[Json], list[str]]:
     """(quota objects as the API server would store them, if they took the place of what is there; what it refuses, and
     why). Nothing is written, and who manages which fields does not matter. Raises ApiError when nobody answers."""
@@ -337,15 +341,11 @@ async def as_applied(ask: Ask, given: Sequence[Json], namespace: str) -> tuple[l
     stored: list[Json] = []
     refused: list[str] = []
     for one in given:
-        kind, meta = kinds.get(text(one.get("kind"))), obj(one.get("metadata"))
-        if kind is None or _group(one) not in ("", ask.names.group) or not text(meta.get("name")):
+        kind = kinds.get(text(one.get("kind")))
+        if kind is None or _group(one) not in ("", ask.names.group) or not key_of(one)[1]:
             refused.append(f"{_subject(one)}: not a quota object of {ask.names.group}")
             continue
-        where = (text(meta.get("namespace")) or namespace) if kind.namespaced else ""
-        wanted = as_written({**one, "apiVersion": kind.api_version, "kind": kind.kind})
-        if where:
-            wanted["metadata"]["namespace"] = where
-        path = kind.path(where, text(meta.get("name")))
+        where, path, wanted = _sent(kind, one, namespace)
         try:
             found = await ask.client.apply(path, wanted, manager=MANAGER, force=True, dry_run=True)
         except NotFound as error:

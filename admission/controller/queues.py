@@ -13,6 +13,7 @@ from admission import quantity
 from admission.controller.conditions import Condition, with_conditions
 from admission.controller.decode import Item
 from admission.engine import order
+from admission.engine.activity import Activity
 from admission.engine.model import ClusterQueue, Cohort, LocalQueue
 from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
@@ -38,32 +39,34 @@ def judged(kind: str, read: Reader) -> Reader:
 
 
 def queue_status(state: State, seen: Item[ClusterQueue], now: int) -> dict[str, Any]:
-    numbers = state.queue_numbers(seen.name)
-    active, reason, message = state.queue_active(seen.name)
-    status: dict[str, Any] = {
-        "pendingWorkloads": numbers.pending,
-        "reservingWorkloads": numbers.reserving,
-        "admittedWorkloads": numbers.admitted,
-        "flavorsReservation": flavors(numbers, reserved=True),
-        "flavorsUsage": flavors(numbers, reserved=False),
-        "fairSharing": {"weightedShare": min(numbers.weighted_share, INT64_MAX)},
-    }
-    return _with_active(seen, status, active, reason, message, now)
+    return _of_tree(seen, state.queue_numbers(seen.name), state.queue_active(seen.name), now)
+
+
+def cohort_status(state: State, seen: Item[Cohort], now: int) -> dict[str, Any]:
+    return _of_tree(seen, state.cohort_numbers(seen.name), state.cohort_active(seen.name), now)
+
+
+def _of_tree(seen: Item[Any], numbers: QueueNumbers, active: Activity, now: int) -> dict[str, Any]:
+    share = {"weightedShare": min(numbers.weighted_share, INT64_MAX)}
+    return _with_active(seen, {**_counted(numbers, borrowed=True), "fairSharing": share}, active, now)
 
 
 def local_queue_status(state: State, seen: Item[LocalQueue], now: int) -> dict[str, Any]:
     numbers = state.local_queue_numbers((seen.namespace, seen.name))
-    active, reason, message = state.local_queue_active((seen.namespace, seen.name))
-    status: dict[str, Any] = {
+    status = _counted(numbers, borrowed=False)
+    if (sample := _sample(state, seen, numbers, now)) is not None:
+        status["fairSharing"] = {"weightedShare": 0, "admissionFairSharingStatus": sample}
+    return _with_active(seen, status, state.local_queue_active((seen.namespace, seen.name)), now)
+
+
+def _counted(numbers: QueueNumbers, *, borrowed: bool) -> dict[str, Any]:
+    return {
         "pendingWorkloads": numbers.pending,
         "reservingWorkloads": numbers.reserving,
         "admittedWorkloads": numbers.admitted,
-        "flavorsReservation": flavors(numbers, reserved=True, borrowed=False),
-        "flavorsUsage": flavors(numbers, reserved=False, borrowed=False),
+        "flavorsReservation": flavors(numbers, reserved=True, borrowed=borrowed),
+        "flavorsUsage": flavors(numbers, reserved=False, borrowed=borrowed),
     }
-    if (sample := _sample(state, seen, numbers, now)) is not None:
-        status["fairSharing"] = {"weightedShare": 0, "admissionFairSharingStatus": sample}
-    return _with_active(seen, status, active, reason, message, now)
 
 
 def next_sample(state: State, seen: Item[LocalQueue]) -> int | None:
@@ -108,21 +111,7 @@ def _sample(state: State, seen: Item[LocalQueue], numbers: QueueNumbers, now: in
     }
 
 
-def cohort_status(state: State, seen: Item[Cohort], now: int) -> dict[str, Any]:
-    numbers = state.cohort_numbers(seen.name)
-    active, reason, message = state.cohort_active(seen.name)
-    status: dict[str, Any] = {
-        "pendingWorkloads": numbers.pending,
-        "reservingWorkloads": numbers.reserving,
-        "admittedWorkloads": numbers.admitted,
-        "flavorsReservation": flavors(numbers, reserved=True),
-        "flavorsUsage": flavors(numbers, reserved=False),
-        "fairSharing": {"weightedShare": min(numbers.weighted_share, INT64_MAX)},
-    }
-    return _with_active(seen, status, active, reason, message, now)
-
-
-def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool = True) -> list[dict[str, Any]]:
+def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool) -> list[dict[str, Any]]:
     """[{name, resources: [{name, total, borrowed}]}], in the order in which the queue names them first; then what its
     gangs hold of flavors that it names no more."""
     amounts, beyond = (numbers.reserved, numbers.borrowed) if reserved else (numbers.used, numbers.borrowed_used)
@@ -143,12 +132,11 @@ def with_hold(status: dict[str, Any], seen: Item[Any], held: Condition, now: int
     return {**status, "conditions": with_conditions(before, [held], now, seen.generation)["conditions"]}
 
 
-def _with_active(
-    seen: Item[Any], status: dict[str, Any], active: bool, reason: str, message: str, now: int
-) -> dict[str, Any]:
+def _with_active(seen: Item[Any], status: dict[str, Any], active: Activity, now: int) -> dict[str, Any]:
+    is_active, reason, message = active
     if seen.problems:  # it is used for as far as it can be read; who wrote it looks here
         message += f"; but it is written wrong: {'; '.join(seen.problems)}"
-    conditions = with_conditions(seen.status or {}, [(ACTIVE, active, reason, message)], now, seen.generation)
+    conditions = with_conditions(seen.status or {}, [(ACTIVE, is_active, reason, message)], now, seen.generation)
     status["conditions"] = conditions["conditions"]
     return status
 
