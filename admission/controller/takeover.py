@@ -206,7 +206,7 @@ def _wanted(one: Managed, names: Names, *, carried: bool) -> tuple[Keys, Keys, l
         # Left from when Muster had it: a pause would stop it, and what a start by Muster wrote was taken back by Kueue.
         labels |= {names.pause_label: None} if said.get(names.pause_label) == "true" else {}
         annotations |= {names.inverse_annotation: None} if names.inverse_annotation in annotated else {}
-        if any(held(part, "annotations").get(key) for part in _templates(one) for key in _topology(KUEUE)):
+        if any(held(part, "annotations").get(key) for part in _templates(one) for key in KUEUE.topology_annotations):
             alone.append("the topology that its pod template asks for is not carried over: evicted later, it has none")
         return labels, annotations, ["goes on running", *alone]
     alone += [f"{old} of its Workload is not carried over" for old, _ in _of_workloads(names) if notes.get(old)]
@@ -282,19 +282,6 @@ def _of_workloads(names: Names) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _topology(names: Names) -> tuple[str, ...]:
-    """Annotations of a pod template that say where its pods may stand to each other."""
-    return (
-        names.required_topology_annotation,
-        names.preferred_topology_annotation,
-        names.unconstrained_topology_annotation,
-        names.slice_required_topology_annotation,
-        names.slice_size_annotation,
-        names.slice_layers_annotation,
-        names.group_name_annotation,
-    )
-
-
 def _template(one: Managed, names: Names) -> tuple[list[Operation], list[str]]:
     """(what to change in the pod templates of a job that waits, what differs)."""
     patch: list[Operation] = []
@@ -303,7 +290,7 @@ def _template(one: Managed, names: Names) -> tuple[list[Operation], list[str]]:
         said, at = held(slot.template, "annotations"), ".".join(slot.path)
         wanted = {
             new: said[old]
-            for old, new in zip(_topology(KUEUE), _topology(names), strict=True)
+            for old, new in zip(KUEUE.topology_annotations, names.topology_annotations, strict=True)
             if said.get(old) and said.get(new) != said[old]
         }
         if wanted:
