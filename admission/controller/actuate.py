@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from hashlib import blake2s
@@ -774,10 +774,7 @@ class Actuator:
             except NotFound:
                 return
 
-        done = await asyncio.gather(*map(restore, children), return_exceptions=True)
-        failed = next((error for error in done if isinstance(error, BaseException)), None)
-        if failed is not None:
-            raise failed
+        await _all_of(map(restore, children))
 
     async def _write_checks(
         self, seen: WorkloadSeen, entries: list[dict[str, Any]], conditions: list[dict[str, Any]] | None = None
@@ -1024,10 +1021,7 @@ class Actuator:
                 _in_order(places, ranks, len(taken)) if places else pins.hosts_for(assignment, taken, ranks)
             )
             wanted += [(pod, place) for pod, place in zip(gated, where, strict=True) if place is not None]
-        done = await asyncio.gather(*(self._let_go(pod, place) for pod, place in wanted), return_exceptions=True)
-        failed = next((error for error in done if isinstance(error, BaseException)), None)
-        if failed is not None:
-            raise failed
+        await _all_of(self._let_go(pod, place) for pod, place in wanted)
 
     async def _let_go(self, pod: PodView, place: str | Mapping[str, str]) -> None:
         """Name the place of one gated pod and take its gate; one that is gone needs none."""
@@ -1209,6 +1203,14 @@ def _rank_of(pod: PodView, pods: int) -> int | None:
 def _reservation(gang: Workload) -> tuple[Admission, int] | None:
     """What it holds, and since when: one that was evicted may have been given the same again."""
     return None if gang.admission is None else (gang.admission, gang.reserved_at)
+
+
+async def _all_of(writes: Iterable[Awaitable[None]]) -> None:
+    """Wait for each of them, whatever becomes of the others. Raises what the first that failed did."""
+    done = await asyncio.gather(*writes, return_exceptions=True)
+    failed = next((error for error in done if error is not None), None)
+    if failed is not None:
+        raise failed
 
 
 def _there(value: Any) -> Any:
