@@ -16,7 +16,7 @@ from typing import Any
 from admission.controller.answers import State, plain
 from admission.controller.ask import QUEUE_KINDS, Ask, NotSeen, NotThere, typed
 from admission.controller.resources import NAMESPACES, PODS, QUOTA, of_jobs
-from admission.controller.standing import current
+from admission.controller.standing import current, stop_policy_of
 from admission.engine.model import Detail
 from admission.jobs import pins
 from admission.jobs.kinds import DELETED, ENDED, JobKind, JobView, items, obj, objects, text, texts, view
@@ -106,7 +106,7 @@ async def stop_policy(ask: Ask, said: str, namespace: str, policy: str, *, dry_r
     path = kind.path(namespace, name)
     subject = f"{kind.kind.lower()}/{name}"
     where = namespace if kind.namespaced else ""
-    before = text(obj(raw.get("spec")).get("stopPolicy")) or "None"
+    before = stop_policy_of(raw) or "None"
     if before == policy:
         return Changes((Change(subject, Did.UNCHANGED, where, f"stopPolicy is {policy} already"),), dry_run)
     patch = {"spec": {"stopPolicy": policy}}

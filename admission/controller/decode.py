@@ -452,7 +452,10 @@ def _pinned(spec: dict[str, Any]) -> str:
 
 
 def priority_class(raw: msgspec.Raw) -> PriorityClassSeen:
-    obj = _decode(raw)
+    return priority_class_of(_decode(raw))
+
+
+def priority_class_of(obj: dict[str, Any]) -> PriorityClassSeen:
     meta = obj["metadata"]
     return PriorityClassSeen(
         namespace="",

@@ -21,7 +21,7 @@ from admission.controller import change
 from admission.controller.ask import Ask
 from admission.controller.change import Change, Changes, Did
 from admission.controller.resources import NODES, QUOTA, of_jobs, ours
-from admission.controller.standing import current
+from admission.controller.standing import current, stop_policy_of
 from admission.controller.takeover import (
     KUEUE,
     Known,
@@ -300,19 +300,19 @@ async def _cluster_queues(ask: Ask, given: Iterable[Json]) -> frozenset[str]:
 async def _stopped(ask: Ask) -> dict[tuple[str, str, str], str]:
     """The stop policies of Muster's queues that are stopped, by (kind, namespace, name)."""
     kinds = (ask.kind("ClusterQueue"), ask.local_queues)
-    said = {
-        (kind.kind.lower(), *change.key_of(one)): text(obj(one.get("spec")).get("stopPolicy"))
+    return {
+        (kind.kind.lower(), *change.key_of(one)): policy
         for kind in kinds
         for one in await ask.read(kind) or ()
+        if (policy := stop_policy_of(one))
     }
-    return {queue: policy for queue, policy in said.items() if policy not in ("", "None")}
 
 
 def _if_stopped(row: Change, given: Json, stopped: Mapping[tuple[str, str, str], str]) -> Change:
     """A queue that was stopped on Muster's side alone, to go back to Kueue, stays so. given: Kueue's object."""
     kind, _, name = row.subject.partition("/")
     policy = stopped.get((kind, row.namespace, name))
-    if policy is None or text(obj(given.get("spec")).get("stopPolicy")) not in ("", "None"):
+    if policy is None or stop_policy_of(given):
         return row
     resume = f"muster resume {f'{kind}/{name} -n {row.namespace}' if row.namespace else name}"
     if policy == "Hold":

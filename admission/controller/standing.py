@@ -29,6 +29,7 @@ from admission.jobs.kinds import (
     ENDED,
     JobView,
     condition,
+    condition_of,
     leaving,
     millis,
     name_of,
@@ -66,16 +67,18 @@ def conditions_of(raw: Json) -> list[Json]:
     return objects(obj(raw.get("status")).get("conditions"))
 
 
-def condition_of(raw: Json, kind: str) -> Json:
-    return next((c for c in conditions_of(raw) if c.get("type") == kind), {})
-
-
 def owner_of(raw: Json) -> tuple[str, str]:
     """(kind, name) of the controller of an object."""
     for ref in objects(obj(raw.get("metadata")).get("ownerReferences")):
         if ref.get("controller") is True:
             return text(ref.get("kind")), text(ref.get("name"))
     return "", ""
+
+
+def stop_policy_of(queue: Json | None) -> str:
+    """Of a ClusterQueue or LocalQueue; "" where it is not stopped."""
+    said = text(obj(obj(queue).get("spec")).get("stopPolicy"))
+    return "" if said == "None" else said
 
 
 def by_itself(job: JobView) -> State:
@@ -237,8 +240,7 @@ def as_stopped(standing: Standing, local: Json | None, cluster: Json | None) -> 
     if standing.reason == Reason.DEACTIVATED.value or standing.detail == Detail.BACKOFF.value:
         return standing
     for kind, raw in (("LocalQueue", local), ("ClusterQueue", cluster)):
-        policy = text(obj(obj(raw).get("spec")).get("stopPolicy"))
-        if policy not in ("", "None"):
+        if policy := stop_policy_of(raw):
             message = f"{kind} {name_of(obj(raw))} is stopped ({policy}); it waits until the stop policy is lifted"
             return replace(standing, reason=Reason.ON_HOLD.value, detail="", message=message)
     if cluster is None or standing.reason == Reason.GATED.value:

@@ -22,8 +22,8 @@ from admission.api.reasons import advice_for
 from admission.controller.answers import Place, plain
 from admission.controller.ask import Ask
 from admission.controller.change import as_applied
-from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED
-from admission.controller.defaults import named_in_vain
+from admission.controller.decode import CLAIM_TEMPLATES, LISTED, STORED, priority_class_of
+from admission.controller.defaults import Defaults, named_in_vain
 from admission.controller.resources import (
     LIMIT_RANGES,
     NAMESPACES,
@@ -36,6 +36,7 @@ from admission.controller.resources import (
     SERVICE_ACCOUNTS,
     of_jobs,
 )
+from admission.controller.standing import owner_of, stop_policy_of
 from admission.controller.standing import places as places_of
 from admission.engine.cycle import decide
 from admission.engine.in_flight import written
@@ -82,7 +83,6 @@ from admission.jobs.kinds import (
     text,
     texts,
     view,
-    whole,
 )
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.workload import as_made, build_workload
@@ -306,8 +306,7 @@ async def _decided(
         cause = Cause(Reason.MISCONFIGURED, Detail.QUEUE_MISSING, subject=seen.queue)
         return _waits(seen, cause)
     seen = replace(seen, cluster_queue=text(obj(obj(local).get("spec")).get("clusterQueue")))
-    stop = text(obj(obj(local).get("spec")).get("stopPolicy"))
-    if stop not in ("", "None"):
+    if stop_policy_of(local):
         return _waits(seen, Cause(Reason.ON_HOLD, subject=f"LocalQueue {seen.queue}"))
 
     cluster = await _read(ask, seen.namespace, rules)
@@ -315,20 +314,20 @@ async def _decided(
         said = f"you may not see {hidden}, which say what devices its pods ask for; the queue is there"
         return replace(seen, answer=Foresight.UNKNOWN, message=said, hidden=ask.hidden)
     runtimes = cluster.found[RUNTIME_CLASSES.plural]
+    job = view(kind, made, names)
     value, problems = build_workload(
         kind,
         made,
         names,
         queue=seen.queue,
-        priority=_priority(made, kind, ask, cluster.of("workloadpriorityclasses"), cluster.of(PRIORITY_CLASSES.plural)),
+        priority=_priority(job, cluster),
         limit_ranges=cluster.of(LIMIT_RANGES.plural),
         quotas=cluster.of(RESOURCE_QUOTAS.plural),
         runtime_classes=None if runtimes is None else {name_of(raw): raw for raw in runtimes},
         devices=cluster.devices,
     )
-    there = (cluster.found[plural] for plural in ("workloadpriorityclasses", PRIORITY_CLASSES.plural))
+    there = (cluster.found[plural] for plural in (_OUR_CLASSES, PRIORITY_CLASSES.plural))
     ours, of_pods = (None if found is None else {name_of(raw) for raw in found} for found in there)
-    job = view(kind, made, names)
     vain = named_in_vain(job, ours, of_pods, await _accounts_lacking(ask, job))
     problems = (*vain, *problems)
     if problems:
@@ -365,6 +364,7 @@ _FOLDED: Mapping[str, Callable[..., Any]] = {
     "nodes": values.node,
 }
 """What decides about a job besides gangs and pods."""
+_OUR_CLASSES = "workloadpriorityclasses"
 _NEEDED = ("clusterqueues", "resourceflavors", "localqueues", "namespaces", "nodes", "workloads", "pods")
 """Without these nothing can be said. (Of the others there may be none.)"""
 
@@ -701,25 +701,14 @@ def _waits(seen: Foreseen, cause: Cause) -> Foreseen:
 
 def _job_of(raw: Json) -> str:
     """A Workload by the job that it stands for."""
-    meta = obj(raw.get("metadata"))
-    owner: Json = next((ref for ref in objects(meta.get("ownerReferences")) if ref.get("controller") is True), {})
-    where = text(meta.get("namespace"))
-    return f"{text(owner.get('kind')) or 'Workload'} {where}/{text(owner.get('name')) or text(meta.get('name'))}"
+    kind, name = owner_of(raw)
+    return f"{kind or 'Workload'} {namespace_of(raw)}/{name or name_of(raw)}"
 
 
-def _priority(made: Json, kind: JobKind, ask: Ask, ours: Any, theirs: Any) -> int:
-    """As the controller counts it: of the WorkloadPriorityClass, else of the pods' PriorityClass, else the default."""
-
-    def value_of(classes: Any, wanted: str) -> int:
-        found: Json = next((raw for raw in classes if obj(raw.get("metadata")).get("name") == wanted), {})
-        value = found.get("value")
-        return value if isinstance(value, int) else 0
-
-    label = texts(obj(made.get("metadata")).get("labels")).get(ask.names.priority_class_label)
-    if label:
-        return value_of(ours, label)
-    for slot in kind.slots(made):
-        of_pods = text(obj(slot.template.get("spec")).get("priorityClassName"))
-        if of_pods:
-            return value_of(theirs, of_pods)
-    return next((whole(raw.get("value"), 0) for raw in theirs if raw.get("globalDefault") is True), 0)
+def _priority(job: JobView, cluster: _Cluster) -> int:
+    """As the controller counts it."""
+    defaults = Defaults(cluster.devices)
+    for plural, is_ours in ((_OUR_CLASSES, True), (PRIORITY_CLASSES.plural, False)):
+        for raw in cluster.of(plural):
+            defaults.priority_seen(priority_class_of(raw), ours=is_ours)
+    return defaults.priority(job)[0]

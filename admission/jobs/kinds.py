@@ -388,16 +388,14 @@ def _millis(stamp: str) -> int:
 
 def condition(raw: Json, kind: str) -> Json | None:
     """The condition of that type, if it is True."""
-    for entry in objects(obj(raw.get("status")).get("conditions")):
-        if entry.get("type") == kind and entry.get("status") == "True":
-            return entry
-    return None
+    found = condition_of(raw, kind)
+    return found if found.get("status") == "True" else None
 
 
-def suspension(raw: Json) -> Json:
-    """A Job's condition Suspended, True or not; {} while there is none."""
+def condition_of(raw: Json, kind: str) -> Json:
+    """The condition of that type, True or not; {} where there is none."""
     conditions = objects(obj(raw.get("status")).get("conditions"))
-    return next((entry for entry in conditions if entry.get("type") == "Suspended"), {})
+    return next((entry for entry in conditions if entry.get("type") == kind), {})
 
 
 def _ranges(listed: Any, below: int) -> list[tuple[int, int]]:
@@ -569,7 +567,7 @@ def _job_outcome(raw: Json, slots: Sequence[Slot]) -> Outcome:
     return Outcome(
         suspended=suspended is not None,
         suspended_ms=millis(obj(suspended).get("lastTransitionTime")),
-        probed_ms=millis((suspended or suspension(raw)).get("lastProbeTime")),
+        probed_ms=millis(condition_of(raw, "Suspended").get("lastProbeTime")),
         started=status.get("startTime") is not None,
         active=whole(status.get("active"), 0),
         ready=whole(status.get("ready"), 0),

@@ -38,6 +38,7 @@ from admission.jobs.kinds import (
     Slot,
     at,
     completions_follow,
+    condition_of,
     digits,
     inverse_of,
     items,
@@ -46,7 +47,6 @@ from admission.jobs.kinds import (
     owners_form,
     started_by_another,
     survives_a_pod,
-    suspension,
     text,
     texts,
     undoes,
@@ -594,7 +594,7 @@ def remind(raw: Json, now: str) -> list[Operation]:
     """The status write that wakes the Job controller and tells it nothing: that the condition Suspended was looked at
     now. Where there is none it is said to be False, as of a Job that was never suspended; a controller that finds it
     suspended says so over that."""
-    said = suspension(raw)
+    said = condition_of(raw, "Suspended")
     return _say_of_suspension(raw, {**said, "lastProbeTime": now}) if said else say_resumed(raw, now)
 
 
