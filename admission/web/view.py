@@ -42,6 +42,16 @@ MOST = 1000
 """Rows of one answer."""
 
 
+def number(query: Mapping[str, str], name: str, default: int) -> int:
+    """What a query says of a number. Raises ValueError."""
+    said = query.get(name, "")
+    if not said:
+        return default
+    if not said.isascii() or not said.isdigit() or len(said) > 9:
+        raise ValueError(f"{name}={said[:40]}: write a whole number from 0")
+    return int(said)
+
+
 class Seen(Protocol):
     """A Workload as the controller keeps it."""
 
