@@ -32,12 +32,12 @@ import structlog
 from msgspec.structs import replace
 
 from admission import quantity
-from admission.controller import decode, queues
+from admission.controller import decode
 from admission.controller.actuate import KIND_OF, Actuator, Became, Options
 from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
 from admission.controller.defaults import PriorityClassSeen
-from admission.controller.keep import Keeper
+from admission.controller.finalizers import Keeper
 from admission.controller.keyed import KeyedQueue
 from admission.controller.lifecycle import (
     CreateWorkload,
@@ -333,7 +333,7 @@ class Controller:
 
     def _build_informers(self, job_kinds: Iterable[JobKind], *, judges: bool) -> None:
         names = self.names
-        judged: Callable[[str, queues.Reader], queues.Reader] = queues.judged if judges else lambda _, read: read
+        judged: Callable[[str, decode.Reader], decode.Reader] = decode.judged if judges else lambda _, read: read
 
         def watch(
             kind: Kind,

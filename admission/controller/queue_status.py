@@ -6,7 +6,6 @@ most once per object and interval, and only where it differs from what is stored
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from admission import quantity
@@ -19,23 +18,9 @@ from admission.engine.roster import QueueNumbers
 from admission.engine.state import State
 from admission.jobs.kinds import millis
 from admission.jobs.values import rfc3339
-from admission.names import ACTIVE, Names
+from admission.names import ACTIVE
 
 INT64_MAX = quantity.INT64_MAX
-
-Reader = Callable[[dict[str, Any], Names], tuple[Any, Sequence[str]]]
-
-
-def judged(kind: str, read: Reader) -> Reader:
-    """A reader of `jobs.values` that also tells which rules of the kind the object breaks: API servers before 1.34 get
-    the kinds without their rules, and store what the others refuse."""
-    from admission.api.kinds import validate_object  # most controllers do without, and start sooner
-
-    def reader(raw: dict[str, Any], names: Names) -> tuple[Any, Sequence[str]]:
-        value, problems = read(raw, names)
-        return value, [*problems, *validate_object({**raw, "apiVersion": names.api_version, "kind": kind}, names)]
-
-    return reader
 
 
 def queue_status(state: State, seen: Item[ClusterQueue], now: int) -> dict[str, Any]:
@@ -111,7 +96,7 @@ def _sample(state: State, seen: Item[LocalQueue], numbers: QueueNumbers, now: in
     }
 
 
-def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool) -> list[dict[str, Any]]:
+def flavors(numbers: QueueNumbers, *, reserved: bool, borrowed: bool = True) -> list[dict[str, Any]]:
     """[{name, resources: [{name, total, borrowed}]}], in the order in which the queue names them first; then what its
     gangs hold of flavors that it names no more."""
     amounts, beyond = (numbers.reserved, numbers.borrowed) if reserved else (numbers.used, numbers.borrowed_used)
