@@ -52,9 +52,9 @@ from admission.jobs import hold, pins, values
 from admission.jobs.kinds import (
     JOB,
     JOBSET,
+    KIND_OF,
     KINDS,
     JobKey,
-    JobKind,
     JobView,
     claim_templates,
     digits,
@@ -118,8 +118,6 @@ WRITTEN = (
 """What a job says of its Workload's spec."""
 
 AVOID_MS = 24 * 3_600_000
-
-KIND_OF: Mapping[str, JobKind] = {kind.kind: kind for kind in KINDS}
 
 
 def _path_of(job: JobKey) -> str:
@@ -1021,9 +1019,9 @@ class Actuator:
                 _in_order(places, ranks, len(taken)) if places else pins.hosts_for(assignment, taken, ranks)
             )
             wanted += [(pod, place) for pod, place in zip(gated, where, strict=True) if place is not None]
-        await _all_of(self._let_go(pod, place) for pod, place in wanted)
+        await _all_of(self._place(pod, place) for pod, place in wanted)
 
-    async def _let_go(self, pod: PodView, place: str | Mapping[str, str]) -> None:
+    async def _place(self, pod: PodView, place: str | Mapping[str, str]) -> None:
         """Name the place of one gated pod and take its gate; one that is gone needs none."""
         path = PODS.path(pod.namespace, pod.name)
         try:

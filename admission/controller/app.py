@@ -33,7 +33,7 @@ from msgspec.structs import replace
 
 from admission import quantity
 from admission.controller import decode
-from admission.controller.actuate import KIND_OF, Actuator, Became, Options
+from admission.controller.actuate import Actuator, Became, Options
 from admission.controller.conditions import Condition
 from admission.controller.decode import Item, Recent
 from admission.controller.defaults import PriorityClassSeen
@@ -98,7 +98,7 @@ from admission.engine.model import (
 from admission.engine.project import evicted_as, project
 from admission.engine.state import State
 from admission.jobs import values, volumes
-from admission.jobs.kinds import JOBSET, JobKey, JobKind, JobView
+from admission.jobs.kinds import JOBSET, KIND_OF, JobKey, JobKind, JobView
 from admission.kube.client import (
     ApiError,
     Client,
@@ -1108,7 +1108,7 @@ class Controller:
     async def _leaves_pods(self, key: JobKey) -> bool:
         """Does a JobSet that is over, which says nothing of its pods, have some of which nothing was heard yet."""
         seen = self.world.workload_of(key)
-        if key[0] != JOBSET.name or seen is None or seen.view.value.admission is None:
+        if key[0] != JOBSET.kind or seen is None or seen.view.value.admission is None:
             return False
         return await self.actuator.unseen_pods(seen)
 

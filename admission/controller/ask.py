@@ -83,12 +83,12 @@ from admission.jobs.kinds import (
     JobKind,
     JobView,
     condition_of,
+    labels_of,
     millis,
     name_of,
     namespace_of,
     obj,
     text,
-    texts,
     view,
     whole,
 )
@@ -273,7 +273,7 @@ class Ask:
             (name_of(raw), one.kind if kind == "jobs" else "")
             for one, found in zip(kinds, lists, strict=True)
             for raw in found or ()
-            if kind != "jobs" or self.names.queue_label in texts(obj(raw.get("metadata")).get("labels"))
+            if kind != "jobs" or self.names.queue_label in labels_of(raw)
         ]
 
     # ------------------------------------------------------------ one job
@@ -421,7 +421,7 @@ class Ask:
         return "; ".join(build_workload(kind, raw, self.names, limit_ranges=limit_ranges, quotas=quotas)[1])
 
     async def _without_workload(self, kind: JobKind, raw: Json, job: JobView, events: Sequence[Json]) -> Why:
-        refused = _refused(events)
+        refused = _last_said(events, INVALID_JOB)
         if (state := by_itself(job)) is State.UNMANAGED and job.suspended and refused:
             state = State.HELD  # without a label, where all jobs are
         standing = Standing(
@@ -500,7 +500,7 @@ class Ask:
             raise NotThere(f"{wanted} has no job to ask about: `muster jobs` says how it stands, and {whole} the rest")
         kinds = [kind for kind in JOB_KINDS if not said or said.lower().split(".")[0] in _called(kind)]
         if not kinds:
-            known = ", ".join(kind.name.lower() for kind in JOB_KINDS)
+            known = ", ".join(kind.kind.lower() for kind in JOB_KINDS)
             raise NotThere(
                 f"{said!r} is no kind of job that Muster governs: use one of {known}; a namespace is named by -n {said}"
             )
@@ -510,7 +510,7 @@ class Ask:
                 return kind, typed(raw, of_jobs(kind))
         if self._hidden:
             raise NotSeen(f"you may not see {', '.join(self._hidden)}")
-        tried = " or ".join(kind.name for kind in kinds)
+        tried = " or ".join(kind.kind for kind in kinds)
         raise NotThere(f"there is no {tried} {name!r} in namespace {namespace!r}")
 
     @property
@@ -673,7 +673,7 @@ class Ask:
 
         def take(kind: JobKind, raw: Json) -> None:
             job = view(kind, raw, self.names)
-            jobs[job.uid], labels[job.uid] = job, texts(obj(raw.get("metadata")).get("labels"))
+            jobs[job.uid], labels[job.uid] = job, labels_of(raw)
 
         for (kind, _), found in zip(selected, lists, strict=True):
             for raw in found or ():
@@ -681,9 +681,9 @@ class Ask:
         read = [(raw, values.workload(raw, self.names)[0]) for raw in workloads or ()]
         # Where all jobs of a namespace are queued, some have no label to be listed by.
         left = {gang.job_uid: (owner_of(raw)[0], gang.namespace) for raw, gang in read if gang.job_uid not in jobs}
-        seen = {kind.name for (kind, _), found in zip(selected, lists, strict=True) if found is not None}
+        seen = {kind.kind for (kind, _), found in zip(selected, lists, strict=True) if found is not None}
         for kind in JOB_KINDS:
-            homes = {home for of_kind, home in left.values() if of_kind == kind.name} if kind.name in seen else ()
+            homes = {home for of_kind, home in left.values() if of_kind == kind.kind} if kind.kind in seen else ()
             where = namespace or (min(homes) if len(homes) == 1 else None)
             for raw in (await self.read(of_jobs(kind), where) or ()) if homes else ():
                 if text(obj(raw.get("metadata")).get("uid")) in left:
@@ -829,7 +829,7 @@ QUEUE_KINDS = {
 
 
 def _called(kind: JobKind) -> tuple[str, ...]:
-    return (kind.name.lower(), kind.plural)
+    return (kind.kind.lower(), kind.plural)
 
 
 def typed(raw: Json, kind: Kind) -> Json:
@@ -881,12 +881,8 @@ def _history(job: Json, workload: Json, events: Iterable[Json]) -> tuple[Happeni
     return tuple(sorted(out, key=lambda happening: happening.at))
 
 
-def _refused(events: Iterable[Json]) -> str:
-    """What the controller said last of a job that it makes no Workload for."""
-    return _last_said(events, INVALID_JOB)
-
-
 def _last_said(events: Iterable[Json], *reasons: str) -> str:
+    """By Events with one of these reasons; "" where there is none."""
     said = [event for event in events if text(event.get("reason")) in reasons]
     return said_of(max(said, key=_stored))[1] if said else ""
 

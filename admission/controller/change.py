@@ -19,7 +19,7 @@ from admission.controller.resources import NAMESPACES, PODS, QUOTA, of_jobs
 from admission.controller.standing import current, stop_policy_of
 from admission.engine.model import Detail
 from admission.jobs import pins
-from admission.jobs.kinds import DELETED, ENDED, JobKind, JobView, items, obj, objects, text, texts, view
+from admission.jobs.kinds import DELETED, ENDED, KIND_OF, JobKind, JobView, items, labels_of, obj, text, view
 from admission.jobs.kinds import KINDS as JOB_KINDS
 from admission.kube.client import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Kind, NotFound, Undeclared
 from admission.kube.lease import LEASES
@@ -170,8 +170,7 @@ async def requeue(ask: Ask, what: Again, *, dry_run: bool, told: Callable[[str],
     """Do it. A job that runs is paused, and the pause is lifted once its room is free. Raises ApiError, and NotThere
     when its pods do not leave within ten minutes (the job is queued again all the same)."""
     job, names = what.view, ask.names
-    kind = next(kind for kind in JOB_KINDS if kind.name == job.kind)
-    path = of_jobs(kind).path(job.namespace, job.name)
+    path = of_jobs(KIND_OF[job.kind]).path(job.namespace, job.name)
     subject = f"{job.kind.lower()}/{job.name}"
 
     async def pause(value: str | None) -> None:
@@ -434,7 +433,7 @@ async def held_back(ask: Ask, namespace: str | None) -> list[tuple[JobKind, Json
     without a label by its Workload, or by the mark that it was held. Raises ApiError."""
     out: list[tuple[JobKind, Json]] = []
     found = await ask.read(ask.workloads, namespace) if await ask.served(ask.workloads) else ()
-    waiting = {texts(obj(raw.get("metadata")).get("labels")).get(ask.names.job_uid_label) for raw in found or ()}
+    waiting = {labels_of(raw).get(ask.names.job_uid_label) for raw in found or ()}
     for kind in JOB_KINDS:
         resource = of_jobs(kind)
         for raw in (await ask.read(resource, namespace) or ()) if await ask.served(resource) else ():
@@ -507,14 +506,10 @@ async def _ungate(ask: Ask, job: JobView, *, dry_run: bool) -> int:
     if pods is None:
         raise NotSeen(f"runs on; you may not see whether its pods wait behind the gate {ask.names.topology_gate}")
     for pod in pods:
-        gates = objects(obj(pod.get("spec")).get("schedulingGates"))
-        index = next((i for i, gate in enumerate(gates) if gate.get("name") == ask.names.topology_gate), None)
-        if index is None:
-            continue
-        at = f"/spec/schedulingGates/{index}"
-        ops = [{"op": "test", "path": f"{at}/name", "value": ask.names.topology_gate}, {"op": "remove", "path": at}]
-        await ask.client.json_patch(PODS.path(*key_of(pod)), ops, dry_run=dry_run, field_manager=ask.names.job_manager)
-        done += 1
+        if off := pins.gate_off(pod, ask.names):
+            path = PODS.path(*key_of(pod))
+            await ask.client.json_patch(path, off, dry_run=dry_run, field_manager=ask.names.job_manager)
+            done += 1
     return done
 
 

@@ -21,7 +21,7 @@ from admission.controller.lifecycle import WorkloadView
 from admission.controller.world import PodView, WorkloadSeen
 from admission.engine.model import Pairs, PodSet
 from admission.jobs import devices, pins, values, volumes
-from admission.jobs.kinds import KINDS, JobKind, JobView, millis, obj, objects, texts, view
+from admission.jobs.kinds import KIND_OF, JobKind, JobView, labels_of, millis, obj, objects, view
 from admission.jobs.requests import of_jobset
 from admission.kube.client import Kind
 from admission.names import (
@@ -207,7 +207,7 @@ def _read_pod_sets(names: Names, namespace: str, raw: bytes) -> PodSets:
 
 def _read_by_labels(template: dict[str, Any]) -> bool:
     """Do labels of its pods, or of others, say where they may stand."""
-    spec, labels = obj(template.get("spec")), texts(obj(template.get("metadata")).get("labels"))
+    spec, labels = obj(template.get("spec")), labels_of(template)
     return of_jobset(labels) or bool(spec.get("affinity")) or bool(spec.get("topologySpreadConstraints"))
 
 
@@ -278,7 +278,7 @@ def _controller(owners: list[dict[str, Any]]) -> tuple[str, str]:
     for ref in owners:
         if ref.get("controller"):
             kind, group = str(ref.get("kind", "")), str(ref.get("apiVersion", "")).rpartition("/")[0]
-            ours = next((one.group for one in KINDS if one.name == kind), group)
+            ours = KIND_OF[kind].group if kind in KIND_OF else group
             # Other groups have kinds of the same name.
             return kind if not group or group == ours else f"{kind}.{group}", str(ref.get("name", ""))
     return "", ""

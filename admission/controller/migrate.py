@@ -26,13 +26,12 @@ from admission.controller.takeover import (
     KUEUE,
     Known,
     Managed,
-    held,
     is_true,
     status_of,
     take_over,
 )
 from admission.jobs.kinds import KINDS as JOB_KINDS
-from admission.jobs.kinds import items, name_of, obj, objects, text, texts, view, whole
+from admission.jobs.kinds import items, labels_of, name_of, obj, objects, text, texts, view, whole
 from admission.kube.client import AlreadyExists, ApiError, Kind, NotFound
 from admission.kube.lease import LEASES
 from admission.names import ADMITTED, DEFAULT_QUEUE, FINISHED, KUEUE_GROUP, Names
@@ -208,7 +207,7 @@ async def _still_runs(ask: Ask) -> list[Change]:
 
 
 def _is_kueues_manager(deployment: Json) -> bool:
-    labels = held(deployment, "labels")
+    labels = labels_of(deployment)
     return labels.get("app.kubernetes.io/name") == "kueue" or name_of(deployment).endswith("kueue-controller-manager")
 
 
@@ -255,7 +254,7 @@ async def _put_quota(ask: Ask, given: Sequence[Json], namespace: str, *, dry_run
         namespace,
         dry_run=dry_run,
     )
-    nodes = [texts(obj(node.get("metadata")).get("labels")) for node in await ask.read(NODES) or ()]
+    nodes = [labels_of(node) for node in await ask.read(NODES) or ()]
     queues = await _cluster_queues(ask, given)
     rows += refused
     said = {(text(one.get("kind")).lower(), *change.key_of(one)): one for one in given}
@@ -439,7 +438,7 @@ async def _cron_jobs(ask: Ask) -> list[Change]:
     """Those that make jobs for Kueue. They are as their owners, or a GitOps tool, want them."""
     rows = []
     for one in await ask.read(_CRON_JOBS) or ():
-        labels = held(obj(obj(one.get("spec")).get("jobTemplate")), "labels")
+        labels = labels_of(obj(one.get("spec")).get("jobTemplate"))
         if labels.get(KUEUE.queue_label) and not labels.get(MUSTER.queue_label):
             where, name = change.key_of(one)
             why = f"its jobs name a queue of Kueue's alone, and would start at once: write {MUSTER.queue_label} into "

@@ -36,4 +36,4 @@ def ours(names: Names, kind: str) -> Kind:
 
 
 def of_jobs(kind: JobKind) -> Kind:
-    return Kind(kind.group, kind.version, kind.plural, kind.name)
+    return Kind(kind.group, kind.version, kind.plural, kind.kind)

@@ -126,13 +126,10 @@ def standing_of(raw: Json, value: Workload, job: JobView | None, names: Names, n
         message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=names.pause_label))
     if state is State.WAITING:
         since = max(millis(evicted.get("lastTransitionTime")), created) if value.evicted else created
-        if value.kept_by:
-            reason, detail = Reason.DEACTIVATED.value, Detail.WORKLOAD_DELETED.value
-            message = sentence(model.Why(Reason.DEACTIVATED, Detail.WORKLOAD_DELETED, subject=value.kept_by))
-        elif value.paused_by:
-            reason, detail = Reason.DEACTIVATED.value, Detail.PAUSED.value
-            message = sentence(model.Why(Reason.DEACTIVATED, Detail.PAUSED, subject=value.paused_by))
-        elif not value.active:
+        off = value.off
+        if off is not None and off.detail is not Detail.NONE:
+            reason, detail, message = off.reason.value, off.detail.value, sentence(off)
+        elif off is not None:
             reason, message = Reason.DEACTIVATED.value, "Its Workload is switched off (spec.active is false)"
             if text(evicted.get("reason")).startswith(Reason.DEACTIVATED.value):
                 message += f": {text(evicted.get('message'))}"

@@ -76,6 +76,7 @@ from admission.jobs.kinds import (
     claims_made,
     device_classes,
     kind_of,
+    labels_of,
     name_of,
     namespace_of,
     obj,
@@ -210,12 +211,12 @@ async def foresee(
     cluster cannot be asked, ValueError for another kind of object."""
     kind = job_kind(manifest)
     where = namespace_of(manifest) or namespace
-    seen = Foreseen(where, name_of(manifest), kind.name, Foresight.UNKNOWN)
+    seen = Foreseen(where, name_of(manifest), kind.kind, Foresight.UNKNOWN)
     try:
         made = await ask.client.create(of_jobs(kind).path(where), manifest, dry_run=True)
     except ApiError as error:
         return _refused(seen, error)
-    made = {**made, "apiVersion": kind.api_version, "kind": kind.name}
+    made = {**made, "apiVersion": kind.api_version, "kind": kind.kind}
     meta = obj(made.get("metadata"))
     label = texts(meta.get("labels")).get(ask.names.queue_label, "")
     outside = await _outside(ask, where, governed)
@@ -245,7 +246,7 @@ async def _outside(ask: Ask, namespace: str, governed: Governed) -> bool:
         found = await ask.client.get(NAMESPACES.path(None, namespace))
     except (Forbidden, NotFound):
         return False
-    labels = texts(obj(found.get("metadata")).get("labels"))
+    labels = labels_of(found)
     return not matches(governed.namespaces, {"kubernetes.io/metadata.name": namespace, **labels})
 
 
@@ -408,11 +409,11 @@ class _Cluster:
             if usage is not None:
                 running.append(usage)
                 if not usage.workload_uid:
-                    labels = tuple(sorted(texts(obj(raw.get("metadata")).get("labels")).items()))
+                    labels = tuple(sorted(labels_of(raw).items()))
                     standing["pod", *usage.key] = (Stand(usage.key[0], labels, (usage.node,)),)
         for usage in (*running, *self.devices.held(running)):
             state.apply(Put(usage))
-        labelled = {name_of(raw): texts(obj(raw.get("metadata")).get("labels")) for raw in self.of("nodes")}
+        labelled = {name_of(raw): labels_of(raw) for raw in self.of("nodes")}
         neighbours = Neighbours(standing.items, lambda node: labelled.get(node, {}))
         called: dict[Key, str] = {}
         for other, job in self.gangs:

@@ -26,6 +26,7 @@ from admission.controller.lifecycle import (
     Sight,
     WorkloadView,
     bare_step,
+    earliest,
     ran_out,
     spare,
 )
@@ -57,7 +58,7 @@ from admission.engine.model import (
 from admission.engine.state import State
 from admission.engine.trial import required_checks
 from admission.jobs.devices import Devices, Listed, Touched, of_classes
-from admission.jobs.kinds import JOB, JOBSET, JobKey, JobView
+from admission.jobs.kinds import JOB, JOBSET, KIND_OF, JobKey, JobView
 from admission.jobs.neighbours import Neighbours, Stand, Who, stands_of
 from admission.jobs.values import LOST_TAINTS
 from admission.jobs.volumes import Source, Storage, Stored, names_claims
@@ -170,7 +171,7 @@ class World:
         default_queue: str = "",
         looked_at: LabelSelector | None = None,
         lost_after_ms: int = 120_000,
-        kinds: Collection[str] = (JOB.name, JOBSET.name),
+        kinds: Collection[str] = KIND_OF,
         set_ahead: Callable[[], SetAhead] = lambda: NOT_SET,
     ) -> None:
         self.set_ahead = set_ahead
@@ -826,7 +827,7 @@ class World:
             tainted=tuple(sorted(tainted.items())),
             short=tuple(sorted((node, left) for node, left in bare.items() if node not in gone)),
             unnamed=tuple(sorted({*lost} - _nodes_of(workload.value))) if workload is not None and lost else (),
-            lost_at=min((at for at in (gone_until, bare_until) if at is not None), default=None),
+            lost_at=earliest(gone_until, bare_until),
             heard_since=self._silence.over_since,
             made_since=self.making.ended_at(key, now),
             placed_since=self.placing.ended_at(key, now),
@@ -979,7 +980,8 @@ class World:
         owned = self._pods_of_owner.get(owner, {})
         return [owned[key] for key in sorted(owned)]
 
-    def tally(self, job: JobView | None, workload: WorkloadSeen | None, now: int) -> PodTally:
+    def _counted(self, job: JobView | None, workload: WorkloadSeen | None) -> tuple[dict[Key, PodView], int]:
+        """Pods of a gang; and how many its Jobs own that its start did not make."""
         pods: dict[Key, PodView] = {}
         strangers = 0
         if job is not None:
@@ -997,6 +999,10 @@ class World:
             # Whoever may make pods may say that a Job owns one, or have it adopted by its labels.
             unmarked = [key for key, pod in pods.items() if not pod.workload_uid]
             strangers += sum(not pods.pop(key).done for key in unmarked)
+        return pods, strangers
+
+    def tally(self, job: JobView | None, workload: WorkloadSeen | None, now: int) -> PodTally:
+        pods, strangers = self._counted(job, workload)
         if not pods and not (job is not None and job.deleting):
             missing, behind = self._missing_since(job, workload, None, now), self._behind_since(job, workload, 0, now)
             refusal = self._refusal(job)

@@ -590,6 +590,15 @@ class Workload(Value, frozen=True):
         return tuple(sorted(total.items()))
 
     @property
+    def off(self) -> Why | None:
+        """Why it is not active; None while it is."""
+        if self.active:
+            return None
+        if self.kept_by:
+            return Why(Reason.DEACTIVATED, Detail.WORKLOAD_DELETED, subject=self.kept_by)
+        return Why(Reason.DEACTIVATED, Detail.PAUSED if self.paused_by else Detail.NONE, subject=self.paused_by)
+
+    @property
     def unclear(self) -> str:
         """Why it is not known what its pods ask for by claims, in words; "" when it is."""
         return next((one.shape.unclear for one in self.pod_sets if one.shape.unclear), "")

@@ -717,10 +717,7 @@ class State:
 
     def _why_not(self, gang: Workload) -> Why | None:
         if not gang.active:
-            if gang.paused_by and not gang.kept_by:
-                return Why(Reason.DEACTIVATED, Detail.PAUSED, subject=gang.paused_by)
-            detail = Detail.WORKLOAD_DELETED if gang.kept_by else Detail.NONE
-            return Why(Reason.DEACTIVATED, detail, subject=gang.kept_by)
+            return gang.off
         if gang.gated:
             return Why(Reason.GATED, subject=gang.gated)
         if gang.unbound:

@@ -25,7 +25,7 @@ from aiohttp import web
 
 from admission import quantity
 from admission.engine.model import Key
-from admission.jobs.kinds import KINDS
+from admission.jobs.kinds import KIND_OF
 from admission.jobs.values import rfc3339
 from admission.kube.access import Access, Busy
 from admission.kube.client import ApiError
@@ -234,11 +234,11 @@ class Visibility:
     def _item(self, key: Key, in_cluster_queue: int, in_local_queue: int) -> Json:
         shown = self._view.job(key)
         gang = self._view.source.state.workloads[key]
-        kind = next((kind for kind in KINDS if kind.name == shown["kind"]), None)
+        kind = KIND_OF.get(shown["kind"])
         owners = []
         if kind is not None:
-            api_version = f"{kind.group}/{kind.version}" if kind.group else kind.version
-            owners = [{"apiVersion": api_version, "kind": kind.name, "name": shown["name"], "uid": gang.job_uid}]
+            made = {"apiVersion": kind.api_version, "kind": kind.kind}
+            owners = [{**made, "name": shown["name"], "uid": gang.job_uid}]
         return {
             "metadata": {
                 "name": key[1],
